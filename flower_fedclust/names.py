@@ -1,0 +1,33 @@
+"""Looking a thing up by the name a user typed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
+    """Return ``table[name]``, or say which name was probably meant.
+
+    Parameters
+    ----------
+    name : str
+        What the user typed.
+    table : mapping of str to anything
+        The things that exist.
+    kind : str
+        What the table holds, in the singular ("strategy", "data set"), for the message.
+
+    Raises
+    ------
+    ValueError
+        If no such name exists; the message gives the nearest one, or all of them.
+    """
+    if name in table:
+        return table[name]
+    nearest = difflib.get_close_matches(name, list(table), n=1)
+    advice = f"did you mean '{nearest[0]}'?" if nearest else f"there are: {', '.join(sorted(table))}."
+    raise ValueError(f"There is no {kind} '{name}': {advice}")

@@ -1,0 +1,1 @@
+"""The mathematics: NumPy in, NumPy out. Knows neither Flower nor anything else of this package."""

@@ -1,0 +1,68 @@
+"""What rows must be before anything is computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None = None) -> NDArray[np.float64]:
+    """Return the rows as a two-dimensional array of finite floats, or say what is wrong with them and where.
+
+    The message names the owner, the row and the column, and never a value: it may reach the server.
+
+    Parameters
+    ----------
+    rows : array-like of shape (n_rows, n_columns)
+        Numeric rows; samples are rows.
+    owner : str
+        Whose rows these are ("client 3", "server_data"), for the message.
+    columns : sequence of str, optional
+        The names of the columns, for the message.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_columns), float64, C-contiguous
+        Not copied where the input already is that.
+
+    Raises
+    ------
+    ValueError
+        If the rows are not numeric, not two-dimensional, empty, or hold NaN or infinity.
+    """
+
+    def column_name(index: int) -> str:
+        return f"column '{columns[index]}'" if columns is not None else f"column {index}"
+
+    array = np.asarray(rows)
+    if array.ndim != 2:
+        raise ValueError(
+            f"{owner}: the rows have shape {array.shape}; give two dimensions, one row a sample."
+        )
+    if array.shape[0] == 0:
+        raise ValueError(f"{owner} has no rows; give at least one.")
+    if array.shape[1] == 0:
+        raise ValueError(f"{owner} has no columns; give at least one.")
+    if array.dtype.kind not in "fiub":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            for index in range(array.shape[1]):
+                try:
+                    array[:, index].astype(np.float64)
+                except (TypeError, ValueError):
+                    raise ValueError(
+                        f"{owner}: {column_name(index)} is not numeric; encode it as numbers or leave it out."
+                    ) from None
+            raise
+    floats = np.ascontiguousarray(array, dtype=np.float64)
+    # One sum is NaN or infinite if any entry is; only then is it worth looking for the entry.
+    if not np.isfinite(np.sum(floats)) and not (finite := np.isfinite(floats)).all():
+        row, column = np.argwhere(~finite)[0]
+        kind = "NaN" if np.isnan(floats[row, column]) else "infinite"
+        raise ValueError(
+            f"{owner}: row {row}, {column_name(int(column))} is {kind}; fill it in or drop the row."
+        )
+    return floats

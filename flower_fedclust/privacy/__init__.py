@@ -1,0 +1,1 @@
+"""Mechanisms, accounting and reports. Knows nothing of Flower."""

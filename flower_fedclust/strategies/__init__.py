@@ -1,0 +1,1 @@
+"""One module a paper: the server half, then the client half, in the order of the paper."""
