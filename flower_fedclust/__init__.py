@@ -1,1 +1,76 @@
-"""Federated clustering and visualisation for Flower: clusters of rows that stay where they are."""
+"""Federated clustering and visualisation for Flower: clusters of rows that stay where they are.
+
+>>> import flower_fedclust as fc
+>>> strategy = fc.FedDPKMeans(n_clusters=10, epsilon=1.0, delta=1e-6, server_data=public_rows)  # doctest: +SKIP
+>>> result = fc.simulate(strategy, [rows_of_site_1, rows_of_site_2])  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flower_fedclust.baselines.federated_kmeans import DPLloyd, FederatedKMeans
+    from flower_fedclust.baselines.kfed import KFED
+    from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
+    from flower_fedclust.models import KMeansModel, Model
+    from flower_fedclust.privacy.report import PrivacyReport
+    from flower_fedclust.protocol import (
+        ClientData,
+        ProtocolClient,
+        ProtocolError,
+        ProtocolStrategy,
+        client_app,
+        client_fn,
+    )
+    from flower_fedclust.results import Result
+    from flower_fedclust.simulation import simulate
+    from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
+
+#: Where each public name lives. It is imported when first used, so that ``import flower_fedclust`` is fast.
+_HOME = {
+    "FedDPKMeans": "strategies.feddp_kmeans",
+    "DPLloyd": "baselines.federated_kmeans",
+    "FederatedKMeans": "baselines.federated_kmeans",
+    "KFED": "baselines.kfed",
+    "PooledKMeans": "baselines.pooled_kmeans",
+    "simulate": "simulation",
+    "Result": "results",
+    "KMeansModel": "models",
+    "Model": "models",
+    "PrivacyReport": "privacy.report",
+    "ClientData": "protocol",
+    "ProtocolClient": "protocol",
+    "ProtocolError": "protocol",
+    "ProtocolStrategy": "protocol",
+    "client_app": "protocol",
+    "client_fn": "protocol",
+}
+
+__all__ = [
+    "KFED",
+    "ClientData",
+    "DPLloyd",
+    "FedDPKMeans",
+    "FederatedKMeans",
+    "KMeansModel",
+    "Model",
+    "PooledKMeans",
+    "PrivacyReport",
+    "ProtocolClient",
+    "ProtocolError",
+    "ProtocolStrategy",
+    "Result",
+    "client_app",
+    "client_fn",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'flower_fedclust' has no attribute '{name}'")
+    value = getattr(import_module(f"flower_fedclust.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

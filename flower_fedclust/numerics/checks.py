@@ -38,9 +38,7 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
 
     array = np.asarray(rows)
     if array.ndim != 2:
-        raise ValueError(
-            f"{owner}: the rows have shape {array.shape}; give two dimensions, one row a sample."
-        )
+        raise ValueError(f"{owner}: the rows have shape {array.shape}; give two dimensions, one row a sample.")
     if array.shape[0] == 0:
         raise ValueError(f"{owner} has no rows; give at least one.")
     if array.shape[1] == 0:
@@ -62,7 +60,56 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
     if not np.isfinite(np.sum(floats)) and not (finite := np.isfinite(floats)).all():
         row, column = np.argwhere(~finite)[0]
         kind = "NaN" if np.isnan(floats[row, column]) else "infinite"
-        raise ValueError(
-            f"{owner}: row {row}, {column_name(int(column))} is {kind}; fill it in or drop the row."
-        )
+        raise ValueError(f"{owner}: row {row}, {column_name(int(column))} is {kind}; fill it in or drop the row.")
     return floats
+
+
+def check_integer(name: str, value: object, *, at_least: int) -> int:
+    """Return an integer parameter, or say what it must be.
+
+    Raises
+    ------
+    ValueError
+        If the value is not an integer, or below ``at_least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
+        raise ValueError(f"{name} is {value!r}; it must be an integer, {at_least} or more.")
+    return int(value)
+
+
+def check_real(
+    name: str,
+    value: object,
+    *,
+    above: float = -np.inf,
+    at_least: float = -np.inf,
+    below: float = np.inf,
+    at_most: float = np.inf,
+) -> float:
+    """Return a real parameter, or say what it must be.
+
+    Raises
+    ------
+    ValueError
+        If the value is not a finite number, or outside of the bounds.
+    """
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if is_number and above < value < below and at_least <= value <= at_most:  # type: ignore[operator]
+        return float(value)  # type: ignore[arg-type]
+    bounds = [
+        f"{relation} {bound:g}"
+        for relation, bound in (
+            ("above", above),
+            ("at least", at_least),
+            ("below", below),
+            ("at most", at_most),
+        )
+        if np.isfinite(bound)
+    ]
+    raise ValueError(f"{name} is {value!r}; it must be a finite number {' and '.join(bounds)}".rstrip() + ".")
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise a ValueError unless the value is one of the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; it must be one of: {', '.join(choices)}.")

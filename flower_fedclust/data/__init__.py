@@ -1,0 +1,24 @@
+"""Rows for the strategies: ready data sets, files, and ways of splitting rows that are still in one place.
+
+A :class:`Table` holds rows that are in one place, as :func:`load_dataset` and :func:`read_table` give them.
+:func:`partition` splits a table over clients. A :class:`FederatedRows` holds the rows of several clients, as
+``simulate`` and the apps take them; :func:`read_folder` reads one from a folder with a file a client.
+"""
+
+from flower_fedclust.data.datasets import DATASETS, dataset_names, load_dataset
+from flower_fedclust.data.federation import FederatedRows, Table
+from flower_fedclust.data.files import read_folder, read_table
+from flower_fedclust.data.partition import hold_out_server_rows, partition, partition_indices
+
+__all__ = [
+    "DATASETS",
+    "FederatedRows",
+    "Table",
+    "dataset_names",
+    "hold_out_server_rows",
+    "load_dataset",
+    "partition",
+    "partition_indices",
+    "read_folder",
+    "read_table",
+]

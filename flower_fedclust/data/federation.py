@@ -1,0 +1,96 @@
+"""What rows are called on their way to the clients: a table in one place, or the rows of several clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def _check_length(what: str, given: int, expected: int, of: str) -> None:
+    if given != expected:
+        raise ValueError(f"There are {given} {what} for {expected} {of}; give one for each.")
+
+
+# eq=False: comparing arrays with == gives arrays, so a generated __eq__ could only raise.
+@dataclass(frozen=True, eq=False)
+class FederatedRows:
+    """Rows of several clients: what simulate() and the apps take.
+
+    Parameters
+    ----------
+    clients : list of ndarray of shape (n_i, n_columns)
+        The rows of each client; samples are rows.
+    labels : list of ndarray of shape (n_i,), or None
+        The true classes, where they are known. No strategy sees them; they only score the result.
+    names : list of str
+        One name a client.
+    columns : list of str, optional
+        The names of the columns.
+    server_rows : ndarray of shape (n_server_rows, n_columns), optional
+        Public rows that are with the server.
+    server_rows_origin : str, default ""
+        Where the server rows come from, in one sentence, for the privacy report.
+
+    Raises
+    ------
+    ValueError
+        If there is not one name for each client, or not one label for each row.
+    """
+
+    clients: list[NDArray[np.float64]]
+    labels: list[NDArray[Any]] | None
+    names: list[str]
+    columns: list[str] | None = None
+    server_rows: NDArray[np.float64] | None = None
+    server_rows_origin: str = ""
+
+    def __post_init__(self) -> None:
+        _check_length("names", len(self.names), len(self.clients), "clients")
+        if self.labels is not None:
+            _check_length("arrays of labels", len(self.labels), len(self.clients), "clients")
+            for name, rows, labels in zip(self.names, self.clients, self.labels, strict=True):
+                _check_length("labels", len(labels), len(rows), f"rows of {name}")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows that are still in one place.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Samples are rows.
+    labels : ndarray of shape (n_rows,), optional
+        The true classes, where they are known.
+    owners : ndarray of shape (n_rows,), optional
+        The client to which each row belongs, where the data says so.
+    columns : list of str, optional
+        The names of the columns.
+    server_rows : ndarray of shape (n_server_rows, n_columns), optional
+        Public rows for the server; they are not among the rows.
+    server_rows_origin : str, default ""
+        Where the server rows come from, in one sentence, for the privacy report.
+    name : str, default "the table"
+        What a message calls this table.
+
+    Raises
+    ------
+    ValueError
+        If there is not one label or one owner for each row.
+    """
+
+    rows: NDArray[np.float64]
+    labels: NDArray[Any] | None = None
+    owners: NDArray[Any] | None = None
+    columns: list[str] | None = None
+    server_rows: NDArray[np.float64] | None = None
+    server_rows_origin: str = ""
+    name: str = "the table"
+
+    def __post_init__(self) -> None:
+        for what, values in (("labels", self.labels), ("owners", self.owners)):
+            if values is not None:
+                _check_length(what, len(values), len(self.rows), f"rows of {self.name}")

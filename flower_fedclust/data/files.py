@@ -1,0 +1,271 @@
+"""Reading rows from CSV, Parquet and NumPy files."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.data.federation import FederatedRows, Table
+from flower_fedclust.names import look_up
+from flower_fedclust.numerics.checks import checked_rows
+
+_ENDINGS = (".csv", ".parquet", ".npy")
+_ENDINGS_IN_WORDS = ".csv, .parquet or .npy"
+
+
+def read_table(
+    path: str | PathLike[str],
+    *,
+    label_column: str | None = None,
+    client_column: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> Table:
+    """Read a file of rows.
+
+    Parameters
+    ----------
+    path : path
+        A .csv file with a line of column names, a .parquet file, or a .npy file of two dimensions. The
+        columns of a .npy file are called by their numbers: "0", "1" and so on.
+    label_column : str, optional
+        The column that holds the true classes.
+    client_column : str, optional
+        The column that says which client a row belongs to.
+    columns : sequence of str, optional
+        The columns to use as features, in this order. By default all that are neither labels nor clients.
+
+    Returns
+    -------
+    Table
+        Features as floats (booleans become 0 and 1); labels and owners as they are in the file, except that
+        floats which are all whole numbers become integers.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file has another ending, is empty or cannot be read; if a column is not there; if a feature is
+        text, missing or infinite; or if a label or a client is missing. The message names file, row and
+        column, never a value. Rows are counted from 0, without the line of column names.
+    """
+    path = Path(path)
+    file = path.name
+    frame = _read_frame(path)
+    for name in (label_column, client_column):
+        if name is not None:
+            _look_up_column(name, frame, file)
+    if columns is None:
+        features = [name for name in frame.columns if name not in (label_column, client_column)]
+    else:
+        features = _checked_selection(columns, frame, file, label_column, client_column)
+    return Table(
+        rows=_feature_rows(frame, features, file),
+        labels=None if label_column is None else _names_of_rows(frame, label_column, file, "label"),
+        owners=None if client_column is None else _names_of_rows(frame, client_column, file, "client"),
+        columns=features,
+        name=file,
+    )
+
+
+def read_folder(
+    folder: str | PathLike[str], *, label_column: str | None = None, columns: Sequence[str] | None = None
+) -> FederatedRows:
+    """Read a folder that holds one file for each client.
+
+    Parameters
+    ----------
+    folder : path
+        Its files are read in the order of their names, and a client is called as its file without the ending.
+        Folders inside it, and files whose names begin with "." or "_", are not read.
+    label_column : str, optional
+        The column that holds the true classes, in every file.
+    columns : sequence of str, optional
+        The columns to use as features, in this order. By default all but the labels, which must then be the
+        same columns in the same order in every file.
+
+    Returns
+    -------
+    FederatedRows
+        The rows of each client, without server rows.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such folder.
+    ValueError
+        If the folder holds no file, a file that cannot be read (see :func:`read_table`), two files of one
+        name, or files whose columns differ.
+    """
+    folder = Path(folder)
+    if not folder.exists():
+        raise FileNotFoundError(f"There is no folder {folder}.")
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is a file, not a folder with a file for each client; use read_table.")
+    paths = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] not in "._")
+    if not paths:
+        raise ValueError(f"The folder {folder} holds no {_ENDINGS_IN_WORDS} file; put one there for each client.")
+    files_by_client: dict[str, str] = {}
+    for path in paths:
+        other = files_by_client.setdefault(path.stem, path.name)
+        if other != path.name:
+            raise ValueError(f"{other} and {path.name} would both be the client '{path.stem}'; rename one of them.")
+    tables = [read_table(path, label_column=label_column, columns=columns) for path in paths]
+    for table in tables[1:]:
+        _check_same_columns(table, tables[0])
+    return FederatedRows(
+        clients=[table.rows for table in tables],
+        labels=None if label_column is None else [_present(table.labels) for table in tables],
+        names=list(files_by_client),
+        columns=tables[0].columns,
+    )
+
+
+def _present(labels: NDArray[Any] | None) -> NDArray[Any]:
+    assert labels is not None  # read_table gives labels wherever a label column is named
+    return labels
+
+
+def _read_frame(path: Path) -> Any:
+    """Return the file as a pandas DataFrame with at least one row and text as column names."""
+    if path.suffix.lower() not in _ENDINGS and not path.is_dir():
+        raise ValueError(f"{path.name} is not a file that can be read; give a {_ENDINGS_IN_WORDS} file.")
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {path}.")
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; use read_folder for a folder with a file for each client.")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path.name} is empty.")
+    import pandas as pd
+
+    read = {".csv": _read_csv, ".parquet": _read_parquet, ".npy": _read_npy}[path.suffix.lower()]
+    try:
+        # ParserWarning is how pandas says that it dropped fields of lines that are too long.
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = read(path)
+    except pd.errors.EmptyDataError:
+        raise ValueError(f"{path.name} is empty.") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path.name} is not UTF-8 text; save it as UTF-8.") from None
+    except pd.errors.ParserWarning:
+        raise ValueError(
+            f"{path.name} cannot be read: its lines have more fields than there are column names."
+        ) from None
+    except _NotRowsError as error:
+        raise ValueError(str(error)) from None
+    except (ValueError, EOFError, OSError) as error:
+        reason = " ".join(str(error).split()).removeprefix("Error tokenizing data. C error: ").rstrip(".")
+        raise ValueError(f"{path.name} cannot be read as {path.suffix.lower()[1:]}: {reason}.") from error
+    if len(frame) == 0:
+        raise ValueError(f"{path.name} has no rows; give at least one.")
+    frame.columns = [str(name) for name in frame.columns]
+    return frame
+
+
+class _NotRowsError(ValueError):
+    """A file that could be read and does not hold rows; the message is already ours."""
+
+
+def _read_csv(path: Path) -> Any:
+    import pandas as pd
+
+    # index_col=False: a line with one field too many must not turn the first column into row names.
+    # low_memory=False: a long column gets one type, not one for each piece of the file.
+    return pd.read_csv(path, index_col=False, low_memory=False)
+
+
+def _read_parquet(path: Path) -> Any:
+    import pandas as pd
+
+    # partitioning=None: a folder called "site=3" above the file must not become a column.
+    return pd.read_parquet(path, engine="pyarrow", partitioning=None)
+
+
+def _read_npy(path: Path) -> Any:
+    import pandas as pd
+
+    # A pickle may run code when it is loaded, so arrays of objects are refused.
+    array = np.load(path, allow_pickle=False)
+    if array.ndim != 2:
+        raise _NotRowsError(f"{path.name}: the rows have shape {array.shape}; give two dimensions, one row a sample.")
+    if array.dtype.kind not in "fiub":
+        raise _NotRowsError(f"{path.name} holds entries of type {array.dtype}; give numbers.")
+    return pd.DataFrame(array)
+
+
+def _look_up_column(name: str, frame: Any, file: str) -> None:
+    look_up(name, dict.fromkeys(frame.columns), f"column in {file}")
+
+
+def _checked_selection(
+    columns: Sequence[str], frame: Any, file: str, label_column: str | None, client_column: str | None
+) -> list[str]:
+    features = [columns] if isinstance(columns, str) else list(columns)
+    for name in features:
+        _look_up_column(name, frame, file)
+        if name in (label_column, client_column):
+            kind = "labels" if name == label_column else "clients"
+            raise ValueError(f"{file}: column '{name}' holds the {kind}; it cannot be a feature too.")
+    return features
+
+
+def _feature_rows(frame: Any, features: list[str], file: str) -> NDArray[np.float64]:
+    import pandas as pd
+
+    rows = np.empty((len(frame), len(features)))
+    for index, name in enumerate(features):
+        if re.fullmatch(r"Unnamed: \d+", name):
+            raise ValueError(
+                f"{file}: column {frame.columns.get_loc(name)} has no name; "
+                "name it, or write the file without row numbers (index=False)."
+            )
+        values = frame[name]
+        if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_complex_dtype(values):
+            # The first entry that is no number is the one to look at; there is none in a column of dates.
+            bad = (pd.to_numeric(values, errors="coerce").isna() & values.notna()).to_numpy()
+            place = f"row {bad.argmax()}, " if bad.any() else ""
+            raise ValueError(f"{file}: {place}column '{name}' is not numeric; encode it as numbers or leave it out.")
+        rows[:, index] = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    return checked_rows(rows, owner=file, columns=features)
+
+
+def _names_of_rows(frame: Any, column: str, file: str, kind: str) -> NDArray[Any]:
+    """Return the labels or the clients of the rows, none of them missing."""
+    values = frame[column]
+    missing = values.isna().to_numpy()
+    if missing.any():
+        raise ValueError(f"{file}: row {missing.argmax()}, column '{column}' is missing; every row needs a {kind}.")
+    array: NDArray[Any] = values.to_numpy()
+    if array.dtype.kind == "f" and np.array_equal(array, np.trunc(array)):
+        # A .npy file has one type for all its columns; class 3.0 is class 3.
+        return array.astype(np.int64)
+    if array.dtype.kind not in "fiub":
+        return np.asarray([str(value) for value in array])
+    return array
+
+
+def _check_same_columns(table: Table, first: Table) -> None:
+    ours, theirs = table.columns or [], first.columns or []
+    if ours == theirs:
+        return
+    lacks = [f"'{name}'" for name in theirs if name not in ours]
+    adds = [f"'{name}'" for name in ours if name not in theirs]
+    if not lacks and not adds:
+        name = next(name for name, other in zip(ours, theirs, strict=True) if name != other)
+        raise ValueError(
+            f"{table.name} has the columns of {first.name} in another order, from '{name}' on; "
+            "put them in the same order."
+        )
+    differences = [f"{verb} {', '.join(names)}" for verb, names in (("lacks", lacks), ("adds", adds)) if names]
+    raise ValueError(
+        f"{table.name} has other columns than {first.name}: it {' and '.join(differences)}; "
+        "give all files the same columns."
+    )

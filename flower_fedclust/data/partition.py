@@ -1,0 +1,332 @@
+"""Splitting a table over clients, with the partitioners of flwr-datasets."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import operator
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.data.federation import FederatedRows, Table
+from flower_fedclust.names import look_up
+
+# What a scheme needs beside the rows, and how it is written.
+_NEEDS = {"iid": "", "dirichlet": "labels", "classes": "labels", "column": "owners"}
+_SPELLING = {"iid": "iid", "dirichlet": "dirichlet:ALPHA", "classes": "classes:N", "column": "column"}
+
+# As often as DirichletPartitioner draws again before it gives up.
+_ATTEMPTS = 11
+
+
+def partition(table: Table, scheme: str, *, n_clients: int | None = None, random_state: int = 0) -> FederatedRows:
+    """Split the rows of a table over clients.
+
+    Parameters
+    ----------
+    table : Table
+        Rows that are in one place. Server rows, where it has them, go to the server and to no client.
+    scheme : str
+        "iid": at random, in equal parts. "dirichlet:ALPHA": the shares of the clients in each class are drawn
+        from a Dirichlet distribution; the smaller ALPHA, the more the clients differ. "classes:N": each
+        client has rows of N classes only. "column": as the owners of the table say.
+    n_clients : int, optional
+        How many clients. With "column" the owners say how many; elsewhere it must be given.
+    random_state : int, default 0
+        The same seed gives the same partition.
+
+    Returns
+    -------
+    FederatedRows
+        Every row is with exactly one client, in the order of the table. The clients are called "client 0",
+        "client 1" and so on; with "column" they are called as their owners are, sorted.
+
+    Raises
+    ------
+    ValueError
+        If the scheme does not exist or cannot be read, needs labels or owners that the table does not have,
+        if there are more clients than rows, or if the partition leaves out a client or a class.
+    """
+    kind, _ = _parsed(scheme)
+    if kind == "column" and table.owners is None:
+        raise ValueError(
+            f"The partition 'column' needs a client for each row, and {table.name} has none; name its client column."
+        )
+    if _NEEDS[kind] == "labels" and table.labels is None:
+        raise ValueError(
+            f"The partition '{scheme}' needs labels, and {table.name} has none; name its label column or use iid."
+        )
+    if kind == "column":
+        groups = table.owners
+        names = [str(owner) for owner in _classes_and_codes(groups)[0]]
+    else:
+        # "iid" looks at nothing but how many rows there are.
+        groups = table.labels if _NEEDS[kind] == "labels" else np.zeros(len(table.rows), dtype=np.intp)
+        names = [str(index) for index in range(_checked_n_clients(n_clients, len(table.rows)))]
+    assert groups is not None
+    parts = partition_indices(groups, scheme, n_clients, random_state)
+    return FederatedRows(
+        clients=[table.rows[part] for part in parts],
+        labels=None if table.labels is None else [table.labels[part] for part in parts],
+        names=names,
+        columns=table.columns,
+        server_rows=table.server_rows,
+        server_rows_origin=table.server_rows_origin,
+    )
+
+
+def partition_indices(
+    labels: ArrayLike, scheme: str, n_clients: int | None = None, random_state: int = 0
+) -> list[NDArray[np.intp]]:
+    """Return which rows go to which client.
+
+    The rows are shuffled before flwr-datasets splits them: IidPartitioner cuts the rows where they stand, and
+    the other two cut each class where it stands, so that a file sorted by date would give each client
+    a period.
+
+    Parameters
+    ----------
+    labels : array-like of shape (n_rows,)
+        The classes; for "column" the owners; for "iid" only its length matters.
+    scheme : str
+        See :func:`partition`.
+    n_clients : int, optional
+        How many clients; not used by "column".
+    random_state : int, default 0
+        The same seed gives the same partition.
+
+    Returns
+    -------
+    list of ndarray of shape (n_i,), intp
+        For each client the indices of its rows, ascending. They do not overlap and together are all rows.
+
+    Raises
+    ------
+    ValueError
+        See :func:`partition`.
+    """
+    kind, parameter = _parsed(scheme)
+    names, codes = _classes_and_codes(labels)
+    n_rows = len(codes)
+    # Two streams: the shuffle must not use up the same random numbers as the partitioner.
+    shuffle_seed, *seeds = (int(word) for word in np.random.SeedSequence(random_state).generate_state(1 + _ATTEMPTS))
+    order = np.random.default_rng(shuffle_seed).permutation(n_rows)
+    if kind == "column":
+        parts = _column_parts(codes[order])
+    else:
+        count = _checked_n_clients(n_clients, n_rows)
+        if kind == "iid":
+            parts = _iid_parts(codes[order], count)
+        elif kind == "dirichlet":
+            parts = _dirichlet_parts(codes[order], count, parameter, seeds[0])
+        else:
+            parts = _classes_parts(codes[order], count, int(parameter), seeds, names)
+    return [np.sort(order[part]).astype(np.intp, copy=False) for part in parts]
+
+
+def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) -> Table:
+    """Take rows out of a table, at random, and make them the public rows of the server.
+
+    Parameters
+    ----------
+    table : Table
+        A table. One that has server rows already is returned as it is.
+    n_rows : int
+        How many rows the server gets, at least 1.
+    random_state : int, default 0
+        The same seed takes the same rows.
+
+    Returns
+    -------
+    Table
+        Without these rows (the others keep their order), and with a sentence that says where they came from.
+
+    Raises
+    ------
+    ValueError
+        If no row would be left, or none to one of the owners.
+    """
+    if table.server_rows is not None:
+        return table
+    total = len(table.rows)
+    count = _whole_number(n_rows, "n_rows")
+    if count >= total:
+        raise ValueError(
+            f"{table.name} has {total} rows, so the server cannot get {count} of them; give at most {total - 1}."
+        )
+    drawn = np.random.default_rng(random_state).permutation(total)[:count]
+    stays = np.ones(total, dtype=bool)
+    stays[drawn] = False
+    if table.owners is not None:
+        lost = np.setdiff1d(table.owners, table.owners[stays])
+        if len(lost) > 0:
+            raise ValueError(
+                f"Holding out {count} rows of {table.name} leaves no row to client '{lost[0]}'; hold out fewer."
+            )
+    return replace(
+        table,
+        rows=table.rows[stays],
+        labels=None if table.labels is None else table.labels[stays],
+        owners=None if table.owners is None else table.owners[stays],
+        server_rows=table.rows[~stays],
+        server_rows_origin=(
+            f"{count} rows of {table.name}, drawn at random and taken from the clients: "
+            "these rows are public, nothing protects them"
+        ),
+    )
+
+
+def _parsed(scheme: str) -> tuple[str, float]:
+    """Split "dirichlet:0.3" into its name and its number, and check both."""
+    kind, colon, text = scheme.partition(":")
+    if kind not in _SPELLING:
+        # The advice is to show how the scheme is written, number and all.
+        nearest = {spelling: spelling for spelling in _SPELLING.values()}
+        look_up(scheme, nearest, "partition")
+    if ":" not in _SPELLING[kind]:
+        if colon:
+            raise ValueError(f"The partition '{kind}' takes no number; write {kind}, not {scheme}.")
+        return kind, 0.0
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if kind == "dirichlet" and not (math.isfinite(number) and number > 0):
+        raise ValueError(
+            f"The partition 'dirichlet:ALPHA' needs a number greater than 0 for ALPHA, not '{text}'; "
+            "dirichlet:0.5 is an example."
+        )
+    if kind == "classes" and not (number >= 1 and number.is_integer()):
+        raise ValueError(
+            f"The partition 'classes:N' needs a whole number of at least 1 for N, not '{text}'; "
+            "classes:2 is an example."
+        )
+    return kind, number
+
+
+def _whole_number(value: object, name: str) -> int:
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, not {value}.")
+    return number
+
+
+def _checked_n_clients(n_clients: int | None, n_rows: int) -> int:
+    count = _whole_number(n_clients, "n_clients")
+    if count > n_rows:
+        raise ValueError(
+            f"{count} clients cannot share {n_rows} rows; give at most {n_rows} clients, so that each has a row."
+        )
+    return count
+
+
+def _classes_and_codes(labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.intp]]:
+    """Return the different labels, sorted, and for each row the place of its label among them."""
+    try:
+        names, codes = np.unique(np.asarray(labels), return_inverse=True)
+    except TypeError:
+        raise ValueError(
+            "The labels or clients of the rows are of several types; give all as text or all as numbers."
+        ) from None
+    return names, codes
+
+
+def _load_parts(partitioner_class: str, codes: NDArray[np.intp], **options: Any) -> list[NDArray[np.intp]]:
+    """Run a partitioner of flwr-datasets over an in-memory data set of row numbers and codes.
+
+    Only the numbers of the rows and their classes pass through ``datasets``: the rows themselves would be
+    copied into Arrow and back for nothing.
+    """
+    # NaturalIdPartitioner draws a tqdm bar that cannot be turned off, and the others warn at each attempt of
+    # what is raised as one error at the end.
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        import datasets
+        from flwr_datasets import partitioner as module
+
+        partitioner = getattr(module, partitioner_class)(**options)
+        partitioner.dataset = datasets.Dataset.from_dict({"row": np.arange(len(codes)), "code": codes})
+        # [:] first: a partition's column is lazy, and reading it entry by entry takes three times as long.
+        return [
+            np.asarray(partitioner.load_partition(index)[:]["row"], dtype=np.intp)
+            for index in range(partitioner.num_partitions)
+        ]
+
+
+def _iid_parts(codes: NDArray[np.intp], n_clients: int) -> list[NDArray[np.intp]]:
+    return _load_parts("IidPartitioner", codes, num_partitions=n_clients)
+
+
+def _column_parts(codes: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    return _load_parts("NaturalIdPartitioner", codes, partition_by="code")
+
+
+def _dirichlet_parts(codes: NDArray[np.intp], n_clients: int, alpha: float, seed: int) -> list[NDArray[np.intp]]:
+    try:
+        return _load_parts(
+            "DirichletPartitioner",
+            codes,
+            num_partitions=n_clients,
+            partition_by="code",
+            alpha=alpha,
+            min_partition_size=1,
+            shuffle=False,
+            seed=seed,
+        )
+    except ValueError as error:
+        raise ValueError(
+            f"The partition 'dirichlet:{alpha:g}' leaves one of {n_clients} clients without a row, "
+            f"{_ATTEMPTS} draws in a row; give a larger ALPHA or fewer clients."
+        ) from error
+
+
+def _classes_parts(
+    codes: NDArray[np.intp], n_clients: int, n_each: int, seeds: list[int], names: NDArray[Any]
+) -> list[NDArray[np.intp]]:
+    scheme = f"The partition 'classes:{n_each}'"
+    if n_each > len(names):
+        raise ValueError(f"{scheme} needs {n_each} classes, and there are {len(names)}; give a smaller N.")
+    if n_clients * n_each < len(names):
+        raise ValueError(
+            f"{scheme} over {n_clients} clients reaches at most {n_clients * n_each} of the {len(names)} "
+            "classes, and the rows of the others would be lost; give more clients or a larger N."
+        )
+    parts: list[NDArray[np.intp]] = []
+    too_few: ValueError | None = None
+    for seed in seeds:
+        # "first-deterministic" is what the paper of this scheme does (Li et al., 2022, arXiv 2102.02079).
+        # With at least as many clients as classes it leaves out no class; with fewer it may: draw again.
+        try:
+            parts = _load_parts(
+                "PathologicalPartitioner",
+                codes,
+                num_partitions=n_clients,
+                partition_by="code",
+                num_classes_per_partition=n_each,
+                class_assignment_mode="first-deterministic",
+                shuffle=False,
+                seed=seed,
+            )
+        except ValueError as error:
+            too_few = error
+            continue
+        if sum(len(part) for part in parts) == len(codes):
+            return parts
+    if too_few is not None and not parts:
+        raise ValueError(
+            f"{scheme} over {n_clients} clients leaves a client without a row of one of its classes: "
+            "a class has fewer rows than clients; give fewer clients or a smaller N."
+        ) from too_few
+    lost = names[np.setdiff1d(codes, codes[np.concatenate(parts)])]
+    raise ValueError(
+        f"{scheme} over {n_clients} clients leaves out the rows of {len(lost)} of the {len(names)} classes; "
+        f"give at least {len(names)} clients or a larger N."
+    )

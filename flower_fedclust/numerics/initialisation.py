@@ -1,0 +1,142 @@
+"""First centers for k-means, from public rows or from nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans, kmeans_plusplus
+
+from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center, within_margin
+from flower_fedclust.numerics.vectors import top_eigenvectors
+
+Floats = NDArray[np.float64]
+
+#: Restarts of every k-means on rows that are at hand: with one, about half of the seeds merge two clusters.
+N_RESTARTS = 10
+
+
+def weighted_kmeans(rows: Floats, weights: Floats | None, n_clusters: int, rng: np.random.Generator) -> Floats:
+    """Return the centers of the best of ten runs of scikit-learn's k-means.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    weights : ndarray of shape (n_rows,) or None
+        Not negative, and not all zero.
+    n_clusters : int
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_columns)
+    """
+    estimator = KMeans(n_clusters, n_init=N_RESTARTS, random_state=int(rng.integers(2**31)))
+    return np.asarray(estimator.fit(rows, sample_weight=weights).cluster_centers_)
+
+
+def server_kmeans_plusplus(
+    server_rows: Floats,
+    n_clusters: int,
+    radius: float,
+    rng: np.random.Generator,
+) -> Floats:
+    """Draw centers among the server rows by k-means++ (ServerKMeans++, FedDP-KMeans section 5)."""
+    centers, _ = kmeans_plusplus(server_rows, n_clusters, random_state=int(rng.integers(2**31)))
+    return np.asarray(centers)
+
+
+def server_lloyds(
+    server_rows: Floats,
+    n_clusters: int,
+    radius: float,
+    rng: np.random.Generator,
+) -> Floats:
+    """Cluster the server rows (ServerLloyds, FedDP-KMeans section 5)."""
+    return weighted_kmeans(server_rows, None, n_clusters, rng)
+
+
+def sphere_packing(server_rows: Floats, n_clusters: int, radius: float, rng: np.random.Generator) -> Floats:
+    """Spread centers over the cube without looking at any row (FedDP-KMeans appendix G.3).
+
+    The largest distance ``a`` is searched by bisection for which random centers of the cube
+    ``[-radius, radius]^d`` can be found one after the other, each at least ``a`` from the corners of the cube and
+    ``2 a`` from the centers before it, with 1,000 attempts a center.
+
+    Parameters
+    ----------
+    server_rows : ndarray of shape (n_server_rows, n_columns)
+        Only the number of columns is used.
+    n_clusters : int
+    radius : float
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_columns)
+    """
+    n_columns = server_rows.shape[1]
+
+    def packed(a: float) -> Floats | None:
+        centers = np.empty((n_clusters, n_columns))
+        for index in range(n_clusters):
+            attempts = rng.uniform(-radius, radius, size=(1000, n_columns))
+            feasible = np.linalg.norm(radius - np.abs(attempts), axis=1) >= a
+            for center in centers[:index]:
+                feasible &= np.linalg.norm(attempts - center, axis=1) >= 2 * a
+            if not feasible.any():
+                return None
+            centers[index] = attempts[feasible.argmax()]
+        return centers
+
+    low, high = 0.0, radius * np.sqrt(n_columns)
+    best = packed(low)
+    assert best is not None, "every center is feasible at distance 0"
+    for _ in range(20):
+        middle = (low + high) / 2
+        if (centers := packed(middle)) is None:
+            high = middle
+        else:
+            low, best = middle, centers
+    return best
+
+
+#: The initialisations of appendix G.3, by name.
+SERVER_INITIALISATIONS: dict[str, Callable[[Floats, int, float, np.random.Generator], Floats]] = {
+    "server-kmeans++": server_kmeans_plusplus,
+    "server-lloyds": server_lloyds,
+    "sphere-packing": sphere_packing,
+}
+
+
+def awasthi_sheffet(rows: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
+    """Cluster rows by the algorithm of Awasthi and Sheffet (2012), which k-FED runs in every client.
+
+    Project the rows onto their top singular vectors; cluster them there; take the mean of the rows that are
+    within a third of the distance to any other center; and run Lloyd's algorithm from those means. Algorithm 3
+    of FedDP-KMeans is the same.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    n_clusters : int
+        At most the number of different rows are returned.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of shape (at most n_clusters, n_columns)
+    """
+    n_clusters = min(n_clusters, len(np.unique(rows, axis=0)))
+    projection = top_eigenvectors(rows.T @ rows, n_clusters)
+    projected = rows @ projection
+    projected_centers = weighted_kmeans(projected, None, n_clusters, rng)
+    labels = nearest_center(projected, projected_centers)
+    clear = within_margin(projected, projected_centers, labels, 1 / 3)
+    sums, counts = cluster_sums(rows[clear], labels[clear], n_clusters)
+    all_sums, all_counts = cluster_sums(rows, labels, n_clusters)
+    # A cluster without a clear row starts from the mean of all its rows.
+    kept = counts > 0
+    centers = np.where(kept[:, None], sums, all_sums) / np.where(kept, counts, np.maximum(all_counts, 1))[:, None]
+    return np.asarray(KMeans(n_clusters, init=centers, n_init=1, max_iter=300).fit(rows).cluster_centers_)

@@ -1,0 +1,136 @@
+"""The two halves of a Lloyd step, and the k-means cost."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+#: Distances are computed for so many entries of (rows, centers) at a time: 64 MB of float64.
+BLOCK_ENTRIES = 8_000_000
+
+
+def squared_distances(rows: Floats, centers: Floats) -> Floats:
+    """Return the squared Euclidean distances, less the squared norm of each row.
+
+    What is left out is the same for all centers, so the order of the centers is right; and what is computed
+    is one matrix product.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    centers : ndarray of shape (n_clusters, n_columns)
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_clusters)
+        ``||x - c||^2 - ||x||^2``.
+    """
+    distances: Floats = rows @ (-2.0 * centers.T)
+    distances += np.einsum("ij,ij->i", centers, centers)
+    return distances
+
+
+def nearest_center(rows: Floats, centers: Floats) -> Labels:
+    """Return, for each row, the index of its nearest center; ties go to the lower index.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    centers : ndarray of shape (n_clusters, n_columns)
+
+    Returns
+    -------
+    ndarray of shape (n_rows,), intp
+    """
+    step = max(1, BLOCK_ENTRIES // len(centers))
+    labels = np.empty(len(rows), dtype=np.intp)
+    for start in range(0, len(rows), step):
+        block = slice(start, start + step)
+        labels[block] = squared_distances(rows[block], centers).argmin(axis=1)
+    return labels
+
+
+def within_margin(rows: Floats, centers: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
+    """Tell which rows are clearly nearer to their center than to every other.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    centers : ndarray of shape (n_clusters, n_columns)
+    labels : ndarray of shape (n_rows,)
+        The nearest center of each row.
+    margin : float in (0, 1]
+        A row stays where ``||x - c_r|| <= margin ||x - c_s||`` for every other center s (Awasthi and Sheffet
+        2012, step 2, with 1/3).
+
+    Returns
+    -------
+    ndarray of shape (n_rows,), bool
+    """
+    if len(centers) < 2:
+        return np.ones(len(rows), dtype=bool)
+    distances = squared_distances(rows, centers) + np.einsum("ij,ij->i", rows, rows)[:, None]
+    np.maximum(distances, 0.0, out=distances)
+    index = np.arange(len(rows))
+    nearest = distances[index, labels]
+    distances[index, labels] = np.inf
+    kept: NDArray[np.bool_] = nearest <= margin**2 * distances.min(axis=1)
+    return kept
+
+
+def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Floats, Floats]:
+    """Add up the rows of each cluster and count them.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    labels : ndarray of shape (n_rows,)
+    n_clusters : int
+
+    Returns
+    -------
+    sums : ndarray of shape (n_clusters, n_columns)
+    counts : ndarray of shape (n_clusters,), float64
+    """
+    membership = csr_array((np.ones(len(rows)), labels, np.arange(len(rows) + 1)), shape=(len(rows), n_clusters))
+    sums: Floats = membership.T @ rows
+    return sums, np.bincount(labels, minlength=n_clusters).astype(np.float64)
+
+
+def centers_of(sums: Floats, counts: Floats, fallback: Floats, *, at_least: float = 1.0) -> Floats:
+    """Divide sums by counts, and keep the former center of a cluster that is too small to have a mean.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (n_clusters, n_columns)
+    counts : ndarray of shape (n_clusters,)
+        Noise may have made a count small, or negative.
+    fallback : ndarray of shape (n_clusters, n_columns)
+        The center of a cluster whose count is below ``at_least``.
+    at_least : float, default=1
+        A count below one row is noise, and dividing by it would only magnify the noise of the sum.
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_columns)
+    """
+    large = counts >= at_least
+    return np.where(large[:, None], sums / np.where(large, counts, 1.0)[:, None], fallback)
+
+
+def kmeans_cost(rows: Floats, centers: Floats) -> float:
+    """Return the k-means objective: the sum over rows of the squared distance to the nearest center.
+
+    Equation (1) of FedDP-KMeans.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    centers : ndarray of shape (n_clusters, n_columns)
+    """
+    difference = rows - centers[nearest_center(rows, centers)]
+    return float(np.einsum("ij,ij->", difference, difference))

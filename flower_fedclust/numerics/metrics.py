@@ -1,0 +1,73 @@
+"""How well clusters agree with classes, from nothing but the table that counts them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+Counts = NDArray[np.int64]
+
+
+def count_table(classes: ArrayLike, clusters: NDArray[np.intp], n_clusters: int) -> dict[Hashable, Counts]:
+    """Count, for every class, the rows in each cluster.
+
+    Parameters
+    ----------
+    classes : array-like of shape (n_rows,)
+        True classes, of any type that NumPy can sort.
+    clusters : ndarray of shape (n_rows,)
+        Cluster numbers from 0.
+    n_clusters : int
+
+    Returns
+    -------
+    dict of class to ndarray of shape (n_clusters,)
+    """
+    names, index = np.unique(np.asarray(classes), return_inverse=True)
+    table = np.zeros((len(names), n_clusters), dtype=np.int64)
+    np.add.at(table, (index, clusters), 1)
+    return {name.item(): row for name, row in zip(names, table, strict=True)}
+
+
+def add_tables(tables: Sequence[dict[Hashable, Counts]]) -> Counts:
+    """Add up tables whose classes need not be the same.
+
+    Returns
+    -------
+    ndarray of shape (n_classes, n_clusters)
+        One row for each class that occurs in any table.
+    """
+    total: dict[Hashable, Counts] = {}
+    for table in tables:
+        for name, counts in table.items():
+            total[name] = total[name] + counts if name in total else counts
+    return np.stack([total[name] for name in sorted(total, key=str)])
+
+
+def agreement(table: Counts) -> dict[str, float]:
+    """Return accuracy, normalised mutual information and adjusted Rand index of a table of counts.
+
+    Parameters
+    ----------
+    table : ndarray of shape (n_classes, n_clusters)
+
+    Returns
+    -------
+    dict
+        ``accuracy`` under the best one-to-one match of clusters with classes (Hungarian method), ``nmi``
+        (arithmetic mean) and ``ari``, as scikit-learn defines them.
+    """
+    matched = linear_sum_assignment(table, maximize=True)
+    # Neither score depends on the order of the rows, so any rows with this table give it.
+    classes, clusters = np.indices(table.shape)
+    true = np.repeat(classes.ravel(), table.ravel())
+    predicted = np.repeat(clusters.ravel(), table.ravel())
+    return {
+        "accuracy": float(table[matched].sum() / table.sum()),
+        "nmi": float(normalized_mutual_info_score(true, predicted)),
+        "ari": float(adjusted_rand_score(true, predicted)),
+    }

@@ -1,0 +1,108 @@
+"""Clipping, symmetric matrices as vectors, and subspaces."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+def clip_rows(rows: Floats, radius: float) -> Floats:
+    """Scale every row that is longer than the radius down to it.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    radius : float
+        In the units of the rows; infinity clips nothing.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_columns)
+        Every row has Euclidean norm at most ``radius``, up to the last bits of a float.
+    """
+    squared_norms = np.einsum("ij,ij->i", rows, rows)
+    # One comparison settles the usual case, where every row lies within.
+    if squared_norms.max(initial=0.0) <= radius**2:
+        return rows
+    norms = np.sqrt(squared_norms)
+    clipped: Floats = rows * np.minimum(1.0, radius / np.maximum(norms, np.finfo(float).tiny))[:, None]
+    return clipped
+
+
+def clip_norm(array: Floats, bound: float) -> Floats:
+    """Scale an array of any shape down so that its Euclidean (Frobenius) norm is at most the bound.
+
+    FedDP-KMeans, appendix G.5.
+    """
+    norm = float(np.linalg.norm(array))
+    return array if norm <= bound else array * (bound / norm)
+
+
+@lru_cache(maxsize=32)
+def _upper_triangle(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
+    first, second = np.triu_indices(size)
+    return first, second, np.where(first == second, 1.0, np.sqrt(2.0))
+
+
+def symmetric_to_vector(matrix: Floats) -> Floats:
+    """Write a symmetric matrix as a vector with the same Euclidean norm.
+
+    The upper triangle by rows, what lies off the diagonal multiplied by the square root of 2. The Frobenius
+    norm of the matrix is the norm of the vector, so that a sensitivity means the same in both, and noise that
+    is added to the vector is symmetric in the matrix.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (size, size)
+
+    Returns
+    -------
+    ndarray of shape (size * (size + 1) / 2,)
+    """
+    first, second, scale = _upper_triangle(len(matrix))
+    vector: Floats = matrix[first, second] * scale
+    return vector
+
+
+def vector_to_symmetric(vector: Floats) -> Floats:
+    """Undo :func:`symmetric_to_vector`.
+
+    Parameters
+    ----------
+    vector : ndarray of shape (size * (size + 1) / 2,)
+
+    Returns
+    -------
+    ndarray of shape (size, size)
+    """
+    size = int((np.sqrt(8 * len(vector) + 1) - 1) / 2)
+    first, second, scale = _upper_triangle(size)
+    matrix = np.empty((size, size))
+    matrix[first, second] = vector / scale
+    matrix[second, first] = matrix[first, second]
+    return matrix
+
+
+def top_eigenvectors(matrix: Floats, n_vectors: int) -> Floats:
+    """Return the eigenvectors of a symmetric matrix with the largest eigenvalues, as columns.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (size, size)
+    n_vectors : int
+        At most ``size`` are returned.
+
+    Returns
+    -------
+    ndarray of shape (size, min(n_vectors, size))
+        Orthonormal columns, by falling eigenvalue. The entry of the largest magnitude in each is positive, so
+        that the same matrix always gives the same vectors.
+    """
+    _, vectors = np.linalg.eigh(matrix)
+    top = vectors[:, ::-1][:, :n_vectors]
+    largest = top[np.abs(top).argmax(axis=0), np.arange(top.shape[1])]
+    return np.ascontiguousarray(top * np.sign(largest))

@@ -1,0 +1,70 @@
+"""A release: one noisy array, as a value that the noise, the accounting, the report and the tests all read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self, get_args
+
+import dp_accounting
+
+Mechanism = Literal["gaussian", "laplace"]
+PrivacyUnit = Literal["record", "client"]
+NoisePlace = Literal["server", "clients", "local"]
+
+PRIVACY_UNITS = get_args(PrivacyUnit)
+NOISE_PLACES = get_args(NoisePlace)
+
+
+@dataclass(frozen=True)
+class Release:
+    """What is added to one array before anybody who is not trusted sees it.
+
+    Parameters
+    ----------
+    mechanism : "gaussian" or "laplace"
+    sensitivity : float
+        How far one record or one client can move the sum: in Euclidean norm for the Gaussian mechanism, in L1
+        norm for the Laplace mechanism. The units are those of the array.
+    noise_multiplier : float
+        The scale of the noise (standard deviation, or Laplace parameter) divided by the sensitivity. 0 is no
+        noise, and no protection.
+    bound : str
+        What enforces the sensitivity, in words, for the report.
+    """
+
+    mechanism: Mechanism
+    sensitivity: float
+    noise_multiplier: float
+    bound: str
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sensitivity < float("inf"):
+            raise ValueError(f"sensitivity is {self.sensitivity}; it must be positive and finite.")
+        if not 0 <= self.noise_multiplier < float("inf"):
+            raise ValueError(f"noise_multiplier is {self.noise_multiplier}; it must be finite and not negative.")
+
+    @property
+    def scale(self) -> float:
+        """The standard deviation of Gaussian noise, the parameter of Laplace noise; units of the array."""
+        return self.sensitivity * self.noise_multiplier
+
+    @property
+    def norm(self) -> str:
+        """The norm in which the sensitivity is measured."""
+        return "L2" if self.mechanism == "gaussian" else "L1"
+
+    def event(self) -> dp_accounting.DpEvent:
+        """Return the event that dp-accounting composes."""
+        if self.mechanism == "gaussian":
+            return dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        return dp_accounting.LaplaceDpEvent(self.noise_multiplier)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Undo :meth:`to_dict`."""
+        return cls(**fields)

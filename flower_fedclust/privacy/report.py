@@ -1,0 +1,191 @@
+"""The privacy report: what left the clients, what protects it, and what protects nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from flower_fedclust.privacy.accounting import composed_epsilon
+from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
+
+UNIT_SENTENCES: dict[PrivacyUnit, str] = {
+    "record": "one row of one client, added or removed",
+    "client": "all that one client contributes, added or removed (that the client took part is not hidden)",
+}
+
+PLACE_SENTENCES: dict[NoisePlace, str] = {
+    "server": (
+        "The server adds the noise to the sum. It is trusted to add it and to forget what it received before; "
+        "the guarantee covers whoever sees the model or anything else that the server publishes."
+    ),
+    "clients": (
+        "Each client adds its share of the noise. The guarantee holds against a server that sees only the sum, "
+        "that is, under secure aggregation; one client's reply alone carries only a share of the noise."
+    ),
+    "local": "Each client adds all the noise to its own reply, so that every reply is private by itself.",
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    """One array, or one fact, that every client addressed in a round sent to the server.
+
+    Parameters
+    ----------
+    round : int
+        The Flower round, from 1.
+    task : str
+        What the client was asked for.
+    content : str
+        What the array holds.
+    detail : str
+        How fine it is: "sum over the clients", "one per client", "one per row".
+    release : Release or None
+        What protects it. None: nothing does.
+    harmless : bool
+        True for what says nothing about a row (a name, the columns): listed, and not counted as unprotected.
+    """
+
+    round: int
+    task: str
+    content: str
+    detail: str
+    release: Release | None = None
+    harmless: bool = False
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether noise covers this message."""
+        return self.release is not None and self.release.noise_multiplier > 0
+
+
+@dataclass(frozen=True)
+class PrivacyReport:
+    """What a run's guarantee is, made from the rounds that ran.
+
+    Parameters
+    ----------
+    strategy : str
+    messages : sequence of Message
+        Everything that left the clients, in order.
+    requested_epsilon : float or None
+        What the user asked for; None if nothing was.
+    delta : float or None
+    unit : "record", "client" or None
+    noise : "server", "clients", "local" or None
+    notes : sequence of str
+        Sentences that the reader has to know: public rows, a seed, what is assumed.
+    """
+
+    strategy: str
+    messages: Sequence[Message]
+    requested_epsilon: float | None = None
+    delta: float | None = None
+    unit: PrivacyUnit | None = None
+    noise: NoisePlace | None = None
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def releases(self) -> list[Message]:
+        """The messages that noise covers."""
+        return [message for message in self.messages if message.is_protected]
+
+    @property
+    def unprotected(self) -> list[Message]:
+        """The messages that depend on rows and that nothing covers."""
+        return [message for message in self.messages if not message.is_protected and not message.harmless]
+
+    @cached_property
+    def epsilon(self) -> float:
+        """What dp-accounting composes from the releases, at delta; infinity if there is none."""
+        releases = [message.release for message in self.releases if message.release is not None]
+        if not releases or self.delta is None:
+            return float("inf")
+        return composed_epsilon(releases, self.delta, near=self.requested_epsilon)
+
+    @property
+    def covers_everything(self) -> bool:
+        """Whether every message that depends on rows is a release: only then is epsilon that of the run."""
+        return bool(self.releases) and not self.unprotected
+
+    def guarantee(self) -> str:
+        """Return the guarantee in one or two sentences."""
+        if not self.releases:
+            return "None. Nothing that depends on the rows is covered by a privacy mechanism."
+        statement = (
+            f"({self.epsilon:.4g}, {self.delta:g})-differential privacy per {self.unit}"
+            if self.unit
+            else f"({self.epsilon:.4g}, {self.delta:g})-differential privacy"
+        )
+        if self.covers_everything:
+            return f"The whole run is covered by {statement}."
+        return (
+            f"The releases below compose to {statement}. The run as a whole has NO such guarantee: "
+            f"{len(self.unprotected)} kinds of message left the clients unprotected."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report, ready for JSON; an infinite epsilon is None."""
+        finite = self.epsilon < float("inf")
+        return {
+            "strategy": self.strategy,
+            "guarantee": self.guarantee(),
+            "epsilon": self.epsilon if finite else None,
+            "requested_epsilon": self.requested_epsilon,
+            "delta": self.delta,
+            "unit": self.unit,
+            "neighbouring_relation": UNIT_SENTENCES[self.unit] if self.unit else None,
+            "noise": self.noise,
+            "covers_everything": self.covers_everything,
+            "messages": [asdict(message) for message in self.messages],
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        lines = [f"Privacy report of {self.strategy}", "", f"Guarantee: {self.guarantee()}"]
+        if self.releases and self.unit and self.noise:
+            lines += [
+                f"Neighbouring data sets differ in {UNIT_SENTENCES[self.unit]}.",
+                f"Asked for: epsilon {self.requested_epsilon:g}, delta {self.delta:g}.",
+                PLACE_SENTENCES[self.noise],
+            ]
+        if self.releases:
+            lines += ["", "Protected by noise:"]
+            lines += _grouped(self.releases)
+        lines += ["", "Unprotected (no mechanism covers these messages):"]
+        lines += _grouped(self.unprotected) or ["  nothing that depends on the rows"]
+        if harmless := [message for message in self.messages if message.harmless]:
+            lines += ["", "Sent, and independent of the values of the rows:"]
+            lines += _grouped(harmless)
+        if self.notes:
+            lines += ["", "To know:"]
+            lines += [f"  - {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def _grouped(messages: Sequence[Message]) -> list[str]:
+    """Return a few lines for each message, those of a repeated round together."""
+    groups: dict[tuple[str, str, str, Release | None], list[int]] = {}
+    for message in messages:
+        key = (message.task, message.content, message.detail, message.release)
+        groups.setdefault(key, []).append(message.round)
+    lines = []
+    for (task, content, detail, release), rounds in groups.items():
+        lines.append(f"  {_rounds(rounds)} '{task}': {content} ({detail})")
+        if release is not None and release.noise_multiplier > 0:
+            lines.append(
+                f"      {release.mechanism.capitalize()} mechanism, {release.norm} sensitivity "
+                f"{release.sensitivity:.6g} ({release.bound}), noise multiplier {release.noise_multiplier:.6g}, "
+                f"noise scale {release.scale:.6g}"
+            )
+    return lines
+
+
+def _rounds(rounds: Sequence[int]) -> str:
+    if len(rounds) == 1:
+        return f"round {rounds[0]}"
+    if list(rounds) == list(range(rounds[0], rounds[0] + len(rounds))):
+        return f"rounds {rounds[0]} to {rounds[-1]}"
+    return "rounds " + ", ".join(map(str, rounds))

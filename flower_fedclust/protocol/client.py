@@ -1,0 +1,273 @@
+"""The client's side: a ``NumPyClient`` that answers the tasks its methods are marked with, and only those."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, Context
+from flwr.client import Client, NumPyClient
+from flwr.clientapp import ClientApp
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.models import KMeansModel, Model
+from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.metrics import count_table
+from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, add_noise
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol.rounds import Answer, Array, Scalar
+
+log = logging.getLogger(__name__)
+
+#: The task with which every run begins: who is there, and with which columns.
+ENROL = "enrol"
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """The rows of one client, checked.
+
+    Parameters
+    ----------
+    rows : array-like of shape (n_rows, n_columns)
+    labels : array-like of shape (n_rows,), optional
+        True classes; used by the federated evaluation and by nothing else.
+    columns : sequence of str, optional
+        The names of the columns.
+    owner : str, default="the client"
+        Whose rows these are, for messages.
+
+    Raises
+    ------
+    ValueError
+        If the rows are not two-dimensional, finite and numeric, if there is none, or if the labels are another
+        number.
+    """
+
+    rows: NDArray[np.float64]
+    labels: NDArray[Any] | None = None
+    columns: Sequence[str] | None = None
+    owner: str = "the client"
+
+    def __init__(
+        self,
+        rows: ArrayLike,
+        labels: ArrayLike | None = None,
+        columns: Sequence[str] | None = None,
+        owner: str = "the client",
+    ) -> None:
+        checked = checked_rows(rows, owner=owner, columns=columns)
+        if columns is not None and len(columns) != checked.shape[1]:
+            raise ValueError(f"{owner}: {len(columns)} column names for {checked.shape[1]} columns.")
+        if labels is not None and len(np.asarray(labels)) != len(checked):
+            raise ValueError(f"{owner}: {len(np.asarray(labels))} labels for {len(checked)} rows.")
+        object.__setattr__(self, "rows", checked)
+        object.__setattr__(self, "labels", None if labels is None else np.asarray(labels))
+        object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "owner", owner)
+
+
+class ProtocolClient(NumPyClient):
+    """A client that answers the tasks its methods are marked with by ``@answers``.
+
+    Flower makes a new object for every message; what has to be remembered goes through :meth:`remember`.
+
+    Parameters
+    ----------
+    data : ClientData, or callable without arguments that returns it
+        A callable is called when the first message is answered, so that what is wrong with the data reaches the
+        server as one sentence.
+    name : str
+        What the server calls this client; different from that of every other.
+    context : flwr.app.Context, optional
+        Where :meth:`remember` keeps things.
+    noise_seed : int, optional
+        For experiments only: makes the client's noise repeatable, and so worthless as protection. It comes from
+        whoever makes the client, never from a message.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    """
+
+    model_type: ClassVar[type[Model]] = KMeansModel
+
+    def __init__(
+        self,
+        data: ClientData | Callable[[], ClientData],
+        *,
+        name: str,
+        context: Context | None = None,
+        noise_seed: int | None = None,
+    ) -> None:
+        self._given_data = data
+        self.name = name
+        self.context = context
+        self._noise_seed = noise_seed
+
+    @cached_property
+    def data(self) -> ClientData:
+        """The rows, labels and column names."""
+        return self._given_data() if callable(self._given_data) else self._given_data
+
+    @property
+    def rows(self) -> NDArray[np.float64]:
+        """The rows, of shape (n_rows, n_columns)."""
+        return self.data.rows
+
+    # What a client remembers from one message to the next.
+
+    def remember(self, key: str, arrays: Sequence[Array]) -> None:
+        """Keep arrays in the Context's state until a later round."""
+        if self.context is None:
+            raise RuntimeError("a client without a Context cannot remember; give it context=...")
+        self.context.state[f"fedclust.{key}"] = ArrayRecord([np.asarray(array) for array in arrays])
+
+    def recall(self, key: str) -> list[Array] | None:
+        """Return what :meth:`remember` kept under this key, or None."""
+        record = None if self.context is None else self.context.state.get(f"fedclust.{key}")
+        return record.to_numpy_ndarrays() if isinstance(record, ArrayRecord) else None
+
+    # Flower's two calls.
+
+    def fit(self, parameters: list[Array], config: dict[str, Any]) -> tuple[list[Array], int, dict[str, Any]]:
+        """Answer one task.
+
+        The number of examples is always 1: the true one would tell how many rows the client has.
+
+        Returns
+        -------
+        tuple of (list of ndarray, int, dict)
+            The arrays, 1, and the client's name. If the task could not be answered: no array, and the reason
+            under "failure".
+        """
+        facts: dict[str, Any] = {"client": self.name}
+        try:
+            with one_thread():
+                if config["task"] == ENROL:
+                    facts["columns"] = self._columns(config.get("n_columns"))
+                    return [], 1, facts
+                return self._answer(parameters, config), 1, facts
+        except (ValueError, FileNotFoundError) as error:
+            reason = str(error)
+        except Exception as error:
+            # What the message of an unforeseen error quotes may be a row: it stays here, in the client's log.
+            log.exception("client %s failed at '%s'", self.name, config.get("task"))
+            reason = f"client {self.name} failed with {type(error).__name__}; its own log says more."
+        return [], 1, {"client": self.name, "failure": reason}
+
+    def evaluate(
+        self,
+        parameters: list[Array],
+        config: dict[str, Any],  # noqa: ARG002
+    ) -> tuple[float, int, dict[str, Any]]:
+        """Count the true classes in each cluster of the model, and compute the k-means cost of the rows.
+
+        Returns
+        -------
+        tuple of (float, int, dict)
+            The cost, the number of rows, and the table as JSON.
+        """
+        with one_thread():
+            model = self.model_type.from_arrays(parameters)
+            facts: dict[str, Any] = {"client": self.name}
+            if self.data.labels is not None:
+                table = count_table(self.data.labels, model.predict(self.rows), model.n_clusters)
+                facts["table"] = json.dumps([[str(name), row.tolist()] for name, row in table.items()])
+            return model.cost(self.rows), len(self.rows), facts
+
+    # Behind them.
+
+    @classmethod
+    def answer_of(cls, task: str) -> Answer:
+        """Return what the client sends in answer to a task.
+
+        Raises
+        ------
+        ValueError
+            If no method is marked with this task.
+        """
+        return cls._methods(task)[1]
+
+    @classmethod
+    @lru_cache(maxsize=1024)
+    def _methods(cls, task: str) -> tuple[str, Answer]:
+        for name in dir(cls):
+            answer = getattr(getattr(cls, name, None), "answer", None)
+            if isinstance(answer, Answer) and answer.task == task:
+                return name, answer
+        raise ValueError(f"{cls.__name__} has no answer to the task '{task}'.")
+
+    def _answer(self, parameters: list[Array], config: Mapping[str, Any]) -> list[Array]:
+        name, answer = self._methods(config["task"])
+        arguments: dict[str, Scalar] = json.loads(config.get("arguments", "{}"))
+        reply = getattr(self, name)(*parameters, **arguments)
+        arrays = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
+        if len(arrays) != len(answer.sends):
+            raise RuntimeError(
+                f"'{answer.task}' declares {len(answer.sends)} arrays and its method returned {len(arrays)}."
+            )
+        releases = [
+            None if fields is None else Release.from_dict(fields) for fields in json.loads(config.get("releases", "[]"))
+        ]
+        if not releases:
+            return arrays
+        return add_noise(arrays, releases, self._noise(config), n_shares=int(config["n_shares"]))
+
+    def _noise(self, config: Mapping[str, Any]) -> NoiseSource:
+        if self._noise_seed is None:
+            return OperatingSystemNoise()
+        return SeededNoise([self._noise_seed, int(config["round"])])
+
+    def _columns(self, expected: int | None) -> str:
+        n_columns = self.rows.shape[1]
+        if expected is not None and n_columns != expected:
+            raise ValueError(f"client {self.name} has {n_columns} columns where the server expects {expected}.")
+        return json.dumps(list(self.data.columns) if self.data.columns is not None else n_columns)
+
+
+def client_name(context: Context) -> str:
+    """Return the name of a client: ``name`` in its node config, else its partition, else its node id."""
+    config = context.node_config
+    return str(config.get("name", config.get("partition-id", context.node_id)))
+
+
+def client_fn(
+    client_type: type[ProtocolClient],
+    load: Callable[[Context], ClientData],
+    *,
+    name: Callable[[Context], str] = client_name,
+    noise_seed: Callable[[Context], int | None] = lambda context: None,  # noqa: ARG005
+) -> Callable[[Context], Client]:
+    """Return the function that Flower's ``ClientApp(client_fn=...)`` takes.
+
+    Parameters
+    ----------
+    client_type : type of ProtocolClient
+        The client half of a strategy: ``strategy.client_type``.
+    load : callable
+        Takes the Context and returns the client's data. What it raises as a ValueError reaches the server as the
+        reason why this client failed.
+    name : callable, optional
+        Takes the Context and returns the client's name.
+    noise_seed : callable, optional
+        For experiments only; see :class:`ProtocolClient`.
+    """
+
+    def make(context: Context) -> Client:
+        return client_type(
+            lambda: load(context), name=name(context), context=context, noise_seed=noise_seed(context)
+        ).to_client()
+
+    return make
+
+
+def client_app(client_type: type[ProtocolClient], load: Callable[[Context], ClientData], **options: Any) -> ClientApp:
+    """Return a Flower ClientApp that answers for a strategy; the arguments are those of :func:`client_fn`."""
+    return ClientApp(client_fn=client_fn(client_type, load, **options))

@@ -1,0 +1,530 @@
+"""The server's side: a Flower ``Strategy`` that runs a protocol written as a generator."""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.common import (
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    Parameters,
+)
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+from sklearn.base import BaseEstimator
+
+from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
+from flower_fedclust.numerics.metrics import add_tables, agreement
+from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, add_noise
+from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS, NoisePlace, PrivacyUnit
+from flower_fedclust.privacy.report import Message, PrivacyReport
+from flower_fedclust.protocol.client import ENROL, ProtocolClient
+from flower_fedclust.protocol.rounds import Array, Failure, Gather, Outcome, Protocol, Reply, Round, Sum
+from flower_fedclust.protocol.wire import decode, encode
+
+#: How many clients have to answer where the user says nothing: a sum of one is nobody's secret.
+MIN_CLIENTS = 2
+
+
+class ProtocolError(RuntimeError):
+    """A run that cannot go on: too few clients are left, or the protocol was used against its rules."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What went to one client and came back in one round, in bytes of serialised arrays."""
+
+    round: int
+    task: str
+    client: str
+    bytes_down: int
+    bytes_up: int
+
+
+@dataclass
+class Run:
+    """The state of one run. A strategy keeps its parameters, and this, and nothing else."""
+
+    protocol: Protocol
+    rng: np.random.Generator
+    pending: Round
+    clients: dict[str, ClientProxy] = field(default_factory=dict)
+    addressed: dict[str, str] = field(default_factory=dict)  # Flower's client id -> name
+    bytes_down: dict[str, int] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+    traffic: list[Traffic] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    outcome: Outcome | None = None
+    evaluation: dict[str, float] | None = None
+
+
+class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
+    """Base of all strategies: a Flower Strategy whose algorithm is one generator.
+
+    A subclass stores its parameters in ``__init__`` under their own names (as scikit-learn's estimators do), names
+    its client half in ``client_type``, and writes :meth:`protocol` and :attr:`n_protocol_rounds`.
+
+    Every run begins with a round of its own, in which each client gives its name and its columns.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        The model, once the protocol has returned it.
+    report : PrivacyReport
+        Made from the rounds that ran.
+    failures : list of Failure
+    traffic : list of Traffic
+    evaluation : dict or None
+        What the federated evaluation found, if it was asked for.
+    """
+
+    name: ClassVar[str]
+    client_type: ClassVar[type[ProtocolClient]]
+
+    # Parameters that a subclass may have; these are their values where it has not.
+    min_clients: int | None = None
+    random_state: int | None = None
+    federated_evaluation: bool = False
+    epsilon: float | None = None
+    delta: float | None = None
+    privacy_unit: PrivacyUnit = "record"
+    noise: NoisePlace = "server"
+
+    #: How long to wait for the clients of a deployment to appear, in seconds.
+    wait_for_clients: float = 60.0
+    #: For experiments only: makes the server's noise repeatable. simulate() sets it on its own copy.
+    noise_seed: int | None = None
+    #: Called after each round with its number and task.
+    on_round: Callable[[int, str], None] | None = None
+
+    _run: Run | None = None
+
+    # What a subclass writes.
+
+    @abstractmethod
+    def protocol(self) -> Protocol:
+        """Run the server half of the algorithm: yield rounds, return the outcome."""
+
+    @property
+    @abstractmethod
+    def n_protocol_rounds(self) -> int:
+        """The largest number of rounds that :meth:`protocol` yields."""
+
+    @property
+    def n_columns(self) -> int | None:
+        """How many columns the clients must have, where the server knows."""
+        return None
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
+        if self.min_clients is not None:
+            check_integer("min_clients", self.min_clients, at_least=1)
+        check_choice("privacy_unit", self.privacy_unit, PRIVACY_UNITS)
+        check_choice("noise", self.noise, NOISE_PLACES)
+        if self.epsilon is not None:
+            check_real("epsilon", self.epsilon, above=0)
+            if self.delta is None:
+                raise ValueError("delta is missing; an epsilon needs a delta between 0 and 1, such as 1e-6.")
+        if self.delta is not None:
+            check_real("delta", self.delta, above=0, below=1)
+
+    def privacy_notes(self) -> list[str]:
+        """Return what a reader of the privacy report has to know besides. Extended by subclasses."""
+        if self.noise_seed is None:
+            return []
+        return ["The noise was drawn from a seed, so that it can be repeated: an experiment, which protects nobody."]
+
+    # What a user reads.
+
+    @property
+    def num_rounds(self) -> int:
+        """What to give to ``ServerConfig(num_rounds=...)``."""
+        return 1 + self.n_protocol_rounds
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Randomness of the server that protects nobody (restarts, sampling), from random_state."""
+        return self._current.rng
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the protocol returned.
+
+        Raises
+        ------
+        ProtocolError
+            If it has not, because Flower was not told to run all the rounds.
+        """
+        if self._current.outcome is None:
+            raise ProtocolError(
+                f"the protocol stopped before '{self._current.pending.task}'; "
+                f"give ServerConfig(num_rounds={self.num_rounds})."
+            )
+        return self._current.outcome
+
+    @property
+    def report(self) -> PrivacyReport:
+        """The privacy report of the rounds that ran."""
+        private = self.epsilon is not None
+        return PrivacyReport(
+            strategy=self.name,
+            messages=tuple(self._current.messages),
+            requested_epsilon=self.epsilon,
+            delta=self.delta if private else None,
+            unit=self.privacy_unit if private else None,
+            noise=self.noise if private else None,
+            notes=tuple(self.privacy_notes()),
+        )
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The clients that failed, with the reason, in the order of the rounds."""
+        return self._current.failures
+
+    @property
+    def traffic(self) -> list[Traffic]:
+        """Bytes to and from each client in each round."""
+        return self._current.traffic
+
+    @property
+    def evaluation(self) -> dict[str, float] | None:
+        """What the federated evaluation found, or None if it was not asked for."""
+        return self._current.evaluation
+
+    @property
+    def client_names(self) -> list[str]:
+        """The clients that enrolled, in the order in which their replies are added up."""
+        return list(self._current.clients)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the protocol has returned."""
+        return self._run is not None and self._run.outcome is not None
+
+    # Flower's Strategy.
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+        """Begin a new run."""
+        self.check_parameters()
+        self._run = Run(
+            protocol=self.protocol(),
+            rng=np.random.default_rng(self.random_state),
+            pending=Gather(task=ENROL),
+        )
+        return encode([])
+
+    def configure_fit(
+        self,
+        server_round: int,
+        parameters: Parameters,
+        client_manager: ClientManager,
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """Send the pending round; nothing once the protocol has returned."""
+        run = self._current
+        if run.outcome is not None:
+            return []
+        round_ = run.pending
+        config: dict[str, Any] = {"task": round_.task, "round": server_round}
+        if round_.task == ENROL:
+            proxies = self._wait(client_manager)
+            if self.n_columns is not None:
+                config["n_columns"] = self.n_columns
+        else:
+            proxies = {name: run.clients[name] for name in self._addressees(round_)}
+            config |= self._config(round_, len(proxies))
+        shared = encode(round_.arrays)
+        instructions = []
+        for name, proxy in proxies.items():
+            own = None if round_.per_client is None else round_.per_client[name]
+            sent = shared if own is None else _joined(shared, own)
+            run.bytes_down[name] = sum(map(len, sent.tensors))
+            instructions.append((proxy, FitIns(sent, config)))
+        run.addressed = {proxy.cid: name for name, proxy in proxies.items()}
+        return instructions
+
+    def aggregate_fit(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> tuple[Parameters | None, dict[str, Any]]:
+        """Hand the sum, or the replies, to the protocol."""
+        run = self._current
+        if run.outcome is not None:
+            return None, {}
+        round_ = run.pending
+        if round_.task == ENROL:
+            self._enrol(server_round, results, failures)
+            advanced: Any = None
+        else:
+            advanced = self._received(server_round, round_, results, failures)
+        if self.on_round is not None:
+            self.on_round(server_round, round_.task)
+        try:
+            with one_thread():
+                run.pending = run.protocol.send(advanced)
+        except StopIteration as stop:
+            run.outcome = stop.value
+            return encode(run.outcome.model.to_arrays()), {}
+        return None, {}
+
+    def configure_evaluate(
+        self,
+        server_round: int,
+        parameters: Parameters,
+        client_manager: ClientManager,
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Ask all clients to evaluate the model, once, and only if federated_evaluation was asked for."""
+        run = self._current
+        if not self.federated_evaluation or run.outcome is None or run.evaluation is not None:
+            return []
+        model = encode(run.outcome.model.to_arrays())
+        run.addressed = {proxy.cid: name for name, proxy in run.clients.items()}
+        return [(proxy, EvaluateIns(model, {})) for proxy in run.clients.values()]
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Any]]:
+        """Add the tables and costs of the clients up.
+
+        Returns
+        -------
+        tuple of (float, dict)
+            The mean cost of a row; and "cost", "n_rows", and "accuracy", "nmi", "ari" over the clients that have
+            labels.
+        """
+        run = self._current
+        self._note_failures(server_round, "evaluate", {run.addressed[proxy.cid] for proxy, _ in results}, failures)
+        if not results:
+            return None, {}
+        ordered = [res for _, res in sorted(results, key=lambda pair: _order(run.addressed[pair[0].cid]))]
+        n_rows = sum(res.num_examples for res in ordered)
+        metrics = {"cost": float(sum(res.loss for res in ordered)), "n_rows": float(n_rows)}
+        tables = [
+            {name: np.array(counts) for name, counts in json.loads(str(res.metrics["table"]))}
+            for res in ordered
+            if "table" in res.metrics
+        ]
+        if tables:
+            metrics |= agreement(add_tables(tables))
+        run.evaluation = metrics
+        for content in ("k-means cost of the rows", "number of rows", "table of classes by clusters"):
+            run.messages.append(Message(server_round, "evaluate", content, "one per client"))
+        return metrics["cost"] / n_rows, dict(metrics)
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> None:
+        """Do nothing: the server has no rows to evaluate with."""
+        return
+
+    # Behind them.
+
+    @property
+    def _current(self) -> Run:
+        if self._run is None:
+            raise ProtocolError("this strategy has not run yet.")
+        return self._run
+
+    def _config(self, round_: Round, n_addressed: int) -> dict[str, Any]:
+        config: dict[str, Any] = {"arguments": json.dumps(dict(round_.arguments))}
+        if self.noise != "server" and any(round_.releases):
+            config["releases"] = json.dumps([release and release.to_dict() for release in round_.releases])
+            config["n_shares"] = self._required(round_, n_addressed) if self.noise == "clients" else 1
+        return config
+
+    def _required(self, round_: Round, n_addressed: int) -> int:
+        """Return how many clients have to answer a round.
+
+        Where the clients bring the noise, the shares of a client that drops out are missing from the sum: they
+        are made so large that those of min_clients are enough, and fewer may not be added up.
+        """
+        if self.min_clients is not None:
+            return self.min_clients
+        if self.noise == "clients" and any(round_.releases):
+            return n_addressed
+        return MIN_CLIENTS
+
+    def _wait(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
+        required = self.min_clients or MIN_CLIENTS
+        deadline = time.monotonic() + self.wait_for_clients
+        while (connected := client_manager.num_available()) < required:
+            if time.monotonic() >= deadline:
+                raise ProtocolError(
+                    f"{connected} clients are connected and min_clients is {required}; start more clients, or set "
+                    "min_clients lower."
+                )
+            time.sleep(0.2)
+        return dict(client_manager.all())
+
+    def _addressees(self, round_: Round) -> list[str]:
+        names = list(self._current.clients)
+        if round_.per_client is not None:
+            return [name for name in names if name in round_.per_client]
+        if round_.fraction == 1.0:
+            return names
+        n_drawn = max(self.min_clients or MIN_CLIENTS, round(round_.fraction * len(names)))
+        drawn = self.rng.choice(len(names), size=min(n_drawn, len(names)), replace=False)
+        return [names[index] for index in sorted(drawn)]
+
+    def _enrol(
+        self,
+        server_round: int,
+        results: Sequence[tuple[ClientProxy, FitRes]],
+        failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> None:
+        run = self._current
+        columns: dict[str, str] = {}
+        proxies: dict[str, ClientProxy] = {}
+        answered = set()
+        for proxy, res in results:
+            name = str(res.metrics["client"])
+            answered.add(run.addressed[proxy.cid])
+            run.traffic.append(Traffic(server_round, ENROL, name, run.bytes_down[run.addressed[proxy.cid]], 0))
+            if "failure" in res.metrics:
+                run.failures.append(Failure(server_round, ENROL, name, str(res.metrics["failure"])))
+            elif name in proxies:
+                raise ProtocolError(f"two clients call themselves '{name}'; give every client a name of its own.")
+            else:
+                proxies[name], columns[name] = proxy, str(res.metrics["columns"])
+        self._note_failures(server_round, ENROL, answered, failures)
+        if columns:
+            common = Counter(columns[name] for name in sorted(columns, key=_order)).most_common(1)[0][0]
+            for name in [name for name in columns if columns[name] != common]:
+                reason = f"client {name} has the columns {columns[name]} where most have {common}."
+                run.failures.append(Failure(server_round, ENROL, name, reason))
+                del proxies[name]
+        run.clients = {name: proxies[name] for name in sorted(proxies, key=_order)}
+        run.traffic.sort(key=lambda row: (row.round, _order(row.client)))
+        run.messages.append(Message(server_round, ENROL, "name and columns", "one per client", harmless=True))
+        self._check_enough(server_round, ENROL, len(run.clients), self.min_clients or MIN_CLIENTS)
+
+    def _received(
+        self,
+        server_round: int,
+        round_: Round,
+        results: Sequence[tuple[ClientProxy, FitRes]],
+        failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> list[Array] | list[Reply]:
+        run = self._current
+        sends = self.client_type.answer_of(round_.task).sends
+        releases = list(round_.releases) or [None] * len(sends)
+        if len(releases) != len(sends):
+            raise ProtocolError(f"'{round_.task}' sends {len(sends)} arrays; the round has {len(releases)} releases.")
+        replies: dict[str, list[Array]] = {}
+        answered = {run.addressed[proxy.cid] for proxy, _ in results}
+        for proxy, res in sorted(results, key=lambda pair: _order(run.addressed[pair[0].cid])):
+            name = run.addressed[proxy.cid]
+            bytes_up = sum(map(len, res.parameters.tensors))
+            run.traffic.append(Traffic(server_round, round_.task, name, run.bytes_down[name], bytes_up))
+            reason = res.metrics.get("failure")
+            if reason is None:
+                replies[name] = decode(res.parameters)
+                reason = _defect(name, replies[name], len(sends))
+            if reason is not None:
+                replies.pop(name, None)
+                run.failures.append(Failure(server_round, round_.task, name, str(reason)))
+        self._note_failures(server_round, round_.task, answered, failures)
+        if isinstance(round_, Sum):
+            self._drop_other_shapes(server_round, round_.task, replies)
+        required = self._required(round_, len(run.addressed))
+        self._check_enough(server_round, round_.task, len(replies), required)
+        for sent, release in zip(sends, releases, strict=True):
+            detail = "sum over the clients" if isinstance(round_, Sum) else f"one per {sent.per}"
+            run.messages.append(Message(server_round, round_.task, sent.content, detail, release))
+        add_here = self.noise == "server" and any(releases)
+        source = self._noise(server_round)
+        if isinstance(round_, Sum):
+            total = _sum(list(replies.values()))
+            return add_noise(total, releases, source) if add_here else total
+        return [
+            Reply(name, add_noise(arrays, releases, source) if add_here else arrays) for name, arrays in replies.items()
+        ]
+
+    def _noise(self, server_round: int) -> NoiseSource:
+        if self.noise_seed is None:
+            return OperatingSystemNoise()
+        return SeededNoise([self.noise_seed, server_round])
+
+    def _note_failures(
+        self,
+        server_round: int,
+        task: str,
+        answered: set[str],
+        failures: Sequence[tuple[ClientProxy, Any] | BaseException],
+    ) -> None:
+        """Record the clients that were addressed and of which nothing came back."""
+        run = self._current
+        reasons = [failure for failure in failures if isinstance(failure, BaseException)]
+        reason = f"no answer ({_one_line(reasons[0])})" if reasons else "no answer"
+        for name in sorted(set(run.addressed.values()) - answered, key=_order):
+            run.failures.append(Failure(server_round, task, name, reason))
+
+    def _drop_other_shapes(self, server_round: int, task: str, replies: dict[str, list[Array]]) -> None:
+        shapes = {name: tuple(array.shape for array in arrays) for name, arrays in replies.items()}
+        if len(set(shapes.values())) <= 1:
+            return
+        common = Counter(shapes.values()).most_common(1)[0][0]
+        for name in [name for name in replies if shapes[name] != common]:
+            reason = f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}."
+            self._current.failures.append(Failure(server_round, task, name, reason))
+            del replies[name]
+
+    def _check_enough(self, server_round: int, task: str, n_answered: int, required: int) -> None:
+        if n_answered >= required:
+            return
+        reasons = [f.reason for f in self._current.failures if f.round == server_round]
+        raise ProtocolError(
+            f"round {server_round} ('{task}'): {n_answered} clients answered and {required} have to"
+            + (
+                " (with noise='clients' a missing client's share of the noise is missing too)"
+                if self.noise == "clients" and self.min_clients is None and task != ENROL
+                else ""
+            )
+            + ". "
+            + " ".join(reasons[:3])
+        )
+
+
+def _order(name: str) -> tuple[int, int | str]:
+    """Sort names that are numbers by their value, before all others."""
+    return (0, int(name)) if name.isdecimal() else (1, name)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _joined(shared: Parameters, own: Sequence[Array]) -> Parameters:
+    extra = encode(own)
+    return Parameters([*shared.tensors, *extra.tensors], shared.tensor_type)
+
+
+def _defect(name: str, arrays: Sequence[Array], n_expected: int) -> str | None:
+    if len(arrays) != n_expected:
+        return f"client {name} sent {len(arrays)} arrays where {n_expected} were asked for."
+    for array in arrays:
+        if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
+            return f"client {name} sent an array that is not made of finite numbers."
+    return None
+
+
+def _sum(replies: Sequence[Sequence[Array]]) -> list[Array]:
+    """Add the replies up, array by array, in the order given."""
+    total = [array.astype(np.float64) for array in replies[0]]
+    for reply in replies[1:]:
+        for accumulated, array in zip(total, reply, strict=True):
+            accumulated += array
+    return total

@@ -1,0 +1,180 @@
+"""What a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.models import Model
+from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
+from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.protocol.client import ClientData
+from flower_fedclust.protocol.rounds import Failure
+from flower_fedclust.protocol.strategy import ProtocolStrategy, Traffic
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves behind.
+
+    Parameters
+    ----------
+    strategy : str
+    model : Model
+        ``model.predict(rows)`` labels rows that were not in the run.
+    labels : list of ndarray of shape (n_i,)
+        The cluster of each row, in the order of the clients given. Empty where the rows stayed elsewhere.
+    names : list of str
+        The clients, in the same order.
+    privacy : PrivacyReport
+    traffic : list of Traffic
+        Bytes by round and by client.
+    failures : list of Failure
+        Clients that did not answer, with the reason.
+    metrics : dict of str to float
+        "cost", "cost_per_row", and, where true classes were given, "accuracy", "nmi" and "ari".
+    seconds : float
+        Wall-clock time of the run, evaluation apart.
+    embedding : list of ndarray of shape (n_i, 2)
+        For strategies that make a map.
+    """
+
+    strategy: str
+    model: Model
+    labels: list[NDArray[np.intp]]
+    names: list[str]
+    privacy: PrivacyReport
+    traffic: list[Traffic]
+    failures: list[Failure]
+    metrics: dict[str, float]
+    seconds: float
+    embedding: list[NDArray[np.float64]] = field(default_factory=list)
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes from the server to all clients."""
+        return sum(row.bytes_down for row in self.traffic)
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes from all clients to the server."""
+        return sum(row.bytes_up for row in self.traffic)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the result into a folder of its own.
+
+        ``model.npz`` (the model's arrays), ``centers.csv`` (k-means-like models), ``labels/CLIENT.csv``,
+        ``metrics.json``, ``privacy.json``, ``privacy.txt`` and ``traffic.csv``.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Made if need be; it must not hold another result.
+
+        Returns
+        -------
+        Path
+            The absolute path of the folder.
+
+        Raises
+        ------
+        FileExistsError
+            If the folder already holds files.
+        """
+        path = Path(folder).absolute()
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise FileExistsError(f"{path} already holds something; name a new folder, so that nothing is lost.")
+        path.mkdir(parents=True, exist_ok=True)
+        np.savez(path / "model.npz", *self.model.to_arrays())
+        centers = getattr(self.model, "cluster_centers_", None)
+        if centers is not None:
+            np.savetxt(path / "centers.csv", centers, delimiter=",", fmt="%.17g")
+        if self.labels:
+            (path / "labels").mkdir()
+            for index, (name, labels) in enumerate(zip(self.names, self.labels, strict=True)):
+                np.savetxt(
+                    path / "labels" / f"{_file_name(name, index)}.csv",
+                    labels,
+                    fmt="%d",
+                    header="cluster",
+                    comments="",
+                )
+        (path / "metrics.json").write_text(json.dumps(self.summary(), indent=2) + "\n")
+        (path / "privacy.json").write_text(json.dumps(self.privacy.to_dict(), indent=2) + "\n")
+        (path / "privacy.txt").write_text(f"{self.privacy}\n")
+        lines = ["round,task,client,bytes_down,bytes_up"]
+        lines += [f"{t.round},{t.task},{t.client},{t.bytes_down},{t.bytes_up}" for t in self.traffic]
+        (path / "traffic.csv").write_text("\n".join(lines) + "\n")
+        return path
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers of the run, ready for JSON."""
+        return {
+            "strategy": self.strategy,
+            "metrics": self.metrics,
+            "seconds": self.seconds,
+            "clients": len(self.names),
+            "rounds": max((row.round for row in self.traffic), default=0),
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "epsilon": self.privacy.to_dict()["epsilon"],
+            "delta": self.privacy.delta,
+            "failures": [asdict(failure) for failure in self.failures],
+        }
+
+
+def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], seconds: float) -> Result:
+    """Gather the result of a strategy that has run.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+    data : mapping of str to ClientData
+        The clients whose rows are at hand, by name, in the order wanted; labels and metrics are computed here,
+        outside of the protocol. Empty in a deployment: then the metrics are those of the federated evaluation.
+    seconds : float
+
+    Returns
+    -------
+    Result
+    """
+    outcome = strategy.outcome
+    if outcome.labels is not None:
+        known = outcome.labels
+        labels = [known.get(name, np.empty(0, dtype=np.intp)) for name in data]
+    else:
+        labels = [outcome.model.predict(client.rows) for client in data.values()]
+    return Result(
+        strategy=strategy.name,
+        model=outcome.model,
+        labels=labels,
+        names=list(data) or strategy.client_names,
+        privacy=strategy.report,
+        traffic=strategy.traffic,
+        failures=strategy.failures,
+        metrics=_metrics(outcome.model, list(data.values()), labels) if data else dict(strategy.evaluation or {}),
+        seconds=seconds,
+    )
+
+
+def _metrics(model: Model, data: Sequence[ClientData], labels: Sequence[NDArray[np.intp]]) -> dict[str, float]:
+    cost = sum(model.cost(client.rows) for client in data)
+    metrics = {"cost": cost, "cost_per_row": cost / sum(len(client.rows) for client in data)}
+    tables = [
+        count_table(client.labels, clusters, model.n_clusters)
+        for client, clusters in zip(data, labels, strict=True)
+        if client.labels is not None and len(client.labels) == len(clusters)
+    ]
+    return metrics | agreement(add_tables(tables)) if tables else metrics
+
+
+def _file_name(name: str, index: int) -> str:
+    """Return a name that any file system takes."""
+    safe = "".join(character if character.isalnum() or character in "-_." else "_" for character in name)
+    return safe if safe == name else f"{index}-{safe}"

@@ -1,0 +1,297 @@
+"""simulate(): a strategy and its clients on one machine, in this process or on Ray."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.client import ClientApp
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    Parameters,
+    Status,
+)
+from flwr.server import Server, ServerApp, ServerAppComponents, ServerConfig, SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from numpy.typing import ArrayLike, NDArray
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from flower_fedclust.numerics.checks import check_choice
+from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.protocol import ClientData, ProtocolClient, ProtocolStrategy, client_app
+from flower_fedclust.protocol.strategy import MIN_CLIENTS
+from flower_fedclust.protocol.wire import decode, encode
+from flower_fedclust.results import Result, result_of
+
+Engine = Literal["inline", "ray"]
+
+
+def simulate(
+    strategy: ProtocolStrategy,
+    clients: Sequence[ArrayLike],
+    *,
+    labels: Sequence[ArrayLike] | None = None,
+    names: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    engine: Engine = "inline",
+    seed: int | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """Run a strategy on rows that are all in this process, as if each client held its own.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+        Not changed: a copy runs.
+    clients : sequence of array-like of shape (n_i, n_columns)
+        The rows of each client.
+    labels : sequence of array-like of shape (n_i,), optional
+        True classes, for the metrics of the result. The protocol never sees them, unless the strategy was told to
+        run the federated evaluation.
+    names : sequence of str, optional
+        What the clients are called; by default "0", "1", ...
+    columns : sequence of str, optional
+        The names of the columns, for messages.
+    engine : "inline" or "ray", default="inline"
+        "inline" runs Flower's Server in this process: no start-up, thousands of clients. "ray" runs Flower's
+        simulation. Both give the same bits where a seed is given.
+    seed : int, optional
+        Makes all randomness repeatable, the noise too: the result is then an experiment and protects nobody. By
+        default noise comes from the operating system. The strategy's own random_state, where set, stays.
+    progress : bool, optional
+        Whether to show a progress bar; by default only where the output is a terminal.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    ValueError
+        If rows, labels, names or parameters cannot be right; before anything is sent.
+    ProtocolError
+        If too few clients were left.
+    """
+    check_choice("engine", engine, ("inline", "ray"))
+    data = _checked_clients(clients, labels, names, columns)
+    client_names = [str(index) for index in range(len(data))] if names is None else list(names)
+    strategy = copy.copy(strategy)
+    if seed is not None:
+        strategy.noise_seed = seed
+        if strategy.random_state is None:
+            strategy.random_state = seed
+    strategy.check_parameters()
+    _check_fit(strategy, data)
+    start = time.perf_counter()
+    with _progress_bar(strategy, progress), _quiet_flower():
+        run = _run_inline if engine == "inline" else _run_on_ray
+        run(strategy, data, client_names, seed)
+    return result_of(strategy, dict(zip(client_names, data, strict=True)), time.perf_counter() - start)
+
+
+def _checked_clients(
+    clients: Sequence[ArrayLike],
+    labels: Sequence[ArrayLike] | None,
+    names: Sequence[str] | None,
+    columns: Sequence[str] | None,
+) -> list[ClientData]:
+    if labels is not None and len(labels) != len(clients):
+        raise ValueError(f"labels has {len(labels)} entries for {len(clients)} clients; give one a client.")
+    if names is not None and (len(names) != len(clients) or len(set(names)) != len(names)):
+        raise ValueError(f"names must be {len(clients)} different names, one a client.")
+    data = [
+        ClientData(
+            rows,
+            None if labels is None else labels[index],
+            columns,
+            owner=f"client {index if names is None else names[index]}",
+        )
+        for index, rows in enumerate(clients)
+    ]
+    for client in data[1:]:
+        if client.rows.shape[1] != data[0].rows.shape[1]:
+            raise ValueError(
+                f"{client.owner} has {client.rows.shape[1]} columns where {data[0].owner} has "
+                f"{data[0].rows.shape[1]}; every client needs the same columns."
+            )
+    return data
+
+
+def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
+    required = strategy.min_clients or MIN_CLIENTS
+    if len(data) < required:
+        raise ValueError(
+            f"clients has {len(data)} entries and min_clients is {required}; give more clients, or set min_clients "
+            "lower."
+        )
+    if strategy.n_columns is not None and data[0].rows.shape[1] != strategy.n_columns:
+        raise ValueError(
+            f"the clients have {data[0].rows.shape[1]} columns where the server rows have {strategy.n_columns}."
+        )
+    n_rows = sum(len(client.rows) for client in data)
+    n_clusters = getattr(strategy, "n_clusters", None)
+    if n_clusters is not None and n_clusters > n_rows:
+        raise ValueError(f"n_clusters is {n_clusters} and the clients have {n_rows} rows together; ask for fewer.")
+
+
+def _noise_seed_of(seed: int | None, index: int) -> int | None:
+    """Return a seed for one client, unlike the server's and any other's."""
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence([seed, 1 + index]).generate_state(1, np.uint64)[0])
+
+
+class _InlineClient(ClientProxy):
+    """A client in this process. Flower makes a client anew for each message, and so does this."""
+
+    def __init__(
+        self,
+        index: int,
+        name: str,
+        client_type: type[ProtocolClient],
+        data: ClientData,
+        noise_seed: int | None,
+        decoded: _Decoded,
+    ) -> None:
+        super().__init__(str(index))
+        self.node_id = index
+        self._context = Context(0, index, UserConfig(), RecordDict(), UserConfig())
+        self._decoded = decoded
+
+        def make() -> ProtocolClient:
+            return client_type(data, name=name, context=self._context, noise_seed=noise_seed)
+
+        self._make = make
+
+    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
+        arrays, n_examples, metrics = self._make().fit(self._decoded(ins.parameters), ins.config)
+        return FitRes(Status(Code.OK, ""), encode(arrays), n_examples, metrics)
+
+    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
+        loss, n_examples, metrics = self._make().evaluate(self._decoded(ins.parameters), ins.config)
+        return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
+
+    def get_properties(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
+        raise NotImplementedError("no protocol asks for properties")
+
+    def get_parameters(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
+        raise NotImplementedError("no protocol asks for parameters")
+
+    def reconnect(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
+        return None
+
+
+class _Decoded:
+    """Decodes a message once for all the clients that it is sent to; they may read the arrays, not write them."""
+
+    def __init__(self) -> None:
+        self._parameters: Parameters | None = None
+        self._arrays: list[NDArray[Any]] = []
+
+    def __call__(self, parameters: Parameters) -> list[NDArray[Any]]:
+        if parameters is not self._parameters:
+            self._arrays = decode(parameters)
+            self._parameters = parameters
+        return list(self._arrays)
+
+
+def _run_inline(strategy: ProtocolStrategy, data: Sequence[ClientData], names: Sequence[str], seed: int | None) -> None:
+    manager = SimpleClientManager()
+    decoded = _Decoded()
+    for index, (client, name) in enumerate(zip(data, names, strict=True)):
+        manager.register(_InlineClient(index, name, strategy.client_type, client, _noise_seed_of(seed, index), decoded))
+    server = Server(client_manager=manager, strategy=strategy)
+    server.set_max_workers(1)
+    with one_thread():
+        server.fit(num_rounds=strategy.num_rounds, timeout=None)
+
+
+def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: Sequence[str], seed: int | None) -> None:
+    from flwr.simulation import run_simulation
+
+    with tempfile.TemporaryDirectory(prefix="fedclust-") as folder:
+        # Files, because Flower sends the ClientApp itself to a Ray actor with each message.
+        for index, client in enumerate(data):
+            np.save(Path(folder, f"rows-{index}.npy"), client.rows)
+            if client.labels is not None:
+                np.save(Path(folder, f"labels-{index}.npy"), client.labels)
+        apps = (_server_app(strategy), _client_app(strategy.client_type, folder, list(names), seed))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            run_simulation(
+                *apps,
+                num_supernodes=len(data),
+                backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+            )
+    if not strategy.is_finished:
+        raise RuntimeError("the simulation on Ray ended before the protocol did; its log says why.")
+
+
+def _server_app(strategy: ProtocolStrategy) -> ServerApp:
+    components = ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds))
+    return ServerApp(server_fn=lambda context: components)  # noqa: ARG005
+
+
+def _client_app(client_type: type[ProtocolClient], folder: str, names: list[str], seed: int | None) -> ClientApp:
+    def partition(context: Context) -> int:
+        return int(context.node_config["partition-id"])
+
+    def load(context: Context) -> ClientData:
+        index = partition(context)
+        labels = Path(folder, f"labels-{index}.npy")
+        return ClientData(
+            np.load(Path(folder, f"rows-{index}.npy")),
+            np.load(labels) if labels.exists() else None,
+            owner=f"client {names[index]}",
+        )
+
+    return client_app(
+        client_type,
+        load,
+        name=lambda context: names[partition(context)],
+        noise_seed=lambda context: _noise_seed_of(seed, partition(context)),
+    )
+
+
+@contextmanager
+def _progress_bar(strategy: ProtocolStrategy, progress: bool | None) -> Iterator[None]:
+    shown = sys.stderr.isatty() if progress is None else progress
+    if not shown:
+        yield
+        return
+    from rich.console import Console
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        row = bar.add_task(strategy.name, total=strategy.num_rounds)
+        strategy.on_round = lambda number, task: bar.update(
+            row, completed=number, description=f"{strategy.name}: {task}"
+        )
+        yield
+
+
+@contextmanager
+def _quiet_flower() -> Iterator[None]:
+    """Keep Flower's round-by-round log out of a notebook; warnings and errors stay."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

