@@ -149,7 +149,7 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
         raise ValueError(f"n_clusters is {n_clusters} and the clients have {n_rows} rows together; ask for fewer.")
 
 
-def _noise_seed_of(seed: int | None, index: int) -> int | None:
+def noise_seed_of(seed: int | None, index: int) -> int | None:
     """Return a seed for one client, unlike the server's and any other's."""
     if seed is None:
         return None
@@ -214,7 +214,7 @@ def _run_inline(strategy: ProtocolStrategy, data: Sequence[ClientData], names: S
     manager = SimpleClientManager()
     decoded = _Decoded()
     for index, (client, name) in enumerate(zip(data, names, strict=True)):
-        manager.register(_InlineClient(index, name, strategy.client_type, client, _noise_seed_of(seed, index), decoded))
+        manager.register(_InlineClient(index, name, strategy.client_type, client, noise_seed_of(seed, index), decoded))
     server = Server(client_manager=manager, strategy=strategy)
     server.set_max_workers(1)
     with one_thread():
@@ -264,7 +264,7 @@ def _client_app(client_type: type[ProtocolClient], folder: str, names: list[str]
         client_type,
         load,
         name=lambda context: names[partition(context)],
-        noise_seed=lambda context: _noise_seed_of(seed, partition(context)),
+        noise_seed=lambda context: noise_seed_of(seed, partition(context)),
     )
 
 

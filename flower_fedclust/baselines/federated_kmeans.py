@@ -14,7 +14,7 @@ from flower_fedclust.protocol import Outcome, Protocol, ProtocolStrategy
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step
 from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.local_centers import LocalCentersClient, merge_local_centers
-from flower_fedclust.steps.private_clusters import cluster_statistic
+from flower_fedclust.steps.private_clusters import ClientBounds, cluster_statistic
 from flower_fedclust.steps.server_data import checked_server_data, server_data_note
 
 
@@ -135,6 +135,9 @@ class DPLloyd(ProtocolStrategy):
     center_rows : bool, default=True
         Whether rows are first moved by the mean of the server rows, so that the radius is smaller. The paper's
         radius is about the origin of the data.
+    shrink_centers : bool, default=True
+        Whether noisy centers are shrunk towards those they were computed from (James and Stein), which costs no
+        privacy. The paper does not.
     min_clients, random_state, federated_evaluation
         As in :class:`FederatedKMeans`. With noise="clients" all clients have to answer unless min_clients is given,
         and then any min_clients of them bring all the noise.
@@ -160,6 +163,7 @@ class DPLloyd(ProtocolStrategy):
         budget_split: tuple[float, float] = (0.75, 0.25),
         rows_per_client: int = 50,
         center_rows: bool = True,
+        shrink_centers: bool = True,
         min_clients: int | None = None,
         random_state: int | None = None,
         federated_evaluation: bool = False,
@@ -175,6 +179,7 @@ class DPLloyd(ProtocolStrategy):
         self.budget_split = budget_split
         self.rows_per_client = rows_per_client
         self.center_rows = center_rows
+        self.shrink_centers = shrink_centers
         self.min_clients = min_clients
         self.random_state = random_state
         self.federated_evaluation = federated_evaluation
@@ -198,7 +203,7 @@ class DPLloyd(ProtocolStrategy):
 
     def privacy_notes(self) -> list[str]:
         """Add what is said of the server rows."""
-        return [*super().privacy_notes(), server_data_note(self)]
+        return [*super().privacy_notes(), server_data_note(self.server_data, self.server_data_origin)]
 
     @property
     def n_columns(self) -> int:
@@ -225,8 +230,14 @@ class DPLloyd(ProtocolStrategy):
             self.epsilon,
             self.delta,
         )
+        bounds = ClientBounds.from_server_rows(server_rows, self.n_clusters, self.rows_per_client)
         statistic = cluster_statistic(
-            self.privacy_unit, multipliers, frame, server_rows, self.n_clusters, self.rows_per_client
+            self.privacy_unit,
+            multipliers,
+            frame.radius,
+            bounds.means,
+            self.n_clusters,
+            noise_of_sum=self.noise_of_sum if self.shrink_centers else None,
         )
         for _ in range(self.n_rounds):
             centers = yield from lloyd_step(centers, frame, statistic)

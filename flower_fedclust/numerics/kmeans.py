@@ -122,6 +122,31 @@ def centers_of(sums: Floats, counts: Floats, fallback: Floats, *, at_least: floa
     return np.where(large[:, None], sums / np.where(large, counts, 1.0)[:, None], fallback)
 
 
+def shrunk_towards(known: Floats, noisy: Floats, noise_variance: Floats) -> Floats:
+    """Move noisy centers back towards centers that are known, the more the less their difference says.
+
+    The positive-part estimator of James and Stein: the difference is multiplied by
+    ``1 - (d - 2) v / ||difference||^2``, or 0 if that is negative. From three columns on its expected squared error is smaller than that of the noisy
+    centers, wherever the true ones are.
+
+    Parameters
+    ----------
+    known : ndarray of shape (n_clusters, n_columns)
+    noisy : ndarray of shape (n_clusters, n_columns)
+    noise_variance : ndarray of shape (n_clusters,)
+        v, of each entry of a noisy center. Where it is 0 the noisy center is returned.
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_columns)
+    """
+    difference = noisy - known
+    squared_norm = np.einsum("ij,ij->i", difference, difference)
+    lost = max(known.shape[1] - 2, 0) * noise_variance
+    kept = 1.0 - np.divide(lost, squared_norm, out=np.ones_like(squared_norm), where=squared_norm > lost)
+    return np.where((lost > 0)[:, None], known + kept[:, None] * difference, noisy)
+
+
 def kmeans_cost(rows: Floats, centers: Floats) -> float:
     """Return the k-means objective: the sum over rows of the squared distance to the nearest center.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
@@ -48,6 +49,11 @@ class Release:
     def scale(self) -> float:
         """The standard deviation of Gaussian noise, the parameter of Laplace noise; units of the array."""
         return self.sensitivity * self.noise_multiplier
+
+    @property
+    def standard_deviation(self) -> float:
+        """The standard deviation of the noise, whatever the mechanism; units of the array."""
+        return self.scale if self.mechanism == "gaussian" else self.scale * math.sqrt(2)
 
     @property
     def norm(self) -> str:

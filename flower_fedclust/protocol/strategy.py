@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from abc import abstractmethod
 from collections import Counter
@@ -27,7 +28,7 @@ from flower_fedclust.numerics.checks import check_choice, check_integer, check_r
 from flower_fedclust.numerics.metrics import add_tables, agreement
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, add_noise
-from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS, NoisePlace, PrivacyUnit
+from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS, NoisePlace, PrivacyUnit, Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
 from flower_fedclust.protocol.rounds import Array, Failure, Gather, Outcome, Protocol, Reply, Round, Sum
@@ -101,6 +102,8 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
     privacy_unit: PrivacyUnit = "record"
     noise: NoisePlace = "server"
 
+    #: One sentence on where the public rows of the server come from, for the privacy report.
+    server_data_origin: str = ""
     #: How long to wait for the clients of a deployment to appear, in seconds.
     wait_for_clients: float = 60.0
     #: For experiments only: makes the server's noise repeatable. simulate() sets it on its own copy.
@@ -156,6 +159,18 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
     def rng(self) -> np.random.Generator:
         """Randomness of the server that protects nobody (restarts, sampling), from random_state."""
         return self._current.rng
+
+    def noise_of_sum(self, release: Release) -> float:
+        """Return the standard deviation of the noise that reaches a sum over all clients, in the array's units.
+
+        It is that of the release where the server adds the noise, and more where the clients bring more than is needed.
+        For post-processing: a guarantee never rests on it.
+        """
+        n_clients = len(self._current.clients)
+        if self.noise == "server":
+            return release.standard_deviation
+        n_shares = (self.min_clients or n_clients) if self.noise == "clients" else 1
+        return release.standard_deviation * math.sqrt(n_clients / n_shares)
 
     @property
     def outcome(self) -> Outcome:

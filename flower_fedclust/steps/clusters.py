@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center
+from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, shrunk_towards
 from flower_fedclust.numerics.vectors import clip_norm, clip_rows
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol.client import ProtocolClient
@@ -27,6 +27,9 @@ class ClusterStatistic:
     ----------
     releases : tuple of two (Release or None)
         For the sums (or means), and for the counts.
+    noise_deviation : float, default=0
+        The standard deviation of the noise that reaches an entry of the sums (or means), where the new centers are to
+        be shrunk towards the former ones; 0 shrinks nothing.
     means_bound : float, optional
         None: each client sends the sum and the number of its rows in each cluster. Otherwise each client sends
         the means of its rows, clipped together to this norm, and says which clusters it has a row in: the variant
@@ -34,6 +37,7 @@ class ClusterStatistic:
     """
 
     releases: tuple[Release | None, Release | None] = (None, None)
+    noise_deviation: float = 0.0
     means_bound: float | None = None
 
     @property
@@ -50,8 +54,10 @@ class ClusterStatistic:
         """Return the new centers; a cluster with hardly a row, or hardly a client, keeps its center."""
         sums, counts = reply
         if self.means_bound is None:
-            return centers_of(sums, counts, fallback=centers)
-        return centers + centers_of(sums, counts, fallback=np.zeros_like(centers))
+            new = centers_of(sums, counts, fallback=centers)
+        else:
+            new = centers + centers_of(sums, counts, fallback=np.zeros_like(centers))
+        return shrunk_towards(centers, new, (self.noise_deviation / np.maximum(counts, 1.0)) ** 2)
 
 
 def lloyd_step(centers: Floats, frame: Frame, statistic: ClusterStatistic) -> Generator[Round, list[Array], Floats]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,6 @@ from sklearn.cluster import KMeans
 
 from flower_fedclust.privacy.releases import PrivacyUnit, Release
 from flower_fedclust.steps.clusters import ClusterStatistic
-from flower_fedclust.steps.frame import Frame
 
 Floats = NDArray[np.float64]
 
@@ -63,10 +62,11 @@ class ClientBounds:
 def cluster_statistic(
     unit: PrivacyUnit,
     multipliers: Sequence[float],
-    frame: Frame,
-    server_rows: Floats,
+    radius: float,
+    means_bound: float,
     n_clusters: int,
-    rows_per_client: int,
+    *,
+    noise_of_sum: Callable[[Release], float] | None,
 ) -> ClusterStatistic:
     """Return what the clients send of their clusters, with its releases.
 
@@ -80,25 +80,27 @@ def cluster_statistic(
     unit : "record" or "client"
     multipliers : sequence of two float
         Noise multipliers of sums (or means) and counts.
-    frame : Frame
-    server_rows : ndarray of shape (n_server_rows, n_columns)
-        In the coordinates of the frame.
+    radius : float
+        Of the frame.
+    means_bound : float
+        At client level.
     n_clusters : int
-    rows_per_client : int
+    noise_of_sum : callable, optional
+        Gives the standard deviation of the noise of a release, for centers to be shrunk by; None shrinks nothing.
     """
     first, second = multipliers
     if unit == "record":
-        return ClusterStatistic(
-            (
-                Release("gaussian", frame.radius, first, "the client clips every row to this norm"),
-                Release("laplace", 1.0, second, "a row is in one cluster"),
-            )
+        releases = (
+            Release("gaussian", radius, first, "the client clips every row to this norm"),
+            Release("laplace", 1.0, second, "a row is in one cluster"),
         )
-    bound = ClientBounds.from_server_rows(server_rows, n_clusters, rows_per_client).means
-    return ClusterStatistic(
-        (
-            Release("gaussian", bound, first, "the client clips its means together to this norm"),
+    else:
+        releases = (
+            Release("gaussian", means_bound, first, "the client clips its means together to this norm"),
             Release("gaussian", float(np.sqrt(n_clusters)), second, "at most 1 in each of the clusters"),
-        ),
-        means_bound=bound,
+        )
+    return ClusterStatistic(
+        releases,
+        noise_deviation=0.0 if noise_of_sum is None else noise_of_sum(releases[0]),
+        means_bound=means_bound if unit == "client" else None,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -28,9 +26,8 @@ def checked_server_data(server_data: ArrayLike, n_clusters: int) -> NDArray[np.f
     return rows
 
 
-def server_data_note(strategy: Any) -> str:
-    """Return what the privacy report says of the server rows."""
-    n_rows = len(np.asarray(strategy.server_data))
-    origin = getattr(strategy, "server_data_origin", "")
+def server_data_note(server_data: ArrayLike, origin: str) -> str:
+    """Return what the privacy report says of the server rows, and where they come from."""
+    n_rows = len(np.asarray(server_data))
     note = f"The {n_rows} server rows are taken to be public, and no guarantee covers them."
     return f"{note} {origin}".rstrip()

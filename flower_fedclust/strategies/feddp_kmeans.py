@@ -60,7 +60,8 @@ class FedDPKMeans(ProtocolStrategy):
     """Private k-means: FedDP-Init (Algorithm 1), then FedDP-Lloyds (Algorithm 2).
 
     Everything that the server needs is a sum over the clients: a second moment, one weight a server row, and the sums
-    and counts of the clusters. Each is released with noise, calibrated so that the whole run is (epsilon, delta)-private.
+    and counts of the clusters. Each is released with noise, calibrated so that the whole run is
+    (epsilon, delta)-private.
 
     Parameters
     ----------
@@ -88,9 +89,12 @@ class FedDPKMeans(ProtocolStrategy):
     center_rows : bool, default=True
         Whether rows are first moved by the mean of the server rows, so that the radius, and all noise, is smaller. The
         paper takes the radius about the origin of the data.
+    shrink_centers : bool, default=True
+        Whether noisy centers are shrunk towards those they were computed from (James and Stein), which costs no
+        privacy. The paper does not.
     margin : float in (0, 1], default=1
-        In step 3 a row counts only if it is within ``margin`` times its distance to every other projected center: 1/3 in
-        Algorithm 5, part 2.
+        In step 3 a row counts only if it is within ``margin`` times its distance to every other projected center: 1/3
+        in Algorithm 5, part 2.
     simplify_server_data : bool, default=False
         Whether server rows of little weight are thinned out first (SimplifyServerData, Algorithm 4).
     reduce_diameter : bool, default=False
@@ -101,8 +105,8 @@ class FedDPKMeans(ProtocolStrategy):
         sigma_max, the standard deviation of the widest cluster, for ``reduce_diameter``; by default that of the server
         rows within their own clusters.
     min_clients : int, optional
-        How many clients have to answer a round; 2 by default. With noise="clients" all of them by default; if given, any
-        min_clients of them bring all the noise.
+        How many clients have to answer a round; 2 by default. With noise="clients" all of them by default; if given,
+        any min_clients of them bring all the noise.
     random_state : int, optional
         For restarts at the server. It never touches the noise.
     federated_evaluation : bool, default=False
@@ -129,6 +133,7 @@ class FedDPKMeans(ProtocolStrategy):
         rows_per_client: int = 50,
         bounds: ClientBounds | None = None,
         center_rows: bool = True,
+        shrink_centers: bool = True,
         margin: float = 1.0,
         simplify_server_data: bool = False,
         reduce_diameter: bool = False,
@@ -149,6 +154,7 @@ class FedDPKMeans(ProtocolStrategy):
         self.rows_per_client = rows_per_client
         self.bounds = bounds
         self.center_rows = center_rows
+        self.shrink_centers = shrink_centers
         self.margin = margin
         self.simplify_server_data = simplify_server_data
         self.reduce_diameter = reduce_diameter
@@ -192,7 +198,8 @@ class FedDPKMeans(ProtocolStrategy):
         # Step 2: how many rows each server row stands for, in the data subspace; and the centers there.
         projected_Q = Q @ Pi
         if self.simplify_server_data:  # Algorithm 4
-            projected_Q = yield from self._simplify(frame, Pi, projected_Q, noise.simplify)
+            release = self._weights_release(Q, noise.simplify)
+            projected_Q = yield from self._simplify(frame, Pi, projected_Q, release)
         xi = yield from self._step_2(frame, Q, Pi, projected_Q, noise.weights)
         # Step 3: the centers in the original space.
         nu = yield from self._step_3(frame, Q, Pi, xi, noise.clusters)
@@ -228,8 +235,11 @@ class FedDPKMeans(ProtocolStrategy):
         self, frame: Frame, Q: Floats, Pi: Floats, projected_Q: Floats, multiplier: float
     ) -> Generator[Round, list[Array], Floats]:
         """Return xi, of shape (n_clusters, n_dimensions of the subspace)."""
-        weights = yield from self._noisy_weights(frame, Q, Pi, projected_Q, multiplier)
-        weights = np.maximum(weights, 0.0)
+        release = self._weights_release(Q, multiplier)
+        weights = yield from self._noisy_weights(frame, Pi, projected_Q, release)
+        # A weight below one standard deviation of the noise is more likely noise than rows, and could draw a center
+        # to where there is none; the paper does not say what to do with negative weights.
+        weights = np.where(weights > self.noise_of_sum(release), weights, 0.0)
         if np.count_nonzero(weights) < self.n_clusters:
             # Too little weight is left to place the centers; the server rows alone still can.
             weights = np.ones(len(projected_Q))
@@ -256,22 +266,22 @@ class FedDPKMeans(ProtocolStrategy):
         return clip_rows(statistic.next_centers(reply, lifted), frame.radius)
 
     def _simplify(
-        self, frame: Frame, Pi: Floats, projected_Q: Floats, multiplier: float
+        self, frame: Frame, Pi: Floats, projected_Q: Floats, release: Release
     ) -> Generator[Round, list[Array], Floats]:
         """Return F, the server rows that stand for enough rows (Algorithm 4, SimplifyServerData).
 
-        Line 6 compares the noisy weights, of noise Lap(T / epsilon), with 2 log n / epsilon; n is private, and its noisy
-        value is the sum of the weights. If fewer than k rows are left frozen, all server rows are kept.
+        Line 6 compares the noisy weights, of noise Lap(T / epsilon), with 2 log n / epsilon; n is private, and its
+        noisy value is the sum of the weights. If fewer than k rows are left frozen, all server rows are kept.
         """
         T = self._n_simplify_rounds
         frozen = np.zeros(len(projected_Q), dtype=bool)  # F
         remaining = ~frozen  # Q_t
         for _ in range(T):
             candidates = np.flatnonzero(frozen | remaining)  # C
-            weights = yield from self._noisy_weights(frame, None, Pi, projected_Q[candidates], multiplier)
+            weights = yield from self._noisy_weights(frame, Pi, projected_Q[candidates], release)
             n = max(float(weights.sum()), math.e)
             light = np.zeros(len(projected_Q), dtype=bool)  # L
-            light[candidates] = weights <= 2 * math.log(n) * multiplier / T
+            light[candidates] = weights <= 2 * math.log(n) * release.scale / T
             frozen |= remaining & ~light
             remaining = light & ~frozen & (self.rng.random(len(projected_Q)) < 0.5)
             if not remaining.any():
@@ -279,14 +289,9 @@ class FedDPKMeans(ProtocolStrategy):
         return projected_Q[frozen] if frozen.sum() >= self.n_clusters else projected_Q
 
     def _noisy_weights(
-        self, frame: Frame, Q: Floats | None, Pi: Floats, projected_Q: Floats, multiplier: float
+        self, frame: Frame, Pi: Floats, projected_Q: Floats, release: Release
     ) -> Generator[Round, list[Array], Floats]:
         """Return the weights w_q of equation (3), with noise."""
-        if self.privacy_unit == "record":
-            release = Release("laplace", 1.0, multiplier, "a row is nearest to one server row")
-        else:
-            bound = self._bounds(Q if Q is not None else frame.enter(np.asarray(self.server_data))).weights
-            release = Release("gaussian", bound, multiplier, "the client clips its counts to this norm")
         (weights,) = yield Sum(
             task="weights",
             arrays=[projected_Q, Pi, *frame.arrays],
@@ -310,7 +315,7 @@ class FedDPKMeans(ProtocolStrategy):
 
     def privacy_notes(self) -> list[str]:
         """Add what is said of the server rows."""
-        return [*super().privacy_notes(), server_data_note(self)]
+        return [*super().privacy_notes(), server_data_note(self.server_data, self.server_data_origin)]
 
     @property
     def _projects(self) -> bool:
@@ -366,11 +371,23 @@ class FedDPKMeans(ProtocolStrategy):
             return self.bounds
         return ClientBounds.from_server_rows(Q, self.n_clusters, self.rows_per_client)
 
+    def _weights_release(self, Q: Floats, multiplier: float) -> Release:
+        if self.privacy_unit == "record":
+            return Release("laplace", 1.0, multiplier, "a row is nearest to one server row")
+        return Release("gaussian", self._bounds(Q).weights, multiplier, "the client clips its counts to this norm")
+
     def _clipping(self, bound: float) -> dict[str, Scalar]:
         return {"bound": bound} if self.privacy_unit == "client" else {}
 
     def _statistic(self, multipliers: tuple[float, float], frame: Frame, Q: Floats) -> ClusterStatistic:
-        return cluster_statistic(self.privacy_unit, multipliers, frame, Q, self.n_clusters, self.rows_per_client)
+        return cluster_statistic(
+            self.privacy_unit,
+            multipliers,
+            frame.radius,
+            self._bounds(Q).means,
+            self.n_clusters,
+            noise_of_sum=self.noise_of_sum if self.shrink_centers else None,
+        )
 
 
 # The client half.

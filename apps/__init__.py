@@ -1,0 +1,1 @@
+"""The ServerApp and the ClientApp that `flwr run` and SuperNodes start."""

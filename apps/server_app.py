@@ -1,0 +1,81 @@
+"""The ServerApp: runs the strategies of the run config one after the other, prints and saves what came of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.server import ServerConfig
+from flwr.server.compat import start_grid
+from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
+
+from apps.config import given, parameters, simulated_rows, strategy_names
+from flower_fedclust import ClientData, ProtocolStrategy, Result
+from flower_fedclust.data import read_table
+from flower_fedclust.lab.jobs import make_strategies, needs_server_rows
+from flower_fedclust.lab.show import save_all, show_all
+from flower_fedclust.registry import accepted_parameters
+from flower_fedclust.results import result_of
+
+app = ServerApp()
+
+#: Where results go unless `out` says otherwise. The working directory is that in which somebody once started the
+#: SuperLink, and nobody would look there.
+RESULTS = Path.home() / "fedclust-results"
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the strategies."""
+    config = context.run_config
+    names = strategy_names(config)
+    accepted = set().union(*(accepted_parameters(name) for name in names))
+    simulated = str(config["dataset"]) != ""
+    clients, server_rows, origin = _rows(config, grid) if simulated else ({}, *_server_rows(config, names))
+    results: list[Result] = []
+    for strategy in make_strategies(names, parameters(config, accepted), server_rows, origin):
+        strategy.wait_for_clients = float(config["wait-for-clients"])
+        seed = given(config, "noise-seed")
+        if seed is not None and not simulated:
+            raise ValueError("noise-seed is for simulated rows: noise that protects somebody is never repeatable.")
+        strategy.noise_seed = None if seed is None else int(seed)
+        if strategy.random_state is None and seed is not None:
+            strategy.random_state = int(seed)
+        results.append(_run(strategy, grid, given(config, "round-timeout"), clients))
+    n_clients = len(results[0].names)
+    title = f"{config['dataset'] or 'rows of the SuperNodes'}: {n_clients} clients, {config['n-clusters']} clusters"
+    show_all(results, title, save_all(results, given(config, "out"), parent=RESULTS), Console())
+
+
+def _run(strategy: ProtocolStrategy, grid: Grid, timeout: float | None, clients: dict[str, ClientData]) -> Result:
+    start = time.perf_counter()
+    start_grid(grid=grid, strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds, round_timeout=timeout))
+    return result_of(strategy, clients, time.perf_counter() - start)
+
+
+def _rows(config: Any, grid: Grid) -> tuple[dict[str, ClientData], Any, str]:
+    """Return the simulated clients, for labels and metrics after the run, and the server's rows."""
+    rows = simulated_rows(config, len(list(grid.get_node_ids())))
+    labels = rows.labels or [None] * len(rows.clients)
+    clients = {
+        str(index): ClientData(client, label, rows.columns)
+        for index, (client, label) in enumerate(zip(rows.clients, labels, strict=True))
+    }
+    return clients, rows.server_rows, rows.server_rows_origin
+
+
+def _server_rows(config: Any, names: list[str]) -> tuple[Any, str]:
+    """Return the public rows of a deployment."""
+    path = given(config, "server-data")
+    if path is None or not needs_server_rows(names):
+        return None, ""
+    columns = given(config, "columns")
+    table = read_table(
+        str(path),
+        label_column=given(config, "label-column"),
+        columns=None if columns is None else tuple(column.strip() for column in str(columns).split(",")),
+    )
+    return table.rows, f"They were read from {path}."

@@ -1,0 +1,1 @@
+"""Running strategies side by side, and showing what came of it."""

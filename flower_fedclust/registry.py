@@ -1,0 +1,138 @@
+"""The strategies by the names that ``fedclust`` and ``flwr run`` know them by."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from flower_fedclust.names import look_up
+
+if TYPE_CHECKING:
+    from flower_fedclust.protocol import ProtocolClient, ProtocolStrategy
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One strategy.
+
+    Parameters
+    ----------
+    home : str
+        Module, colon, class: imported when the strategy is used, so that a list of names costs nothing.
+    summary : str
+        One line.
+    source : str
+        Where the algorithm comes from.
+    fixed : mapping of str to anything
+        Parameters that the name stands for.
+    """
+
+    home: str
+    summary: str
+    source: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self) -> type[ProtocolStrategy]:
+        """Import the class."""
+        module, name = self.home.split(":")
+        loaded: type[ProtocolStrategy] = getattr(import_module(module), name)
+        return loaded
+
+
+_BASELINES = "flower_fedclust.baselines"
+_SERVER_DATA_PAPER = "Differentially private federated k-means with server-side data"
+
+STRATEGIES: dict[str, Entry] = {
+    "feddp-kmeans": Entry(
+        "flower_fedclust.strategies.feddp_kmeans:FedDPKMeans",
+        "private k-means that starts from a few public rows of the server",
+        f"{_SERVER_DATA_PAPER}, Algorithms 1 and 2",
+    ),
+    **{
+        f"dp-lloyd-{init}": Entry(
+            f"{_BASELINES}.federated_kmeans:DPLloyd",
+            f"private Lloyd steps from {start}",
+            f"{_SERVER_DATA_PAPER}, appendix G.3",
+            {"init": init},
+        )
+        for init, start in (
+            ("server-kmeans++", "k-means++ on the server's rows"),
+            ("server-lloyds", "a k-means of the server's rows"),
+            ("sphere-packing", "centers spread over space, whatever the rows"),
+        )
+    },
+    "federated-kmeans": Entry(
+        f"{_BASELINES}.federated_kmeans:FederatedKMeans",
+        "Lloyd's algorithm on rows that stay where they are, without noise",
+        "Lloyd 1982, on sums",
+    ),
+    "k-fed": Entry(
+        f"{_BASELINES}.kfed:KFED",
+        "every client clusters its rows, the server clusters the centers; one round, without noise",
+        "Dennis, Li and Smith 2021",
+    ),
+    "pooled-kmeans": Entry(
+        f"{_BASELINES}.pooled_kmeans:PooledKMeans",
+        "k-means on all rows, sent to the server: the line to reach, and no privacy at all",
+        "scikit-learn's KMeans",
+    ),
+}
+
+
+def accepted_parameters(name: str) -> set[str]:
+    """Return the names of the parameters that a user may give to a strategy.
+
+    Raises
+    ------
+    ValueError
+        If there is no such strategy; the message gives the nearest name.
+    """
+    entry = look_up(name, STRATEGIES, "strategy")
+    return set(inspect.signature(entry.load().__init__).parameters) - {"self"} - set(entry.fixed)
+
+
+def make_strategy(name: str, **parameters: Any) -> ProtocolStrategy:
+    """Return a strategy by its name.
+
+    Parameters
+    ----------
+    name : str
+    **parameters
+        Its parameters.
+
+    Raises
+    ------
+    ValueError
+        If there is no such strategy or no such parameter (the message gives the nearest name), or if a parameter
+        cannot be right.
+    """
+    entry = look_up(name, STRATEGIES, "strategy")
+    accepted = dict.fromkeys(sorted(accepted_parameters(name)))
+    for parameter in parameters:
+        look_up(parameter, accepted, f"parameter of {name} called")
+    signature = inspect.signature(entry.load().__init__)
+    missing = [
+        parameter
+        for parameter, described in signature.parameters.items()
+        if parameter in accepted and described.default is described.empty and parameter not in parameters
+    ]
+    if missing:
+        raise ValueError(f"{name} needs {' and '.join(missing)}.")
+    return entry.load()(**entry.fixed, **parameters)
+
+
+def client_type_of(names: Iterable[str]) -> type[ProtocolClient]:
+    """Return a client that answers for all these strategies.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Names of strategies.
+    """
+    types = dict.fromkeys(look_up(name, STRATEGIES, "strategy").load().client_type for name in names)
+    # A class must stand before those that it is made of.
+    ordered = sorted(types, key=lambda client_type: -len(client_type.__mro__))
+    return ordered[0] if len(ordered) == 1 else type("CombinedClient", tuple(ordered), {})
