@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flower_fedclust.privacy.report import PrivacyReport
     from flower_fedclust.protocol import (
         ClientData,
+        MessageStrategy,
         ProtocolClient,
         ProtocolError,
         ProtocolStrategy,
@@ -41,6 +42,7 @@ _HOME = {
     "Model": "models",
     "PrivacyReport": "privacy.report",
     "ClientData": "protocol",
+    "MessageStrategy": "protocol",
     "ProtocolClient": "protocol",
     "ProtocolError": "protocol",
     "ProtocolStrategy": "protocol",
@@ -55,6 +57,7 @@ __all__ = [
     "FedDPKMeans",
     "FederatedKMeans",
     "KMeansModel",
+    "MessageStrategy",
     "Model",
     "PooledKMeans",
     "PrivacyReport",

@@ -126,8 +126,8 @@ def shrunk_towards(known: Floats, noisy: Floats, noise_variance: Floats) -> Floa
     """Move noisy centers back towards centers that are known, the more the less their difference says.
 
     The positive-part estimator of James and Stein: the difference is multiplied by
-    ``1 - (d - 2) v / ||difference||^2``, or 0 if that is negative. From three columns on its expected squared error is smaller than that of the noisy
-    centers, wherever the true ones are.
+    ``1 - (d - 2) v / ||difference||^2``, or 0 if that is negative. From three columns on its expected squared error is
+    smaller than that of the noisy centers, wherever the true ones are.
 
     Parameters
     ----------

@@ -3,9 +3,11 @@
 ``rounds``    what a strategy yields, and how a client declares what it sends
 ``client``    ProtocolClient, a ``flwr.client.NumPyClient``
 ``strategy``  ProtocolStrategy, a ``flwr.server.strategy.Strategy``
+``message_api``  MessageStrategy, the same as a ``flwr.serverapp.strategy.Strategy``
 """
 
 from flower_fedclust.protocol.client import ClientData, ProtocolClient, client_app, client_fn
+from flower_fedclust.protocol.message_api import MessageStrategy
 from flower_fedclust.protocol.rounds import Failure, Gather, Outcome, Protocol, Reply, Sent, Sum, answers
 from flower_fedclust.protocol.strategy import ProtocolError, ProtocolStrategy
 
@@ -13,6 +15,7 @@ __all__ = [
     "ClientData",
     "Failure",
     "Gather",
+    "MessageStrategy",
     "Outcome",
     "Protocol",
     "ProtocolClient",

@@ -8,11 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.initialisation import awasthi_sheffet
-from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
+from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, kmeans_cost, nearest_center, squared_distances
 from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.rounds import Gather, Reply, Round, answers
 
 Floats = NDArray[np.float64]
+
+#: Of how many clients the best is taken to begin with. k-FED takes any; a poor one costs all that follows.
+N_CANDIDATES = 100
 
 
 def merge_local_centers(
@@ -38,10 +41,12 @@ def merge_local_centers(
     )
     local_centers = [reply.arrays[0] for reply in replies]
     pool = np.concatenate(local_centers)
-    # Step 2: M starts as the centers of any one client. Steps 3 to 6: add the center farthest from M, k - k' times.
-    chosen = list(local_centers[0])
+    # Step 2: M starts as the centers of any one client; here, the one whose centers fit the pool best.
+    candidates = local_centers[:N_CANDIDATES]
+    chosen = list(min(candidates, key=lambda centers: kmeans_cost(pool, centers)))
+    # Steps 3 to 6: add the center of the pool that is farthest from M, until there are k.
+    squared_norms = np.einsum("ij,ij->i", pool, pool)
     while len(chosen) < n_clusters:
-        squared_norms = np.einsum("ij,ij->i", pool, pool)
         distances = squared_distances(pool, np.array(chosen)).min(axis=1) + squared_norms
         chosen.append(pool[distances.argmax()])
     # Steps 7 and 8: one Lloyd step from M on the pool of all the clients' centers.

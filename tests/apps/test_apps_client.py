@@ -1,0 +1,70 @@
+"""What a site with rows of its own lets the run config decide, and what not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from apps import client_app, config
+
+RUN_CONFIG = {"strategy": "feddp-kmeans", "dataset": "iris", "partition": "iid", "data-seed": 0, "n-clusters": 3}
+
+
+def context(node: dict, **run: object) -> Context:
+    return Context(1, 7, UserConfig(node), RecordDict(), UserConfig(RUN_CONFIG | run))
+
+
+@pytest.fixture
+def own_file(tmp_path):
+    path = tmp_path / "own.csv"
+    pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0], "kind": ["x", "y", "x"]}).to_csv(path, index=False)
+    return path
+
+
+def test_a_site_reads_the_file_of_its_node_config(own_file):
+    data = client_app.load(context({"data": str(own_file), "label-column": "kind"}))
+    np.testing.assert_array_equal(data.rows, [[1, 4], [2, 5], [3, 6]])
+    assert list(data.labels) == ["x", "y", "x"]
+    assert list(data.columns) == ["a", "b"]
+
+
+def test_a_seed_in_the_run_config_never_reaches_the_noise_of_a_site_with_rows_of_its_own(own_file):
+    assert client_app.noise_seed(context({"data": str(own_file)}, **{"noise-seed": 3})) is None
+    simulated = context({"partition-id": 0, "num-partitions": 3}, **{"noise-seed": 3})
+    assert isinstance(client_app.noise_seed(simulated), int)
+
+
+def test_a_site_with_rows_of_its_own_does_not_send_them_because_the_run_config_says_so(own_file):
+    with pytest.raises(ValueError, match="does not take part in pooled-kmeans"):
+        client_app.make_client(context({"data": str(own_file)}, strategy="k-fed,pooled-kmeans"))
+    agreed = {"data": str(own_file), "strategies": "pooled-kmeans"}
+    assert client_app.make_client(context(agreed, strategy="pooled-kmeans"))
+    with pytest.raises(ValueError, match="does not take part in k-fed"):
+        client_app.make_client(context(agreed, strategy="k-fed"))
+
+
+def test_simulated_clients_have_every_row_once_and_the_servers_rows_are_not_among_them():
+    rows = config.simulated_rows(RUN_CONFIG, 4)
+    parts = [client_app.load(context({"partition-id": index, "num-partitions": 4})) for index in range(4)]
+    for part, expected in zip(parts, rows.clients, strict=True):
+        np.testing.assert_array_equal(part.rows, expected)
+    assert sum(len(part.rows) for part in parts) + len(rows.server_rows) == 150
+
+
+def test_an_empty_value_is_the_strategys_own_default():
+    accepted = {"n_clusters", "epsilon", "n_rounds", "margin", "budget_split"}
+    given = {"n-clusters": 3, "epsilon": "none", "n-rounds": "", "margin": 0.5, "budget-split": "0.2,0.2,0.45,0.15"}
+    assert config.parameters(given, accepted) == {
+        "n_clusters": 3,
+        "epsilon": None,
+        "margin": 0.5,
+        "budget_split": (0.2, 0.2, 0.45, 0.15),
+    }

@@ -1,0 +1,161 @@
+"""The command, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_iris
+
+from flower_fedclust import cli
+from flower_fedclust.registry import STRATEGIES
+
+
+def fedclust(capsys, monkeypatch, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+@pytest.fixture
+def site_file(tmp_path):
+    rows, labels = load_iris(return_X_y=True, as_frame=True)
+    sites = np.array(["north", "south", "west"])[np.arange(150) % 3]
+    path = tmp_path / "rows.parquet"
+    rows.assign(kind=labels, site=sites).to_parquet(path)
+    return path
+
+
+def test_list_names_every_strategy(capsys, monkeypatch):
+    code, out, _ = fedclust(capsys, monkeypatch, "list", "--json")
+    assert code == 0
+    assert [entry["name"] for entry in json.loads(out)] == list(STRATEGIES)
+
+
+def test_datasets_are_listed(capsys, monkeypatch):
+    _, out, _ = fedclust(capsys, monkeypatch, "datasets", "--json")
+    assert {"iris", "digits", "gaussian-mixture", "mnist-5k"} <= {entry["name"] for entry in json.loads(out)}
+
+
+def test_explain_prints_every_release_before_anything_runs(capsys, monkeypatch):
+    code, out, _ = fedclust(capsys, monkeypatch, "explain", "feddp-kmeans", "--epsilon", "0.5", "--json")
+    assert code == 0
+    report = json.loads(out)
+    assert report["covers_everything"]
+    assert 0.49 < report["epsilon"] <= 0.5
+    assert [message["task"] for message in report["messages"]] == [
+        "enrol",
+        "second_moment",
+        "weights",
+        "cluster_sums",
+        "cluster_sums",
+    ]
+    assert "rehearsal" in report["notes"][0]
+
+
+@pytest.mark.parametrize("strategy", list(STRATEGIES))
+def test_every_strategy_can_be_explained(capsys, monkeypatch, strategy):
+    code, out, _ = fedclust(capsys, monkeypatch, "explain", strategy, "--n-clusters", "3")
+    assert code == 0
+    assert f"Privacy report of {strategy}" in out
+    promises = "differential privacy per record" in out
+    assert promises == strategy.startswith(("feddp", "dp-"))
+
+
+def test_run_on_a_users_file_saves_labels_centers_metrics_and_the_report(capsys, monkeypatch, site_file, tmp_path):
+    out_folder = tmp_path / "out"
+    code, out, _ = fedclust(
+        capsys,
+        monkeypatch,
+        *("run", "feddp-kmeans", "--data", str(site_file), "--client-column", "site", "--label-column", "kind"),
+        *("--n-clusters", "3", "--epsilon", "1", "--out", str(out_folder)),
+    )
+    assert code == 0
+    assert str(out_folder) in out
+    assert "Guarantee: The whole run is covered by" in out
+    assert "60 rows of rows.parquet" in out  # 20 a cluster, made public: the report says so
+    saved = out_folder / "feddp-kmeans"
+    assert sorted(path.stem for path in (saved / "labels").iterdir()) == ["north", "south", "west"]
+    assert sum(len(pd.read_csv(path)) for path in (saved / "labels").iterdir()) == 90
+    assert np.loadtxt(saved / "centers.csv", delimiter=",").shape == (3, 4)
+    (summary,) = json.loads((out_folder / "metrics.json").read_text())
+    assert set(summary["metrics"]) == {"cost", "cost_per_row", "accuracy", "nmi", "ari"}
+
+
+def test_a_seed_repeats_the_run_and_the_report_says_that_it_protects_nobody(capsys, monkeypatch, tmp_path):
+    centers = []
+    for name in ("a", "b"):
+        _, out, _ = fedclust(
+            capsys,
+            monkeypatch,
+            *("run", "feddp-kmeans", "--dataset", "iris", "--n-clusters", "3", "--n-clients", "3", "--seed", "5"),
+            *("--out", str(tmp_path / name)),
+        )
+        assert "protects nobody" in out
+        centers.append(np.loadtxt(tmp_path / name / "feddp-kmeans" / "centers.csv", delimiter=","))
+    np.testing.assert_array_equal(*centers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["run", "feddp-kmean", "--dataset", "iris"],
+            "There is no strategy 'feddp-kmean': did you mean 'feddp-kmeans'?",
+        ),
+        (["explain", "kfed"], "There is no strategy 'kfed': did you mean 'k-fed'?"),
+        (["run", "k-fed", "--dataset", "irris"], "There is no data set 'irris': did you mean 'iris'?"),
+        (["run", "k-fed"], "give either a data set or a file of your own"),
+        (["run", "k-fed", "--data", "nowhere.csv"], "nowhere.csv"),
+        (["run", "feddp-kmeans", "--dataset", "iris", "--epsilon", "lots"], "epsilon is 'lots'; it must be a number"),
+        (
+            ["run", "feddp-kmeans", "--dataset", "iris", "--n-clusters", "3", "--epsilon", "0"],
+            "epsilon is 0.0; it must be",
+        ),
+        (["run", "feddp-kmeans", "--dataset", "iris", "--n-clusters", "3", "--delta", "1"], "delta is 1.0; it must be"),
+        (["run", "feddp-kmeans", "--dataset", "iris", "--n-clusters", "1"], "n_clusters is 1; it must be"),
+        (
+            ["run", "feddp-kmeans", "--dataset", "iris", "--n-clusters", "3", "--set", "marginn=0.3"],
+            "did you mean 'margin'?",
+        ),
+        (["run", "feddp-kmeans", "--dataset", "iris", "--set", "margin"], "--set margin has no value"),
+        (["run", "feddp-kmeans", "--dataset", "iris", "--n-clients", "1", "--n-clusters", "3"], "min_clients is 2"),
+        (["run", "k-fed", "--dataset", "iris", "--engine", "spark"], "engine is 'spark'"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_no_traceback(capsys, monkeypatch, arguments, sentence):
+    code, out, err = fedclust(capsys, monkeypatch, *arguments)
+    assert code == 2
+    assert sentence in " ".join(err.split())
+    assert "Traceback" not in out + err
+
+
+def test_a_misspelt_client_column_names_the_nearest(capsys, monkeypatch, site_file):
+    code, _, err = fedclust(
+        capsys, monkeypatch, "run", "k-fed", "--data", str(site_file), "--client-column", "sites", "--n-clusters", "3"
+    )
+    assert code == 2
+    assert "did you mean 'site'?" in err
+
+
+def test_a_folder_that_holds_something_is_not_written_into(capsys, monkeypatch, tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    code, _, err = fedclust(
+        capsys, monkeypatch, "run", "k-fed", "--dataset", "iris", "--n-clusters", "3", "--out", str(tmp_path)
+    )
+    assert code == 2
+    assert "already holds something" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = ["flwr", "sklearn", "pandas", "ray", "dp_accounting"]
+    code = f"import sys, flower_fedclust; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
