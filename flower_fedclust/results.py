@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -97,20 +98,15 @@ class Result:
             np.savetxt(path / "centers.csv", centers, delimiter=",", fmt="%.17g")
         if self.labels:
             (path / "labels").mkdir()
-            for index, (name, labels) in enumerate(zip(self.names, self.labels, strict=True)):
-                np.savetxt(
-                    path / "labels" / f"{_file_name(name, index)}.csv",
-                    labels,
-                    fmt="%d",
-                    header="cluster",
-                    comments="",
-                )
+            for name, labels in zip(_file_names(self.names), self.labels, strict=True):
+                np.savetxt(path / "labels" / f"{name}.csv", labels, fmt="%d", header="cluster", comments="")
         (path / "metrics.json").write_text(json.dumps(self.summary(), indent=2) + "\n")
         (path / "privacy.json").write_text(json.dumps(self.privacy.to_dict(), indent=2) + "\n")
         (path / "privacy.txt").write_text(f"{self.privacy}\n")
-        lines = ["round,task,client,bytes_down,bytes_up"]
-        lines += [f"{t.round},{t.task},{t.client},{t.bytes_down},{t.bytes_up}" for t in self.traffic]
-        (path / "traffic.csv").write_text("\n".join(lines) + "\n")
+        with (path / "traffic.csv").open("w", newline="") as file:
+            table = csv.DictWriter(file, [column.name for column in fields(Traffic)])
+            table.writeheader()
+            table.writerows(asdict(row) for row in self.traffic)
         return path
 
     def summary(self) -> dict[str, Any]:
@@ -174,7 +170,12 @@ def _metrics(model: Model, data: Sequence[ClientData], labels: Sequence[NDArray[
     return metrics | agreement(add_tables(tables)) if tables else metrics
 
 
-def _file_name(name: str, index: int) -> str:
-    """Return a name that any file system takes."""
-    safe = "".join(character if character.isalnum() or character in "-_." else "_" for character in name)
-    return safe if safe == name else f"{index}-{safe}"
+def _file_names(names: Sequence[str]) -> list[str]:
+    """Return names that any file system takes and tells apart, like those given where that can be."""
+    safe = ["".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name) for name in names]
+    numbered = [f"{index}-{name}" for index, name in enumerate(safe)]
+    chosen = [
+        file if file == name and name.strip(".") else number
+        for file, name, number in zip(safe, names, numbered, strict=True)
+    ]
+    return chosen if len({file.lower() for file in chosen}) == len(chosen) else numbered

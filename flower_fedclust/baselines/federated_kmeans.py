@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.checks import check_choice, check_integer, checked_rows
+from flower_fedclust.numerics.checks import check_budget_split, check_choice, check_integer, check_real, checked_rows
 from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
 from flower_fedclust.privacy.accounting import Share, calibrate
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit
@@ -77,6 +77,7 @@ class FederatedKMeans(ProtocolStrategy):
         super().check_parameters()
         check_integer("n_clusters", self.n_clusters, at_least=2)
         check_integer("n_rounds", self.n_rounds, at_least=0)
+        check_real("tol", self.tol, at_least=0)
         if isinstance(self.init, str):
             check_choice("init", self.init, ("k-fed",))
         else:
@@ -198,8 +199,7 @@ class DPLloyd(ProtocolStrategy):
         check_integer("rows_per_client", self.rows_per_client, at_least=1)
         check_choice("init", self.init, tuple(SERVER_INITIALISATIONS))
         checked_server_data(self.server_data, self.n_clusters)
-        if len(self.budget_split) != 2:
-            raise ValueError(f"budget_split has {len(self.budget_split)} parts; give two, for sums and counts.")
+        check_budget_split(self.budget_split, 2, "the sums and the counts")
 
     def privacy_notes(self) -> list[str]:
         """Add what is said of the server rows."""

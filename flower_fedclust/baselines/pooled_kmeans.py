@@ -22,7 +22,7 @@ from flower_fedclust.protocol import (
 class PooledKMeansClient(ProtocolClient):
     """The client half: it hides nothing."""
 
-    @answers("rows", sends=(Sent("the rows themselves", per="row"),))
+    @answers("rows", sends=(Sent("the rows themselves", per="row", has_columns=True),))
     def all_rows(self) -> NDArray[np.float64]:
         """Return the rows."""
         return self.rows

@@ -36,7 +36,10 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
     def column_name(index: int) -> str:
         return f"column '{columns[index]}'" if columns is not None else f"column {index}"
 
-    array = np.asarray(rows)
+    try:
+        array = np.asarray(rows)
+    except ValueError:
+        raise ValueError(f"{owner}: the rows are not of one length; give every row the same columns.") from None
     if array.ndim != 2:
         raise ValueError(f"{owner}: the rows have shape {array.shape}; give two dimensions, one row a sample.")
     if array.shape[0] == 0:
@@ -113,3 +116,11 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise a ValueError unless the value is one of the choices."""
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; it must be one of: {', '.join(choices)}.")
+
+
+def check_budget_split(split: Sequence[float], n_parts: int, parts: str) -> None:
+    """Raise a ValueError unless the privacy budget is split into so many positive parts."""
+    if len(split) != n_parts:
+        raise ValueError(f"budget_split has {len(split)} parts; give {n_parts}: for {parts}.")
+    for part in split:
+        check_real("a part of budget_split", part, above=0)

@@ -30,7 +30,12 @@ def count_table(classes: ArrayLike, clusters: NDArray[np.intp], n_clusters: int)
     names, index = np.unique(np.asarray(classes), return_inverse=True)
     table = np.zeros((len(names), n_clusters), dtype=np.int64)
     np.add.at(table, (index, clusters), 1)
-    return {name.item(): row for name, row in zip(names, table, strict=True)}
+    return {_class_name(name): row for name, row in zip(names.tolist(), table, strict=True)}
+
+
+def _class_name(name: Hashable) -> Hashable:
+    """Return a whole number as an int: one client's file may say 1 where another's says 1.0."""
+    return int(name) if isinstance(name, float) and name.is_integer() else name
 
 
 def add_tables(tables: Sequence[dict[Hashable, Counts]]) -> Counts:

@@ -65,9 +65,10 @@ def composed_epsilon(releases: Iterable[Release], delta: float, *, near: float |
 def calibrate(shares: Sequence[Share], epsilon: float | None, delta: float) -> tuple[float, ...]:
     """Find the noise multiplier of each share, so that all the releases together spend epsilon at delta.
 
-    As in section 5 of FedDP-KMeans, a share is a release that would be (its epsilon, delta)-private alone; the
+    As in section 5 of FedDP-KMeans, a share is a release that would be (its epsilon, its delta)-private alone; the
     epsilons stand in the proportion of the fractions, and their common factor is the largest for which
-    dp-accounting's composition of all the releases stays within the total.
+    dp-accounting's composition of all the releases stays within the total. The paper gives each the total delta; here
+    each has its part of it, so that there always is such a factor, however many releases there are.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ def calibrate(shares: Sequence[Share], epsilon: float | None, delta: float) -> t
     epsilon : float or None
         The total. None is no noise: every multiplier is 0.
     delta : float in (0, 1)
-        The total, and that of every share.
+        The total.
 
     Returns
     -------
@@ -94,9 +95,12 @@ def calibrate(shares: Sequence[Share], epsilon: float | None, delta: float) -> t
         return (0.0,) * len(shares)
 
     total = sum(share.fraction * share.count for share in shares)
+    n_releases = sum(share.count for share in shares)
 
     def multipliers(factor: float) -> tuple[float, ...]:
-        return tuple(_multiplier(share.mechanism, factor * share.fraction / total, delta) for share in shares)
+        return tuple(
+            _multiplier(share.mechanism, factor * share.fraction / total, delta / n_releases) for share in shares
+        )
 
     def event(factor: float) -> dp_accounting.DpEvent:
         counts: Counter[dp_accounting.DpEvent] = Counter()

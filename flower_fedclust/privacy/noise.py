@@ -27,10 +27,8 @@ class OperatingSystemNoise:
     """The operating system's cryptographic generator: nobody can repeat what it gives."""
 
     def uniform(self, size: int) -> Floats:
-        """Return ``size`` independent numbers with 53 random bits each."""
-        integers = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(11)
-        uniform: Floats = (integers.astype(np.float64) + 0.5) * 2.0**-53
-        return uniform
+        """Return ``size`` independent numbers with 52 random bits each."""
+        return _between_0_and_1(np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(12))
 
 
 class SeededNoise:
@@ -47,9 +45,13 @@ class SeededNoise:
 
     def uniform(self, size: int) -> Floats:
         """Return the next ``size`` numbers."""
-        integers = self._generator.integers(0, 2**53, size=size, dtype=np.uint64)
-        uniform: Floats = (integers.astype(np.float64) + 0.5) * 2.0**-53
-        return uniform
+        return _between_0_and_1(self._generator.integers(0, 2**52, size=size, dtype=np.uint64))
+
+
+def _between_0_and_1(integers: NDArray[np.uint64]) -> Floats:
+    """Return the middles of 2^52 equal parts of the interval: with one bit more the last would round to 1."""
+    uniform: Floats = (integers.astype(np.float64) + 0.5) * 2.0**-52
+    return uniform
 
 
 def draw(release: Release, size: int, source: NoiseSource, *, n_shares: int = 1) -> Floats:
@@ -78,7 +80,7 @@ def draw(release: Release, size: int, source: NoiseSource, *, n_shares: int = 1)
     if release.mechanism == "gaussian":
         return np.asarray(release.scale / np.sqrt(n_shares) * ndtri(source.uniform(size)))
     if n_shares == 1:
-        # Drawing the sign apart keeps all 53 bits for the size of the noise.
+        # Drawing the sign apart keeps all 52 bits for the size of the noise.
         sign = np.where(source.uniform(size) < 0.5, -1.0, 1.0)
         return sign * -release.scale * np.log(source.uniform(size))
     gammas = gammaincinv(1.0 / n_shares, source.uniform(2 * size)).reshape(2, size)

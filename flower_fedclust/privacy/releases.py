@@ -40,6 +40,8 @@ class Release:
     bound: str
 
     def __post_init__(self) -> None:
+        if self.mechanism not in get_args(Mechanism):
+            raise ValueError(f"mechanism is {self.mechanism!r}; it must be one of: {', '.join(get_args(Mechanism))}.")
         if not 0 < self.sensitivity < float("inf"):
             raise ValueError(f"sensitivity is {self.sensitivity}; it must be positive and finite.")
         if not 0 <= self.noise_multiplier < float("inf"):

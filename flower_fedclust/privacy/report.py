@@ -112,7 +112,7 @@ class PrivacyReport:
 
     def guarantee(self) -> str:
         """Return the guarantee in one or two sentences."""
-        if not self.releases:
+        if not self.releases or self.delta is None:
             return "None. Nothing that depends on the rows is covered by a privacy mechanism."
         statement = (
             f"({self.epsilon:.4g}, {self.delta:g})-differential privacy per {self.unit}"
@@ -145,12 +145,12 @@ class PrivacyReport:
 
     def __str__(self) -> str:
         lines = [f"Privacy report of {self.strategy}", "", f"Guarantee: {self.guarantee()}"]
-        if self.releases and self.unit and self.noise:
-            lines += [
-                f"Neighbouring data sets differ in {UNIT_SENTENCES[self.unit]}.",
-                f"Asked for: epsilon {self.requested_epsilon:g}, delta {self.delta:g}.",
-                PLACE_SENTENCES[self.noise],
-            ]
+        if self.releases and self.unit:
+            lines.append(f"Neighbouring data sets differ in {UNIT_SENTENCES[self.unit]}.")
+        if self.releases and self.requested_epsilon is not None:
+            lines.append(f"Asked for: epsilon {self.requested_epsilon:g}, delta {self.delta:g}.")
+        if self.releases and self.noise:
+            lines.append(PLACE_SENTENCES[self.noise])
         if self.releases:
             lines += ["", "Protected by noise:"]
             lines += _grouped(self.releases)

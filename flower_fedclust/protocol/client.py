@@ -65,12 +65,23 @@ class ClientData:
         checked = checked_rows(rows, owner=owner, columns=columns)
         if columns is not None and len(columns) != checked.shape[1]:
             raise ValueError(f"{owner}: {len(columns)} column names for {checked.shape[1]} columns.")
-        if labels is not None and len(np.asarray(labels)) != len(checked):
-            raise ValueError(f"{owner}: {len(np.asarray(labels))} labels for {len(checked)} rows.")
         object.__setattr__(self, "rows", checked)
-        object.__setattr__(self, "labels", None if labels is None else np.asarray(labels))
+        object.__setattr__(self, "labels", None if labels is None else _checked_labels(labels, len(checked), owner))
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "owner", owner)
+
+
+def _checked_labels(labels: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
+    array = np.asarray(labels)
+    if array.ndim != 1:
+        raise ValueError(f"{owner}: the labels have shape {array.shape}; give one dimension, one label a row.")
+    if len(array) != n_rows:
+        raise ValueError(f"{owner}: {len(array)} labels for {n_rows} rows; give one label a row.")
+    # NaN is the only thing that is not equal to itself.
+    missing = np.array([label is None for label in array]) if array.dtype == object else array != array
+    if missing.any():
+        raise ValueError(f"{owner}: row {int(missing.argmax())} has no label; give every row one, or none at all.")
+    return array
 
 
 class ProtocolClient(NumPyClient):
@@ -154,13 +165,8 @@ class ProtocolClient(NumPyClient):
                     facts["columns"] = self._columns(config.get("n_columns"))
                     return [], 1, facts
                 return self._answer(parameters, config), 1, facts
-        except (ValueError, FileNotFoundError) as error:
-            reason = str(error)
         except Exception as error:
-            # What the message of an unforeseen error quotes may be a row: it stays here, in the client's log.
-            log.exception("client %s failed at '%s'", self.name, config.get("task"))
-            reason = f"client {self.name} failed with {type(error).__name__}; its own log says more."
-        return [], 1, {"client": self.name, "failure": reason}
+            return [], 1, {"client": self.name, "failure": self._reason(error)}
 
     def evaluate(
         self,
@@ -172,17 +178,31 @@ class ProtocolClient(NumPyClient):
         Returns
         -------
         tuple of (float, int, dict)
-            The cost, the number of rows, and the table as JSON.
+            The cost, the number of rows, and the table as JSON; the reason under "failure" if there is none.
         """
-        with one_thread():
-            model = self.model_type.from_arrays(parameters)
-            facts: dict[str, Any] = {"client": self.name}
-            if self.data.labels is not None:
-                table = count_table(self.data.labels, model.predict(self.rows), model.n_clusters)
-                facts["table"] = json.dumps([[str(name), row.tolist()] for name, row in table.items()])
-            return model.cost(self.rows), len(self.rows), facts
+        facts: dict[str, Any] = {"client": self.name}
+        try:
+            with one_thread():
+                model = self.model_type.from_arrays(parameters)
+                if self.data.labels is not None:
+                    table = count_table(self.data.labels, model.predict(self.rows), model.n_clusters)
+                    facts["table"] = json.dumps([[str(name), row.tolist()] for name, row in table.items()])
+                return model.cost(self.rows), len(self.rows), facts
+        except Exception as error:
+            return 0.0, 0, {"client": self.name, "failure": self._reason(error)}
 
     # Behind them.
+
+    def _reason(self, error: Exception) -> str:
+        """Return what the server may know of an error, in one sentence.
+
+        A ValueError of this package names a row and a column. What the message of any other error quotes may be a
+        value: it stays here, in the client's log.
+        """
+        if isinstance(error, (ValueError, FileNotFoundError)):
+            return str(error)
+        log.error("client %s failed", self.name, exc_info=error)
+        return f"client {self.name} failed with {type(error).__name__}; its own log says more."
 
     @classmethod
     def answer_of(cls, task: str) -> Answer:

@@ -115,10 +115,13 @@ class Sent:
         What it holds, in words, for the privacy report.
     per : "client" or "row", default="client"
         Whether it is one array a client, or has an entry for every row.
+    has_columns : bool, default=False
+        Whether its last axis stands for the columns of the rows, so that another length is a failure.
     """
 
     content: str
     per: Literal["client", "row"] = "client"
+    has_columns: bool = False
 
 
 @dataclass(frozen=True)

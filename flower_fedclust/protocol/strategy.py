@@ -31,7 +31,7 @@ from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, See
 from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS, NoisePlace, PrivacyUnit, Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
-from flower_fedclust.protocol.rounds import Array, Failure, Gather, Outcome, Protocol, Reply, Round, Sum
+from flower_fedclust.protocol.rounds import Array, Failure, Gather, Outcome, Protocol, Reply, Round, Sent, Sum
 from flower_fedclust.protocol.wire import decode, encode
 
 #: How many clients have to answer where the user says nothing: a sum of one is nobody's secret.
@@ -61,6 +61,7 @@ class Run:
     rng: np.random.Generator
     pending: Round
     clients: dict[str, ClientProxy] = field(default_factory=dict)
+    n_columns: int = 0
     addressed: dict[str, str] = field(default_factory=dict)  # Flower's client id -> name
     bytes_down: dict[str, int] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
@@ -306,6 +307,7 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
             return []
         model = encode(run.outcome.model.to_arrays())
         run.addressed = {proxy.cid: name for name, proxy in run.clients.items()}
+        run.bytes_down = dict.fromkeys(run.clients, sum(map(len, model.tensors)))
         return [(proxy, EvaluateIns(model, {})) for proxy in run.clients.values()]
 
     def aggregate_evaluate(
@@ -323,10 +325,17 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
             labels.
         """
         run = self._current
-        self._note_failures(server_round, "evaluate", {run.addressed[proxy.cid] for proxy, _ in results}, failures)
-        if not results:
+        self._note_silence(server_round, "evaluate", {run.addressed[proxy.cid] for proxy, _ in results}, failures)
+        ordered: list[EvaluateRes] = []
+        for proxy, res in sorted(results, key=lambda pair: _order(run.addressed[pair[0].cid])):
+            name = run.addressed[proxy.cid]
+            run.traffic.append(Traffic(server_round, "evaluate", name, run.bytes_down[name], 0))
+            if "failure" in res.metrics:
+                self._refused(server_round, "evaluate", name, str(res.metrics["failure"]))
+            else:
+                ordered.append(res)
+        if not ordered:
             return None, {}
-        ordered = [res for _, res in sorted(results, key=lambda pair: _order(run.addressed[pair[0].cid]))]
         n_rows = sum(res.num_examples for res in ordered)
         metrics = {"cost": float(sum(res.loss for res in ordered)), "n_rows": float(n_rows)}
         tables = [
@@ -357,7 +366,9 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
         config: dict[str, Any] = {"arguments": json.dumps(dict(round_.arguments))}
         if self.noise != "server" and any(round_.releases):
             config["releases"] = json.dumps([release and release.to_dict() for release in round_.releases])
-            config["n_shares"] = self._required(round_, n_addressed) if self.noise == "clients" else 1
+            # Of a Gather round the server sees every reply, and a share alone would protect none.
+            summed = self.noise == "clients" and isinstance(round_, Sum)
+            config["n_shares"] = self._required(round_, n_addressed) if summed else 1
         return config
 
     def _required(self, round_: Round, n_addressed: int) -> int:
@@ -368,7 +379,8 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
         """
         if self.min_clients is not None:
             return self.min_clients
-        if self.noise == "clients" and any(round_.releases):
+        noisy = any(release is not None and release.scale > 0 for release in round_.releases)
+        if self.noise == "clients" and noisy and isinstance(round_, Sum):
             return n_addressed
         return MIN_CLIENTS
 
@@ -409,18 +421,20 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
             answered.add(run.addressed[proxy.cid])
             run.traffic.append(Traffic(server_round, ENROL, name, run.bytes_down[run.addressed[proxy.cid]], 0))
             if "failure" in res.metrics:
-                run.failures.append(Failure(server_round, ENROL, name, str(res.metrics["failure"])))
+                self._refused(server_round, ENROL, name, str(res.metrics["failure"]))
             elif name in proxies:
                 raise ProtocolError(f"two clients call themselves '{name}'; give every client a name of its own.")
             else:
                 proxies[name], columns[name] = proxy, str(res.metrics["columns"])
-        self._note_failures(server_round, ENROL, answered, failures)
+        self._note_silence(server_round, ENROL, answered, failures)
         if columns:
             common = Counter(columns[name] for name in sorted(columns, key=_order)).most_common(1)[0][0]
-            for name in [name for name in columns if columns[name] != common]:
+            for name in sorted((name for name in columns if columns[name] != common), key=_order):
                 reason = f"client {name} has the columns {columns[name]} where most have {common}."
                 run.failures.append(Failure(server_round, ENROL, name, reason))
                 del proxies[name]
+            known = json.loads(common)
+            run.n_columns = known if isinstance(known, int) else len(known)
         run.clients = {name: proxies[name] for name in sorted(proxies, key=_order)}
         run.traffic.sort(key=lambda row: (row.round, _order(row.client)))
         run.messages.append(Message(server_round, ENROL, "name and columns", "one per client", harmless=True))
@@ -444,16 +458,23 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
             name = run.addressed[proxy.cid]
             bytes_up = sum(map(len, res.parameters.tensors))
             run.traffic.append(Traffic(server_round, round_.task, name, run.bytes_down[name], bytes_up))
-            reason = res.metrics.get("failure")
-            if reason is None:
-                replies[name] = decode(res.parameters)
-                reason = _defect(name, replies[name], len(sends))
-            if reason is not None:
-                replies.pop(name, None)
-                run.failures.append(Failure(server_round, round_.task, name, str(reason)))
-        self._note_failures(server_round, round_.task, answered, failures)
+            if "failure" in res.metrics:
+                self._refused(server_round, round_.task, name, str(res.metrics["failure"]))
+                continue
+            try:
+                arrays = decode(res.parameters)
+            except ValueError as error:
+                run.failures.append(Failure(server_round, round_.task, name, f"client {name} sent {error}."))
+                continue
+            if (defect := _defect(name, arrays, sends, run.n_columns)) is not None:
+                run.failures.append(Failure(server_round, round_.task, name, defect))
+            else:
+                replies[name] = arrays
+        self._note_silence(server_round, round_.task, answered, failures)
         if isinstance(round_, Sum):
             self._drop_other_shapes(server_round, round_.task, replies)
+        run.failures.sort(key=lambda failure: (failure.round, _order(failure.client)))
+        run.traffic.sort(key=lambda row: (row.round, _order(row.client)))
         required = self._required(round_, len(run.addressed))
         self._check_enough(server_round, round_.task, len(replies), required)
         for sent, release in zip(sends, releases, strict=True):
@@ -473,7 +494,13 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
             return OperatingSystemNoise()
         return SeededNoise([self.noise_seed, server_round])
 
-    def _note_failures(
+    def _refused(self, server_round: int, task: str, name: str, reason: str) -> None:
+        """Record a client that says why it cannot answer, which is something that it says of its rows."""
+        self._current.failures.append(Failure(server_round, task, name, reason))
+        content = f"why client {name} could not answer (a row and a column, no value)"
+        self._current.messages.append(Message(server_round, task, content, "one sentence"))
+
+    def _note_silence(
         self,
         server_round: int,
         task: str,
@@ -482,25 +509,28 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Record the clients that were addressed and of which nothing came back."""
         run = self._current
-        reasons = [failure for failure in failures if isinstance(failure, BaseException)]
-        reason = f"no answer ({_one_line(reasons[0])})" if reasons else "no answer"
+        reasons = sorted({_one_line(failure) for failure in failures if isinstance(failure, BaseException)})
+        reason = f"no answer ({reasons[0]})" if reasons else "no answer"
         for name in sorted(set(run.addressed.values()) - answered, key=_order):
             run.failures.append(Failure(server_round, task, name, reason))
+            run.traffic.append(Traffic(server_round, task, name, run.bytes_down[name], 0))
 
     def _drop_other_shapes(self, server_round: int, task: str, replies: dict[str, list[Array]]) -> None:
+        """Drop what cannot be added up with the others."""
         shapes = {name: tuple(array.shape for array in arrays) for name, arrays in replies.items()}
         if len(set(shapes.values())) <= 1:
             return
         common = Counter(shapes.values()).most_common(1)[0][0]
+        usual = _shapes(next(replies[name] for name in replies if shapes[name] == common))
         for name in [name for name in replies if shapes[name] != common]:
-            reason = f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}."
+            reason = f"client {name} sent arrays of the shapes {_shapes(replies[name])} where most sent {usual}."
             self._current.failures.append(Failure(server_round, task, name, reason))
             del replies[name]
 
     def _check_enough(self, server_round: int, task: str, n_answered: int, required: int) -> None:
         if n_answered >= required:
             return
-        reasons = [f.reason for f in self._current.failures if f.round == server_round]
+        reasons = list(dict.fromkeys(f.reason for f in self._current.failures if f.round == server_round))
         raise ProtocolError(
             f"round {server_round} ('{task}'): {n_answered} clients answered and {required} have to"
             + (
@@ -513,13 +543,17 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
         )
 
 
-def _order(name: str) -> tuple[int, int | str]:
+def _order(name: str) -> tuple[int, int, str]:
     """Sort names that are numbers by their value, before all others."""
-    return (0, int(name)) if name.isdecimal() else (1, name)
+    return (0, int(name), name) if name.isdecimal() else (1, 0, name)
 
 
 def _one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _shapes(arrays: Sequence[Array]) -> str:
+    return ", ".join(str(array.shape) for array in arrays)
 
 
 def _joined(shared: Parameters, own: Sequence[Array]) -> Parameters:
@@ -527,10 +561,12 @@ def _joined(shared: Parameters, own: Sequence[Array]) -> Parameters:
     return Parameters([*shared.tensors, *extra.tensors], shared.tensor_type)
 
 
-def _defect(name: str, arrays: Sequence[Array], n_expected: int) -> str | None:
-    if len(arrays) != n_expected:
-        return f"client {name} sent {len(arrays)} arrays where {n_expected} were asked for."
-    for array in arrays:
+def _defect(name: str, arrays: Sequence[Array], sends: Sequence[Sent], n_columns: int) -> str | None:
+    if len(arrays) != len(sends):
+        return f"client {name} sent {len(arrays)} arrays where {len(sends)} were asked for."
+    for array, sent in zip(arrays, sends, strict=True):
+        if sent.has_columns and array.shape[-1:] != (n_columns,):
+            return f"client {name} sent an array of the shape {array.shape} where the rows have {n_columns} columns."
         if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
             return f"client {name} sent an array that is not made of finite numbers."
     return None

@@ -30,7 +30,11 @@ def decode(parameters: Parameters) -> list[Array]:
     ValueError
         If the bytes are not an array in NumPy's format, or one of Python objects.
     """
-    return [_decode(tensor) for tensor in parameters.tensors]
+    try:
+        return [_decode(tensor) for tensor in parameters.tensors]
+    except Exception as error:
+        # Whatever NumPy stumbles over in bytes that anybody may have sent, the bytes are not an array.
+        raise ValueError(f"not an array in NumPy's format ({error})") from error
 
 
 def _decode(tensor: bytes) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,16 +13,23 @@ from sklearn.cluster import KMeans
 from sklearn.neighbors import radius_neighbors_graph
 
 from flower_fedclust.numerics.kmeans import nearest_center
+from flower_fedclust.numerics.vectors import clip_norm
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol.client import ProtocolClient
-from flower_fedclust.protocol.rounds import Array, Round, Sum, answers
+from flower_fedclust.protocol.rounds import Array, Round, Scalar, Sum, answers
 from flower_fedclust.steps.frame import Frame, enter
 
 Floats = NDArray[np.float64]
 
 
 def reduce_diameter(
-    frame: Frame, Q: Floats, release: Release, w_min: float, sigma_max: float | None, n_clusters: int
+    frame: Frame,
+    Q: Floats,
+    release: Release,
+    clipping: Mapping[str, Scalar],
+    w_min: float,
+    sigma_max: float | None,
+    n_clusters: int,
 ) -> Generator[Round, list[Array], Frame]:
     """Return a frame in which regions that are far apart have been moved together, in one round.
 
@@ -37,6 +44,8 @@ def reduce_diameter(
         The server rows, in the coordinates of the frame.
     release : Release
         For the number of rows nearest to each server row.
+    clipping : mapping
+        Empty, or the bound to which a client clips those numbers, as the argument of its method.
     w_min : float
         The part of the rows in the smallest cluster.
     sigma_max : float or None
@@ -47,14 +56,16 @@ def reduce_diameter(
     -------
     Frame
     """
-    (weights,) = yield Sum(task="regions", arrays=[Q, *frame.arrays], arguments=frame.arguments, releases=[release])
+    (weights,) = yield Sum(
+        task="regions", arrays=[Q, *frame.arrays], arguments=frame.arguments | dict(clipping), releases=[release]
+    )
     n = max(float(weights.sum()), math.e)
     if sigma_max is None:
         within = KMeans(n_clusters, n_init=1, random_state=0).fit(Q).inertia_ / len(Q)
         sigma_max = math.sqrt(within / Q.shape[1])
     D = 4 * math.log(n) * math.sqrt(Q.shape[1]) * sigma_max
     near = radius_neighbors_graph(Q, D, include_self=True)
-    # The lemma's epsilon is that of the Laplace noise; without noise there is nothing to tell apart from it.
+    # The lemma's epsilon is that of its Laplace noise, so 1 / scale; without noise there is nothing to tell from it.
     epsilon = 1 / release.scale if release.scale > 0 else math.inf
     frozen = near.sum(axis=1) >= epsilon * n * w_min / (200 * math.log(len(Q)))
     kept = np.asarray(frozen).ravel() | (near @ weights >= n * w_min / 3)
@@ -76,7 +87,7 @@ class DiameterClient(ProtocolClient):
     """The answer of a client that counts its rows by region."""
 
     @answers("regions", sends=("number of rows nearest to each server row",))
-    def regions(self, Q: Floats, *frame: Floats, radius: float) -> Floats:
-        """Return w_q(P^j) in the original space (proof of Lemma 16)."""
+    def regions(self, Q: Floats, *frame: Floats, radius: float, bound: float = math.inf) -> Floats:
+        """Return w_q(P^j) in the original space (proof of Lemma 16), at client level clipped to ``bound``."""
         labels = nearest_center(enter(self.rows, *frame, radius=radius), Q)
-        return np.bincount(labels, minlength=len(Q)).astype(np.float64)
+        return clip_norm(np.bincount(labels, minlength=len(Q)).astype(np.float64), bound)

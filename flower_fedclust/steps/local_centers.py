@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flower_fedclust.numerics.initialisation import awasthi_sheffet
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, kmeans_cost, nearest_center, squared_distances
 from flower_fedclust.protocol.client import ProtocolClient
-from flower_fedclust.protocol.rounds import Gather, Reply, Round, answers
+from flower_fedclust.protocol.rounds import Gather, Reply, Round, Sent, answers
 
 Floats = NDArray[np.float64]
 
@@ -42,8 +42,8 @@ def merge_local_centers(
     local_centers = [reply.arrays[0] for reply in replies]
     pool = np.concatenate(local_centers)
     # Step 2: M starts as the centers of any one client; here, the one whose centers fit the pool best.
-    candidates = local_centers[:N_CANDIDATES]
-    chosen = list(min(candidates, key=lambda centers: kmeans_cost(pool, centers)))
+    costs = [kmeans_cost(pool, centers) for centers in local_centers[:N_CANDIDATES]]
+    chosen = list(local_centers[int(np.argmin(costs))])
     # Steps 3 to 6: add the center of the pool that is farthest from M, until there are k.
     squared_norms = np.einsum("ij,ij->i", pool, pool)
     while len(chosen) < n_clusters:
@@ -58,7 +58,7 @@ def merge_local_centers(
 class LocalCentersClient(ProtocolClient):
     """The answer of a client that clusters its own rows."""
 
-    @answers("local_centers", sends=("centers of the client's own clusters",))
+    @answers("local_centers", sends=(Sent("centers of the client's own clusters", has_columns=True),))
     def local_centers(self, *, n_clusters: int, random_state: int) -> Floats:
         """Return the client's own centers, by the algorithm of Awasthi and Sheffet."""
         return awasthi_sheffet(self.rows, n_clusters, np.random.default_rng(random_state))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.checks import check_integer, check_real
+from flower_fedclust.numerics.checks import check_budget_split, check_integer, check_real
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center, within_margin
 from flower_fedclust.numerics.vectors import (
@@ -175,8 +175,8 @@ class FedDPKMeans(ProtocolStrategy):
         for name in ("smallest_cluster", "spread"):
             if getattr(self, name) is not None:
                 check_real(name, getattr(self, name), above=0)
-        if self.budget_split is not None and len(self.budget_split) != 4:
-            raise ValueError(f"budget_split has {len(self.budget_split)} parts; give four, as in appendix G.4.")
+        if self.budget_split is not None:
+            check_budget_split(self.budget_split, 4, "steps 1 and 2, and the sums and the counts of step 3")
         checked_server_data(self.server_data, self.n_clusters)
 
     # The server half.
@@ -187,10 +187,10 @@ class FedDPKMeans(ProtocolStrategy):
         server_data = checked_server_data(self.server_data, self.n_clusters)
         frame = Frame.around(server_data, centered=self.center_rows)
         if self.reduce_diameter:  # Lemma 16
-            regions = Release("laplace", 1.0, noise.regions, "a row is nearest to one server row")
-            frame = yield from reduce_diameter(
-                frame, frame.enter(server_data), regions, self._w_min, self.spread, self.n_clusters
-            )
+            Q = frame.enter(server_data)
+            regions = self._weights_release(Q, noise.regions)
+            clipping = self._clipping(regions.sensitivity)
+            frame = yield from reduce_diameter(frame, Q, regions, clipping, self._w_min, self.spread, self.n_clusters)
         Q = frame.enter(server_data)
 
         # Algorithm 1, step 1: the projection onto the top k singular vectors of P.
@@ -346,7 +346,7 @@ class FedDPKMeans(ProtocolStrategy):
         counting: Mechanism = "laplace" if self.privacy_unit == "record" else "gaussian"
         shares: dict[str, Share] = {}
         if self.reduce_diameter:
-            shares["regions"] = Share("laplace", two)
+            shares["regions"] = Share(counting, two)
         if self._projects:
             shares["second_moment"] = Share("gaussian", one)
         if self.simplify_server_data:

@@ -1,0 +1,48 @@
+"""The README's code does what the README says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+import flower_fedclust as fc
+from flower_fedclust.protocol import Gather, Outcome, Sum, answers
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def snippet(beginning: str) -> str:
+    (found,) = [code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if beginning in code]
+    return found
+
+
+def test_the_example_in_python_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    names = {
+        "public_rows": rng.normal(size=(40, 12)),
+        "rows_of_site_1": rng.normal(size=(50, 12)),
+        "rows_of_site_2": rng.normal(size=(60, 12)),
+        "classes_1": rng.integers(3, size=50),
+        "classes_2": rng.integers(3, size=60),
+        "new_rows": rng.normal(size=(5, 12)),
+    }
+    exec(snippet("fc.simulate(strategy"), names)
+    assert (tmp_path / "results" / "first" / "privacy.txt").exists()
+
+
+def test_the_strategy_of_the_readme_finds_the_mean():
+    names = {"fc": fc, "np": np, "Sum": Sum, "Gather": Gather, "Outcome": Outcome, "answers": answers}
+    exec(snippet("class FederatedMean"), names)
+    rows = np.random.default_rng(0).normal(size=(30, 3))
+    result = fc.simulate(names["FederatedMean"](), [rows[:10], rows[10:]])
+    np.testing.assert_allclose(result.model.cluster_centers_, rows.mean(axis=0, keepdims=True), atol=1e-12)
+    assert not result.privacy.covers_everything
+
+
+def test_the_make_targets_of_the_readme_exist():
+    makefile = (Path(__file__).parents[1] / "Makefile").read_text()
+    for target in set(re.findall(r"\bmake (\w+)", README)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
