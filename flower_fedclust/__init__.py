@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flower_fedclust.privacy.report import PrivacyReport
     from flower_fedclust.protocol import (
         ClientData,
+        DataError,
         MessageStrategy,
         ProtocolClient,
         ProtocolError,
@@ -42,6 +43,7 @@ _HOME = {
     "Model": "models",
     "PrivacyReport": "privacy.report",
     "ClientData": "protocol",
+    "DataError": "protocol",
     "MessageStrategy": "protocol",
     "ProtocolClient": "protocol",
     "ProtocolError": "protocol",
@@ -54,6 +56,7 @@ __all__ = [
     "KFED",
     "ClientData",
     "DPLloyd",
+    "DataError",
     "FedDPKMeans",
     "FederatedKMeans",
     "KMeansModel",

@@ -31,7 +31,7 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import ArrayLike, NDArray
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from flower_fedclust.numerics.checks import check_choice
+from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.protocol import ClientData, ProtocolClient, ProtocolStrategy, client_app
 from flower_fedclust.protocol.strategy import MIN_CLIENTS
@@ -89,9 +89,10 @@ def simulate(
     """
     check_choice("engine", engine, ("inline", "ray"))
     data = _checked_clients(clients, labels, names, columns)
-    client_names = [str(index) for index in range(len(data))] if names is None else list(names)
+    client_names = [str(name) for name in (range(len(data)) if names is None else names)]
     strategy = copy.copy(strategy)
     if seed is not None:
+        check_integer("seed", seed, at_least=0)
         strategy.noise_seed = seed
         if strategy.random_state is None:
             strategy.random_state = seed

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.data.federation import FederatedRows, Table
 from flower_fedclust.names import look_up
-from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.checks import DataError, checked_rows
 
 _ENDINGS = (".csv", ".parquet", ".npy")
 _ENDINGS_IN_WORDS = ".csv, .parquet or .npy"
@@ -108,15 +108,15 @@ def read_folder(
     if not folder.exists():
         raise FileNotFoundError(f"There is no folder {folder}.")
     if not folder.is_dir():
-        raise ValueError(f"{folder} is a file, not a folder with a file for each client; use read_table.")
+        raise DataError(f"{folder} is a file, not a folder with a file for each client; use read_table.")
     paths = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] not in "._")
     if not paths:
-        raise ValueError(f"The folder {folder} holds no {_ENDINGS_IN_WORDS} file; put one there for each client.")
+        raise DataError(f"The folder {folder} holds no {_ENDINGS_IN_WORDS} file; put one there for each client.")
     files_by_client: dict[str, str] = {}
     for path in paths:
         other = files_by_client.setdefault(path.stem, path.name)
         if other != path.name:
-            raise ValueError(f"{other} and {path.name} would both be the client '{path.stem}'; rename one of them.")
+            raise DataError(f"{other} and {path.name} would both be the client '{path.stem}'; rename one of them.")
     tables = [read_table(path, label_column=label_column, columns=columns) for path in paths]
     for table in tables[1:]:
         _check_same_columns(table, tables[0])
@@ -136,13 +136,13 @@ def _present(labels: NDArray[Any] | None) -> NDArray[Any]:
 def _read_frame(path: Path) -> Any:
     """Return the file as a pandas DataFrame with at least one row and text as column names."""
     if path.suffix.lower() not in _ENDINGS and not path.is_dir():
-        raise ValueError(f"{path.name} is not a file that can be read; give a {_ENDINGS_IN_WORDS} file.")
+        raise DataError(f"{path.name} is not a file that can be read; give a {_ENDINGS_IN_WORDS} file.")
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}.")
     if path.is_dir():
-        raise ValueError(f"{path} is a folder; use read_folder for a folder with a file for each client.")
+        raise DataError(f"{path} is a folder; use read_folder for a folder with a file for each client.")
     if path.stat().st_size == 0:
-        raise ValueError(f"{path.name} is empty.")
+        raise DataError(f"{path.name} is empty.")
     import pandas as pd
 
     read = {".csv": _read_csv, ".parquet": _read_parquet, ".npy": _read_npy}[path.suffix.lower()]
@@ -152,20 +152,21 @@ def _read_frame(path: Path) -> Any:
             warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = read(path)
     except pd.errors.EmptyDataError:
-        raise ValueError(f"{path.name} is empty.") from None
+        raise DataError(f"{path.name} is empty.") from None
     except UnicodeDecodeError:
-        raise ValueError(f"{path.name} is not UTF-8 text; save it as UTF-8.") from None
+        raise DataError(f"{path.name} is not UTF-8 text; save it as UTF-8.") from None
     except pd.errors.ParserWarning:
-        raise ValueError(
+        raise DataError(
             f"{path.name} cannot be read: its lines have more fields than there are column names."
         ) from None
     except _NotRowsError as error:
-        raise ValueError(str(error)) from None
+        raise DataError(str(error)) from None
     except (ValueError, EOFError, OSError) as error:
         reason = " ".join(str(error).split()).removeprefix("Error tokenizing data. C error: ").rstrip(".")
+        # What the reader's own message quotes may be a value, so that this is no DataError.
         raise ValueError(f"{path.name} cannot be read as {path.suffix.lower()[1:]}: {reason}.") from error
     if len(frame) == 0:
-        raise ValueError(f"{path.name} has no rows; give at least one.")
+        raise DataError(f"{path.name} has no rows; give at least one.")
     frame.columns = [str(name) for name in frame.columns]
     return frame
 
@@ -213,7 +214,7 @@ def _checked_selection(
         _look_up_column(name, frame, file)
         if name in (label_column, client_column):
             kind = "labels" if name == label_column else "clients"
-            raise ValueError(f"{file}: column '{name}' holds the {kind}; it cannot be a feature too.")
+            raise DataError(f"{file}: column '{name}' holds the {kind}; it cannot be a feature too.")
     return features
 
 
@@ -223,7 +224,7 @@ def _feature_rows(frame: Any, features: list[str], file: str) -> NDArray[np.floa
     rows = np.empty((len(frame), len(features)))
     for index, name in enumerate(features):
         if re.fullmatch(r"Unnamed: \d+", name):
-            raise ValueError(
+            raise DataError(
                 f"{file}: column {frame.columns.get_loc(name)} has no name; "
                 "name it, or write the file without row numbers (index=False)."
             )
@@ -232,7 +233,7 @@ def _feature_rows(frame: Any, features: list[str], file: str) -> NDArray[np.floa
             # The first entry that is no number is the one to look at; there is none in a column of dates.
             bad = (pd.to_numeric(values, errors="coerce").isna() & values.notna()).to_numpy()
             place = f"row {bad.argmax()}, " if bad.any() else ""
-            raise ValueError(f"{file}: {place}column '{name}' is not numeric; encode it as numbers or leave it out.")
+            raise DataError(f"{file}: {place}column '{name}' is not numeric; encode it as numbers or leave it out.")
         rows[:, index] = values.to_numpy(dtype=np.float64, na_value=np.nan)
     return checked_rows(rows, owner=file, columns=features)
 
@@ -242,7 +243,7 @@ def _names_of_rows(frame: Any, column: str, file: str, kind: str) -> NDArray[Any
     values = frame[column]
     missing = values.isna().to_numpy()
     if missing.any():
-        raise ValueError(f"{file}: row {missing.argmax()}, column '{column}' is missing; every row needs a {kind}.")
+        raise DataError(f"{file}: row {missing.argmax()}, column '{column}' is missing; every row needs a {kind}.")
     array: NDArray[Any] = values.to_numpy()
     if array.dtype.kind == "f" and np.array_equal(array, np.trunc(array)):
         # A .npy file has one type for all its columns; class 3.0 is class 3.
@@ -260,12 +261,12 @@ def _check_same_columns(table: Table, first: Table) -> None:
     adds = [f"'{name}'" for name in ours if name not in theirs]
     if not lacks and not adds:
         name = next(name for name, other in zip(ours, theirs, strict=True) if name != other)
-        raise ValueError(
+        raise DataError(
             f"{table.name} has the columns of {first.name} in another order, from '{name}' on; "
             "put them in the same order."
         )
     differences = [f"{verb} {', '.join(names)}" for verb, names in (("lacks", lacks), ("adds", adds)) if names]
-    raise ValueError(
+    raise DataError(
         f"{table.name} has other columns than {first.name}: it {' and '.join(differences)}; "
         "give all files the same columns."
     )

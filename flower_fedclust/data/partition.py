@@ -43,8 +43,8 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
     Returns
     -------
     FederatedRows
-        Every row is with exactly one client, in the order of the table. The clients are called "client 0",
-        "client 1" and so on; with "column" they are called as their owners are, sorted.
+        Every row is with exactly one client, in the order of the table. The clients are called "0",
+        "1" and so on; with "column" they are called as their owners are, sorted.
 
     Raises
     ------

@@ -8,6 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 
+class DataError(ValueError):
+    """What is wrong with rows, in a sentence that names a row and a column and never a value.
+
+    A client passes the sentence on to the server; of any other error it tells only the kind.
+    """
+
+
 def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None = None) -> NDArray[np.float64]:
     """Return the rows as a two-dimensional array of finite floats, or say what is wrong with them and where.
 
@@ -29,7 +36,7 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
 
     Raises
     ------
-    ValueError
+    DataError
         If the rows are not numeric, not two-dimensional, empty, or hold NaN or infinity.
     """
 
@@ -39,13 +46,15 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
     try:
         array = np.asarray(rows)
     except ValueError:
-        raise ValueError(f"{owner}: the rows are not of one length; give every row the same columns.") from None
+        raise DataError(f"{owner}: the rows are not of one length; give every row the same columns.") from None
+    if array.dtype.kind == "c":
+        raise DataError(f"{owner}: the rows are complex numbers; give real ones.")
     if array.ndim != 2:
-        raise ValueError(f"{owner}: the rows have shape {array.shape}; give two dimensions, one row a sample.")
+        raise DataError(f"{owner}: the rows have shape {array.shape}; give two dimensions, one row a sample.")
     if array.shape[0] == 0:
-        raise ValueError(f"{owner} has no rows; give at least one.")
+        raise DataError(f"{owner} has no rows; give at least one.")
     if array.shape[1] == 0:
-        raise ValueError(f"{owner} has no columns; give at least one.")
+        raise DataError(f"{owner} has no columns; give at least one.")
     if array.dtype.kind not in "fiub":
         try:
             array = array.astype(np.float64)
@@ -54,7 +63,7 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
                 try:
                     array[:, index].astype(np.float64)
                 except (TypeError, ValueError):
-                    raise ValueError(
+                    raise DataError(
                         f"{owner}: {column_name(index)} is not numeric; encode it as numbers or leave it out."
                     ) from None
             raise
@@ -63,7 +72,7 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
     if not np.isfinite(np.sum(floats)) and not (finite := np.isfinite(floats)).all():
         row, column = np.argwhere(~finite)[0]
         kind = "NaN" if np.isnan(floats[row, column]) else "infinite"
-        raise ValueError(f"{owner}: row {row}, {column_name(int(column))} is {kind}; fill it in or drop the row.")
+        raise DataError(f"{owner}: row {row}, {column_name(int(column))} is {kind}; fill it in or drop the row.")
     return floats
 
 

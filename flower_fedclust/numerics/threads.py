@@ -10,6 +10,7 @@ from functools import cache
 # Imported for their libraries: what is loaded only after a controller is made would escape it.
 import scipy.linalg  # noqa: F401
 import sklearn.cluster  # noqa: F401
+import threadpoolctl
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 _lock = threading.Lock()
@@ -28,27 +29,39 @@ def one_thread() -> Iterator[None]:
     """Use one thread for BLAS and OpenMP, for as long as the context lasts.
 
     BLAS counts its threads for the whole process: the first context sets them and the last to leave restores them.
-    OpenMP counts them for each thread that calls it. A context inside another of the same thread costs nothing.
+    OpenMP counts them for each thread that calls it: a context in a worker thread, while another thread is inside,
+    leaves the worker at one thread, since to ask for the former number costs more than a small task does. A context
+    inside another of the same thread costs nothing.
     """
     if getattr(_this_thread, "is_inside", False):
         yield
         return
+    is_worker = _limit_blas()
     _this_thread.is_inside = True
-    _limit_blas()
+    openmp_limit = None
+    if is_worker:
+        for library in _libraries("openmp").lib_controllers:
+            library.set_num_threads(1)
+    else:
+        openmp_limit = _libraries("openmp").limit(limits=1)
     try:
-        with _libraries("openmp").limit(limits=1):
-            yield
+        yield
     finally:
-        _release_blas()
+        if openmp_limit is not None:
+            openmp_limit.restore_original_limits()
         _this_thread.is_inside = False
+        _release_blas()
 
 
-def _limit_blas() -> None:
+def _limit_blas() -> bool:
+    """Limit BLAS, and tell whether another thread had done so before."""
     global _n_inside, _blas_limit
     with _lock:
         if _n_inside == 0:
+            _let_any_thread_set_blas()
             _blas_limit = _libraries("blas").limit(limits=1)
         _n_inside += 1
+        return _n_inside > 1
 
 
 def _release_blas() -> None:
@@ -56,5 +69,17 @@ def _release_blas() -> None:
     with _lock:
         _n_inside -= 1
         if _n_inside == 0 and _blas_limit is not None:
+            _let_any_thread_set_blas()
             _blas_limit.restore_original_limits()
+            _let_any_thread_set_blas()
             _blas_limit = None
+
+
+def _let_any_thread_set_blas() -> None:
+    """Undo that threadpoolctl (from 3.7) lets only the thread that first limited OpenBLAS do so again.
+
+    The first to enter and the last to leave may be different threads; the lock above keeps them from disputing.
+    """
+    clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)

@@ -108,7 +108,7 @@ class PrivacyReport:
     @property
     def covers_everything(self) -> bool:
         """Whether every message that depends on rows is a release: only then is epsilon that of the run."""
-        return bool(self.releases) and not self.unprotected
+        return bool(self.releases) and self.delta is not None and not self.unprotected
 
     def guarantee(self) -> str:
         """Return the guarantee in one or two sentences."""
@@ -147,7 +147,7 @@ class PrivacyReport:
         lines = [f"Privacy report of {self.strategy}", "", f"Guarantee: {self.guarantee()}"]
         if self.releases and self.unit:
             lines.append(f"Neighbouring data sets differ in {UNIT_SENTENCES[self.unit]}.")
-        if self.releases and self.requested_epsilon is not None:
+        if self.releases and self.requested_epsilon is not None and self.delta is not None:
             lines.append(f"Asked for: epsilon {self.requested_epsilon:g}, delta {self.delta:g}.")
         if self.releases and self.noise:
             lines.append(PLACE_SENTENCES[self.noise])

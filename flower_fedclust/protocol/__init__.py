@@ -6,6 +6,7 @@
 ``message_api``  MessageStrategy, the same as a ``flwr.serverapp.strategy.Strategy``
 """
 
+from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.protocol.client import ClientData, ProtocolClient, client_app, client_fn
 from flower_fedclust.protocol.message_api import MessageStrategy
 from flower_fedclust.protocol.rounds import Failure, Gather, Outcome, Protocol, Reply, Sent, Sum, answers
@@ -13,6 +14,7 @@ from flower_fedclust.protocol.strategy import ProtocolError, ProtocolStrategy
 
 __all__ = [
     "ClientData",
+    "DataError",
     "Failure",
     "Gather",
     "MessageStrategy",

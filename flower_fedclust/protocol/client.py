@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.models import KMeansModel, Model
-from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.checks import DataError, checked_rows
 from flower_fedclust.numerics.metrics import count_table
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, add_noise
@@ -45,7 +45,7 @@ class ClientData:
 
     Raises
     ------
-    ValueError
+    DataError
         If the rows are not two-dimensional, finite and numeric, if there is none, or if the labels are another
         number.
     """
@@ -64,7 +64,7 @@ class ClientData:
     ) -> None:
         checked = checked_rows(rows, owner=owner, columns=columns)
         if columns is not None and len(columns) != checked.shape[1]:
-            raise ValueError(f"{owner}: {len(columns)} column names for {checked.shape[1]} columns.")
+            raise DataError(f"{owner}: {len(columns)} column names for {checked.shape[1]} columns.")
         object.__setattr__(self, "rows", checked)
         object.__setattr__(self, "labels", None if labels is None else _checked_labels(labels, len(checked), owner))
         object.__setattr__(self, "columns", columns)
@@ -74,14 +74,15 @@ class ClientData:
 def _checked_labels(labels: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
     array = np.asarray(labels)
     if array.ndim != 1:
-        raise ValueError(f"{owner}: the labels have shape {array.shape}; give one dimension, one label a row.")
+        raise DataError(f"{owner}: the labels have shape {array.shape}; give one dimension, one label a row.")
     if len(array) != n_rows:
-        raise ValueError(f"{owner}: {len(array)} labels for {n_rows} rows; give one label a row.")
+        raise DataError(f"{owner}: {len(array)} labels for {n_rows} rows; give one label a row.")
     # NaN is the only thing that is not equal to itself.
     missing = np.array([label is None for label in array]) if array.dtype == object else array != array
     if missing.any():
-        raise ValueError(f"{owner}: row {int(missing.argmax())} has no label; give every row one, or none at all.")
-    return array
+        raise DataError(f"{owner}: row {int(missing.argmax())} has no label; give every row one, or none at all.")
+    # Text in a column of a table is an array of Python objects, which is not sent or stored as numbers are.
+    return array.astype(str) if array.dtype == object else array
 
 
 class ProtocolClient(NumPyClient):
@@ -196,10 +197,10 @@ class ProtocolClient(NumPyClient):
     def _reason(self, error: Exception) -> str:
         """Return what the server may know of an error, in one sentence.
 
-        A ValueError of this package names a row and a column. What the message of any other error quotes may be a
-        value: it stays here, in the client's log.
+        A DataError names a row and a column. What the message of any other error quotes may be a value: it stays here,
+        in the client's log.
         """
-        if isinstance(error, (ValueError, FileNotFoundError)):
+        if isinstance(error, (DataError, FileNotFoundError)):
             return str(error)
         log.error("client %s failed", self.name, exc_info=error)
         return f"client {self.name} failed with {type(error).__name__}; its own log says more."
@@ -222,7 +223,7 @@ class ProtocolClient(NumPyClient):
             answer = getattr(getattr(cls, name, None), "answer", None)
             if isinstance(answer, Answer) and answer.task == task:
                 return name, answer
-        raise ValueError(f"{cls.__name__} has no answer to the task '{task}'.")
+        raise DataError(f"{cls.__name__} has no answer to the task '{task}'.")
 
     def _answer(self, parameters: list[Array], config: Mapping[str, Any]) -> list[Array]:
         name, answer = self._methods(config["task"])
@@ -248,7 +249,7 @@ class ProtocolClient(NumPyClient):
     def _columns(self, expected: int | None) -> str:
         n_columns = self.rows.shape[1]
         if expected is not None and n_columns != expected:
-            raise ValueError(f"client {self.name} has {n_columns} columns where the server expects {expected}.")
+            raise DataError(f"client {self.name} has {n_columns} columns where the server expects {expected}.")
         return json.dumps(list(self.data.columns) if self.data.columns is not None else n_columns)
 
 
@@ -272,7 +273,7 @@ def client_fn(
     client_type : type of ProtocolClient
         The client half of a strategy: ``strategy.client_type``.
     load : callable
-        Takes the Context and returns the client's data. What it raises as a ValueError reaches the server as the
+        Takes the Context and returns the client's data. What it raises as a DataError reaches the server as the
         reason why this client failed.
     name : callable, optional
         Takes the Context and returns the client's name.

@@ -137,7 +137,8 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
         check_choice("privacy_unit", self.privacy_unit, PRIVACY_UNITS)
         check_choice("noise", self.noise, NOISE_PLACES)
         if self.epsilon is not None:
-            check_real("epsilon", self.epsilon, above=0)
+            # Beyond that the composition is not computed reliably, and nobody is protected anyway.
+            check_real("epsilon", self.epsilon, above=0, at_most=1000)
             if self.delta is None:
                 raise ValueError("delta is missing; an epsilon needs a delta between 0 and 1, such as 1e-6.")
         if self.delta is not None:
@@ -473,8 +474,9 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
         self._note_silence(server_round, round_.task, answered, failures)
         if isinstance(round_, Sum):
             self._drop_other_shapes(server_round, round_.task, replies)
-        run.failures.sort(key=lambda failure: (failure.round, _order(failure.client)))
-        run.traffic.sort(key=lambda row: (row.round, _order(row.client)))
+        if len(replies) < len(run.addressed):
+            run.failures.sort(key=lambda failure: (failure.round, _order(failure.client)))
+            run.traffic.sort(key=lambda row: (row.round, _order(row.client)))
         required = self._required(round_, len(run.addressed))
         self._check_enough(server_round, round_.task, len(replies), required)
         for sent, release in zip(sends, releases, strict=True):

@@ -53,7 +53,7 @@ class ClientBounds:
         second_moment = np.sqrt(n * fourth + n * (n - 1) * np.sum(gram**2))
         # n rows fall on as many server rows at random: the expected square of a multinomial vector's norm.
         weights = np.sqrt(n + n * (n - 1) / len(server_rows))
-        if len(server_rows) > n_clusters:
+        if len(np.unique(server_rows, axis=0)) > n_clusters:
             within = KMeans(n_clusters, n_init=1, random_state=0).fit(server_rows).inertia_ / len(server_rows)
         else:
             within = np.trace(gram)  # one server row a cluster says nothing of the spread within

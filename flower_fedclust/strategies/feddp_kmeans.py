@@ -270,8 +270,10 @@ class FedDPKMeans(ProtocolStrategy):
     ) -> Generator[Round, list[Array], Floats]:
         """Return F, the server rows that stand for enough rows (Algorithm 4, SimplifyServerData).
 
-        Line 6 compares the noisy weights, of noise Lap(T / epsilon), with 2 log n / epsilon; n is private, and its
-        noisy value is the sum of the weights. If fewer than k rows are left frozen, all server rows are kept.
+        Line 6 compares the noisy weights with 2 log n / epsilon, which is far below their noise Lap(T / epsilon), so
+        that server rows without any row would pass. The proof (Lemma 25) freezes a row at T log(T |Q|) / epsilon,
+        above all of the noise with high probability: that is taken here. If fewer than k rows are left frozen, all
+        server rows are kept.
         """
         T = self._n_simplify_rounds
         frozen = np.zeros(len(projected_Q), dtype=bool)  # F
@@ -279,9 +281,8 @@ class FedDPKMeans(ProtocolStrategy):
         for _ in range(T):
             candidates = np.flatnonzero(frozen | remaining)  # C
             weights = yield from self._noisy_weights(frame, Pi, projected_Q[candidates], release)
-            n = max(float(weights.sum()), math.e)
             light = np.zeros(len(projected_Q), dtype=bool)  # L
-            light[candidates] = weights <= 2 * math.log(n) * release.scale / T
+            light[candidates] = weights <= release.scale * math.log(T * len(projected_Q))
             frozen |= remaining & ~light
             remaining = light & ~frozen & (self.rng.random(len(projected_Q)) < 0.5)
             if not remaining.any():

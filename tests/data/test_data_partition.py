@@ -143,7 +143,7 @@ def test_rows_stay_beside_their_labels(table):
     for rows, labels, part in zip(federated.clients, federated.labels, parts, strict=True):
         assert np.array_equal(rows, table.rows[part])
         assert np.array_equal(labels, table.labels[part])
-    assert federated.names == ["client 0", "client 1", "client 2", "client 3"]
+    assert federated.names == ["0", "1", "2", "3"]
     assert federated.columns == table.columns
 
 

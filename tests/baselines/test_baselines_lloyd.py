@@ -1,0 +1,158 @@
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+
+from flower_fedclust import DPLloyd, FederatedKMeans, simulate
+from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
+from flower_fedclust.privacy.releases import Release
+
+RNG = np.random.default_rng(3)
+K, D = 4, 3
+MEANS = RNG.uniform(-5, 5, size=(K, D))
+ROWS = MEANS[RNG.integers(K, size=300)] + RNG.normal(size=(300, D)) * 1.5
+CLIENTS = np.split(ROWS, [20, 21, 100, 230])
+SERVER_ROWS = MEANS.repeat(5, axis=0) + RNG.normal(size=(5 * K, D))
+
+
+def slow_lloyd(rows, centers, n_rounds):
+    for _ in range(n_rounds):
+        members = [[] for _ in centers]
+        for row in rows:
+            members[int(np.argmin([((row - center) ** 2).sum() for center in centers]))].append(row)
+        centers = [np.mean(own, axis=0) if own else center for own, center in zip(members, centers, strict=True)]
+    return np.array(centers)
+
+
+@pytest.mark.parametrize("n_rounds", [0, 1, 2, 5])
+def test_federated_rounds_equal_pooled_lloyd_steps(n_rounds):
+    result = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=n_rounds), CLIENTS)
+    np.testing.assert_allclose(result.model.cluster_centers_, slow_lloyd(ROWS, ROWS[:K], n_rounds), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("start", range(4))
+def test_federated_kmeans_equals_scikit_learns_after_convergence(start):
+    init = ROWS[start * K : (start + 1) * K]
+    result = simulate(FederatedKMeans(K, init=init, n_rounds=100, tol=0.0), CLIENTS)
+    reference = KMeans(K, init=init, n_init=1, max_iter=1000, tol=0.0).fit(ROWS)
+    np.testing.assert_allclose(result.model.cluster_centers_, reference.cluster_centers_, rtol=0, atol=1e-10)
+    assert np.array_equal(np.concatenate(result.labels), reference.labels_)
+    assert result.metrics["cost"] == pytest.approx(reference.inertia_, rel=1e-12)
+
+
+def test_run_stops_when_nothing_moves_any_more():
+    result = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=100), CLIENTS)
+    assert max(row.round for row in result.traffic) < 60
+    longer = simulate(FederatedKMeans(K, init=result.model.cluster_centers_, n_rounds=100), CLIENTS)
+    assert max(row.round for row in longer.traffic) == 2
+
+
+def test_larger_tol_stops_earlier():
+    rounds = [
+        max(row.round for row in simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=100, tol=tol), CLIENTS).traffic)
+        for tol in (0.0, 0.3, 100.0)
+    ]
+    assert rounds[0] > rounds[1] > rounds[2] == 2
+
+
+def test_cluster_without_a_row_keeps_its_center():
+    init = np.vstack([ROWS[:3], [1e3, 1e3, 1e3]])
+    centers = simulate(FederatedKMeans(K, init=init, n_rounds=3), CLIENTS).model.cluster_centers_
+    assert np.array_equal(centers[3], init[3])
+    np.testing.assert_allclose(centers, slow_lloyd(ROWS, init, 3), rtol=0, atol=1e-10)
+
+
+def test_federated_kmeans_is_not_disturbed_by_rows_far_from_the_origin():
+    shift = np.array([1e4, -1e4, 0.0])
+    near = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=3), CLIENTS)
+    far = simulate(FederatedKMeans(K, init=ROWS[:K] + shift, n_rounds=3), [part + shift for part in CLIENTS])
+    np.testing.assert_allclose(far.model.cluster_centers_ - shift, near.model.cluster_centers_, atol=1e-7)
+
+
+def test_federated_kmeans_from_k_fed_takes_one_round_more():
+    result = simulate(FederatedKMeans(K, n_rounds=1, tol=0.0), [part for part in CLIENTS if len(part) > 5], seed=0)
+    assert [row.task for row in result.traffic if row.client == "0"] == ["enrol", "local_centers", "cluster_sums"]
+
+
+def test_federated_kmeans_reports_that_nothing_covers_its_sums():
+    report = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=2), CLIENTS).privacy
+    assert len(report.unprotected) == 4
+    assert not report.covers_everything
+
+
+@pytest.mark.parametrize("init", [ROWS[: K - 1], ROWS[: K + 1]])
+def test_another_number_of_first_centers_than_clusters_is_refused(init):
+    with pytest.raises(ValueError, match=f"init has {len(init)} centers and n_clusters is 4"):
+        FederatedKMeans(K, init=init)
+
+
+@pytest.mark.parametrize("tol", [-1.0, float("nan"), "0"])
+def test_tol_that_cannot_be_right_is_refused(tol):
+    with pytest.raises(ValueError, match="tol"):
+        FederatedKMeans(K, tol=tol)
+
+
+def slow_frame(rows, center_rows):
+    origin = SERVER_ROWS.mean(axis=0) if center_rows else np.zeros(D)
+    radius = np.linalg.norm(SERVER_ROWS - origin, axis=1).max()
+    moved = rows - origin
+    norms = np.linalg.norm(moved, axis=1)
+    return moved * np.minimum(1, radius / norms)[:, None], SERVER_ROWS - origin, origin, radius
+
+
+@pytest.mark.parametrize("init", SERVER_INITIALISATIONS)
+@pytest.mark.parametrize("center_rows", [True, False])
+@pytest.mark.parametrize("n_rounds", [1, 3])
+def test_dp_lloyd_without_noise_equals_pooled_lloyd_from_the_same_start(init, center_rows, n_rounds):
+    strategy = DPLloyd(
+        K,
+        server_data=SERVER_ROWS,
+        init=init,
+        epsilon=None,
+        n_rounds=n_rounds,
+        center_rows=center_rows,
+        random_state=7,
+    )
+    centers = simulate(strategy, CLIENTS).model.cluster_centers_
+    rows, server_rows, origin, radius = slow_frame(ROWS, center_rows)
+    start = SERVER_INITIALISATIONS[init](server_rows, K, radius, np.random.default_rng(7))
+    # A center whose cluster is empty stays, but the step keeps it inside the ball.
+    inside = start * np.minimum(1, radius / np.linalg.norm(start, axis=1))[:, None]
+    expected = slow_lloyd(rows, start, 1)
+    kept = (expected == start).all(axis=1)
+    expected[kept] = inside[kept]
+    expected = slow_lloyd(rows, expected, n_rounds - 1)
+    np.testing.assert_allclose(centers, expected + origin, rtol=0, atol=1e-10)
+
+
+def test_dp_lloyd_starts_from_the_means_of_the_server_rows():
+    strategy = DPLloyd(K, server_data=SERVER_ROWS, epsilon=None, random_state=7)
+    seed = int(np.random.default_rng(7).integers(2**31))
+    start = KMeans(K, n_init=10, random_state=seed).fit(SERVER_ROWS - SERVER_ROWS.mean(axis=0)).cluster_centers_
+    rows, _, origin, _ = slow_frame(ROWS, True)
+    np.testing.assert_allclose(
+        simulate(strategy, CLIENTS).model.cluster_centers_, slow_lloyd(rows, start, 1) + origin, rtol=0, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize(("unit", "tasks"), [("record", {"cluster_sums"}), ("client", {"cluster_means"})])
+def test_dp_lloyd_spends_the_whole_budget_on_its_steps(unit, tasks):
+    strategy = DPLloyd(K, server_data=SERVER_ROWS, n_rounds=2, privacy_unit=unit)
+    report = simulate(strategy, CLIENTS, seed=0).privacy
+    assert {message.task for message in report.releases} == tasks
+    assert len(report.releases) == 4
+    assert report.unprotected == []
+    assert 0.99 < report.epsilon <= 1.0 + 1e-9
+
+
+def test_dp_lloyd_declares_the_radius_and_one_row():
+    *_, radius = slow_frame(ROWS, True)
+    report = simulate(DPLloyd(K, server_data=SERVER_ROWS), CLIENTS, seed=0).privacy
+    sums, counts = (message.release for message in report.releases)
+    assert isinstance(sums, Release)
+    assert (sums.mechanism, counts.mechanism) == ("gaussian", "laplace")
+    assert (sums.sensitivity, counts.sensitivity) == (pytest.approx(radius), 1.0)
+
+
+def test_name_of_dp_lloyd_tells_the_initialisation():
+    names = {DPLloyd(K, server_data=SERVER_ROWS, init=init).name for init in SERVER_INITIALISATIONS}
+    assert names == {"dp-lloyd-server-kmeans++", "dp-lloyd-server-lloyds", "dp-lloyd-sphere-packing"}

@@ -1,0 +1,174 @@
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_iris, make_blobs
+
+from flower_fedclust.numerics import kmeans
+from flower_fedclust.numerics.kmeans import (
+    centers_of,
+    cluster_sums,
+    kmeans_cost,
+    nearest_center,
+    squared_distances,
+    within_margin,
+)
+
+
+@pytest.fixture(params=[(500, 7, 5, 0), (40, 1, 3, 1), (300, 60, 12, 2), (9, 2, 1, 3)], ids=str)
+def rows_and_centers(request):
+    n_rows, n_columns, n_clusters, seed = request.param
+    rng = np.random.default_rng(seed)
+    return rng.normal(3, 2, (n_rows, n_columns)), rng.normal(3, 2, (n_clusters, n_columns))
+
+
+def test_squared_distances_are_scipys_less_the_squared_norm_of_the_row(rows_and_centers):
+    rows, centers = rows_and_centers
+    expected = cdist(rows, centers, "sqeuclidean") - (rows**2).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(squared_distances(rows, centers), expected, rtol=1e-12, atol=1e-9)
+
+
+def test_nearest_center_is_the_argmin_of_scipys_distances(rows_and_centers):
+    rows, centers = rows_and_centers
+    labels = nearest_center(rows, centers)
+    assert labels.dtype == np.intp
+    np.testing.assert_array_equal(labels, cdist(rows, centers).argmin(axis=1))
+
+
+def test_ties_go_to_the_lower_index():
+    rows = np.array([[0.0, 0.0], [0.0, 5.0], [3.0, 0.0]])
+    centers = np.array([[9.0, 9.0], [1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]])
+    np.testing.assert_array_equal(nearest_center(rows, centers), [1, 1, 1])
+    np.testing.assert_array_equal(nearest_center(rows, centers[::-1]), [0, 0, 0])
+
+
+def test_block_by_block_gives_the_labels_of_one_block(rows_and_centers, monkeypatch):
+    rows, centers = rows_and_centers
+    whole = nearest_center(rows, centers)
+    for entries in (1, len(centers), 7 * len(centers) + 1, len(rows) * len(centers) - 1):
+        monkeypatch.setattr(kmeans, "BLOCK_ENTRIES", entries)
+        np.testing.assert_array_equal(nearest_center(rows, centers), whole)
+
+
+def test_no_more_distances_than_a_block_are_held_at_a_time(monkeypatch):
+    rows, centers = np.random.default_rng(0).normal(size=(100, 3)), np.eye(3)
+    sizes = []
+    original = kmeans.squared_distances
+
+    def recorded(rows, centers):
+        distances = original(rows, centers)
+        sizes.append(distances.size)
+        return distances
+
+    monkeypatch.setattr(kmeans, "squared_distances", recorded)
+    monkeypatch.setattr(kmeans, "BLOCK_ENTRIES", 30)
+    nearest_center(rows, centers)
+    assert len(sizes) == 10
+    assert max(sizes) == 30
+
+
+def test_no_rows_have_no_labels():
+    assert nearest_center(np.empty((0, 2)), np.eye(2)).shape == (0,)
+
+
+@pytest.mark.parametrize("margin", [0.1, 1 / 3, 0.7, 1.0])
+def test_within_margin_agrees_with_a_loop_over_rows_and_centers(rows_and_centers, margin):
+    rows, centers = rows_and_centers
+    labels = cdist(rows, centers).argmin(axis=1)
+    expected = []
+    for row, label in zip(rows, labels, strict=True):
+        own = np.linalg.norm(row - centers[label])
+        others = [np.linalg.norm(row - center) for index, center in enumerate(centers) if index != label]
+        expected.append(all(own <= margin * other for other in others))
+    np.testing.assert_array_equal(within_margin(rows, centers, labels, margin), expected)
+
+
+def test_within_margin_keeps_every_row_of_a_single_center():
+    rows = np.random.default_rng(0).normal(size=(6, 2))
+    assert within_margin(rows, np.zeros((1, 2)), np.zeros(6, dtype=np.intp), 0.01).all()
+
+
+def test_within_margin_keeps_the_row_that_lies_on_the_margin_and_drops_the_one_beyond():
+    centers = np.array([[0.0], [4.0]])
+    labels = np.zeros(3, dtype=np.intp)
+    kept = within_margin(np.array([[0.5], [1.0], [1.5]]), centers, labels, 1 / 3)
+    np.testing.assert_array_equal(kept, [True, True, False])
+
+
+def test_within_margin_changes_none_of_its_inputs(rows_and_centers):
+    rows, centers = rows_and_centers
+    labels = nearest_center(rows, centers)
+    copies = rows.copy(), centers.copy(), labels.copy()
+    within_margin(rows, centers, labels, 0.5)
+    for array, copy in zip((rows, centers, labels), copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+def test_cluster_sums_agree_with_a_loop_over_clusters(rows_and_centers):
+    rows, centers = rows_and_centers
+    labels = nearest_center(rows, centers)
+    sums, counts = cluster_sums(rows, labels, len(centers) + 2)
+    assert counts.dtype == np.float64
+    for cluster in range(len(centers) + 2):
+        members = rows[labels == cluster]
+        assert counts[cluster] == len(members)
+        np.testing.assert_allclose(sums[cluster], members.sum(axis=0), rtol=1e-12, atol=1e-12)
+
+
+def test_cluster_sums_add_up_to_the_sum_of_the_rows(rows_and_centers):
+    rows, centers = rows_and_centers
+    sums, counts = cluster_sums(rows, nearest_center(rows, centers), len(centers))
+    np.testing.assert_allclose(sums.sum(axis=0), rows.sum(axis=0), rtol=1e-11)
+    assert counts.sum() == len(rows)
+
+
+def test_a_cluster_without_rows_has_zero_sum_and_zero_count():
+    sums, counts = cluster_sums(np.ones((3, 2)), np.array([2, 2, 0]), 4)
+    np.testing.assert_array_equal(sums, [[1, 1], [0, 0], [2, 2], [0, 0]])
+    np.testing.assert_array_equal(counts, [1, 0, 2, 0])
+
+
+def test_no_rows_have_zero_sums():
+    sums, counts = cluster_sums(np.empty((0, 3)), np.empty(0, dtype=np.intp), 2)
+    np.testing.assert_array_equal(sums, np.zeros((2, 3)))
+    np.testing.assert_array_equal(counts, [0, 0])
+
+
+@pytest.mark.parametrize("count", [0.999, 0.5, 0.0, -0.5, -1.0, -300.0])
+def test_a_cluster_with_a_count_below_one_keeps_its_former_center(count):
+    sums, former = np.array([[6.0, 8.0], [5.0, 5.0]]), np.array([[-1.0, -1.0], [-2.0, -3.0]])
+    with np.errstate(all="raise"):
+        centers = centers_of(sums, np.array([2.0, count]), former)
+    np.testing.assert_array_equal(centers, [[3.0, 4.0], [-2.0, -3.0]])
+
+
+def test_a_count_of_exactly_one_divides():
+    np.testing.assert_array_equal(centers_of(np.array([[7.0]]), np.array([1.0]), np.array([[0.0]])), [[7.0]])
+
+
+def test_the_least_count_that_divides_can_be_raised():
+    centers = centers_of(np.array([[6.0], [8.0]]), np.array([3.0, 2.0]), np.array([[-1.0], [-2.0]]), at_least=2.5)
+    np.testing.assert_array_equal(centers, [[2.0], [-2.0]])
+
+
+def test_centers_of_the_exact_sums_are_the_means():
+    rows, labels = load_iris(return_X_y=True)
+    centers = centers_of(*cluster_sums(rows, labels, 3), np.zeros((3, 4)))
+    np.testing.assert_allclose(centers, [rows[labels == index].mean(axis=0) for index in range(3)], rtol=1e-13)
+
+
+def test_kmeans_cost_is_scikit_learns_inertia():
+    rows, _ = make_blobs(600, 5, centers=6, random_state=0)
+    estimator = KMeans(6, n_init=1, random_state=0).fit(rows)
+    assert kmeans_cost(rows, estimator.cluster_centers_) == pytest.approx(estimator.inertia_, rel=1e-10)
+
+
+def test_kmeans_cost_is_the_sum_of_the_least_squared_distances(rows_and_centers):
+    rows, centers = rows_and_centers
+    expected = cdist(rows, centers, "sqeuclidean").min(axis=1).sum()
+    assert kmeans_cost(rows, centers) == pytest.approx(expected, rel=1e-12)
+
+
+def test_kmeans_cost_is_zero_where_every_row_is_a_center_however_far_from_the_origin():
+    rows = np.random.default_rng(0).normal(1e6, 1e3, (20, 3))
+    assert kmeans_cost(rows, rows) == 0.0

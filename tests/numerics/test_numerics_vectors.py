@@ -1,0 +1,172 @@
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from flower_fedclust.numerics.vectors import (
+    clip_norm,
+    clip_rows,
+    symmetric_to_vector,
+    top_eigenvectors,
+    vector_to_symmetric,
+)
+
+
+def symmetric(size, seed=0):
+    matrix = np.random.default_rng(seed).normal(size=(size, size))
+    return matrix + matrix.T
+
+
+@pytest.mark.parametrize("radius", [0.5, 20.0, 55.0, 1e3])
+def test_no_clipped_row_is_longer_than_the_radius(radius):
+    rows = load_digits().data
+    norms = np.linalg.norm(clip_rows(rows, radius), axis=1)
+    np.testing.assert_allclose(norms, np.minimum(np.linalg.norm(rows, axis=1), radius), rtol=1e-14)
+
+
+def test_a_row_just_beyond_a_radius_below_one_is_clipped():
+    clipped = clip_rows(np.array([[0.6, 0.0], [0.1, 0.1]]), 0.5)
+    np.testing.assert_allclose(clipped, [[0.5, 0.0], [0.1, 0.1]], rtol=1e-15)
+
+
+def test_clipped_rows_keep_their_direction():
+    rows = np.random.default_rng(0).normal(size=(50, 4))
+    clipped = clip_rows(rows, 0.3)
+    np.testing.assert_allclose(
+        clipped / np.linalg.norm(clipped, axis=1, keepdims=True),
+        rows / np.linalg.norm(rows, axis=1, keepdims=True),
+        rtol=1e-13,
+    )
+
+
+def test_rows_within_the_radius_stay_bit_for_bit_while_others_are_clipped():
+    rows = np.random.default_rng(0).normal(size=(200, 3))
+    norms = np.linalg.norm(rows, axis=1)
+    radius = float(np.median(norms))
+    clipped = clip_rows(rows, radius)
+    short = norms < radius
+    assert 0 < short.sum() < len(rows)
+    np.testing.assert_array_equal(clipped[short], rows[short])
+    assert (clipped[norms > radius] != rows[norms > radius]).all()
+
+
+def test_an_infinite_radius_clips_nothing():
+    rows = np.array([[1e150, -3.0], [0.0, 2.0]])
+    np.testing.assert_array_equal(clip_rows(rows, np.inf), rows)
+
+
+def test_clipping_leaves_a_zero_row_zero_without_a_warning():
+    with np.errstate(all="raise"):
+        clipped = clip_rows(np.array([[0.0, 0.0], [3.0, 4.0]]), 1.0)
+    np.testing.assert_array_equal(clipped[0], [0, 0])
+    np.testing.assert_allclose(clipped[1], [0.6, 0.8], rtol=1e-15)
+
+
+def test_clipping_does_not_write_to_its_input():
+    rows = np.full((2, 2), 9.0)
+    clip_rows(rows, 1.0)
+    np.testing.assert_array_equal(rows, np.full((2, 2), 9.0))
+
+
+def test_a_row_too_long_to_square_is_still_within_the_radius_after_clipping():
+    with np.errstate(over="ignore"):
+        assert np.linalg.norm(clip_rows(np.array([[1e200, 1e200], [1.0, 0.0]]), 1.0), axis=1).max() <= 1.0
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 3), (2, 3, 4)])
+def test_clip_norm_bounds_the_norm_of_the_whole_array(shape):
+    array = np.random.default_rng(0).normal(size=shape)
+    clipped = clip_norm(array, 0.25)
+    assert clipped.shape == shape
+    assert np.sqrt((clipped**2).sum()) == pytest.approx(0.25, rel=1e-14)
+    np.testing.assert_allclose(clipped / array, 0.25 / np.sqrt((array**2).sum()), rtol=1e-13)
+
+
+def test_clip_norm_leaves_a_short_array_bit_for_bit():
+    array = np.random.default_rng(0).normal(size=(4, 3))
+    np.testing.assert_array_equal(clip_norm(array, 1.0001 * float(np.linalg.norm(array))), array)
+
+
+def test_clip_norm_leaves_zeros_zero():
+    with np.errstate(all="raise"):
+        np.testing.assert_array_equal(clip_norm(np.zeros((2, 2)), 0.5), np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 17, 100])
+def test_symmetric_vector_goes_back_to_the_same_matrix(size):
+    matrix = symmetric(size)
+    vector = symmetric_to_vector(matrix)
+    assert vector.shape == (size * (size + 1) // 2,)
+    np.testing.assert_allclose(vector_to_symmetric(vector), matrix, rtol=1e-15)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 17, 100])
+def test_symmetric_vector_keeps_the_norm(size):
+    matrix = symmetric(size)
+    assert np.linalg.norm(symmetric_to_vector(matrix)) == pytest.approx(np.linalg.norm(matrix, "fro"), rel=1e-13)
+
+
+def test_symmetric_vector_keeps_the_distance_of_two_matrices():
+    first, second = symmetric(6, 1), symmetric(6, 2)
+    distance = np.linalg.norm(symmetric_to_vector(first) - symmetric_to_vector(second))
+    assert distance == pytest.approx(np.linalg.norm(first - second), rel=1e-13)
+
+
+def test_symmetric_vector_is_the_upper_triangle_by_rows_with_the_off_diagonal_times_the_root_of_2():
+    root = np.sqrt(2)
+    matrix = np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 5.0], [3.0, 5.0, 6.0]])
+    np.testing.assert_allclose(symmetric_to_vector(matrix), [1, 2 * root, 3 * root, 4, 5 * root, 6], rtol=1e-15)
+
+
+def test_noise_on_the_vector_is_symmetric_in_the_matrix():
+    matrix = symmetric(8)
+    noise = np.random.default_rng(1).normal(size=36)
+    noisy = vector_to_symmetric(symmetric_to_vector(matrix) + noise)
+    np.testing.assert_array_equal(noisy, noisy.T)
+    assert np.linalg.norm(noisy - matrix) == pytest.approx(np.linalg.norm(noise), rel=1e-12)
+
+
+def test_a_row_moves_the_vector_of_the_outer_products_by_its_squared_norm():
+    rows = np.random.default_rng(0).normal(size=(30, 5))
+    for index in range(len(rows)):
+        rest = np.delete(rows, index, axis=0)
+        moved = np.linalg.norm(symmetric_to_vector(rows.T @ rows) - symmetric_to_vector(rest.T @ rest))
+        assert moved == pytest.approx(rows[index] @ rows[index], rel=1e-11)
+
+
+@pytest.fixture
+def known_spectrum():
+    basis, _ = np.linalg.qr(np.random.default_rng(4).normal(size=(6, 6)))
+    values = np.array([-9.0, 5.0, 0.5, 3.0, -1.0, 8.0])
+    return (basis * values) @ basis.T, basis, values
+
+
+@pytest.mark.parametrize("n_vectors", [1, 2, 4, 6])
+def test_top_eigenvectors_belong_to_the_largest_eigenvalues_in_falling_order(known_spectrum, n_vectors):
+    matrix, basis, values = known_spectrum
+    vectors = top_eigenvectors(matrix, n_vectors)
+    expected = basis[:, np.argsort(values)[::-1][:n_vectors]]
+    np.testing.assert_allclose(np.abs((vectors * expected).sum(axis=0)), 1.0, atol=1e-12)
+    np.testing.assert_allclose(matrix @ vectors, vectors * np.sort(values)[::-1][:n_vectors], atol=1e-12)
+
+
+def test_top_eigenvectors_are_orthonormal_and_contiguous(known_spectrum):
+    vectors = top_eigenvectors(known_spectrum[0], 4)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(4), atol=1e-13)
+    assert vectors.flags.c_contiguous
+
+
+def test_no_more_eigenvectors_come_back_than_the_matrix_has(known_spectrum):
+    assert top_eigenvectors(known_spectrum[0], 99).shape == (6, 6)
+
+
+def test_the_largest_entry_of_every_eigenvector_is_positive():
+    for seed in range(10):
+        vectors = top_eigenvectors(symmetric(7, seed), 7)
+        assert (vectors[np.abs(vectors).argmax(axis=0), np.arange(7)] > 0).all()
+
+
+def test_top_eigenvectors_span_numpys_leading_right_singular_vectors():
+    rows = load_digits().data
+    vectors = top_eigenvectors(rows.T @ rows, 10)
+    _, _, right = np.linalg.svd(rows, full_matrices=False)
+    np.testing.assert_allclose(vectors @ vectors.T, right[:10].T @ right[:10], atol=1e-9)

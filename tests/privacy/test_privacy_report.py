@@ -1,0 +1,200 @@
+import json
+import math
+
+import pytest
+
+from flower_fedclust.privacy.accounting import composed_epsilon
+from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS, Release
+from flower_fedclust.privacy.report import PLACE_SENTENCES, UNIT_SENTENCES, Message, PrivacyReport
+
+SUMS = Release("gaussian", 2.5, 3.0, "rows are clipped to 2.5")
+COUNTS = Release("laplace", 1.0, 4.0, "a row counts once")
+DELTA = 1e-5
+
+NAME = Message(1, "enrol", "the names of the columns", "one per client", harmless=True)
+CENTERS = Message(2, "centers", "local centers", "one per client")
+SUM_2, SUM_3, SUM_4 = (Message(number, "assign", "sums", "sum over the clients", SUMS) for number in (2, 3, 4))
+COUNT_2 = Message(2, "assign", "counts", "sum over the clients", COUNTS)
+
+
+def report(*messages, **options):
+    fields = {"requested_epsilon": 2.0, "delta": DELTA, "unit": "record", "noise": "server"}
+    return PrivacyReport("feddp-kmeans", messages, **(fields | options))
+
+
+def test_epsilon_is_what_the_releases_that_ran_compose_to():
+    epsilon = report(NAME, SUM_2, COUNT_2, SUM_3).epsilon
+    assert epsilon == composed_epsilon([SUMS, COUNTS, SUMS], DELTA, near=2.0)
+    assert epsilon > report(NAME, SUM_2, COUNT_2).epsilon
+
+
+def test_epsilon_is_not_what_was_asked_for_but_what_ran():
+    assert report(SUM_2, requested_epsilon=100.0).epsilon == pytest.approx(composed_epsilon([SUMS], DELTA), rel=0.05)
+
+
+def test_an_unprotected_message_does_not_change_the_epsilon_of_the_releases():
+    assert report(SUM_2, CENTERS).epsilon == report(SUM_2).epsilon
+
+
+def test_epsilon_is_infinite_where_nothing_is_released():
+    assert report().epsilon == math.inf
+    assert report(NAME, CENTERS).epsilon == math.inf
+
+
+def test_epsilon_is_infinite_without_a_delta():
+    assert report(SUM_2, delta=None).epsilon == math.inf
+
+
+def test_a_run_of_releases_and_harmless_messages_is_covered():
+    covered = report(NAME, SUM_2, COUNT_2)
+    assert covered.covers_everything
+    assert covered.guarantee() == (
+        f"The whole run is covered by ({covered.epsilon:.4g}, 1e-05)-differential privacy per record."
+    )
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_one_unprotected_message_is_enough_to_lose_the_guarantee(position):
+    messages = [SUM_2, COUNT_2]
+    messages.insert(position, CENTERS)
+    mixed = report(*messages)
+    assert not mixed.covers_everything
+    assert mixed.unprotected == [CENTERS]
+    assert "NO such guarantee" in mixed.guarantee()
+    assert "1 kinds of message left the clients unprotected" in mixed.guarantee()
+    assert "covered by" not in mixed.guarantee()
+
+
+def test_a_release_without_noise_counts_as_unprotected():
+    bare = Message(2, "assign", "sums", "sum over the clients", Release("gaussian", 2.5, 0.0, "clipped"))
+    assert not bare.is_protected
+    mixed = report(SUM_2, bare)
+    assert mixed.unprotected == [bare]
+    assert mixed.releases == [SUM_2]
+    assert not mixed.covers_everything
+    assert math.isfinite(mixed.epsilon)
+    alone = report(bare)
+    assert alone.epsilon == math.inf
+    assert alone.guarantee().startswith("None.")
+    assert "Protected by noise" not in str(alone)
+
+
+def test_harmless_messages_are_listed_and_not_counted():
+    listed = report(NAME, SUM_2)
+    assert listed.unprotected == []
+    text = str(listed)
+    harmless = text[text.index("independent of the values of the rows") :]
+    assert "the names of the columns" in harmless
+    assert "the names of the columns" not in text[: text.index("independent of the values of the rows")]
+
+
+def test_nothing_but_harmless_messages_is_no_guarantee():
+    assert not report(NAME).covers_everything
+    assert report(NAME).guarantee().startswith("None.")
+    assert not report().covers_everything
+
+
+def section(text, heading):
+    lines = text.splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith(heading))
+    stop = next((index for index in range(start + 1, len(lines)) if not lines[index]), len(lines))
+    return lines[start + 1 : stop]
+
+
+def test_the_text_lists_what_nothing_covers_under_unprotected():
+    text = str(report(NAME, SUM_2, CENTERS))
+    assert section(text, "Unprotected") == ["  round 2 'centers': local centers (one per client)"]
+    assert "NO such guarantee" in text
+
+
+def test_the_text_says_so_where_everything_is_covered():
+    assert section(str(report(NAME, SUM_2)), "Unprotected") == ["  nothing that depends on the rows"]
+
+
+def test_the_text_gives_mechanism_norm_sensitivity_bound_multiplier_and_scale():
+    lines = section(str(report(SUM_2, COUNT_2)), "Protected by noise")
+    assert lines == [
+        "  round 2 'assign': sums (sum over the clients)",
+        "      Gaussian mechanism, L2 sensitivity 2.5 (rows are clipped to 2.5), noise multiplier 3, noise scale 7.5",
+        "  round 2 'assign': counts (sum over the clients)",
+        "      Laplace mechanism, L1 sensitivity 1 (a row counts once), noise multiplier 4, noise scale 4",
+    ]
+
+
+def test_the_text_puts_the_rounds_of_the_same_message_together():
+    assert "rounds 2 to 4 'assign'" in str(report(SUM_2, COUNT_2, SUM_3, SUM_4))
+    assert "rounds 2, 4 'assign'" in str(report(SUM_2, COUNT_2, SUM_4))
+
+
+def test_releases_of_different_noise_are_listed_apart():
+    other = Message(3, "assign", "sums", "sum over the clients", Release("gaussian", 2.5, 9.0, "clipped"))
+    lines = section(str(report(SUM_2, other)), "Protected by noise")
+    assert len(lines) == 4
+    assert "noise multiplier 9," in lines[3]
+
+
+@pytest.mark.parametrize("unit", PRIVACY_UNITS)
+@pytest.mark.parametrize("noise", NOISE_PLACES)
+def test_the_text_says_unit_relation_place_and_what_was_asked(unit, noise):
+    text = str(report(SUM_2, unit=unit, noise=noise))
+    assert f"differential privacy per {unit}" in text
+    assert f"Neighbouring data sets differ in {UNIT_SENTENCES[unit]}." in text
+    assert PLACE_SENTENCES[noise] in text
+    assert "Asked for: epsilon 2, delta 1e-05." in text
+
+
+def test_the_text_ends_with_the_notes():
+    assert str(report(SUM_2, notes=["a seed was given"])).endswith("To know:\n  - a seed was given")
+
+
+@pytest.mark.parametrize("messages", [(), (NAME,), (CENTERS,), (NAME, SUM_2), (NAME, SUM_2, CENTERS, COUNT_2)], ids=len)
+def test_the_dictionary_is_json_without_infinity_and_says_what_the_report_says(messages):
+    made = report(*messages, notes=("public rows were used",))
+    fields = json.loads(json.dumps(made.to_dict(), allow_nan=False))
+    assert fields["strategy"] == "feddp-kmeans"
+    assert fields["guarantee"] == made.guarantee()
+    assert fields["covers_everything"] == made.covers_everything
+    assert fields["epsilon"] == (made.epsilon if made.releases else None)
+    assert fields["requested_epsilon"] == 2.0
+    assert fields["delta"] == DELTA
+    assert (fields["unit"], fields["noise"]) == ("record", "server")
+    assert fields["neighbouring_relation"] == UNIT_SENTENCES["record"]
+    assert fields["notes"] == ["public rows were used"]
+    assert [message["round"] for message in fields["messages"]] == [message.round for message in messages]
+
+
+def test_the_dictionary_gives_back_the_releases():
+    fields = json.loads(json.dumps(report(NAME, SUM_2, COUNT_2).to_dict()))
+    releases = [message["release"] for message in fields["messages"]]
+    assert releases[0] is None
+    assert [Release.from_dict(release) for release in releases[1:]] == [SUMS, COUNTS]
+
+
+def test_a_report_of_a_run_without_privacy_says_so_everywhere():
+    bare = PrivacyReport("k-fed", [NAME, CENTERS])
+    fields = json.loads(json.dumps(bare.to_dict(), allow_nan=False))
+    assert fields["epsilon"] is None
+    assert fields["neighbouring_relation"] is None
+    assert not fields["covers_everything"]
+    assert "Guarantee: None." in str(bare)
+    assert section(str(bare), "Unprotected") == ["  round 2 'centers': local centers (one per client)"]
+
+
+def test_a_guarantee_without_a_unit_names_none():
+    assert report(SUM_2, unit=None).guarantee().endswith("differential privacy.")
+
+
+def test_releases_can_be_reported_where_no_epsilon_was_asked_for():
+    assert "Gaussian mechanism" in str(report(SUM_2, requested_epsilon=None))
+
+
+def test_without_a_delta_there_is_no_guarantee():
+    made = report(SUM_2, delta=None, requested_epsilon=None)
+    assert made.guarantee().startswith("None.")
+    assert json.loads(json.dumps(made.to_dict(), allow_nan=False))["epsilon"] is None
+
+
+def test_without_a_delta_the_run_is_not_covered_though_an_epsilon_was_asked_for():
+    made = report(SUM_2, delta=None)
+    assert "Guarantee: None." in str(made)
+    assert not made.covers_everything

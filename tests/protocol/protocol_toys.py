@@ -1,0 +1,192 @@
+"""A toy strategy, and ways to drive any strategy by hand."""
+
+from collections import Counter
+
+import numpy as np
+from flwr.app import Context, RecordDict
+from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server import Server, SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+
+from flower_fedclust import ClientData, KMeansModel, ProtocolClient, ProtocolStrategy
+from flower_fedclust.protocol import DataError, Outcome, Sent, answers
+
+
+class ToyClient(ProtocolClient):
+    @answers("moments", sends=("number of rows", "sum of the rows to a power"))
+    def moments(self, *, power=1):
+        return np.array([float(len(self.rows))]), (self.rows**power).sum(axis=0)
+
+    @answers("scaled", sends=("what was sent to all, times what was sent to this client",))
+    def scaled(self, shared, own):
+        return shared * own
+
+    @answers("visits", sends=("how often this client was asked",))
+    def visits(self):
+        before = self.recall("visits")
+        now = np.array([1.0]) if before is None else before[0] + 1
+        self.remember("visits", [now])
+        return now
+
+    @answers("rows", sends=(Sent("the rows", per="row"),))
+    def all_rows(self):
+        return self.rows
+
+    @answers("store", sends=())
+    def store(self, array):
+        self.remember("stored", [array])
+
+    @answers("two_for_one", sends=("one array",))
+    def two_for_one(self):
+        return self.rows, self.rows
+
+    @answers("crash", sends=("nothing",))
+    def crash(self):
+        raise RuntimeError(f"the patient's row is {self.rows[0].tolist()}")
+
+    @answers("refuse", sends=("nothing",))
+    def refuse(self):
+        raise DataError(f"client {self.name} does not answer this.")
+
+
+class Toy(ProtocolStrategy):
+    """Yields the rounds it is given, and keeps what they brought in the model it returns."""
+
+    name = "toy"
+    client_type = ToyClient
+
+    def __init__(
+        self,
+        rounds=(),
+        *,
+        min_clients=None,
+        random_state=None,
+        epsilon=None,
+        delta=None,
+        noise="server",
+        federated_evaluation=False,
+    ):
+        self.rounds = rounds
+        self.min_clients = min_clients
+        self.random_state = random_state
+        self.epsilon = epsilon
+        self.delta = delta
+        self.noise = noise
+        self.federated_evaluation = federated_evaluation
+
+    @property
+    def n_protocol_rounds(self):
+        return len(self.rounds)
+
+    def protocol(self):
+        brought = []
+        for round_ in self.rounds:
+            brought.append((yield round_))
+        model = KMeansModel([[0.0, 0.0], [1.0, 1.0]])
+        model.brought = brought
+        return Outcome(model)
+
+
+class ByHand(ClientProxy):
+    """A ClientProxy whose client lives here. ``misbehave[round]`` is called with the FitRes instead of returning it."""
+
+    def __init__(self, cid, client_type, rows, *, name, noise_seed=None, labels=None, misbehave=None):
+        super().__init__(str(cid))
+        self.node_id = cid
+        self.name = name
+        self.client_type = client_type
+        self.rows = rows
+        self.labels = labels
+        self.noise_seed = noise_seed
+        self.misbehave = misbehave or {}
+        self.context = Context(0, cid, {}, RecordDict(), {})
+        self.asked = Counter()
+        self.received = []
+        self.sent = []
+
+    def client(self):
+        data = ClientData(self.rows, self.labels, owner=f"client {self.name}")
+        return self.client_type(data, name=self.name, context=self.context, noise_seed=self.noise_seed)
+
+    def fit(self, ins, timeout=None, group_id=None):
+        self.asked[ins.config["task"]] += 1
+        self.received.append(ins)
+        arrays, n_examples, metrics = self.client().fit(parameters_to_ndarrays(ins.parameters), dict(ins.config))
+        res = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), n_examples, metrics)
+        if ins.config["round"] in self.misbehave:
+            res = self.misbehave[ins.config["round"]](res)
+        self.sent.append(res)
+        return res
+
+    def evaluate(self, ins, timeout=None, group_id=None):
+        loss, n_examples, metrics = self.client().evaluate(parameters_to_ndarrays(ins.parameters), dict(ins.config))
+        return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
+
+    def get_properties(self, ins, timeout, group_id):
+        raise NotImplementedError
+
+    def get_parameters(self, ins, timeout, group_id):
+        raise NotImplementedError
+
+    def reconnect(self, ins, timeout, group_id):
+        raise NotImplementedError
+
+
+def manager_of(proxies):
+    manager = SimpleClientManager()
+    for proxy in proxies:
+        manager.register(proxy)
+    return manager
+
+
+def serve(strategy, proxies, num_rounds=None):
+    """Run Flower's own Server."""
+    server = Server(client_manager=manager_of(proxies), strategy=strategy)
+    server.set_max_workers(1)
+    server.fit(num_rounds=strategy.num_rounds if num_rounds is None else num_rounds, timeout=None)
+    return strategy
+
+
+def drive(strategy, proxies, reorder=lambda results: results):
+    """Call the strategy as Flower does, and hand it the results in an order of one's own. Return what came last."""
+    manager = manager_of(proxies)
+    parameters = strategy.initialize_parameters(manager)
+    for number in range(1, strategy.num_rounds + 1):
+        results, failures = [], []
+        for proxy, ins in strategy.configure_fit(number, parameters, manager):
+            try:
+                results.append((proxy, proxy.fit(ins)))
+            except Exception as error:
+                failures.append(error)
+        if results or failures:
+            aggregated, _ = strategy.aggregate_fit(number, reorder(results), failures)
+            parameters = aggregated or parameters
+    return parameters
+
+
+def proxies_of(client_type, clients, names=None, seed=None, **options):
+    names = [str(index) for index in range(len(clients))] if names is None else names
+    return [
+        ByHand(
+            100 + index, client_type, rows, name=name, noise_seed=None if seed is None else seed + 1 + index, **options
+        )
+        for index, (rows, name) in enumerate(zip(clients, names, strict=True))
+    ]
+
+
+def replaced(arrays):
+    """Misbehaviour: send these arrays."""
+
+    def reply(res):
+        return FitRes(res.status, ndarrays_to_parameters(arrays), res.num_examples, res.metrics)
+
+    return reply
+
+
+def raising(error):
+    """Misbehaviour: nothing comes back."""
+
+    def reply(res):
+        raise error
+
+    return reply

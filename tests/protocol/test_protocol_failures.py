@@ -1,0 +1,318 @@
+import io
+import re
+
+import numpy as np
+import pytest
+from flwr.common import Code, FitRes, Parameters, Status
+from protocol_toys import ByHand, Toy, ToyClient, drive, proxies_of, raising, replaced, serve
+
+from flower_fedclust import ClientData, ProtocolError, simulate
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol import DataError, Gather, Sum, answers
+
+
+@pytest.fixture
+def clients():
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(n, 2)) for n in (5, 3, 7, 4)]
+
+
+class MoodyClient(ToyClient):
+    """Fails where its name is among those that the server names."""
+
+    @answers("bad_value", sends=("number",))
+    def bad_value(self, *, who):
+        if self.name in who.split(","):
+            raise DataError(f"client {self.name} has no such thing.")
+        return np.array([1.0])
+
+    @answers("bad_luck", sends=("number",))
+    def bad_luck(self, *, who):
+        if self.name in who.split(","):
+            raise KeyError(f"secret {self.rows[0, 0]}")
+        return np.array([1.0])
+
+
+class Moody(Toy):
+    client_type = MoodyClient
+
+
+def test_client_that_refuses_is_reported_and_survived(clients):
+    toy = Moody([Sum(task="bad_value", arguments={"who": "1"}), Sum(task="visits")])
+    result = simulate(toy, clients)
+    assert result.model.brought[0][0] == [3.0]
+    assert result.model.brought[1][0] == [4.0]
+    (failure,) = result.failures
+    assert (failure.round, failure.task, failure.client) == (2, "bad_value", "1")
+    assert failure.reason == "client 1 has no such thing."
+
+
+def test_message_of_an_unforeseen_error_does_not_reach_the_server(clients):
+    result = simulate(Moody([Sum(task="bad_luck", arguments={"who": "2"})]), clients)
+    (failure,) = result.failures
+    assert failure.reason == "client 2 failed with KeyError; its own log says more."
+    (proxy,) = proxies_of(ToyClient, clients[:1])
+    arrays, n_examples, facts = proxy.client().fit([], {"task": "crash", "round": 2})
+    assert (arrays, n_examples) == ([], 1)
+    assert facts == {"client": "0", "failure": "client 0 failed with RuntimeError; its own log says more."}
+
+
+def test_message_of_a_data_error_reaches_the_server(clients):
+    (proxy,) = proxies_of(ToyClient, clients[:1])
+    _, n_examples, facts = proxy.client().fit([], {"task": "refuse", "round": 2})
+    assert n_examples == 1
+    assert facts["failure"] == "client 0 does not answer this."
+
+
+def test_message_of_a_value_error_of_somebody_elses_stays_with_the_client(clients):
+    class Careless(ToyClient):
+        @property
+        def rows(self):
+            return np.array(["Kari Nordmann"]).astype(float)  # NumPy quotes the name
+
+    (proxy,) = proxies_of(Careless, clients[:1])
+    _, _, facts = proxy.client().fit([], {"task": "enrol", "round": 1})
+    assert "Nordmann" not in facts["failure"]
+    assert "ValueError" in facts["failure"]
+
+
+def test_message_of_an_unforeseen_error_in_evaluate_does_not_leave_the_client(clients):
+    class Bad(ToyClient):
+        class model_type:
+            @staticmethod
+            def from_arrays(arrays):
+                raise RuntimeError("the patient's row is 1.5")
+
+    (proxy,) = proxies_of(Bad, clients[:1])
+    try:
+        sent = str(proxy.client().evaluate([], {}))
+    except Exception as error:
+        sent = str(error)  # What a client raises, Flower sends to the server as the reason of the failure.
+    assert "1.5" not in sent
+
+
+def test_unknown_task_is_a_failure_with_a_sentence(clients):
+    (proxy,) = proxies_of(ToyClient, clients[:1])
+    arrays, _, facts = proxy.client().fit([], {"task": "all_rows", "round": 2})
+    assert arrays == []
+    assert facts["failure"] == "ToyClient has no answer to the task 'all_rows'."
+
+
+def test_strategy_that_yields_an_unknown_task_stops_with_a_sentence(clients):
+    with pytest.raises(ValueError, match="ToyClient has no answer to the task 'dance'"):
+        simulate(Toy([Sum(task="dance")]), clients)
+
+
+def test_method_without_a_mark_is_no_answer(clients):
+    for name in ("remember", "fit", "all_rows", "__init__", "data"):
+        with pytest.raises(ValueError, match="has no answer"):
+            ToyClient.answer_of(name)
+
+
+def test_undeclared_number_of_arrays_is_not_sent(clients):
+    (proxy,) = proxies_of(ToyClient, clients[:1])
+    arrays, _, facts = proxy.client().fit([], {"task": "two_for_one", "round": 2})
+    assert arrays == []
+    assert facts["failure"] == "client 0 failed with RuntimeError; its own log says more."
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ([np.array([3.0]), np.array([np.nan, 0.0])], "client 1 sent an array that is not made of finite numbers."),
+        ([np.array([np.inf]), np.zeros(2)], "client 1 sent an array that is not made of finite numbers."),
+        ([np.array([1 + 2j]), np.zeros(2)], "client 1 sent an array that is not made of finite numbers."),
+        ([np.array(["x"]), np.zeros(2)], "client 1 sent an array that is not made of finite numbers."),
+        ([np.array([3.0])], "client 1 sent 1 arrays where 2 were asked for."),
+        ([np.array([3.0]), np.zeros(3)], "client 1 sent arrays of the shapes .* where most sent .*"),
+        ([np.array([3.0]), np.zeros((2, 1))], "client 1 sent arrays of the shapes .* where most sent .*"),
+        ([np.array(3.0), np.zeros(2)], "client 1 sent arrays of the shapes .* where most sent .*"),
+    ],
+)
+def test_rubbish_is_counted_as_a_failure_and_never_added_up(clients, arrays, sentence):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[1].misbehave[2] = replaced(arrays)
+    toy = Toy([Sum(task="moments")])
+    drive(toy, proxies)
+    (failure,) = toy.failures
+    assert (failure.round, failure.task, failure.client) == (2, "moments", "1")
+    assert re.fullmatch(sentence, failure.reason)
+    others = np.concatenate([clients[0], clients[2], clients[3]])
+    count, sums = toy.outcome.model.brought[0]
+    assert count == [len(others)]
+    np.testing.assert_allclose(sums, others.sum(axis=0), rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "tensor", [b"", b"rubbish", b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (9,), }"]
+)
+def test_bytes_that_are_no_array_are_counted_as_a_failure(clients, tensor):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[1].misbehave[2] = lambda res: FitRes(
+        res.status, Parameters([tensor, tensor], "numpy.ndarray"), res.num_examples, res.metrics
+    )
+    toy = Toy([Sum(task="moments")])
+    drive(toy, proxies)
+    assert [failure.client for failure in toy.failures] == ["1"]
+    assert toy.outcome.model.brought[0][0] == [16.0]
+
+
+def test_array_of_python_objects_is_counted_as_a_failure_and_not_unpickled(clients):
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    proxies = proxies_of(ToyClient, clients)
+    proxies[1].misbehave[2] = lambda res: FitRes(
+        res.status, Parameters([buffer.getvalue()], "numpy.ndarray"), res.num_examples, res.metrics
+    )
+    toy = Toy([Sum(task="visits")])
+    drive(toy, proxies)
+    assert [failure.client for failure in toy.failures] == ["1"]
+
+
+def test_rubbish_is_left_out_of_a_gather_round_too(clients):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[2].misbehave[2] = replaced([np.full((3, 2), np.nan)])
+    toy = Toy([Gather(task="rows")])
+    drive(toy, proxies)
+    assert [reply.client for reply in toy.outcome.model.brought[0]] == ["0", "1", "3"]
+
+
+@pytest.mark.parametrize("run", [drive, serve])
+def test_proxy_that_raises_is_reported_and_survived_and_asked_again(clients, run):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[3].misbehave[2] = raising(TimeoutError("no answer in\n60 s"))
+    toy = Toy([Sum(task="moments"), Sum(task="moments")])
+    run(toy, proxies)
+    (failure,) = toy.failures
+    assert (failure.round, failure.task, failure.client) == (2, "moments", "3")
+    assert failure.reason == "no answer (TimeoutError: no answer in 60 s)"
+    first, second = toy.outcome.model.brought
+    assert first[0] == [15.0]
+    assert second[0] == [19.0]
+
+
+def test_reply_with_a_status_that_is_not_ok_is_a_failure(clients):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[0].misbehave[2] = lambda res: FitRes(Status(Code.FIT_NOT_IMPLEMENTED, "no"), res.parameters, 1, {})
+    toy = serve(Toy([Sum(task="moments")]), proxies)
+    assert [failure.client for failure in toy.failures] == ["0"]
+    assert toy.outcome.model.brought[0][0] == [14.0]
+
+
+def test_client_that_does_not_enrol_is_not_asked_again(clients):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[1].misbehave[1] = raising(TimeoutError("gone"))
+    toy = serve(Toy([Sum(task="moments")]), proxies)
+    assert toy.client_names == ["0", "2", "3"]
+    assert proxies[1].asked["moments"] == 0
+    assert [(failure.task, failure.client) for failure in toy.failures] == [("enrol", proxies[1].cid)]
+
+
+def test_fewer_than_min_clients_stop_the_run_with_the_reasons(clients):
+    toy = Moody([Sum(task="bad_value", arguments={"who": "0,2"})], min_clients=3)
+    with pytest.raises(ProtocolError) as caught:
+        simulate(toy, clients)
+    assert str(caught.value) == (
+        "round 2 ('bad_value'): 2 clients answered and 3 have to. "
+        "client 0 has no such thing. client 2 has no such thing."
+    )
+
+
+def test_two_clients_are_enough_where_nothing_is_said_and_one_is_not(clients):
+    toy = Moody([Sum(task="bad_value", arguments={"who": "0,2"})])
+    assert simulate(toy, clients).model.brought[0][0] == [2.0]
+    toy = Moody([Sum(task="bad_value", arguments={"who": "0,2,3"})])
+    with pytest.raises(ProtocolError, match="1 clients answered and 2 have to"):
+        simulate(toy, clients)
+
+
+def test_one_client_is_enough_where_min_clients_is_one(clients):
+    toy = Moody([Sum(task="bad_value", arguments={"who": "0,2,3"})], min_clients=1)
+    assert simulate(toy, clients).model.brought[0][0] == [1.0]
+
+
+@pytest.mark.parametrize("misbehave", [raising(TimeoutError("gone")), replaced([np.full(1, np.nan), np.zeros(2)])])
+def test_every_kind_of_failure_counts_against_min_clients(clients, misbehave):
+    proxies = proxies_of(ToyClient, clients)
+    for proxy in proxies[:2]:
+        proxy.misbehave[2] = misbehave
+    with pytest.raises(ProtocolError, match=r"round 2 \('moments'\): 2 clients answered and 3 have to"):
+        drive(Toy([Sum(task="moments")], min_clients=3), proxies)
+
+
+def test_too_few_connected_clients_stop_the_run_with_a_sentence(clients):
+    toy = Toy([Sum(task="moments")], min_clients=3)
+    toy.wait_for_clients = 0.0
+    with pytest.raises(ProtocolError, match="2 clients are connected and min_clients is 3; start more clients"):
+        drive(toy, proxies_of(ToyClient, clients[:2]))
+
+
+def test_two_clients_of_the_same_name_stop_the_run(clients):
+    with pytest.raises(ProtocolError, match="two clients call themselves 'oslo'; give every client a name of its own"):
+        drive(Toy([Sum(task="moments")]), proxies_of(ToyClient, clients[:3], ["oslo", "bergen", "oslo"]))
+
+
+def test_client_with_other_columns_than_most_is_left_out_with_a_sentence(clients):
+    proxies = proxies_of(ToyClient, [*clients, np.ones((6, 3))])
+    toy = serve(Toy([Sum(task="moments")]), proxies)
+    (failure,) = toy.failures
+    assert (failure.task, failure.client) == ("enrol", "4")
+    assert failure.reason == "client 4 has the columns 3 where most have 2."
+    assert toy.outcome.model.brought[0][0] == [19.0]
+
+
+def test_client_with_other_columns_than_the_server_rows_says_so(clients):
+    class Wide(Toy):
+        n_columns = 3
+
+    toy = serve(Wide([Sum(task="moments")]), proxies_of(ToyClient, [np.ones((2, 3)), np.zeros((2, 3)), clients[0]]))
+    (failure,) = toy.failures
+    assert failure.reason == "client 2 has 2 columns where the server expects 3."
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([[1.0, np.nan]], "client 1: row 0, column 1 is NaN; fill it in or drop the row."),
+        (np.zeros((0, 2)), "client 1 has no rows; give at least one."),
+        ([["a", 1.0]], "client 1: column 0 is not numeric; encode it as numbers or leave it out."),
+    ],
+)
+def test_bad_rows_of_one_client_are_reported_in_a_sentence_and_the_rest_goes_on(clients, rows, sentence):
+    class Late(ByHand):
+        def client(self):
+            return ToyClient(lambda: ClientData(self.rows, owner=f"client {self.name}"), name=self.name)
+
+    proxies = [Late(index, ToyClient, data, name=str(index)) for index, data in enumerate([clients[0], rows])]
+    proxies += [Late(2, ToyClient, clients[1], name="2")]
+    toy = serve(Toy([Sum(task="moments")]), proxies)
+    assert [failure.reason for failure in toy.failures] == [sentence]
+    assert toy.outcome.model.brought[0][0] == [8.0]
+
+
+def test_order_in_which_failures_come_changes_nothing(clients):
+    def failures(reorder):
+        proxies = proxies_of(ToyClient, [*clients, np.ones((2, 3)), np.ones((2, 4)), np.ones((2, 5))])
+        proxies[0].misbehave[2] = replaced([np.zeros(1)])
+        proxies[1].misbehave[2] = replaced([np.full(1, np.nan), np.zeros(2)])
+        toy = Toy([Sum(task="moments")])
+        drive(toy, proxies, reorder=reorder)
+        return toy.failures
+
+    assert failures(list) == failures(lambda results: results[::-1])
+
+
+def test_round_with_another_number_of_releases_than_arrays_is_an_error(clients):
+    release = Release("gaussian", 1.0, 1.0, "")
+    with pytest.raises(ProtocolError, match="'moments' sends 2 arrays; the round has 1 releases"):
+        simulate(Toy([Sum(task="moments", releases=[release])]), clients)
+
+
+def test_client_that_failed_is_still_in_the_traffic_table(clients):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[3].misbehave[2] = raising(TimeoutError("gone"))
+    own = {name: [np.ones(4)] for name in "0123"}
+    toy = Toy([Gather(task="scaled", arrays=[np.ones(1)], per_client=own)])
+    drive(toy, proxies)
+    sent = [row for row in toy.traffic if row.round == 2 and row.client == "3"]
+    assert [(row.bytes_down > 0, row.bytes_up) for row in sent] == [(True, 0)]

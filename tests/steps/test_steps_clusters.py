@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+
+from flower_fedclust import ClientData
+from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
+from flower_fedclust.steps.frame import Frame
+from flower_fedclust.steps.private_clusters import ClientBounds
+
+RNG = np.random.default_rng(1)
+ROWS = RNG.normal(size=(60, 3)) * 2
+CENTERS = np.array([[2.0, 0, 0], [-2, 0, 0], [0, 3, 0], [500, 500, 500]])
+ORIGIN = np.array([0.5, 0.0, -0.5])
+
+
+def client(rows):
+    return ClusterClient(ClientData(rows), name="0")
+
+
+def slow(rows, radius):
+    clusters = [[] for _ in CENTERS]
+    for row in rows - ORIGIN:
+        row = row * min(1.0, radius / np.sqrt((row**2).sum()))
+        clusters[int(np.argmin([((row - center) ** 2).sum() for center in CENTERS]))].append(row)
+    return clusters
+
+
+@pytest.mark.parametrize("radius", [1.0, 3.0, np.inf])
+def test_sums_and_counts_equal_those_of_a_slow_loop(radius):
+    sums, counts = client(ROWS).cluster_sums(CENTERS, ORIGIN, radius=radius)
+    clusters = slow(ROWS, radius)
+    assert counts.tolist() == [len(members) for members in clusters]
+    np.testing.assert_allclose(sums, [np.sum(members, axis=0) if members else np.zeros(3) for members in clusters])
+    assert counts[3] == 0
+
+
+@pytest.mark.parametrize("bound", [0.5, 1e9])
+def test_means_and_presence_equal_those_of_a_slow_loop(bound):
+    offsets, presence = client(ROWS).cluster_means(CENTERS, ORIGIN, radius=3.0, means_bound=bound)
+    clusters = slow(ROWS, 3.0)
+    expected = np.array(
+        [np.mean(own, axis=0) - center if own else np.zeros(3) for own, center in zip(clusters, CENTERS, strict=True)]
+    )
+    norm = np.sqrt((expected**2).sum())
+    np.testing.assert_allclose(offsets, expected * min(1.0, bound / norm))
+    assert presence.tolist() == [1.0, 1.0, 1.0, 0.0]
+
+
+def test_offsets_of_a_client_without_a_row_are_zero():
+    offsets, presence = offsets_and_presence(np.zeros((0, 3)), np.zeros(0, dtype=int), CENTERS, 1.0)
+    assert not offsets.any()
+    assert not presence.any()
+
+
+def run(reply, centers=CENTERS[:3], radius=np.inf, **options):
+    step = lloyd_step(centers, Frame(np.zeros(3), radius), ClusterStatistic(**options))
+    round_ = next(step)
+    with pytest.raises(StopIteration) as stop:
+        step.send(reply)
+    return round_, stop.value.value
+
+
+def test_step_moves_each_center_to_the_mean():
+    counts = np.array([2.0, 4.0, 1.0])
+    sums = RNG.normal(size=(3, 3))
+    round_, centers = run([sums, counts])
+    assert round_.task == "cluster_sums"
+    np.testing.assert_allclose(centers, sums / counts[:, None])
+
+
+@pytest.mark.parametrize("count", [0.0, 0.99, -5.0])
+def test_cluster_with_hardly_a_row_keeps_its_center(count):
+    _, centers = run([np.full((3, 3), 7.0), np.array([1.0, count, 7.0])])
+    np.testing.assert_allclose(centers, [[7.0] * 3, CENTERS[1], [1.0] * 3])
+
+
+def test_cluster_with_hardly_a_client_keeps_its_center():
+    round_, centers = run([np.full((3, 3), 7.0), np.array([1.0, 0.2, 7.0])], means_bound=9.0)
+    assert round_.task == "cluster_means"
+    assert round_.arguments["means_bound"] == 9.0
+    np.testing.assert_allclose(centers, [CENTERS[0] + 7.0, CENTERS[1], CENTERS[2] + 1.0])
+
+
+def test_center_that_noise_threw_out_of_the_ball_comes_back_to_it():
+    _, centers = run([np.full((3, 3), 1e6), np.ones(3)], radius=2.0)
+    np.testing.assert_allclose(np.linalg.norm(centers, axis=1), 2.0)
+
+
+def test_bounds_from_server_rows_are_the_root_mean_square_over_random_clients():
+    server_rows = np.concatenate([RNG.normal(size=(40, 3)) + mean for mean in ([8, 0, 0], [0, 8, 0], [0, 0, 8])])
+    bounds = ClientBounds.from_server_rows(server_rows, 3, 12)
+    matrices, counts = [], []
+    for _ in range(4000):
+        drawn = RNG.integers(len(server_rows), size=12)
+        rows = server_rows[drawn]
+        matrices.append((np.linalg.norm(rows.T @ rows)) ** 2)
+        counts.append((np.bincount(drawn) ** 2).sum())
+    assert bounds.second_moment == pytest.approx(np.sqrt(np.mean(matrices)), rel=0.02)
+    assert bounds.weights == pytest.approx(np.sqrt(np.mean(counts)), rel=0.02)
+    # Four rows a cluster: three means, each off by a quarter of the variance of 3 columns.
+    assert bounds.means == pytest.approx(np.sqrt(3 * 3 / 4), rel=0.15)

@@ -1,0 +1,224 @@
+import logging
+import tempfile
+
+import numpy as np
+import pytest
+
+from flower_fedclust import FedDPKMeans, FederatedKMeans, PooledKMeans, simulate
+
+RNG = np.random.default_rng(9)
+MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])
+CLASSES = [RNG.integers(3, size=n) for n in (30, 50, 20)]
+CLIENTS = [MEANS[classes] + RNG.normal(size=(len(classes), 4)) for classes in CLASSES]
+SERVER_ROWS = MEANS.repeat(7, axis=0) + RNG.normal(size=(21, 4))
+
+
+def lloyd(**options):
+    return FederatedKMeans(3, init=SERVER_ROWS[[0, 8, 16]], **options)
+
+
+def changed(client, value, row=2, column=1):
+    clients = [part.copy() for part in CLIENTS]
+    clients[client][row, column] = value
+    return clients
+
+
+BAD_CLIENTS = [
+    (changed(1, np.nan), {}, "client 1: row 2, column 1 is NaN; fill it in or drop the row"),
+    (changed(2, np.inf, 0, 3), {}, "client 2: row 0, column 3 is infinite; fill it in or drop the row"),
+    (changed(0, -np.inf), {}, "client 0: row 2, column 1 is infinite"),
+    (changed(1, np.nan), {"names": ["a", "oslo", "c"]}, "client oslo: row 2, column 1 is NaN"),
+    (changed(1, np.nan), {"columns": ["age", "pulse", "x", "y"]}, "client 1: row 2, column 'pulse' is NaN"),
+    (
+        [CLIENTS[0], np.array([[1, "tall", 2, 3]], dtype=object)],
+        {"columns": ["age", "height", "x", "y"]},
+        "client 1: column 'height' is not numeric; encode it as numbers or leave it out",
+    ),
+    ([CLIENTS[0], [["1", "b", "2", "3"]]], {}, "client 1: column 1 is not numeric"),
+    ([CLIENTS[0], np.zeros((0, 4))], {}, "client 1 has no rows; give at least one"),
+    ([np.zeros((3, 0)), CLIENTS[0]], {}, "client 0 has no columns; give at least one"),
+    ([CLIENTS[0], CLIENTS[1][0]], {}, r"client 1: the rows have shape \(4,\); give two dimensions"),
+    ([CLIENTS[0], []], {}, "client 1"),
+    ([CLIENTS[0], [[1.0, 2.0, 3.0, 4.0], [1.0]]], {}, "client 1"),
+    (
+        [CLIENTS[0], CLIENTS[1][:, :3]],
+        {},
+        "client 1 has 3 columns where client 0 has 4; every client needs the same columns",
+    ),
+    ([part[:, :3] for part in CLIENTS], {}, "the clients have 3 columns where the server rows have 4"),
+    ([CLIENTS[0]], {}, "clients has 1 entries and min_clients is 2; give more clients, or set min_clients lower"),
+    ([], {}, "clients has 0 entries and min_clients is 2"),
+    ([CLIENTS[0][:1], CLIENTS[1][:1]], {}, "n_clusters is 3 and the clients have 2 rows together; ask for fewer"),
+    (CLIENTS, {"labels": CLASSES[:2]}, "labels has 2 entries for 3 clients; give one a client"),
+    (CLIENTS, {"labels": [CLASSES[0], CLASSES[1][:-1], CLASSES[2]]}, "client 1: 49 labels for 50 rows"),
+    (CLIENTS, {"names": ["a", "b", "a"]}, "names must be 3 different names, one a client"),
+    (CLIENTS, {"names": ["a", "b"]}, "names must be 3 different names, one a client"),
+    (CLIENTS, {"columns": ["a", "b"]}, "client 0: 2 column names for 4 columns"),
+    (CLIENTS, {"engine": "spark"}, "engine is 'spark'; it must be one of: inline, ray"),
+]
+
+
+@pytest.mark.parametrize(("clients", "options", "sentence"), BAD_CLIENTS)
+def test_bad_input_is_refused_in_a_sentence(clients, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        simulate(lloyd() if "server rows" not in sentence else server(), clients, **options)
+
+
+def server():
+    return FedDPKMeans(3, server_data=SERVER_ROWS)
+
+
+def test_message_about_a_bad_row_never_quotes_a_value():
+    clients = [part.copy() for part in CLIENTS]
+    clients[1][2] = [123.25, np.nan, 123.25, 123.25]
+    with pytest.raises(ValueError, match="NaN") as caught:
+        simulate(lloyd(), clients)
+    assert "123" not in str(caught.value)
+    with pytest.raises(ValueError, match="not numeric") as caught:
+        simulate(lloyd(), [CLIENTS[0], [["1", "secret", "2", "3"]]])
+    assert "secret" not in str(caught.value)
+
+
+def test_bad_input_is_refused_before_a_client_is_asked():
+    asked = []
+
+    class Watched(FederatedKMeans):
+        def configure_fit(self, *arguments):
+            asked.append(1)
+            return super().configure_fit(*arguments)
+
+    strategy = Watched(3, init=SERVER_ROWS[[0, 8, 16]])
+    for clients, options, _ in BAD_CLIENTS:
+        with pytest.raises(ValueError, match=r"\w"):
+            simulate(
+                strategy, [np.asarray(part)[..., :3] for part in CLIENTS] if clients is CLIENTS else clients, **options
+            )
+    assert asked == []
+
+
+def test_rows_may_be_lists_of_integers_or_tables():
+    import pandas as pd
+
+    integers = [np.round(part).astype(int) for part in CLIENTS]
+    expected = simulate(lloyd(), [part.astype(float) for part in integers]).model.cluster_centers_
+    for form in (lambda part: part.tolist(), lambda part: part, pd.DataFrame, lambda part: part.astype(np.float32)):
+        assert np.array_equal(simulate(lloyd(), [form(part) for part in integers]).model.cluster_centers_, expected)
+
+
+def test_rows_in_columns_order_give_the_same_result():
+    expected = simulate(lloyd(), CLIENTS).model.cluster_centers_
+    assert np.array_equal(
+        simulate(lloyd(), [np.asfortranarray(part) for part in CLIENTS]).model.cluster_centers_, expected
+    )
+
+
+def test_names_are_numbers_from_0_where_none_are_given():
+    assert simulate(lloyd(), CLIENTS).names == ["0", "1", "2"]
+    assert simulate(lloyd(), CLIENTS, names=["x", "10", "9"]).names == ["x", "10", "9"]
+
+
+def test_labels_come_in_the_order_of_the_clients_given_whatever_their_names():
+    plain = simulate(lloyd(), CLIENTS)
+    named = simulate(lloyd(), CLIENTS, names=["z", "10", "9"])
+    for one, other in zip(plain.labels, named.labels, strict=True):
+        assert np.array_equal(one, other)
+    assert [len(labels) for labels in named.labels] == [30, 50, 20]
+
+
+def test_true_classes_do_not_change_the_run_and_are_not_sent():
+    plain = simulate(server(), CLIENTS, seed=0)
+    labelled = simulate(server(), CLIENTS, seed=0, labels=CLASSES)
+    assert np.array_equal(plain.model.cluster_centers_, labelled.model.cluster_centers_)
+    assert plain.traffic == labelled.traffic
+    assert set(labelled.metrics) - set(plain.metrics) == {"accuracy", "nmi", "ari"}
+
+
+def test_classes_may_have_names():
+    named = [np.array(["red", "green", "blue"])[classes] for classes in CLASSES]
+    numbered = simulate(lloyd(), CLIENTS, labels=CLASSES).metrics
+    assert simulate(lloyd(), CLIENTS, labels=named).metrics == pytest.approx(numbered)
+    assert numbered["accuracy"] == 1.0
+
+
+def test_classes_may_be_text_in_a_column_of_a_table():
+    named = [np.array(["red", "green", "blue"])[classes].astype(object) for classes in CLASSES]
+    assert simulate(lloyd(), CLIENTS, labels=named).metrics["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "bad", [np.zeros((30, 2)), np.array(["a", None] * 15, dtype=object), np.array([0.0, np.nan] * 15)]
+)
+def test_labels_that_cannot_be_classes_are_refused_in_a_sentence_that_names_the_client(bad):
+    with pytest.raises(ValueError, match="client 0"):
+        simulate(lloyd(), CLIENTS, labels=[bad, CLASSES[1], CLASSES[2]])
+
+
+def test_own_random_state_of_the_strategy_stays_where_a_seed_is_given():
+    def centers(random_state, seed):
+        strategy = PooledKMeans(3, random_state=random_state)
+        return simulate(strategy, [RNG_ROWS[:150], RNG_ROWS[150:]], seed=seed).model.cluster_centers_
+
+    assert np.array_equal(centers(1, 5), centers(1, 6))
+    assert not np.array_equal(centers(None, 5), centers(None, 6))
+    assert np.array_equal(centers(None, 5), centers(None, 5))
+
+
+RNG_ROWS = np.random.default_rng(0).normal(size=(300, 6))
+
+
+def test_progress_bar_is_shown_only_where_it_is_asked_for(capsys):
+    simulate(lloyd(), CLIENTS, progress=False)
+    assert capsys.readouterr().err == ""
+    strategy = lloyd()
+    simulate(strategy, CLIENTS, progress=True)
+    assert strategy.on_round is None
+
+
+def test_log_level_of_flower_is_given_back():
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    simulate(lloyd(), CLIENTS)
+    with pytest.raises(ValueError, match="min_clients"):
+        simulate(lloyd(), CLIENTS[:1])
+    assert logger.level == before
+
+
+def test_thousand_clients_take_seconds():
+    rows = np.random.default_rng(0).normal(size=(2000, 4))
+    result = simulate(lloyd(n_rounds=2, tol=0.0), np.split(rows, 1000))
+    assert len(result.labels) == 1000
+    assert result.seconds < 20
+
+
+def test_text_classes_reach_the_clients_on_ray(monkeypatch, tmp_path):
+    """What is written for Ray's actors is read there without pickle; no Ray is started here."""
+    read = []
+
+    def instead_of_ray(*apps, **options):
+        read.extend(np.load(path) for path in sorted(tmp_path.glob("*/labels-*.npy")))
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("flwr.simulation.run_simulation", instead_of_ray)
+    named = [np.array(["red", "green", "blue"])[classes].astype(object) for classes in CLASSES]
+    with pytest.raises(RuntimeError, match="ended before the protocol did"):
+        simulate(lloyd(), CLIENTS, labels=named, engine="ray")
+    assert [array.tolist() for array in read] == [array.tolist() for array in named]
+
+
+@pytest.mark.slow
+def test_ray_equals_inline_bit_for_bit():
+    strategy = FedDPKMeans(
+        3, server_data=SERVER_ROWS, epsilon=2.0, noise="clients", n_rounds=1, federated_evaluation=True
+    )
+    names = ["oslo", "10", "9"]
+    inline, ray = (
+        simulate(strategy, CLIENTS, labels=CLASSES, names=names, engine=engine, seed=11) for engine in ("inline", "ray")
+    )
+    assert np.array_equal(inline.model.cluster_centers_, ray.model.cluster_centers_)
+    for one, other in zip(inline.labels, ray.labels, strict=True):
+        assert np.array_equal(one, other)
+    assert inline.privacy == ray.privacy
+    assert inline.privacy.epsilon == ray.privacy.epsilon
+    assert inline.traffic == ray.traffic
+    assert inline.failures == ray.failures == []
+    assert inline.metrics == ray.metrics
