@@ -6,7 +6,6 @@ import json
 import math
 import time
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -31,8 +30,9 @@ from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, See
 from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS, NoisePlace, PrivacyUnit, Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
-from flower_fedclust.protocol.rounds import Array, Failure, Gather, Outcome, Protocol, Reply, Round, Sent, Sum
-from flower_fedclust.protocol.wire import decode, encode
+from flower_fedclust.protocol.replies import ReplyError, add_up, checked_reply, client_order, shapes_of, unlike_most
+from flower_fedclust.protocol.rounds import Array, Failure, Gather, Outcome, Protocol, Reply, Round, Sum
+from flower_fedclust.protocol.wire import encode
 
 #: How many clients have to answer where the user says nothing: a sum of one is nobody's secret.
 MIN_CLIENTS = 2
@@ -328,7 +328,7 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
         run = self._current
         self._note_silence(server_round, "evaluate", {run.addressed[proxy.cid] for proxy, _ in results}, failures)
         ordered: list[EvaluateRes] = []
-        for proxy, res in sorted(results, key=lambda pair: _order(run.addressed[pair[0].cid])):
+        for proxy, res in sorted(results, key=lambda pair: client_order(run.addressed[pair[0].cid])):
             name = run.addressed[proxy.cid]
             run.traffic.append(Traffic(server_round, "evaluate", name, run.bytes_down[name], 0))
             if "failure" in res.metrics:
@@ -429,15 +429,15 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
                 proxies[name], columns[name] = proxy, str(res.metrics["columns"])
         self._note_silence(server_round, ENROL, answered, failures)
         if columns:
-            common = Counter(columns[name] for name in sorted(columns, key=_order)).most_common(1)[0][0]
-            for name in sorted((name for name in columns if columns[name] != common), key=_order):
+            common, others = unlike_most(columns)
+            for name in others:
                 reason = f"client {name} has the columns {columns[name]} where most have {common}."
                 run.failures.append(Failure(server_round, ENROL, name, reason))
                 del proxies[name]
-            known = json.loads(common)
+            known = json.loads(str(common))
             run.n_columns = known if isinstance(known, int) else len(known)
-        run.clients = {name: proxies[name] for name in sorted(proxies, key=_order)}
-        run.traffic.sort(key=lambda row: (row.round, _order(row.client)))
+        run.clients = {name: proxies[name] for name in sorted(proxies, key=client_order)}
+        run.traffic.sort(key=lambda row: (row.round, client_order(row.client)))
         run.messages.append(Message(server_round, ENROL, "name and columns", "one per client", harmless=True))
         self._check_enough(server_round, ENROL, len(run.clients), self.min_clients or MIN_CLIENTS)
 
@@ -455,7 +455,7 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
             raise ProtocolError(f"'{round_.task}' sends {len(sends)} arrays; the round has {len(releases)} releases.")
         replies: dict[str, list[Array]] = {}
         answered = {run.addressed[proxy.cid] for proxy, _ in results}
-        for proxy, res in sorted(results, key=lambda pair: _order(run.addressed[pair[0].cid])):
+        for proxy, res in sorted(results, key=lambda pair: client_order(run.addressed[pair[0].cid])):
             name = run.addressed[proxy.cid]
             bytes_up = sum(map(len, res.parameters.tensors))
             run.traffic.append(Traffic(server_round, round_.task, name, run.bytes_down[name], bytes_up))
@@ -463,20 +463,20 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
                 self._refused(server_round, round_.task, name, str(res.metrics["failure"]))
                 continue
             try:
-                arrays = decode(res.parameters)
-            except ValueError as error:
-                run.failures.append(Failure(server_round, round_.task, name, f"client {name} sent {error}."))
-                continue
-            if (defect := _defect(name, arrays, sends, run.n_columns)) is not None:
-                run.failures.append(Failure(server_round, round_.task, name, defect))
-            else:
-                replies[name] = arrays
+                replies[name] = checked_reply(name, res.parameters, sends, run.n_columns)
+            except ReplyError as error:
+                run.failures.append(Failure(server_round, round_.task, name, str(error)))
         self._note_silence(server_round, round_.task, answered, failures)
-        if isinstance(round_, Sum):
-            self._drop_other_shapes(server_round, round_.task, replies)
+        if isinstance(round_, Sum) and replies:
+            shapes = {name: shapes_of(arrays) for name, arrays in replies.items()}
+            common, others = unlike_most(shapes)
+            for name in others:
+                reason = f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}."
+                run.failures.append(Failure(server_round, round_.task, name, reason))
+                del replies[name]
         if len(replies) < len(run.addressed):
-            run.failures.sort(key=lambda failure: (failure.round, _order(failure.client)))
-            run.traffic.sort(key=lambda row: (row.round, _order(row.client)))
+            run.failures.sort(key=lambda failure: (failure.round, client_order(failure.client)))
+            run.traffic.sort(key=lambda row: (row.round, client_order(row.client)))
         required = self._required(round_, len(run.addressed))
         self._check_enough(server_round, round_.task, len(replies), required)
         for sent, release in zip(sends, releases, strict=True):
@@ -485,7 +485,7 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
         add_here = self.noise == "server" and any(releases)
         source = self._noise(server_round)
         if isinstance(round_, Sum):
-            total = _sum(list(replies.values()))
+            total = add_up(list(replies.values()))
             return add_noise(total, releases, source) if add_here else total
         return [
             Reply(name, add_noise(arrays, releases, source) if add_here else arrays) for name, arrays in replies.items()
@@ -513,21 +513,9 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
         run = self._current
         reasons = sorted({_one_line(failure) for failure in failures if isinstance(failure, BaseException)})
         reason = f"no answer ({reasons[0]})" if reasons else "no answer"
-        for name in sorted(set(run.addressed.values()) - answered, key=_order):
+        for name in sorted(set(run.addressed.values()) - answered, key=client_order):
             run.failures.append(Failure(server_round, task, name, reason))
             run.traffic.append(Traffic(server_round, task, name, run.bytes_down[name], 0))
-
-    def _drop_other_shapes(self, server_round: int, task: str, replies: dict[str, list[Array]]) -> None:
-        """Drop what cannot be added up with the others."""
-        shapes = {name: tuple(array.shape for array in arrays) for name, arrays in replies.items()}
-        if len(set(shapes.values())) <= 1:
-            return
-        common = Counter(shapes.values()).most_common(1)[0][0]
-        usual = _shapes(next(replies[name] for name in replies if shapes[name] == common))
-        for name in [name for name in replies if shapes[name] != common]:
-            reason = f"client {name} sent arrays of the shapes {_shapes(replies[name])} where most sent {usual}."
-            self._current.failures.append(Failure(server_round, task, name, reason))
-            del replies[name]
 
     def _check_enough(self, server_round: int, task: str, n_answered: int, required: int) -> None:
         if n_answered >= required:
@@ -545,39 +533,10 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
         )
 
 
-def _order(name: str) -> tuple[int, int, str]:
-    """Sort names that are numbers by their value, before all others."""
-    return (0, int(name), name) if name.isdecimal() else (1, 0, name)
-
-
 def _one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def _shapes(arrays: Sequence[Array]) -> str:
-    return ", ".join(str(array.shape) for array in arrays)
 
 
 def _joined(shared: Parameters, own: Sequence[Array]) -> Parameters:
     extra = encode(own)
     return Parameters([*shared.tensors, *extra.tensors], shared.tensor_type)
-
-
-def _defect(name: str, arrays: Sequence[Array], sends: Sequence[Sent], n_columns: int) -> str | None:
-    if len(arrays) != len(sends):
-        return f"client {name} sent {len(arrays)} arrays where {len(sends)} were asked for."
-    for array, sent in zip(arrays, sends, strict=True):
-        if sent.has_columns and array.shape[-1:] != (n_columns,):
-            return f"client {name} sent an array of the shape {array.shape} where the rows have {n_columns} columns."
-        if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
-            return f"client {name} sent an array that is not made of finite numbers."
-    return None
-
-
-def _sum(replies: Sequence[Sequence[Array]]) -> list[Array]:
-    """Add the replies up, array by array, in the order given."""
-    total = [array.astype(np.float64) for array in replies[0]]
-    for reply in replies[1:]:
-        for accumulated, array in zip(total, reply, strict=True):
-            accumulated += array
-    return total
