@@ -5,38 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from apps_deployment import Deployment
 from sklearn.datasets import load_iris
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 import flower_fedclust as fc
-
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(port: int, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise TimeoutError(f"nothing listens on port {port}")
+from flower_fedclust.data import hold_out_server_rows, load_dataset, partition
 
 
 @pytest.fixture
@@ -48,75 +27,6 @@ def sites(tmp_path):
     for name, part in parts.items():
         part.to_csv(tmp_path / f"{name}.csv", index=False)
     return parts
-
-
-class Deployment:
-    """A SuperLink and what is needed to start SuperNodes and runs."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.environment = os.environ | {
-            "FLWR_HOME": str(folder / "flwr"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        }
-        self.port = free_port()
-        self.start(
-            "superlink",
-            "flower-superlink",
-            "--insecure",
-            "--disable-runtime-dependency-installation",
-            *("--port", str(self.port)),
-        )
-        wait_for(self.port)
-        (folder / "flwr").mkdir(exist_ok=True)
-        (folder / "flwr" / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
-        )
-
-    def start(self, name: str, *command: str) -> None:
-        log = (self.folder / f"{name}.log").open("wb")
-        process = subprocess.Popen(
-            [str(BIN / command[0]), *command[1:]],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=self.environment,
-            start_new_session=True,
-        )
-        self.processes.append(process)
-
-    def supernode(self, name: str, data: Path) -> None:
-        port = free_port()
-        self.start(
-            name,
-            "flower-supernode",
-            "--insecure",
-            *("--superlink", f"127.0.0.1:{self.port}"),
-            *("--port", str(port)),
-            *("--node-config", f'name="{name}" data="{data}"'),
-        )
-        wait_for(port)
-
-    def run(self, **config: object) -> str:
-        pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        done = subprocess.run(
-            [str(BIN / "flwr"), "run", str(ROOT), "here", "--stream", "--run-config", pairs],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        return done.stdout + done.stderr
-
-    def stop(self) -> None:
-        for process in self.processes:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            process.wait()
 
 
 @pytest.fixture
@@ -175,3 +85,40 @@ def test_supernodes_find_the_inline_result_and_survive_one_bad_and_one_silent_si
     report = json.loads((saved / "privacy.json").read_text())
     assert not report["covers_everything"]
     assert "table of classes by clusters" in (saved / "privacy.txt").read_text()
+
+
+@pytest.fixture
+def simulation(tmp_path):
+    started = Deployment(tmp_path, "--simulation")
+    yield started
+    started.stop()
+
+
+@pytest.mark.slow
+def test_a_seeded_flwr_run_on_ray_gives_the_inline_bits(simulation, tmp_path):
+    output = simulation.run(
+        *("--federation-config", "num-supernodes=3"),
+        **{
+            "strategy": "feddp-kmeans,k-fed",
+            "dataset": "iris",
+            "n-clusters": 3,
+            "epsilon": "5.0",
+            "noise": "clients",
+            "n-rounds": 1,
+            "noise-seed": 3,
+            "out": str(tmp_path / "out"),
+        },
+    )
+    assert (tmp_path / "out").is_dir(), output[-5000:]
+    assert f"Saved in {tmp_path / 'out'}" in output
+
+    rows = partition(hold_out_server_rows(load_dataset("iris"), 60), "iid", n_clients=3)
+    private = fc.FedDPKMeans(3, server_data=rows.server_rows, epsilon=5.0, noise="clients", n_rounds=1)
+    for strategy in (private, fc.KFED(3)):
+        inline = fc.simulate(strategy, rows.clients, labels=rows.labels, seed=3)
+        saved = tmp_path / "out" / strategy.name
+        with np.load(saved / "model.npz") as model:
+            np.testing.assert_array_equal(model["arr_0"], inline.model.cluster_centers_)
+        assert json.loads((saved / "metrics.json").read_text())["metrics"] == inline.metrics
+        for name, labels in zip(inline.names, inline.labels, strict=True):
+            np.testing.assert_array_equal(pd.read_csv(saved / "labels" / f"{name}.csv")["cluster"], labels)

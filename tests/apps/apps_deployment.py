@@ -1,0 +1,101 @@
+"""A SuperLink of a test's own, with a Flower home of its own, on the loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(port: int, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    raise TimeoutError(f"nothing listens on port {port}")
+
+
+class Deployment:
+    """A SuperLink and what is needed to start SuperNodes and runs."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.environment = os.environ | {
+            "FLWR_HOME": str(folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        }
+        self.port = free_port()
+        self.start(
+            "superlink",
+            "flower-superlink",
+            "--insecure",
+            "--disable-runtime-dependency-installation",
+            *("--port", str(self.port)),
+            *options,
+        )
+        wait_for(self.port)
+        (folder / "flwr").mkdir(exist_ok=True)
+        (folder / "flwr" / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        )
+
+    def start(self, name: str, *command: str) -> None:
+        log = (self.folder / f"{name}.log").open("wb")
+        process = subprocess.Popen(
+            [str(BIN / command[0]), *command[1:]],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=self.environment,
+            start_new_session=True,
+        )
+        self.processes.append(process)
+
+    def supernode(self, name: str, data: Path) -> None:
+        port = free_port()
+        self.start(
+            name,
+            "flower-supernode",
+            "--insecure",
+            *("--superlink", f"127.0.0.1:{self.port}"),
+            *("--port", str(port)),
+            *("--node-config", f'name="{name}" data="{data}"'),
+        )
+        wait_for(port)
+
+    def run(self, *options: str, **config: object) -> str:
+        pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        done = subprocess.run(
+            [str(BIN / "flwr"), "run", str(ROOT), "here", "--stream", "--run-config", pairs, *options],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    def stop(self) -> None:
+        for process in self.processes:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            process.wait()
