@@ -176,7 +176,7 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
         server_rows=table.rows[~stays],
         server_rows_origin=(
             f"{count} rows of {table.name}, drawn at random and taken from the clients: "
-            "these rows are public, nothing protects them"
+            "these rows are public, nothing protects them."
         ),
     )
 

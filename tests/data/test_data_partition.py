@@ -214,7 +214,7 @@ def test_held_out_rows_leave_the_table(table):
         np.unique(table.rows, axis=0, return_counts=True)[1],
     )
     assert rest.server_rows_origin == (
-        "160 rows of digits, drawn at random and taken from the clients: these rows are public, nothing protects them"
+        "160 rows of digits, drawn at random and taken from the clients: these rows are public, nothing protects them."
     )
 
 

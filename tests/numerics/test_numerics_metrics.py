@@ -92,7 +92,7 @@ def test_classes_may_be_strings_in_an_object_array():
 def test_a_whole_number_is_the_same_class_as_integer_and_as_float():
     tables = [count_table(np.array([1, 2]), np.array([0, 1]), 2), count_table([1.0, 2.5], np.array([1, 1]), 2)]
     np.testing.assert_array_equal(add_tables(tables), [[1, 1], [0, 1], [0, 1]])
-    assert all(type(name) is int for name in tables[0])
+    assert [type(name) for table in tables for name in table] == [int, int, int, float]
 
 
 def test_tables_with_different_classes_add_up_to_the_table_of_all_rows():
