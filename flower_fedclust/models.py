@@ -52,7 +52,7 @@ class KMeansModel:
     """
 
     def __init__(self, cluster_centers: ArrayLike) -> None:
-        self.cluster_centers_ = checked_rows(cluster_centers, owner="cluster_centers")
+        self.cluster_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
 
     def __repr__(self) -> str:
         n_clusters, n_columns = self.cluster_centers_.shape

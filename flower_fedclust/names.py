@@ -28,6 +28,10 @@ def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
     """
     if name in table:
         return table[name]
-    nearest = difflib.get_close_matches(name, list(table), n=1)
+    by_spelling = {known.casefold(): known for known in table}
+    typed = name.casefold()
+    begun = [spelling for spelling in by_spelling if typed and spelling.startswith(typed)]
+    close = begun or difflib.get_close_matches(typed, list(by_spelling), n=1)
+    nearest = [by_spelling[spelling] for spelling in close[:1]]
     advice = f"did you mean '{nearest[0]}'?" if nearest else f"there are: {', '.join(sorted(table))}."
     raise ValueError(f"There is no {kind} '{name}': {advice}")

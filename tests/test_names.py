@@ -28,3 +28,11 @@ def test_a_name_that_resembles_none_is_told_all_in_order():
 def test_the_nearest_name_is_never_taken_silently():
     with pytest.raises(ValueError, match="did you mean 'fedsc'"):
         look_up("fedsc ", STRATEGIES, "strategy")
+
+
+def test_another_case_and_the_beginning_of_a_name_are_near():
+    table = {"fedsc": 1, "feddp-kmeans": 2, "fed-umap": 3}
+    with pytest.raises(ValueError, match="did you mean 'fedsc'"):
+        look_up("FedSC", table, "strategy")
+    with pytest.raises(ValueError, match="did you mean 'feddp-kmeans'"):
+        look_up("feddp", table, "strategy")

@@ -47,8 +47,8 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
         array = np.asarray(rows)
     except ValueError:
         raise DataError(f"{owner}: the rows are not of one length; give every row the same columns.") from None
-    if array.dtype.kind == "c":
-        raise DataError(f"{owner}: the rows are complex numbers; give real ones.")
+    if array.dtype.kind in "cmM":
+        raise DataError(f"{owner}: the rows are complex numbers or dates; give real numbers.")
     if array.ndim != 2:
         raise DataError(f"{owner}: the rows have shape {array.shape}; give two dimensions, one row a sample.")
     if array.shape[0] == 0:
@@ -58,18 +58,20 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
     if array.dtype.kind not in "fiub":
         try:
             array = array.astype(np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             for index in range(array.shape[1]):
                 try:
                     array[:, index].astype(np.float64)
-                except (TypeError, ValueError):
+                except (TypeError, ValueError, OverflowError):
                     raise DataError(
                         f"{owner}: {column_name(index)} is not numeric; encode it as numbers or leave it out."
                     ) from None
             raise
     floats = np.ascontiguousarray(array, dtype=np.float64)
     # One sum is NaN or infinite if any entry is; only then is it worth looking for the entry.
-    if not np.isfinite(np.sum(floats)) and not (finite := np.isfinite(floats)).all():
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.sum(floats)
+    if not np.isfinite(total) and not (finite := np.isfinite(floats)).all():
         row, column = np.argwhere(~finite)[0]
         kind = "NaN" if np.isnan(floats[row, column]) else "infinite"
         raise DataError(f"{owner}: row {row}, {column_name(int(column))} is {kind}; fill it in or drop the row.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
@@ -9,15 +11,12 @@ from scipy.sparse import csr_array
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: Distances are computed for so many entries of (rows, centers) at a time: 64 MB of float64.
+#: Arrays with a row for each row of the data are made of so many entries at a time: 64 MB of float64.
 BLOCK_ENTRIES = 8_000_000
 
 
 def squared_distances(rows: Floats, centers: Floats) -> Floats:
-    """Return the squared Euclidean distances, less the squared norm of each row.
-
-    What is left out is the same for all centers, so the order of the centers is right; and what is computed
-    is one matrix product.
+    """Return the squared Euclidean distance of every row from every center, by one matrix product.
 
     Parameters
     ----------
@@ -27,11 +26,12 @@ def squared_distances(rows: Floats, centers: Floats) -> Floats:
     Returns
     -------
     ndarray of shape (n_rows, n_clusters)
-        ``||x - c||^2 - ||x||^2``.
+        Not negative.
     """
-    distances: Floats = rows @ (-2.0 * centers.T)
-    distances += np.einsum("ij,ij->i", centers, centers)
-    return distances
+    rows, centers = _near_the_origin(rows, centers)
+    distances = _less_the_rows(rows, centers)
+    distances += np.einsum("ij,ij->i", rows, rows)[:, None]
+    return np.maximum(distances, 0.0, out=distances)
 
 
 def nearest_center(rows: Floats, centers: Floats) -> Labels:
@@ -46,12 +46,33 @@ def nearest_center(rows: Floats, centers: Floats) -> Labels:
     -------
     ndarray of shape (n_rows,), intp
     """
-    step = max(1, BLOCK_ENTRIES // len(centers))
     labels = np.empty(len(rows), dtype=np.intp)
-    for start in range(0, len(rows), step):
-        block = slice(start, start + step)
-        labels[block] = squared_distances(rows[block], centers).argmin(axis=1)
+    for block in _blocks(len(rows), len(centers)):
+        labels[block] = _less_the_rows(*_near_the_origin(rows[block], centers)).argmin(axis=1)
     return labels
+
+
+def _less_the_rows(rows: Floats, centers: Floats) -> Floats:
+    """Return ``||x - c||^2 - ||x||^2``: what is left out is the same for all centers, so that the order is right."""
+    distances: Floats = rows @ (-2.0 * centers.T)
+    distances += np.einsum("ij,ij->i", centers, centers)
+    return distances
+
+
+def _near_the_origin(rows: Floats, centers: Floats) -> tuple[Floats, Floats]:
+    """Move both by the first center where they are so far out that a product would lose their differences."""
+    first = centers[0]
+    offsets = centers - first
+    if first @ first <= 1e6 * np.einsum("ij,ij->i", offsets, offsets).max():
+        return rows, centers
+    return rows - first, offsets
+
+
+def _blocks(n_rows: int, n_entries: int) -> Iterator[slice]:
+    """Give slices of the rows, so that an array with so many entries a row stays within BLOCK_ENTRIES."""
+    step = max(1, BLOCK_ENTRIES // n_entries)
+    for start in range(0, n_rows, step):
+        yield slice(start, start + step)
 
 
 def within_margin(rows: Floats, centers: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
@@ -73,8 +94,7 @@ def within_margin(rows: Floats, centers: Floats, labels: Labels, margin: float) 
     """
     if len(centers) < 2:
         return np.ones(len(rows), dtype=bool)
-    distances = squared_distances(rows, centers) + np.einsum("ij,ij->i", rows, rows)[:, None]
-    np.maximum(distances, 0.0, out=distances)
+    distances = squared_distances(rows, centers)
     index = np.arange(len(rows))
     nearest = distances[index, labels]
     distances[index, labels] = np.inf
@@ -157,5 +177,8 @@ def kmeans_cost(rows: Floats, centers: Floats) -> float:
     rows : ndarray of shape (n_rows, n_columns)
     centers : ndarray of shape (n_clusters, n_columns)
     """
-    difference = rows - centers[nearest_center(rows, centers)]
-    return float(np.einsum("ij,ij->", difference, difference))
+    cost = 0.0
+    for block in _blocks(len(rows), rows.shape[1]):
+        difference = rows[block] - centers[nearest_center(rows[block], centers)]
+        cost += float(np.einsum("ij,ij->", difference, difference))
+    return cost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -62,7 +62,7 @@ def composed_epsilon(releases: Iterable[Release], delta: float, *, near: float |
 
 
 @lru_cache(maxsize=256)
-def calibrate(shares: Sequence[Share], epsilon: float | None, delta: float) -> tuple[float, ...]:
+def calibrate(shares: tuple[Share, ...], epsilon: float | None, delta: float) -> tuple[float, ...]:
     """Find the noise multiplier of each share, so that all the releases together spend epsilon at delta.
 
     As in section 5 of FedDP-KMeans, a share is a release that would be (its epsilon, its delta)-private alone; the
@@ -89,8 +89,13 @@ def calibrate(shares: Sequence[Share], epsilon: float | None, delta: float) -> t
         If a fraction is not positive.
     """
     for share in shares:
-        if not share.fraction > 0:
-            raise ValueError(f"a part of the privacy budget is {share.fraction}; every part must be positive.")
+        if not 0 < share.fraction < math.inf or share.count < 1:
+            raise ValueError(
+                f"a part of the privacy budget is {share.fraction} for {share.count} releases; every part must be "
+                "positive and finite, for one release or more."
+            )
+    if epsilon is not None and not epsilon > 0:
+        raise ValueError(f"epsilon is {epsilon}; it must be positive.")
     if epsilon is None or not shares:
         return (0.0,) * len(shares)
 

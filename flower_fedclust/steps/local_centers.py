@@ -45,10 +45,8 @@ def merge_local_centers(
     costs = [kmeans_cost(pool, centers) for centers in local_centers[:N_CANDIDATES]]
     chosen = list(local_centers[int(np.argmin(costs))])
     # Steps 3 to 6: add the center of the pool that is farthest from M, until there are k.
-    squared_norms = np.einsum("ij,ij->i", pool, pool)
     while len(chosen) < n_clusters:
-        distances = squared_distances(pool, np.array(chosen)).min(axis=1) + squared_norms
-        chosen.append(pool[distances.argmax()])
+        chosen.append(pool[squared_distances(pool, np.array(chosen)).min(axis=1).argmax()])
     # Steps 7 and 8: one Lloyd step from M on the pool of all the clients' centers.
     start = np.array(chosen[:n_clusters])
     sums, counts = cluster_sums(pool, nearest_center(pool, start), n_clusters)

@@ -109,8 +109,9 @@ def test_rows_of_different_lengths_are_refused_in_words():
     assert message_of([[1.0, 2.0], [SECRET]]) == message
 
 
-def test_complex_numbers_are_refused():
-    assert message_of(np.array([[SECRET + 1j]])) == "client 3: the rows are complex numbers; give real ones."
+@pytest.mark.parametrize("rows", [np.array([[SECRET + 1j]]), np.array([["2020-01-01"]], dtype="datetime64[D]")])
+def test_complex_numbers_and_dates_are_refused(rows):
+    assert message_of(rows) == "client 3: the rows are complex numbers or dates; give real numbers."
 
 
 def test_what_is_wrong_with_rows_is_a_value_error():

@@ -22,9 +22,9 @@ def rows_and_centers(request):
     return rng.normal(3, 2, (n_rows, n_columns)), rng.normal(3, 2, (n_clusters, n_columns))
 
 
-def test_squared_distances_are_scipys_less_the_squared_norm_of_the_row(rows_and_centers):
+def test_squared_distances_are_scipys(rows_and_centers):
     rows, centers = rows_and_centers
-    expected = cdist(rows, centers, "sqeuclidean") - (rows**2).sum(axis=1, keepdims=True)
+    expected = cdist(rows, centers, "sqeuclidean")
     np.testing.assert_allclose(squared_distances(rows, centers), expected, rtol=1e-12, atol=1e-9)
 
 
@@ -53,14 +53,14 @@ def test_block_by_block_gives_the_labels_of_one_block(rows_and_centers, monkeypa
 def test_no_more_distances_than_a_block_are_held_at_a_time(monkeypatch):
     rows, centers = np.random.default_rng(0).normal(size=(100, 3)), np.eye(3)
     sizes = []
-    original = kmeans.squared_distances
+    original = kmeans._less_the_rows
 
     def recorded(rows, centers):
         distances = original(rows, centers)
         sizes.append(distances.size)
         return distances
 
-    monkeypatch.setattr(kmeans, "squared_distances", recorded)
+    monkeypatch.setattr(kmeans, "_less_the_rows", recorded)
     monkeypatch.setattr(kmeans, "BLOCK_ENTRIES", 30)
     nearest_center(rows, centers)
     assert len(sizes) == 10
@@ -172,3 +172,12 @@ def test_kmeans_cost_is_the_sum_of_the_least_squared_distances(rows_and_centers)
 def test_kmeans_cost_is_zero_where_every_row_is_a_center_however_far_from_the_origin():
     rows = np.random.default_rng(0).normal(1e6, 1e3, (20, 3))
     assert kmeans_cost(rows, rows) == 0.0
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e8])
+def test_rows_far_from_the_origin_have_the_nearest_center_too(offset):
+    rng = np.random.default_rng(0)
+    rows, centers = rng.normal(size=(500, 4)) + offset, rng.normal(size=(5, 4)) + offset
+    slow = cdist(rows, centers).argmin(axis=1)
+    assert (nearest_center(rows, centers) == slow).all()
+    assert kmeans_cost(rows, centers) == pytest.approx((cdist(rows, centers).min(axis=1) ** 2).sum(), rel=1e-6)

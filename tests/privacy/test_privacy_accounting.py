@@ -171,7 +171,9 @@ def test_no_share_has_no_multiplier():
 @pytest.mark.parametrize("fraction", [0.0, -0.5, math.nan])
 @pytest.mark.parametrize("epsilon", [1.0, None])
 def test_a_part_of_the_budget_that_is_not_positive_is_refused(fraction, epsilon):
-    with pytest.raises(ValueError, match=f"^a part of the privacy budget is {fraction}; every part must be positive.$"):
+    with pytest.raises(
+        ValueError, match=f"^a part of the privacy budget is {fraction} for 1 releases; every part must be"
+    ):
         calibrate((Share("gaussian", 1.0), Share("laplace", fraction)), epsilon, 1e-6)
 
 

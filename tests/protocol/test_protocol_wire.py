@@ -64,3 +64,15 @@ def test_truncated_array_is_a_value_error():
     (tensor,) = encode([np.zeros(10)]).tensors
     with pytest.raises(ValueError, match=r"\w"):
         decode(Parameters([tensor[:-3]], "numpy.ndarray"))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.float64(3), np.arange(4) > 1,
+     np.zeros((0, 5)), np.arange(10)[::2]],
+    ids=["matrix", "columns first", "number", "truth values", "no rows", "every other"],
+)  # fmt: skip
+def test_the_bytes_are_read_by_flowers_own_function(array):
+    (back,) = parameters_to_ndarrays(encode([array]))
+    assert back.dtype == np.asarray(array).dtype
+    np.testing.assert_array_equal(back, array)
