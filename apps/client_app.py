@@ -6,7 +6,7 @@ from flwr.app import Context
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 
-from apps.config import given, simulated_rows, strategy_names
+from apps.config import given, listed, simulated_rows, strategy_names, text
 from flower_fedclust import ClientData, client_fn
 from flower_fedclust.data import read_table
 from flower_fedclust.registry import STRATEGIES, client_type_of
@@ -21,7 +21,7 @@ def load(context: Context) -> ClientData:
         table = read_table(
             str(context.node_config["data"]),
             label_column=_own_or_common(context, "label-column"),
-            columns=_columns(_own_or_common(context, "columns")),
+            columns=listed(_own_or_common(context, "columns")),
         )
         return ClientData(table.rows, table.labels, table.columns, owner=f"client {context.node_config['data']}")
     index = int(context.node_config["partition-id"])
@@ -60,12 +60,7 @@ def make_client(context: Context) -> Client:
 
 def _own_or_common(context: Context, key: str) -> str | None:
     """Return what the node config says, else what the run config says, else None."""
-    value = context.node_config.get(key, context.run_config.get(key, ""))
-    return None if value == "" else str(value)
-
-
-def _columns(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(column.strip() for column in text.split(","))
+    return text(context.node_config, key) or text(context.run_config, key)
 
 
 app = ClientApp(client_fn=make_client)

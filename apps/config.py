@@ -35,6 +35,17 @@ def given(config: Mapping[str, Any], key: str) -> Any:
     return parse_value(value) if isinstance(value, str) else value
 
 
+def text(config: Mapping[str, Any], key: str) -> str | None:
+    """Return the value of a key as it was written, or None where it was left empty."""
+    value = config.get(key, "")
+    return None if value == "" else str(value)
+
+
+def listed(value: str | None) -> tuple[str, ...] | None:
+    """Return what stands between the commas of a text."""
+    return None if value is None else tuple(part.strip() for part in value.split(","))
+
+
 def strategy_names(config: Mapping[str, Any]) -> list[str]:
     """Return the strategies that were asked for."""
     return [name.strip() for name in str(config["strategy"]).split(",")]
@@ -61,7 +72,7 @@ def simulated_rows(config: Mapping[str, Any], n_clients: int) -> FederatedRows:
             dataset=str(config["dataset"]),
             partition=str(config["partition"]),
             n_clients=n_clients,
-            server_data=given(config, "server-data"),
+            server_data=text(config, "server-data"),
             n_server_rows=given(config, "n-server-rows"),
             seed=int(config["data-seed"]),
         ),

@@ -12,7 +12,7 @@ from flwr.server.compat import start_grid
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from apps.config import given, parameters, simulated_rows, strategy_names
+from apps.config import given, listed, parameters, simulated_rows, strategy_names, text
 from flower_fedclust import ClientData, ProtocolStrategy, Result
 from flower_fedclust.data import read_table
 from flower_fedclust.lab.jobs import make_strategies, needs_server_rows
@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
         results.append(_run(strategy, grid, given(config, "round-timeout"), clients))
     n_clients = len(results[0].names)
     title = f"{config['dataset'] or 'rows of the SuperNodes'}: {n_clients} clients, {config['n-clusters']} clusters"
-    show_all(results, title, save_all(results, given(config, "out"), parent=RESULTS), Console())
+    show_all(results, title, save_all(results, text(config, "out"), parent=RESULTS), Console())
 
 
 def _run(strategy: ProtocolStrategy, grid: Grid, timeout: float | None, clients: dict[str, ClientData]) -> Result:
@@ -69,13 +69,8 @@ def _rows(config: Any, grid: Grid) -> tuple[dict[str, ClientData], Any, str]:
 
 def _server_rows(config: Any, names: list[str]) -> tuple[Any, str]:
     """Return the public rows of a deployment."""
-    path = given(config, "server-data")
+    path = text(config, "server-data")
     if path is None or not needs_server_rows(names):
         return None, ""
-    columns = given(config, "columns")
-    table = read_table(
-        str(path),
-        label_column=given(config, "label-column"),
-        columns=None if columns is None else tuple(column.strip() for column in str(columns).split(",")),
-    )
+    table = read_table(path, label_column=text(config, "label-column"), columns=listed(text(config, "columns")))
     return table.rows, f"They were read from {path}."

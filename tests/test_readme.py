@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import flower_fedclust as fc
-from flower_fedclust.protocol import Gather, Outcome, Sum, answers
+from flower_fedclust.protocol import Gather, Sum, answers
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -34,7 +34,7 @@ def test_the_example_in_python_runs(tmp_path, monkeypatch):
 
 
 def test_the_strategy_of_the_readme_finds_the_mean():
-    names = {"fc": fc, "np": np, "Sum": Sum, "Gather": Gather, "Outcome": Outcome, "answers": answers}
+    names = {"fc": fc, "np": np, "Sum": Sum, "Gather": Gather, "answers": answers}
     exec(snippet("class FederatedMean"), names)
     rows = np.random.default_rng(0).normal(size=(30, 3))
     result = fc.simulate(names["FederatedMean"](), [rows[:10], rows[10:]])

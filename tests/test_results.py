@@ -152,8 +152,8 @@ def test_labels_that_the_server_found_are_kept_in_the_order_of_the_clients_given
 
     class Labelling(FederatedKMeans):
         def protocol(self):
-            outcome = yield from super().protocol()
-            return Outcome(outcome.model, labels=given)
+            model = yield from super().protocol()
+            return Outcome(model, labels=given)
 
     strategy = Labelling(3, init=SERVER_ROWS[:3], n_rounds=1)
     result = simulate(strategy, [CLIENTS[0][:2], CLIENTS[1][:3], CLIENTS[2][:4]], names=["b", "a", "c"])

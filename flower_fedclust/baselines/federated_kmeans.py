@@ -10,7 +10,7 @@ from flower_fedclust.numerics.checks import check_budget_split, check_choice, ch
 from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
 from flower_fedclust.privacy.accounting import Share, calibrate
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit
-from flower_fedclust.protocol import Outcome, Protocol, ProtocolStrategy
+from flower_fedclust.protocol import Protocol, ProtocolStrategy
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step
 from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.local_centers import LocalCentersClient, merge_local_centers
@@ -106,7 +106,7 @@ class FederatedKMeans(ProtocolStrategy):
             former, centers = centers, (yield from lloyd_step(centers, everywhere, ClusterStatistic()))
             if np.linalg.norm(centers - former, axis=1).max() <= self.tol:
                 break
-        return Outcome(KMeansModel(centers))
+        return KMeansModel(centers)
 
 
 class DPLloyd(ProtocolStrategy):
@@ -241,4 +241,4 @@ class DPLloyd(ProtocolStrategy):
         )
         for _ in range(self.n_rounds):
             centers = yield from lloyd_step(centers, frame, statistic)
-        return Outcome(KMeansModel(frame.leave(centers)))
+        return KMeansModel(frame.leave(centers))

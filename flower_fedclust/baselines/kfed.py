@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_integer
-from flower_fedclust.protocol import Outcome, Protocol, ProtocolStrategy
+from flower_fedclust.protocol import Protocol, ProtocolStrategy
 from flower_fedclust.steps.local_centers import LocalCentersClient, merge_local_centers
 
 
@@ -61,4 +61,4 @@ class KFED(ProtocolStrategy):
         """Gather the clients' centers and cluster them."""
         n_local_clusters = self.n_local_clusters or self.n_clusters
         centers = yield from merge_local_centers(self.n_clusters, n_local_clusters, self.rng)
-        return Outcome(KMeansModel(centers))
+        return KMeansModel(centers)

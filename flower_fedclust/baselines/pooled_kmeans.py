@@ -10,7 +10,6 @@ from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.protocol import (
     Gather,
-    Outcome,
     Protocol,
     ProtocolClient,
     ProtocolStrategy,
@@ -67,6 +66,6 @@ class PooledKMeans(ProtocolStrategy):
 
     def protocol(self) -> Protocol:
         """Gather all rows and cluster them."""
-        replies = yield Gather(task="rows")
+        replies = yield Gather("rows")
         rows = np.concatenate([reply.arrays[0] for reply in replies])
-        return Outcome(KMeansModel(weighted_kmeans(rows, None, self.n_clusters, self.rng)))
+        return KMeansModel(weighted_kmeans(rows, None, self.n_clusters, self.rng))

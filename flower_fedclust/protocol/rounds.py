@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -16,7 +16,7 @@ Array: TypeAlias = NDArray[Any]
 Scalar: TypeAlias = bool | int | float | str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Round:
     """One Flower round: who is asked for what. Use :class:`Sum` or :class:`Gather`.
 
@@ -38,6 +38,7 @@ class Round:
 
     task: str
     arrays: Sequence[Array] = ()
+    _: KW_ONLY
     arguments: Mapping[str, Scalar] = field(default_factory=dict)
     releases: Sequence[Release | None] = ()
     per_client: Mapping[str, Sequence[Array]] | None = None
@@ -47,14 +48,14 @@ class Round:
 class Sum(Round):
     """A round of which the server gets the sum over the clients, array by array, and nothing else.
 
-    ``sums = yield Sum(task=..., arrays=[...])`` gives a list of arrays. It can run under secure aggregation.
+    ``sums = yield Sum("task", [array, ...])`` gives a list of arrays. It can run under secure aggregation.
     """
 
 
 class Gather(Round):
     """A round in which the server sees the reply of every client.
 
-    ``replies = yield Gather(task=..., arrays=[...])`` gives a list of :class:`Reply`, sorted by client.
+    ``replies = yield Gather("task", [array, ...])`` gives a list of :class:`Reply`, sorted by client.
     """
 
 
@@ -88,7 +89,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a protocol leaves behind.
+    """What a protocol leaves behind; one that returns a model leaves ``Outcome(model)``.
 
     Parameters
     ----------
@@ -101,8 +102,9 @@ class Outcome:
     labels: Mapping[str, NDArray[np.intp]] | None = None
 
 
-#: The server half of a strategy: it yields rounds, is sent what they brought, and returns an outcome.
-Protocol: TypeAlias = Generator[Round, Any, Outcome]
+#: The server half of a strategy: it yields rounds, is sent what they brought, and returns a model, or an Outcome
+#: where there is more to leave behind.
+Protocol: TypeAlias = Generator[Round, Any, Outcome | Model]
 
 
 @dataclass(frozen=True)

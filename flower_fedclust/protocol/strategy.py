@@ -237,7 +237,7 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
         self._run = Run(
             protocol=self.protocol(),
             rng=np.random.default_rng(self.random_state),
-            pending=Gather(task=ENROL),
+            pending=Gather(ENROL),
         )
         return encode([])
 
@@ -292,7 +292,7 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
             with one_thread():
                 run.pending = run.protocol.send(advanced)
         except StopIteration as stop:
-            run.outcome = stop.value
+            run.outcome = stop.value if isinstance(stop.value, Outcome) else Outcome(stop.value)
             return encode(run.outcome.model.to_arrays()), {}
         return None, {}
 

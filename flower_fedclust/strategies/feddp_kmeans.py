@@ -27,7 +27,7 @@ from flower_fedclust.numerics.vectors import (
 )
 from flower_fedclust.privacy.accounting import Share, calibrate
 from flower_fedclust.privacy.releases import Mechanism, NoisePlace, PrivacyUnit, Release
-from flower_fedclust.protocol import Outcome, Protocol, ProtocolStrategy, Sum, answers
+from flower_fedclust.protocol import Protocol, ProtocolStrategy, Sum, answers
 from flower_fedclust.protocol.rounds import Array, Round, Scalar
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
 from flower_fedclust.steps.diameter import DiameterClient, reduce_diameter
@@ -207,7 +207,7 @@ class FedDPKMeans(ProtocolStrategy):
         statistic = self._statistic(noise.lloyd, frame, Q)
         for _ in range(self.n_rounds):
             nu = yield from lloyd_step(nu, frame, statistic)
-        return Outcome(KMeansModel(frame.leave(nu)))
+        return KMeansModel(frame.leave(nu))
 
     def _step_1(self, frame: Frame, Q: Floats, multiplier: float) -> Generator[Round, list[Array], Floats]:
         """Return Pi, of shape (n_columns, min(n_clusters, n_columns))."""
