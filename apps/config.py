@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from flower_fedclust.cli import parse_epsilon, parse_value
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.lab.jobs import RowsChoice, needs_server_rows
+from flower_fedclust.lab.options import parse_epsilon, parse_value
 
 #: Keys that are not parameters of a strategy.
 JOB_KEYS = {

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flower_fedclust.lab.options import parse_epsilon, parse_value
 from flower_fedclust.registry import STRATEGIES, accepted_parameters
 
 app = typer.Typer(
@@ -185,31 +186,6 @@ def _given(
             raise ValueError(f"--set {parameter} has no value; write --set name=value.")
         given[name.replace("-", "_")] = parse_value(value)
     return given
-
-
-def parse_epsilon(text: object) -> float | None:
-    """Return epsilon as a number, or None for "none".
-
-    Raises
-    ------
-    ValueError
-        If the text is neither.
-    """
-    if str(text).lower() == "none":
-        return None
-    try:
-        return float(str(text))
-    except ValueError:
-        raise ValueError(f"epsilon is '{text}'; it must be a number, or 'none' for no noise.") from None
-
-
-def parse_value(text: str) -> Any:
-    """Return a number, a truth value or a tuple of numbers where the text is one, else the text."""
-    try:
-        value = json.loads(f"[{text}]")
-    except json.JSONDecodeError:
-        return {"True": True, "False": False, "none": None, "None": None}.get(text, text)
-    return value[0] if len(value) == 1 else tuple(value)
 
 
 def _print_json(value: Any) -> None:

@@ -42,6 +42,18 @@ def test_the_strategy_of_the_readme_finds_the_mean():
     assert not result.privacy.covers_everything
 
 
+def test_the_apps_of_the_readme_can_be_made():
+    names = {
+        "public_rows": np.random.default_rng(0).normal(size=(40, 3)),
+        "rows_of_this_site": np.ones((5, 2)),
+        "names_of_the_columns": ["age", "dose"],
+    }
+    exec(snippet("def server_fn"), names)
+    components = names["server_fn"](None)
+    assert components.config.num_rounds == components.strategy.num_rounds == 3
+    assert names["load"](None).rows.shape == (5, 2)
+
+
 def test_the_make_targets_of_the_readme_exist():
     makefile = (Path(__file__).parents[1] / "Makefile").read_text()
     for target in set(re.findall(r"\bmake (\w+)", README)):

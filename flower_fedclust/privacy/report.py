@@ -11,7 +11,7 @@ from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 
 UNIT_SENTENCES: dict[PrivacyUnit, str] = {
-    "record": "one row of one client, added or removed",
+    "record": "one row of one client, added or removed (that a client has rows at all is not hidden)",
     "client": "all that one client contributes, added or removed (that the client took part is not hidden)",
 }
 
