@@ -14,7 +14,7 @@ from rich.console import Console
 
 from apps.config import given, listed, parameters, simulated_rows, strategy_names, text
 from flower_fedclust import ClientData, ProtocolStrategy, Result
-from flower_fedclust.data import read_table
+from flower_fedclust.data import FederatedRows, read_table
 from flower_fedclust.lab.jobs import make_strategies, needs_server_rows
 from flower_fedclust.lab.show import save_all, show_all
 from flower_fedclust.registry import accepted_parameters
@@ -34,17 +34,18 @@ def main(grid: Grid, context: Context) -> None:
     names = strategy_names(config)
     accepted = set().union(*(accepted_parameters(name) for name in names))
     simulated = str(config["dataset"]) != ""
-    clients, server_rows, origin = _rows(config, grid) if simulated else ({}, *_server_rows(config, names))
+    rows = simulated_rows(config, len(list(grid.get_node_ids()))) if simulated else _rows_of_the_server(config, names)
+    seed = given(config, "noise-seed")
+    if seed is not None and not simulated:
+        raise ValueError("noise-seed is for simulated rows: noise that protects somebody is never repeatable.")
     results: list[Result] = []
-    for strategy in make_strategies(names, parameters(config, accepted), server_rows, origin):
+    for strategy in make_strategies(names, parameters(config, accepted), rows.server_rows, rows.server_rows_origin):
         strategy.wait_for_clients = float(config["wait-for-clients"])
-        seed = given(config, "noise-seed")
-        if seed is not None and not simulated:
-            raise ValueError("noise-seed is for simulated rows: noise that protects somebody is never repeatable.")
+        strategy.server_columns = rows.columns
         strategy.noise_seed = None if seed is None else int(seed)
         if strategy.random_state is None and seed is not None:
             strategy.random_state = int(seed)
-        results.append(_run(strategy, grid, given(config, "round-timeout"), clients))
+        results.append(_run(strategy, grid, given(config, "round-timeout"), _by_name(rows)))
     n_clients = len(results[0].names)
     title = f"{config['dataset'] or 'rows of the SuperNodes'}: {n_clients} clients, {config['n-clusters']} clusters"
     show_all(results, title, save_all(results, text(config, "out"), parent=RESULTS), Console())
@@ -56,21 +57,26 @@ def _run(strategy: ProtocolStrategy, grid: Grid, timeout: float | None, clients:
     return result_of(strategy, clients, time.perf_counter() - start)
 
 
-def _rows(config: Any, grid: Grid) -> tuple[dict[str, ClientData], Any, str]:
-    """Return the simulated clients, for labels and metrics after the run, and the server's rows."""
-    rows = simulated_rows(config, len(list(grid.get_node_ids())))
+def _by_name(rows: FederatedRows) -> dict[str, ClientData]:
+    """Return the simulated clients, for labels and metrics after the run; none in a deployment."""
     labels = rows.labels or [None] * len(rows.clients)
-    clients = {
-        str(index): ClientData(client, label, rows.columns)
-        for index, (client, label) in enumerate(zip(rows.clients, labels, strict=True))
+    return {
+        name: ClientData(client, label, rows.columns)
+        for name, client, label in zip(rows.names, rows.clients, labels, strict=True)
     }
-    return clients, rows.server_rows, rows.server_rows_origin
 
 
-def _server_rows(config: Any, names: list[str]) -> tuple[Any, str]:
-    """Return the public rows of a deployment."""
+def _rows_of_the_server(config: Any, names: list[str]) -> FederatedRows:
+    """Return the public rows of a deployment, whose clients' rows are elsewhere."""
     path = text(config, "server-data")
     if path is None or not needs_server_rows(names):
-        return None, ""
+        return FederatedRows(clients=[], labels=None, names=[])
     table = read_table(path, label_column=text(config, "label-column"), columns=listed(text(config, "columns")))
-    return table.rows, f"They were read from {path}."
+    return FederatedRows(
+        clients=[],
+        labels=None,
+        names=[],
+        columns=table.columns,
+        server_rows=table.rows,
+        server_rows_origin=f"They were read from {path}.",
+    )

@@ -144,6 +144,29 @@ def test_a_misspelt_client_column_names_the_nearest(capsys, monkeypatch, site_fi
     assert "did you mean 'site'?" in err
 
 
+def test_server_rows_with_other_columns_than_the_clients_are_refused(capsys, monkeypatch, site_file, tmp_path):
+    table = pd.read_parquet(site_file).drop(columns=["site", "kind"])
+    table.iloc[:40, ::-1].to_csv(tmp_path / "public.csv", index=False)
+    code, _, err = fedclust(
+        capsys,
+        monkeypatch,
+        *("run", "feddp-kmeans", "--data", str(site_file), "--client-column", "site", "--n-clusters", "3"),
+        *("--columns", ",".join(table.columns), "--server-data", str(tmp_path / "public.csv")),
+        *("--out", str(tmp_path / "out")),
+    )
+    assert code == 0, "--columns puts both in one order"
+    site_file.rename(tmp_path / "kept.parquet")
+    pd.read_parquet(tmp_path / "kept.parquet").drop(columns="kind").to_parquet(site_file)
+    code, _, err = fedclust(
+        capsys,
+        monkeypatch,
+        *("run", "feddp-kmeans", "--data", str(site_file), "--client-column", "site", "--n-clusters", "3"),
+        *("--server-data", str(tmp_path / "public.csv")),
+    )
+    assert code == 2
+    assert "give the same ones in the same order" in err
+
+
 def test_a_folder_that_holds_something_is_not_written_into(capsys, monkeypatch, tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
     code, _, err = fedclust(

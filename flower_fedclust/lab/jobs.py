@@ -65,21 +65,25 @@ class RowsChoice:
         """
         if (self.dataset is None) == (self.data is None):
             raise ValueError("give either a data set or a file of your own, not both.")
-        server_rows = None
+        public = None
         if self.server_data is not None:
             public = read_table(self.server_data, label_column=self.label_column, columns=self.columns)
-            server_rows = public.rows
         if self.data is not None and Path(self.data).is_dir():
-            if server_rows is None and needs_server_rows:
+            if public is None and needs_server_rows:
                 raise ValueError(
                     "with one file a client there is nothing to draw public rows from; give them with --server-data."
                 )
             rows = read_folder(self.data, label_column=self.label_column, columns=self.columns)
         else:
-            rows = self._partitioned(n_clusters, needs_server_rows and server_rows is None)
-        if server_rows is None:
+            rows = self._partitioned(n_clusters, needs_server_rows and public is None)
+        if public is None:
             return rows
-        return _with_server_rows(rows, server_rows, f"They were read from {self.server_data}.")
+        if rows.columns is not None and public.columns is not None and list(rows.columns) != list(public.columns):
+            raise ValueError(
+                f"{self.server_data} has the columns {', '.join(public.columns)} where the clients have "
+                f"{', '.join(rows.columns)}; give the same ones in the same order."
+            )
+        return replace(rows, server_rows=public.rows, server_rows_origin=f"They were read from {self.server_data}.")
 
     def _partitioned(self, n_clusters: int, hold_out: bool) -> FederatedRows:
         if self.dataset is not None:
@@ -141,7 +145,3 @@ def make_strategies(
 def needs_server_rows(names: Sequence[str]) -> bool:
     """Tell whether any of the strategies needs public rows."""
     return any("server_data" in accepted_parameters(name) for name in names)
-
-
-def _with_server_rows(rows: FederatedRows, server_rows: Any, origin: str) -> FederatedRows:
-    return replace(rows, server_rows=server_rows, server_rows_origin=origin)

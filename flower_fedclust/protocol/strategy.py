@@ -105,6 +105,8 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
 
     #: One sentence on where the public rows of the server come from, for the privacy report.
     server_data_origin: str = ""
+    #: The names of the columns of the server's rows, where they are known: clients that name others are left out.
+    server_columns: Sequence[str] | None = None
     #: How long to wait for the clients of a deployment to appear, in seconds.
     wait_for_clients: float = 60.0
     #: For experiments only: makes the server's noise repeatable. simulate() sets it on its own copy.
@@ -430,8 +432,12 @@ class ProtocolStrategy(Strategy, BaseEstimator):  # type: ignore[misc]
         self._note_silence(server_round, ENROL, answered, failures)
         if columns:
             common, others = unlike_most(columns)
+            whose = "most have"
+            if self.server_columns is not None and isinstance(json.loads(str(common)), list):
+                common, whose = json.dumps(list(self.server_columns)), "the server rows have"
+                others = sorted((name for name in columns if columns[name] != common), key=client_order)
             for name in others:
-                reason = f"client {name} has the columns {columns[name]} where most have {common}."
+                reason = f"client {name} has the columns {columns[name]} where {whose} {common}."
                 run.failures.append(Failure(server_round, ENROL, name, reason))
                 del proxies[name]
             known = json.loads(str(common))
