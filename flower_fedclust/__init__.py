@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from flower_fedclust.results import Result
     from flower_fedclust.simulation import simulate
+    from flower_fedclust.steps.private_clusters import ClientBounds
     from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
 
 #: Where each public name lives. It is imported when first used, so that ``import flower_fedclust`` is fast.
@@ -42,6 +43,7 @@ _HOME = {
     "KMeansModel": "models",
     "Model": "models",
     "PrivacyReport": "privacy.report",
+    "ClientBounds": "steps.private_clusters",
     "ClientData": "protocol",
     "DataError": "protocol",
     "MessageStrategy": "protocol",
@@ -54,6 +56,7 @@ _HOME = {
 
 __all__ = [
     "KFED",
+    "ClientBounds",
     "ClientData",
     "DPLloyd",
     "DataError",
