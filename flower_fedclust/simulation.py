@@ -11,31 +11,19 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from flwr.app import Context, RecordDict
-from flwr.app.user_config import UserConfig
+from flwr.app import Context
 from flwr.client import ClientApp
-from flwr.common import (
-    Code,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    Parameters,
-    Status,
-)
-from flwr.server import Server, ServerApp, ServerAppComponents, ServerConfig, SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
-from numpy.typing import ArrayLike, NDArray
+from flwr.server import ServerApp, ServerAppComponents, ServerConfig
+from numpy.typing import ArrayLike
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from flower_fedclust.numerics.checks import check_choice, check_integer
-from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.protocol import ClientData, ProtocolClient, ProtocolStrategy, client_app
+from flower_fedclust.protocol.inline import run_inline
 from flower_fedclust.protocol.strategy import MIN_CLIENTS
-from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.results import Result, result_of
 
 Engine = Literal["inline", "ray"]
@@ -157,69 +145,9 @@ def noise_seed_of(seed: int | None, index: int) -> int | None:
     return int(np.random.SeedSequence([seed, 1 + index]).generate_state(1, np.uint64)[0])
 
 
-class _InlineClient(ClientProxy):
-    """A client in this process. Flower makes a client anew for each message, and so does this."""
-
-    def __init__(
-        self,
-        index: int,
-        name: str,
-        client_type: type[ProtocolClient],
-        data: ClientData,
-        noise_seed: int | None,
-        decoded: _Decoded,
-    ) -> None:
-        super().__init__(str(index))
-        self.node_id = index
-        self._context = Context(0, index, UserConfig(), RecordDict(), UserConfig())
-        self._decoded = decoded
-
-        def make() -> ProtocolClient:
-            return client_type(data, name=name, context=self._context, noise_seed=noise_seed)
-
-        self._make = make
-
-    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        arrays, n_examples, metrics = self._make().fit(self._decoded(ins.parameters), ins.config)
-        return FitRes(Status(Code.OK, ""), encode(arrays), n_examples, metrics)
-
-    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
-        loss, n_examples, metrics = self._make().evaluate(self._decoded(ins.parameters), ins.config)
-        return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
-
-    def get_properties(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
-        raise NotImplementedError("no protocol asks for properties")
-
-    def get_parameters(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
-        raise NotImplementedError("no protocol asks for parameters")
-
-    def reconnect(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
-        return None
-
-
-class _Decoded:
-    """Decodes a message once for all the clients that it is sent to; they may read the arrays, not write them."""
-
-    def __init__(self) -> None:
-        self._parameters: Parameters | None = None
-        self._arrays: list[NDArray[Any]] = []
-
-    def __call__(self, parameters: Parameters) -> list[NDArray[Any]]:
-        if parameters is not self._parameters:
-            self._arrays = decode(parameters)
-            self._parameters = parameters
-        return list(self._arrays)
-
-
 def _run_inline(strategy: ProtocolStrategy, data: Sequence[ClientData], names: Sequence[str], seed: int | None) -> None:
-    manager = SimpleClientManager()
-    decoded = _Decoded()
-    for index, (client, name) in enumerate(zip(data, names, strict=True)):
-        manager.register(_InlineClient(index, name, strategy.client_type, client, noise_seed_of(seed, index), decoded))
-    server = Server(client_manager=manager, strategy=strategy)
-    server.set_max_workers(1)
-    with one_thread():
-        server.fit(num_rounds=strategy.num_rounds, timeout=None)
+    seeds = [noise_seed_of(seed, index) for index in range(len(data))]
+    run_inline(strategy, dict(zip(names, data, strict=True)), seeds)
 
 
 def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: Sequence[str], seed: int | None) -> None:

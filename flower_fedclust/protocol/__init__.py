@@ -1,8 +1,9 @@
-"""How any strategy talks to its clients. Nobody else knows Flower's types.
+"""How any strategy talks to its clients. Nobody else knows Flower's records.
 
 ``rounds``    what a strategy yields, and how a client declares what it sends
 ``client``    ProtocolClient, a ``flwr.client.NumPyClient``
 ``strategy``  ProtocolStrategy, a ``flwr.server.strategy.Strategy``
+``inline``    Flower's own Server over clients in this process
 ``message_api``  MessageStrategy, the same as a ``flwr.serverapp.strategy.Strategy``
 """
 

@@ -1,0 +1,96 @@
+"""Flower's own Server over clients in this process: no network, no Ray, thousands of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Status
+from flwr.server import Server, SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+
+from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.protocol.client import ClientData, ProtocolClient
+from flower_fedclust.protocol.rounds import Array
+from flower_fedclust.protocol.strategy import ProtocolStrategy
+from flower_fedclust.protocol.wire import decode, encode
+
+
+def run_inline(
+    strategy: ProtocolStrategy, clients: Mapping[str, ClientData], noise_seeds: Sequence[int | None]
+) -> None:
+    """Run a strategy on clients in this process, on one thread.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+        Has the state of the run afterwards.
+    clients : mapping of str to ClientData
+        By name.
+    noise_seeds : sequence of (int or None)
+        For experiments only, one a client: see :class:`~flower_fedclust.ProtocolClient`.
+    """
+    manager = SimpleClientManager()
+    decoded = _Decoded()
+    for index, ((name, data), noise_seed) in enumerate(zip(clients.items(), noise_seeds, strict=True)):
+        manager.register(_InlineClient(index, name, strategy.client_type, data, noise_seed, decoded))
+    server = Server(client_manager=manager, strategy=strategy)
+    server.set_max_workers(1)
+    with one_thread():
+        server.fit(num_rounds=strategy.num_rounds, timeout=None)
+
+
+class _InlineClient(ClientProxy):
+    """A client in this process. Flower makes a client anew for each message, and so does this."""
+
+    def __init__(
+        self,
+        index: int,
+        name: str,
+        client_type: type[ProtocolClient],
+        data: ClientData,
+        noise_seed: int | None,
+        decoded: _Decoded,
+    ) -> None:
+        super().__init__(str(index))
+        self.node_id = index
+        self._context = Context(0, index, UserConfig(), RecordDict(), UserConfig())
+        self._decoded = decoded
+
+        def make() -> ProtocolClient:
+            return client_type(data, name=name, context=self._context, noise_seed=noise_seed)
+
+        self._make = make
+
+    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
+        arrays, n_examples, metrics = self._make().fit(self._decoded(ins.parameters), ins.config)
+        return FitRes(Status(Code.OK, ""), encode(arrays), n_examples, metrics)
+
+    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
+        loss, n_examples, metrics = self._make().evaluate(self._decoded(ins.parameters), ins.config)
+        return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
+
+    def get_properties(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
+        raise NotImplementedError("no protocol asks for properties")
+
+    def get_parameters(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
+        raise NotImplementedError("no protocol asks for parameters")
+
+    def reconnect(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
+        return None
+
+
+class _Decoded:
+    """Decodes a message once for all the clients that it is sent to; they may read the arrays, not write them."""
+
+    def __init__(self) -> None:
+        self._parameters: Parameters | None = None
+        self._arrays: list[Array] = []
+
+    def __call__(self, parameters: Parameters) -> list[Array]:
+        if parameters is not self._parameters:
+            self._arrays = decode(parameters)
+            self._parameters = parameters
+        return list(self._arrays)
