@@ -15,6 +15,11 @@ from flower_fedclust.steps.clusters import ClusterStatistic
 Floats = NDArray[np.float64]
 
 
+#: Room in the bound of the means. A client whose means are clipped draws the centers back to where they were, in every
+#: run and by as much, while the noise of a wider bound averages out over the clients.
+MEANS_MARGIN = 1.5
+
+
 @dataclass(frozen=True)
 class ClientBounds:
     """Euclidean norms to which one client's statistics are clipped at client level (FedDP-KMeans, appendix G.5).
@@ -37,7 +42,8 @@ class ClientBounds:
     def from_server_rows(cls, server_rows: Floats, n_clusters: int, rows_per_client: int) -> ClientBounds:
         """Return what a client of so many rows would typically have, if its rows were like the server's.
 
-        Each bound is the root mean square of the statistic over random clients, in closed form.
+        Each bound is the root mean square of the statistic over random clients, in closed form; that of the means is
+        ``MEANS_MARGIN`` times as much.
 
         Parameters
         ----------
@@ -59,7 +65,7 @@ class ClientBounds:
             within = np.trace(gram)  # one server row a cluster says nothing of the spread within
         # A mean of n / k rows is off by the spread within a cluster over n / k; k such means, or n if they are fewer.
         means = np.sqrt(min(n, n_clusters) * within / max(1.0, n / n_clusters))
-        return cls(float(second_moment), float(weights), float(means))
+        return cls(float(second_moment), float(weights), float(MEANS_MARGIN * means))
 
 
 def cluster_statistic(

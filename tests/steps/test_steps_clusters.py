@@ -4,7 +4,7 @@ import pytest
 from flower_fedclust import ClientData
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
 from flower_fedclust.steps.frame import Frame
-from flower_fedclust.steps.private_clusters import ClientBounds
+from flower_fedclust.steps.private_clusters import MEANS_MARGIN, ClientBounds
 
 RNG = np.random.default_rng(1)
 ROWS = RNG.normal(size=(60, 3)) * 2
@@ -96,5 +96,5 @@ def test_bounds_from_server_rows_are_the_root_mean_square_over_random_clients():
         counts.append((np.bincount(drawn) ** 2).sum())
     assert bounds.second_moment == pytest.approx(np.sqrt(np.mean(matrices)), rel=0.02)
     assert bounds.weights == pytest.approx(np.sqrt(np.mean(counts)), rel=0.02)
-    # Four rows a cluster: three means, each off by a quarter of the variance of 3 columns.
-    assert bounds.means == pytest.approx(np.sqrt(3 * 3 / 4), rel=0.15)
+    # Four rows a cluster: three means, each off by a quarter of the variance of 3 columns; and the margin.
+    assert bounds.means == pytest.approx(MEANS_MARGIN * np.sqrt(3 * 3 / 4), rel=0.15)
