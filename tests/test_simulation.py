@@ -222,3 +222,11 @@ def test_ray_equals_inline_bit_for_bit():
     assert inline.traffic == ray.traffic
     assert inline.failures == ray.failures == []
     assert inline.metrics == ray.metrics
+
+
+def test_garbage_collection_is_as_it_was_after_a_run():
+    import gc
+
+    before = gc.get_threshold()
+    simulate(lloyd(), CLIENTS)
+    assert gc.get_threshold() == before

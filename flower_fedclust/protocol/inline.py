@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from flwr.app import Context, RecordDict
@@ -38,8 +40,22 @@ def run_inline(
         manager.register(_InlineClient(index, name, strategy.client_type, data, noise_seed, decoded))
     server = Server(client_manager=manager, strategy=strategy)
     server.set_max_workers(1)
-    with one_thread():
+    with one_thread(), _rare_garbage_collection():
         server.fit(num_rounds=strategy.num_rounds, timeout=None)
+
+
+@contextmanager
+def _rare_garbage_collection() -> Iterator[None]:
+    """Let Python look for cycles less often: thousands of replies live until a round ends, and none is a cycle.
+
+    With 2,000 clients a fifth of the time went into looking through them again and again.
+    """
+    former = gc.get_threshold()
+    gc.set_threshold(max(former[0], 100_000) if former[0] else 0, *former[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*former)
 
 
 class _InlineClient(ClientProxy):
