@@ -16,7 +16,7 @@ import flower_fedclust as fc
 
 SHAPES = {"record": (100, 1000), "client": (2000, 50)}
 EPSILONS = {"record": (0.25, 0.5, 1.0, 2.0), "client": (0.25, 0.5, 1.0, 2.0, 2.56)}
-REFERENCE = {  # the authors' code, as papers/NOTES.md gives it (noise put right, ten restarts)
+REFERENCE = {  # the authors' code, its noise put right, with ten restarts: see README.md beside this file
     "record": {0.25: 1.015, 0.5: 1.003, 1.0: 1.001, 2.0: 1.0004},
     "client": {0.25: 1.281, 0.5: 1.141, 1.0: 1.081, 2.0: 1.031, 2.56: 1.017},
 }
