@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.data.federation import FederatedRows, Table
 from flower_fedclust.names import look_up
-from flower_fedclust.numerics.checks import DataError, checked_rows
+from flower_fedclust.numerics.checks import DataError, MissingFileError, checked_rows
 
 _ENDINGS = (".csv", ".parquet", ".npy")
 _ENDINGS_IN_WORDS = ".csv, .parquet or .npy"
@@ -106,7 +106,7 @@ def read_folder(
     """
     folder = Path(folder)
     if not folder.exists():
-        raise FileNotFoundError(f"There is no folder {folder}.")
+        raise MissingFileError(f"There is no folder {folder}.")
     if not folder.is_dir():
         raise DataError(f"{folder} is a file, not a folder with a file for each client; use read_table.")
     paths = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] not in "._")
@@ -138,7 +138,7 @@ def _read_frame(path: Path) -> Any:
     if path.suffix.lower() not in _ENDINGS and not path.is_dir():
         raise DataError(f"{path.name} is not a file that can be read; give a {_ENDINGS_IN_WORDS} file.")
     if not path.exists():
-        raise FileNotFoundError(f"There is no file {path}.")
+        raise MissingFileError(f"There is no file {path}.")
     if path.is_dir():
         raise DataError(f"{path} is a folder; use read_folder for a folder with a file for each client.")
     if path.stat().st_size == 0:

@@ -15,6 +15,10 @@ class DataError(ValueError):
     """
 
 
+class MissingFileError(DataError, FileNotFoundError):
+    """A file or folder of rows that is not there."""
+
+
 def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None = None) -> NDArray[np.float64]:
     """Return the rows as a two-dimensional array of finite floats, or say what is wrong with them and where.
 

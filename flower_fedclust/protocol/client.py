@@ -200,7 +200,7 @@ class ProtocolClient(NumPyClient):
         A DataError names a row and a column. What the message of any other error quotes may be a value: it stays here,
         in the client's log.
         """
-        if isinstance(error, (DataError, FileNotFoundError)):
+        if isinstance(error, DataError):
             return str(error)
         log.error("client %s failed", self.name, exc_info=error)
         return f"client {self.name} failed with {type(error).__name__}; its own log says more."

@@ -7,6 +7,7 @@ from flwr.common import Code, FitRes, Parameters, Status
 from protocol_toys import ByHand, Toy, ToyClient, drive, proxies_of, raising, replaced, serve
 
 from flower_fedclust import ClientData, ProtocolError, simulate
+from flower_fedclust.data import read_table
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import DataError, Gather, Sum, answers
 
@@ -74,6 +75,21 @@ def test_message_of_a_value_error_of_somebody_elses_stays_with_the_client(client
     _, _, facts = proxy.client().fit([], {"task": "enrol", "round": 1})
     assert "Nordmann" not in facts["failure"]
     assert "ValueError" in facts["failure"]
+
+
+def test_path_of_a_file_that_somebody_elses_code_did_not_find_stays_with_the_client():
+    def load():
+        raise FileNotFoundError("records/Kari Nordmann.csv")
+
+    _, _, facts = ToyClient(load, name="3").fit([], {"task": "enrol", "round": 1})
+    assert facts["failure"] == "client 3 failed with FileNotFoundError; its own log says more."
+
+
+def test_a_site_whose_own_file_is_missing_says_so(tmp_path):
+    client = ToyClient(lambda: read_table(tmp_path / "north.csv"), name="north")
+    _, _, facts = client.fit([], {"task": "enrol", "round": 1})
+    assert facts["failure"].startswith("There is no file")
+    assert "north.csv" in facts["failure"]
 
 
 def test_message_of_an_unforeseen_error_in_evaluate_does_not_leave_the_client(clients):
