@@ -1,5 +1,5 @@
 # make run    sets up an environment and runs the main job: FedDP-KMeans and its comparison partners by `flwr run`
-# make test   sets up an environment and runs the tests
+# make test   sets up an environment and runs the tests, two files at a time; those that start Ray one by one
 # make lint   ruff (lint and format) and mypy --strict
 # make docs   the site, in docs/_build
 # make bench  the benchmarks, which take some minutes
@@ -24,7 +24,8 @@ run: $(READY)
 	flwr run . local --stream --federation-config "num-supernodes=10" --run-config strategies/main-job.toml
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m slow
 
 lint: $(READY)
 	ruff check .

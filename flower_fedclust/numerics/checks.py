@@ -136,6 +136,14 @@ def check_max_norm(max_norm: float | None, epsilon: float | None) -> None:
         raise ValueError("max_norm is missing; noise for an epsilon needs a norm to which rows are clipped.")
 
 
+def check_max_l1_norm(max_l1_norm: float | None, epsilon: float | None) -> None:
+    """Raise a ValueError unless the L1 norm to which rows are clipped is positive, and given where there is epsilon."""
+    if max_l1_norm is not None:
+        check_real("max_l1_norm", max_l1_norm, above=0)
+    elif epsilon is not None:
+        raise ValueError("max_l1_norm is missing; noise for an epsilon needs an L1 norm to which rows are clipped.")
+
+
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise a ValueError unless the value is one of the choices."""
     if value not in choices:

@@ -7,10 +7,11 @@ n_rows x n_rows entries is ever made.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import LinearOperator, eigsh
 from sklearn.neighbors import NearestNeighbors
@@ -146,10 +147,6 @@ def graph_embedding(graph: csr_array, n_vectors: int, F: Floats) -> Floats:
 def top_graph_eigenvectors(graph: csr_array, n_vectors: int, component: Integers) -> Floats:
     """Return the top eigenvectors of ``D^-1/2 A D^-1/2``.
 
-    The eigenvalue 1 has one eigenvector for each component, which is known: the square roots of its degrees. The
-    others are found by Lanczos' method (ARPACK) with these moved out of the way, as it finds single eigenvalues well,
-    and multiple ones by chance.
-
     Parameters
     ----------
     graph : csr_array of shape (n_rows, n_rows)
@@ -160,14 +157,41 @@ def top_graph_eigenvectors(graph: csr_array, n_vectors: int, component: Integers
     Returns
     -------
     ndarray of shape (n_rows, n_vectors)
+        As in :func:`top_normalized_eigenvectors`.
+    """
+    degrees = np.asarray(graph.sum(axis=1)).ravel()
+    return top_normalized_eigenvectors(lambda vectors: graph @ vectors, degrees, n_vectors, component)
+
+
+def top_normalized_eigenvectors(
+    product: Callable[[Floats], Floats], degrees: Floats, n_vectors: int, component: Integers
+) -> Floats:
+    """Return the top eigenvectors of ``D^-1/2 A D^-1/2``, for a graph A that is known by its products with vectors.
+
+    The eigenvalue 1 has one eigenvector for each component, which is known: the square roots of its degrees. The
+    others are found by Lanczos' method (ARPACK) with these moved out of the way, as it finds single eigenvalues well,
+    and multiple ones by chance.
+
+    Parameters
+    ----------
+    product : callable
+        Takes an array of shape (n_rows, any) and returns A times it.
+    degrees : ndarray of shape (n_rows,)
+        The row sums of A.
+    n_vectors : int
+    component : ndarray of shape (n_rows,), int
+        The connected component of each row, from 0; no more than n_vectors.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_vectors)
         Orthonormal columns; where there are more than rows, the others are 0.
     """
-    n_rows = graph.shape[0]
+    n_rows = len(degrees)
     if n_vectors > n_rows:
         padded = np.zeros((n_rows, n_vectors))
-        padded[:, :n_rows] = top_graph_eigenvectors(graph, n_rows, component)
+        padded[:, :n_rows] = top_normalized_eigenvectors(product, degrees, n_rows, component)
         return padded
-    degrees = np.asarray(graph.sum(axis=1)).ravel()
     # A row without an edge is a component of its own, and its eigenvector is 1 there.
     degrees = np.where(degrees > 0, degrees, 1.0)
     known = np.zeros((n_rows, int(component.max()) + 1))
@@ -176,14 +200,13 @@ def top_graph_eigenvectors(graph: csr_array, n_vectors: int, component: Integers
     n_wanted = n_vectors - known.shape[1]
     if n_wanted <= 0:
         return known[:, :n_vectors]
-    scale = diags_array(1.0 / np.sqrt(degrees))
-    normalized = csr_array(scale @ graph @ scale)
+    scale = 1.0 / np.sqrt(degrees)[:, None]
 
     def deflated(vector: Floats) -> Floats:
         vector = vector.reshape(n_rows, -1)
         # From 1 to -2, below every other: those of D^-1/2 A D^-1/2 lie between -1 and 1.
-        product: Floats = normalized @ vector - 3.0 * (known @ (known.T @ vector))
-        return product
+        moved: Floats = scale * product(scale * vector) - 3.0 * (known @ (known.T @ vector))
+        return moved
 
     if n_wanted >= n_rows - 1:  # Lanczos' method cannot give all eigenvectors of a matrix; it is a tiny one then
         _, vectors = np.linalg.eigh(deflated(np.eye(n_rows)))

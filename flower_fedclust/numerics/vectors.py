@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-def clip_rows(rows: Floats, radius: float) -> Floats:
+def clip_rows(rows: Floats, radius: float, *, norm: int = 2) -> Floats:
     """Scale every row that is longer than the radius down to it.
 
     Parameters
@@ -18,18 +18,25 @@ def clip_rows(rows: Floats, radius: float) -> Floats:
     rows : ndarray of shape (n_rows, n_columns)
     radius : float
         In the units of the rows; infinity clips nothing.
+    norm : 1 or 2, default=2
+        Whether a row is as long as its L1 norm or its Euclidean norm.
 
     Returns
     -------
     ndarray of shape (n_rows, n_columns)
-        Every row has Euclidean norm at most ``radius``, up to the last bits of a float.
+        Every row has norm at most ``radius``, up to the last bits of a float.
     """
-    squared_norms = np.einsum("ij,ij->i", rows, rows)
-    # One comparison settles the usual case, where every row lies within.
-    if squared_norms.max(initial=0.0) <= radius**2:
+    if norm == 1:
+        lengths = np.abs(rows).sum(axis=1)
+    else:
+        squared_norms = np.einsum("ij,ij->i", rows, rows)
+        # One comparison settles the usual case, where every row lies within.
+        if squared_norms.max(initial=0.0) <= radius**2:
+            return rows
+        lengths = np.sqrt(squared_norms)
+    if lengths.max(initial=0.0) <= radius:
         return rows
-    norms = np.sqrt(squared_norms)
-    clipped: Floats = rows * np.minimum(1.0, radius / np.maximum(norms, np.finfo(float).tiny))[:, None]
+    clipped: Floats = rows * np.minimum(1.0, radius / np.maximum(lengths, np.finfo(float).tiny))[:, None]
     return clipped
 
 

@@ -15,7 +15,16 @@ from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models import FactorModel, KMeansModel, MapModel, Model, SpectralModel
+from flower_fedclust.models import (
+    EncodedModel,
+    FactorModel,
+    KMeansModel,
+    MapModel,
+    Model,
+    PrototypeModel,
+    SpectralModel,
+    SubspaceModel,
+)
 from flower_fedclust.numerics.checks import DataError, checked_rows
 from flower_fedclust.numerics.metrics import count_table
 from flower_fedclust.numerics.threads import one_thread
@@ -113,7 +122,15 @@ class ProtocolClient(NumPyClient):
     """
 
     #: The models that the client can evaluate; a message names the one that it carries.
-    model_types: ClassVar[tuple[type[Model], ...]] = (KMeansModel, SpectralModel, MapModel, FactorModel)
+    model_types: ClassVar[tuple[type[Model], ...]] = (
+        KMeansModel,
+        SpectralModel,
+        MapModel,
+        FactorModel,
+        PrototypeModel,
+        SubspaceModel,
+        EncodedModel,
+    )
 
     def __init__(
         self,

@@ -127,9 +127,9 @@ class ClusterClient(ProtocolClient):
     """Answers of a client whose rows belong to the nearest of some centers."""
 
     @answers("cluster_sums", sends=("sum of the rows in each cluster", "number of rows in each cluster"))
-    def cluster_sums(self, centers: Floats, *frame: Floats, radius: float) -> tuple[Floats, Floats]:
+    def cluster_sums(self, centers: Floats, *frame: Floats, radius: float, norm: int = 2) -> tuple[Floats, Floats]:
         """Return m_r = sum of p in S_r and n_r = |S_r| (FedDP-KMeans, Algorithm 2, lines 6 and 7)."""
-        rows = enter(self.rows, *frame, radius=radius)
+        rows = enter(self.rows, *frame, radius=radius, norm=norm)
         return cluster_sums(rows, nearest_center(rows, centers), len(centers))
 
     @answers(

@@ -32,12 +32,15 @@ class Frame:
         Points, in the frame's coordinates before the move, that stand for regions.
     shifts : ndarray of shape (n_anchors, n_columns), optional
         What is added to a row whose nearest anchor this is.
+    norm : 1 or 2, default=2
+        Whether the ball is one of the L1 norm, for Laplace noise, or of the Euclidean norm.
     """
 
     origin: Floats
     radius: float
     anchors: Floats | None = None
     shifts: Floats | None = None
+    norm: int = 2
 
     @classmethod
     def around(cls, server_rows: Floats, *, centered: bool) -> Self:
@@ -53,12 +56,12 @@ class Frame:
 
     @property
     def arguments(self) -> dict[str, Scalar]:
-        """The radius, as the keyword argument of the client's method."""
-        return {"radius": self.radius}
+        """The radius, and the norm unless it is Euclidean: the keyword arguments of the client's method."""
+        return {"radius": self.radius} if self.norm == 2 else {"radius": self.radius, "norm": self.norm}
 
     def enter(self, rows: Floats) -> Floats:
         """Return public rows in the frame's coordinates."""
-        return enter(rows, *self.arrays, radius=self.radius)
+        return enter(rows, *self.arrays, radius=self.radius, norm=self.norm)
 
     def leave(self, centers: Floats) -> Floats:
         """Return centers in the coordinates of the data."""
@@ -67,7 +70,7 @@ class Frame:
         return centers + self.origin
 
 
-def enter(rows: Floats, origin: Floats, *moved: Floats, radius: float) -> Floats:
+def enter(rows: Floats, origin: Floats, *moved: Floats, radius: float, norm: int = 2) -> Floats:
     """Return rows in the coordinates of a frame: translated, moved by region if need be, and clipped.
 
     Parameters
@@ -77,6 +80,7 @@ def enter(rows: Floats, origin: Floats, *moved: Floats, radius: float) -> Floats
     *moved : two ndarray of shape (n_anchors, n_columns), or none
         Anchors and shifts.
     radius : float
+    norm : 1 or 2, default=2
 
     Returns
     -------
@@ -87,4 +91,4 @@ def enter(rows: Floats, origin: Floats, *moved: Floats, radius: float) -> Floats
     if moved:
         anchors, shifts = moved
         entered += shifts[nearest_center(entered, anchors)]
-    return clip_rows(entered, radius)
+    return clip_rows(entered, radius, norm=norm)

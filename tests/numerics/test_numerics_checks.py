@@ -9,6 +9,7 @@ from flower_fedclust.numerics.checks import (
     DataError,
     check_choice,
     check_integer,
+    check_max_l1_norm,
     check_real,
     checked_rows,
     warn_of_empty_clusters,
@@ -182,6 +183,25 @@ def test_the_bounds_of_a_real_number_are_open_or_closed_as_they_are_named():
 def test_what_is_not_a_finite_number_is_refused(value):
     with pytest.raises(ValueError, match=f"^{re.escape(f'x is {value!r}; it must be a finite number.')}$"):
         check_real("x", value)
+
+
+@pytest.mark.parametrize(("max_l1_norm", "epsilon"), [(None, None), (1.0, None), (2, 0.5), (1e-9, 1.0)])
+def test_an_l1_norm_that_is_positive_or_not_needed_passes(max_l1_norm, epsilon):
+    check_max_l1_norm(max_l1_norm, epsilon)
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1.0, float("inf"), float("nan"), "1", True])
+@pytest.mark.parametrize("epsilon", [None, 1.0])
+def test_an_l1_norm_that_is_not_positive_is_refused(value, epsilon):
+    message = f"max_l1_norm is {value!r}; it must be a finite number above 0."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check_max_l1_norm(value, epsilon)
+
+
+def test_an_epsilon_needs_an_l1_norm():
+    message = "max_l1_norm is missing; noise for an epsilon needs an L1 norm to which rows are clipped."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check_max_l1_norm(None, 1.0)
 
 
 def test_a_choice_that_exists_passes():

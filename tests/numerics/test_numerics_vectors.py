@@ -72,6 +72,31 @@ def test_a_row_too_long_to_square_is_still_within_the_radius_after_clipping():
         assert np.linalg.norm(clip_rows(np.array([[1e200, 1e200], [1.0, 0.0]]), 1.0), axis=1).max() <= 1.0
 
 
+@pytest.mark.parametrize("radius", [0.5, 100.0, 300.0, 1e4])
+def test_rows_are_clipped_to_their_l1_norm_where_that_is_asked_for(radius):
+    rows = load_digits().data * np.where(np.arange(64) % 2, 1.0, -1.0)
+    clipped = clip_rows(rows, radius, norm=1)
+    lengths = np.abs(rows).sum(axis=1)
+    np.testing.assert_allclose(np.abs(clipped).sum(axis=1), np.minimum(lengths, radius), rtol=1e-13)
+    expected = [row * min(1.0, radius / length) for row, length in zip(rows, lengths, strict=True)]
+    np.testing.assert_allclose(clipped, expected, rtol=1e-13)
+    np.testing.assert_array_equal(clipped[lengths < radius], rows[lengths < radius])
+
+
+def test_a_row_within_the_euclidean_ball_may_lie_beyond_the_l1_ball():
+    rows = np.array([[0.6, -0.6], [0.5, 0.5], [1.0, 0.0]])
+    np.testing.assert_array_equal(clip_rows(rows, 1.0), rows)
+    np.testing.assert_allclose(clip_rows(rows, 1.0, norm=1), [[0.5, -0.5], [0.5, 0.5], [1.0, 0.0]], rtol=1e-15)
+
+
+def test_rows_of_any_size_can_be_clipped_to_an_l1_norm():
+    with np.errstate(divide="raise", invalid="raise", over="ignore"):
+        clipped = clip_rows(np.array([[1e308, 1e308], [0.0, 0.0], [3.0, -1.0]]), 2.0, norm=1)
+        np.testing.assert_array_equal(clip_rows(np.array([[1e308, 1e308]]), np.inf, norm=1), [[1e308, 1e308]])
+    assert np.abs(clipped[0]).sum() <= 2.0
+    np.testing.assert_allclose(clipped[1:], [[0.0, 0.0], [1.5, -0.5]])
+
+
 @pytest.mark.parametrize("shape", [(5,), (4, 3), (2, 3, 4)])
 def test_clip_norm_bounds_the_norm_of_the_whole_array(shape):
     array = np.random.default_rng(0).normal(size=shape)

@@ -77,3 +77,21 @@ def test_what_is_sent_is_enough_to_enter(moved):
 def test_infinite_radius_clips_nothing():
     rows = RNG.normal(size=(5, 3)) * 1e100
     assert np.array_equal(Frame(np.zeros(3), np.inf).enter(rows), rows)
+
+
+@pytest.mark.parametrize("radius", [0.3, 5.0, 1e3])
+def test_ball_of_a_frame_may_be_one_of_the_l1_norm(radius):
+    rows = RNG.normal(size=(40, 3)) * 10
+    frame = Frame(np.array([1.0, -1.0, 0.5]), radius, norm=1)
+    entered, offsets = frame.enter(rows), rows - frame.origin
+    lengths = np.abs(offsets).sum(axis=1)
+    np.testing.assert_allclose(entered, offsets * np.minimum(1.0, radius / lengths)[:, None], rtol=1e-12)
+
+
+def test_norm_is_sent_where_it_is_not_the_euclidean(moved):
+    rows = RNG.normal(size=(30, 3)) * 100
+    assert moved.arguments == {"radius": 60.0}
+    other = Frame(moved.origin, 60.0, moved.anchors, moved.shifts, norm=1)
+    assert other.arguments == {"radius": 60.0, "norm": 1}
+    np.testing.assert_array_equal(enter(rows, *other.arrays, **other.arguments), other.enter(rows))
+    assert (other.enter(rows) != moved.enter(rows)).any()

@@ -1,0 +1,81 @@
+"""A network of dense layers in NumPy: whoever has its weights computes its outputs, and needs no PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.checks import DataError, check_choice
+
+Floats = NDArray[np.float64]
+
+#: What a hidden layer does with its sums. The last layer is linear.
+ACTIVATIONS = ("relu", "tanh")
+
+
+def outputs(rows: Floats, layers: Sequence[Floats], activation: str = "relu") -> Floats:
+    """Return ``f(f(X W_1 + b_1) W_2 + b_2) ... W_m + b_m``.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_in)
+        X.
+    layers : sequence of ndarray
+        ``[W_1, b_1, W_2, b_2, ...]``, W of shape (n_in, n_out) and b of shape (n_out,).
+    activation : "relu" or "tanh", default="relu"
+        f.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_out)
+    """
+    *hidden, weights, biases = layers
+    found = np.empty((len(rows), len(biases)))
+    widest = max(len(one) for one in layers[1::2])
+    for block in blocks(len(rows), widest):
+        values = rows[block]
+        for hidden_weights, hidden_biases in zip(hidden[::2], hidden[1::2], strict=True):
+            values = values @ hidden_weights
+            values += hidden_biases
+            values = np.maximum(values, 0.0, out=values) if activation == "relu" else np.tanh(values, out=values)
+        np.matmul(values, weights, out=found[block])
+        found[block] += biases
+    return found
+
+
+def checked_layers(layers: Sequence[ArrayLike], activation: str) -> list[Floats]:
+    """Return the weights and biases as float64, or say in which layer they do not fit.
+
+    Parameters
+    ----------
+    layers : sequence of array-like
+        As for :func:`outputs`.
+    activation : str
+
+    Raises
+    ------
+    DataError
+        If a layer has no bias, is not finite, or takes another number of columns than the layer before it gives.
+    ValueError
+        If there is no such activation.
+    """
+    check_choice("activation", activation, ACTIVATIONS)
+    arrays = [np.array(one, dtype=np.float64) for one in layers]
+    if not arrays or len(arrays) % 2:
+        raise DataError(f"layers: {len(arrays)} arrays; give weights and biases for each layer, in turn.")
+    n_columns = None
+    for index, (weights, biases) in enumerate(zip(arrays[::2], arrays[1::2], strict=True)):
+        if weights.ndim != 2 or biases.shape != weights.shape[1:]:
+            raise DataError(
+                f"layers: layer {index} has weights of shape {weights.shape} and biases of shape {biases.shape}; give "
+                "(n_in, n_out) and (n_out,)."
+            )
+        if n_columns is not None and len(weights) != n_columns:
+            raise DataError(f"layers: layer {index} takes {len(weights)} columns; the one before it gives {n_columns}.")
+        if not weights.size or not (np.isfinite(weights).all() and np.isfinite(biases).all()):
+            raise DataError(f"layers: layer {index} has weights or biases that are not finite, or none.")
+        n_columns = weights.shape[1]
+    return arrays

@@ -1,0 +1,79 @@
+"""Clusters by the nearest center."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.models.base import checked_columns
+from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
+
+
+class KMeansModel:
+    """Clusters by the nearest center.
+
+    Parameters
+    ----------
+    cluster_centers : array-like of shape (n_clusters, n_columns)
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (n_clusters, n_columns)
+    """
+
+    def __init__(self, cluster_centers: ArrayLike) -> None:
+        self.cluster_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
+
+    def __repr__(self) -> str:
+        n_clusters, n_columns = self.cluster_centers_.shape
+        return f"KMeansModel({n_clusters} centers of {n_columns} columns)"
+
+    @property
+    def n_clusters(self) -> int:
+        """How many centers there are."""
+        return len(self.cluster_centers_)
+
+    def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
+        """Return the index of each row's nearest center.
+
+        Parameters
+        ----------
+        rows : array-like of shape (n_rows, n_columns)
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+
+        Raises
+        ------
+        ValueError
+            If the rows are not finite numbers, or have another number of columns than the centers.
+        """
+        return nearest_center(
+            checked_columns(rows, self.cluster_centers_.shape[1], "the cluster centers have"), self.cluster_centers_
+        )
+
+    def cost(self, rows: ArrayLike) -> float:
+        """Return the k-means objective of the rows: a sum of squared distances, in squared units of the rows.
+
+        Parameters
+        ----------
+        rows : array-like of shape (n_rows, n_columns)
+        """
+        return kmeans_cost(
+            checked_columns(rows, self.cluster_centers_.shape[1], "the cluster centers have"), self.cluster_centers_
+        )
+
+    def to_arrays(self) -> list[NDArray[np.float64]]:
+        """Return the centers."""
+        return [self.cluster_centers_]
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[NDArray[np.float64]]) -> Self:
+        """Make the model from its centers."""
+        (cluster_centers,) = arrays
+        return cls(cluster_centers)

@@ -1,0 +1,171 @@
+"""Maps of rows, and clusters on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.models.base import checked_columns
+from flower_fedclust.numerics.checks import check_choice, check_real, checked_rows
+from flower_fedclust.numerics.embedding import place_tsne, place_umap, tsne_n_neighbors
+from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
+from flower_fedclust.numerics.nystrom import (
+    distances_between,
+    landmark_distances,
+    nearest_landmarks,
+    nystrom_neighbors_of_new,
+)
+
+
+class MapModel:
+    """A map of rows, the places of other rows on it, and clusters by the nearest center on the map.
+
+    Parameters
+    ----------
+    method : "tsne" or "umap"
+        How the map was made, and rows are placed.
+    landmarks : array-like of shape (n_landmarks, n_columns)
+        Points whose distances to a row say where it belongs.
+    coordinates : array-like of shape (n_points, n_dimensions)
+        The map: of the landmarks, or of the rows whose ``distances`` are given.
+    cluster_centers : array-like of shape (n_clusters, n_dimensions)
+        On the map.
+    n_neighbors : float
+        To place a row: the perplexity for "tsne", the number of neighbours for "umap".
+    min_dist : float, default=0.1
+        Of "umap".
+    distances : array-like of shape (n_points, n_landmarks), optional
+        Of the rows of the map from the landmarks. They say as much as the rows themselves: a model that has them is the
+        server's, and goes to no client.
+    origin : array-like of shape (n_columns_of_the_rows,), optional
+    directions : array-like of shape (n_columns_of_the_rows, n_columns), optional
+        With the origin: rows are moved by it and projected, and the landmarks lie in the projection.
+
+    Attributes
+    ----------
+    coordinates_ : ndarray of shape (n_points, n_dimensions)
+    map_centers_ : ndarray of shape (n_clusters, n_dimensions)
+    """
+
+    _METHODS = ("tsne", "umap")
+
+    def __init__(
+        self,
+        method: str,
+        landmarks: ArrayLike,
+        coordinates: ArrayLike,
+        cluster_centers: ArrayLike,
+        *,
+        n_neighbors: float,
+        min_dist: float = 0.1,
+        distances: ArrayLike | None = None,
+        origin: ArrayLike | None = None,
+        directions: ArrayLike | None = None,
+    ) -> None:
+        check_choice("method", method, self._METHODS)
+        self.method = method
+        self.landmarks_ = checked_rows(np.array(landmarks), owner="landmarks")
+        self.coordinates_ = checked_rows(np.array(coordinates), owner="coordinates")
+        self.map_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
+        self.n_neighbors = check_real("n_neighbors", n_neighbors, above=0)
+        self.min_dist = check_real("min_dist", min_dist, at_least=0)
+        self._distances = None if distances is None else checked_rows(distances, owner="distances")
+        n_points = len(self.landmarks_ if self._distances is None else self._distances)
+        if len(self.coordinates_) != n_points:
+            raise ValueError(f"coordinates: {len(self.coordinates_)} places for {n_points} points; give one for each.")
+        self._origin = None if origin is None else np.asarray(origin, dtype=np.float64)
+        self._directions = None if directions is None else checked_rows(np.array(directions), owner="directions")
+        if (origin is None) != (directions is None):
+            raise ValueError("origin and directions go together; give both or neither.")
+
+    def __repr__(self) -> str:
+        return f"MapModel({self.method}, {len(self.coordinates_)} points, {self.n_clusters} clusters)"
+
+    @property
+    def n_clusters(self) -> int:
+        """How many centers there are."""
+        return len(self.map_centers_)
+
+    def transform(self, rows: ArrayLike) -> NDArray[np.float64]:
+        """Return where rows lie on the map: each by itself, wherever the others are.
+
+        Parameters
+        ----------
+        rows : array-like of shape (n_rows, n_columns)
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_dimensions)
+
+        Raises
+        ------
+        ValueError
+            If the rows are not finite numbers, or have another number of columns than the map was made from.
+        """
+        if self._origin is not None and self._directions is not None:
+            checked = checked_columns(rows, len(self._origin), "the map has")
+            checked = (checked - self._origin) @ self._directions
+        else:
+            checked = checked_columns(rows, self.landmarks_.shape[1], "the landmarks have")
+        n_points = len(self.coordinates_)
+        wanted = tsne_n_neighbors(n_points + 1, self.n_neighbors) if self.method == "tsne" else int(self.n_neighbors)
+        wanted = min(wanted, n_points)
+        if self._distances is None:
+            neighbors, distances = nearest_landmarks(checked, self.landmarks_, wanted)
+        else:
+            B = landmark_distances(checked, self.landmarks_)
+            W = distances_between(self.landmarks_)
+            neighbors, distances = nystrom_neighbors_of_new(B, self._distances, W, wanted)
+        if self.method == "tsne":
+            return place_tsne(neighbors, distances, self.coordinates_, perplexity=self.n_neighbors)
+        return place_umap(neighbors, distances, self.coordinates_, n_neighbors=wanted, min_dist=self.min_dist)
+
+    def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
+        """Return the cluster of each row: that of the nearest center to its place on the map.
+
+        Parameters
+        ----------
+        rows : array-like of shape (n_rows, n_columns)
+
+        Returns
+        -------
+        ndarray of shape (n_rows,)
+        """
+        return nearest_center(self.transform(rows), self.map_centers_)
+
+    def cost(self, rows: ArrayLike) -> float:
+        """Return the k-means objective of the places on the map, in the map's squared units."""
+        return kmeans_cost(self.transform(rows), self.map_centers_)
+
+    def to_arrays(self) -> list[NDArray[np.float64]]:
+        """Return all that the model knows."""
+        settings = np.array([self._METHODS.index(self.method), self.n_neighbors, self.min_dist])
+        empty = np.empty((0, 0))
+        return [
+            settings,
+            self.landmarks_,
+            self.coordinates_,
+            self.map_centers_,
+            empty if self._distances is None else self._distances,
+            np.empty(0) if self._origin is None else self._origin,
+            empty if self._directions is None else self._directions,
+        ]
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[NDArray[np.float64]]) -> Self:
+        """Make the model from what :meth:`to_arrays` returned."""
+        settings, landmarks, coordinates, centers, distances, origin, directions = arrays
+        return cls(
+            cls._METHODS[int(settings[0])],
+            landmarks,
+            coordinates,
+            centers,
+            n_neighbors=float(settings[1]),
+            min_dist=float(settings[2]),
+            distances=distances if distances.size else None,
+            origin=origin if origin.size else None,
+            directions=directions if directions.size else None,
+        )

@@ -1,0 +1,220 @@
+"""The global graph E* of SPP-FGC (equation 9), its off-diagonal blocks never written out.
+
+Two rows of different clients are as alike as the prototypes that they belong to, so that those blocks are
+``U A U'``: U says which prototype a row has, and A is as wide as there are prototypes. A product with E* costs the
+edges of the clients' graphs and one addition a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import connected_components
+
+from flower_fedclust.numerics.kmeans import cluster_sums
+from flower_fedclust.numerics.spectral import top_normalized_eigenvectors, unit_rows
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+#: What a row gives to rows of other clients together, where it gives 1 to those of its own.
+BETWEEN_CLIENTS = 0.5
+
+
+def prototype_affinity(
+    divergences: Floats,
+    counts: Floats,
+    client: Labels,
+    *,
+    n_nearest: int | None = None,
+    weight: float = BETWEEN_CLIENTS,
+) -> Floats:
+    """Return A, what a row of one prototype gives to each row of another client's prototype.
+
+    ``exp(-J / tau)``, where tau is the median over prototypes of the nearest J in another client. Of the prototypes of
+    other clients each keeps as many as there are other clients, the nearest, as a row keeps its nearest rows. What a
+    row gives them adds up to ``weight``, ``sum_b A_ab n_b``, where it gives 1 to rows of its own client. Equation (10)
+    is :func:`printed_affinity`.
+
+    Parameters
+    ----------
+    divergences : ndarray of shape (n_prototypes, n_prototypes)
+        J: symmetric, not negative.
+    counts : ndarray of shape (n_prototypes,)
+        n: rows of each prototype.
+    client : ndarray of shape (n_prototypes,), intp
+        Whose each prototype is.
+    n_nearest : int, optional
+        How many prototypes each keeps; by default as many as there are other clients.
+    weight : float, default=BETWEEN_CLIENTS
+
+    Returns
+    -------
+    ndarray of shape (n_prototypes, n_prototypes)
+        Symmetric; 0 between prototypes of one client. With one client, 0 altogether.
+    """
+    foreign = client[:, None] != client
+    if not foreign.any():
+        return np.zeros_like(divergences)
+    distances = np.where(foreign, divergences, np.inf)
+    n_kept = min(n_nearest or len(np.unique(client)) - 1, int(foreign.sum(axis=1).min()))
+    # Of prototypes that are equally near all are kept: what is kept must not hang on their order.
+    kept = foreign & (distances <= np.sort(distances, axis=1)[:, n_kept - 1 : n_kept])
+    exponents = np.where(kept, np.log(counts) - distances / _scale(distances.min(axis=1)), -np.inf)
+    shares = np.exp(exponents - exponents.max(axis=1, keepdims=True))  # all would underflow without the largest
+    shares /= shares.sum(axis=1, keepdims=True)
+    affinity: Floats = weight * shares / counts
+    return 0.5 * (affinity + affinity.T)
+
+
+def printed_affinity(divergences: Floats, client: Labels) -> Floats:
+    """Return the affinity of equation (10), ``exp(-KL)``, between prototypes of different clients.
+
+    Parameters
+    ----------
+    divergences : ndarray of shape (n_prototypes, n_prototypes)
+        KL, which is not symmetric.
+    client : ndarray of shape (n_prototypes,), intp
+
+    Returns
+    -------
+    ndarray of shape (n_prototypes, n_prototypes)
+    """
+    return np.where(client[:, None] != client, np.exp(-divergences), 0.0)
+
+
+def components_of(graph: csr_array) -> tuple[int, Labels]:
+    """Return how many connected components a graph has, and that of each row, of shape (n_rows,)."""
+    n_components, component = connected_components(graph, directed=False)
+    return int(n_components), component.astype(np.intp)
+
+
+def full_affinity(divergences: Floats) -> Floats:
+    """Return ``1 / (1 + J / tau)`` between all prototypes, whosesoever they are, with tau the median of the nearest J.
+
+    An exponential would be 0 between parts that are far apart, and would not tell which of them are nearer.
+
+    Parameters
+    ----------
+    divergences : ndarray of shape (n_prototypes, n_prototypes)
+        Where they are not symmetric, their mean with the transpose is taken.
+
+    Returns
+    -------
+    ndarray of shape (n_prototypes, n_prototypes)
+        Symmetric, positive.
+    """
+    if len(divergences) < 2:
+        return np.ones_like(divergences)
+    symmetric = 0.5 * (divergences + divergences.T)
+    others = np.where(np.eye(len(symmetric), dtype=bool), np.inf, symmetric)
+    affinity: Floats = 1.0 / (1.0 + symmetric / _scale(others.min(axis=1)))
+    return affinity
+
+
+def _scale(nearest: Floats) -> float:
+    """Return the median of the nearest divergences; where more than half are 0, their mean, and 1 if all are."""
+    for scale in (float(np.median(nearest)), float(np.mean(nearest))):
+        if scale > 0:
+            return scale
+    return 1.0
+
+
+@dataclass(frozen=True)
+class GlobalGraph:
+    """E* = blockdiag(E^p) + U A U'.
+
+    Parameters
+    ----------
+    blocks : csr_array of shape (n_rows, n_rows)
+        The clients' graphs, symmetric, one after the other on the diagonal.
+    prototype : ndarray of shape (n_rows,), intp
+        U: which prototype each row belongs to.
+    affinity : ndarray of shape (n_prototypes, n_prototypes)
+        A: symmetric, not negative.
+    """
+
+    blocks: csr_array
+    prototype: Labels
+    affinity: Floats
+
+    @property
+    def n_rows(self) -> int:
+        """Of all clients."""
+        return len(self.prototype)
+
+    def product(self, vectors: Floats) -> Floats:
+        """Return E* times vectors of shape (n_rows, n_vectors)."""
+        sums, _ = cluster_sums(vectors, self.prototype, len(self.affinity))
+        product: Floats = self.blocks @ vectors + (self.affinity @ sums)[self.prototype]
+        return product
+
+    @property
+    def degrees(self) -> Floats:
+        """The row sums of E*, of shape (n_rows,)."""
+        return self.product(np.ones((self.n_rows, 1)))[:, 0]
+
+    def components(self) -> tuple[int, Labels]:
+        """Return how many parts there are without an edge between them, and the part of each row.
+
+        The rows of a prototype that has an edge to another are all connected by it; so rows and prototypes are the
+        nodes of a sparse graph with the same components.
+        """
+        n_prototypes = len(self.affinity)
+        # A prototype without a row, which noise can make, connects nothing.
+        has_row = np.bincount(self.prototype, minlength=n_prototypes) > 0
+        edge = (self.affinity > 0) & np.outer(has_row, has_row)
+        linked = np.flatnonzero(np.asarray(edge.any(axis=1))[self.prototype])
+        first, second = np.nonzero(edge)
+        edges = self.blocks.tocoo()
+        heads = np.concatenate([edges.coords[0], linked, first + self.n_rows])
+        tails = np.concatenate([edges.coords[1], self.prototype[linked] + self.n_rows, second + self.n_rows])
+        size = self.n_rows + n_prototypes
+        graph = csr_array(coo_array((np.ones(len(heads)), (heads, tails)), shape=(size, size)))
+        found = connected_components(graph, directed=False)[1][: self.n_rows]
+        values, component = np.unique(found, return_inverse=True)
+        return len(values), component.astype(np.intp)
+
+    def embedding(self, n_vectors: int, fallback: Floats) -> Floats:
+        """Return the rows of the top eigenvectors of ``D^-1/2 E* D^-1/2``, scaled to norm 1.
+
+        Parameters
+        ----------
+        n_vectors : int
+            The number of clusters.
+        fallback : ndarray of shape (n_prototypes, n_prototypes)
+            Affinities between all prototypes, for a graph that falls apart into more components than clusters: each is
+            embedded as one point, by the affinities between its rows and those of the others.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_vectors)
+        """
+        n_components, component = self.components()
+        if n_components > n_vectors:
+            return _embedded_components(self.prototype, component, n_components, n_vectors, fallback)
+        return unit_rows(top_normalized_eigenvectors(self.product, self.degrees, n_vectors, component))
+
+    def toarray(self) -> Floats:
+        """Return E* written out, of shape (n_rows, n_rows): for pictures and tests, not for many rows."""
+        dense: Floats = self.blocks.toarray() + self.affinity[np.ix_(self.prototype, self.prototype)]
+        return dense
+
+
+def _embedded_components(
+    prototype: Labels, component: Labels, n_components: int, n_vectors: int, affinity: Floats
+) -> Floats:
+    table = np.zeros((n_components, len(affinity)))
+    np.add.at(table, (component, prototype), 1.0)
+    between = table @ affinity @ table.T
+    everything = np.zeros(n_components, dtype=np.intp)
+
+    def product(vectors: Floats) -> Floats:
+        found: Floats = between @ vectors
+        return found
+
+    embedded = unit_rows(top_normalized_eigenvectors(product, between.sum(axis=1), n_vectors, everything))
+    return embedded[component]

@@ -1,0 +1,192 @@
+"""Gaussian prototypes: clusters of rows known by their means, covariances and counts, and how alike they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.kmeans import cluster_sums
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+#: A covariance has at least this part of the mean variance in every direction.
+COVARIANCE_FLOOR = 0.01
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """Clusters of rows, each as a Gaussian.
+
+    Parameters
+    ----------
+    means : ndarray of shape (n_prototypes, n_columns)
+    covariances : ndarray of shape (n_prototypes, n_columns, n_columns), or (n_prototypes, n_columns)
+        Full, or diagonal ones.
+    counts : ndarray of shape (n_prototypes,)
+        How many rows each stands for; with noise, about. Positive.
+    """
+
+    means: Floats
+    covariances: Floats
+    counts: Floats
+
+    def __len__(self) -> int:
+        return len(self.means)
+
+    @property
+    def is_diagonal(self) -> bool:
+        """Whether covariances are vectors of variances."""
+        return self.covariances.ndim == 2
+
+    @property
+    def variances(self) -> Floats:
+        """The variances by column, of shape (n_prototypes, n_columns)."""
+        return self.covariances if self.is_diagonal else np.einsum("aii->ai", self.covariances)
+
+
+def prototypes_of(rows: Floats, labels: Labels, *, diagonal: bool = False) -> Prototypes:
+    """Return the means, covariances (over n, not n - 1) and counts of the clusters of rows.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    labels : ndarray of shape (n_rows,)
+        From 0, each with a row at least.
+    diagonal : bool, default=False
+        Whether only variances are wanted.
+    """
+    n_prototypes, n_columns = int(labels.max()) + 1, rows.shape[1]
+    sums, counts = cluster_sums(rows, labels, n_prototypes)
+    means = sums / counts[:, None]
+    offsets = rows - means[labels]
+    if diagonal:
+        squares, _ = cluster_sums(offsets**2, labels, n_prototypes)
+        return Prototypes(means, squares / counts[:, None], counts)
+    covariances = np.empty((n_prototypes, n_columns, n_columns))
+    order = np.argsort(labels, kind="stable")
+    for index, own in enumerate(np.split(offsets[order], np.cumsum(counts.astype(int))[:-1])):
+        covariances[index] = own.T @ own / len(own)
+    return Prototypes(means, covariances, counts)
+
+
+def shrunk(
+    prototypes: Prototypes, *, noise_deviation: Floats | None = None, floor: float = COVARIANCE_FLOOR
+) -> Prototypes:
+    """Return prototypes whose covariances can be inverted: drawn to their mean, the more the fewer rows there are.
+
+    ``w S + (1 - w) S_mean + floor s I`` with ``w = n / (n + d + 1)`` for full covariances of d columns, and
+    ``n / (n + 2)`` for diagonal ones; s is the mean variance. Where covariances carry noise of the deviation t, w is
+    multiplied by ``s^2 / (s^2 + t^2)``. The paper says nothing of it.
+
+    Parameters
+    ----------
+    prototypes : Prototypes
+    noise_deviation : ndarray of shape (n_prototypes,), optional
+        t: the standard deviation of the noise in an entry of each covariance.
+    floor : float, default=COVARIANCE_FLOOR
+
+    Returns
+    -------
+    Prototypes
+        Where no cluster has a variance, the covariances are the identity.
+    """
+    counts, covariances = prototypes.counts, prototypes.covariances
+    n_columns = prototypes.means.shape[1]
+    pooled = np.average(covariances, axis=0, weights=counts)
+    spread = float(np.mean(np.average(prototypes.variances, axis=0, weights=counts)))
+    if spread <= 0:
+        eye = np.ones(n_columns) if prototypes.is_diagonal else np.eye(n_columns)
+        return Prototypes(prototypes.means, np.broadcast_to(eye, covariances.shape).copy(), counts)
+    own = counts / (counts + (2.0 if prototypes.is_diagonal else n_columns + 1.0))
+    if noise_deviation is not None:
+        own = own * spread**2 / (spread**2 + noise_deviation**2)
+    own = own.reshape(-1, *[1] * (covariances.ndim - 1))
+    smallest = floor * spread * (np.ones(n_columns) if prototypes.is_diagonal else np.eye(n_columns))
+    return Prototypes(prototypes.means, own * covariances + (1.0 - own) * pooled + smallest, counts)
+
+
+def nearest_covariances(covariances: Floats) -> Floats:
+    """Return what noise has left of covariances, without negative variances in any direction.
+
+    Parameters
+    ----------
+    covariances : ndarray of shape (n_prototypes, n_columns, n_columns), or (n_prototypes, n_columns)
+        The former symmetric.
+    """
+    if covariances.ndim == 2:
+        return np.maximum(covariances, 0.0)
+    values, vectors = np.linalg.eigh(covariances)
+    repaired: Floats = (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1)
+    return 0.5 * (repaired + repaired.transpose(0, 2, 1))
+
+
+def kullback_leibler(prototypes: Prototypes) -> Floats:
+    """Return the divergence KL(N_a || N_b) of each prototype from each (equation 10).
+
+    Parameters
+    ----------
+    prototypes : Prototypes
+        Covariances must have an inverse: those of :func:`shrunk` do.
+
+    Returns
+    -------
+    ndarray of shape (n_prototypes, n_prototypes)
+        Not symmetric; not negative; 0 on the diagonal.
+    """
+    means, covariances = prototypes.means, prototypes.covariances
+    n_prototypes, n_columns = means.shape
+    if prototypes.is_diagonal:
+        inverses = 1.0 / covariances
+        log_determinants = np.log(covariances).sum(axis=1)
+        traces = covariances @ inverses.T
+        centered = means - means.mean(axis=0)
+        squares = centered**2 @ inverses.T - 2.0 * centered @ (centered * inverses).T
+        squares += np.einsum("bi,bi->b", centered**2, inverses)
+    else:
+        inverses = np.asarray(np.linalg.inv(covariances), dtype=np.float64)
+        log_determinants = np.asarray(np.linalg.slogdet(covariances)[1], dtype=np.float64)
+        traces = covariances.reshape(n_prototypes, -1) @ inverses.reshape(n_prototypes, -1).T
+        squares = np.empty((n_prototypes, n_prototypes))
+        for b, inverse in enumerate(inverses):
+            differences = means - means[b]
+            squares[:, b] = np.einsum("ai,ai->a", differences @ inverse, differences)
+    divergences = 0.5 * (traces + squares - n_columns + log_determinants - log_determinants[:, None])
+    np.fill_diagonal(divergences, 0.0)
+    return np.asarray(np.maximum(divergences, 0.0))
+
+
+def jeffreys(prototypes: Prototypes) -> Floats:
+    """Return the mean of KL(N_a || N_b) and KL(N_b || N_a), of shape (n_prototypes, n_prototypes): symmetric."""
+    divergences = kullback_leibler(prototypes)
+    return 0.5 * (divergences + divergences.T)
+
+
+def log_densities(rows: Floats, prototypes: Prototypes) -> Floats:
+    """Return the logarithm of each prototype's density at each row, times its count.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    prototypes : Prototypes
+        Covariances must have an inverse.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_prototypes)
+        Less a constant that all share.
+    """
+    found = np.empty((len(rows), len(prototypes)))
+    for index, (mean, covariance) in enumerate(zip(prototypes.means, prototypes.covariances, strict=True)):
+        offsets = rows - mean
+        if prototypes.is_diagonal:
+            squares = np.einsum("ij,ij->i", offsets / covariance, offsets)
+            log_determinant = np.log(covariance).sum()
+        else:
+            root = np.linalg.cholesky(covariance)
+            squares = np.sum(np.linalg.solve(root, offsets.T) ** 2, axis=0)
+            log_determinant = 2.0 * np.log(np.diag(root)).sum()
+        found[:, index] = np.log(prototypes.counts[index]) - 0.5 * (squares + log_determinant)
+    return found

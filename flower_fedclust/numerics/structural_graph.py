@@ -1,0 +1,299 @@
+"""The structural graph of SPP-FGC: each row shares a weight of 1 among its nearest rows.
+
+Equations and sections are those of He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise
+private graph aggregation framework". Its equations (6), (13), (22) and (35) leave out the positive part, and (26) is
+printed the wrong way round; what is here solves the problems (19) and (32) that they come from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, diags_array, vstack
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import LinearOperator, eigsh
+from sklearn.neighbors import NearestNeighbors
+
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.kmeans import squared_distances
+from flower_fedclust.numerics.spectral import symmetric_graph
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.intp]
+
+#: How often lambda is doubled or halved at most, until the graph has as many components as there are clusters.
+RANK_STEPS = 60
+
+#: A graph of up to so many rows is decomposed as a dense matrix, which is faster than Lanczos' method there.
+DENSE_ROWS = 500
+
+
+@dataclass(frozen=True)
+class StructuralGraph:
+    """E^p: the nearest rows of each row and the weights it gives them.
+
+    Parameters
+    ----------
+    neighbors : ndarray of shape (n_rows, n_neighbors), intp
+        Not the row itself.
+    weights : ndarray of shape (n_rows, n_neighbors)
+        Not negative; each row adds up to 1, or to 0 where there is no other row.
+    """
+
+    neighbors: Integers
+    weights: Floats
+
+    @property
+    def symmetric(self) -> csr_array:
+        """The mean of E^p and its transpose, as in the Laplacian of equation (4)."""
+        return symmetric_graph(self.neighbors, self.weights)
+
+    @property
+    def n_components(self) -> int:
+        """How many parts there are without an edge between them: n_rows less the rank of the Laplacian."""
+        return int(connected_components(self.symmetric, directed=False)[0])
+
+
+def neighbors_of_client(n_rows: int, n_clusters: int, n_neighbors: int) -> int:
+    """Return k for a client: half of what a cluster of its rows would have, 3 at least, and n_neighbors at most.
+
+    Parameters
+    ----------
+    n_rows : int
+        Of the client.
+    n_clusters : int
+    n_neighbors : int
+        What the user allows.
+    """
+    return max(min(n_neighbors, max(3, n_rows // (2 * n_clusters)), n_rows - 1), 0)
+
+
+def neighbor_weights(squared: Floats) -> Floats:
+    """Return the weights of a row's k nearest others, from k + 1 distances (equations 22 to 27).
+
+    With gamma_i at the upper end of (26), ``k/2 d_k+1 - 1/2 sum_j d_j``, the solution of (19) is
+    ``(d_k+1 - d_j) / (k d_k+1 - sum_j d_j)``: exactly the k nearest have a weight.
+
+    Parameters
+    ----------
+    squared : ndarray of shape (n_rows, k + 1)
+        d_1 to d_k+1, ascending: squared distances of a row from its nearest others.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, k)
+        Each row adds up to 1; where all distances are equal, its weights are, too.
+    """
+    last, others = squared[:, -1:], squared[:, :-1]
+    gaps = last - others
+    total = gaps.sum(axis=1, keepdims=True)
+    equal = np.full_like(gaps, 1.0 / gaps.shape[1])
+    # Of distances that differ by rounding alone the gaps say nothing.
+    differ = total > 1e-12 * gaps.shape[1] * last
+    weights: Floats = np.divide(gaps, total, out=equal, where=np.broadcast_to(differ, gaps.shape))
+    return weights
+
+
+def structural_graph(rows: Floats, n_neighbors: int) -> StructuralGraph:
+    """Return E^p of rows without the rank constraint: problem (3) for each row, in closed form.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    n_neighbors : int
+        k; at most n_rows - 1. With n_rows - 1 there is no (k + 1)-th distance, and the k-th is taken for it.
+
+    Returns
+    -------
+    StructuralGraph
+        Of a single row, one without neighbors.
+    """
+    n_neighbors = min(n_neighbors, len(rows) - 1)
+    if n_neighbors < 1:
+        return StructuralGraph(np.zeros((len(rows), 0), dtype=np.intp), np.zeros((len(rows), 0)))
+    n_wanted = min(n_neighbors + 1, len(rows) - 1)
+    # Far from the origin, distances that come out of a matrix product would lose their digits.
+    index = NearestNeighbors(n_neighbors=n_wanted).fit(rows - rows.mean(axis=0))
+    distances, neighbors = index.kneighbors()
+    squared = distances**2
+    if n_wanted == n_neighbors:
+        # A little beyond the last, so that it has a weight.
+        squared = np.column_stack([squared, squared[:, -1] + squared.mean(axis=1)])
+    return StructuralGraph(neighbors[:, :n_neighbors].astype(np.intp), neighbor_weights(squared))
+
+
+def rank_constrained_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> StructuralGraph:
+    """Return E^p with the rank constraint of problem (3): as many components as clusters (equations 5, 6, 15 to 22).
+
+    F and E^p are found in turn. For given F, row i of (19) has the distances ``||x_i - x_j||^2 + lambda ||f_i -
+    f_j||^2``: those between rows to which ``sqrt(lambda) f`` is appended, so that neighbours are enough. lambda
+    begins at gamma (27) and is doubled while there are too few components, and halved while there are too many. If
+    there are too many without F, k is doubled first. A component has k + 1 rows at least, so that k is no more than
+    leaves room for all.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    n_clusters : int
+    n_neighbors : int
+        k.
+
+    Returns
+    -------
+    StructuralGraph
+        With ``n_clusters`` components, unless RANK_STEPS steps did not reach them.
+
+    Raises
+    ------
+    DataError
+        If there are fewer rows than clusters.
+    """
+    if len(rows) < n_clusters:
+        raise DataError(f"{len(rows)} rows cannot have {n_clusters} clusters; ask for fewer.")
+    centered = rows - rows.mean(axis=0)
+    n_neighbors = max(min(n_neighbors, len(rows) // n_clusters - 1), 1)
+    graph = structural_graph(centered, n_neighbors)
+    while graph.n_components > n_clusters and n_neighbors < len(rows) - 1:
+        n_neighbors = min(2 * n_neighbors, len(rows) - 1)
+        graph = structural_graph(centered, n_neighbors)
+    penalty = mean_gamma(centered, n_neighbors)
+    if penalty == 0:
+        return graph  # all rows are equal, or there is none besides
+    for _ in range(RANK_STEPS):
+        n_components = graph.n_components
+        if n_components == n_clusters:
+            break
+        if n_components < n_clusters:
+            F = bottom_eigenvectors(graph.symmetric, n_clusters)
+            penalty *= 2.0
+        else:
+            penalty /= 2.0  # with the same F
+        graph = structural_graph(np.column_stack([centered, np.sqrt(penalty) * F]), n_neighbors)
+    return graph
+
+
+def mean_gamma(rows: Floats, n_neighbors: int) -> float:
+    """Return gamma (equation 27): the mean over rows of ``k/2 d_k+1 - 1/2 sum_j d_j``, in squared units of the rows."""
+    n_wanted = min(n_neighbors + 1, len(rows) - 1)
+    if n_wanted < 1:
+        return 0.0
+    squared = NearestNeighbors(n_neighbors=n_wanted).fit(rows).kneighbors()[0] ** 2
+    return float(np.mean(0.5 * np.sum(squared[:, -1:] - squared[:, :n_neighbors], axis=1)))
+
+
+def bottom_eigenvectors(graph: csr_array, n_vectors: int) -> Floats:
+    """Return the eigenvectors of the Laplacian D - A with the smallest eigenvalues (equations 18 and 30).
+
+    Parameters
+    ----------
+    graph : csr_array of shape (n_rows, n_rows)
+        A, symmetric, with weights that are not negative.
+    n_vectors : int
+        At most n_rows.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_vectors)
+        Orthonormal columns, by rising eigenvalue.
+    """
+    n_rows = graph.shape[0]
+    degrees = np.asarray(graph.sum(axis=1)).ravel()
+    laplacian = csr_array(diags_array(degrees) - graph)
+    if n_rows <= DENSE_ROWS or n_vectors >= n_rows - 1:
+        vectors: Floats = np.linalg.eigh(laplacian.toarray())[1][:, :n_vectors]
+        return vectors
+    # The eigenvalue 0 has one eigenvector for each component. Lanczos' method finds multiple eigenvalues by chance.
+    n_components, component = connected_components(graph, directed=False)
+    known = np.zeros((n_rows, min(n_components, n_vectors)))
+    inside = np.flatnonzero(component < n_vectors)
+    known[inside, component[inside]] = 1.0
+    known /= np.linalg.norm(known, axis=0)
+    n_wanted = n_vectors - known.shape[1]
+    if n_wanted == 0:
+        return known
+    # The largest of c I - L are the smallest of L, whose eigenvalues are at most twice the largest degree, c.
+    shift = 2.0 * float(degrees.max())
+
+    def deflated(vector: Floats) -> Floats:
+        vector = vector.reshape(n_rows, -1)
+        moved: Floats = shift * vector - laplacian @ vector - 2.0 * shift * (known @ (known.T @ vector))
+        return moved
+
+    start = np.random.default_rng(0).standard_normal(n_rows)
+    _, vectors = eigsh(
+        LinearOperator((n_rows, n_rows), matvec=deflated, dtype=np.float64),
+        k=n_wanted,
+        which="LA",
+        v0=start - known @ (known.T @ start),
+        ncv=min(n_rows, max(4 * n_wanted + 1, 40)),
+        maxiter=100 * n_rows,
+        tol=1e-6,
+    )
+    return np.column_stack([known, vectors[:, ::-1]])
+
+
+def project_to_simplex(points: Floats) -> Floats:
+    """Return the nearest points whose entries are not negative and add up to 1, row by row (Duchi et al. 2008).
+
+    Parameters
+    ----------
+    points : ndarray of shape (n_points, n_entries)
+
+    Returns
+    -------
+    ndarray of shape (n_points, n_entries)
+    """
+    ordered = -np.sort(-points, axis=1)
+    excess = np.cumsum(ordered, axis=1) - 1.0
+    positions = np.arange(1, points.shape[1] + 1)
+    n_positive = np.count_nonzero(ordered - excess / positions > 0, axis=1)
+    threshold = excess[np.arange(len(points)), n_positive - 1] / n_positive
+    return np.asarray(np.maximum(points - threshold[:, None], 0.0))
+
+
+def rank_constrained_solution(E: Floats, n_clusters: int) -> tuple[csr_array, Floats]:
+    """Return S, the nearest graph to E* with as many components as clusters (problem 11, equation 32).
+
+    Row i of S is the projection of ``e*_i - lambda/2 ||f_i - f_j||^2`` onto the simplex; F are the bottom eigenvectors
+    of its Laplacian. The paper's (13) and (35) solve another problem, with distances between rows that the server does
+    not have.
+
+    Parameters
+    ----------
+    E : ndarray of shape (n_rows, n_rows)
+        E*: all of it, as the off-diagonal blocks have no zeros. For comparison with the paper's recipe, at a size
+        where this fits.
+    n_clusters : int
+
+    Returns
+    -------
+    S : csr_array of shape (n_rows, n_rows)
+        Rows add up to 1.
+    F : ndarray of shape (n_rows, n_clusters)
+    """
+    n_rows = len(E)
+
+    def solved(F: Floats | None, penalty: float) -> csr_array:
+        parts = []
+        for block in blocks(n_rows, n_rows):
+            points = E[block] if F is None else E[block] - 0.5 * penalty * squared_distances(F[block], F)
+            parts.append(csr_array(project_to_simplex(points)))
+        return csr_array(vstack(parts))
+
+    S = solved(None, 0.0)
+    F = bottom_eigenvectors(csr_array(0.5 * (S + S.T)), n_clusters)
+    penalty = 1.0
+    for _ in range(RANK_STEPS):
+        n_components = connected_components(S, directed=False)[0]
+        if n_components == n_clusters:
+            break
+        if n_components < n_clusters:
+            F = bottom_eigenvectors(csr_array(0.5 * (S + S.T)), n_clusters)
+            penalty *= 2.0
+        else:
+            penalty /= 2.0
+        S = solved(F, penalty)
+    return S, bottom_eigenvectors(csr_array(0.5 * (S + S.T)), n_clusters)

@@ -1,0 +1,356 @@
+"""Clustering rows by the subspaces that they lie in: self-expression, the graphs made of it, and bases.
+
+A subspace here goes through the origin. Rows are compared by their directions, up to the sign: x and -x span one line.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
+from scipy.sparse.csgraph import connected_components
+
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.spectral import low_rank_embedding, symmetric_graph, top_graph_eigenvectors, unit_rows
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.intp]
+
+#: The self-expression of a row is found to within this part of ``||x||^2 / 2``, by its duality gap.
+EXPRESSION_TOLERANCE = 1e-4
+
+#: The steps that it takes at most; some hundreds are usual, and a few thousand where rows are almost collinear.
+MAX_EXPRESSION_STEPS = 10_000
+
+#: Rows whose cosines are all below this are orthogonal: what is left of them is rounding.
+ORTHOGONAL = 1e-12
+
+#: How many steps are taken from one look at the duality gaps to the next: a look costs as much as two.
+_STEPS_PER_LOOK = 10
+
+#: The penalty parameter of ADMM, in penalties of the Lasso; and its over-relaxation, between 1 and 2.
+_STEP_PENALTY = 10.0
+_RELAXATION = 1.8
+
+
+def self_expression(
+    rows: Floats,
+    alpha: float,
+    *,
+    groups: Integers | None = None,
+    tolerance: float = EXPRESSION_TOLERANCE,
+    max_steps: int = MAX_EXPRESSION_STEPS,
+    block_entries: int | None = None,
+) -> csr_array:
+    """Express every row by the others, and by few of them: the Lasso of sparse subspace clustering.
+
+    Row i of C has the smallest ``||x_i - C_i X||^2 / 2 + lambda_i ||C_i||_1`` with ``C_ii = 0``, where
+    ``lambda_i = max_j |x_i . x_j| / alpha``: at ``alpha = 1``, nothing would be worth its penalty.
+
+    The rows are solved for together, by ADMM: with the singular vectors of X at hand, a step of all of them is four
+    matrix products, and no array with an entry for every two rows is made. A row drops out when it is done.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        X; of norm 1 where directions are to be compared.
+    alpha : float
+        Above 1; the larger, the more exactly a row is expressed, and by the more others.
+    groups : ndarray of shape (n_rows,), int, optional
+        Rows of one group do not express each other. By default, every row is a group of its own.
+    tolerance : float, default=EXPRESSION_TOLERANCE
+        The duality gap at which a row is done, in parts of ``||x_i||^2 / 2``.
+    max_steps : int, default=MAX_EXPRESSION_STEPS
+    block_entries : int, optional
+        How many entries an array of the computation has at most, besides those with a column for each column of X.
+
+    Returns
+    -------
+    csr_array of shape (n_rows, n_rows)
+        C. A row that is orthogonal to all others, or 0, is expressed by none.
+
+    Warns
+    -----
+    RuntimeWarning
+        If a row is not done after ``max_steps``; what it has by then is returned.
+
+    References
+    ----------
+    Elhamifar and Vidal, "Sparse subspace clustering: algorithm, theory, and applications", IEEE TPAMI 2013. Boyd,
+    Parikh, Chu, Peleato and Eckstein, "Distributed optimization and statistical learning via the alternating direction
+    method of multipliers", 2011, section 6.4.
+    """
+    groups = np.arange(len(rows)) if groups is None else groups
+    U, singular_values, _ = np.linalg.svd(rows, full_matrices=False)
+    parts = [
+        _expression_of(block, rows, groups, U, singular_values**2, alpha, tolerance, max_steps)
+        for block in blocks(len(rows), len(rows), block_entries=block_entries)
+    ]
+    return csr_array(vstack(parts, format="csr"))
+
+
+def _expression_of(
+    block: slice,
+    rows: Floats,
+    groups: Integers,
+    U: Floats,
+    squared_values: Floats,
+    alpha: float,
+    tolerance: float,
+    max_steps: int,
+) -> csr_array:
+    """Return the rows of C that belong to a block. Inside, they are columns: a column for each row of the block."""
+    found = np.zeros((len(rows), len(rows[block])))
+    own = groups[:, None] == groups[None, block]
+    products = rows @ rows[block].T
+    penalties = _largest(products, own) / alpha
+    lengths = np.einsum("ij,ij->i", rows[block], rows[block])
+    # The columns that are not done, and what ADMM knows of each: the sparse copy of it, and the scaled multiplier.
+    longest = np.linalg.norm(rows, axis=1).max()
+    left = np.flatnonzero(penalties * alpha > ORTHOGONAL * longest * np.sqrt(lengths))
+    sparse = np.zeros((len(rows), len(left)))
+    multiplier = np.zeros_like(sparse)
+    products, own, stiffness = products[:, left], own[:, left], _STEP_PENALTY * penalties[left]
+    forbidden = np.nonzero(own)
+    for step in range(1, max_steps + 1):
+        if not len(left):
+            break
+        # (X X' + s I)^-1 applied to all columns, each with its own s.
+        right = products + stiffness * (sparse - multiplier)
+        smooth = U.T @ right
+        smooth *= squared_values[:, None] / (squared_values[:, None] + stiffness)
+        smooth = (right - U @ smooth) * (_RELAXATION / stiffness)
+        smooth += (1.0 - _RELAXATION) * sparse
+        smooth += multiplier
+        # The penalty of the Lasso over the stiffness is the same for all columns.
+        multiplier = np.clip(smooth, -1.0 / _STEP_PENALTY, 1.0 / _STEP_PENALTY)
+        multiplier[forbidden] = smooth[forbidden]
+        sparse = smooth - multiplier
+        if step % _STEPS_PER_LOOK == 0 or step == max_steps:
+            gaps = _duality_gaps(rows, rows[block][left], sparse, own, penalties[left])
+            done = gaps <= tolerance * 0.5 * lengths[left]
+            if step == max_steps and not done.all():
+                warnings.warn(
+                    f"the self-expression of {int((~done).sum())} rows is not exact after {max_steps} steps.",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+                done[:] = True
+            if done.any():
+                found[:, left[done]] = sparse[:, done]
+                left, stiffness, products, own = left[~done], stiffness[~done], products[:, ~done], own[:, ~done]
+                sparse, multiplier, forbidden = sparse[:, ~done], multiplier[:, ~done], np.nonzero(own)
+    return csr_array(found.T)
+
+
+def _largest(products: Floats, own: NDArray[np.bool_]) -> Floats:
+    """Return the largest absolute value of each column, without a row's own group."""
+    largest: Floats = np.where(own, 0.0, np.abs(products)).max(axis=0)
+    return largest
+
+
+def _duality_gaps(rows: Floats, expressed: Floats, sparse: Floats, own: NDArray[np.bool_], penalties: Floats) -> Floats:
+    """Return how much more than the smallest the objective of each column is at most.
+
+    The residual, made short enough that its product with no row is above the penalty, is a point of the dual problem.
+    """
+    residuals = expressed - sparse.T @ rows
+    largest = _largest(rows @ residuals.T, own)
+    scale = np.minimum(1.0, penalties / np.maximum(largest, np.finfo(float).tiny))
+    primal = 0.5 * np.einsum("ij,ij->i", residuals, residuals) + penalties * np.abs(sparse).sum(axis=0)
+    short = expressed - scale[:, None] * residuals
+    dual = 0.5 * np.einsum("ij,ij->i", expressed, expressed) - 0.5 * np.einsum("ij,ij->i", short, short)
+    gaps: Floats = primal - dual
+    return gaps
+
+
+def expression_graph(C: csr_array, groups: Integers | None = None) -> csr_array:
+    """Return the graph ``|C| + |C|'``, its nodes being rows, or groups of them.
+
+    Parameters
+    ----------
+    C : csr_array of shape (n_rows, n_rows)
+        As :func:`self_expression` returns it.
+    groups : ndarray of shape (n_rows,), int, optional
+        From 0. The weight between two groups is the sum of those between their rows.
+
+    Returns
+    -------
+    csr_array of shape (n_nodes, n_nodes)
+        Symmetric, with weights that are not negative.
+    """
+    weights = csr_array(abs(C) + abs(C).T)
+    return weights if groups is None else _between_groups(weights, groups)
+
+
+def angle_graph(rows: Floats, n_neighbors: int, groups: Integers | None = None) -> csr_array:
+    """Return the graph of thresholding-based subspace clustering: each row and those at the smallest angles to it.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Of norm 1, or 0.
+    n_neighbors : int
+        q.
+    groups : ndarray of shape (n_rows,), int, optional
+        From 0. Rows of one group are no neighbors of each other, and the nodes are groups: the weight between two is
+        the sum of those between their rows. By default, every row is a group of its own.
+
+    Returns
+    -------
+    csr_array of shape (n_nodes, n_nodes)
+        Symmetric. Between two rows the weight is ``exp(-2 arccos |x_i . x_j|)`` where both choose each other, and half
+        of it where one does; rows that are orthogonal have none.
+
+    References
+    ----------
+    Heckel and Bölcskei, "Robust subspace clustering via thresholding", IEEE Transactions on Information Theory 2015.
+    """
+    own = np.arange(len(rows)) if groups is None else groups
+    n_neighbors = min(n_neighbors, len(rows) - 1)
+    if n_neighbors < 1:
+        return csr_array((len(rows), len(rows)), dtype=np.float64)
+    neighbors = np.empty((len(rows), n_neighbors), dtype=np.intp)
+    cosines = np.empty(neighbors.shape)
+    for block in blocks(len(rows), len(rows)):
+        similar = np.where(own[block, None] == own[None, :], 0.0, np.abs(rows[block] @ rows.T))
+        neighbors[block] = np.argpartition(similar, -n_neighbors, axis=1)[:, -n_neighbors:]
+        cosines[block] = np.take_along_axis(similar, neighbors[block], axis=1)
+    weights = np.where(cosines > ORTHOGONAL, np.exp(-2.0 * np.arccos(np.minimum(cosines, 1.0))), 0.0)
+    graph = symmetric_graph(neighbors, weights)
+    return graph if groups is None else _between_groups(graph, groups)
+
+
+def _between_groups(graph: csr_array, groups: Integers) -> csr_array:
+    members = csr_array((np.ones(len(groups)), groups, np.arange(len(groups) + 1)))
+    return csr_array(members.T @ graph @ members)
+
+
+def n_clusters_by_eigengap(graph: csr_array, at_most: int) -> int:
+    """Return how many clusters a graph has: where the eigenvalues of its normalised Laplacian make the largest step.
+
+    Parameters
+    ----------
+    graph : csr_array of shape (n_nodes, n_nodes)
+        Symmetric, with weights that are not negative.
+    at_most : int
+
+    Returns
+    -------
+    int
+        From 1 to ``at_most``, and to the number of nodes.
+    """
+    n_components, component = connected_components(graph, directed=False)
+    at_most = min(at_most, graph.shape[0])
+    if n_components >= at_most:
+        return at_most
+    vectors = top_graph_eigenvectors(graph, min(at_most + 1, graph.shape[0]), component)
+    degrees = np.asarray(graph.sum(axis=1)).ravel()
+    scaled = vectors / np.sqrt(np.where(degrees > 0, degrees, 1.0))[:, None]
+    # Of D^-1/2 A D^-1/2, where a row without an edge counts as one with a loop.
+    values = np.einsum("ij,ij->j", scaled, graph @ scaled) + np.sum(vectors[degrees <= 0] ** 2, axis=0)
+    values = np.sort(values)[::-1]
+    return int(np.argmax(values[:-1] - values[1:])) + 1
+
+
+def subspace_embedding(graph: csr_array, rows: Floats, n_vectors: int, groups: Integers | None = None) -> Floats:
+    """Return the embedding of spectral clustering: rows of the top eigenvectors, scaled to norm 1 (Ng et al. 2001).
+
+    Parameters
+    ----------
+    graph : csr_array of shape (n_nodes, n_nodes)
+        Symmetric, with weights that are not negative.
+    rows : ndarray of shape (n_rows, n_columns)
+        Of norm 1. They are used only where the graph falls apart into more components than there are clusters: every
+        choice of eigenvectors is then as good as any other, and each component is embedded as one point, by the squared
+        cosines between all of its rows and those of the others.
+    n_vectors : int
+        The number of clusters.
+    groups : ndarray of shape (n_rows,), int, optional
+        The node of each row; by default every row is one.
+
+    Returns
+    -------
+    ndarray of shape (n_nodes, n_vectors)
+    """
+    n_components, component = connected_components(graph, directed=False)
+    if n_components <= n_vectors:
+        return unit_rows(top_graph_eigenvectors(graph, n_vectors, component))
+    of_rows = component if groups is None else component[groups]
+    members = csr_array((np.ones(len(rows)), of_rows, np.arange(len(rows) + 1)), shape=(len(rows), n_components))
+    similarities = np.zeros((n_components, n_components))
+    for block in blocks(len(rows), len(rows)):
+        similarities += members[block].T @ ((rows[block] @ rows.T) ** 2 @ members)
+    # Squared cosines are inner products of outer products, so that the matrix has a root.
+    values, vectors = np.linalg.eigh(similarities)
+    embedding: Floats = low_rank_embedding(vectors * np.sqrt(np.maximum(values, 0.0)), n_vectors)[component]
+    return embedding
+
+
+def subspace_basis(rows: Floats, *, energy: float = 1.0, n_dimensions: int | None = None) -> Floats:
+    """Return an orthonormal basis of the subspace that rows lie in, or are near to: their top singular vectors.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Not all 0.
+    energy : float in (0, 1], default=1
+        The basis is the smallest that keeps this part of the sum of the squared norms of the rows.
+    n_dimensions : int, optional
+        How many vectors, whatever their energy; fewer where the rows do not span as many.
+
+    Returns
+    -------
+    ndarray of shape (n_dimensions, n_columns)
+    """
+    _, values, vectors = np.linalg.svd(rows, full_matrices=False)
+    rank = int(np.count_nonzero(values > values[0] * max(rows.shape) * np.finfo(float).eps))
+    if n_dimensions is None:
+        kept = np.cumsum(values**2)
+        n_dimensions = int(np.searchsorted(kept, energy * kept[-1])) + 1
+    basis: Floats = vectors[: min(n_dimensions, rank)]
+    return basis
+
+
+def draw_from_sphere(basis: Floats, n_points: int, rng: np.random.Generator) -> Floats:
+    """Draw points uniformly from the unit sphere of a subspace.
+
+    Parameters
+    ----------
+    basis : ndarray of shape (n_dimensions, n_columns)
+        Orthonormal.
+    n_points : int
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray of shape (n_points, n_columns)
+        Of norm 1.
+    """
+    return unit_rows(unit_rows(rng.standard_normal((n_points, len(basis)))) @ basis)
+
+
+def squared_residuals(rows: Floats, bases: Sequence[Floats]) -> Floats:
+    """Return the squared distance of every row from every subspace.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    bases : sequence of ndarray of shape (n_dimensions, n_columns)
+        Orthonormal; one a subspace. Of 0 vectors where there is only the origin.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_subspaces)
+        In squared units of the rows; not negative.
+    """
+    residuals = np.empty((len(rows), len(bases)))
+    for block in blocks(len(rows), rows.shape[1]):
+        for index, basis in enumerate(bases):
+            # The residual itself, not the difference of two norms, which would lose the digits of a small one.
+            away = rows[block] - (rows[block] @ basis.T) @ basis
+            residuals[block, index] = np.einsum("ij,ij->i", away, away)
+    return residuals

@@ -1,0 +1,353 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+from scipy.linalg import block_diag, subspace_angles
+from scipy.sparse import block_diag as sparse_block_diag
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+from flower_fedclust.numerics.global_graph import (
+    BETWEEN_CLIENTS,
+    GlobalGraph,
+    components_of,
+    full_affinity,
+    printed_affinity,
+    prototype_affinity,
+)
+from flower_fedclust.numerics.prototypes import Prototypes, jeffreys, prototypes_of, shrunk
+from flower_fedclust.numerics.spectral import top_normalized_eigenvectors, unit_rows
+from flower_fedclust.numerics.structural_graph import structural_graph
+
+CLIENT = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])
+COUNTS = np.array([10.0, 4.0, 7.0, 20.0, 3.0, 5.0, 5.0, 9.0, 1.0])
+
+
+def random_divergences(size=9, seed=0, scale=5.0):
+    J = scale * np.random.default_rng(seed).exponential(size=(size, size))
+    J = J + J.T
+    np.fill_diagonal(J, 0.0)
+    return J
+
+
+def slow_affinity(J, counts, client, n_kept, weight):
+    """The affinity as its docstring says, one prototype at a time, before and after it is made symmetric."""
+    size = len(J)
+    nearest = [min(J[a, b] for b in range(size) if client[b] != client[a]) for a in range(size)]
+    tau = np.median(nearest)
+    A = np.zeros((size, size))
+    for a in range(size):
+        others = sorted((b for b in range(size) if client[b] != client[a]), key=lambda b: J[a, b])
+        for b in others[:n_kept]:
+            A[a, b] = np.exp(-(J[a, b] - nearest[a]) / tau)
+        A[a] *= weight / (A[a] @ counts)
+    return A, 0.5 * (A + A.T)
+
+
+# Affinities
+
+
+@pytest.mark.parametrize("n_nearest", [None, 1, 2, 3, 5])
+@pytest.mark.parametrize("weight", [BETWEEN_CLIENTS, 2.0])
+def test_affinity_is_that_of_one_prototype_after_the_other(n_nearest, weight):
+    J = random_divergences()
+    one_sided, expected = slow_affinity(J, COUNTS, CLIENT, n_nearest or 2, weight)
+    np.testing.assert_allclose(one_sided @ COUNTS, weight)
+    found = prototype_affinity(J, COUNTS, CLIENT, n_nearest=n_nearest, weight=weight)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-300)
+
+
+def test_by_default_a_row_gives_half_to_other_clients():
+    J = random_divergences()
+    expected = slow_affinity(J, COUNTS, CLIENT, 2, 0.5)[1]
+    np.testing.assert_allclose(prototype_affinity(J, COUNTS, CLIENT), expected, rtol=1e-10)
+
+
+def test_affinity_is_symmetric_and_0_within_a_client():
+    found = prototype_affinity(random_divergences(), COUNTS, CLIENT)
+    np.testing.assert_array_equal(found, found.T)
+    assert not found[CLIENT[:, None] == CLIENT].any()
+    assert (found >= 0).all()
+    assert (found.sum(axis=1) > 0).all()
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e6, 1e12])
+def test_divergences_of_any_size_neither_underflow_nor_overflow(scale):
+    # What matters is how large they are in comparison with each other.
+    J = random_divergences()
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        found = prototype_affinity(scale * J, COUNTS, CLIENT)
+    np.testing.assert_allclose(found, prototype_affinity(J, COUNTS, CLIENT), rtol=1e-9)
+
+
+def test_a_prototype_far_from_all_others_has_its_weight_nevertheless():
+    J = random_divergences()
+    J[4], J[:, 4] = 1e6, 1e6
+    J[4, 4] = 0.0
+    found = prototype_affinity(J, COUNTS, CLIENT)
+    assert found[4] @ COUNTS == pytest.approx(0.25, rel=1e-6)  # its half, of which the others give nothing back
+
+
+def test_equal_divergences_are_shared_by_the_counts():
+    for value in (0.0, 3.0):
+        J = np.full((9, 9), value)
+        found = prototype_affinity(J, COUNTS, CLIENT, n_nearest=1)
+        foreign = CLIENT[:, None] != CLIENT
+        A = 0.5 * foreign / (foreign @ COUNTS)[:, None]
+        np.testing.assert_allclose(found, 0.5 * (A + A.T), rtol=1e-12)
+
+
+def test_where_most_of_the_nearest_divergences_are_0_their_mean_is_the_scale():
+    J = np.full((5, 5), 8.0)
+    J[:3, :3], J[3:, 3:] = 0.0, 4.0
+    client = np.array([0, 1, 2, 0, 1])  # the nearest: 0, 0, 0, 4, 4
+    with np.errstate(divide="raise", invalid="raise"):
+        found = prototype_affinity(J, np.ones(5), client)
+    near, far = 1.0, np.exp(-(8.0 - 4.0) / (8.0 / 5.0))
+    assert found[3, 4] == pytest.approx(0.5 * near / (near + 2 * far))  # 3 keeps 4 and, equally near, 1 and 2
+    assert found[3, 1] == pytest.approx(0.25 * far / (near + 2 * far))
+    assert found[0, 1] == pytest.approx(0.25)
+
+
+def test_one_client_gives_zeros():
+    assert not prototype_affinity(random_divergences(), COUNTS, np.zeros(9, dtype=int)).any()
+    assert not printed_affinity(random_divergences(), np.zeros(9, dtype=int)).any()
+
+
+def test_permuting_prototypes_permutes_the_affinity():
+    J, order = random_divergences(), np.random.default_rng(1).permutation(9)
+    J[J < 4] = 4.0  # ties
+    np.fill_diagonal(J, 0.0)
+    expected = prototype_affinity(J, COUNTS, CLIENT)[np.ix_(order, order)]
+    names = np.array([5, 0, 9])[CLIENT]  # nor do the clients' numbers matter
+    found = prototype_affinity(J[np.ix_(order, order)], COUNTS[order], names[order])
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_affinity_does_not_change_with_the_units_of_the_rows():
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(90, 3)) * [1, 3, 9], np.repeat(np.arange(9), 10)
+
+    def affinity(factor):
+        return prototype_affinity(jeffreys(shrunk(prototypes_of(factor * rows, labels))), np.full(9, 10.0), CLIENT)
+
+    np.testing.assert_allclose(affinity(1e-5), affinity(1.0), rtol=1e-7)
+
+
+def test_printed_affinity_is_equation_10():
+    divergences = np.random.default_rng(0).exponential(size=(9, 9))
+    expected = [[np.exp(-divergences[a, b]) * (CLIENT[a] != CLIENT[b]) for b in range(9)] for a in range(9)]
+    np.testing.assert_allclose(printed_affinity(divergences, CLIENT), expected, rtol=1e-15)
+
+
+def test_full_affinity_is_symmetric_and_positive_however_far_prototypes_are():
+    KL = np.random.default_rng(0).exponential(size=(6, 6)) * 10.0 ** np.arange(6)
+    np.fill_diagonal(KL, 0.0)
+    J = 0.5 * (KL + KL.T)
+    tau = np.median([np.delete(row, index).min() for index, row in enumerate(J)])
+    found = full_affinity(KL)
+    np.testing.assert_allclose(found, tau / (tau + J), rtol=1e-13)
+    assert (full_affinity(1e9 * J) > 0).all()
+    np.testing.assert_allclose(full_affinity(1e9 * J), found, rtol=1e-12)
+    np.testing.assert_array_equal(full_affinity(np.zeros((1, 1))), [[1.0]])
+    np.testing.assert_array_equal(full_affinity(np.zeros((3, 3))), np.ones((3, 3)))
+
+
+# The graph
+
+
+def random_graph(seed=0, *, n_edges=2, affinity=None):
+    """Three clients of 12, 9 and 15 rows with nine prototypes, of which one has no row."""
+    rng = np.random.default_rng(seed)
+    parts, prototype = [], []
+    for n_rows, own in [(12, [0, 1, 2]), (9, [3, 4]), (15, [5, 6, 7])]:
+        parts.append(structural_graph(rng.normal(size=(n_rows, 2)), n_edges).symmetric)
+        prototype.append(rng.permutation(np.resize(own, n_rows)))
+    if affinity is None:
+        affinity = prototype_affinity(random_divergences(seed=seed), COUNTS, CLIENT)
+    return GlobalGraph(csr_array(sparse_block_diag(parts)), np.concatenate(prototype), affinity)
+
+
+def normalized(E):
+    degrees = np.where(E.sum(axis=1) > 0, E.sum(axis=1), 1.0)
+    return E / np.sqrt(np.outer(degrees, degrees))
+
+
+def test_toarray_is_equation_9():
+    graph = random_graph()
+    E = graph.toarray()
+    assert graph.n_rows == 36
+    client = np.repeat([0, 1, 2], [12, 9, 15])
+    for i in range(36):
+        for j in range(36):
+            between = graph.affinity[graph.prototype[i], graph.prototype[j]]
+            assert E[i, j] == (graph.blocks.toarray()[i, j] if client[i] == client[j] else between)
+    np.testing.assert_allclose(E, E.T, rtol=1e-14)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_product_and_degrees_are_those_of_the_matrix(seed):
+    graph = random_graph(seed)
+    vectors = np.random.default_rng(seed).normal(size=(36, 4))
+    np.testing.assert_allclose(graph.product(vectors), graph.toarray() @ vectors, atol=1e-13)
+    np.testing.assert_allclose(graph.degrees, graph.toarray().sum(axis=1), rtol=1e-13)
+
+
+@pytest.mark.parametrize("density", [0.0, 0.05, 0.15, 1.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_components_are_those_of_the_matrix(seed, density):
+    rng = np.random.default_rng(seed)
+    A = np.triu(np.where(rng.random((9, 9)) < density, 0.1, 0.0), 1) * (CLIENT[:, None] != CLIENT)
+    graph = random_graph(seed, n_edges=1, affinity=A + A.T)
+    n_components, component = graph.components()
+    expected, labels = connected_components(graph.toarray(), directed=False)
+    assert n_components == expected
+    assert sorted(set(component)) == list(range(expected))
+    assert adjusted_rand_score(labels, component) == 1.0
+    assert component.dtype == np.intp
+
+
+def test_a_prototype_without_a_row_connects_nothing():
+    # With noise a cell may seem to have rows. Here 0 and 2 are near to nothing but 1, which has no row.
+    A = np.array([[0.0, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.5, 0.0]])
+    graph = GlobalGraph(csr_array((4, 4)), np.array([0, 0, 2, 2]), A)
+    assert graph.components()[0] == 4 == components_of(csr_array(graph.toarray()))[0]
+
+
+def test_rows_of_a_prototype_without_an_edge_are_not_connected_by_it():
+    graph = GlobalGraph(csr_array((4, 4)), np.array([0, 0, 1, 2]), np.array([[0, 0, 0], [0, 0, 1], [0, 1, 0.0]]))
+    n_components, component = graph.components()
+    assert n_components == 3
+    assert component[2] == component[3]
+    assert len(set(component)) == 3
+
+
+def test_components_of_a_graph_are_scipys():
+    n_components, component = components_of(csr_array(block_diag(np.ones((2, 2)), np.ones((3, 3)))))
+    assert (n_components, component.tolist()) == (2, [0, 0, 1, 1, 1])
+    assert type(n_components) is int
+
+
+@pytest.mark.parametrize("n_vectors", [1, 2, 4])
+def test_embedding_spans_the_top_eigenvectors_with_rows_of_norm_1(n_vectors):
+    graph = random_graph(n_edges=4)
+    assert graph.components()[0] == 1
+    vectors = np.linalg.eigh(normalized(graph.toarray()))[1][:, ::-1][:, :n_vectors]
+    embedding = graph.embedding(n_vectors, np.ones((9, 9)))
+    expected = unit_rows(vectors)
+    np.testing.assert_allclose(embedding @ embedding.T, expected @ expected.T, atol=1e-3)
+    np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), 1.0)
+
+
+def test_top_eigenvectors_of_products_are_those_of_the_matrix():
+    graph = random_graph(n_edges=4)
+    _, component = graph.components()
+    found = top_normalized_eigenvectors(graph.product, graph.degrees, 5, component)
+    vectors = np.linalg.eigh(normalized(graph.toarray()))[1][:, ::-1][:, :5]
+    np.testing.assert_allclose(found.T @ found, np.eye(5), atol=1e-6)
+    assert subspace_angles(found, vectors).max() < 1e-3
+    everything = top_normalized_eigenvectors(graph.product, graph.degrees, 36, component)
+    np.testing.assert_allclose(everything @ everything.T, np.eye(36), atol=1e-9)
+    beyond = top_normalized_eigenvectors(graph.product, graph.degrees, 40, component)
+    assert beyond.shape == (36, 40)
+    assert not beyond[:, 36:].any()
+
+
+def test_as_many_components_as_clusters_are_the_clusters():
+    A = np.zeros((9, 9))
+    A[0, 3] = A[3, 0] = A[1, 5] = A[5, 1] = 0.3
+    graph = random_graph(n_edges=5, affinity=A)
+    n_components, component = graph.components()
+    embedding = graph.embedding(n_components, full_affinity(random_divergences()))
+    np.testing.assert_allclose(embedding @ embedding.T, component[:, None] == component, atol=1e-9)
+
+
+def far_pieces(distance):
+    """Six prototypes of three clients, each a component: two near each other, two a little farther, two far away."""
+    positions = np.array([0.0, 1.0, 10.0, 11.0, 10.0 + distance, 11.0 + distance])
+    found = Prototypes(positions[:, None], np.ones((6, 1)), np.full(6, 4.0))
+    graph = GlobalGraph(csr_array(block_diag(*[np.ones((4, 4))] * 6)), np.repeat(np.arange(6), 4), np.zeros((6, 6)))
+    return graph, full_affinity(jeffreys(found))
+
+
+@pytest.mark.parametrize("n_vectors", [1, 2, 3, 5])
+def test_of_more_components_than_clusters_each_is_one_point(n_vectors):
+    graph, fallback = far_pieces(40.0)
+    assert graph.components()[0] == 6
+    embedding = graph.embedding(n_vectors, fallback)
+    assert embedding.shape == (24, n_vectors)
+    np.testing.assert_array_equal(embedding, np.repeat(embedding[::4], 4, axis=0))
+    np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), 1.0)
+
+
+@pytest.mark.parametrize("distance", [40.0, 400.0, 1e4])
+def test_of_more_components_than_clusters_those_with_near_prototypes_are_together(distance):
+    # exp(-J) between the parts would be 0, and which of them are nearer would not be seen.
+    graph, fallback = far_pieces(distance)
+    for n_clusters, expected in [(2, [0, 0, 0, 0, 1, 1]), (3, [0, 0, 1, 1, 2, 2])]:
+        embedding = graph.embedding(n_clusters, fallback)
+        found = KMeans(n_clusters, n_init=10, random_state=0).fit_predict(embedding)
+        assert adjusted_rand_score(np.repeat(expected, 4), found) == 1.0
+
+
+def test_components_that_several_prototypes_have_are_compared_row_by_row():
+    prototype = np.array([0, 0, 1, 2, 2, 2, 3, 3])
+    affinity = np.array([[1, 0.9, 0.2, 0], [0.9, 1, 0.1, 0.4], [0.2, 0.1, 1, 0.3], [0, 0.4, 0.3, 1]])
+    graph = GlobalGraph(csr_array(block_diag(*[np.ones((n, n)) for n in (3, 3, 2)])), prototype, np.zeros((4, 4)))
+    by_row = affinity[np.ix_(prototype, prototype)]
+    parts = np.split(np.arange(8), [3, 6])
+    between = np.array([[by_row[np.ix_(one, other)].sum() for other in parts] for one in parts])
+    expected = unit_rows(np.linalg.eigh(normalized(between))[1][:, ::-1][:, :2])
+    embedding = graph.embedding(2, affinity)[[0, 3, 6]]
+    np.testing.assert_allclose(embedding @ embedding.T, expected @ expected.T, atol=1e-9)
+
+
+def test_clusters_of_rows_at_several_clients_are_found_in_any_order_of_clients():
+    rng = np.random.default_rng(0)
+    truth, rows = [], []
+    for present in ([0, 1], [1, 2], [0, 2], [0, 1, 2]):
+        truth.append(np.repeat(present, 20))
+        rows.append(rng.normal(size=(20 * len(present), 2)) + np.array([[0, 0], [7, 0], [0, 7]])[truth[-1]])
+
+    def embedded(order):
+        labels = [np.unique(truth[i], return_inverse=True)[1] for i in order]
+        parts = [prototypes_of(rows[i], own) for i, own in zip(order, labels, strict=True)]
+        together = shrunk(
+            Prototypes(
+                *(np.concatenate([getattr(p, name) for p in parts]) for name in ("means", "covariances", "counts"))
+            )
+        )
+        client = np.repeat(np.arange(4), [len(part) for part in parts])
+        starts = np.cumsum([0, *[len(part) for part in parts]])
+        prototype = np.concatenate([own + start for own, start in zip(labels, starts[:-1], strict=True)])
+        J = jeffreys(together)
+        blocks = csr_array(sparse_block_diag([structural_graph(rows[i], 6).symmetric for i in order]))
+        return GlobalGraph(blocks, prototype, prototype_affinity(J, together.counts, client)), full_affinity(J)
+
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        graph, fallback = embedded(order)
+        found = KMeans(3, n_init=5, random_state=0).fit_predict(graph.embedding(3, fallback))
+        assert adjusted_rand_score(np.concatenate([truth[i] for i in order]), found) == 1.0
+
+
+def test_no_array_of_all_rows_by_all_rows_is_made():
+    n_rows = 20_000
+    rng = np.random.default_rng(0)
+    blocks = [structural_graph(rng.normal(size=(n_rows // 4, 2)), 5).symmetric for _ in range(4)]
+    prototype = np.repeat(np.arange(20), n_rows // 20)
+    client = np.repeat(np.arange(4), 5)
+    counts = np.full(20, n_rows / 20)
+    affinity = prototype_affinity(random_divergences(20), counts, client, n_nearest=10)
+    graph = GlobalGraph(csr_array(sparse_block_diag(blocks)), prototype, affinity)
+    tracemalloc.start()
+    try:
+        graph.product(np.ones((n_rows, 3)))
+        graph.components()
+        embedding = graph.embedding(3, np.ones((20, 20)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert embedding.shape == (n_rows, 3)
+    assert peak < 60e6  # of all rows by all rows: 3.2e9 bytes

@@ -1,0 +1,264 @@
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.stats import multivariate_normal
+
+from flower_fedclust.numerics.prototypes import (
+    COVARIANCE_FLOOR,
+    Prototypes,
+    jeffreys,
+    kullback_leibler,
+    log_densities,
+    nearest_covariances,
+    prototypes_of,
+    shrunk,
+)
+
+RNG = np.random.default_rng(7)
+ROWS = RNG.normal(size=(60, 4)) @ RNG.normal(size=(4, 4)) + 100.0
+LABELS = np.repeat([2, 0, 1, 3], [20, 25, 14, 1])
+
+
+def random_prototypes(n_prototypes=5, n_columns=3, *, diagonal=False, seed=0):
+    rng = np.random.default_rng(seed)
+    means = 2.0 * rng.normal(size=(n_prototypes, n_columns))
+    counts = rng.uniform(1, 50, n_prototypes)
+    if diagonal:
+        return Prototypes(means, rng.uniform(0.2, 3.0, (n_prototypes, n_columns)), counts)
+    roots = rng.normal(size=(n_prototypes, n_columns, n_columns))
+    return Prototypes(means, roots @ roots.transpose(0, 2, 1) + 0.3 * np.eye(n_columns), counts)
+
+
+def as_full(prototypes):
+    """The same prototypes, their variances written as matrices."""
+    return Prototypes(prototypes.means, np.array([np.diag(v) for v in prototypes.covariances]), prototypes.counts)
+
+
+def slow_divergence(prototypes, a, b):
+    """Equation (10), one pair at a time."""
+    S, T = prototypes.covariances[a], prototypes.covariances[b]
+    difference = prototypes.means[b] - prototypes.means[a]
+    inverse = np.linalg.inv(T)
+    logarithm = np.linalg.slogdet(T)[1] - np.linalg.slogdet(S)[1]
+    return 0.5 * (np.trace(inverse @ S) + difference @ inverse @ difference - len(difference) + logarithm)
+
+
+# Means, covariances and counts
+
+
+def test_prototypes_are_numpys_means_and_covariances():
+    found = prototypes_of(ROWS, LABELS)
+    np.testing.assert_array_equal(found.counts, [25, 14, 20, 1])
+    for label, rows in enumerate([ROWS[20:45], ROWS[45:59], ROWS[:20], ROWS[59:]]):
+        np.testing.assert_allclose(found.means[label], rows.mean(axis=0), rtol=1e-13)
+        np.testing.assert_allclose(found.covariances[label], np.cov(rows.T, bias=True), atol=1e-11)
+    assert len(found) == 4
+    assert not found.is_diagonal
+
+
+def test_the_order_of_rows_does_not_matter():
+    order = np.random.default_rng(0).permutation(60)
+    one, other = prototypes_of(ROWS, LABELS), prototypes_of(ROWS[order], LABELS[order])
+    np.testing.assert_allclose(one.covariances, other.covariances, atol=1e-11)
+
+
+def test_diagonal_ones_are_the_diagonals_of_full_ones():
+    full, diagonal = prototypes_of(ROWS, LABELS), prototypes_of(ROWS, LABELS, diagonal=True)
+    assert diagonal.is_diagonal
+    assert diagonal.covariances.shape == (4, 4)
+    np.testing.assert_allclose(diagonal.covariances, np.diagonal(full.covariances, axis1=1, axis2=2), atol=1e-11)
+    np.testing.assert_array_equal(diagonal.means, full.means)
+    np.testing.assert_array_equal(diagonal.variances, diagonal.covariances)
+    np.testing.assert_allclose(full.variances, diagonal.variances, atol=1e-11)
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_the_covariance_of_one_row_is_0(diagonal):
+    found = prototypes_of(ROWS, LABELS, diagonal=diagonal)
+    np.testing.assert_array_equal(found.means[3], ROWS[-1])
+    assert not found.covariances[3].any()
+
+
+# Covariances that can be inverted
+
+
+@pytest.mark.parametrize("deviation", [None, 0.0, 1.7])
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_shrinkage_is_its_formula(diagonal, deviation):
+    found = prototypes_of(ROWS, LABELS, diagonal=diagonal)
+    eye = np.ones(4) if diagonal else np.eye(4)
+    S_mean = sum(n * S for n, S in zip(found.counts, found.covariances, strict=True)) / 60
+    s = (S_mean if diagonal else np.diag(S_mean)).mean()
+    given = None if deviation is None else np.full(4, deviation)
+    shrinkage = shrunk(found, noise_deviation=given, floor=0.02)
+    for n, S, got in zip(found.counts, found.covariances, shrinkage.covariances, strict=True):
+        w = n / (n + (2 if diagonal else 5))
+        w *= s**2 / (s**2 + (deviation or 0.0) ** 2)
+        np.testing.assert_allclose(got, w * S + (1 - w) * S_mean + 0.02 * s * eye, rtol=1e-10, atol=1e-12)
+    assert shrinkage.means is found.means
+    assert shrinkage.counts is found.counts
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+@pytest.mark.parametrize(
+    "case", ["fewer rows than columns", "one row", "a column is constant", "a cluster is constant"]
+)
+def test_shrunk_covariances_have_an_inverse(diagonal, case):
+    rows, labels = {
+        "fewer rows than columns": (ROWS[:6], np.array([0, 0, 0, 1, 1, 1])),
+        "one row": (ROWS[:5], np.array([0, 0, 0, 0, 1])),
+        "a column is constant": (ROWS * [1, 1, 1, 0], LABELS),
+        "a cluster is constant": (np.where((LABELS == 1)[:, None], 3.0, ROWS), LABELS),
+    }[case]
+    found = prototypes_of(rows, labels, diagonal=diagonal)
+    shrinkage = shrunk(found)
+    spread = np.average(found.variances, axis=0, weights=found.counts).mean()
+    least = shrinkage.covariances.min() if diagonal else np.linalg.eigvalsh(shrinkage.covariances).min()
+    assert least >= COVARIANCE_FLOOR * spread * (1 - 1e-9)
+    assert np.isfinite(kullback_leibler(shrinkage)).all()
+    assert np.isfinite(log_densities(rows, shrinkage)).all()
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_rows_that_are_all_equal_have_the_identity_for_covariance(diagonal):
+    with np.errstate(all="raise"):
+        found = shrunk(prototypes_of(np.full((6, 3), 2.0), np.array([0, 0, 1, 1, 1, 1]), diagonal=diagonal))
+    eye = np.ones(3) if diagonal else np.eye(3)
+    np.testing.assert_array_equal(found.covariances, [eye, eye])
+    found.covariances[0] = 7.0  # an array of its own
+    np.testing.assert_array_equal(found.covariances[1], eye)
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_shrinkage_fades_with_the_number_of_rows(diagonal):
+    few = random_prototypes(diagonal=diagonal)
+    distances = []
+    for times in (1.0, 10.0, 1e3, 1e9):
+        many = Prototypes(few.means, few.covariances, few.counts * times)
+        distances.append(np.abs(shrunk(many, floor=0.0).covariances - few.covariances).max())
+    assert distances == sorted(distances, reverse=True)
+    assert distances[-1] < 1e-7
+
+
+def test_noise_draws_to_the_mean():
+    found = random_prototypes()
+    pooled = np.average(found.covariances, axis=0, weights=found.counts)
+    drowned = shrunk(found, noise_deviation=np.full(5, 1e9), floor=0.0)
+    np.testing.assert_allclose(drowned.covariances, np.broadcast_to(pooled, (5, 3, 3)), rtol=1e-9)
+    one = shrunk(found, noise_deviation=np.array([1e9, 0, 0, 0, 0]), floor=0.0)
+    np.testing.assert_array_equal(one.covariances[1:], shrunk(found, floor=0.0).covariances[1:])
+
+
+def test_shrinkage_does_not_depend_on_units():
+    one, other = shrunk(prototypes_of(ROWS, LABELS)), shrunk(prototypes_of(1e-3 * ROWS, LABELS))
+    np.testing.assert_allclose(other.covariances, 1e-6 * one.covariances, rtol=1e-9, atol=1e-18)
+
+
+# Repair
+
+
+def test_nearest_covariances_are_the_frobenius_projection():
+    rng = np.random.default_rng(0)
+    noisy = rng.normal(size=(6, 4, 4))
+    noisy += noisy.transpose(0, 2, 1)
+    repaired = nearest_covariances(noisy)
+    np.testing.assert_array_equal(repaired, repaired.transpose(0, 2, 1))
+    for before, after in zip(noisy, repaired, strict=True):
+        values, vectors = np.linalg.eigh(before)
+        assert values.min() < 0
+        expected = sum(value * np.outer(v, v) for value, v in zip(values, vectors.T, strict=True) if value > 0)
+        np.testing.assert_allclose(after, expected, atol=1e-12)
+        assert np.linalg.eigvalsh(after).min() > -1e-12
+        # What was taken off is orthogonal to it, and no covariance is nearer.
+        assert np.sum((before - after) * after) == pytest.approx(0.0, abs=1e-10)
+        for _ in range(50):
+            root = rng.normal(size=(4, 4))
+            assert np.linalg.norm(before - root @ root.T) >= np.linalg.norm(before - after)
+
+
+def test_covariances_that_need_no_repair_stay():
+    covariances = random_prototypes().covariances
+    np.testing.assert_allclose(nearest_covariances(covariances), covariances, rtol=1e-12)
+    np.testing.assert_array_equal(nearest_covariances(np.array([[2.0, -1.0, 0.0]])), [[2.0, 0.0, 0.0]])
+
+
+# Divergences
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_kullback_leibler_is_equation_10_for_every_pair(diagonal, offset):
+    found = random_prototypes(diagonal=diagonal)
+    found = Prototypes(found.means + offset, found.covariances, found.counts)
+    full = as_full(found) if diagonal else found
+    expected = [[slow_divergence(full, a, b) for b in range(5)] for a in range(5)]
+    divergences = kullback_leibler(found)
+    np.testing.assert_allclose(divergences, expected, rtol=1e-8, atol=1e-11)
+    assert not divergences.diagonal().any()
+    assert np.abs(divergences - divergences.T).max() > 0.1
+
+
+def test_kullback_leibler_is_the_expected_difference_of_log_densities():
+    found = random_prototypes(n_columns=2, seed=3)
+    one, other = (multivariate_normal(found.means[i], found.covariances[i]) for i in (0, 1))
+    rows = one.rvs(200_000, random_state=0)
+    differences = one.logpdf(rows) - other.logpdf(rows)
+    error = differences.std() / np.sqrt(len(rows))
+    assert kullback_leibler(found)[0, 1] == pytest.approx(differences.mean(), abs=5 * error)
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (2, 1, 1)])
+def test_kullback_leibler_is_its_integral_in_one_column(shape):
+    found = Prototypes(np.array([[0.3], [1.5]]), np.reshape([0.5, 2.0], shape), np.ones(2))
+    one, other = multivariate_normal(0.3, 0.5), multivariate_normal(1.5, 2.0)
+    integral = quad(lambda x: one.pdf(x) * (one.logpdf(x) - other.logpdf(x)), -15, 15, epsabs=1e-12)[0]
+    assert kullback_leibler(found)[0, 1] == pytest.approx(integral, rel=1e-9)
+
+
+def test_equal_prototypes_have_a_divergence_of_0_and_none_is_negative():
+    for seed in range(10):
+        found = random_prototypes(1, 6, seed=seed, diagonal=seed % 2 == 0)
+        same = Prototypes(*(np.repeat(array, 4, axis=0) for array in (found.means, found.covariances, found.counts)))
+        divergences = kullback_leibler(same)
+        assert (divergences >= 0).all()
+        np.testing.assert_allclose(divergences, 0.0, atol=1e-12)
+
+
+def test_jeffreys_is_symmetric_and_the_mean_of_both_directions():
+    found = random_prototypes()
+    divergences, both = kullback_leibler(found), jeffreys(found)
+    np.testing.assert_array_equal(both, both.T)
+    assert both[1, 3] == pytest.approx(0.5 * (divergences[1, 3] + divergences[3, 1]), rel=1e-14)
+
+
+def test_divergences_do_not_change_with_the_coordinates():
+    found = random_prototypes()
+    map_, shift = RNG.normal(size=(3, 3)), RNG.normal(size=3)
+    mapped = Prototypes(found.means @ map_.T + shift, map_ @ found.covariances @ map_.T, found.counts)
+    np.testing.assert_allclose(jeffreys(mapped), jeffreys(found), rtol=1e-8)
+    diagonal = random_prototypes(diagonal=True)
+    units = np.array([1e-3, 2.0, 50.0])
+    changed = Prototypes(diagonal.means * units, diagonal.covariances * units**2, diagonal.counts)
+    np.testing.assert_allclose(jeffreys(changed), jeffreys(diagonal), rtol=1e-9)
+
+
+# Densities
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_log_densities_are_scipys_but_for_a_constant(diagonal):
+    found = random_prototypes(diagonal=diagonal)
+    full = as_full(found) if diagonal else found
+    rows = np.random.default_rng(1).normal(size=(30, 3)) * 3
+    expected = np.column_stack(
+        [
+            np.log(count) + multivariate_normal(mean, covariance).logpdf(rows)
+            for mean, covariance, count in zip(full.means, full.covariances, full.counts, strict=True)
+        ]
+    )
+    np.testing.assert_allclose(log_densities(rows, found) - 1.5 * np.log(2 * np.pi), expected, rtol=1e-10)
+
+
+def test_log_densities_far_away_do_not_underflow():
+    found = random_prototypes()
+    assert np.isfinite(log_densities(np.full((1, 3), 1e100), found)).all()

@@ -1,0 +1,468 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import block_diag, subspace_angles
+from scipy.optimize import brentq, minimize
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial.distance import cdist
+from sklearn.datasets import make_blobs, make_moons
+from sklearn.metrics import adjusted_rand_score
+
+from flower_fedclust.numerics import structural_graph as module
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.structural_graph import (
+    StructuralGraph,
+    bottom_eigenvectors,
+    mean_gamma,
+    neighbor_weights,
+    neighbors_of_client,
+    project_to_simplex,
+    rank_constrained_graph,
+    rank_constrained_solution,
+    structural_graph,
+)
+
+
+def other_distances(rows):
+    """Squared distances, with infinity for each row and itself."""
+    distances = cdist(rows, rows, "sqeuclidean")
+    np.fill_diagonal(distances, np.inf)
+    return distances
+
+
+def dense(graph):
+    """E^p written out."""
+    E = np.zeros((len(graph.neighbors), len(graph.neighbors)))
+    np.put_along_axis(E, graph.neighbors, graph.weights, axis=1)
+    return E
+
+
+def projected(point):
+    """The nearest point of the simplex, by a search for the number that is taken off."""
+
+    def excess(threshold):
+        return np.maximum(point - threshold, 0.0).sum() - 1.0
+
+    return np.maximum(point - brentq(excess, point.min() - 2.0, point.max(), xtol=1e-15, rtol=1e-14), 0.0)
+
+
+def solution_of_19(distances, gamma):
+    """The row of problem (19), with ``lambda d^f`` among the distances: what (20) projects onto the simplex."""
+    return projected(-distances / (2.0 * gamma))
+
+
+def gamma_of(distances, k):
+    """The upper end of (26)."""
+    ordered = np.sort(distances)
+    return 0.5 * (k * ordered[k] - ordered[:k].sum())
+
+
+def laplacian_of(A):
+    return np.diag(A.sum(axis=1)) - A
+
+
+# One row
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_weights_solve_the_quadratic_program(k):
+    distances = np.random.default_rng(k).uniform(0.5, 4.0, 8)
+    gamma = gamma_of(distances, k)
+    found = minimize(
+        lambda E: distances @ E + gamma * E @ E,
+        np.full(8, 1 / 8),
+        jac=lambda E: distances + 2 * gamma * E,
+        method="SLSQP",
+        bounds=[(0, 1)] * 8,
+        constraints={"type": "eq", "fun": lambda E: E.sum() - 1.0},
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
+    np.testing.assert_allclose(solution_of_19(distances, gamma), found.x, atol=1e-6)
+    order = np.argsort(distances)
+    weights = neighbor_weights(distances[order][None, : k + 1])
+    np.testing.assert_allclose(weights[0], found.x[order[:k]], atol=1e-6)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 6), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_closed_form_is_the_projection_onto_the_simplex(seed, k, with_ties):
+    rng = np.random.default_rng(seed)
+    distances = rng.integers(1, 6, 9).astype(float) if with_ties else rng.uniform(0, 5, 9)
+    ordered = np.sort(distances)
+    gamma = gamma_of(distances, k)
+    weights = neighbor_weights(ordered[None, : k + 1])[0]
+    if gamma > 0:
+        np.testing.assert_allclose(weights, solution_of_19(ordered, gamma)[:k], atol=1e-12)
+    else:  # all k + 1 are equally far: then gamma does not say anything
+        np.testing.assert_array_equal(weights, np.full(k, 1 / k))
+    assert weights.sum() == pytest.approx(1.0, abs=1e-14)
+    assert (weights >= 0).all()
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_equation_26_is_printed_the_wrong_way_round(k):
+    distances = np.sort(np.random.default_rng(k).uniform(0.5, 4.0, 12))
+    lower = 0.5 * (k * distances[k - 1] - distances[:k].sum())
+    upper = gamma_of(distances, k)
+    assert lower < upper  # printed as upper < gamma <= lower, which no gamma is
+    for part, n_positive in [(1e-6, k), (0.5, k), (1.0, k), (1.0 + 1e-6, k + 1)]:
+        gamma = lower + part * (upper - lower)
+        assert np.count_nonzero(solution_of_19(distances, gamma) > 1e-12) == n_positive
+    if lower > 0:
+        assert np.count_nonzero(solution_of_19(distances, lower) > 1e-12) == k - 1
+
+
+def test_equal_distances_have_equal_weights_though_rounding_makes_them_differ():
+    tiny = np.array([[2.0, 2.0 + 5e-16, 2.0 + 9e-16], [0.0, 0.0, 0.0], [7e5, 7e5, 7e5]])
+    with np.errstate(all="raise"):
+        np.testing.assert_array_equal(neighbor_weights(tiny), np.full((3, 2), 0.5))
+    # A difference that is real counts, however small the distances are.
+    np.testing.assert_allclose(neighbor_weights(np.array([[1e-12, 2e-12, 3e-12]])), [[2 / 3, 1 / 3]])
+
+
+# All rows
+
+
+@pytest.mark.parametrize("n_columns", [2, 20])
+@pytest.mark.parametrize("k", [1, 3, 10])
+def test_graph_is_that_of_a_dense_sort(n_columns, k):
+    rows = np.random.default_rng(0).normal(size=(60, n_columns)) + 1000.0
+    distances = other_distances(rows)
+    expected = np.array([solution_of_19(row[np.isfinite(row)], gamma_of(row, k)) for row in distances])
+    graph = structural_graph(rows, k)
+    E = dense(graph)
+    np.testing.assert_allclose(E[~np.eye(60, dtype=bool)].reshape(60, 59), expected, atol=1e-9)
+    assert (np.count_nonzero(E, axis=1) == k).all()
+    assert not E.diagonal().any()
+    np.testing.assert_allclose(E.sum(axis=1), 1.0, rtol=1e-14)
+    assert graph.neighbors.dtype == np.intp
+    assert graph.neighbors.shape == graph.weights.shape == (60, k)
+
+
+def test_symmetric_is_the_mean_with_the_transpose():
+    graph = structural_graph(np.random.default_rng(0).normal(size=(30, 3)), 4)
+    E = dense(graph)
+    np.testing.assert_allclose(graph.symmetric.toarray(), 0.5 * (E + E.T), rtol=1e-14)
+
+
+@pytest.mark.parametrize("n_copies", [2, 4, 7])
+@pytest.mark.parametrize("n_columns", [2, 20])
+def test_no_row_is_its_own_neighbor_where_rows_are_equal(n_copies, n_columns):
+    rows = np.repeat(np.random.default_rng(0).normal(size=(6, n_columns)), n_copies, axis=0)
+    graph = structural_graph(rows, 3)
+    E = dense(graph)
+    assert not E.diagonal().any()
+    np.testing.assert_allclose(E.sum(axis=1), 1.0, rtol=1e-12)
+    if n_copies > 4:  # all k + 1 are copies
+        np.testing.assert_allclose(graph.weights, 1 / 3, rtol=1e-12)
+        assert graph.n_components == 6
+
+
+def test_rows_that_are_all_equal_share_their_weight_evenly():
+    with np.errstate(all="raise"):
+        for n_rows, k in [(8, 3), (8, 7), (2, 1), (8, 20)]:
+            graph = structural_graph(np.full((n_rows, 2), 3.7), k)
+            np.testing.assert_allclose(graph.weights, 1 / min(k, n_rows - 1))
+            assert graph.weights.shape == (n_rows, min(k, n_rows - 1))
+
+
+@pytest.mark.parametrize("k", [4, 5, 50])
+def test_with_as_many_neighbors_as_there_are_rows_every_other_row_has_a_weight(k):
+    rows = np.array([[0.0], [1.0], [3.0], [7.0], [20.0]])
+    graph = structural_graph(rows, k)
+    assert graph.neighbors.shape == (5, 4)
+    assert (graph.weights > 0).all()
+    np.testing.assert_allclose(graph.weights.sum(axis=1), 1.0, rtol=1e-14)
+    # Of row 0: the squares 1, 9, 49, 400, and 400 + their mean in the place of a fifth.
+    np.testing.assert_array_equal(graph.neighbors[0], [1, 2, 3, 4])
+    gaps = 400 + 459 / 4 - np.array([1, 9, 49, 400])
+    np.testing.assert_allclose(graph.weights[0], gaps / gaps.sum(), rtol=1e-12)
+    assert graph.n_components == 1
+
+
+def test_a_single_row_has_no_neighbor():
+    graph = structural_graph(np.ones((1, 3)), 5)
+    assert graph.neighbors.shape == graph.weights.shape == (1, 0)
+    assert graph.symmetric.shape == (1, 1)
+    assert graph.n_components == 1
+
+
+def test_two_rows_have_each_other():
+    np.testing.assert_array_equal(dense(structural_graph(np.array([[0.0], [5.0]]), 3)), [[0, 1], [1, 0]])
+
+
+@pytest.mark.parametrize("factor", [1e-9, 0.1, 1e9])
+def test_neither_units_nor_the_origin_matter(factor):
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    expected = dense(structural_graph(rows, 5))
+    np.testing.assert_allclose(dense(structural_graph(factor * rows, 5)), expected, atol=1e-10)
+    np.testing.assert_allclose(dense(structural_graph(rows + 1e4, 5)), expected, atol=1e-8)
+    turned = rows @ np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
+    np.testing.assert_allclose(dense(structural_graph(turned, 5)), expected, atol=1e-10)
+
+
+def test_permuting_rows_permutes_the_graph():
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    order = np.random.default_rng(1).permutation(40)
+    expected = dense(structural_graph(rows, 5))[np.ix_(order, order)]
+    np.testing.assert_allclose(dense(structural_graph(rows[order], 5)), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [1, 4, 10, 29])
+def test_mean_gamma_is_equation_27(k):
+    rows = np.random.default_rng(0).normal(size=(31, 3))
+    expected = np.mean([gamma_of(row, k) for row in other_distances(rows)])
+    assert mean_gamma(rows, k) == pytest.approx(expected, rel=1e-10)
+    assert mean_gamma(3.0 * rows, k) == pytest.approx(9.0 * expected, rel=1e-10)
+
+
+def test_mean_gamma_of_rows_that_are_equal_or_alone_is_0():
+    assert mean_gamma(np.ones((1, 2)), 3) == 0.0
+    assert mean_gamma(np.ones((6, 2)), 3) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_clusters", "n_neighbors", "expected"),
+    [(999, 3, 10, 10), (999, 3, 2, 2), (48, 3, 10, 8), (30, 3, 10, 5), (20, 5, 10, 3), (4, 3, 10, 3), (1, 2, 10, 0)],
+)
+def test_number_of_neighbors_of_a_client(n_rows, n_clusters, n_neighbors, expected):
+    assert neighbors_of_client(n_rows, n_clusters, n_neighbors) == expected
+
+
+# The rank constraint
+
+
+def rank_data():
+    moons, of_moon = make_moons(160, noise=0.05, random_state=0)
+    blobs, of_blob = make_blobs(90, centers=[[0, 0], [9, 0], [0, 9]], random_state=0)
+    touching, of_touching = make_blobs(150, centers=3, cluster_std=1.0, random_state=0)
+    return {"moons": (moons, of_moon), "blobs": (blobs, of_blob), "touching": (touching, of_touching)}
+
+
+@pytest.mark.parametrize("k", [3, 5, 10])
+@pytest.mark.parametrize("name", ["moons", "blobs", "touching"])
+def test_laplacian_has_the_rank_of_rows_less_clusters(name, k):
+    rows, truth = rank_data()[name]
+    n_clusters = len(set(truth))
+    graph = rank_constrained_graph(rows, n_clusters, k)
+    E = dense(graph)
+    A = 0.5 * (E + E.T)
+    assert np.linalg.matrix_rank(laplacian_of(A), tol=1e-9) == len(rows) - n_clusters
+    assert graph.n_components == connected_components(A, directed=False)[0] == n_clusters
+    np.testing.assert_allclose(E.sum(axis=1), 1.0, rtol=1e-12)
+    if name != "touching":
+        assert adjusted_rand_score(truth, connected_components(A, directed=False)[1]) == 1.0
+
+
+def test_without_the_constraint_touching_clusters_are_one_component():
+    rows, _ = rank_data()["touching"]
+    assert structural_graph(rows, 10).n_components == 1
+
+
+def test_a_graph_with_as_many_components_as_clusters_stays_as_it_is():
+    rows, _ = rank_data()["blobs"]
+    free, constrained = structural_graph(rows, 10), rank_constrained_graph(rows, 3, 10)
+    assert free.n_components == 3
+    np.testing.assert_array_equal(constrained.neighbors, free.neighbors)
+    np.testing.assert_allclose(constrained.weights, free.weights, atol=1e-12)
+
+
+def test_of_more_components_than_clusters_k_is_doubled():
+    rows, _ = make_blobs(120, centers=[[0, 0], [9, 0], [0, 40], [9, 40]], random_state=0)
+    assert structural_graph(rows, 8).n_components == 4
+    graph = rank_constrained_graph(rows, 2, 8)
+    assert graph.n_components == 2
+    assert graph.neighbors.shape[1] in (16, 32)
+    component = connected_components(graph.symmetric, directed=False)[1]
+    np.testing.assert_array_equal(component == component[0], (rows[:, 1] > 20) == (rows[0, 1] > 20))
+
+
+@pytest.mark.parametrize("n_rows", [6, 8, 10, 15])
+@pytest.mark.parametrize("n_clusters", [2, 3])
+def test_few_rows_get_as_many_components_as_clusters_too(n_rows, n_clusters):
+    # A component has k + 1 rows at least: with k = 10 there would be one.
+    labels = np.arange(n_rows) % n_clusters
+    rows = np.random.default_rng(0).normal(size=(n_rows, 2)) + 20.0 * labels[:, None]
+    graph = rank_constrained_graph(rows, n_clusters, 10)
+    assert graph.n_components == n_clusters
+    component = connected_components(graph.symmetric, directed=False)[1]
+    assert adjusted_rand_score(labels, component) == 1.0
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+def test_units_do_not_matter_under_the_constraint(factor):
+    rows, _ = rank_data()["touching"]
+    expected = dense(rank_constrained_graph(rows, 3, 5))
+    np.testing.assert_allclose(dense(rank_constrained_graph(factor * rows, 3, 5)), expected, atol=1e-6)
+
+
+def test_rows_that_are_equal_come_back_with_equal_weights():
+    graph = rank_constrained_graph(np.ones((7, 2)), 2, 2)
+    np.testing.assert_allclose(graph.weights, 0.5)
+    assert rank_constrained_graph(np.ones((1, 2)), 1, 3).neighbors.shape == (1, 0)
+
+
+def test_fewer_rows_than_clusters_are_refused():
+    with pytest.raises(DataError, match=r"^2 rows cannot have 3 clusters; ask for fewer\.$"):
+        rank_constrained_graph(np.ones((2, 2)), 3, 1)
+
+
+# Eigenvectors
+
+
+def random_graph(rng, n_rows, density=0.1):
+    A = np.where(rng.random((n_rows, n_rows)) < density, rng.random((n_rows, n_rows)), 0.0)
+    A[np.arange(n_rows - 1), np.arange(1, n_rows)] = 0.3
+    A = np.triu(A, 1)
+    return A + A.T
+
+
+@pytest.fixture(params=["dense", "sparse"])
+def method(request, monkeypatch):
+    monkeypatch.setattr(module, "DENSE_ROWS", 10_000 if request.param == "dense" else 0)
+    return request.param
+
+
+@pytest.mark.parametrize("n_vectors", [1, 2, 5])
+def test_bottom_eigenvectors_are_those_of_the_laplacian(method, n_vectors):
+    A = random_graph(np.random.default_rng(0), 80)
+    values, vectors = np.linalg.eigh(laplacian_of(A))
+    found = bottom_eigenvectors(csr_array(A), n_vectors)
+    assert found.shape == (80, n_vectors)
+    np.testing.assert_allclose(found.T @ found, np.eye(n_vectors), atol=1e-8)
+    np.testing.assert_allclose(np.diag(found.T @ laplacian_of(A) @ found), values[:n_vectors], atol=1e-5)
+    assert subspace_angles(found, vectors[:, :n_vectors]).max() < 1e-3
+
+
+@pytest.mark.parametrize("n_vectors", [1, 4, 6, 8])
+def test_bottom_eigenvectors_have_every_component(method, n_vectors):
+    # The eigenvalue 0 as often as there are components, of which Lanczos' method finds some.
+    rng = np.random.default_rng(1)
+    A = block_diag(*[random_graph(rng, 25) for _ in range(6)])
+    order = rng.permutation(len(A))
+    L = laplacian_of(A[np.ix_(order, order)])
+    found = bottom_eigenvectors(csr_array(A[np.ix_(order, order)]), n_vectors)
+    expected = np.linalg.eigh(L)[0][:n_vectors]
+    np.testing.assert_allclose(found.T @ found, np.eye(n_vectors), atol=1e-8)
+    np.testing.assert_allclose(np.diag(found.T @ L @ found), expected, atol=1e-5)
+    np.testing.assert_allclose(L @ found[:, :6], 0.0, atol=1e-10)
+
+
+def test_bottom_eigenvectors_of_a_graph_without_edges_are_orthonormal(method):
+    found = bottom_eigenvectors(csr_array((12, 12)), 3)
+    np.testing.assert_allclose(found.T @ found, np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize("n_vectors", [11, 12])
+def test_as_many_eigenvectors_as_rows(method, n_vectors):
+    A = random_graph(np.random.default_rng(0), 12)
+    found = bottom_eigenvectors(csr_array(A), n_vectors)
+    np.testing.assert_allclose(found.T @ found, np.eye(n_vectors), atol=1e-10)
+
+
+def test_bottom_eigenvectors_are_the_same_twice(method):
+    A = csr_array(random_graph(np.random.default_rng(0), 80))
+    np.testing.assert_array_equal(bottom_eigenvectors(A, 3), bottom_eigenvectors(A, 3))
+
+
+# The simplex
+
+
+@given(st.integers(0, 10_000), st.integers(1, 12), st.sampled_from([1e-3, 1.0, 50.0]), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_projection_onto_the_simplex_is_that_of_a_search(seed, n_entries, scale, with_ties):
+    rng = np.random.default_rng(seed)
+    points = scale * rng.normal(size=(5, n_entries))
+    if with_ties:
+        points = np.round(points)
+    found = project_to_simplex(points)
+    np.testing.assert_allclose(found, [projected(point) for point in points], atol=1e-11)
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-12)
+
+
+def test_projection_leaves_points_of_the_simplex():
+    points = np.random.default_rng(0).dirichlet(np.ones(5), 20)
+    np.testing.assert_allclose(project_to_simplex(points), points, atol=1e-15)
+    corner = project_to_simplex(np.array([[7.0, 1.0, -3.0]]))
+    np.testing.assert_array_equal(corner, [[1.0, 0.0, 0.0]])
+
+
+def test_no_point_of_the_simplex_is_nearer():
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(10, 4))
+    least = np.linalg.norm(points - project_to_simplex(points), axis=1)
+    for others in rng.dirichlet(np.full(4, 0.5), 500):
+        assert (np.linalg.norm(points - others, axis=1) >= least).all()
+
+
+# The server's problem
+
+
+def global_matrix(seed=0):
+    """Clients' graphs of two clusters on the diagonal, and weak blocks that say which clusters are the same."""
+    rng = np.random.default_rng(seed)
+    cluster = np.tile(np.repeat([0, 1], 10), 3)
+    rows = rng.normal(size=(60, 2)) + 8.0 * cluster[:, None]
+    E = block_diag(*[structural_graph(rows[start : start + 20], 4).symmetric.toarray() for start in (0, 20, 40)])
+    client = np.repeat([0, 1, 2], 20)
+    E += np.where((client[:, None] != client) & (cluster[:, None] == cluster), 0.02, 0.0)
+    return E + np.where(client[:, None] != client, 0.002, 0.0), cluster
+
+
+@pytest.mark.parametrize("block_entries", [500, 8_000_000])
+def test_server_graph_has_as_many_components_as_clusters(monkeypatch, block_entries):
+    monkeypatch.setattr("flower_fedclust.numerics.blocks.BLOCK_ENTRIES", block_entries)
+    E, cluster = global_matrix()
+    S, F = rank_constrained_solution(E, 2)
+    n_components, component = connected_components(S, directed=False)
+    assert n_components == 2
+    assert adjusted_rand_score(cluster, component) == 1.0
+    dense_S = S.toarray()
+    np.testing.assert_allclose(dense_S.sum(axis=1), 1.0, rtol=1e-12)
+    assert (dense_S >= 0).all()
+    L = laplacian_of(0.5 * (dense_S + dense_S.T))
+    assert np.linalg.matrix_rank(L, tol=1e-9) == 60 - 2
+    np.testing.assert_allclose(L @ F, 0.0, atol=1e-9)
+    np.testing.assert_allclose(F.T @ F, np.eye(2), atol=1e-9)
+
+
+def test_each_row_of_the_server_graph_solves_problem_32(monkeypatch):
+    # The F and lambda of the last step: penalties double from 1, and F comes from the graph before.
+    E, _ = global_matrix()
+    given_F = []
+
+    def watched(graph, n_vectors):
+        given_F.append(bottom_eigenvectors(graph, n_vectors))
+        return given_F[-1]
+
+    monkeypatch.setattr(module, "bottom_eigenvectors", watched)
+    S, _ = rank_constrained_solution(E, 2)
+    assert len(given_F) >= 3  # before the first step, in it, and of S
+    F, penalty = given_F[-2], 2.0 ** (len(given_F) - 2)
+    expected = [projected(E[i] - 0.5 * penalty * ((F[i] - F) ** 2).sum(axis=1)) for i in range(len(E))]
+    np.testing.assert_allclose(S.toarray(), expected, atol=1e-9)
+
+
+def test_a_global_matrix_with_the_right_components_comes_back_unchanged():
+    rng = np.random.default_rng(0)
+    E = block_diag(*[rng.dirichlet(np.ones(size), size) for size in (5, 8, 4)])
+    S, F = rank_constrained_solution(E, 3)
+    np.testing.assert_allclose(S.toarray(), E, atol=1e-14)
+    labels = np.repeat([0, 1, 2], [5, 8, 4])
+    np.testing.assert_allclose(F @ F.T, (labels[:, None] == labels) / np.array([5, 8, 4])[labels], atol=1e-9)
+
+
+def test_an_edge_in_one_direction_is_an_edge():
+    # Row 2 gives to row 1, which gives nothing back: one component, which has to be split.
+    E = np.array([[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0, 0.1, 0.45, 0.45], [0, 0, 0.5, 0.5]])
+    S, _ = rank_constrained_solution(E, 2)
+    np.testing.assert_allclose(S.toarray(), np.kron(np.eye(2), np.full((2, 2), 0.5)), atol=0.01)
+    assert connected_components(S, directed=False)[0] == 2
+
+
+def test_structural_graph_is_frozen():
+    graph = StructuralGraph(np.zeros((1, 0), dtype=np.intp), np.zeros((1, 0)))
+    with pytest.raises(AttributeError):
+        graph.weights = np.ones((1, 1))
