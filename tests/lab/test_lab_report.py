@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -12,15 +14,17 @@ import pytest
 
 import flower_fedclust as fc
 from flower_fedclust.data import load_dataset, partition
+from flower_fedclust.lab.groupings import group_colors
 from flower_fedclust.lab.report import write_report
 from flower_fedclust.lab.report.about import command_of
+from flower_fedclust.lab.report.colors import PANELS, readable_color
 from flower_fedclust.lab.report.data import Spread, pareto_front, read_comparison
 from flower_fedclust.lab.report.maps import read_map
-from flower_fedclust.lab.report.markup import deviation_text, number_text, tag
+from flower_fedclust.lab.report.markup import NOTHING, deviation_text, number_text, tag
 from flower_fedclust.lab.report.privacy import DERIVED, HARMLESS, PROTECTED, UNPROTECTED, read_report
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'&@@TITLE@@"
-VOID = {"meta", "link", "br", "img", "input", "path", "line", "circle"}
+BACKS = ("page", "panel", "best")
 
 
 class Page(HTMLParser):
@@ -148,8 +152,10 @@ def test_the_page_is_whole_by_itself(page):
 def test_every_table_has_a_caption_and_scopes_and_a_box_that_the_keyboard_reaches(page):
     captions = {one["id"] for one in page.all("caption")}
     assert len(page.all("table")) == len(captions) > 5
-    assert {one["aria-labelledby"] for one in page.all("div", class_="box", tabindex="0", role="region")} == captions
+    assert {one["aria-labelledby"] for one in page.all("div", class_="box", tabindex="0", role="group")} == captions
     assert all(one["scope"] in ("row", "col") for one in page.all("th"))
+    texts = [one["text"] for one in page.all("caption")]
+    assert len(set(texts)) == len(texts)
 
 
 def test_ids_are_unique_and_what_is_referred_to_is_there(page):
@@ -166,11 +172,101 @@ def test_every_picture_says_what_it_is_and_has_its_numbers_beside_it(page):
     charts = page.all("svg", class_="chart")
     assert len(charts) >= 3
     assert all(one["role"] == "img" for one in charts)
-    assert len([one for one in page.all("title") if "svg" in one["around"] and one["text"]]) == len(charts)
-    assert len([one for one in page.all("desc") if one["text"]]) == len(charts)
-    n_details = sum(one["text"] == "The numbers of this chart" for one in page.all("summary"))
-    assert n_details == len(charts)
-    assert page.all("canvas")[0]["aria-label"].startswith("Map by fed-tsne")
+    names = [one["aria-label"] for one in charts]
+    assert len(set(names)) == len(names)
+    assert set(names) <= {one["text"] for one in page.all("caption")}
+    numbers = [one["text"] for one in page.all("summary") if one["text"].startswith("The numbers of this chart")]
+    assert numbers == [f"The numbers of this chart ({name})" for name in names]
+    assert page.all("canvas")[0]["aria-label"].startswith("iris, iid: fed-tsne.")
+
+
+def test_what_a_pointer_shows_of_a_map_is_said_to_the_keyboard_and_kept_from_the_tree(page):
+    (canvas,) = page.all("canvas")
+    assert (canvas["role"], canvas["tabindex"]) == ("application", "0")
+    assert "Arrow keys" in canvas["aria-label"]
+    assert len(page.all("span", class_="unseen", role="status")) == 1
+    tips = [one for one in page.all("div", class_="tip") if "canvas" not in one["around"]]
+    assert tips
+    assert all("hidden" in one for one in tips)
+
+
+def test_headings_go_down_a_level_at_a_time(page):
+    levels = [int(one["tag"][1]) for one in page.elements if re.fullmatch("h[1-6]", one["tag"])]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_the_page_has_a_language_a_way_past_its_links_and_nothing_that_moves(page):
+    assert page.all("html")[0]["lang"] == "en"
+    first = next(one for one in page.elements if one["tag"] == "a")
+    assert (first["class"], first["href"]) == ("skip", f"#{page.all('main')[0]['id']}")
+    assert not re.search(r"\b(animation|transition|scroll-behavior|requestAnimationFrame)\b", page.source)
+    assert all(one["type"] == "button" for one in page.all("button"))
+    assert {one["aria-pressed"] for one in page.all("button") if "aria-pressed" in one} == {"false"}
+
+
+def test_a_row_is_called_by_its_strategy_and_its_epsilon(page):
+    rows = [one for one in page.all("th", scope="row") if "data-value" in one]
+    named = list(zip(rows[::2], rows[1::2], strict=True))
+    assert ("feddp-kmeans", "0.5") in [(one["data-value"], other["text"]) for one, other in named]
+    assert len({(one["data-value"], other["text"]) for one, other in named}) == len(named) == 7
+
+
+def test_what_is_not_there_is_said_in_words(page):
+    dashes = [one for one in page.elements if one["text"] == NOTHING]
+    assert dashes
+    assert all(one["aria-hidden"] == "true" for one in dashes)
+
+
+def luminance(color):
+    channels = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+def ratio(one, other):
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.fixture(scope="module")
+def palette(page):
+    """The colours of the style sheet, light and dark."""
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in re.findall(r":root {([^}]*)}", page.source)
+    )
+    assert light.keys() == dark.keys()
+    return {"light": light, "dark": dark}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_and_every_mark_stands_out_from_what_lies_behind(palette, scheme):
+    colors = palette[scheme]
+    for text, behind in [("open", "open-back"), ("covered", "covered-back"), *(("accent", one) for one in BACKS)]:
+        assert ratio(colors[text], colors[behind]) >= 4.5
+    for text in ("text", "soft"):
+        assert min(ratio(colors[text], colors[behind]) for behind in BACKS) >= 4.5
+    for mark in ("strong-line", "accent", *(f"c{index}" for index in range(10))):
+        assert min(ratio(colors[mark], colors[behind]) for behind in ("panel", "page")) >= 3
+
+
+def test_nothing_but_what_was_faded_on_purpose_lets_its_background_through(page):
+    faded = re.findall(r"([^{}]*){[^}]*opacity:", page.source)
+    assert [rule.strip() for rule in faded] == [".dim"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_rows_of_a_map_stand_out_in_every_group(page, palette, scheme):
+    assert PANELS[scheme] == palette[scheme]["panel"]
+    (content,) = json.loads(page.all("script", id="content")[0]["text"])
+    for grouping in content["groupings"]:
+        assert min(ratio(color, PANELS[scheme]) for color in grouping["colors"][scheme]) >= 3
+    for n_groups in (10, 40, 100):
+        colors = [readable_color(color, PANELS[scheme]) for color in group_colors(n_groups)]
+        assert min(ratio(color, PANELS[scheme]) for color in colors) >= 3
+    first = [readable_color(color, PANELS[scheme]) for color in group_colors(10)]
+    assert len(set(first)) == 10
 
 
 def test_headings_of_results_are_buttons_and_one_says_how_the_table_is_sorted(page):
@@ -195,7 +291,7 @@ def test_means_and_deviations_are_those_of_pandas(tmp_path):
     found = sorted((float(one["data-value"]), float(one["data-deviation"])) for one in cells)
     np.testing.assert_allclose(found, sorted(map(tuple, grouped.to_numpy())), rtol=1e-12)
     shown = {f"{mean:.3f} ± {deviation:.3f}" for mean, deviation in grouped.to_numpy()}
-    assert {one["text"].removeprefix("★ (best)") for one in cells} == shown
+    assert {one["text"].removeprefix("★(best) ") for one in cells} == shown
 
 
 def test_the_best_of_those_that_do_not_pool_is_marked_not_by_colour_alone(tmp_path):

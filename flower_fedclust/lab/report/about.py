@@ -64,7 +64,7 @@ def about_parts(comparison: Comparison) -> list[Html]:
     """Return the command, the settings and the versions."""
     parts = []
     if command := command_of(comparison.settings):
-        parts.append(tag("pre", tag("code", command), tabindex="0", role="region", aria_label="The command"))
+        parts.append(tag("pre", tag("code", command)))
     settings = {key: value for key, value in comparison.settings.items() if key not in ("versions", "command")}
     rows = [[key.replace("_", " "), _setting_text(value)] for key, value in settings.items() if value not in (None, {})]
     versions = comparison.settings.get("versions")

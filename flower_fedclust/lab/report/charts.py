@@ -1,4 +1,4 @@
-"""Charts as SVG: marks and dashes beside colours, a title, a description, and numbers for whoever points at them."""
+"""Charts as SVG: marks and dashes beside colours, a name, and numbers for whoever points at them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ class Level:
 class Chart:
     """What is drawn; a front is a staircase through the points that no other beats."""
 
-    identifier: str
+    #: The data set.
+    about: str
     title: str
     description: str
     x: Axis
@@ -122,13 +123,15 @@ class Chart:
     lines: Sequence[tuple[Style, Sequence[tuple[float, float]]]] = field(default_factory=tuple)
     higher_is_better: bool = True
 
+    @property
+    def name(self) -> str:
+        """What it is called where its surroundings are not seen."""
+        return f"{self.about}: {self.title}"
+
     def svg(self) -> Html:
-        """Return the picture."""
-        ids = (f"{self.identifier}-title", f"{self.identifier}-description")
+        """Return the picture, named; what it shows stands in the caption of its figure."""
         return tag(
             "svg",
-            tag("title", self.title, id=ids[0]),
-            tag("desc", self.description, id=ids[1]),
             self._axes(),
             self._front(),
             *(self._level(level) for level in self.levels),
@@ -137,7 +140,7 @@ class Chart:
             class_="chart",
             viewBox=f"0 0 {WIDTH} {HEIGHT}",
             role="img",
-            aria_labelledby=" ".join(ids),
+            aria_label=self.name,
         )
 
     def _x(self, value: float) -> float:

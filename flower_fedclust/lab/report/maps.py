@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.lab.groupings import Grouping, base64_text, groupings_of, natural_order
+from flower_fedclust.lab.groupings import NO_COLOR, Grouping, base64_text, groupings_of, natural_order
+from flower_fedclust.lab.report.colors import PANELS, readable_color
 from flower_fedclust.lab.report.data import Contender, Run, Trial
-from flower_fedclust.lab.report.markup import Html, details, number_text, plural, table, tag
+from flower_fedclust.lab.report.markup import Html, details, joined, number_text, plural, table, tag, unseen
 from flower_fedclust.lab.report.tables import contender_name
 
 #: How many rows of a map the page holds.
@@ -40,7 +41,7 @@ def map_figures(trial: Trial, identifier: str) -> tuple[list[Html], list[dict[st
         if run is None or drawn is None:
             continue
         name = f"{identifier}-{len(figures)}"
-        figures.append(_figure(one, run, drawn, name))
+        figures.append(_figure(trial, one, run, drawn, name))
         contents.append(_content(drawn, name))
     return figures, contents
 
@@ -87,16 +88,19 @@ def read_map(run: Run, most_rows: int = MOST_ROWS) -> MapOfRows | None:
     return MapOfRows(xy[chosen], numbers[chosen], drawn, len(xy))
 
 
-def _figure(one: Contender, run: Run, drawn: MapOfRows, identifier: str) -> Html:
+def _figure(trial: Trial, one: Contender, run: Run, drawn: MapOfRows, identifier: str) -> Html:
     shown = plural(len(drawn.places), "row")
     of = "" if len(drawn.places) == drawn.n_rows else f" of {drawn.n_rows:,}, drawn at random"
     about = f"{shown}{of}; seed {run.text('seed') or 'unknown'}."
     title = contender_name(one)
+    name = f"{trial.name}: {title}"
+    # An application gets the arrow keys, which a screen reader keeps for itself over a picture.
     canvas = tag(
         "canvas",
         tabindex="0",
-        role="img",
-        aria_label=f"Map by {title}: {about} Arrow keys go from row to row.",
+        role="application",
+        aria_roledescription="map",
+        aria_label=f"{name}. {about} Arrow keys go from row to row.",
         data_map=identifier,
     )
     return tag(
@@ -106,15 +110,18 @@ def _figure(one: Contender, run: Run, drawn: MapOfRows, identifier: str) -> Html
             "div",
             canvas,
             tag("div", class_="ring", hidden=True),
-            tag("div", class_="tip", role="status", hidden=True),
+            tag("div", class_="tip", aria_hidden="true", hidden=True),
+            tag("span", class_="unseen", role="status"),
             class_="map",
         ),
         tag("ul", class_="swatches", data_legend=identifier, aria_hidden="true"),
-        details("Where the groups lie", _places_table(title, drawn, f"{identifier}-places")),
+        details(
+            joined(["Where the groups lie", unseen(f" ({name})")]), _places_table(name, drawn, f"{identifier}-places")
+        ),
     )
 
 
-def _places_table(title: str, drawn: MapOfRows, identifier: str) -> Html:
+def _places_table(name: str, drawn: MapOfRows, identifier: str) -> Html:
     """Return the middle and the spread of each group, by the class where it is known: what the picture shows."""
     names = [grouping.name for grouping in drawn.groupings]
     grouping = drawn.groupings[names.index("class") if "class" in names else -1]
@@ -126,7 +133,7 @@ def _places_table(title: str, drawn: MapOfRows, identifier: str) -> Html:
             spread = float(np.median(np.hypot(*(part - middle).T)))
             rows.append([group, f"{len(part):,}", *(number_text(float(value), 3) for value in (*middle, spread))])
     headings = [grouping.name, "rows", "median x", "median y", "median distance from there"]
-    return table(f"{title}: where each {grouping.name} lies on the map.", headings, rows, identifier=identifier)
+    return table(f"{name}, where each {grouping.name} lies on the map.", headings, rows, identifier=identifier)
 
 
 def _content(drawn: MapOfRows, identifier: str) -> dict[str, Any]:
@@ -138,9 +145,17 @@ def _content(drawn: MapOfRows, identifier: str) -> dict[str, Any]:
         "places": base64_text(np.rint((drawn.places - low) / widest * _STEPS), "<u2"),
         "numbers": base64_text(drawn.numbers, "<u4"),
         "groupings": [
-            {"name": one.name, "groups": one.groups, "colors": one.colors, "codes": base64_text(one.codes, "<u2")}
+            {"name": one.name, "groups": one.groups, "colors": _colors(one), "codes": base64_text(one.codes, "<u2")}
             for one in drawn.groupings
         ],
+    }
+
+
+def _colors(grouping: Grouping) -> dict[str, list[str]]:
+    """Return the colours in both schemes; only rows without a class may be paler than others must be."""
+    return {
+        scheme: [color if color == NO_COLOR else readable_color(color, panel) for color in grouping.colors]
+        for scheme, panel in PANELS.items()
     }
 
 

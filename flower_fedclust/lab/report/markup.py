@@ -84,13 +84,18 @@ def boxed_table(
     """Return a table as :func:`table` does, of bodies that are made already."""
     head = tag("thead", tag("tr", *(_heading(heading) for heading in headings)))
     whole = tag("table", tag("caption", tag("span", caption), id=identifier), head, *bodies, class_=class_)
-    # A box that scrolls must be reached by the keyboard, and say what it is.
-    return tag("div", whole, class_="box", tabindex="0", role="region", aria_labelledby=identifier)
+    # A box that scrolls must be reached by the keyboard, and say what it is; as a landmark it would be one of dozens.
+    return tag("div", whole, class_="box", tabindex="0", role="group", aria_labelledby=identifier)
 
 
 def details(summary: object, *children: object) -> Html:
     """Return what opens when asked."""
     return tag("details", tag("summary", summary), *children)
+
+
+def no_value() -> Html:
+    """Return what stands where there is no value: a dash to see, words to hear."""
+    return joined([tag("span", NOTHING, aria_hidden="true"), unseen("no value")])
 
 
 def unseen(text: object) -> Html:
@@ -175,6 +180,7 @@ def _attribute(key: str) -> str:
 def _cell(cell: object, is_heading: bool) -> Html:
     if isinstance(cell, Html) and cell.startswith(("<td", "<th")):
         return cell
+    cell = no_value() if cell == NOTHING else cell
     return tag("th", cell, scope="row") if is_heading else tag("td", cell)
 
 

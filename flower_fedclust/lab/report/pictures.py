@@ -23,9 +23,11 @@ from flower_fedclust.lab.report.markup import (
     capital,
     details,
     deviation_text,
+    joined,
     number_text,
     table,
     tag,
+    unseen,
 )
 from flower_fedclust.lab.report.tables import (
     NAMES,
@@ -68,7 +70,7 @@ def epsilon_chart(trial: Trial, styles: Mapping[str, Style], identifier: str) ->
         series.setdefault(one.strategy, []).append((point.x, point.y))
     has_open = len(covered) < len(points)
     chart = Chart(
-        identifier,
+        trial.name,
         f"{capital(NAMES[trial.measure])} against epsilon",
         "Left is more private"
         + (", up is better" if trial.higher_is_better else ", down is better")
@@ -92,7 +94,7 @@ def epsilon_chart(trial: Trial, styles: Mapping[str, Style], identifier: str) ->
         if one.epsilon is None
     ]
     headings = ["strategy", NAMES[trial.measure], "deviation", "guarantee", "on the front"]
-    return figure(chart, _numbers(f"{trial.name}: {chart.title}", headings, rows, identifier))
+    return figure(chart, _numbers(chart.name, headings, rows, identifier))
 
 
 def bytes_chart(trial: Trial, styles: Mapping[str, Style], identifier: str) -> Html | None:
@@ -117,7 +119,7 @@ def bytes_chart(trial: Trial, styles: Mapping[str, Style], identifier: str) -> H
     federated = [point for point in points if not point.style.is_pooled]
     front = _front(trial, federated)
     chart = Chart(
-        identifier,
+        trial.name,
         f"{capital(NAMES[trial.measure])} against bytes",
         "All bytes of a run, from the clients and to them. Left is cheaper"
         + (", up is better." if trial.higher_is_better else ", down is better.")
@@ -138,7 +140,7 @@ def bytes_chart(trial: Trial, styles: Mapping[str, Style], identifier: str) -> H
         for (one, spread, up, down), point in zip(measured, points, strict=True)
     ]
     headings = ["strategy", NAMES[trial.measure], "deviation", "from the clients", "to the clients", "on the front"]
-    return figure(chart, _numbers(f"{trial.name}: {chart.title}", headings, rows, identifier))
+    return figure(chart, _numbers(chart.name, headings, rows, identifier))
 
 
 def curve_charts(trial: Trial, styles: Mapping[str, Style], identifier: str) -> list[Html]:
@@ -182,7 +184,7 @@ def _curve_chart(
     steps = linear_axis("round", [1, longest])
     ticks = [tick for tick in steps.ticks if tick == int(tick) and 1 <= tick <= longest]
     chart = Chart(
-        identifier,
+        trial.name,
         f"{strategy}: {name}",
         "By round, a curve for each seed"
         + (", a colour, dash and mark for each epsilon." if len(budgets) > 1 else "."),
@@ -200,7 +202,7 @@ def _curve_chart(
     names = [("no epsilon" if epsilon is None else f"epsilon {epsilon:g}", style) for epsilon, style in shades.items()]
     items = [tag("li", style.sample(), tag("span", name)) for name, style in names]
     keys = tag("ul", *items, class_="legend") if len(items) > 1 else None
-    return figure(chart, keys, _numbers(f"{trial.name}: {chart.title}", headings, rows, identifier))
+    return figure(chart, keys, _numbers(chart.name, headings, rows, identifier))
 
 
 def _history(run: Run) -> dict[str, list[float | None]]:
@@ -264,5 +266,6 @@ def _tip(trial: Trial, one: Contender, spread: Spread) -> str:
     return f"{contender_name(one)}\n{NAMES[trial.measure]} {text} {deviation_text(spread, text)}".rstrip()
 
 
-def _numbers(caption: str, headings: Sequence[str], rows: Sequence[Sequence[object]], identifier: str) -> Html:
-    return details("The numbers of this chart", table(caption, headings, rows, identifier=f"{identifier}-numbers"))
+def _numbers(name: str, headings: Sequence[str], rows: Sequence[Sequence[object]], identifier: str) -> Html:
+    summary = joined(["The numbers of this chart", unseen(f" ({name})")])
+    return details(summary, table(name, headings, rows, identifier=f"{identifier}-numbers"))

@@ -15,6 +15,7 @@ from flower_fedclust.lab.report.markup import (
     count_text,
     deviation_text,
     joined,
+    no_value,
     number_text,
     plural,
     share_text,
@@ -28,7 +29,7 @@ NAMES = {
     "ari": "ARI",
     "cost_per_row": "cost per row",
 }
-_STAR = joined([tag("span", "★", class_="star", aria_hidden="true"), unseen(" (best)")])
+_STAR = joined([tag("span", "★", class_="star", aria_hidden="true"), unseen("(best)"), " "])
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,14 @@ class Column:
         """Return the mean and the deviation over seeds, with a star where no mean is better as shown."""
         spread = contender.spread(self.name)
         if spread is None:
-            return tag("td", NOTHING)
+            return tag("td", no_value())
         text = self.show(spread.mean)
         is_best = text == best and contender.is_comparable(self.name)
-        dagger = None if contender.is_comparable(self.name) else joined([tag("sup", "†"), unseen(" (not comparable)")])
+        dagger = (
+            None
+            if contender.is_comparable(self.name)
+            else joined([tag("sup", "†", aria_hidden="true"), unseen(" (not comparable)")])
+        )
         return tag(
             "td",
             _STAR if is_best else None,
@@ -151,8 +156,9 @@ def trial_table(trial: Trial, styles: Mapping[str, Style], identifier: str) -> H
                 data_value=contender.strategy,
             ),
             tag(
-                "td",
+                "th",
                 "none" if contender.epsilon is None else f"{contender.epsilon:g}",
+                scope="row",
                 data_value="inf" if contender.epsilon is None else repr(contender.epsilon),
             ),
             _guarantee_cell(contender),
@@ -189,14 +195,14 @@ def overview_table(trials: Sequence[Trial], styles: Mapping[str, Style], identif
     bodies: dict[bool, list[Html]] = {}
     for strategy, epsilon in order:
         cells = [tag("th", styles[strategy].sample(), tag("span", strategy), scope="row")]
-        cells.append(tag("td", "none" if epsilon is None else f"{epsilon:g}"))
+        cells.append(tag("th", "none" if epsilon is None else f"{epsilon:g}", scope="row"))
         for trial, winner in zip(trials, best, strict=True):
             group = [one for one in trial.contenders if (one.strategy, one.epsilon) == (strategy, epsilon)]
             one = trial.best(group)
             spread = None if one is None else trial.quality(one)
             if spread is None:
                 failed = any(each.failed and not each.runs for each in group)
-                cells.append(tag("td", "failed" if failed else NOTHING))
+                cells.append(tag("td", "failed" if failed else no_value()))
                 continue
             text = measure_text(trial, spread)
             top = None if winner is None else trial.quality(winner)
@@ -253,13 +259,13 @@ def _gap_cell(trial: Trial, contender: Contender, line: Contender | None) -> Htm
     """Return the distance to the best pooled result: a difference, or for a cost a ratio."""
     top, own = (None if one is None else trial.quality(one) for one in (line, contender))
     if top is None or own is None or contender is line:
-        return tag("td", NOTHING)
+        return tag("td", no_value())
     if trial.higher_is_better:
         gap = own.mean - top.mean
         # No "-0.000".
         text = f"{gap:+.3f}".replace("-", "−") if abs(gap) >= 0.0005 else "0.000"
     elif top.mean <= 0:
-        return tag("td", NOTHING)
+        return tag("td", no_value())
     else:
         gap = own.mean / top.mean
         text = f"× {gap:.3g}"
