@@ -13,13 +13,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flower_fedclust.baselines.coreset_kmedian import CoresetKMedian
     from flower_fedclust.baselines.dsc import DSC
+    from flower_fedclust.baselines.fed_ssc import FedSubspaceClustering
     from flower_fedclust.baselines.federated_kmeans import DPLloyd, FederatedKMeans
     from flower_fedclust.baselines.ffcm import FFCM
     from flower_fedclust.baselines.kfed import KFED
     from flower_fedclust.baselines.kmeans_parallel import KMeansParallel
     from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
     from flower_fedclust.baselines.pooled_spectral import PooledSpectral
-    from flower_fedclust.models import FactorModel, KMeansModel, MapModel, Model, SpectralModel
+    from flower_fedclust.baselines.ppfc_gan import PPFCGAN
+    from flower_fedclust.models import (
+        EncodedModel,
+        FactorModel,
+        KMeansModel,
+        MapModel,
+        Model,
+        PrototypeModel,
+        SpectralModel,
+        SubspaceModel,
+    )
     from flower_fedclust.privacy.report import PrivacyReport
     from flower_fedclust.protocol import (
         ClientData,
@@ -40,6 +51,9 @@ if TYPE_CHECKING:
     from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
     from flower_fedclust.strategies.fedsc import FedSC
     from flower_fedclust.strategies.fedsc_sums import FedSCSums
+    from flower_fedclust.strategies.spp_fgc import SPPFGC
+    from flower_fedclust.strategies.spp_fgc_plus import SPPFGCPlus
+    from flower_fedclust.strategies.spp_fgc_sums import SPPFGCSums
 
 #: Where each public name lives. It is imported when first used, so that ``import flower_fedclust`` is fast.
 _HOME = {
@@ -50,22 +64,30 @@ _HOME = {
     "FedUMAP": "strategies.fed_maps",
     "FedSC": "strategies.fedsc",
     "FedSCSums": "strategies.fedsc_sums",
+    "SPPFGC": "strategies.spp_fgc",
+    "SPPFGCPlus": "strategies.spp_fgc_plus",
+    "SPPFGCSums": "strategies.spp_fgc_sums",
     "CoresetKMedian": "baselines.coreset_kmedian",
     "DSC": "baselines.dsc",
     "DPLloyd": "baselines.federated_kmeans",
     "FFCM": "baselines.ffcm",
     "FederatedKMeans": "baselines.federated_kmeans",
+    "FedSubspaceClustering": "baselines.fed_ssc",
     "KFED": "baselines.kfed",
     "KMeansParallel": "baselines.kmeans_parallel",
+    "PPFCGAN": "baselines.ppfc_gan",
     "PooledKMeans": "baselines.pooled_kmeans",
     "PooledSpectral": "baselines.pooled_spectral",
     "simulate": "simulation",
     "Result": "results",
+    "EncodedModel": "models",
     "FactorModel": "models",
     "KMeansModel": "models",
     "MapModel": "models",
     "Model": "models",
+    "PrototypeModel": "models",
     "SpectralModel": "models",
+    "SubspaceModel": "models",
     "PrivacyReport": "privacy.report",
     "ClientBounds": "steps.private_clusters",
     "ClientData": "protocol",
@@ -82,17 +104,21 @@ __all__ = [
     "DSC",
     "FFCM",
     "KFED",
+    "PPFCGAN",
+    "SPPFGC",
     "ClientBounds",
     "ClientData",
     "CoresetKMedian",
     "DPFedC",
     "DPLloyd",
     "DataError",
+    "EncodedModel",
     "FactorModel",
     "FedDPKMeans",
     "FedSC",
     "FedSCSums",
     "FedSpeClust",
+    "FedSubspaceClustering",
     "FedTSNE",
     "FedUMAP",
     "FederatedKMeans",
@@ -107,8 +133,12 @@ __all__ = [
     "ProtocolClient",
     "ProtocolError",
     "ProtocolStrategy",
+    "PrototypeModel",
     "Result",
+    "SPPFGCPlus",
+    "SPPFGCSums",
     "SpectralModel",
+    "SubspaceModel",
     "client_app",
     "client_fn",
     "simulate",

@@ -51,6 +51,7 @@ class Entry:
 _BASELINES = "flower_fedclust.baselines"
 _FEDSC_PAPER = "Federated spectral clustering via secure similarity reconstruction"
 _MAPS_PAPER = "Federated t-SNE and UMAP for distributed data visualization"
+_GRAPH_PAPER = "Towards federated clustering: a client-wise private graph aggregation framework"
 _SERVER_DATA_PAPER = "Differentially private federated k-means with server-side data"
 
 STRATEGIES: dict[str, Entry] = {
@@ -99,6 +100,27 @@ STRATEGIES: dict[str, Entry] = {
         "spectral clustering by learned landmarks, or with rows='stay' from sums alone",
         f"{_MAPS_PAPER}, Algorithm 3",
     ),
+    "spp-fgc": Entry(
+        "flower_fedclust.strategies.spp_fgc:SPPFGC",
+        "clusters of any form from the neighbour graphs of the clients' rows, which are sent, and prototypes",
+        f"{_GRAPH_PAPER}, Algorithm 1",
+    ),
+    "spp-fgc-printed": Entry(
+        "flower_fedclust.strategies.spp_fgc:SPPFGC",
+        "SPP-FGC as its paper prints it, for comparison: it does not work as well",
+        f"{_GRAPH_PAPER}, Algorithm 1",
+        {"solver": "clr", "prototypes": "gmm", "affinity": "kl", "assignment": "rows-of-s", "calibration": "paper"},
+    ),
+    "spp-fgc-sums": Entry(
+        "flower_fedclust.strategies.spp_fgc_sums:SPPFGCSums",
+        "clusters of any form from sums alone: rows vote for pairs of prototypes; private with epsilon",
+        f"{_GRAPH_PAPER}, with sums in place of graphs",
+    ),
+    "spp-fgc-plus": Entry(
+        "flower_fedclust.strategies.spp_fgc_plus:SPPFGCPlus",
+        "SPP-FGC on codes that the clients' variational autoencoders learn; needs PyTorch",
+        f"{_GRAPH_PAPER}, Algorithm 2",
+    ),
     **{
         f"dp-lloyd-{init}": Entry(
             f"{_BASELINES}.federated_kmeans:DPLloyd",
@@ -140,6 +162,16 @@ STRATEGIES: dict[str, Entry] = {
         f"{_BASELINES}.kmeans_parallel:KMeansParallel",
         "k-means||: rows far from those drawn before are drawn in a few rounds, then Lloyd steps; some rows are sent",
         "Bahmani, Moseley, Vattani, Kumar and Vassilvitskii 2012",
+    ),
+    "fed-ssc": Entry(
+        f"{_BASELINES}.fed_ssc:FedSubspaceClustering",
+        "every client clusters its rows by the subspaces they lie in, the server clusters points drawn from these",
+        "Xie et al. 2023 (Fed-SC)",
+    ),
+    "ppfc-gan": Entry(
+        f"{_BASELINES}.ppfc_gan:PPFCGAN",
+        "every client sends rows that its GAN makes, the server clusters these by deep clustering; needs PyTorch",
+        "Yan, Liu, Qi and Zhang 2022",
     ),
     "coreset-k-median": Entry(
         f"{_BASELINES}.coreset_kmedian:CoresetKMedian",

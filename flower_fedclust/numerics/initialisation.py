@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.exceptions import ConvergenceWarning
 
 from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center, within_margin
 from flower_fedclust.numerics.vectors import top_eigenvectors
@@ -33,7 +35,9 @@ def weighted_kmeans(rows: Floats, weights: Floats | None, n_clusters: int, rng: 
     ndarray of shape (n_clusters, n_columns)
     """
     estimator = KMeans(n_clusters, n_init=N_RESTARTS, random_state=int(rng.integers(2**31)))
-    return np.asarray(estimator.fit(rows, sample_weight=weights).cluster_centers_)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # rows that coincide: centers coincide then, too
+        return np.asarray(estimator.fit(rows, sample_weight=weights).cluster_centers_)
 
 
 def server_kmeans_plusplus(

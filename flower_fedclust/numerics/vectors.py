@@ -36,7 +36,8 @@ def clip_rows(rows: Floats, radius: float, *, norm: int = 2) -> Floats:
         lengths = np.sqrt(squared_norms)
     if lengths.max(initial=0.0) <= radius:
         return rows
-    clipped: Floats = rows * np.minimum(1.0, radius / np.maximum(lengths, np.finfo(float).tiny))[:, None]
+    scale = np.divide(radius, lengths, out=np.ones_like(lengths), where=lengths > radius)
+    clipped: Floats = rows * scale[:, None]
     return clipped
 
 

@@ -1,0 +1,299 @@
+"""Fed-SC: every client clusters its own rows by their subspaces, and the server clusters points drawn from these."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from flower_fedclust.models import SubspaceModel
+from flower_fedclust.numerics.checks import (
+    DataError,
+    check_choice,
+    check_integer,
+    check_real,
+    warn_of_empty_clusters,
+)
+from flower_fedclust.numerics.spectral import unit_rows
+from flower_fedclust.numerics.subspaces import (
+    angle_graph,
+    draw_from_sphere,
+    expression_graph,
+    n_clusters_by_eigengap,
+    self_expression,
+    subspace_basis,
+    subspace_embedding,
+)
+from flower_fedclust.protocol import Gather, Outcome, Protocol, ProtocolClient, ProtocolStrategy, Sent, answers
+from flower_fedclust.protocol.client import MissedRoundError
+from flower_fedclust.protocol.rounds import Scalar
+from flower_fedclust.steps.spectral import cluster_embedding
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+Merge = Literal["ssc", "tsc"]
+
+#: The name under which a client keeps the clusters that it found by itself.
+OWN_CLUSTERS = "own clusters"
+
+#: The fewest neighbors of a point in the server's graph of angles.
+FEWEST_NEIGHBORS = 3
+
+#: Of the points of a cluster, one in so many is a neighbor, where that is more.
+POINTS_PER_NEIGHBOR = 20
+
+
+class FedSubspaceClustering(ProtocolStrategy):
+    """Fed-SC: one-shot federated subspace clustering. The clusters are subspaces through the origin; no privacy.
+
+    1. Each client scales its rows to norm 1, expresses each by few of the others (sparse subspace clustering, SSC), and
+       clusters the graph of these expressions.
+    2. For each of its clusters it draws a point from the unit sphere of the subspace that the rows of the cluster span,
+       and sends the points.
+    3. The server clusters the points in the same way, or by their angles (thresholding-based, TSC).
+    4. Each client learns which of its clusters went where, and its rows follow.
+
+    For data whose classes are subspaces of few dimensions, and for many clients: the server finds a subspace of d
+    dimensions from more than d points of it, of which each client sends one. It is called "fed-ssc" here, as "Fed-SC"
+    and FedSC (:class:`FedSC`) are two methods of two papers.
+
+    What had to be decided. Bases are of rows at norm 1, and keep a part of their energy; the authors' program cuts them
+    at the largest gap between singular values. The weights of the graph are ``|C| + |C|'``; their program scales the
+    rows of C first. Where a graph falls apart into more components than there are to be clusters, these are clustered
+    by the squared cosines between their rows. With more than one point for each local cluster, which their program
+    leaves for later, the points of one do not express each other, and the server clusters the local clusters, with the
+    sums of the weights between their points. A row of zeros, which lies in every subspace, goes to the largest of its
+    client's clusters. The labels of the rows are sent to the server, as a run has to leave them behind; the paper's
+    clients keep them.
+
+    The model places new rows in the nearest of the subspaces that the server knows: those that the points of each
+    cluster span, as far as they keep the same part of the energy. They are as good as the points are many, and a row
+    of a client need not be placed where its client's cluster went.
+
+    A point protects nobody. It lies in the subspace of a local cluster; that of one row is the row itself, scaled and
+    up to its sign, and as many points as there are dimensions give the subspace away.
+
+    Parameters
+    ----------
+    n_clusters : int
+        Of the whole.
+    n_local_clusters : int, optional
+        In each client at most; n_clusters by default.
+    eigengap : bool, default=False
+        Whether a client takes as many clusters as the eigenvalues of its graph show, as the paper has it. Where classes
+        are no clean subspaces they often show one, from which nothing can be recovered. Without, it takes
+        n_local_clusters, or as many as it has rows; the server can merge what this splits.
+    alpha : float, default=10
+        Above 1. The penalty on the expression of a row is its largest absolute cosine with another, over alpha. The
+        authors' program has 500, which suits subspaces without noise; a small one finds them through noise as well.
+    energy : float in (0, 1], default=0.95
+        The part of the squared norms of a cluster's rows, or points, that its subspace keeps.
+    n_dimensions : int, optional
+        Of every subspace, whatever its energy.
+    n_samples : int, default=1
+        Points for each local cluster.
+    merge : "ssc" or "tsc", default="ssc"
+        How the server clusters the points: by sparse expressions of each other, or by angles.
+    n_neighbors : int, optional
+        q, of "tsc"; by default 3, or a twentieth of the points that a cluster has on average where that is more.
+    min_clients, random_state, federated_evaluation
+        As in :class:`FedSC`.
+
+    References
+    ----------
+    Xie, Wu, Liao, Chen, Liu, Shen, Tang and Sun, "Fed-SC: one-shot federated subspace clustering over high-dimensional
+    data", ICDE 2023; the authors' program is github.com/SongjieXie/Fed-SC. Elhamifar and Vidal, "Sparse subspace
+    clustering: algorithm, theory, and applications", IEEE TPAMI 2013. Heckel and Bölcskei, "Robust subspace clustering
+    via thresholding", IEEE Transactions on Information Theory 2015.
+    """
+
+    name = "fed-ssc"
+
+    def __init__(
+        self,
+        n_clusters: int,
+        *,
+        n_local_clusters: int | None = None,
+        eigengap: bool = False,
+        alpha: float = 10.0,
+        energy: float = 0.95,
+        n_dimensions: int | None = None,
+        n_samples: int = 1,
+        merge: Merge = "ssc",
+        n_neighbors: int | None = None,
+        min_clients: int | None = None,
+        random_state: int | None = None,
+        federated_evaluation: bool = False,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.n_local_clusters = n_local_clusters
+        self.eigengap = eigengap
+        self.alpha = alpha
+        self.energy = energy
+        self.n_dimensions = n_dimensions
+        self.n_samples = n_samples
+        self.merge = merge
+        self.n_neighbors = n_neighbors
+        self.min_clients = min_clients
+        self.random_state = random_state
+        self.federated_evaluation = federated_evaluation
+        self.check_parameters()
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right."""
+        super().check_parameters()
+        check_integer("n_clusters", self.n_clusters, at_least=2)
+        check_integer("n_samples", self.n_samples, at_least=1)
+        for name in ("n_local_clusters", "n_dimensions", "n_neighbors"):
+            if (value := getattr(self, name)) is not None:
+                check_integer(name, value, at_least=1)
+        check_real("alpha", self.alpha, above=1)
+        check_real("energy", self.energy, above=0, at_most=1)
+        check_choice("merge", self.merge, get_args(Merge))
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """The points of the clients' clusters, and where these went."""
+        return 2
+
+    # The server half.
+
+    def protocol(self) -> Protocol:
+        """Gather points of the clients' subspaces, cluster them, and tell each client where its clusters went."""
+        replies = yield Gather("fed_ssc_points", arguments=self._arguments())
+        sizes = [len(reply.arrays[0]) // self.n_samples for reply in replies]
+        points = unit_rows(np.concatenate([reply.arrays[0] for reply in replies]))
+        if sum(sizes) < self.n_clusters:
+            raise DataError(
+                f"the clients found {sum(sizes)} clusters together and n_clusters is {self.n_clusters}; ask for fewer, "
+                "for more n_local_clusters, or for eigengap=False."
+            )
+        local_cluster = np.repeat(np.arange(sum(sizes)), self.n_samples)
+        embedding = subspace_embedding(self._graph(points, local_cluster), points, self.n_clusters, local_cluster)
+        _, merged = cluster_embedding(embedding, self.n_clusters, self.rng)
+        warn_of_empty_clusters(self.name, np.bincount(merged, minlength=self.n_clusters))
+        model = self._model(points, merged[local_cluster])
+
+        parts = np.split(merged, np.cumsum(sizes)[:-1])
+        of_client = zip((reply.client for reply in replies), parts, strict=True)
+        replies = yield Gather("fed_ssc_labels", per_client={client: [own] for client, own in of_client})
+        return Outcome(model, {reply.client: reply.arrays[0].astype(np.intp) for reply in replies})
+
+    def _arguments(self) -> dict[str, Scalar]:
+        arguments: dict[str, Scalar] = {
+            "n_clusters": self.n_local_clusters or self.n_clusters,
+            "eigengap": self.eigengap,
+            "alpha": self.alpha,
+            "energy": self.energy,
+            "n_samples": self.n_samples,
+            "random_state": int(self.rng.integers(2**31)),
+        }
+        return arguments if self.n_dimensions is None else arguments | {"n_dimensions": self.n_dimensions}
+
+    def _graph(self, points: Floats, local_cluster: Labels) -> csr_array:
+        """Return the graph of the local clusters."""
+        if self.merge == "ssc":
+            return expression_graph(self_expression(points, self.alpha, groups=local_cluster), local_cluster)
+        usual = max(FEWEST_NEIGHBORS, math.ceil(len(points) / self.n_clusters / POINTS_PER_NEIGHBOR))
+        return angle_graph(points, self.n_neighbors or usual, local_cluster)
+
+    def _model(self, points: Floats, labels: Labels) -> SubspaceModel:
+        """Return the subspaces that the points of each cluster span; one without a point has no direction."""
+        bases = [np.empty((0, points.shape[1]))] * self.n_clusters
+        for cluster in np.unique(labels):
+            bases[cluster] = subspace_basis(
+                points[labels == cluster], energy=self.energy, n_dimensions=self.n_dimensions
+            )
+        return SubspaceModel(bases)
+
+
+# The client half.
+
+
+class FedSubspaceClusteringClient(ProtocolClient):
+    """The answers of a client that clusters its own rows by their subspaces."""
+
+    @answers(
+        "fed_ssc_points",
+        sends=(Sent("random points of the subspaces of the client's own clusters", has_columns=True),),
+    )
+    def points(
+        self,
+        *,
+        n_clusters: int,
+        eigengap: bool,
+        alpha: float,
+        energy: float,
+        n_samples: int,
+        random_state: int,
+        n_dimensions: int | None = None,
+    ) -> Floats:
+        """Return points from the subspaces of the client's own clusters, and keep which row is in which."""
+        has_direction = self.rows.any(axis=1)
+        if not has_direction.any():
+            raise DataError(f"client {self.name}: all rows are zero and have no direction; leave the client out.")
+        directions = unit_rows(self.rows[has_direction])
+        # Of the client alone, and no protection: the server knows the seed.
+        rng = self.generator(random_state)
+        found = cluster_directions(directions, n_clusters, rng, alpha=alpha, eigengap=eigengap)
+        labels = np.full(len(self.rows), np.bincount(found).argmax(), dtype=np.intp)
+        labels[has_direction] = found
+        self.remember(OWN_CLUSTERS, [labels])
+        bases = [
+            subspace_basis(directions[found == cluster], energy=energy, n_dimensions=n_dimensions)
+            for cluster in range(int(found.max()) + 1)
+        ]
+        return np.concatenate([draw_from_sphere(basis, n_samples, rng) for basis in bases])
+
+    @answers("fed_ssc_labels", sends=(Sent("cluster of every row", per="row"),))
+    def labels(self, merged: Labels) -> Labels:
+        """Return the cluster that each row's own cluster went to; ``recall("labels")`` gives them back."""
+        own = self.recall(OWN_CLUSTERS)
+        if own is None:
+            raise MissedRoundError(
+                f"client {self.name} has not kept its own clusters; it missed the round that makes them."
+            )
+        labels: Labels = merged[own[0]]
+        self.remember("labels", [labels])
+        return labels
+
+
+def cluster_directions(
+    directions: Floats, n_clusters: int, rng: np.random.Generator, *, alpha: float, eigengap: bool = True
+) -> Labels:
+    """Cluster rows by sparse subspace clustering.
+
+    Parameters
+    ----------
+    directions : ndarray of shape (n_rows, n_columns)
+        Of norm 1.
+    n_clusters : int
+        At most; with fewer rows, as many as there are.
+    rng : numpy.random.Generator
+        For the restarts of k-means.
+    alpha : float
+        As in :func:`self_expression`.
+    eigengap : bool, default=True
+        Whether the number of clusters is that which the eigenvalues of the graph show.
+
+    Returns
+    -------
+    ndarray of shape (n_rows,)
+        From 0, and no number is left out.
+    """
+    n_clusters = min(n_clusters, len(directions))
+    if n_clusters == 1:
+        return np.zeros(len(directions), dtype=np.intp)
+    graph = expression_graph(self_expression(directions, alpha))
+    if eigengap:
+        n_clusters = n_clusters_by_eigengap(graph, n_clusters)
+    _, found = cluster_embedding(subspace_embedding(graph, directions, n_clusters), n_clusters, rng)
+    # k-means may leave a cluster empty.
+    return np.unique(found, return_inverse=True)[1].astype(np.intp)
+
+
+FedSubspaceClustering.client_type = FedSubspaceClusteringClient
