@@ -54,9 +54,10 @@ class SPPFGCPlus(ProtocolStrategy):
 
     The paper does not say how codes of different clients come to mean the same. Here all begin with the same layers,
     and the clients' layers are averaged over the first rounds; without that, clients that hold different classes do not
-    agree (0.70 for 0.85 on digits with one split by a Dirichlet distribution of 0.5). After these, layers stay with the
-    clients, in the Context's state; at the end the server gets the sum of the encoders, for a model that places new
-    rows. As in :class:`SPPFGC`, a client has several prototypes a cluster, and not those of its DEC clusters.
+    agree (accuracy 0.66 for 0.79 on digits over four of them, dealt out by a Dirichlet distribution of 0.5). After
+    these, layers stay with the clients, in the Context's state; at the end the server gets the sum of the encoders, for
+    a model that places new rows. As in :class:`SPPFGC`, a client has several prototypes a cluster, and not those of its
+    DEC clusters.
 
     Nothing is proved of its privacy, with any noise: graphs are sent as they are, and codes come from layers that were
     trained on the rows, so that one row can move all codes of its client. For a guarantee, encode the rows by a network
