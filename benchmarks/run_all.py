@@ -14,6 +14,7 @@ RUNS = [
     *(["fedsc.py", case] for case in ("accuracy", "noise", "factors", "epsilon", "attack")),
     ["fedsc_server.py", "ours"],
     *(["fedc.py", case] for case in ("theorem", "speed")),
+    ["fgc.py", "server"],
 ]
 
 for script, *arguments in RUNS:

@@ -44,9 +44,12 @@ FULL_COLUMNS = 64
 #: So many rows, times epsilon, over columns, are worth a cell of their own.
 ROWS_PER_CELL = 100.0
 
-#: How many rows, and no more than how many cells a cluster, whatever the noise: fewer rows vote for cells by chance.
+#: How many rows a cell has at least, whatever the noise: fewer vote by chance. And how many cells there are at most: so
+#: many a cluster, or without noise one for so many rows where that is more, up to a number.
 LEAST_ROWS_PER_CELL = 16
 CELLS_PER_CLUSTER = 8
+ROWS_OF_A_CELL = 25
+MOST_CELLS = 200
 
 #: Where there are not so many cells a cluster, there is one.
 FEWEST_CELLS_PER_CLUSTER = 2.5
@@ -198,7 +201,10 @@ def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float |
     if worth < FEWEST_CELLS_PER_CLUSTER * n_clusters:
         # A cluster that has one cell while others have several is joined to another, as its rows vote for two.
         return n_clusters
-    return min(CELLS_PER_CLUSTER * n_clusters, int(worth))
+    most = float(CELLS_PER_CLUSTER * n_clusters)
+    if epsilon is None:
+        most = max(most, min(n_rows / ROWS_OF_A_CELL, MOST_CELLS))
+    return int(min(most, worth))
 
 
 def smallest_count(multiplier: float) -> float:

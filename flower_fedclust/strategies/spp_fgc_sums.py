@@ -41,8 +41,9 @@ class SPPFGCSums(ProtocolStrategy):
     ----------
     n_clusters : int
     n_prototypes : int, optional
-        Of all clients together. By default one for 16 rows, 8 a cluster at most; with epsilon no more than
-        ``n epsilon / (100 d)`` for n rows of d columns; and one a cluster where that gives fewer than 2.5.
+        Of all clients together. By default 8 a cluster, or without noise one for 25 rows where that is more, up to 200;
+        but no more than one for 16 rows, and with epsilon ``n epsilon / (100 d)`` for n rows of d columns; and one a
+        cluster where that gives fewer than 2.5.
     n_lloyd_rounds : int, optional
         Lloyd steps that move the prototypes; by default 10; with epsilon 1, 2 from 30 on, and 3 from 60.
     epsilon : float, optional

@@ -7,11 +7,12 @@ import io
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from flower_fedclust import cli
-from flower_fedclust.data import load_dataset, partition
+from flower_fedclust.data import Table, load_dataset, partition
 from flower_fedclust.lab.reproduce import (
     PAPERS,
     Figure,
@@ -26,6 +27,7 @@ from flower_fedclust.lab.reproduce import (
 from flower_fedclust.lab.reproduce.command import reproduce_paper
 from flower_fedclust.lab.reproduce.maps import classes_apart
 from flower_fedclust.lab.reproduce.show import ReproductionFolder, markdown
+from flower_fedclust.lab.reproduce.spp_fgc import imbalanced
 from flower_fedclust.registry import STRATEGIES
 
 COLUMNS = ("accuracy", "NMI")
@@ -171,7 +173,9 @@ def test_every_paper_is_complete(name):
     assert markdown(paper, [], {}, "")
 
 
-@pytest.mark.parametrize("strategy", ["feddp-kmeans", "fedsc", "fed-tsne", "fed-umap", "fed-speclust", "dp-fedc"])
+@pytest.mark.parametrize(
+    "strategy", ["feddp-kmeans", "fedsc", "fed-tsne", "fed-umap", "fed-speclust", "dp-fedc", "spp-fgc", "spp-fgc-plus"]
+)
 def test_a_paper_is_found_by_its_strategy(strategy):
     assert strategy in STRATEGIES
     assert find_paper(strategy).name in PAPERS
@@ -216,6 +220,37 @@ def test_the_radius_of_the_mixture_is_near_the_paper():
     assert abs(outcome.difference("radius")) < 2 * outcome.ours["radius"].deviation
 
 
+def rows_of(name, table, *wanted):
+    (chosen,) = find_paper(name).chosen([table])
+    chosen = replace(chosen, rows=tuple(row for row in chosen.rows if row.name in wanted))
+    assert len(chosen.rows) == len(wanted)
+    return {outcome.row.name: outcome for outcome in run_table(chosen, 1)}
+
+
+def test_spp_fgc_is_near_the_paper_on_iris_and_its_printed_recipe_is_not():
+    found = rows_of("spp-fgc", "tabular", "Iris: SPP-FGC", "Iris: SPP-FGC as printed", "Iris: SPP-FGC, pooled")
+    assert abs(found["Iris: SPP-FGC"].difference("accuracy")) < 0.02
+    assert found["Iris: SPP-FGC as printed"].difference("accuracy") < -0.1
+    assert found["Iris: SPP-FGC, pooled"].ours["accuracy"].mean > 0.95
+
+
+def test_the_small_tables_of_spp_fgc_run():
+    noisy = [f"moons: {name}, epsilon 100" for name in ("SPP-FGC, the paper's calibration", "SPPFGCSums")]
+    found = rows_of("spp-fgc", "noise", *noisy, "moons: SPP-FGC, without noise")
+    found |= rows_of("spp-fgc", "clients", "moons, 2 clients, IID", "moons: spectral clustering, pooled")
+    assert not any(outcome.reason for outcome in found.values())
+    assert min(outcome.ours["accuracy"].mean for outcome in found.values()) > 0.9
+
+
+@pytest.mark.parametrize(("level", "at_home", "elsewhere"), [(0.0, 50, 50), (0.6, 320, 20), (1.0, 500, 0)])
+def test_of_each_class_a_part_is_with_one_client_and_the_rest_is_dealt_out_evenly(level, at_home, elsewhere):
+    classes = np.repeat(np.arange(10), 500)
+    owners = imbalanced(Table(np.zeros((5000, 1)), classes), level, 10, seed=0).owners
+    counts = np.zeros((10, 10), dtype=int)
+    np.add.at(counts, (classes, owners), 1)
+    assert (counts == np.where(np.eye(10, dtype=bool), at_home, elsewhere)).all()
+
+
 def test_the_command_runs_a_table(capsys, monkeypatch, tmp_path):
     out_folder = tmp_path / "out"
     arguments = ("--table", "one-client", "--seeds", "1", "--out", str(out_folder))
@@ -241,7 +276,7 @@ def test_the_list_has_every_table_and_what_is_left_out(capsys, monkeypatch):
         (["fedcs"], "There is no paper called 'fedcs': did you mean 'fedsc'?"),
         (["fedsc", "--table", "irs"], "There is no table of fedsc called 'irs': did you mean 'iris'?"),
         (["fedsc", "--seeds", "0"], "seeds"),
-        ([], "name a paper: feddp-kmeans, fedsc, maps, dp-fedc; --list says what each has."),
+        ([], "name a paper: feddp-kmeans, fedsc, maps, dp-fedc, spp-fgc; --list says what each has."),
     ],
 )
 def test_a_wrong_name_is_one_sentence(capsys, monkeypatch, arguments, sentence):

@@ -160,7 +160,9 @@ def test_what_noise_may_have_put_into_a_ring_is_taken_for_none():
 @pytest.mark.parametrize(
     ("n_rows", "n_clusters", "n_columns", "epsilon", "expected"),
     [
-        (1000, 2, 2, None, 16),
+        (300, 2, 2, None, 16),
+        (1000, 2, 2, None, 40),
+        (1e5, 2, 2, None, 200),
         (160, 2, 2, None, 10),
         (119, 3, 2, None, 3),
         (128, 3, 2, None, 8),

@@ -15,8 +15,14 @@ from flower_fedclust.names import look_up
 __all__ = ["PAPERS", "Figure", "Paper", "PaperTable", "Row", "RowOutcome", "figures", "find_paper", "run_table"]
 
 #: The papers, and the modules that hold them.
-PAPERS = {"feddp-kmeans": "feddp_kmeans", "fedsc": "fedsc", "maps": "maps", "dp-fedc": "dp_fedc"}
-_STRATEGIES = {"fed-tsne": "maps", "fed-umap": "maps", "fed-speclust": "maps"}
+PAPERS = {
+    "feddp-kmeans": "feddp_kmeans",
+    "fedsc": "fedsc",
+    "maps": "maps",
+    "dp-fedc": "dp_fedc",
+    "spp-fgc": "spp_fgc",
+}
+_STRATEGIES = {"fed-tsne": "maps", "fed-umap": "maps", "fed-speclust": "maps", "spp-fgc-plus": "spp_fgc"}
 
 
 def find_paper(name: str) -> Paper:
@@ -25,7 +31,7 @@ def find_paper(name: str) -> Paper:
     Parameters
     ----------
     name : str
-        One of ``PAPERS``, or "fed-tsne", "fed-umap" or "fed-speclust" for "maps".
+        One of ``PAPERS``, or "fed-tsne", "fed-umap" or "fed-speclust" for "maps", or "spp-fgc-plus" for "spp-fgc".
 
     Raises
     ------

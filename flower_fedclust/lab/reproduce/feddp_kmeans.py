@@ -144,7 +144,9 @@ PAPER = Paper(
         _costs(
             "figure-1", "Figure 1, left: record level, 100 clients of 1,000 rows", "record", (100, 1000), _RECORD, 2
         ),
-        _costs("figure-2", "Figure 2, left: client level, 2,000 clients of 50 rows", "client", (2000, 50), _CLIENT, 1.5),
+        _costs(
+            "figure-2", "Figure 2, left: client level, 2,000 clients of 50 rows", "client", (2000, 50), _CLIENT, 1.5
+        ),
         _costs("figure-5", "Figure 5: client level, 1,000 clients of 50 rows", "client", (1000, 50), _NO_FIGURES, 1),
         _costs("figure-6", "Figure 6: client level, 5,000 clients of 50 rows", "client", (5000, 50), _NO_FIGURES, 10),
     ),
