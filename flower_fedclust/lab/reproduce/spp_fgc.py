@@ -142,12 +142,7 @@ def _tabular_rows() -> tuple[Row, ...]:
         printed = _printed(data)
         rows += [_row(f"{data}: {name}", load, method, printed[name]) for name, method in _PAPERS.items()]
         rows.append(_row(f"{data}: SPPFGCSums", load, ("spp-fgc-sums", {})))
-        if data == "RING":
-            # The outermost ring is longer than 30 times the distance between rings: by default a prototype spans two.
-            more: _Method = ("spp-fgc-sums", {"n_prototypes": 200})
-            rows.append(_row("RING: SPPFGCSums, 200 prototypes", load, more))
-        else:
-            # On RING, S would have 25 million entries.
+        if data != "RING":  # there S would have 25 million entries
             rows.append(_row(f"{data}: SPP-FGC as printed", load, _PRINTED_RECIPE, printed["SPP-FGC"]))
         rows.append(_row(f"{data}: SPP-FGC, pooled", load, _POOLED, n_clients=1))
         if data in _RAW:
