@@ -13,7 +13,8 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from flower_fedclust import DataError, FedTSNE, FedUMAP, MapModel, ProtocolError, models, simulate
+from flower_fedclust import DataError, FedTSNE, FedUMAP, MapModel, ProtocolError, simulate
+from flower_fedclust.models import maps as models
 from flower_fedclust.numerics.embedding import tsne_map
 from flower_fedclust.numerics.nystrom import distances_between, nearest_others, nystrom_neighbors
 from flower_fedclust.strategies import fed_maps

@@ -9,7 +9,8 @@ import pytest
 from dp_accounting import pld
 from sklearn.datasets import load_digits
 
-from flower_fedclust import ClientData, FedTSNE, models, simulate
+from flower_fedclust import ClientData, FedTSNE, simulate
+from flower_fedclust.models import maps as models
 from flower_fedclust.numerics.landmarks import longest_row_gradient
 from flower_fedclust.privacy.attacks import relative_errors, rows_from_distances
 from flower_fedclust.protocol import Gather, Sum
