@@ -1,0 +1,281 @@
+"""Sums and products of rows on a grid, and of public points with them: exact, in any order and with any kernel.
+
+Rows and points come from :mod:`~flower_fedclust.numerics.grid`: integers of norm at most 2^25.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.grid import BITS, ball_in_units, scaled_to, truncated_to_ball, unit_exponent
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Labels = NDArray[np.intp]
+
+#: Of rows in second moments: a product of two entries is at most 2^32, a sum over 2^20 rows 2^52.
+COARSE_BITS = 16
+
+#: Rows whose second moments are added in float64.
+BLOCK_ROWS = 2**20
+
+#: Directions of norm 1 are multiples of 2^-27: a projected row is a multiple of 2^-27 below 2^25, so of 52 bits.
+DIRECTION_BITS = 27
+
+
+def squared_distances(rows: Floats, points: Floats) -> Floats:
+    """Return the squared Euclidean distance of every row from every point, exactly.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25, as are the points.
+    points : ndarray of shape (n_points, n_columns)
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_points)
+        Integers, at most 2^52; in squared units.
+    """
+    distances = _less_the_rows(rows, points)
+    distances += np.einsum("ij,ij->i", rows, rows)[:, None]
+    return distances
+
+
+def nearest_point(rows: Floats, points: Floats) -> Labels:
+    """Return, for each row, the index of its nearest point; ties, which are exact, go to the lowest index.
+
+    ``||c||^2 - 2 x.c`` is compared. By Cauchy and Schwarz every partial sum of ``x.c`` is at most 2^50, and so all are
+    below 2^53: no kernel and no order of additions rounds.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25, as are the points.
+    points : ndarray of shape (n_points, n_columns)
+
+    Returns
+    -------
+    ndarray of shape (n_rows,), intp
+    """
+    labels = np.empty(len(rows), dtype=np.intp)
+    for block in blocks(len(rows), len(points)):
+        labels[block] = _less_the_rows(rows[block], points).argmin(axis=1)
+    return labels
+
+
+def _less_the_rows(rows: Floats, points: Floats) -> Floats:
+    distances: Floats = rows @ (-2.0 * points.T)
+    distances += np.einsum("ij,ij->i", points, points)
+    return distances
+
+
+def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
+    """Tell which rows are clearly nearer to their point than to every other: ``d_r^2 <= margin^2 d_s^2``.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25, as are the points.
+    points : ndarray of shape (n_points, n_columns)
+    labels : ndarray of shape (n_rows,)
+        From :func:`nearest_point`.
+    margin : float in (0, 1]
+
+    Returns
+    -------
+    ndarray of shape (n_rows,), bool
+        Of integers and one product an entry, so that it depends on the row alone.
+    """
+    kept = np.ones(len(rows), dtype=bool)
+    if len(points) < 2:
+        return kept
+    for block in blocks(len(rows), len(points)):
+        distances = squared_distances(rows[block], points)
+        index = np.arange(len(distances))
+        nearest = distances[index, labels[block]]
+        distances[index, labels[block]] = np.inf
+        kept[block] = nearest <= margin**2 * distances.min(axis=1)
+    return kept
+
+
+def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Integers, Integers]:
+    """Add up the rows of each cluster and count them.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Integers of at most 2^25.
+    labels : ndarray of shape (n_rows,)
+    n_clusters : int
+
+    Returns
+    -------
+    sums : ndarray of shape (n_clusters, n_columns), int64
+        In the rows' unit. Exact: float64 holds the sum of 2^28 rows, and of more the parts are added as integers.
+    counts : ndarray of shape (n_clusters,), int64
+    """
+    sums = np.zeros((n_clusters, rows.shape[1]), dtype=np.int64)
+    for block in blocks(len(rows), 1, block_entries=2**28):
+        sums += _float_sums(rows[block], labels[block], n_clusters).astype(np.int64)
+    return sums, np.bincount(labels, minlength=n_clusters).astype(np.int64, copy=False)
+
+
+def _float_sums(rows: Floats, labels: Labels, n_clusters: int) -> Floats:
+    """Add up by a product: of a dense matrix where it is small, as a sparse one takes longer to make."""
+    sums: Floats
+    if len(rows) * n_clusters <= 2**11:
+        sums = (np.arange(n_clusters)[:, None] == labels).astype(np.float64) @ rows
+    else:
+        membership = csr_array((np.ones(len(rows)), labels, np.arange(len(rows) + 1)), shape=(len(rows), n_clusters))
+        sums = membership.T @ rows
+    return sums
+
+
+def truncated_means(sums: Integers, counts: Integers) -> Integers:
+    """Divide integer sums by integer counts and drop the remainder: no longer than the longest row, exactly.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (n_clusters, n_columns), int64
+    counts : ndarray of shape (n_clusters,), int64
+        A cluster without a row has the mean 0.
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_columns), int64
+        In the unit of the sums.
+    """
+    return np.asarray(np.sign(sums) * (np.abs(sums) // np.maximum(counts, 1)[:, None]))
+
+
+# Projections.
+
+
+def directions_onto_grid(directions: Floats) -> Floats:
+    """Truncate directions to multiples of 2^-27, each of norm at most 1.
+
+    The server calls it before it sends, to know what the clients use; a client calls it again (:func:`project_rows`),
+    which changes nothing that was so and shortens what was not.
+
+    Parameters
+    ----------
+    directions : ndarray of shape (n_columns, n_directions)
+
+    Returns
+    -------
+    ndarray of shape (n_columns, n_directions)
+
+    Raises
+    ------
+    ValueError
+        If an entry is not finite.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        whole = np.trunc(directions * 2.0**DIRECTION_BITS)
+        squares = np.einsum("ij,ij->j", whole, whole)
+    # A sum of squares far above 2^54 would wrap around in int64.
+    far = ~(squares <= 2.0**55)
+    if far.any():
+        if not np.isfinite(directions).all():
+            raise ValueError("a direction has an entry that is NaN or infinite; directions must be finite.")
+        whole = np.clip(whole, -(2.0**60), 2.0**60)
+    exact = np.where(far, 0.0, whole).astype(np.int64)
+    long = far | (np.einsum("ij,ij->j", exact, exact) > 2 ** (2 * DIRECTION_BITS))
+    if long.any():
+        # To one unit less, which is more than rounding can add.
+        whole[:, long] = scaled_to(np.ascontiguousarray(whole[:, long].T), 2.0**DIRECTION_BITS - 1.0, 2).T
+    return whole * 2.0**-DIRECTION_BITS
+
+
+def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int = 2) -> Floats:
+    """Project rows on the grid, truncate them to the same grid, and clip each to the radius again.
+
+    The product is a multiple of 2^-27 below 2^25, so exact, and what is truncated is the same everywhere. The server
+    chooses the directions, and columns of norm 1 do not bound a projected row: hence the clipping.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        From :func:`rows_onto_grid`.
+    directions : ndarray of shape (n_columns, n_directions)
+        Put onto their grid if they are not.
+    radius : float
+        That of the rows, in the units of the data.
+    norm : 1 or 2, default=2
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_directions)
+        Integers in the unit of the rows, of norm at most the radius.
+    """
+    projected: Floats = rows @ directions_onto_grid(directions)
+    bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius))
+    return truncated_to_ball(projected, np.zeros(projected.shape[1]), 0, bound, limit, norm)
+
+
+# Second moments.
+
+
+def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
+    """Return the sum of the outer products of rows, ``P' P``, exactly, on a grid of 16 bits.
+
+    A row of norm at most R has an outer product of Frobenius norm at most R^2, exactly.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25.
+    exponent : int
+        Of the rows' unit.
+
+    Returns
+    -------
+    matrix : ndarray of shape (n_columns, n_columns), int64
+        Symmetric.
+    exponent : int
+        Of the matrix' unit.
+    """
+    n_columns = rows.shape[1]
+    matrix = np.zeros((n_columns, n_columns), dtype=np.int64)
+    # Few rows at a time stay in a processor's cache; many more than columns, so that the products take the time.
+    block_entries = min(max(2**18, 8 * n_columns**2), BLOCK_ROWS * n_columns)
+    for block in blocks(len(rows), n_columns, block_entries=block_entries):
+        coarse = rows[block] * 2.0 ** (COARSE_BITS - BITS)
+        np.trunc(coarse, out=coarse)
+        matrix += (coarse.T @ coarse).astype(np.int64)
+    return matrix, 2 * (exponent + BITS - COARSE_BITS)
+
+
+@lru_cache(maxsize=32)
+def _triangle(size: int) -> NDArray[np.intp]:
+    first, second = np.triu_indices(size)
+    return np.asarray(first * size + second)
+
+
+def upper_triangle(matrix: Integers) -> Integers:
+    """Return the upper triangle of a symmetric matrix by rows, as it is: a vector of size (size + 1) / 2 entries.
+
+    Its Euclidean norm is not the matrix': noise for a sensitivity in Frobenius norm has the deviation sigma on the
+    diagonal and sigma / sqrt(2) off it (:func:`is_off_diagonal`).
+    """
+    return np.ascontiguousarray(matrix).ravel()[_triangle(len(matrix))]
+
+
+def is_off_diagonal(size: int) -> NDArray[np.bool_]:
+    """Tell which entries of the upper triangle of a matrix of this size lie off the diagonal."""
+    return np.asarray(_triangle(size) % (size + 1) != 0)
+
+
+def triangle_to_symmetric(triangle: Floats) -> Floats:
+    """Undo :func:`upper_triangle`."""
+    size = (math.isqrt(8 * len(triangle) + 1) - 1) // 2
+    matrix = np.zeros((size, size))
+    matrix.ravel()[_triangle(size)] = triangle
+    return np.triu(matrix) + np.triu(matrix, 1).T
