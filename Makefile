@@ -1,5 +1,6 @@
 # make run    sets up an environment and runs the main job: FedDP-KMeans and its comparison partners by `flwr run`
-# make test   sets up an environment and runs the tests, two files at a time; those that start Ray one by one
+# make test   sets up an environment and runs the tests, two at a time
+# make check  what the tests cannot hold in four minutes: the quick tests with other CPUs' kernels, and planted faults
 # make lint   ruff (lint and format) and mypy --strict
 # make docs   the site, in docs/_build
 # make bench  the benchmarks, which take some minutes
@@ -12,7 +13,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export FLWR_TELEMETRY_ENABLED := 0
 export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO := 0
 
-.PHONY: run test lint docs bench clean
+.PHONY: run test check lint docs bench clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -24,8 +25,16 @@ run: $(READY)
 	flwr run . local --stream --federation-config "num-supernodes=10" --run-config strategies/main-job.toml
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses 2 --dist worksteal
+
+check: test
+	for kernel in Haswell Prescott; do \
+	  OPENBLAS_CORETYPE=$$kernel OMP_NUM_THREADS=1 \
+	  $(VENV)/bin/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal || exit 1; \
+	done
+	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" OMP_NUM_THREADS=1 \
+	  $(VENV)/bin/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal
+	$(VENV)/bin/python tests/faults.py --jobs 2
 
 lint: $(READY)
 	ruff check .

@@ -1,4 +1,13 @@
-"""The ClientApp: rows of a simulated client, or a SuperNode's own file."""
+"""The ClientApp: rows of a simulated client, or a SuperNode's own file.
+
+A SuperNode with rows of its own is told by its node config, and by nothing that the server says:
+
+- ``data``: the file of its rows; ``label-column`` and ``columns``: columns of that file
+- ``consent``: kinds of messages that may leave without noise of the site's own, with commas: "sums" (the default),
+  "centers", "codes", "rows"
+- ``strategies``: those that it takes part in; by default all that its consent allows
+- ``evaluation``: whether it evaluates models on its rows (false by default)
+"""
 
 from __future__ import annotations
 
@@ -7,31 +16,35 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 
 from apps.config import given, listed, simulated_rows, strategy_names, text
-from flower_fedclust import ClientData, client_fn
+from flower_fedclust import ClientData, Consent, client_fn
 from flower_fedclust.data import read_table
-from flower_fedclust.registry import STRATEGIES, client_type_of
-
-#: What a site with rows of its own does not take part in unless its node config lists it under `strategies`.
-REFUSED_BY_DEFAULT = {"pooled-kmeans", "pooled-spectral", "k-means-parallel", "coreset-k-median"}
+from flower_fedclust.registry import client_types
 
 
 def load(context: Context) -> ClientData:
     """Return the rows: of the file that the node config names, or of this partition of the simulated data set."""
-    if "data" in context.node_config:
-        table = read_table(
-            str(context.node_config["data"]),
-            label_column=_own_or_common(context, "label-column"),
-            columns=listed(_own_or_common(context, "columns")),
-        )
-        return ClientData(table.rows, table.labels, table.columns, owner=f"client {context.node_config['data']}")
-    index = int(context.node_config["partition-id"])
-    rows = simulated_rows(context.run_config, int(context.node_config["num-partitions"]))
+    site = context.node_config
+    if "data" in site:
+        path = str(site["data"])
+        table = read_table(path, label_column=text(site, "label-column"), columns=listed(text(site, "columns")))
+        return ClientData(table.rows, table.labels, table.columns, owner=f"client {path}")
+    index = int(site["partition-id"])
+    rows = simulated_rows(context.run_config, int(site["num-partitions"]))
     return ClientData(
         rows.clients[index],
         None if rows.labels is None else rows.labels[index],
         rows.columns,
         owner=f"client {index}",
     )
+
+
+def consent(context: Context) -> Consent:
+    """Return what the site answers: all in a simulation, sums alone where it has rows of its own and says no more."""
+    site = context.node_config
+    if "data" not in site:
+        return Consent()
+    allowed = str(site.get("evaluation", "false")).lower() == "true"
+    return Consent(listed(text(site, "consent")) or ("sums",), evaluation=allowed)
 
 
 def noise_seed(context: Context) -> int | None:
@@ -47,20 +60,12 @@ def noise_seed(context: Context) -> int | None:
 def make_client(context: Context) -> Client:
     """Return the client that answers for the strategies of this run."""
     names = strategy_names(context.run_config)
-    if "data" in context.node_config:
-        agreed = context.node_config.get("strategies")
-        allowed = set(STRATEGIES) - REFUSED_BY_DEFAULT if agreed is None else set(str(agreed).split(","))
-        if refused := [name for name in names if name not in allowed]:
-            raise ValueError(
-                f"this site does not take part in {', '.join(refused)}; it would have to be listed under 'strategies' "
-                "in its node config."
-            )
-    return client_fn(client_type_of(names), load, noise_seed=noise_seed)(context)
-
-
-def _own_or_common(context: Context, key: str) -> str | None:
-    """Return what the node config says, else what the run config says, else None."""
-    return text(context.node_config, key) or text(context.run_config, key)
+    agreed = listed(text(context.node_config, "strategies"))
+    if agreed is not None and (refused := [name for name in names if name not in agreed]):
+        raise ValueError(
+            f"this site does not take part in {', '.join(refused)}; its node config lists other strategies."
+        )
+    return client_fn(client_types(names), load, consent=consent(context), noise_seed=noise_seed)(context)
 
 
 app = ClientApp(client_fn=make_client)

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.lab.jobs import RowsChoice, needs_server_rows
-from flower_fedclust.lab.options import parse_epsilon, parse_value
-
-#: Keys that are not parameters of a strategy.
-JOB_KEYS = {
-    "strategy",
-    "dataset",
-    "partition",
-    "data-seed",
-    "n-server-rows",
-    "server-data",
-    "label-column",
-    "columns",
-    "noise-seed",
-    "round-timeout",
-    "wait-for-clients",
-    "expected-clients",
-    "out",
-}
+from flower_fedclust.lab.options import parse_epsilon
 
 
 def given(config: Mapping[str, Any], key: str) -> Any:
@@ -33,7 +17,12 @@ def given(config: Mapping[str, Any], key: str) -> Any:
     value = config.get(key, "")
     if value == "":
         return None
-    return parse_value(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value) if set(value) & set(".eE") else int(value)
+    except ValueError:
+        return value
 
 
 def text(config: Mapping[str, Any], key: str) -> str | None:
@@ -49,21 +38,28 @@ def listed(value: str | None) -> tuple[str, ...] | None:
 
 def strategy_names(config: Mapping[str, Any]) -> list[str]:
     """Return the strategies that were asked for."""
-    return [name.strip() for name in str(config["strategy"]).split(",")]
+    return list(listed(str(config["strategy"])) or ())
 
 
-def parameters(config: Mapping[str, Any], accepted: set[str]) -> dict[str, Any]:
-    """Return the parameters that were set and that at least one of the strategies knows."""
-    found: dict[str, Any] = {}
-    for key in config:
-        name = key.replace("-", "_")
-        if key in JOB_KEYS or name not in accepted:
-            continue
-        if key == "epsilon" and config[key] != "":
-            found[name] = parse_epsilon(config[key])
-        elif (value := given(config, key)) is not None:
-            found[name] = value
-    return found
+def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the strategies: ``n-clusters``, ``epsilon``, and the TOML under ``parameters``.
+
+    Raises
+    ------
+    ValueError
+        If the text under ``parameters`` is not TOML, or names what has a key of its own.
+    """
+    try:
+        found = tomllib.loads(str(config.get("parameters", "")))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"parameters in the run config is not TOML: {error}.") from None
+    found = {key.replace("-", "_"): value for key, value in found.items()}
+    for key in ("n-clusters", "epsilon"):
+        if key.replace("-", "_") in found:
+            raise ValueError(f"{key} stands under parameters; it is a key of the run config itself.")
+    found["n_clusters"] = int(config["n-clusters"])
+    epsilon = text(config, "epsilon")
+    return found if epsilon is None else {**found, "epsilon": parse_epsilon(epsilon)}
 
 
 def simulated_rows(config: Mapping[str, Any], n_clients: int) -> FederatedRows:

@@ -18,7 +18,6 @@ from flower_fedclust.data import FederatedRows, read_table
 from flower_fedclust.lab.jobs import make_strategies, needs_server_rows
 from flower_fedclust.lab.show import save_all, show_all
 from flower_fedclust.numerics.checks import check_integer
-from flower_fedclust.registry import accepted_parameters
 from flower_fedclust.results import result_of
 
 app = ServerApp()
@@ -33,7 +32,6 @@ def main(grid: Grid, context: Context) -> None:
     """Run the strategies."""
     config = context.run_config
     names = strategy_names(config)
-    accepted = set().union(*(accepted_parameters(name) for name in names))
     simulated = str(config["dataset"]) != ""
     n_nodes = _settled_number_of_nodes(grid) if simulated else given(config, "expected-clients")
     if n_nodes is not None:
@@ -43,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
     if seed is not None and not simulated:
         raise ValueError("noise-seed is for simulated rows: noise that protects somebody is never repeatable.")
     results: list[Result] = []
-    for strategy in make_strategies(names, parameters(config, accepted), rows.server_rows, rows.server_rows_origin):
+    for strategy in make_strategies(names, parameters(config), rows.server_rows, rows.server_rows_origin):
         strategy.wait_for_clients = float(config["wait-for-clients"])
         strategy.expected_clients = n_nodes
         strategy.server_columns = rows.columns

@@ -1,34 +1,21 @@
-"""What the benchmarks share: the mixture of appendix G.1, and a clock that counts memory too."""
+"""What the benchmarks share: a clock, the peak memory, processes of their own, and slopes on log axes."""
 
 from __future__ import annotations
 
+import multiprocessing
 import platform
-import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 
-from flower_fedclust.data import Table, load_dataset
-from flower_fedclust.models import KMeansModel
+from flower_fedclust.lab.runner import forget_peak_memory, peak_memory_mb
 
 DELTA = 1e-6
-
-
-def mixture(n_rows: int, seed: int) -> Table:
-    return load_dataset("gaussian-mixture", random_state=seed, n_rows=n_rows)
-
-
-def optimum(table: Table) -> float:
-    """The k-means cost of Lloyd's algorithm on all rows, from the means of the true components."""
-    from sklearn.cluster import KMeans
-
-    means = np.stack([table.rows[table.labels == label].mean(axis=0) for label in np.unique(table.labels)])
-    centers = KMeans(len(means), init=means, n_init=1).fit(table.rows).cluster_centers_
-    return KMeansModel(centers).cost(table.rows)
 
 
 def timed(work: Callable[[], object], runs: int = 5) -> tuple[float, float, float]:
@@ -42,9 +29,48 @@ def timed(work: Callable[[], object], runs: int = 5) -> tuple[float, float, floa
     return min(seconds), statistics.median(seconds), max(seconds)
 
 
-def peak_megabytes() -> float:
-    """The most memory that this process has held so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+def measured(work: Callable[[], object]) -> dict[str, float]:
+    """Return the seconds of some work, the peak memory of this process during it, and the memory before it."""
+    forget_peak_memory()
+    before = peak_memory_mb() or float("nan")
+    start = time.perf_counter()
+    work()
+    return {"seconds": time.perf_counter() - start, "megabytes": peak_memory_mb() or float("nan"), "before": before}
+
+
+def in_own_process(
+    work: Callable[..., dict[str, float]], *arguments: Any, limit: float | None = None
+) -> dict[str, float] | str:
+    """Return what a function returns in a process of its own, or why it returns nothing, within a time limit."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", "flower_fedclust", "sklearn.cluster", work.__module__])
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(sender, work, arguments))
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(limit):
+            return f"more than {limit:g} s"
+        answer: dict[str, float] | str = receiver.recv()
+        return answer
+    except EOFError:
+        process.join()
+        return f"the process ended with code {process.exitcode}"
+    finally:
+        process.kill()
+        process.join()
+
+
+def _answer(sender: Any, work: Callable[..., dict[str, float]], arguments: Sequence[Any]) -> None:
+    try:
+        sender.send(work(*arguments))
+    except Exception as error:  # the next point is measured whatever this one says
+        sender.send(f"{type(error).__name__}: {error}")
+
+
+def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """The slope of a line through points on log axes: 1 is linear, 2 is quadratic."""
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
 def header() -> str:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 RUNS = [
-    *(["speed.py", case] for case in ("record", "client", "client-5000", "lloyd", "ray")),
-    ["accuracy.py", "record"],
-    ["accuracy.py", "client"],
-    *(["fedsc.py", case] for case in ("accuracy", "noise", "factors", "epsilon", "attack")),
-    ["fedsc_server.py", "ours"],
-    *(["fedc.py", case] for case in ("theorem", "speed")),
-    ["fgc.py", "server"],
+    *(["speed.py", case] for case in ("record", "client", "client-5000", "dp-fedc", "lloyd", "ray")),
+    ["server.py", "fedsc"],
+    ["server.py", "scaling", "spp-fgc", "spp-fgc-moons"],
+    ["noise.py"],
+    ["growth.py", "--limit", "60"],
+    ["growth.py", "clients-100000"],
 ]
 
 for script, *arguments in RUNS:

@@ -11,31 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flower_fedclust.baselines.coreset_kmedian import CoresetKMedian
-    from flower_fedclust.baselines.dsc import DSC
-    from flower_fedclust.baselines.fed_ssc import FedSubspaceClustering
-    from flower_fedclust.baselines.federated_kmeans import DPLloyd, FederatedKMeans
-    from flower_fedclust.baselines.ffcm import FFCM
-    from flower_fedclust.baselines.kfed import KFED
-    from flower_fedclust.baselines.kmeans_parallel import KMeansParallel
-    from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
-    from flower_fedclust.baselines.pooled_spectral import PooledSpectral
-    from flower_fedclust.baselines.ppfc_gan import PPFCGAN
-    from flower_fedclust.models import (
-        EncodedModel,
-        FactorModel,
-        KMeansModel,
-        MapModel,
-        Model,
-        PrototypeModel,
-        SpectralModel,
-        SubspaceModel,
-    )
+    from flower_fedclust.models import Model
     from flower_fedclust.privacy.report import PrivacyReport
     from flower_fedclust.protocol import (
         ClientData,
+        ClippedStrategy,
+        Consent,
         DataError,
         MessageStrategy,
+        PrivateStrategy,
         ProtocolClient,
         ProtocolError,
         ProtocolStrategy,
@@ -44,110 +28,72 @@ if TYPE_CHECKING:
     )
     from flower_fedclust.results import Result
     from flower_fedclust.simulation import simulate
-    from flower_fedclust.steps.private_clusters import ClientBounds
-    from flower_fedclust.strategies.dp_fedc import DPFedC
-    from flower_fedclust.strategies.fed_maps import FedTSNE, FedUMAP
-    from flower_fedclust.strategies.fed_speclust import FedSpeClust
-    from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
-    from flower_fedclust.strategies.fedsc import FedSC
-    from flower_fedclust.strategies.fedsc_sums import FedSCSums
-    from flower_fedclust.strategies.spp_fgc import SPPFGC
-    from flower_fedclust.strategies.spp_fgc_plus import SPPFGCPlus
-    from flower_fedclust.strategies.spp_fgc_sums import SPPFGCSums
+    from flower_fedclust.testing import check_strategy
 
-#: Where each public name lives. It is imported when first used, so that ``import flower_fedclust`` is fast.
+#: Where each public name lives. It is imported when first used, so that ``import flower_fedclust`` is fast. Strategies
+#: are found by their classes' names in the registry, models in ``models``.
 _HOME = {
-    "DPFedC": "strategies.dp_fedc",
-    "FedDPKMeans": "strategies.feddp_kmeans",
-    "FedSpeClust": "strategies.fed_speclust",
-    "FedTSNE": "strategies.fed_maps",
-    "FedUMAP": "strategies.fed_maps",
-    "FedSC": "strategies.fedsc",
-    "FedSCSums": "strategies.fedsc_sums",
-    "SPPFGC": "strategies.spp_fgc",
-    "SPPFGCPlus": "strategies.spp_fgc_plus",
-    "SPPFGCSums": "strategies.spp_fgc_sums",
-    "CoresetKMedian": "baselines.coreset_kmedian",
-    "DSC": "baselines.dsc",
-    "DPLloyd": "baselines.federated_kmeans",
-    "FFCM": "baselines.ffcm",
-    "FederatedKMeans": "baselines.federated_kmeans",
-    "FedSubspaceClustering": "baselines.fed_ssc",
-    "KFED": "baselines.kfed",
-    "KMeansParallel": "baselines.kmeans_parallel",
-    "PPFCGAN": "baselines.ppfc_gan",
-    "PooledKMeans": "baselines.pooled_kmeans",
-    "PooledSpectral": "baselines.pooled_spectral",
-    "simulate": "simulation",
-    "Result": "results",
-    "EncodedModel": "models",
-    "FactorModel": "models",
-    "KMeansModel": "models",
-    "MapModel": "models",
-    "Model": "models",
-    "PrototypeModel": "models",
-    "SpectralModel": "models",
-    "SubspaceModel": "models",
-    "PrivacyReport": "privacy.report",
-    "ClientBounds": "steps.private_clusters",
     "ClientData": "protocol",
+    "ClippedStrategy": "protocol",
+    "Consent": "protocol",
     "DataError": "protocol",
     "MessageStrategy": "protocol",
+    "Model": "models",
+    "PrivacyReport": "privacy.report",
+    "PrivateStrategy": "protocol",
     "ProtocolClient": "protocol",
     "ProtocolError": "protocol",
     "ProtocolStrategy": "protocol",
+    "Result": "results",
+    "check_strategy": "testing",
     "client_app": "protocol",
     "client_fn": "protocol",
+    "simulate": "simulation",
 }
 
 __all__ = [
-    "DSC",
-    "FFCM",
-    "KFED",
-    "PPFCGAN",
-    "SPPFGC",
-    "ClientBounds",
     "ClientData",
-    "CoresetKMedian",
-    "DPFedC",
-    "DPLloyd",
+    "ClippedStrategy",
+    "Consent",
     "DataError",
-    "EncodedModel",
-    "FactorModel",
-    "FedDPKMeans",
-    "FedSC",
-    "FedSCSums",
-    "FedSpeClust",
-    "FedSubspaceClustering",
-    "FedTSNE",
-    "FedUMAP",
-    "FederatedKMeans",
-    "KMeansModel",
-    "KMeansParallel",
-    "MapModel",
     "MessageStrategy",
     "Model",
-    "PooledKMeans",
-    "PooledSpectral",
     "PrivacyReport",
+    "PrivateStrategy",
     "ProtocolClient",
     "ProtocolError",
     "ProtocolStrategy",
-    "PrototypeModel",
     "Result",
-    "SPPFGCPlus",
-    "SPPFGCSums",
-    "SpectralModel",
-    "SubspaceModel",
+    "check_strategy",
     "client_app",
     "client_fn",
     "simulate",
 ]
 
 
+def _strategies() -> dict[str, Any]:
+    from flower_fedclust.registry import strategies
+
+    return {entry.strategy.__name__: entry.strategy for entry in strategies().values()}
+
+
+def _models() -> dict[str, Any]:
+    models = import_module("flower_fedclust.models")
+    return {name: getattr(models, name) for name in models.__all__}
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name in _HOME:
+        value = getattr(import_module(f"flower_fedclust.{_HOME[name]}"), name)
+    elif not name[0].isupper():  # modules import each other; only classes are looked for
         raise AttributeError(f"module 'flower_fedclust' has no attribute '{name}'")
-    value = getattr(import_module(f"flower_fedclust.{_HOME[name]}"), name)
+    elif name in (found := _models()) or name in (found := _strategies()):
+        value = found[name]
+    else:
+        raise AttributeError(f"module 'flower_fedclust' has no attribute '{name}'")
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_models(), *_strategies()})

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from flower_fedclust.lab.options import parse_epsilon, parse_value
-from flower_fedclust.registry import STRATEGIES, accepted_parameters
 
 app = typer.Typer(
     help="Federated clustering: run strategies, compare them, and see what leaves the clients.",
@@ -28,9 +28,11 @@ Epsilon = Annotated[
     str | None,
     typer.Option(help="The privacy budget of the whole run, or 'none' for no noise; by default the strategy's own."),
 ]
-Delta = Annotated[float, typer.Option(help="The delta of the privacy budget.")]
-Unit = Annotated[str, typer.Option(help="Whom the guarantee is for: record or client.")]
-Noise = Annotated[str, typer.Option(help="Who adds the noise: server, clients or local.")]
+Delta = Annotated[float | None, typer.Option(help="The delta of the privacy budget; 1e-6.")]
+Unit = Annotated[str | None, typer.Option(help="Whom the guarantee is for: record or client; record.")]
+Noise = Annotated[
+    str | None, typer.Option(help="Who adds the noise: server, clients or local; by default the strategy's own place.")
+]
 Rounds = Annotated[
     int | None, typer.Option(help="Lloyd steps, or rounds of learning; by default the strategy's own number.")
 ]
@@ -42,14 +44,15 @@ Parameters = Annotated[
 @app.command(name="list")
 def list_strategies(as_json: AsJson = False) -> None:
     """List the strategies."""
+    from flower_fedclust.registry import strategies
+
+    entries = strategies()
     if as_json:
-        _print_json(
-            [{"name": name, "summary": entry.summary, "source": entry.source} for name, entry in STRATEGIES.items()]
-        )
+        _print_json([_about(name, entry) for name, entry in entries.items()])
         return
-    table = Table("strategy", "what it does", "source")
-    for name, entry in STRATEGIES.items():
-        table.add_row(name, entry.summary, entry.source)
+    table = Table(Column("strategy", no_wrap=True), "what it does", "reveals", "guarantee")
+    for name, entry in entries.items():
+        table.add_row(name, entry.summary, ", ".join(entry.reveals), " or ".join(entry.units) or "none")
     Console().print(table)
 
 
@@ -73,23 +76,23 @@ def explain(
     n_clusters: NClusters = 10,
     n_columns: Annotated[int, typer.Option(help="How many columns the rows have.")] = 16,
     epsilon: Epsilon = None,
-    delta: Delta = 1e-6,
-    privacy_unit: Unit = "record",
-    noise: Noise = "server",
+    delta: Delta = None,
+    privacy_unit: Unit = None,
+    noise: Noise = None,
     n_rounds: Rounds = None,
     parameters: Parameters = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what leaves each client and what protects it, before anything runs on your rows."""
     from flower_fedclust.lab.rehearsal import rehearse
+    from flower_fedclust.registry import find
 
     given = _given(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
     report = rehearse(strategy, given, n_columns)
-    entry = STRATEGIES[strategy]
-    description = inspect.getdoc(entry.load())
+    entry = find(strategy)
+    description = inspect.getdoc(entry.strategy)
     if as_json:
-        about = {"summary": entry.summary, "source": entry.source, "description": description}
-        _print_json({**about, **report.to_dict()})
+        _print_json({**_about(strategy, entry), "description": description, **report.to_dict()})
         return
     print(f"{strategy}: {entry.summary}\nSource: {entry.source}\n")
     print(description)
@@ -114,9 +117,9 @@ def run(
     ] = None,
     n_clusters: NClusters = 10,
     epsilon: Epsilon = None,
-    delta: Delta = 1e-6,
-    privacy_unit: Unit = "record",
-    noise: Noise = "server",
+    delta: Delta = None,
+    privacy_unit: Unit = None,
+    noise: Noise = None,
     n_rounds: Rounds = None,
     parameters: Parameters = None,
     engine: Annotated[str, typer.Option(help="inline (this process) or ray (Flower's simulation).")] = "inline",
@@ -259,9 +262,7 @@ def report(
 
 @app.command()
 def reproduce(
-    paper: Annotated[
-        str | None, typer.Argument(help="A paper: feddp-kmeans, fedsc, maps or dp-fedc; see --list.")
-    ] = None,
+    paper: Annotated[str | None, typer.Argument(help="A paper; --list says which there are.")] = None,
     table: Annotated[
         list[str] | None, typer.Option(help="A table of it; may be given again. By default all that can be run.")
     ] = None,
@@ -310,31 +311,26 @@ def _wide_console() -> Console:
 
 
 def _given(
-    strategies: str,
+    names: str,
     n_clusters: int,
     epsilon: str | None,
-    delta: float,
-    privacy_unit: str,
-    noise: str,
+    delta: float | None,
+    privacy_unit: str | None,
+    noise: str | None,
     n_rounds: int | None,
     parameters: list[str] | None,
 ) -> dict[str, Any]:
-    """Return the parameters as a strategy takes them; what none of the strategies knows is left out.
+    """Return the parameters as a strategy takes them; what was not given is left to the strategies."""
+    from flower_fedclust.registry import accepted_parameters
 
-    Only the options, which have defaults, may be left out so: what --set gives must be known.
-    """
-    accepted = set().union(*(accepted_parameters(name.strip()) for name in strategies.split(",")))
-    options: dict[str, Any] = {
-        "n_clusters": n_clusters,
-        "delta": delta,
-        "privacy_unit": privacy_unit,
-        "noise": noise,
-    }
+    options = {"delta": delta, "privacy_unit": privacy_unit, "noise": noise, "n_rounds": n_rounds}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given["n_clusters"] = n_clusters
     if epsilon is not None:
-        options["epsilon"] = parse_epsilon(epsilon)
-    if n_rounds is not None:
-        options["n_rounds"] = n_rounds
-    given = {name: value for name, value in options.items() if name in accepted}
+        given["epsilon"] = parse_epsilon(epsilon)
+    if unknown := set(given) - set().union(*(accepted_parameters(name.strip()) for name in names.split(","))):
+        option = sorted(unknown)[0]
+        raise ValueError(f"--{option.replace('_', '-')} is given, and {names} takes none.")
     parsed = _parsed_parameters(parameters or [])
     return given | {name.replace("-", "_"): value for name, value in parsed.items()}
 
@@ -349,6 +345,11 @@ def _parsed_parameters(parameters: Iterable[str]) -> dict[str, Any]:
     return parsed
 
 
+def _about(name: str, entry: Any) -> dict[str, Any]:
+    about = {"name": name, "summary": entry.summary, "source": entry.source}
+    return {**about, "reveals": list(entry.reveals), "units": list(entry.units)}
+
+
 def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))
 
@@ -357,6 +358,7 @@ def main() -> None:
     """Run the command; what the user got wrong is one sentence, without a traceback."""
     from flower_fedclust.protocol import ProtocolError
 
+    sys.path.insert(0, str(Path.cwd()))  # module:Class names a module beside the user, as `python -m` would find it
     try:
         app()
     except (ValueError, OSError, ProtocolError) as error:

@@ -13,13 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.models import MapModel, Model
-from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
+from flower_fedclust.models import Model
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
 from flower_fedclust.privacy.report import PrivacyReport
-from flower_fedclust.protocol.client import ClientData
-from flower_fedclust.protocol.rounds import Failure
-from flower_fedclust.protocol.strategy import ProtocolStrategy, Traffic
+from flower_fedclust.protocol import ClientData, Failure, ProtocolStrategy, Traffic
 
 
 @dataclass(frozen=True)
@@ -157,25 +154,12 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     """
     outcome = strategy.outcome
     model, clients = outcome.model, list(data.values())
-    embedding: list[NDArray[np.float64]] = []
-    if outcome.embedding is not None:
-        places = outcome.embedding
-        embedding = [places.get(name, np.empty((0, 2))) for name in data]
-    elif isinstance(model, MapModel):
-        embedding = [model.transform(client.rows) for client in clients]
-    # Of a map the places are at hand, and rows need not be placed again.
-    points = embedding if embedding else [client.rows for client in clients]
+    none = np.empty((0, 2))  # of a client that did not take part
+    places = [None if outcome.embedding is None else outcome.embedding.get(name, none) for name in data]
+    found = [model.cluster(client.rows, own) for client, own in zip(clients, places, strict=True)]
+    labels = [one.labels for one in found]
     if outcome.labels is not None:
-        known = outcome.labels
-        labels = [known.get(name, np.empty(0, dtype=np.intp)) for name in data]
-    elif isinstance(model, MapModel):
-        labels = [nearest_center(places, model.map_centers_) for places in points]
-    else:
-        labels = [model.predict(rows) for rows in points]
-    if isinstance(model, MapModel):
-        cost = sum(kmeans_cost(places, model.map_centers_) for places in points)
-    else:
-        cost = sum(model.cost(rows) for rows in points)
+        labels = [outcome.labels.get(name, np.empty(0, dtype=np.intp)) for name in data]
     return Result(
         strategy=strategy.name,
         model=model,
@@ -184,9 +168,11 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         privacy=strategy.report,
         traffic=strategy.traffic,
         failures=strategy.failures,
-        metrics=_metrics(model.n_clusters, cost, clients, labels) if data else dict(strategy.evaluation or {}),
+        metrics=_metrics(model.n_clusters, sum(one.cost for one in found), clients, labels)
+        if data
+        else dict(strategy.evaluation or {}),
         seconds=seconds,
-        embedding=embedding,
+        embedding=[one.places for one in found if one.places is not None],
         history={name: [float(value) for value in values] for name, values in outcome.history.items()},
     )
 

@@ -21,9 +21,8 @@ from numpy.typing import ArrayLike
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from flower_fedclust.numerics.checks import check_choice, check_integer
-from flower_fedclust.protocol import ClientData, ProtocolClient, ProtocolStrategy, client_app
+from flower_fedclust.protocol import MIN_CLIENTS, ClientData, ProtocolClient, ProtocolStrategy, client_app
 from flower_fedclust.protocol.inline import run_inline
-from flower_fedclust.protocol.strategy import MIN_CLIENTS
 from flower_fedclust.results import Result, result_of
 
 Engine = Literal["inline", "ray"]
@@ -129,15 +128,15 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
             f"clients has {len(data)} entries and min_clients is {required}; give more clients, or set min_clients "
             "lower."
         )
-    if strategy.n_columns is not None and data[0].rows.shape[1] != strategy.n_columns:
+    expected = strategy.expected_columns
+    if expected is not None and data[0].rows.shape[1] != expected:
         given = "server rows" if hasattr(strategy, "server_data") else "first centers"
-        raise ValueError(
-            f"the clients have {data[0].rows.shape[1]} columns where the {given} have {strategy.n_columns}."
-        )
+        raise ValueError(f"the clients have {data[0].rows.shape[1]} columns where the {given} have {expected}.")
     n_rows = sum(len(client.rows) for client in data)
-    n_clusters = getattr(strategy, "n_clusters", None)
-    if n_clusters is not None and n_clusters > n_rows:
-        raise ValueError(f"n_clusters is {n_clusters} and the clients have {n_rows} rows together; ask for fewer.")
+    if strategy.n_clusters > n_rows:
+        raise ValueError(
+            f"n_clusters is {strategy.n_clusters} and the clients have {n_rows} rows together; ask for fewer."
+        )
 
 
 def noise_seed_of(seed: int | None, index: int) -> int | None:

@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import load_iris
 
 from flower_fedclust import cli
-from flower_fedclust.registry import STRATEGIES, Entry
+from flower_fedclust.registry import strategies
 
 
 def fedclust(capsys, monkeypatch, *arguments: str) -> tuple[int, str, str]:
@@ -35,7 +35,7 @@ def site_file(tmp_path):
 def test_list_names_every_strategy(capsys, monkeypatch):
     code, out, _ = fedclust(capsys, monkeypatch, "list", "--json")
     assert code == 0
-    assert [entry["name"] for entry in json.loads(out)] == list(STRATEGIES)
+    assert [entry["name"] for entry in json.loads(out)] == list(strategies())
 
 
 def test_datasets_are_listed(capsys, monkeypatch):
@@ -57,18 +57,20 @@ def test_explain_prints_every_release_before_anything_runs(capsys, monkeypatch):
         "cluster_sums",
     ]
     assert "rehearsal" in report["notes"][-1]
-    assert report["summary"] == STRATEGIES["feddp-kmeans"].summary
-    assert report["source"] == STRATEGIES["feddp-kmeans"].source
-    assert report["description"].startswith(STRATEGIES["feddp-kmeans"].load().__doc__.splitlines()[0])
+    assert report["summary"] == strategies()["feddp-kmeans"].summary
+    assert report["source"] == strategies()["feddp-kmeans"].source
+    assert report["description"].startswith(strategies()["feddp-kmeans"].strategy.__doc__.splitlines()[0])
 
 
-@pytest.mark.parametrize("strategy", list(STRATEGIES))
+@pytest.mark.parametrize("strategy", list(strategies()))
 def test_every_strategy_can_be_explained(capsys, monkeypatch, strategy):
     code, out, _ = fedclust(capsys, monkeypatch, "explain", strategy, "--n-clusters", "3")
     assert code == 0
     assert f"Privacy report of {strategy}" in out
-    promises = "differential privacy per record" in out
-    assert promises == strategy.startswith(("feddp", "dp-lloyd", "fedsc-perturbed", "federated-kmeans-private"))
+    entry = strategies()[strategy]
+    epsilon = entry.example.get("epsilon", getattr(entry.strategy, "epsilon", None))
+    covered = "The whole run is covered by" in out
+    assert covered if entry.units and epsilon else entry.units or not covered
 
 
 def test_run_on_a_users_file_saves_labels_centers_metrics_and_the_report(capsys, monkeypatch, site_file, tmp_path):
@@ -229,18 +231,31 @@ def test_compare_ends_with_1_and_the_sentences_where_runs_failed(capsys, monkeyp
     assert "Traceback" not in out + err
 
 
-def test_a_strategy_is_listed_and_compared_once_it_is_registered(capsys, monkeypatch, tmp_path):
-    entry = Entry("flower_fedclust.baselines.kfed:KFED", "a toy", "a test")
-    monkeypatch.setitem(STRATEGIES, "toy", entry)
-    _, out, _ = fedclust(capsys, monkeypatch, "list", "--json")
-    assert {"name": "toy", "summary": "a toy", "source": "a test"} in json.loads(out)
+TOY = """
+from flower_fedclust.baselines.kfed import KFED
+from flower_fedclust.protocol import Entry
+
+class Toy(KFED):
+    \"\"\"A toy.\"\"\"
+    entries = (Entry("toy", "a toy", "a test"),)
+"""
+
+
+def test_a_strategy_of_somebody_elses_is_explained_run_and_compared_by_module_and_class(capsys, monkeypatch, tmp_path):
+    (tmp_path / "toy_of_another_package.py").write_text(TOY)
+    monkeypatch.chdir(tmp_path)
+    name = "toy_of_another_package:Toy"
+    assert "Privacy report of toy" in fedclust(capsys, monkeypatch, "explain", name, "--n-clusters", "3")[1]
+    code, out, _ = fedclust(capsys, monkeypatch, "run", name, "--dataset", "iris", "--n-clusters", "3", "--out", "one")
+    assert code == 0
+    assert "toy" in out
     code, out, _ = fedclust(
         capsys,
         monkeypatch,
-        *("compare", "--strategies", "toy", "--datasets", "iris", "--n-clients", "3", "--seeds", "1"),
-        *("--jobs", "2", "--out", str(tmp_path)),
+        *("compare", "--strategies", name, "--datasets", "iris", "--n-clients", "3", "--seeds", "1"),
+        *("--jobs", "2", "--out", "two"),
     )
-    assert code == 0
+    assert code == 0, out
     assert "toy" in out
 
 

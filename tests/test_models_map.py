@@ -142,10 +142,12 @@ def test_more_neighbors_than_points_are_all_points(n_neighbors, method):
     assert np.isfinite(places).all()
 
 
-@pytest.mark.parametrize("kind", ["landmarks", "rows"])
-def test_row_that_is_a_point_of_the_map_and_one_that_is_far_from_all_have_finite_places(kind):
-    rows = np.vstack([LANDMARKS[:1], MAPPED[:1], np.full((1, 3), 1e6)])
-    assert np.isfinite(made(kind).transform(rows)).all()
+@pytest.mark.parametrize("method", ["tsne", "umap"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_row_that_is_a_point_of_the_map_and_rows_that_are_far_from_all_have_finite_places(kind, method):
+    rows = np.vstack([LANDMARKS[:1], MAPPED[:1], *(np.full((1, 3), far) for far in (1e6, 1e200, np.finfo(float).max))])
+    rows = np.hstack([rows, rows[:, :2]]) if kind == "reduced" else rows
+    assert np.isfinite(made(kind, method).transform(rows)).all()
 
 
 def test_row_that_is_a_landmark_lies_near_it_on_the_map():

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 import flower_fedclust as fc
-from flower_fedclust.protocol import Gather, Sum, answers
+from flower_fedclust.protocol import Entry, Sent, Sum, answers
+from flower_fedclust.registry import strategies
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
@@ -33,21 +34,30 @@ def test_the_example_in_python_runs(tmp_path, monkeypatch):
     assert (tmp_path / "results" / "first" / "privacy.txt").exists()
 
 
-def test_the_example_of_fedsc_runs():
-    rng = np.random.default_rng(0)
-    clients = [rng.normal(size=(30, 4)) for _ in range(3)]
-    names = {"fc": fc, "clients": clients, "new_rows": rng.normal(size=(5, 4))}
-    exec(snippet("fc.FedSC("), names)
-    assert len(names["result"].history["objective"]) == 10
-
-
-def test_the_strategy_of_the_readme_finds_the_mean():
-    names = {"fc": fc, "np": np, "Sum": Sum, "Gather": Gather, "answers": answers}
+def test_the_strategy_of_the_readme_finds_the_mean_and_keeps_what_every_strategy_promises():
+    names = {"fc": fc, "np": np, "Entry": Entry, "Sent": Sent, "Sum": Sum, "answers": answers, "__name__": "page"}
     exec(snippet("class FederatedMean"), names)
     rows = np.random.default_rng(0).normal(size=(30, 3))
-    result = fc.simulate(names["FederatedMean"](), [rows[:10], rows[10:]])
+    strategy = names["FederatedMean"](2)
+    result = fc.simulate(strategy, [rows[:10], rows[10:]])
     np.testing.assert_allclose(result.model.cluster_centers_, rows.mean(axis=0, keepdims=True), atol=1e-12)
     assert not result.privacy.covers_everything
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 180
+
+
+def test_every_strategy_that_the_readme_names_exists():
+    table = README.split("## Strategies")[1].split("## What is promised")[0]
+    named = {
+        name
+        for row in table.splitlines()
+        if row.startswith("| `")
+        for name in re.findall(r"`([^`]+)`", row.split("|")[1])
+    }
+    assert len(named) > 10
+    assert named <= set(strategies())
 
 
 def test_the_apps_of_the_readme_can_be_made():

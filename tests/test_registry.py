@@ -1,27 +1,99 @@
-"""The names of the strategies, and what is made of them."""
+"""The names of the strategies: ours, those of other packages, and ``module:Class``."""
 
 from __future__ import annotations
 
+import importlib
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import flower_fedclust as fc
-from flower_fedclust.protocol.rounds import Answer
-from flower_fedclust.registry import STRATEGIES, accepted_parameters, client_type_of, make_strategy
+from flower_fedclust.names import look_up
+from flower_fedclust.protocol import ProtocolClient, ProtocolStrategy
+from flower_fedclust.registry import (
+    ENTRY_POINT,
+    accepted_parameters,
+    client_types,
+    find,
+    make_strategy,
+    strategies,
+)
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = np.random.default_rng(0).normal(size=(30, 3))
 
+#: A strategy as somebody else would write it.
+MODULE = '''
+"""Somebody's strategies."""
 
-@pytest.mark.parametrize("name", STRATEGIES)
+from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
+from flower_fedclust.protocol import Entry
+
+
+class Theirs(PooledKMeans):
+    """Somebody's own k-means.
+
+    It does what ours does.
+    """
+
+    entries = (Entry("{name}", "somebody's k-means"),)
+
+
+class Nameless(PooledKMeans):
+    """One without a name."""
+
+
+class NoStrategy:
+    """Something else."""
+'''
+
+
+@pytest.fixture(autouse=True)
+def afresh():
+    """Look strategies up anew, before and after."""
+    strategies.cache_clear()
+    yield
+    strategies.cache_clear()
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Return a function that installs a package with strategies and an entry point."""
+
+    def installed(package, *, name="theirs", target=None, text=MODULE):
+        (tmp_path / f"{package}.py").write_text(text.replace("{name}", name))
+        info = tmp_path / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{ENTRY_POINT}]\nx = {target or package}\n")
+        importlib.invalidate_caches()
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield installed
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+@pytest.mark.parametrize("name", list(strategies()))
 def test_a_strategy_calls_itself_as_the_registry_does(name):
-    parameters = {"server_data": PUBLIC} if "server_data" in accepted_parameters(name) else {}
-    parameters |= STRATEGIES[name].example
-    assert make_strategy(name, n_clusters=3, **parameters).name == name
+    accepted = accepted_parameters(name)
+    parameters = {"server_data": PUBLIC} if "server_data" in accepted else {}
+    made = make_strategy(name, n_clusters=3, **parameters | find(name).example)
+    assert made.name == name
+    assert type(made) is find(name).strategy
+
+
+@pytest.mark.parametrize("name", list(strategies()))
+def test_every_name_has_a_line_and_a_client_half_of_its_own(name):
+    entry = find(name)
+    assert entry.summary
+    assert "\n" not in entry.summary
+    assert issubclass(entry.strategy.client_type, ProtocolClient)
+    assert entry.strategy.__doc__
 
 
 def test_a_misspelt_parameter_names_the_nearest():
@@ -29,56 +101,118 @@ def test_a_misspelt_parameter_names_the_nearest():
         make_strategy("k-fed", n_cluster=3)
 
 
+def test_a_parameter_that_the_name_stands_for_cannot_be_given():
+    with pytest.raises(ValueError, match="There is no parameter of dp-lloyd-sphere-packing called 'init'"):
+        make_strategy("dp-lloyd-sphere-packing", n_clusters=3, server_data=PUBLIC, init="server-lloyds")
+
+
 def test_a_missing_parameter_is_named():
     with pytest.raises(ValueError, match="feddp-kmeans needs n_clusters and server_data"):
         make_strategy("feddp-kmeans")
 
 
-def test_a_client_for_several_strategies_answers_as_each_ones_own():
-    names = list(STRATEGIES)
-    combined = client_type_of(names)
-    for name in names:
-        own = STRATEGIES[name].load().client_type
-        for attribute in dir(own):
-            answer = getattr(getattr(own, attribute), "answer", None)
-            if isinstance(answer, Answer):
-                assert getattr(combined, attribute) is getattr(own, attribute)
+def test_strategies_that_share_an_epsilon_take_it_where_their_names_say_so():
+    assert "epsilon" not in accepted_parameters("federated-kmeans")
+    private = make_strategy("federated-kmeans-private", n_clusters=3, epsilon=1.0, max_norm=2.0)
+    assert (private.name, private.epsilon) == ("federated-kmeans-private", 1.0)
+    with pytest.raises(ValueError, match="epsilon is None; it must be a finite number"):
+        make_strategy("federated-kmeans-private", n_clusters=3, epsilon=None, max_norm=2.0)
 
 
-def test_a_client_answers_only_for_the_strategies_it_was_made_for():
-    with pytest.raises(ValueError, match="has no answer to the task 'rows'"):
-        client_type_of(["feddp-kmeans", "k-fed"]).answer_of("rows")
+def test_client_halves_are_listed_once_each():
+    names = ["dp-lloyd-server-lloyds", "dp-lloyd-sphere-packing", "k-fed"]
+    assert client_types(names) == [find(names[0]).strategy.client_type, find("k-fed").strategy.client_type]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "strategies").glob("*.toml")), ids=lambda path: path.stem)
-def test_the_tomls_set_keys_that_the_app_has_and_name_strategies_that_exist(path):
-    settings = tomllib.loads(path.read_text())
-    app = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    assert set(settings) <= set(app)
-    assert set(settings["strategy"].split(",")) <= set(STRATEGIES)
+def test_no_two_classes_of_ours_have_one_name():
+    names = [
+        entry.name
+        for cls in {entry.strategy for entry in strategies().values()}
+        for entry in cls.entries
+        if "entries" in vars(cls)
+    ]
+    assert sorted(names) == sorted(strategies())
 
 
-def test_the_run_config_has_every_parameter_that_a_text_can_say():
-    app = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    arrays = {"server_data", "init", "bounds"}
-    for name in STRATEGIES:
-        missing = {parameter.replace("_", "-") for parameter in accepted_parameters(name) - arrays} - set(app)
-        assert not missing, name
+# Strategies of other packages.
+
+
+@pytest.mark.parametrize("target", ["somebody_a", "somebody_a:Theirs"])
+def test_an_entry_point_names_a_module_or_a_class(install, target):
+    install("somebody_a", target=target)
+    assert strategies()["theirs"].strategy.__module__ == "somebody_a"
+    assert make_strategy("theirs", n_clusters=3).name == "theirs"
+    assert list(strategies())[-1] == "theirs"
+
+
+def test_ours_stay_where_another_package_has_a_name_of_ours(install):
+    install("somebody_b", name="k-fed")
+    with pytest.warns(UserWarning, match="strategy 'k-fed' of somebody_b is left out: the name is taken"):
+        found = strategies()
+    assert found["k-fed"].strategy.__module__ == "flower_fedclust.baselines.kfed"
+
+
+def test_a_package_that_does_not_import_takes_nothing_of_ours_away(install):
+    install("somebody_c", text="import there_is_no_such_module")
+    with pytest.warns(UserWarning, match="the strategies of somebody_c are left out: ModuleNotFoundError"):
+        assert "feddp-kmeans" in strategies()
+
+
+def test_an_entry_point_that_names_something_else_is_left_out_with_a_warning(install):
+    install("somebody_e", target="somebody_e:NoStrategy")
+    with pytest.warns(
+        UserWarning, match="somebody_e:NoStrategy is left out: it is no strategy with entries of its own"
+    ):
+        assert "feddp-kmeans" in strategies()
+
+
+def test_any_class_can_be_named_by_its_module(install):
+    install("somebody_d")
+    entry = find("somebody_d:Nameless")
+    assert (entry.name, entry.summary) == ("somebody_d:Nameless", "One without a name.")
+    assert make_strategy("somebody_d:Theirs", n_clusters=3).name == "theirs"
+    assert client_types(["somebody_d:Theirs", "somebody_d:Nameless"]) == [entry.strategy.client_type]
+    assert issubclass(entry.strategy, ProtocolStrategy)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("there_is_none:Class", "No module named 'there_is_none'"),
+        ("flower_fedclust.baselines.kfed:KFET", "has no attribute 'KFET'"),
+        ("flower_fedclust.names:look_up", "look_up is no subclass of ProtocolStrategy."),
+        ("k-fet", "did you mean 'k-fed'?"),
+    ],
+)
+def test_what_is_no_strategy_is_refused_with_the_reason(name, why):
+    with pytest.raises(ValueError, match=re.escape(why)):
+        find(name)
+
+
+# The public names.
 
 
 def test_every_public_name_can_be_imported():
-    for name in fc.__all__:
+    import flower_fedclust as fc
+
+    for name in (*fc.__all__, *dir(fc)):
         assert getattr(fc, name).__doc__
+    assert {entry.strategy.__name__ for entry in strategies().values()} <= set(dir(fc))
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = fc.Nothing
 
 
-@pytest.mark.parametrize("parameters", [{}, {"epsilon": None}])
-def test_a_name_that_promises_noise_does_not_run_without(parameters):
-    with pytest.raises(ValueError, match="federated-kmeans-private needs epsilon"):
-        make_strategy("federated-kmeans-private", n_clusters=3, **parameters)
+def test_the_package_imports_nothing_heavy_before_it_is_needed():
+    code = "import sys, flower_fedclust; print(sorted({'flwr', 'sklearn', 'torch', 'numpy'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
-def test_strategies_that_share_an_epsilon_take_it_where_their_names_say_so():
-    assert "epsilon" not in accepted_parameters("federated-kmeans")
-    assert make_strategy("federated-kmeans", n_clusters=3).name == "federated-kmeans"
-    private = make_strategy("federated-kmeans-private", n_clusters=3, epsilon=1.0, max_norm=2.0)
-    assert (private.name, private.epsilon) == ("federated-kmeans-private", 1.0)
+def test_names_are_looked_up_as_everything_else_is():
+    assert look_up("k-fed", strategies(), "strategy") is strategies()["k-fed"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "strategies").glob("*.toml")), ids=lambda p: p.stem)
+def test_the_tomls_name_strategies_that_exist(path):
+
+    assert set(tomllib.loads(path.read_text())["strategy"].split(",")) <= set(strategies())

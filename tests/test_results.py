@@ -6,10 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flower_fedclust import FedDPKMeans, FederatedKMeans, FedSC, KMeansModel, simulate
-from flower_fedclust.models import SpectralModel
+from flower_fedclust.baselines.federated_kmeans import FederatedKMeans
+from flower_fedclust.models import KMeansModel, SpectralModel
 from flower_fedclust.protocol import Failure, Outcome
 from flower_fedclust.results import result_of
+from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans
+from flower_fedclust.strategies.fedsc.fedsc import FedSC
 
 RNG = np.random.default_rng(9)
 MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])

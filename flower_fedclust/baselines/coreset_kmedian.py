@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.checks import DataError, check_integer, check_max_norm
+from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.kmedian import (
     allotted,
     draw_coreset,
@@ -15,13 +18,16 @@ from flower_fedclust.numerics.kmedian import (
     without_negative_weights,
 )
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.protocol import Gather, Outcome, Protocol, ProtocolStrategy, Sent, answers
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.releases import NoisePlace
+from flower_fedclust.protocol import ClippedStrategy, Entry, Gather, Outcome, Protocol, Sent, answers, parameter
 from flower_fedclust.protocol.client import MissedRoundError
 from flower_fedclust.steps.perturbed_rows import (
     NOISY_ROWS,
+    ROWS_SHARE,
     PerturbedRowsClient,
-    calibrated_rows_release,
     perturb_rows,
+    rows_release,
 )
 
 Floats = NDArray[np.float64]
@@ -33,7 +39,7 @@ SAMPLES_PER_CLUSTER, FEWEST_SAMPLES = 20, 500
 OWN_MEDIANS = "own medians"
 
 
-class CoresetKMedian(ProtocolStrategy):
+class CoresetKMedian(ClippedStrategy):
     """k-median by a distributed coreset: rows drawn by their distance from the client's own medians.
 
     Each client clusters its own rows and says what they cost: the sum of their distances from the nearest of its
@@ -56,87 +62,54 @@ class CoresetKMedian(ProtocolStrategy):
     coreset_size : int, optional
         t, how many samples all clients draw together, with replacement; by default 20 a cluster and at least 500. A row
         that is drawn more than once is sent once: no client sends more samples than it has rows.
-    epsilon : float, optional
-        The total privacy budget, all of it for the noise on the rows. Needs ``max_norm``.
-    delta : float, default=1e-6
-    max_norm : float, optional
-        With epsilon: rows are clipped to this Euclidean norm, so choose units and origin with it. Public; not taken
-        from data.
-    min_clients : int, optional
-        How many clients have to answer a round; 2 by default.
-    random_state : int, optional
-        For the rows that are drawn and the restarts of k-median.
-    federated_evaluation : bool, default=False
-        Whether the clients count their classes and their cost after the run.
 
     References
     ----------
     Balcan, Ehrlich and Liang, "Distributed k-means and k-median clustering on general topologies", NeurIPS 2013.
     """
 
-    name = "coreset-k-median"
-    privacy_unit = "record"
-    delta: float
-    #: The server is who the noise protects from.
-    noise = "local"
+    entries = (
+        Entry(
+            "coreset-k-median",
+            "k-median on a few weighted rows of each client; these are sent",
+            "Balcan, Ehrlich and Liang 2013",
+        ),
+    )
 
-    def __init__(
-        self,
-        n_clusters: int,
-        *,
-        coreset_size: int | None = None,
-        epsilon: float | None = None,
-        delta: float = 1e-6,
-        max_norm: float | None = None,
-        min_clients: int | None = None,
-        random_state: int | None = None,
-        federated_evaluation: bool = False,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.coreset_size = coreset_size
-        self.epsilon = epsilon
-        self.delta = delta
-        self.max_norm = max_norm
-        self.min_clients = min_clients
-        self.random_state = random_state
-        self.federated_evaluation = federated_evaluation
-        self.check_parameters()
-
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
-        super().check_parameters()
-        check_integer("n_clusters", self.n_clusters, at_least=2)
-        if self.coreset_size is not None:
-            check_integer("coreset_size", self.coreset_size, at_least=1)
-        check_max_norm(self.max_norm, self.epsilon)
+    coreset_size: int | None = parameter(None, at_least=1)
+    #: The noise protects from the server.
+    noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     @property
     def n_protocol_rounds(self) -> int:
         """The costs and the coreset; and the noise on the rows."""
         return 2 + (self.epsilon is not None)
 
+    def shares(self) -> Mapping[str, Share]:
+        """Return one, for the rows."""
+        return ROWS_SHARE
+
     # The server half.
 
     def protocol(self) -> Protocol:
         """Divide the samples by cost (Algorithm 1), gather the coreset, and solve k-median on it."""
         rows = ""
-        if self.epsilon is not None:
-            yield from perturb_rows(release=calibrated_rows_release(self.max_norm, self.epsilon, self.delta))
+        if release := rows_release(self):
+            yield from perturb_rows(release=release)
             rows = NOISY_ROWS
         t = self.coreset_size or max(SAMPLES_PER_CLUSTER * self.n_clusters, FEWEST_SAMPLES)
         # Round 1.
-        replies = yield Gather(
-            "own_cost", arguments={"n_clusters": self.n_clusters, "random_state": self._seed()}, rows=rows
-        )
+        question = CoresetKMedianClient.own_cost.asked(n_clusters=self.n_clusters, random_state=self._seed())
+        replies = yield Gather(question, rows=rows)
         costs = np.array([float(reply.arrays[0]) for reply in replies])
         n_samples = allotted(costs, t, self.rng)
         # Round 2.
-        replies = yield Gather(
-            "coreset",
-            arguments={"cost_per_sample": float(costs.sum()) / t, "random_state": self._seed()},
-            per_client={reply.client: [np.array(own)] for reply, own in zip(replies, n_samples, strict=True)},
-            rows=rows,
-        )
+        cost_per_sample, seed = float(costs.sum()) / t, self._seed()
+        questions = {
+            reply.client: CoresetKMedianClient.coreset.asked(t_i, cost_per_sample=cost_per_sample, random_state=seed)
+            for reply, t_i in zip(replies, n_samples, strict=True)
+        }
+        replies = yield Gather(questions, rows=rows)
         points: list[Floats] = []
         weights: list[Floats] = []
         not_negative: list[Floats] = []
@@ -168,7 +141,7 @@ class CoresetKMedian(ProtocolStrategy):
 class CoresetKMedianClient(PerturbedRowsClient):
     """The answers of a client that clusters its own rows, and draws from them by what they cost."""
 
-    @answers("own_cost", sends=("sum of the distances of the rows from the client's own medians",))
+    @answers("sum of the distances of the rows from the client's own medians")
     def own_cost(self, *, n_clusters: int, random_state: int) -> Floats:
         """Return cost(P_i, B_i), and keep B_i. A constant factor is enough of B_i, so that there is one restart."""
         rng = self.generator(random_state)
@@ -177,13 +150,10 @@ class CoresetKMedianClient(PerturbedRowsClient):
         return np.array(kmedian_cost(self.rows, medians))
 
     @answers(
-        "coreset",
-        sends=(
-            Sent("the rows that were drawn", per="row", has_columns=True),
-            Sent("weight of every row that was drawn", per="row"),
-            Sent("medians of the client's own clusters", has_columns=True),
-            "weights of the client's own medians",
-        ),
+        Sent("the rows that were drawn", "rows", per="row", has_columns=True),
+        Sent("weight of every row that was drawn", "codes", per="row"),
+        Sent("medians of the client's own clusters", "centers", has_columns=True),
+        Sent("weights of the client's own medians", "centers"),
     )
     def coreset(
         self, n_samples: NDArray[np.int64], *, cost_per_sample: float, random_state: int

@@ -8,11 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.checks import DataError, check_integer, warn_of_empty_clusters
+from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center
-from flower_fedclust.protocol import Gather, Outcome, Protocol, ProtocolClient, ProtocolStrategy, Sent, answers
-from flower_fedclust.steps.spectral import cluster_rows
+from flower_fedclust.protocol import (
+    Entry,
+    Gather,
+    Outcome,
+    Protocol,
+    ProtocolClient,
+    ProtocolStrategy,
+    Sent,
+    answers,
+    parameter,
+)
+from flower_fedclust.steps.spectral import cluster_rows, split_by_client
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -35,12 +45,8 @@ class DSC(ProtocolStrategy):
 
     Parameters
     ----------
-    n_clusters : int
-        Of the whole.
     n_local_clusters : int, optional
         In each client; n_clusters by default. A client with fewer different rows finds as many as it has.
-    min_clients, random_state, federated_evaluation
-        As in :class:`FedSC`.
 
     References
     ----------
@@ -49,30 +55,15 @@ class DSC(ProtocolStrategy):
     NeurIPS 2023, section 5.3.
     """
 
-    name = "dsc"
+    entries = (
+        Entry(
+            "dsc",
+            "every client clusters its rows by spectral clustering, the server merges the clusters; without noise",
+            "Hernández-Pereira et al. 2021, as in Qiao, Ding and Fan 2023, section 5.3",
+        ),
+    )
 
-    def __init__(
-        self,
-        n_clusters: int,
-        *,
-        n_local_clusters: int | None = None,
-        min_clients: int | None = None,
-        random_state: int | None = None,
-        federated_evaluation: bool = False,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.n_local_clusters = n_local_clusters
-        self.min_clients = min_clients
-        self.random_state = random_state
-        self.federated_evaluation = federated_evaluation
-        self.check_parameters()
-
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
-        super().check_parameters()
-        check_integer("n_clusters", self.n_clusters, at_least=2)
-        if self.n_local_clusters is not None:
-            check_integer("n_local_clusters", self.n_local_clusters, at_least=1)
+    n_local_clusters: int | None = parameter(None, at_least=1)
 
     @property
     def n_protocol_rounds(self) -> int:
@@ -84,11 +75,10 @@ class DSC(ProtocolStrategy):
     def protocol(self) -> Protocol:
         """Gather the clients' clusters, merge them, and tell each client which of its clusters went where."""
         replies = yield Gather(
-            "spectral_clusters",
-            arguments={
-                "n_clusters": self.n_local_clusters or self.n_clusters,
-                "random_state": int(self.rng.integers(2**31)),
-            },
+            DSCClient.spectral_clusters.asked(
+                n_clusters=self.n_local_clusters or self.n_clusters,
+                random_state=int(self.rng.integers(2**31)),
+            )
         )
         means, sizes = (np.concatenate([reply.arrays[index] for reply in replies]) for index in (0, 1))
         if len(means) < self.n_clusters:
@@ -102,9 +92,8 @@ class DSC(ProtocolStrategy):
         merged = nearest_center(means, centers)
         warn_of_empty_clusters(self.name, np.bincount(merged, minlength=self.n_clusters))
 
-        ends = np.cumsum([len(reply.arrays[0]) for reply in replies])
-        of_client = zip((reply.client for reply in replies), np.split(merged, ends[:-1]), strict=True)
-        replies = yield Gather("merged_labels", per_client={client: [own] for client, own in of_client})
+        by_client = split_by_client(merged, replies)
+        replies = yield Gather({client: DSCClient.merged_labels.asked(own) for client, own in by_client.items()})
         return Outcome(KMeansModel(centers), {reply.client: reply.arrays[0].astype(np.intp) for reply in replies})
 
 
@@ -115,8 +104,8 @@ class DSCClient(ProtocolClient):
     """The answers of a client that clusters its own rows, and hides little of them."""
 
     @answers(
-        "spectral_clusters",
-        sends=(Sent("means of the client's own clusters", has_columns=True), "sizes of the client's own clusters"),
+        Sent("means of the client's own clusters", "centers", has_columns=True),
+        Sent("sizes of the client's own clusters", "centers"),
     )
     def spectral_clusters(self, *, n_clusters: int, random_state: int) -> tuple[Floats, Floats]:
         """Return the means and the sizes of the client's own clusters, and keep which row is in which."""
@@ -129,7 +118,7 @@ class DSCClient(ProtocolClient):
         sums, sizes = cluster_sums(self.rows, labels, int(labels.max()) + 1)
         return centers_of(sums, sizes, fallback=sums), sizes
 
-    @answers("merged_labels", sends=(Sent("cluster of every row", per="row"),))
+    @answers(Sent("cluster of every row", "codes", per="row"))
     def merged_labels(self, merged: Labels) -> Labels:
         """Return the cluster that each row's own cluster was merged into; ``recall("labels")`` gives them back."""
         own = self.recall(OWN_LABELS)

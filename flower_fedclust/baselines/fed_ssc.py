@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from flower_fedclust.models import SubspaceModel
-from flower_fedclust.numerics.checks import (
-    DataError,
-    check_choice,
-    check_integer,
-    check_real,
-    warn_of_empty_clusters,
-)
+from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
 from flower_fedclust.numerics.spectral import unit_rows
 from flower_fedclust.numerics.subspaces import (
     angle_graph,
@@ -27,15 +21,22 @@ from flower_fedclust.numerics.subspaces import (
     subspace_basis,
     subspace_embedding,
 )
-from flower_fedclust.protocol import Gather, Outcome, Protocol, ProtocolClient, ProtocolStrategy, Sent, answers
+from flower_fedclust.protocol import (
+    Entry,
+    Gather,
+    Outcome,
+    Protocol,
+    ProtocolClient,
+    ProtocolStrategy,
+    Sent,
+    answers,
+    parameter,
+)
 from flower_fedclust.protocol.client import MissedRoundError
-from flower_fedclust.protocol.rounds import Scalar
 from flower_fedclust.steps.spectral import cluster_embedding
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
-
-Merge = Literal["ssc", "tsc"]
 
 #: The name under which a client keeps the clusters that it found by itself.
 OWN_CLUSTERS = "own clusters"
@@ -67,8 +68,8 @@ class FedSubspaceClustering(ProtocolStrategy):
     by the squared cosines between their rows. With more than one point for each local cluster, which their program
     leaves for later, the points of one do not express each other, and the server clusters the local clusters, with the
     sums of the weights between their points. A row of zeros, which lies in every subspace, goes to the largest of its
-    client's clusters. The labels of the rows are sent to the server, as a run has to leave them behind; the paper's
-    clients keep them.
+    client's clusters. The labels of the rows are sent to the server, since they are part of a run's result; the
+    paper's clients keep them.
 
     The model places new rows in the nearest of the subspaces that the server knows: those that the points of each
     cluster span, as far as they keep the same part of the energy. They are as good as the points are many, and a row
@@ -79,13 +80,11 @@ class FedSubspaceClustering(ProtocolStrategy):
 
     Parameters
     ----------
-    n_clusters : int
-        Of the whole.
     n_local_clusters : int, optional
         In each client at most; n_clusters by default.
     eigengap : bool, default=False
         Whether a client takes as many clusters as the eigenvalues of its graph show, as the paper has it. Where classes
-        are no clean subspaces they often show one, from which nothing can be recovered. Without, it takes
+        are no clean subspaces they often show one, from which nothing can be recovered. By default it takes
         n_local_clusters, or as many as it has rows; the server can merge what this splits.
     alpha : float, default=10
         Above 1. The penalty on the expression of a row is its largest absolute cosine with another, over alpha. The
@@ -100,8 +99,6 @@ class FedSubspaceClustering(ProtocolStrategy):
         How the server clusters the points: by sparse expressions of each other, or by angles.
     n_neighbors : int, optional
         q, of "tsc"; by default 3, or a twentieth of the points that a cluster has on average where that is more.
-    min_clients, random_state, federated_evaluation
-        As in :class:`FedSC`.
 
     References
     ----------
@@ -111,49 +108,22 @@ class FedSubspaceClustering(ProtocolStrategy):
     via thresholding", IEEE Transactions on Information Theory 2015.
     """
 
-    name = "fed-ssc"
+    entries = (
+        Entry(
+            "fed-ssc",
+            "every client clusters its rows by the subspaces they lie in, the server clusters points drawn from these",
+            "Xie et al. 2023 (Fed-SC)",
+        ),
+    )
 
-    def __init__(
-        self,
-        n_clusters: int,
-        *,
-        n_local_clusters: int | None = None,
-        eigengap: bool = False,
-        alpha: float = 10.0,
-        energy: float = 0.95,
-        n_dimensions: int | None = None,
-        n_samples: int = 1,
-        merge: Merge = "ssc",
-        n_neighbors: int | None = None,
-        min_clients: int | None = None,
-        random_state: int | None = None,
-        federated_evaluation: bool = False,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.n_local_clusters = n_local_clusters
-        self.eigengap = eigengap
-        self.alpha = alpha
-        self.energy = energy
-        self.n_dimensions = n_dimensions
-        self.n_samples = n_samples
-        self.merge = merge
-        self.n_neighbors = n_neighbors
-        self.min_clients = min_clients
-        self.random_state = random_state
-        self.federated_evaluation = federated_evaluation
-        self.check_parameters()
-
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
-        super().check_parameters()
-        check_integer("n_clusters", self.n_clusters, at_least=2)
-        check_integer("n_samples", self.n_samples, at_least=1)
-        for name in ("n_local_clusters", "n_dimensions", "n_neighbors"):
-            if (value := getattr(self, name)) is not None:
-                check_integer(name, value, at_least=1)
-        check_real("alpha", self.alpha, above=1)
-        check_real("energy", self.energy, above=0, at_most=1)
-        check_choice("merge", self.merge, get_args(Merge))
+    n_local_clusters: int | None = parameter(None, at_least=1)
+    eigengap: bool = parameter(False)
+    alpha: float = parameter(10.0, above=1)
+    energy: float = parameter(0.95, above=0, at_most=1)
+    n_dimensions: int | None = parameter(None, at_least=1)
+    n_samples: int = parameter(1, at_least=1)
+    merge: Literal["ssc", "tsc"] = parameter("ssc")
+    n_neighbors: int | None = parameter(None, at_least=1)
 
     @property
     def n_protocol_rounds(self) -> int:
@@ -164,7 +134,19 @@ class FedSubspaceClustering(ProtocolStrategy):
 
     def protocol(self) -> Protocol:
         """Gather points of the clients' subspaces, cluster them, and tell each client where its clusters went."""
-        replies = yield Gather("fed_ssc_points", arguments=self._arguments())
+        # Steps 1 and 2.
+        replies = yield Gather(
+            FedSubspaceClusteringClient.subspace_points.asked(
+                n_clusters=self.n_local_clusters or self.n_clusters,
+                eigengap=self.eigengap,
+                alpha=self.alpha,
+                energy=self.energy,
+                n_dimensions=self.n_dimensions or 0,
+                n_samples=self.n_samples,
+                random_state=int(self.rng.integers(2**31)),
+            )
+        )
+        # Step 3.
         sizes = [len(reply.arrays[0]) // self.n_samples for reply in replies]
         points = unit_rows(np.concatenate([reply.arrays[0] for reply in replies]))
         if sum(sizes) < self.n_clusters:
@@ -177,22 +159,13 @@ class FedSubspaceClustering(ProtocolStrategy):
         _, merged = cluster_embedding(embedding, self.n_clusters, self.rng)
         warn_of_empty_clusters(self.name, np.bincount(merged, minlength=self.n_clusters))
         model = self._model(points, merged[local_cluster])
-
+        # Step 4.
         parts = np.split(merged, np.cumsum(sizes)[:-1])
         of_client = zip((reply.client for reply in replies), parts, strict=True)
-        replies = yield Gather("fed_ssc_labels", per_client={client: [own] for client, own in of_client})
+        replies = yield Gather(
+            {client: FedSubspaceClusteringClient.labels_of_rows.asked(own) for client, own in of_client}
+        )
         return Outcome(model, {reply.client: reply.arrays[0].astype(np.intp) for reply in replies})
-
-    def _arguments(self) -> dict[str, Scalar]:
-        arguments: dict[str, Scalar] = {
-            "n_clusters": self.n_local_clusters or self.n_clusters,
-            "eigengap": self.eigengap,
-            "alpha": self.alpha,
-            "energy": self.energy,
-            "n_samples": self.n_samples,
-            "random_state": int(self.rng.integers(2**31)),
-        }
-        return arguments if self.n_dimensions is None else arguments | {"n_dimensions": self.n_dimensions}
 
     def _graph(self, points: Floats, local_cluster: Labels) -> csr_array:
         """Return the graph of the local clusters."""
@@ -217,20 +190,17 @@ class FedSubspaceClustering(ProtocolStrategy):
 class FedSubspaceClusteringClient(ProtocolClient):
     """The answers of a client that clusters its own rows by their subspaces."""
 
-    @answers(
-        "fed_ssc_points",
-        sends=(Sent("random points of the subspaces of the client's own clusters", has_columns=True),),
-    )
-    def points(
+    @answers(Sent("random points of the subspaces of the client's own clusters", "centers", has_columns=True))
+    def subspace_points(
         self,
         *,
         n_clusters: int,
         eigengap: bool,
         alpha: float,
         energy: float,
+        n_dimensions: int,
         n_samples: int,
         random_state: int,
-        n_dimensions: int | None = None,
     ) -> Floats:
         """Return points from the subspaces of the client's own clusters, and keep which row is in which."""
         has_direction = self.rows.any(axis=1)
@@ -244,13 +214,13 @@ class FedSubspaceClusteringClient(ProtocolClient):
         labels[has_direction] = found
         self.remember(OWN_CLUSTERS, [labels])
         bases = [
-            subspace_basis(directions[found == cluster], energy=energy, n_dimensions=n_dimensions)
+            subspace_basis(directions[found == cluster], energy=energy, n_dimensions=n_dimensions or None)
             for cluster in range(int(found.max()) + 1)
         ]
         return np.concatenate([draw_from_sphere(basis, n_samples, rng) for basis in bases])
 
-    @answers("fed_ssc_labels", sends=(Sent("cluster of every row", per="row"),))
-    def labels(self, merged: Labels) -> Labels:
+    @answers(Sent("cluster of every row", "codes", per="row"))
+    def labels_of_rows(self, merged: Labels) -> Labels:
         """Return the cluster that each row's own cluster went to; ``recall("labels")`` gives them back."""
         own = self.recall(OWN_CLUSTERS)
         if own is None:

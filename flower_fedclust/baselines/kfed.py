@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.checks import check_integer
-from flower_fedclust.protocol import Protocol, ProtocolStrategy
+from flower_fedclust.protocol import Entry, Protocol, ProtocolStrategy, parameter
 from flower_fedclust.steps.local_centers import LocalCentersClient, merge_local_centers
 
 
@@ -13,12 +12,8 @@ class KFED(ProtocolStrategy):
 
     Parameters
     ----------
-    n_clusters : int
-        k, of the whole.
     n_local_clusters : int, optional
         k', in each client; n_clusters by default. The paper's theory is for clients that hold few of the clusters.
-    min_clients, random_state, federated_evaluation
-        As in :class:`FederatedKMeans`.
 
     References
     ----------
@@ -26,31 +21,16 @@ class KFED(ProtocolStrategy):
     Awasthi and Sheffet, "Improved spectral-norm bounds for clustering", 2012.
     """
 
-    name = "k-fed"
+    entries = (
+        Entry(
+            "k-fed",
+            "every client clusters its rows, the server clusters the centers; one round, without noise",
+            "Dennis, Li and Smith 2021",
+        ),
+    )
     client_type = LocalCentersClient
 
-    def __init__(
-        self,
-        n_clusters: int,
-        *,
-        n_local_clusters: int | None = None,
-        min_clients: int | None = None,
-        random_state: int | None = None,
-        federated_evaluation: bool = False,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.n_local_clusters = n_local_clusters
-        self.min_clients = min_clients
-        self.random_state = random_state
-        self.federated_evaluation = federated_evaluation
-        self.check_parameters()
-
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
-        super().check_parameters()
-        check_integer("n_clusters", self.n_clusters, at_least=2)
-        if self.n_local_clusters is not None:
-            check_integer("n_local_clusters", self.n_local_clusters, at_least=1)
+    n_local_clusters: int | None = parameter(None, at_least=1)
 
     @property
     def n_protocol_rounds(self) -> int:

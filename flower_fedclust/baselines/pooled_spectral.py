@@ -1,11 +1,11 @@
-"""Spectral clustering of all rows, sent to the server: what FedSC is to reach. Not a way to go."""
+"""Spectral clustering of all rows, sent to the server: the pooled reference for FedSC, without any privacy."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from flower_fedclust.numerics.checks import check_integer, check_real, warn_of_empty_clusters
-from flower_fedclust.protocol import Gather, Outcome, Protocol, ProtocolStrategy
+from flower_fedclust.numerics.checks import warn_of_empty_clusters
+from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, ProtocolStrategy, parameter
 from flower_fedclust.steps.pooled_rows import PooledRowsClient
 from flower_fedclust.steps.spectral import LabelsClient, cluster_rows, send_labels
 
@@ -18,15 +18,12 @@ class PooledSpectral(ProtocolStrategy):
 
     Parameters
     ----------
-    n_clusters : int
     bandwidth : float, optional
         r of the kernel, in the units of the rows. By default the mean distance between the rows of all clients
         (equation 40), so that nothing depends on which client has which rows; FedSC has to take the mean over clients
         (equation 42).
     n_neighbors : int, optional
         k of the graph; by default ``ceil(log n)``.
-    min_clients, random_state, federated_evaluation
-        As in :class:`FedSC`.
 
     References
     ----------
@@ -34,34 +31,16 @@ class PooledSpectral(ProtocolStrategy):
     Ng, Jordan and Weiss, "On spectral clustering: analysis and an algorithm", NIPS 2001.
     """
 
-    name = "pooled-spectral"
+    entries = (
+        Entry(
+            "pooled-spectral",
+            "spectral clustering of all rows, sent to the server: the pooled reference for fedsc, without any privacy",
+            "Qiao, Ding and Fan 2023, section 5.3",
+        ),
+    )
 
-    def __init__(
-        self,
-        n_clusters: int,
-        *,
-        bandwidth: float | None = None,
-        n_neighbors: int | None = None,
-        min_clients: int | None = None,
-        random_state: int | None = None,
-        federated_evaluation: bool = False,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.bandwidth = bandwidth
-        self.n_neighbors = n_neighbors
-        self.min_clients = min_clients
-        self.random_state = random_state
-        self.federated_evaluation = federated_evaluation
-        self.check_parameters()
-
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
-        super().check_parameters()
-        check_integer("n_clusters", self.n_clusters, at_least=2)
-        if self.bandwidth is not None:
-            check_real("bandwidth", self.bandwidth, above=0)
-        if self.n_neighbors is not None:
-            check_integer("n_neighbors", self.n_neighbors, at_least=1)
+    bandwidth: float | None = parameter(None, above=0)
+    n_neighbors: int | None = parameter(None, at_least=1)
 
     @property
     def n_protocol_rounds(self) -> int:
@@ -70,7 +49,7 @@ class PooledSpectral(ProtocolStrategy):
 
     def protocol(self) -> Protocol:
         """Gather all rows, cluster them, and send each client its labels."""
-        replies = yield Gather("rows")
+        replies = yield Gather(PooledSpectralClient.all_rows.asked())
         model, labels = cluster_rows(
             np.concatenate([reply.arrays[0] for reply in replies]),
             self.n_clusters,

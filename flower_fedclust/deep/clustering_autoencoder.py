@@ -9,6 +9,7 @@ Xie, Girshick and Farhadi, "Unsupervised deep embedding for clustering analysis"
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from flower_fedclust.deep.perceptron import outputs
 from flower_fedclust.deep.torch_module import (
     Tensor,
+    arrays_of,
     batches,
     epochs_of,
     forward,
@@ -28,6 +30,7 @@ from flower_fedclust.deep.torch_module import (
     step,
     torch_generator,
 )
+from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.kmeans import nearest_center
 
 Floats = NDArray[np.float64]
@@ -38,7 +41,7 @@ N_STEPS = 1000
 #: Rows a step, and Adam's learning rates for the autoencoder and for the clusters.
 BATCH_SIZE, LEARNING_RATE, CLUSTERING_RATE = 256, 1e-3, 2e-4
 
-#: What the autoencoder's squared weights cost, times a half: without it, rows that are alike get codes far apart.
+#: The penalty on the autoencoder's squared weights, over 2. Without it, rows that are alike get codes far apart.
 WEIGHT_DECAY = 1e-3
 
 #: Steps towards a target before the next is computed.
@@ -95,11 +98,19 @@ def common_scale(rows: Floats) -> tuple[Floats, float]:
     -------
     tuple of (ndarray of shape (n_columns,), float)
         The means, and the scale; 1 where all rows are the same.
+
+    Raises
+    ------
+    DataError
+        If rows are so far apart that their differences are infinite.
     """
-    origin = rows[0] + (rows - rows[0]).mean(axis=0)
-    offsets = rows - origin
+    with np.errstate(over="ignore", invalid="ignore"):
+        origin = rows[0] + (rows - rows[0]).mean(axis=0)
+        offsets = rows - origin
     # In units of the largest, since squares of huge numbers are infinite and those of tiny ones 0.
     largest = float(np.abs(offsets).max())
+    if not math.isfinite(largest):
+        raise DataError("the rows are too far apart to be subtracted from each other; give them in larger units.")
     return origin, largest * float(np.sqrt(np.mean((offsets / largest) ** 2))) if largest > 0 else 1.0
 
 
@@ -109,8 +120,8 @@ def pretrained_autoencoder(
     """Train an autoencoder to give rows back, through few numbers each.
 
     The encoder has two hidden layers, and the decoder is its mirror image. All layers are trained at once by Adam; the
-    paper trains them one after the other before. It also hides a fifth of the entries on the way in: with few columns
-    that hides which cluster a row is in, and a small penalty on the weights takes its place.
+    paper trains them one after the other before. It also hides a fifth of the entries of its inputs; with few columns
+    that would hide the cluster of a row, and a small penalty on the weights takes its place here.
 
     Parameters
     ----------
@@ -124,11 +135,6 @@ def pretrained_autoencoder(
         How often to go through the rows; as often as 1,000 steps of at most 256 rows take, by default.
     n_hidden : int, default=128
         Units of each hidden layer.
-
-    Raises
-    ------
-    DataError
-        If PyTorch is not installed.
     """
     torch = require_torch("An autoencoder")
     n_rows, n_columns = rows.shape
@@ -148,7 +154,7 @@ def pretrained_autoencoder(
                 loss = (forward(forward(true, encoder), decoder) - true).square().mean()
                 total += len(batch) * step(loss, layers, optimizer)
             losses.append(total / n_rows)
-        return Autoencoder(_arrays(encoder), _arrays(decoder), losses)
+        return Autoencoder(arrays_of(encoder), arrays_of(decoder), losses)
 
 
 def refined_clusters(
@@ -160,7 +166,7 @@ def refined_clusters(
     n_targets: int = 30,
     tol: float = TOLERANCE,
 ) -> Clusters:
-    """Move codes and centers until each code is nearer to its own center and clearer to tell from the others.
+    """Move codes and centers so that each code comes nearer to one of the centers, and farther from the others.
 
     In turns, the target P of all rows (equation 3) is computed from their soft assignments Q (equation 1), and Q is
     brought nearer to it: the encoder and the centers descend KL(P || Q) (equation 2), once through the rows or for 50
@@ -179,11 +185,6 @@ def refined_clusters(
         At most; 0 leaves all as it is.
     tol : float, default=0.001
         It ends when at most this part of the rows has another nearest center than at the last target; below 0, never.
-
-    Raises
-    ------
-    DataError
-        If PyTorch is not installed.
     """
     torch = require_torch("Deep clustering")
     n_rows = len(rows)
@@ -197,7 +198,7 @@ def refined_clusters(
         former = None
         n_passes = epochs_of(STEPS_PER_TARGET, n_rows, BATCH_SIZE)
         for _ in range(n_targets):
-            codes = outputs(rows, _arrays(layers))
+            codes = outputs(rows, arrays_of(layers))
             found = mu.detach().numpy().copy()
             labels = nearest_center(codes, found)
             if former is not None and np.mean(labels != former) <= tol:
@@ -208,11 +209,10 @@ def refined_clusters(
             for _ in range(n_passes):
                 for batch in batches(n_rows, BATCH_SIZE, generator):
                     Q = soft_assignment(forward(given[batch], layers), mu)
-                    # xlogy, as 0 log 0 is 0.
-                    loss = (torch.xlogy(P[batch], P[batch]) - P[batch] * Q.log()).sum(dim=1).mean()
+                    loss = mean_divergence(P[batch], Q)
                     total += len(batch) * step(loss, [*layers, mu], optimizer)
             losses.append(total / (n_rows * n_passes))
-        return Clusters(_arrays(layers), mu.detach().numpy().copy(), losses)
+        return Clusters(arrays_of(layers), mu.detach().numpy().copy(), losses)
 
 
 def soft_assignment(codes: Any, centers: Any) -> Any:
@@ -254,5 +254,7 @@ def target_distribution(Q: Floats) -> Floats:
     return target
 
 
-def _arrays(layers: Sequence[Tensor]) -> list[Floats]:
-    return [layer.detach().numpy().copy() for layer in layers]
+def mean_divergence(P: Tensor, Q: Tensor) -> Tensor:
+    """Return KL(P || Q) of a row (equation 2), its mean over the rows."""
+    # xlogy, as 0 log 0 is 0.
+    return (require_torch("DEC").xlogy(P, P) - P * Q.log()).sum(dim=1).mean()

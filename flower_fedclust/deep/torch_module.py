@@ -2,7 +2,8 @@
 
 All that is random comes from a generator of its own, never from torch's global one, and training runs on one thread:
 the same random_state gives the same bits, whatever else the process does with torch. Numbers are float64, as in the
-rest of the library, so that the same network in NumPy gives the same outputs.
+rest of the library, so that the same network in NumPy gives the same outputs. Whatever needs PyTorch raises a DataError
+where it is not installed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError
 
@@ -94,6 +98,11 @@ def new_layers(sizes: Sequence[int], generator: Any, *, gain: float = 2.0, last:
     return layers
 
 
+def arrays_of(layers: Sequence[Tensor]) -> list[NDArray[np.float64]]:
+    """Return copies of layers as NumPy arrays."""
+    return [layer.detach().numpy().copy() for layer in layers]
+
+
 def forward(rows: Tensor, layers: Sequence[Tensor], activation: str = "relu") -> Tensor:
     """Return the outputs of a network of dense layers, the last of which is linear.
 
@@ -121,25 +130,14 @@ def forward(rows: Tensor, layers: Sequence[Tensor], activation: str = "relu") ->
 
 
 def batches(n_rows: int, batch_size: int, generator: Any) -> Iterator[Tensor]:
-    """Give the indices of all rows once, in random order and in parts of about one size, at most batch_size.
-
-    Parameters
-    ----------
-    n_rows, batch_size : int
-    generator : torch.Generator
-    """
+    """Give the indices of all rows once, in random order and in parts of about one size, at most batch_size."""
     torch = import_module("torch")
     order = torch.randperm(n_rows, generator=generator)
     yield from torch.tensor_split(order, math.ceil(n_rows / batch_size))
 
 
 def epochs_of(n_steps: int, n_rows: int, batch_size: int) -> int:
-    """Return how many times all rows have to be gone through for so many steps: few rows need more of them.
-
-    Parameters
-    ----------
-    n_steps, n_rows, batch_size : int
-    """
+    """Return how many times all rows have to be gone through for so many steps: few rows need more of them."""
     return math.ceil(n_steps / math.ceil(n_rows / batch_size))
 
 

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.deep.clustering_autoencoder import soft_assignment, target_distribution
+from flower_fedclust.deep.clustering_autoencoder import mean_divergence, soft_assignment, target_distribution
 from flower_fedclust.deep.perceptron import outputs
 from flower_fedclust.deep.torch_module import (
+    arrays_of,
     batches,
     epochs_of,
     forward,
@@ -65,17 +66,12 @@ def new_vae(n_columns: int, n_latent: int, n_hidden: int, random_state: int) -> 
     n_columns, n_latent, n_hidden : int
         Encoder and decoder have two layers each, with n_hidden units between them ("a four-layer VAE").
     random_state : int
-
-    Raises
-    ------
-    DataError
-        If PyTorch is not installed.
     """
     require_torch("SPP-FGC+")
     generator = torch_generator(random_state)
     encoder = new_layers([n_columns, n_hidden, 2 * n_latent], generator, last=0.5)
     decoder = new_layers([n_latent, n_hidden, n_columns], generator, last=0.5)
-    return [layer.detach().numpy().copy() for layer in encoder + decoder]
+    return arrays_of(encoder + decoder)
 
 
 def encoder_of(layers: Sequence[Floats]) -> list[Floats]:
@@ -118,11 +114,6 @@ def trained_vae(
         P_g, the prototypes that all clients share. Without, only L_vae counts.
     weight : float, default=0
         lambda.
-
-    Raises
-    ------
-    DataError
-        If PyTorch is not installed.
     """
     torch = require_torch("SPP-FGC+")
     n_rows = len(rows)
@@ -153,7 +144,7 @@ def trained_vae(
                 loss = loss_vae
                 if mu is not None:
                     P, Q = target[batch], soft_assignment(means, mu)
-                    loss_dec = (torch.xlogy(P, P) - P * Q.log()).sum(dim=1).mean()
+                    loss_dec = mean_divergence(P, Q)
                     loss = loss_vae + weight * loss_dec
                     of_dec += len(batch) * float(loss_dec.detach())
                 of_vae += len(batch) * float(loss_vae.detach())
@@ -161,4 +152,4 @@ def trained_vae(
             reconstruction.append(of_vae / n_rows)
             if mu is not None:
                 clustering.append(of_dec / n_rows)
-        return Trained([layer.detach().numpy().copy() for layer in trained], reconstruction, clustering)
+        return Trained(arrays_of(trained), reconstruction, clustering)

@@ -1,9 +1,10 @@
-"""A comparison: which strategies, on which rows, at which budgets, how often; and the runs that this comes to."""
+"""A comparison: which strategies, on which rows, at which budgets, with which seeds; and the trials it consists of."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import json
 import re
 import tomllib
@@ -14,13 +15,14 @@ from typing import Any
 
 from flower_fedclust.data import DATASETS, read_table
 from flower_fedclust.data.partition import parsed_scheme
-from flower_fedclust.lab.jobs import RowsChoice
+from flower_fedclust.lab.jobs import RowsChoice, needs_server_rows
 from flower_fedclust.lab.options import parse_epsilon
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
-from flower_fedclust.registry import STRATEGIES, Entry, accepted_parameters
+from flower_fedclust.protocol import Entry
+from flower_fedclust.registry import accepted_parameters, find, strategies
 
-#: Parameters that the comparison itself sets, and the key that says them.
+#: Parameters that the comparison itself sets, and the settings that they come from.
 _SET_BY = {
     "n_clusters": "n_clusters",
     "epsilon": "epsilons",
@@ -29,124 +31,75 @@ _SET_BY = {
     "server_data": "server_data",
 }
 
-# A file's name may be of any length, and a folder's name may not.
+# The name of a file can be longer than that of a folder may be.
 _LONGEST_NAME_IN_KEY = 60
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of a comparison: all that a process needs to know of it.
+class Trial:
+    """One strategy on one scenario at one budget with one seed: all that a process must know to run it."""
 
-    Parameters
-    ----------
-    key : str
-        The name of its folder.
-    strategy : str
-    entry : Entry
-        What the registry has under that name: a process of its own may not have registered it.
-    data : str
-        What the data set is called.
-    choice : RowsChoice
-    n_clusters : int or None
-        None where the number of classes could not be found out: the run will say why.
-    epsilon : float or None
-    seed : int
-    parameters : mapping of str to anything
-        All that the strategy is given, n_clusters and server rows apart.
-    engine : "inline" or "ray"
-    needs_server_rows : bool
-        Whether any strategy of the comparison does: all of them are compared on the same rows.
-    """
-
-    key: str
+    key: str  #: The name of its folder.
     strategy: str
-    entry: Entry
-    data: str
+    entry: Entry  #: Its entry in the registry, which a new process may not have.
+    data: str  #: The name of the data set.
     choice: RowsChoice
-    n_clusters: int | None
+    n_clusters: int | None  #: None if the number of classes is unknown; the trial will give the reason.
     epsilon: float | None
     seed: int
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Any]  #: The parameters of the strategy, except n_clusters and server rows.
     engine: str
-    needs_server_rows: bool
-
-    @property
-    def partition(self) -> str:
-        """How the rows come to the clients, in one word."""
-        return _partition_of(self.choice)
+    needs_server_rows: bool  #: Whether any strategy of the comparison needs them: all are compared on the same rows.
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: each strategy on each data set and partition, at each budget, with each seed.
-
-    Parameters
-    ----------
-    strategies : tuple of str
-    datasets : tuple of str, optional
-        Data sets by name. These, or ``data``, or both.
-    data : Path, optional
-        A file of rows, or a folder with one file a client.
-    client_column, label_column : str, optional
-        Columns of the file.
-    columns : tuple of str, optional
-        The columns to cluster by; all others by default.
-    server_data : Path, optional
-        A file of public rows. Without it, where a strategy needs some, they are drawn from the rows.
-    n_server_rows : int, optional
-        How many are drawn; 20 a cluster by default.
-    partitions : tuple of str, optional
-        How rows are spread over clients: "iid" by default. Not for a file or folder that says whose its rows are.
-    n_clients : int, default=10
-    n_clusters : int, optional
-        By default as many as each data set has classes.
-    epsilons : tuple of float or None, optional
-        The budgets; None is no noise. By default each strategy's own. A strategy without noise runs once a seed.
-    delta : float, default=1e-6
-    seeds : tuple of int, default=(0, 1, 2)
-        A seed is that of the data, the partition, the strategy and the noise: the runs are experiments.
-    engine : "inline" or "ray", default="inline"
-    parameters : mapping of str to anything, optional
-        Parameters for all strategies that know them, or, as "STRATEGY.PARAMETER", for one.
+    """Each strategy on each data set and partition, at each budget, with each seed.
 
     Raises
     ------
     ValueError
-        If one of these cannot be right; the message gives the nearest name.
+        If one of these is not valid; the message gives the nearest name.
     FileNotFoundError
-        If a file is not there.
+        If a file does not exist.
     """
 
     strategies: tuple[str, ...]
-    datasets: tuple[str, ...] = ()
-    data: Path | None = None
-    client_column: str | None = None
-    label_column: str | None = None
-    columns: tuple[str, ...] | None = None
+    datasets: tuple[str, ...] = ()  #: Data sets by name; give these, ``data``, or both.
+    data: Path | None = None  #: A file of rows, or a folder with one file per client.
+    client_column: str | None = None  #: Columns of the file.
+    label_column: str | None = None  #: Columns of the file.
+    columns: tuple[str, ...] | None = None  #: The columns to cluster by; all others by default.
+    #: A file of public rows. Without it they are drawn from the rows, if a strategy needs some.
     server_data: Path | None = None
-    n_server_rows: int | None = None
+    n_server_rows: int | None = None  #: How many are drawn; by default 20 per cluster.
+    #: How rows are spread over clients; by default "iid". Not for a file or folder that names the clients.
     partitions: tuple[str, ...] = ()
     n_clients: int = 10
-    n_clusters: int | None = None
+    n_clusters: int | None = None  #: By default as many as each data set has classes.
+    #: The budgets; None is no noise. By default each strategy's own. A strategy without noise runs once per
+    #: seed.
     epsilons: tuple[float | None, ...] = ()
     delta: float = 1e-6
+    #: A seed determines the data, the partition, the strategy and the noise, so the trials protect nobody.
     seeds: tuple[int, ...] = (0, 1, 2)
     engine: str = "inline"
+    #: Parameters for all strategies that know them, or, as "STRATEGY.PARAMETER", for one.
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.strategies:
             raise ValueError("strategies is empty; name at least one, or all.")
         for name in self.strategies:
-            look_up(name, STRATEGIES, "strategy")
+            find(name)
         if not self.datasets and self.data is None:
             raise ValueError("there are no rows; give data sets (datasets), a file of your own (data), or both.")
         for name in self.datasets:
             look_up(name, DATASETS, "data set")
         self._check_partitions()
-        for name, least in (("n_clients", 1), ("n_clusters", 1), ("n_server_rows", 1)):
+        for name in ("n_clients", "n_clusters", "n_server_rows"):
             if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), at_least=least)
+                check_integer(name, getattr(self, name), at_least=1)
         for epsilon in self.epsilons:
             if epsilon is not None:
                 check_real("epsilon", epsilon, above=0)
@@ -159,25 +112,20 @@ class Comparison:
         self._check_parameters()
         self._check_files()
 
-    def runs(self) -> list[Run]:
-        """Return the runs, in the order of the table."""
-        server_rows = any("server_data" in accepted_parameters(name) for name in self.strategies)
-        runs = []
+    def trials(self) -> list[Trial]:
+        """Return the trials, in the order of the table."""
+        trials = []
         for source in self._sources:
             n_clusters = self.n_clusters or self._n_classes(source)
-            for partition in self._partitions_of(source):
-                for strategy in self.strategies:
-                    for epsilon in self._epsilons_of(strategy):
-                        for seed in self.seeds:
-                            choice = self._choice(source, partition, seed)
-                            runs.append(self._run(strategy, choice, n_clusters, epsilon, server_rows))
-        return runs
+            for partition, strategy in itertools.product(self._partitions_of(source), self.strategies):
+                for epsilon, seed in itertools.product(self._epsilons_of(strategy), self.seeds):
+                    trials.append(self._trial(strategy, self._choice(source, partition, seed), n_clusters, epsilon))
+        return trials
 
     def settings(self) -> dict[str, Any]:
-        """Return what is compared, ready for JSON: two comparisons are the same where this is.
+        """Return the settings, ready for JSON; two comparisons are the same if these are equal.
 
-        Files are known by their names and contents, so that it matters where they lie no more than which folder a
-        comparison was started from.
+        A file is identified by its name and content, so that it may be moved.
         """
         files = {
             name: {"name": path.name, "sha256": _fingerprint(path)}
@@ -185,55 +133,42 @@ class Comparison:
             if path is not None
         }
         settings = {one.name: getattr(self, one.name) for one in fields(self)}
+        choices = [self._choice(source, one, 0) for source in self._sources for one in self._partitions_of(source)]
         settings |= {
             "data": [*self.datasets, *([] if self.data is None else [self.data.name])],
             "server_data": None if self.server_data is None else self.server_data.name,
-            "partitions": list(
-                dict.fromkeys(
-                    _partition_of(self._choice(source, one, 0))
-                    for source in self._sources
-                    for one in self._partitions_of(source)
-                )
-            ),
+            "partitions": list(dict.fromkeys(choice.partition_name for choice in choices)),
             "files": files,
         }
         del settings["datasets"]
-        # Through JSON, so that what is compared with a file is as the file has it.
+        # Through JSON, so that the settings can be compared with those of a file.
         plain: dict[str, Any] = json.loads(json.dumps(settings, default=dict))
         return plain
 
-    def _run(
-        self, strategy: str, choice: RowsChoice, n_clusters: int | None, epsilon: float | None, server_rows: bool
-    ) -> Run:
-        accepted = accepted_parameters(strategy)
-        own = {name: value for name, value in self.parameters.items() if name in accepted}
-        own |= {
-            name.removeprefix(f"{strategy}."): value
-            for name, value in self.parameters.items()
-            if name.startswith(f"{strategy}.")
+    def _trial(self, strategy: str, choice: RowsChoice, n_clusters: int | None, epsilon: float | None) -> Trial:
+        prefix = f"{strategy}."
+        given = {
+            **{name: value for name, value in self.parameters.items() if "." not in name},
+            **{name[len(prefix) :]: value for name, value in self.parameters.items() if name.startswith(prefix)},
+            "epsilon": epsilon,
+            "delta": self.delta,
         }
-        own |= {name: value for name, value in {"epsilon": epsilon, "delta": self.delta}.items() if name in accepted}
         data = choice.dataset or Path(choice.data or "").name
         shown = "none" if epsilon is None else repr(float(epsilon)).removesuffix(".0")
-        parts = (
-            strategy,
-            data[:_LONGEST_NAME_IN_KEY],
-            _partition_of(choice),
-            f"epsilon-{shown}",
-            f"seed-{choice.seed}",
-        )
-        return Run(
+        where = (data[:_LONGEST_NAME_IN_KEY], choice.partition_name)
+        parts = (strategy, *where, f"epsilon-{shown}", f"seed-{choice.seed}")
+        return Trial(
             key="__".join(re.sub(r"[^A-Za-z0-9+._-]", "-", part) for part in parts),
             strategy=strategy,
-            entry=STRATEGIES[strategy],
+            entry=find(strategy),
             data=data,
             choice=choice,
             n_clusters=n_clusters,
             epsilon=epsilon,
             seed=choice.seed,
-            parameters=own,
+            parameters={name: given[name] for name in given if name in accepted_parameters(strategy)},
             engine=self.engine,
-            needs_server_rows=server_rows,
+            needs_server_rows=needs_server_rows(self.strategies),
         )
 
     @property
@@ -243,13 +178,13 @@ class Comparison:
 
     @property
     def _file_says_whose(self) -> str | None:
-        """What tells whose the rows of the file are, if anything does."""
+        """What names the client of each row of the file, if anything does."""
         if self.client_column is not None:
             return f"the column '{self.client_column}'"
         return "a folder with a file for each client" if self.data is not None and self.data.is_dir() else None
 
     def _partitions_of(self, source: str | None) -> tuple[str, ...]:
-        """Return the partitions of a data set, or of the file: one only where it says whose its rows are."""
+        """Return the partitions of a data set, or of the file, which has only one if it names the clients."""
         return ("iid",) if source is None and self._file_says_whose else self.partitions or ("iid",)
 
     def _choice(self, dataset: str | None, partition: str, seed: int) -> RowsChoice:
@@ -272,7 +207,7 @@ class Comparison:
             return (None,)
         if self.epsilons:
             return self.epsilons
-        own = inspect.signature(STRATEGIES[strategy].load().__init__).parameters["epsilon"].default
+        own = inspect.signature(find(strategy).strategy).parameters["epsilon"].default
         return (None if own is inspect.Parameter.empty else own,)
 
     def _n_classes(self, dataset: str | None) -> int | None:
@@ -281,7 +216,7 @@ class Comparison:
         except ValueError:
             if dataset is None:
                 raise
-            return None  # Its package is not installed: the runs on it say so, and those on others go on.
+            return None  # Its package is missing: the trials on it will say so, and the others go on.
 
     def _check_partitions(self) -> None:
         for partition in self.partitions:
@@ -306,7 +241,7 @@ class Comparison:
                 look_up(name, known, f"parameter of {', '.join(self.strategies)} called")
 
     def _check_files(self) -> None:
-        """Read the user's files once, since no run could do without them."""
+        """Read the user's files once, because every trial needs them."""
         if self.data is not None and self._n_classes(None) is None and self.n_clusters is None:
             raise ValueError(f"{self.data.name} has no known classes to count; give n_clusters, or label_column.")
         if self.server_data is not None:
@@ -314,13 +249,13 @@ class Comparison:
 
 
 def comparison_from(settings: Mapping[str, Any]) -> Comparison:
-    """Return a comparison from what a user typed: options of the command, or the keys of a TOML file.
+    """Return a comparison from settings as a user typed them, in options of the command or in a TOML file.
 
     Parameters
     ----------
     settings : mapping of str to anything
-        The parameters of `Comparison` by name, with ``set`` for its ``parameters``. Lists may be written as one text
-        with commas; ``strategies`` may be "all"; ``seeds`` may say how many; a budget may be "none".
+        The parameters of `Comparison` by name, with ``set`` for its ``parameters``. Lists may be texts with commas;
+        ``strategies`` may be "all"; ``seeds`` may be their number; a budget may be "none".
 
     Raises
     ------
@@ -338,7 +273,7 @@ def comparison_from(settings: Mapping[str, Any]) -> Comparison:
 
 
 def settings_from_toml(path: Path) -> dict[str, Any]:
-    """Return the settings that a TOML file holds; files that it names lie beside it.
+    """Return the settings in a TOML file; paths in it are relative to its folder.
 
     Raises
     ------
@@ -389,7 +324,7 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
 
 def _strategies(key: str, value: Any) -> tuple[str, ...]:
     names = _texts(key, value)
-    return tuple(STRATEGIES) if names == ("all",) else names
+    return tuple(strategies()) if names == ("all",) else names
 
 
 def _epsilons(key: str, value: Any) -> tuple[float | None, ...]:
@@ -408,32 +343,22 @@ def _seeds(key: str, value: Any) -> tuple[int, ...]:
     return tuple(range(checked[0])) if is_count else tuple(dict.fromkeys(checked))
 
 
-def _as_it_is(_: str, value: Any) -> Any:
-    return value
-
-
 def _parameters(key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{key} is {value!r}; it must be a table of parameters and their values.")
     flat: dict[str, Any] = {}
     for name, content in value.items():
-        if isinstance(content, Mapping):  # [set.fedsc-sums]
+        if isinstance(content, Mapping) and (name in strategies() or ":" in name):  # [set.fedsc-sums]
             flat |= {f"{name}.{inner}": one for inner, one in content.items()}
         else:
             flat[name] = content
-    return {_parameter_name(name): _parameter_value(content) for name, content in flat.items()}
-
-
-def _parameter_name(name: str) -> str:
-    strategy, dot, parameter = name.rpartition(".")
-    return strategy + dot + parameter.replace("-", "_")
-
-
-def _parameter_value(value: Any) -> Any:
-    # TOML has no word for nothing, and its arrays are lists.
-    if isinstance(value, list):
-        return tuple(value)
-    return None if value == "none" else value
+    parameters = {}
+    for name, content in flat.items():
+        strategy, dot, parameter = name.rpartition(".")
+        # TOML has no null, and its arrays are lists.
+        plain = None if content == "none" else tuple(content) if isinstance(content, list) else content
+        parameters[strategy + dot + parameter.replace("-", "_")] = plain
+    return parameters
 
 
 _READERS: Mapping[str, Callable[[str, Any], Any]] = {
@@ -444,22 +369,14 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "label_column": _text,
     "columns": _texts,
     "server_data": _path,
-    "n_server_rows": _as_it_is,
     "partitions": _texts,
-    "n_clients": _as_it_is,
-    "n_clusters": _as_it_is,
     "epsilons": _epsilons,
-    "delta": _as_it_is,
     "seeds": _seeds,
     "engine": _text,
     "set": _parameters,
+    # Checked by the class.
+    **dict.fromkeys(("n_server_rows", "n_clients", "n_clusters", "delta"), lambda _, value: value),
 }
-
-
-def _partition_of(choice: RowsChoice) -> str:
-    if choice.client_column is not None:
-        return "column"
-    return "files" if choice.data is not None and Path(choice.data).is_dir() else choice.partition
 
 
 def _fingerprint(path: Path) -> str:

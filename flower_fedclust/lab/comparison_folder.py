@@ -1,9 +1,10 @@
-"""The folder of a comparison: its settings, a folder a run, and the table of all runs."""
+"""The folder of a comparison: its settings, a folder per trial, and the table of all trials."""
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,47 +17,24 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock, Timeout
 
+_PACKAGES = ("flwr", "numpy", "scikit-learn", "flower-fedclust")
+_KINDS = (
+    ("string", ("key", "strategy", "data", "partition")),
+    ("Int64", ("n_clients", "n_rows", "n_columns", "n_clusters")),
+    ("Float64", ("epsilon", "delta")),
+    ("string", ("privacy_unit", "noise")),
+    ("Int64", ("seed",)),
+    ("string", ("engine", "status", "reason")),
+    ("Float64", ("accuracy", "nmi", "ari", "cost", "cost_per_row")),
+    ("Float64", ("map_ca_10", "map_npa_10", "map_nmi", "map_trustworthiness", "epsilon_spent")),
+    ("boolean", ("covers_everything",)),
+    ("string", ("guarantee",)),
+    ("Int64", ("bytes_up", "bytes_down", "rounds")),
+    ("Float64", ("seconds", "peak_memory_mb")),
+    ("string", ("python", *(name.replace("-", "_") for name in _PACKAGES))),
+)
 #: The columns of the table and their types.
-COLUMNS: Mapping[str, str] = {
-    "key": "string",
-    "strategy": "string",
-    "data": "string",
-    "partition": "string",
-    "n_clients": "Int64",
-    "n_rows": "Int64",
-    "n_columns": "Int64",
-    "n_clusters": "Int64",
-    "epsilon": "Float64",
-    "delta": "Float64",
-    "privacy_unit": "string",
-    "noise": "string",
-    "seed": "Int64",
-    "engine": "string",
-    "status": "string",
-    "reason": "string",
-    "accuracy": "Float64",
-    "nmi": "Float64",
-    "ari": "Float64",
-    "cost": "Float64",
-    "cost_per_row": "Float64",
-    "map_ca_10": "Float64",
-    "map_npa_10": "Float64",
-    "map_nmi": "Float64",
-    "map_trustworthiness": "Float64",
-    "epsilon_spent": "Float64",
-    "covers_everything": "boolean",
-    "guarantee": "string",
-    "bytes_up": "Int64",
-    "bytes_down": "Int64",
-    "rounds": "Int64",
-    "seconds": "Float64",
-    "peak_memory_mb": "Float64",
-    "python": "string",
-    "flwr": "string",
-    "numpy": "string",
-    "scikit_learn": "string",
-    "flower_fedclust": "string",
-}
+COLUMNS: Mapping[str, str] = {name: kind for kind, names in _KINDS for name in names}
 
 _SETTINGS = "comparison.json"
 _LOCK = ".lock"
@@ -64,36 +42,27 @@ _UNFINISHED = ".unfinished"
 
 
 class DiskFullError(OSError):
-    """There is no room to write a result; those that are done stay as they are."""
+    """There is no room to write a result; the results that are written stay."""
 
 
 class ComparisonFolder:
     """The folder of a comparison.
 
-    Every file is written beside its place and moved there whole: a process that is killed leaves no half of one.
-
-    Parameters
-    ----------
-    path : str or Path
+    Every file is written under another name and then moved, so that a process that is killed leaves no incomplete file.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
-        self.runs = self.path / "runs"
+        self.trials = self.path / "runs"
 
     @contextmanager
     def opened(self, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Make the folder, or go on with it; nobody else can meanwhile.
-
-        Parameters
-        ----------
-        settings : mapping of str to anything
-            What is compared, ready for JSON.
+        """Lock the folder for this comparison, whose settings are ready for JSON; make it if it does not exist.
 
         Raises
         ------
         FileExistsError
-            If the folder holds another comparison or something else, or is being written; nothing is touched.
+            If the folder holds another comparison or something else, or another process is writing it.
         DiskFullError
             If there is no room.
         """
@@ -110,39 +79,37 @@ class ComparisonFolder:
         try:
             with self.says_when_full():
                 self._check(settings)
-                self.runs.mkdir(exist_ok=True)
+                self.trials.mkdir(exist_ok=True)
                 if not (self.path / _SETTINGS).exists():
-                    content = {**settings, "versions": installed_versions(), "started": _now()}
+                    started = datetime.now().astimezone().isoformat(timespec="seconds")
+                    content = {**settings, "versions": installed_versions(), "started": started}
                     self._write(_SETTINGS, lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
-                for left in self.runs.glob(f"*{_UNFINISHED}"):
+                for left in self.trials.glob(f"*{_UNFINISHED}"):
                     shutil.rmtree(left, ignore_errors=True)
             yield
         finally:
             lock.release()
 
     @contextmanager
-    def new_run(self, key: str) -> Iterator[Path]:
-        """Give a folder in which to write a run; it takes its place when all is written."""
-        place, unfinished = self.runs / key, self.runs / f"{key}{_UNFINISHED}"
+    def new_trial(self, key: str) -> Iterator[Path]:
+        """Give a folder in which to write a trial; it is moved to its place when everything is written."""
+        place, unfinished = self.trials / key, self.trials / f"{key}{_UNFINISHED}"
         try:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir()
             yield unfinished
-            shutil.rmtree(place, ignore_errors=True)  # a run that failed, and is tried again
+            shutil.rmtree(place, ignore_errors=True)  # of a trial that failed and is repeated
             unfinished.rename(place)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def row(self, key: str) -> dict[str, Any] | None:
-        """Return the row of a run that has ended; None if it has not."""
-        try:
-            row = json.loads((self.runs / key / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return row if isinstance(row, dict) and row.get("status") in ("done", "failed") else None
+        """Return the row of a trial that has ended; None if it has not."""
+        row = json_object(self.trials / key / "run.json")
+        return row if row.get("status") in ("done", "failed") else None
 
     def write_tables(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write ``results.csv`` and ``results.parquet``, a row a run."""
+        """Write ``results.csv`` and ``results.parquet``, a row per trial."""
         table = results_frame(rows)
         self._write("results.csv", lambda path: table.to_csv(path, index=False))
         self._write("results.parquet", lambda path: table.to_parquet(path, index=False))
@@ -176,13 +143,13 @@ class ComparisonFolder:
             raise FileExistsError(f"{self.path} is a file; name a new folder.")
         path = self.path / _SETTINGS
         if not path.exists():
-            ours = (_LOCK, f".{_SETTINGS}.new", self.runs.name)
+            ours = (_LOCK, f".{_SETTINGS}.new", self.trials.name)
             others = [one.name for one in self.path.iterdir() if one.name not in ours]
-            if self.runs.exists():
-                others += [one.name for one in self.runs.iterdir()] if self.runs.is_dir() else [self.runs.name]
+            if self.trials.exists():
+                others += [one.name for one in self.trials.iterdir()] if self.trials.is_dir() else [self.trials.name]
             if others:
                 raise FileExistsError(
-                    f"{self.path} already holds something that is no comparison ({sorted(others)[0]}); name a new "
+                    f"{self.path} already holds something other than a comparison ({sorted(others)[0]}); name a new "
                     "folder, so that nothing is lost."
                 )
             return
@@ -191,7 +158,7 @@ class ComparisonFolder:
             differs = [name for name in settings if known[name] != settings[name]]
         except (OSError, ValueError, KeyError, TypeError):
             raise FileExistsError(
-                f"{path} is not of a comparison that can be gone on with; name a new folder, so that nothing is lost."
+                f"{path} is not that of a comparison that can be continued; name a new folder, so that nothing is lost."
             ) from None
         if differs:
             name = differs[0]
@@ -203,7 +170,7 @@ class ComparisonFolder:
 
 
 def results_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return rows as a table that has every column, in order and with its type."""
+    """Return rows as a table with every column, in order and with its type."""
     columns = {name: pd.array([row.get(name) for row in rows], dtype=kind) for name, kind in COLUMNS.items()}
     return pd.DataFrame(columns)
 
@@ -217,23 +184,24 @@ def installed_versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             return None  # run from its sources
 
-    packages = ("flwr", "numpy", "scikit-learn", "flower-fedclust")
-    return {"python": platform.python_version()} | {name.replace("-", "_"): version(name) for name in packages}
+    return {"python": platform.python_version()} | {name.replace("-", "_"): version(name) for name in _PACKAGES}
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Tell whether an error says that there is no room left, on the disk or in a user's share of it."""
+    """Tell whether an error means that the disk, or the user's quota, is full."""
     return error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 def as_json(row: Mapping[str, Any]) -> str:
-    """Return a row as JSON; a number that is not finite is empty."""
-    plain = {
-        name: None if isinstance(value, float) and not abs(value) < float("inf") else value
-        for name, value in row.items()
-    }
-    return json.dumps(plain, indent=2, allow_nan=False) + "\n"
+    """Return a row as JSON; a number that is not finite becomes null."""
+    lost = {name: None for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+    return json.dumps({**row, **lost}, indent=2, allow_nan=False) + "\n"
 
 
-def _now() -> str:
-    return datetime.now().astimezone().isoformat(timespec="seconds")
+def json_object(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds; empty if there is none that can be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

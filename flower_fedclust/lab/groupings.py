@@ -1,4 +1,4 @@
-"""Rows in groups, for pictures: what the groups are called, how they are sorted, and in which colours they are."""
+"""Groups of rows for pictures: their names, their order and their colours."""
 
 from __future__ import annotations
 
@@ -11,38 +11,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-#: Ten colours that people with a colour vision deficiency tell apart: Petroff 2021, "Accessible Color Sequences for
-#: Data Visualization".
+#: Ten colours that people with a colour vision deficiency can distinguish: Petroff 2021, "Accessible Color Sequences
+#: for Data Visualization".
 TEN_COLORS = (
     *("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6"),
     *("#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd"),
 )
 #: Rows without a class.
 NO_COLOR = "#c8c8c8"
-# Viridis at even steps: light and dark tell its colours apart where hues do not.
+# Viridis at even steps: its colours differ in lightness, not only in hue.
 _VIRIDIS = (
-    "#440154",
-    "#482878",
-    "#3e4989",
-    "#31688e",
-    "#26828e",
-    "#1f9e89",
-    "#35b779",
-    "#6ece58",
-    "#b5de2b",
-    "#fde725",
+    *("#440154", "#482878", "#3e4989", "#31688e", "#26828e"),
+    *("#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"),
 )
-_NO_CLASS = "(no class)"
 
 
 def group_colors(n_groups: int) -> list[str]:
-    """Return a colour for each group, as "#rrggbb".
+    """Return a colour ("#rrggbb") for each group.
 
-    Parameters
-    ----------
-    n_groups : int
-        Up to 10 get ``TEN_COLORS``, up to 40 those and lighter and darker shades of them; more get a scale from dark
-        violet to light yellow, in their order.
+    Up to 10 groups get ``TEN_COLORS``, up to 40 these and lighter and darker shades of them; more get a scale from dark
+    violet to light yellow.
     """
     if n_groups > 4 * len(TEN_COLORS):
         scale = np.array([_red_green_blue(color) for color in _VIRIDIS])
@@ -58,7 +46,7 @@ def group_colors(n_groups: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Grouping:
-    """One way to colour the rows: each row's group (a client, a class, a cluster), and what groups are called."""
+    """One way to colour the rows: the group of each row (a client, a class, a cluster), and the names of the groups."""
 
     name: str
     groups: list[str]
@@ -72,14 +60,14 @@ def groupings_of(
     labels: Sequence[ArrayLike | None] | None,
     columns: Mapping[str, Sequence[ArrayLike | None]],
 ) -> list[Grouping]:
-    """Return the ways to colour rows: by client, by class where classes are known, and by each column.
+    """Return the ways to colour rows: by client, by class if classes are known, and by each column.
 
     Parameters
     ----------
     places : sequence of ndarray of shape (n_i, n_dimensions)
-        One a client; only their lengths matter.
+        One per client; only their lengths matter.
     names : sequence of str
-        Of the clients.
+        The clients.
     labels : sequence of (array-like of shape (n_i,) or None), optional
         True classes.
     columns : mapping of str to sequence of (array-like of shape (n_i,) or None)
@@ -88,7 +76,7 @@ def groupings_of(
     Raises
     ------
     ValueError
-        If a column has a name that is taken, or values do not fit the rows.
+        If the name of a column is taken, or values do not match the rows.
     """
     sizes = [len(part) for part in places]
     clients = Grouping(
@@ -102,7 +90,7 @@ def groupings_of(
 
 
 def _grouping(name: str, values: Sequence[ArrayLike | None], clients: Sequence[str], sizes: Sequence[int]) -> Grouping:
-    """Return the rows grouped by a value; rows without one are a group of their own, the last."""
+    """Return the rows grouped by a value; rows without a value are the last group."""
     what = "labels" if name == "class" else f"column {name!r}"
     if len(values) != len(sizes):
         raise ValueError(f"{what}: there are {len(values)} arrays for {len(sizes)} clients; give one for each.")
@@ -116,17 +104,15 @@ def _grouping(name: str, values: Sequence[ArrayLike | None], clients: Sequence[s
         texts += [_text(value) for value in array.tolist()]
     groups: list[str] = sorted({text for text in texts if text is not None}, key=natural_order)
     colors = group_colors(len(groups))
+    number: dict[str | None, int] = {**{text: index for index, text in enumerate(groups)}, None: len(groups)}
     if None in texts:
+        groups.append(f"(no {name})")
         colors.append(NO_COLOR)
-    number: dict[str | None, int] = {text: index for index, text in enumerate(groups)}
-    number[None] = len(groups)
-    if None in texts:
-        groups.append(_NO_CLASS if name == "class" else f"(no {name})")
     return Grouping(name, groups, colors, np.array([number[text] for text in texts], dtype=np.intp))
 
 
 def _text(value: Any) -> str | None:
-    """Return a value as text: 1.0 is 1, since one client's file may say the one and another's the other."""
+    """Return a value as text; 1.0 becomes "1", because the files of two clients may differ in this."""
     if value is None or value != value:
         return None
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
@@ -139,7 +125,7 @@ def natural_order(text: str) -> tuple[list[tuple[bool, int, str]], str]:
 
 
 def base64_text(array: NDArray[Any], dtype: str) -> str:
-    """Return the bytes of an array of this type as text that a page can hold."""
+    """Return the bytes of an array of this type as text for a page."""
     return base64.b64encode(np.ascontiguousarray(array, dtype=dtype).tobytes()).decode()
 
 

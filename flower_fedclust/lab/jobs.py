@@ -1,4 +1,4 @@
-"""A job: some strategies, the rows, and the parameters, as a user gave them by name."""
+"""Rows, strategies and parameters from what a user typed, in the command or in a run config."""
 
 from __future__ import annotations
 
@@ -22,72 +22,63 @@ from flower_fedclust.names import look_up
 from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.registry import accepted_parameters, make_strategy
 
-#: Server rows that are taken out of a data set where none are given, for each cluster. As many as appendix G.1 of
-#: FedDP-KMeans draws from each component.
+#: How many server rows per cluster are taken out of a data set if none are given: as in appendix G.1 of FedDP-KMeans.
 SERVER_ROWS_PER_CLUSTER = 20
 
 
 @dataclass(frozen=True)
 class RowsChoice:
-    """Which rows, and how they are spread over clients.
+    """A choice of rows, and of how they are spread over clients."""
 
-    Parameters
-    ----------
-    dataset : str, optional
-        A data set by name. Either this or ``data``.
-    data : str or Path, optional
-        A file, or a folder with one file a client.
-    label_column, client_column : str, optional
-        Columns of the file.
-    columns : sequence of str, optional
-        The columns to cluster by; all others by default.
-    partition : str, default="iid"
-        How the rows are spread; see :func:`flower_fedclust.data.partition`.
-    n_clients : int, default=10
-    server_data : str or Path, optional
-        A file of public rows.
-    n_server_rows : int, optional
-        How many rows are drawn as public ones where there are none.
-    seed : int, default=0
-        Of the data set and the partition.
-    """
-
-    dataset: str | None = None
-    data: str | Path | None = None
-    label_column: str | None = None
-    client_column: str | None = None
-    columns: tuple[str, ...] | None = None
-    partition: str = "iid"
+    dataset: str | None = None  #: A data set by name; give either this or ``data``.
+    data: str | Path | None = None  #: A file, or a folder with one file per client.
+    label_column: str | None = None  #: Columns of the file.
+    client_column: str | None = None  #: Columns of the file.
+    columns: tuple[str, ...] | None = None  #: The columns to cluster by; all others by default.
+    partition: str = "iid"  #: How the rows are spread; see :func:`flower_fedclust.data.partition`.
     n_clients: int = 10
-    server_data: str | Path | None = None
-    n_server_rows: int | None = None
-    seed: int = 0
+    server_data: str | Path | None = None  #: A file of public rows.
+    n_server_rows: int | None = None  #: How many rows are drawn as public rows if there are none.
+    seed: int = 0  #: The seed of the data set and the partition.
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the rows are in a folder with one file per client."""
+        return self.data is not None and Path(self.data).is_dir()
+
+    @property
+    def partition_name(self) -> str:
+        """How the rows are spread over clients, in one word."""
+        return "column" if self.client_column is not None else "files" if self.is_folder else self.partition
 
     def load(self, n_clusters: int, *, needs_server_rows: bool) -> FederatedRows:
-        """Return the rows of the clients, and the server's where they are needed.
+        """Return the rows of the clients and, if they are needed, those of the server.
 
         Raises
         ------
         ValueError
-            If neither or both of data set and file were given, or if what they hold cannot be used.
+            If neither or both of data set and file were given, or if their content cannot be used.
         FileNotFoundError
-            If a file is not there.
+            If a file does not exist.
         """
         if (self.dataset is None) == (self.data is None):
             raise ValueError("give either a data set or a file of your own, not both.")
-        public = None
-        if self.server_data is not None:
-            public = read_table(self.server_data, label_column=self.label_column, columns=self.columns)
-        if self.data is not None and Path(self.data).is_dir():
-            if public is None and needs_server_rows:
+        must_draw = needs_server_rows and self.server_data is None
+        if self.is_folder:
+            if must_draw:
                 raise ValueError(
-                    "with one file a client there is nothing to draw public rows from; give them with --server-data."
+                    "public rows cannot be drawn from a folder with one file per client; give them with --server-data."
                 )
-            rows = read_folder(self.data, label_column=self.label_column, columns=self.columns)
+            rows = self._folder()
         else:
-            rows = self._partitioned(n_clusters, needs_server_rows and public is None)
-        if public is None:
+            table = self._table()
+            if must_draw:
+                n_rows = self.n_server_rows or SERVER_ROWS_PER_CLUSTER * n_clusters
+                table = hold_out_server_rows(table, n_rows, random_state=self.seed)
+            rows = partition(table, self.partition_name, n_clients=self.n_clients, random_state=self.seed)
+        if self.server_data is None:
             return rows
+        public = read_table(self.server_data, label_column=self.label_column, columns=self.columns)
         if rows.columns is not None and public.columns is not None and list(rows.columns) != list(public.columns):
             raise ValueError(
                 f"{self.server_data} has the columns {', '.join(public.columns)} where the clients have "
@@ -96,20 +87,16 @@ class RowsChoice:
         return replace(rows, server_rows=public.rows, server_rows_origin=f"They were read from {self.server_data}.")
 
     def n_classes(self) -> int | None:
-        """Return how many true classes all rows have, before any is made public; None where they are not known.
+        """Return how many true classes all rows have, public ones included; None if they are unknown."""
+        if self.is_folder:
+            parts = self._folder().labels
+            return None if parts is None else len(np.unique(np.concatenate(parts)))
+        labels = self._table().labels
+        return None if labels is None else len(np.unique(labels))
 
-        Raises
-        ------
-        ValueError
-            If the rows cannot be loaded.
-        FileNotFoundError
-            If a file is not there.
-        """
-        if self.data is not None and Path(self.data).is_dir():
-            labels = read_folder(self.data, label_column=self.label_column, columns=self.columns).labels
-            return None if labels is None else len(np.unique(np.concatenate(labels)))
-        table = self._table()
-        return None if table.labels is None else len(np.unique(table.labels))
+    def _folder(self) -> FederatedRows:
+        assert self.data is not None
+        return read_folder(self.data, label_column=self.label_column, columns=self.columns)
 
     def _table(self) -> Table:
         if self.dataset is not None:
@@ -119,36 +106,25 @@ class RowsChoice:
             self.data, label_column=self.label_column, client_column=self.client_column, columns=self.columns
         )
 
-    def _partitioned(self, n_clusters: int, hold_out: bool) -> FederatedRows:
-        table = self._table()
-        if hold_out:
-            n_rows = self.n_server_rows or SERVER_ROWS_PER_CLUSTER * n_clusters
-            table = hold_out_server_rows(table, n_rows, random_state=self.seed)
-        scheme = "column" if self.client_column is not None else self.partition
-        return partition(table, scheme, n_clients=self.n_clients, random_state=self.seed)
-
 
 def make_strategies(
-    names: Sequence[str],
-    parameters: Mapping[str, Any],
-    server_rows: Any,
-    server_rows_origin: str = "",
+    names: Sequence[str], parameters: Mapping[str, Any], server_rows: Any, server_rows_origin: str = ""
 ) -> list[ProtocolStrategy]:
-    """Return strategies that share parameters: each takes those that it knows.
+    """Return strategies that share parameters; each takes those that it accepts.
 
     Parameters
     ----------
     names : sequence of str
     parameters : mapping of str to anything
-        Every one must be known to at least one of the strategies.
+        Each must be accepted by at least one of the strategies.
     server_rows : ndarray or None
     server_rows_origin : str
-        What the privacy report says of them.
+        Their origin, for the privacy report.
 
     Raises
     ------
     ValueError
-        If a strategy or a parameter does not exist, if a parameter cannot be right, or if server rows are missing.
+        If a strategy or a parameter does not exist, if a parameter is not valid, or if server rows are missing.
     """
     accepted = {name: accepted_parameters(name) for name in names}
     known = dict.fromkeys(sorted(set().union(*accepted.values())))

@@ -1,4 +1,4 @@
-"""What a user typed, as values: for the command and for the run config."""
+"""Values from the texts that a user typed, in the command or in a run config."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from typing import Any
 
 
 def parse_epsilon(text: object) -> float | None:
-    """Return epsilon as a number, or None for "none".
-
-    Raises
-    ------
-    ValueError
-        If the text is neither.
-    """
+    """Return epsilon as a number, or None for "none"; raise ValueError for any other text."""
     if str(text).lower() == "none":
         return None
     try:
@@ -23,7 +17,7 @@ def parse_epsilon(text: object) -> float | None:
 
 
 def parse_value(text: str) -> Any:
-    """Return a number, a truth value or a tuple of numbers where the text is one, else the text."""
+    """Return the number, truth value, None or tuple of numbers that a text denotes, or else the text."""
     try:
         value = json.loads(f"[{text}]")
     except json.JSONDecodeError:

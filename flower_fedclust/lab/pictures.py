@@ -1,4 +1,4 @@
-"""Pictures of a map of rows: one for paper, one to walk about in; and the curves of a run."""
+"""Pictures of a map of rows, as a PNG and as an interactive page, and of the curves of a run."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def map_figure(
     *,
     title: str = "",
 ) -> Path:
-    """Draw a map of rows as a PNG: once coloured by client and, where classes are known, once by class.
+    """Draw a map of rows as a PNG, once coloured by client and, if classes are known, once by class.
 
-    The rows are drawn in a random order, so that no client covers another. Up to 40 clients are named in a legend, more
-    are a scale of colours; classes are named where they lie and, up to 40, in a legend.
+    The rows are drawn in a random order, so that no client covers another. Up to 40 clients or classes are named in a
+    legend; more clients are shown on a scale of colours. Classes are also named on the map.
 
     Parameters
     ----------
@@ -46,13 +46,13 @@ def map_figure(
     labels : sequence of array-like of shape (n_i,), optional
         True classes of each client's rows, of any type; None for a client without classes, or for all.
     path : str or Path
-        Where to write the PNG; its folder is made if need be.
+        The PNG to write; its folder is made if it does not exist.
     title : str, optional
 
     Returns
     -------
     Path
-        Absolute.
+        The absolute path of the PNG.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def map_figure(
     figure_type = _figure_type()
     xy = np.concatenate(places)
     order = np.random.default_rng(0).permutation(len(xy))
-    # An area in points²: the rows together cover about the same part of the picture, few or many.
+    # An area in points²: few rows and many rows cover about the same part of the picture.
     size = float(np.clip(16_000 / len(xy), 1.0, 40.0))
     figure = figure_type(figsize=(7.0 * len(panels), 6.5), dpi=150, layout="constrained", facecolor="white")
     for axes, grouping in zip(np.ravel(figure.subplots(1, len(panels))), panels, strict=True):
@@ -88,28 +88,22 @@ def map_page(
     title: str = "",
     columns: Mapping[str, Sequence[ArrayLike | None]] | None = None,
 ) -> Path:
-    """Write a map of rows as one HTML file to zoom, move and point at; it needs no network and no other file.
+    """Write a map of rows as one interactive HTML file, which needs no network and no other file.
 
-    The file holds the place, the client, the class and the columns of every row: it is as private as they are.
+    The file contains the place (in single precision), the client, the class and the columns of every row, so it must be
+    protected as they are.
 
     Parameters
     ----------
-    embedding : sequence of array-like of shape (n_i, 2)
-        The places of each client's rows. The page holds them in single precision.
-    names : sequence of str
-        The clients, in the same order. Whatever they hold is shown as text.
-    labels : sequence of array-like of shape (n_i,), optional
-        True classes of each client's rows, of any type; None for a client without classes, or for all.
-    path : str or Path
-        Where to write the page; its folder is made if need be.
-    title : str, optional
+    embedding, names, labels, path, title
+        As for :func:`map_figure`.
     columns : mapping of str to sequence of array-like of shape (n_i,), optional
-        What else to colour by and to show of a row, in the same form as the labels: ``{"cluster": result.labels}``.
+        More values to colour by and to show, in the same form as the labels: ``{"cluster": result.labels}``.
 
     Returns
     -------
     Path
-        Absolute.
+        The absolute path of the page.
 
     Raises
     ------
@@ -122,16 +116,11 @@ def map_page(
     xy = np.concatenate(places)
     content = {
         "places": base64_text(xy, "<f4"),
-        # Rows in the order of the clients: the number of a row counts from where its client starts.
+        # The rows are in the order of the clients, and those of a client are numbered from its start.
         "starts": np.cumsum([0, *map(len, places)]).tolist(),
         "groupings": [
-            {
-                "name": grouping.name,
-                "groups": grouping.groups,
-                "colors": grouping.colors,
-                "codes": base64_text(grouping.codes, "<u4"),
-            }
-            for grouping in groupings
+            {"name": one.name, "groups": one.groups, "colors": one.colors, "codes": base64_text(one.codes, "<u4")}
+            for one in groupings
         ],
     }
     heading = title or "Map of rows"
@@ -140,11 +129,11 @@ def map_page(
     parts = {
         "TITLE": html.escape(heading),
         "SUMMARY": html.escape(f"A map of {len(xy):,} {_plural('row', len(xy))}: {sizes}."),
-        # In a script only "<" could end it; inside JSON's strings it can be written by its number.
+        # Only "<" could end a script; in a string of JSON it can be escaped.
         "CONTENT": json.dumps(content).replace("<", "\\u003c"),
     }
     template = resources.files("flower_fedclust.lab").joinpath("map_page.html").read_text(encoding="utf-8")
-    # In one pass, so that a name that looks like a place to fill stays as it is.
+    # In one pass, so that a name that looks like a placeholder stays as it is.
     page = re.sub("@@([A-Z]+)@@", lambda match: parts[match[1]], template)
     target = _target(path)
     target.write_text(page, encoding="utf-8")
@@ -152,22 +141,14 @@ def map_page(
 
 
 def curve_figure(history: Mapping[str, Sequence[float]], path: str | Path, *, title: str = "") -> Path:
-    """Draw what a strategy watched over its rounds as a PNG: one curve below another.
+    """Draw what a strategy recorded over its rounds (``Result.history``) as a PNG, one curve below another.
 
-    A curve that is positive and spans a factor of more than 100 has a logarithmic scale. What is not finite is a gap.
-
-    Parameters
-    ----------
-    history : mapping of str to sequence of float
-        Curves by name (``Result.history``).
-    path : str or Path
-        Where to write the PNG; its folder is made if need be.
-    title : str, optional
+    A positive curve that spans a factor of more than 100 has a logarithmic scale. A value that is not finite is a gap.
 
     Returns
     -------
     Path
-        Absolute.
+        The absolute path of the PNG.
 
     Raises
     ------
@@ -176,7 +157,7 @@ def curve_figure(history: Mapping[str, Sequence[float]], path: str | Path, *, ti
     """
     curves = {name: _checked_curve(name, values) for name, values in history.items()}
     if not curves:
-        raise ValueError("The history holds no curve; draw it for a strategy that watches something over its rounds.")
+        raise ValueError("The history holds no curve; draw that of a strategy that records one over its rounds.")
     figure = _figure_type()(figsize=(7.0, 0.8 + 2.8 * len(curves)), dpi=150, layout="constrained", facecolor="white")
     panels = np.ravel(figure.subplots(len(curves), 1, sharex=True))
     for axes, (name, values) in zip(panels, curves.items(), strict=True):
@@ -222,7 +203,7 @@ def _checked_curve(name: str, values: Sequence[float]) -> NDArray[np.float64]:
 
 
 def _name_groups(figure: Figure, axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> None:
-    """Say which colour is which: a scale for many clients, else a legend, and for classes names in the map."""
+    """Name the colours: a scale for many clients, a legend otherwise, and the names of classes on the map."""
     from matplotlib import cm, colors, lines, patheffects
 
     is_client = grouping.name == "client"
@@ -240,7 +221,7 @@ def _name_groups(figure: Figure, axes: Axes, grouping: Grouping, xy: NDArray[np.
             columnspacing=1.0,
         )
         for text, group in zip(legend.get_texts(), grouping.groups, strict=True):
-            # Set afterwards: a legend would leave out a name that starts with "_" and read "$" as mathematics.
+            # Set afterwards: a legend leaves out a name that starts with "_" and reads "$" as mathematics.
             text.set_text(_short(group, _LONGEST_NAME if len(marks) <= 10 else 12))
             text.set_parse_math(False)
     elif is_client:
@@ -255,7 +236,7 @@ def _name_groups(figure: Figure, axes: Axes, grouping: Grouping, xy: NDArray[np.
             if grouping.colors[code] == NO_COLOR:
                 continue
             rows = xy[grouping.codes == code]
-            # The row nearest the median: of a class that lies in two parts the median itself may lie in neither.
+            # The row nearest the median: the median of a class in two parts may lie in neither.
             x, y = rows[np.argmin(((rows - np.median(rows, axis=0)) ** 2).sum(axis=1))]
             halo = [patheffects.withStroke(linewidth=2.5, foreground="white")]
             text = axes.text(x, y, _short(group, 12), ha="center", va="center", weight="bold", path_effects=halo)
@@ -264,7 +245,7 @@ def _name_groups(figure: Figure, axes: Axes, grouping: Grouping, xy: NDArray[np.
 
 
 def _figure_type() -> type[Figure]:
-    # Not pyplot, which would choose a backend for the whole process and keep every figure.
+    # Not pyplot, which chooses a backend for the whole process and keeps every figure.
     try:
         from matplotlib.figure import Figure
     except ImportError:

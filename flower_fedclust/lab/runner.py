@@ -1,4 +1,4 @@
-"""Running a comparison: each run in a process of its own, and nothing twice."""
+"""Running a comparison: each trial in a process of its own, and no trial twice."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from flower_fedclust.data import FederatedRows
-from flower_fedclust.lab.compare import Comparison, Run
+from flower_fedclust.lab.compare import Comparison, Trial
 from flower_fedclust.lab.comparison_folder import COLUMNS, ComparisonFolder, as_json, installed_versions, is_disk_full
 from flower_fedclust.lab.jobs import make_strategies
+from flower_fedclust.lab.show import progress_columns
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.protocol import ProtocolError, ProtocolStrategy
-from flower_fedclust.registry import STRATEGIES, accepted_parameters
+from flower_fedclust.protocol import ProtocolError
+from flower_fedclust.registry import accepted_parameters, strategies
 from flower_fedclust.results import Result
 from flower_fedclust.simulation import simulate
 
-#: What a map is scored by, and what the scores are called in the table.
+#: The scores of a map, and their columns in the table.
 _MAP_SCORES = {"ca_10": "map_ca_10", "npa_10": "map_npa_10", "nmi": "map_nmi", "trustworthiness": "map_trustworthiness"}
-# A process that is killed may have been killed by chance: the second time it is recorded.
+# A process may be killed by chance; the second time, the death is recorded.
 _ATTEMPTS = 2
-# Imported once, in the process from which all others are forked: the seconds of a run are not those of an import.
+# Imported once, in the process from which all others are forked, so that no trial's seconds include an import.
 _PRELOADED = ["__main__", __name__, "flwr_datasets.partitioner"]
 
 
@@ -52,80 +53,76 @@ def run_comparison(
     retry_failed: bool = False,
     progress: bool | None = None,
 ) -> list[dict[str, Any]]:
-    """Run what a comparison has not run yet, and return the rows of its table.
+    """Run the trials of a comparison that have not ended yet, and return the rows of its table.
 
     Parameters
     ----------
     comparison : Comparison
     out : str or Path
-        A new folder, or one that holds this comparison: then what has ended there is not run again.
+        A new folder, or one that holds this comparison; trials that have ended there are not repeated.
     jobs : int, optional
-        How many runs at the same time, by default one a core. Each has a new process with one thread for linear
-        algebra, so that its seconds and memory are those of a run by itself, with what is compiled or calibrated for
-        it. With ``jobs=1`` all are in this process, one after the other, and always so with Ray, which itself uses
-        all cores.
+        How many trials run at the same time; by default one per core. Each has a new process with one thread for linear
+        algebra, so that its seconds and memory include what is compiled or calibrated for it and nothing else. With
+        ``jobs=1`` all run in this process, one after the other, as they always do with Ray, which uses all cores.
     retry_failed : bool, default=False
-        Whether runs that failed are run again.
+        Whether trials that failed are repeated.
     progress : bool, optional
-        Whether to show a progress bar; by default only where the output is a terminal.
+        Whether to show a progress bar; by default only if the output is a terminal.
 
     Returns
     -------
     list of dict of str to anything
-        One for each run that has ended, in the order of the comparison; see
-        :data:`flower_fedclust.lab.comparison_folder.COLUMNS`.
+        One for each trial that has ended, in order, with :data:`flower_fedclust.lab.comparison_folder.COLUMNS`.
 
     Raises
     ------
     FileExistsError
-        If the folder holds another comparison, or something else; it is not touched.
+        If the folder holds another comparison, or something else; it is not changed.
     DiskFullError
-        If there is no room left. What is done stays, and the same call goes on from there.
+        If there is no room left. Finished trials are kept, and the same call continues from there.
     """
     jobs = _n_cores() if jobs is None else check_integer("jobs", jobs, at_least=1)
-    runs = comparison.runs()
+    trials = comparison.trials()
     folder = ComparisonFolder(out)
     with folder.opened(comparison.settings()), folder.says_when_full():
-        ended = {run.key: row for run in runs if (row := folder.row(run.key)) is not None}
-        waiting = [
-            run for run in runs if run.key not in ended or (retry_failed and ended[run.key]["status"] == "failed")
-        ]
+        ended = {trial.key: row for trial in trials if (row := folder.row(trial.key)) is not None}
+        repeated = {key for key, row in ended.items() if retry_failed and row["status"] == "failed"}
+        waiting = [trial for trial in trials if trial.key not in ended.keys() - repeated]
 
         def rows() -> list[dict[str, Any]]:
-            return [ended[run.key] for run in runs if run.key in ended]
+            return [ended[trial.key] for trial in trials if trial.key in ended]
 
-        folder.write_tables(rows())  # those of a process that was killed may lack its last runs
+        folder.write_tables(rows())  # a process that was killed may not have written its last trials
         run_all = _run_here if jobs == 1 or comparison.engine == "ray" else _run_in_processes
-        # closing: whatever happens here, no process goes on alone.
+        # closing: whatever happens here, no process is left running.
         with (
-            _progress_bar(len(runs), len(runs) - len(waiting), progress) as bar,
+            _progress_bar(len(trials), len(trials) - len(waiting), progress) as bar,
             closing(run_all(waiting, folder, jobs)) as finished,
         ):
-            for run in finished:
-                ended[run.key] = _row_of(run, folder)
+            for trial in finished:
+                row = folder.row(trial.key)
+                if row is None:
+                    place = folder.trials / trial.key
+                    raise FileNotFoundError(f"{place} was just written and is gone; do not move its folder.")
+                ended[trial.key] = row
                 folder.write_tables(rows())
                 bar.advance(bar.task_ids[0])
         return rows()
 
 
-def execute(run: Run, folder: ComparisonFolder) -> None:
-    """Run one run in this process and write its folder; what fails is written as well.
-
-    Parameters
-    ----------
-    run : Run
-    folder : ComparisonFolder
+def execute(trial: Trial, folder: ComparisonFolder) -> None:
+    """Run one trial in this process and write its folder, also if the trial fails.
 
     Raises
     ------
     OSError
-        If there is no room left: then nothing is written.
+        If there is no room left; then nothing is written.
     """
-    _forget_peak_memory()
-    row = _asked(run)
-    with folder.new_run(run.key) as place, warnings.catch_warnings(record=True) as warned, one_thread():
+    forget_peak_memory()
+    row = _asked(trial)
+    with folder.new_trial(trial.key) as place, warnings.catch_warnings(record=True) as warned, one_thread():
         try:
-            row |= _outcome(run, row, place)
+            row |= _outcome(trial, row, place)
             row["status"] = "done"
         except Exception as error:
             if isinstance(error, OSError) and is_disk_full(error):
@@ -134,54 +131,48 @@ def execute(run: Run, folder: ComparisonFolder) -> None:
             if not isinstance(error, (ValueError, ImportError, ProtocolError)):
                 (place / "traceback.txt").write_text(traceback.format_exc())
         # Ray's processes are not this one.
-        row["peak_memory_mb"] = _peak_memory_mb() if run.engine == "inline" else None
+        row["peak_memory_mb"] = peak_memory_mb() if trial.engine == "inline" else None
         said = list(dict.fromkeys(str(warning.message) for warning in warned))
         _write_row(place, row, said)
 
 
-def _asked(run: Run) -> dict[str, Any]:
-    """Return what is known of a run before it begins."""
-    asked: dict[str, Any] = {
-        "key": run.key,
-        "strategy": run.strategy,
-        "data": run.data,
-        "partition": run.partition,
-        "n_clusters": run.n_clusters,
-        "epsilon": run.epsilon,
-        "seed": run.seed,
-        "engine": run.engine,
-        "reason": None,
-    }
-    if run.epsilon is not None:
-        asked["delta"] = run.parameters.get("delta")
-    return asked | installed_versions()
+def _asked(trial: Trial) -> dict[str, Any]:
+    """Return the part of the row that is known before the trial begins."""
+    names = ("key", "strategy", "data", "n_clusters", "epsilon", "seed", "engine")
+    asked = {name: getattr(trial, name) for name in names}
+    delta = None if trial.epsilon is None else trial.parameters.get("delta")
+    return asked | {"partition": trial.choice.partition_name, "delta": delta} | installed_versions()
 
 
-def _outcome(run: Run, row: dict[str, Any], place: Path) -> dict[str, Any]:
-    """Run the strategy, write what came of it, and return its part of the row."""
-    STRATEGIES.setdefault(run.strategy, run.entry)
-    n_clusters = run.n_clusters or run.choice.n_classes()
+def _outcome(trial: Trial, row: dict[str, Any], place: Path) -> dict[str, Any]:
+    """Run the strategy, write its result, and return its part of the row."""
+    strategies().setdefault(trial.strategy, trial.entry)
+    n_clusters = trial.n_clusters or trial.choice.n_classes()
     if n_clusters is None:
-        raise ValueError(f"{run.data} has no known classes to count; give n_clusters.")
-    rows = run.choice.load(n_clusters, needs_server_rows=run.needs_server_rows)
-    # Known of a run that fails from here on, too.
+        raise ValueError(f"{trial.data} has no known classes to count; give n_clusters.")
+    rows = trial.choice.load(n_clusters, needs_server_rows=trial.needs_server_rows)
+    # Written also if the trial fails from here on.
     row.update(
         n_clusters=n_clusters,
         n_clients=len(rows.clients),
         n_rows=sum(map(len, rows.clients)),
         n_columns=rows.clients[0].shape[1],
     )
+    parameters = dict(trial.parameters)
+    if "n_clusters" in accepted_parameters(trial.strategy):
+        parameters["n_clusters"] = n_clusters
+    (strategy,) = make_strategies([trial.strategy], parameters, rows.server_rows, rows.server_rows_origin)
     result = simulate(
-        _strategy(run, n_clusters, rows),
+        strategy,
         rows.clients,
         labels=rows.labels,
         names=rows.names,
         columns=rows.columns,
-        engine=run.engine,  # type: ignore[arg-type]
-        seed=run.seed,
+        engine=trial.engine,  # type: ignore[arg-type]
+        seed=trial.seed,
         progress=False,
     )
-    scores = _map_scores(result, rows, run.seed)
+    scores = _map_scores(result, rows, trial.seed)
     result.save(place)
     if rows.labels is not None:
         _write_classes(place / "classes.csv", rows.names, rows.labels)
@@ -200,14 +191,6 @@ def _outcome(run: Run, row: dict[str, Any], place: Path) -> dict[str, Any]:
         "rounds": result.summary()["rounds"],
         "seconds": result.seconds,
     }
-
-
-def _strategy(run: Run, n_clusters: int, rows: FederatedRows) -> ProtocolStrategy:
-    parameters = dict(run.parameters)
-    if "n_clusters" in accepted_parameters(run.strategy):
-        parameters["n_clusters"] = n_clusters
-    (strategy,) = make_strategies([run.strategy], parameters, rows.server_rows, rows.server_rows_origin)
-    return strategy
 
 
 def _map_scores(result: Result, rows: FederatedRows, seed: int) -> dict[str, float]:
@@ -243,45 +226,38 @@ def _sentence(error: BaseException) -> str:
     return text if is_ours and text else f"{type(error).__name__}: {text}".rstrip(": ")
 
 
-def _row_of(run: Run, folder: ComparisonFolder) -> dict[str, Any]:
-    row = folder.row(run.key)
-    if row is None:
-        raise FileNotFoundError(f"{folder.runs / run.key} has just been written and is gone; do not move its folder.")
-    return row
+def _run_here(trials: Sequence[Trial], folder: ComparisonFolder, _: int) -> Generator[Trial, None, None]:
+    for trial in trials:
+        execute(trial, folder)
+        yield trial
 
 
-def _run_here(runs: Sequence[Run], folder: ComparisonFolder, _: int) -> Generator[Run, None, None]:
-    for run in runs:
-        execute(run, folder)
-        yield run
-
-
-def _run_in_processes(runs: Sequence[Run], folder: ComparisonFolder, jobs: int) -> Generator[Run, None, None]:
-    """Run each run in a process of its own: its memory is its own, and so is its death."""
+def _run_in_processes(trials: Sequence[Trial], folder: ComparisonFolder, jobs: int) -> Generator[Trial, None, None]:
+    """Run each trial in a process of its own, whose memory and death concern no other trial."""
     context = _context()
-    waiting, attempts = deque(runs), dict.fromkeys((run.key for run in runs), 0)
-    working: dict[Any, tuple[BaseProcess, Run]] = {}
+    waiting, attempts = deque(trials), dict.fromkeys((trial.key for trial in trials), 0)
+    working: dict[Any, tuple[BaseProcess, Trial]] = {}
     try:
         while waiting or working:
             while waiting and len(working) < jobs:
-                run = waiting.popleft()
-                attempts[run.key] += 1
-                # Not a daemon, which could have no processes of its own.
-                process = context.Process(target=_work, args=(run, folder.path), name=run.key, daemon=False)
+                trial = waiting.popleft()
+                attempts[trial.key] += 1
+                # Not a daemon, which could not start processes.
+                process = context.Process(target=_work, args=(trial, folder.path), name=trial.key, daemon=False)
                 process.start()
-                working[process.sentinel] = (process, run)
+                working[process.sentinel] = (process, trial)
             for sentinel in wait(list(working)):
-                process, run = working.pop(sentinel)
+                process, trial = working.pop(sentinel)
                 process.join()
                 code = process.exitcode
                 if code == errno.ENOSPC:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                if code != 0 and attempts[run.key] < _ATTEMPTS:
-                    waiting.append(run)
+                if code != 0 and attempts[trial.key] < _ATTEMPTS:
+                    waiting.append(trial)
                     continue
                 if code != 0:
-                    _record_death(run, folder, code or 0)
-                yield run
+                    _record_death(trial, folder, code or 0)
+                yield trial
     finally:
         for process, _ in working.values():
             process.kill()
@@ -289,12 +265,12 @@ def _run_in_processes(runs: Sequence[Run], folder: ComparisonFolder, jobs: int) 
             process.join()
 
 
-def _work(run: Run, out: Path) -> None:
-    """Run one run as a process does: let the first process alone answer Ctrl-C, and do not outlive it."""
+def _work(trial: Trial, out: Path) -> None:
+    """Run one trial as a child process: leave Ctrl-C to the parent, and do not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        execute(run, ComparisonFolder(out))
+        execute(trial, ComparisonFolder(out))
     except OSError as error:
         if not is_disk_full(error):
             raise
@@ -308,18 +284,18 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _record_death(run: Run, folder: ComparisonFolder, code: int) -> None:
+def _record_death(trial: Trial, folder: ComparisonFolder, code: int) -> None:
     if code < 0:
         how = f"was killed by {signal.Signals(-code).name}, {_ATTEMPTS} times; it may need more memory than there is"
     else:
         how = f"ended with code {code}, {_ATTEMPTS} times, without a result"
-    with folder.new_run(run.key) as place:
-        _write_row(place, _asked(run) | {"status": "failed", "reason": f"The process of this run {how}."})
+    with folder.new_trial(trial.key) as place:
+        _write_row(place, _asked(trial) | {"status": "failed", "reason": f"The process of this run {how}."})
 
 
 def _context() -> Any:
-    # Forked from a process that has imported everything and computed nothing: a start takes no seconds, and no threads
-    # are cut off, as they would be if this process were forked.
+    # Forked from a process that has imported everything and computed nothing: the start is fast, and no thread is lost,
+    # as it would be if this process were forked.
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -331,18 +307,18 @@ def _n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _forget_peak_memory() -> None:
-    """Let the peak be that of what follows, where the system can (Linux); a new process has no other."""
+def forget_peak_memory() -> None:
+    """Start the measurement of peak memory anew, if the system can (Linux)."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         return
 
 
-def _peak_memory_mb() -> float | None:
-    """Return the largest resident memory of this process, its libraries included."""
+def peak_memory_mb() -> float | None:
+    """Return the largest resident memory of this process, libraries included."""
     try:
-        # Not getrusage, whose figure a process inherits from the one that started it.
+        # Not getrusage: a process inherits its figure from its parent.
         found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     except OSError:
         found = None
@@ -359,13 +335,6 @@ def _peak_memory_mb() -> float | None:
 @contextmanager
 def _progress_bar(total: int, done: int, progress: bool | None) -> Iterator[Progress]:
     shown = sys.stderr.isatty() if progress is None else progress
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+    with Progress(*progress_columns(), console=Console(stderr=True), disable=not shown) as bar:
         bar.add_task("runs", total=total, completed=done)
         yield bar

@@ -1,28 +1,30 @@
-"""Results for a person to read: the table, and the folder that holds them."""
+"""Results in the terminal, and the folder that holds them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 
 from numpy.typing import ArrayLike
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
-from flower_fedclust.lab.pictures import curve_figure, map_figure, map_page
 from flower_fedclust.results import Result
 
 
 def results_table(results: Sequence[Result], title: str) -> Table:
-    """Return one row a strategy: metrics, privacy, traffic and time.
-
-    Parameters
-    ----------
-    results : sequence of Result
-    title : str
-    """
+    """Return a table with a row per strategy: metrics, privacy, traffic and time."""
     table = Table(title=title, title_justify="left")
     table.add_column("strategy", no_wrap=True)
     for heading in ("accuracy", "NMI", "ARI", "cost per row", "epsilon", "rounds", "up", "down", "seconds"):
@@ -49,13 +51,13 @@ def save_all(
     parent: Path = Path("results"),
     labels: Sequence[ArrayLike] | None = None,
 ) -> Path:
-    """Save each result in a folder of its own, with pictures where it is a map, and all metrics together.
+    """Save each result in a folder of its own, with pictures if it is a map, and all metrics in one file.
 
     Parameters
     ----------
     results : sequence of Result
     folder : str or Path or None
-        None makes one in ``parent``, named after the time.
+        None makes a folder in ``parent`` that is named after the time.
     parent : Path, default=Path("results")
     labels : sequence of array-like of shape (n_i,), optional
         True classes, for the pictures.
@@ -63,18 +65,14 @@ def save_all(
     Returns
     -------
     Path
-        Absolute.
+        The absolute path of the folder.
 
     Raises
     ------
     FileExistsError
         If the folder already holds something.
     """
-    if folder is None:
-        folder = Path(parent, datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
-    path = Path(folder).absolute()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(f"{path} already holds something; name a new folder, so that nothing is lost.")
+    path = empty_folder(folder or _folder_of_now(Path(parent)))
     for result in results:
         result.save(path / result.strategy)
         if result.embedding:
@@ -83,8 +81,36 @@ def save_all(
     return path
 
 
+def _folder_of_now(parent: Path) -> Path:
+    """Return a folder named by the time; of runs that end in the same second, each has its own."""
+    named = parent / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    numbered = (named.with_name(f"{named.name}_{number}") for number in count(2))
+    return next(path for path in chain([named], numbered) if not path.exists())
+
+
+def empty_folder(path: str | Path) -> Path:
+    """Return the absolute path of a folder that does not exist or is empty; raise FileExistsError otherwise."""
+    path = Path(path).absolute()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(f"{path} already holds something; name a new folder, so that nothing is lost.")
+    return path
+
+
+def progress_columns() -> list[ProgressColumn]:
+    """Return the columns of a progress bar."""
+    return [
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    ]
+
+
 def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> None:
-    """Draw a map as a PNG and as a page, and what was watched over the rounds."""
+    """Draw a map as a PNG and as a page, and the curves that were recorded over the rounds."""
+    from flower_fedclust.lab.pictures import curve_figure, map_figure, map_page
+
     title = f"{result.strategy}, {len(result.names)} clients"
     map_figure(result.embedding, result.names, labels, folder / "map.png", title=title)
     clusters = {"cluster": result.labels} if result.labels else None
@@ -95,27 +121,30 @@ def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> N
 
 
 def show_all(results: Sequence[Result], title: str, path: Path, console: Console) -> None:
-    """Print the table, what is private about each strategy, and where all is saved.
+    """Print the table, what is private about each strategy, and where the results are saved.
 
-    The first strategy's privacy report is printed whole, the others' guarantees in a line each: their reports are in
-    the folder.
+    The privacy report of the first strategy is printed in full, and one line for each of the others, whose reports are
+    in the folder.
     """
     if not console.is_terminal:
-        console.width = 140  # A log has no width, and rich would take 80 columns and cut the table.
+        console.width = 140  # A log has no width; rich would assume 80 columns and cut the table.
     console.print(results_table(results, title))
-    console.print(f"\n{results[0].privacy}", markup=False, highlight=False, soft_wrap=True)
-    if len(results) > 1:
-        console.print("\nThe others:")
+    lines = [f"\n{results[0].privacy}", *(["\nThe others:"] if len(results) > 1 else [])]
     for result in results[1:]:
         unprotected = "; ".join(dict.fromkeys(message.content for message in result.privacy.unprotected))
-        text = f"  {result.strategy}: {result.privacy.guarantee()}"
-        text += f" Unprotected: {unprotected}." if unprotected else ""
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-    for result in results:
-        for failure in result.failures:
-            text = f"{result.strategy}: client {failure.client} failed in round {failure.round}: {failure.reason}"
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"\nSaved in {path}", markup=False, highlight=False, soft_wrap=True)
+        lines.append(f"  {result.strategy}: {result.privacy.guarantee()}")
+        lines[-1] += f" Unprotected: {unprotected}." if unprotected else ""
+    lines += [
+        f"{result.strategy}: client {failure.client} failed in round {failure.round}: {failure.reason}"
+        for result in results
+        for failure in result.failures
+    ]
+    print_lines(console, *lines, f"\nSaved in {path}")
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Print lines as they are, without markup and without line breaks of the console's own."""
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""A comparison in the terminal: means over the seeds, and what failed."""
+"""A comparison in the terminal: means over the seeds, and the runs that failed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,7 @@ _SHOWN = {
 
 
 def summary_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return one row for each strategy, data set, partition and budget: mean ± standard deviation over the seeds.
-
-    Parameters
-    ----------
-    rows : sequence of mapping of str to anything
-        Those of the table of a comparison.
-    """
+    """Return mean ± standard deviation over the seeds, a row per strategy, data set, partition and budget."""
     frame = results_frame(rows)
     frame["kilobytes_up"] = frame["bytes_up"] / 1e3
     table = Table(title="Mean ± standard deviation over the seeds", title_justify="left")
@@ -36,11 +30,10 @@ def summary_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(heading, overflow="fold")
     for heading in ("runs", *_SHOWN.values()):
         table.add_column(heading, justify="right")
-    for key, group in frame.groupby(_BY, dropna=False, sort=False):
-        strategy, data, partition, epsilon = key
+    for (*names, epsilon), group in frame.groupby(_BY, dropna=False, sort=False):
         done = int((group["status"] == "done").sum())
         table.add_row(
-            *(strategy, data, partition, "none" if pd.isna(epsilon) else f"{epsilon:g}"),
+            *(*names, "none" if pd.isna(epsilon) else f"{epsilon:g}"),
             str(done) if done == len(group) else f"{done} of {len(group)}",
             *(_mean_and_deviation(group[column]) for column in _SHOWN),
         )
@@ -48,21 +41,15 @@ def summary_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def failure_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each reason for which runs failed, with the runs.
-
-    Parameters
-    ----------
-    rows : sequence of mapping of str to anything
-    """
+    """Return a line for each reason for which runs failed, with the runs."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["status"] == "failed":
             by_reason.setdefault((row["strategy"], row["reason"]), []).append(row["key"])
-    lines = []
-    for (strategy, reason), keys in by_reason.items():
-        which = keys[0] if len(keys) == 1 else f"{len(keys)} runs, {keys[0]} the first"
-        lines.append(f"{strategy} ({which}): {reason}")
-    return lines
+    which = {
+        key: keys[0] if len(keys) == 1 else f"{len(keys)} runs, {keys[0]} the first" for key, keys in by_reason.items()
+    }
+    return [f"{strategy} ({runs}): {reason}" for (strategy, reason), runs in which.items()]
 
 
 def _mean_and_deviation(values: Any) -> str:

@@ -1,6 +1,6 @@
 """Models: what a strategy learns, and what labels rows it has never seen."""
 
-from flower_fedclust.models.base import Model
+from flower_fedclust.models.base import Clustered, Model
 from flower_fedclust.models.centers import KMeansModel
 from flower_fedclust.models.encoded import EncodedModel
 from flower_fedclust.models.factors import FactorModel
@@ -10,6 +10,7 @@ from flower_fedclust.models.spectral import SpectralModel
 from flower_fedclust.models.subspaces import SubspaceModel
 
 __all__ = [
+    "Clustered",
     "EncodedModel",
     "FactorModel",
     "KMeansModel",

@@ -2,40 +2,95 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, Self, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import checked_rows
 
 
-@runtime_checkable
-class Model(Protocol):
-    """What every clustering model can do."""
+@dataclass(frozen=True)
+class Clustered:
+    """What a model finds for some rows.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (n_rows,)
+        The cluster of each row.
+    cost : float
+        The sum over rows of the squared distance to the nearest center, in the space of the centers.
+    places : ndarray of shape (n_rows, n_dimensions), optional
+        Where each row lies on the model's map, if it has one.
+    """
+
+    labels: NDArray[np.intp]
+    cost: float
+    places: NDArray[np.float64] | None = None
+
+
+class Model(ABC):
+    """What every clustering model can do.
+
+    A subclass gives the name by which messages and files know it: ``class KMeansModel(Model, name="k-means")``.
+    """
+
+    #: The name by which messages and files know the model.
+    name: ClassVar[str]
+    _by_name: ClassVar[dict[str, type[Model]]] = {}
+
+    def __init_subclass__(cls, *, name: str, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.name = name
+        Model._by_name[name] = cls
+
+    @staticmethod
+    def named(name: str) -> type[Model]:
+        """Return the class of this name.
+
+        Raises
+        ------
+        ValueError
+            If there is none; the message gives the nearest.
+        """
+        return look_up(name, Model._by_name, "model")
 
     @property
+    @abstractmethod
     def n_clusters(self) -> int:
         """How many clusters there are."""
-        ...
 
+    @abstractmethod
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
         """Return the cluster of each row, numbered from 0."""
-        ...
 
+    @abstractmethod
     def cost(self, rows: ArrayLike) -> float:
         """Return the sum over rows of the squared distance to the nearest center, in the space of the centers."""
-        ...
 
+    @abstractmethod
     def to_arrays(self) -> list[NDArray[np.float64]]:
         """Return all that the model knows, as arrays that can be sent."""
-        ...
 
     @classmethod
+    @abstractmethod
     def from_arrays(cls, arrays: Sequence[NDArray[np.float64]]) -> Self:
         """Make the model from what :meth:`to_arrays` returned."""
-        ...
+
+    def cluster(self, rows: ArrayLike, places: NDArray[np.float64] | None = None) -> Clustered:
+        """Return labels and cost of rows, and their places where the model has a map.
+
+        Parameters
+        ----------
+        rows : array-like of shape (n_rows, n_columns)
+        places : ndarray of shape (n_rows, n_dimensions), optional
+            Where the rows lie on the map, if that is known already.
+        """
+        return Clustered(self.predict(rows), self.cost(rows), places)
 
 
 def checked_columns(rows: ArrayLike, n_columns: int, who_has: str) -> NDArray[np.float64]:

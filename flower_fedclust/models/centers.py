@@ -8,12 +8,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models.base import checked_columns
+from flower_fedclust.models.base import Model, checked_columns
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 
 
-class KMeansModel:
+class KMeansModel(Model, name="k-means"):
     """Clusters by the nearest center.
 
     Parameters

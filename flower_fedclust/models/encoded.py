@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.deep.perceptron import ACTIVATIONS, checked_layers, outputs
-from flower_fedclust.models.base import checked_columns
+from flower_fedclust.models.base import Model, checked_columns
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, checked_rows
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 
 
-class EncodedModel:
+class EncodedModel(Model, name="encoded"):
     """Clusters by the nearest center among codes: what an encoder, a network of dense layers, makes of rows.
 
     A row is moved by the origin, divided by the scale, column by column, and goes through the layers; each hidden layer
@@ -78,21 +78,7 @@ class EncodedModel:
         return len(self.latent_centers_)
 
     def encode(self, rows: ArrayLike) -> NDArray[np.float64]:
-        """Return the codes of rows: each row's depends on no other row.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_latent)
-
-        Raises
-        ------
-        ValueError
-            If the rows are not finite numbers, or have another number of columns than the encoder takes.
-        """
+        """Return the codes of rows, of shape (n_rows, n_latent): each row's depends on no other row."""
         checked = checked_columns(rows, len(self.origin_), "the encoder takes")
         codes = np.empty((len(checked), self.latent_centers_.shape[1]))
         for block in blocks(len(checked), len(self.origin_)):
@@ -100,30 +86,11 @@ class EncodedModel:
         return codes
 
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
-        """Return the cluster of each row: that of the center nearest to its code.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        ndarray of shape (n_rows,)
-
-        Raises
-        ------
-        ValueError
-            As in :meth:`encode`.
-        """
+        """Return the cluster of each row, of shape (n_rows,): that of the center nearest to its code."""
         return nearest_center(self.encode(rows), self.latent_centers_)
 
     def cost(self, rows: ArrayLike) -> float:
-        """Return the k-means objective of the codes, in their squared units, which are not those of the rows.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-        """
+        """Return the k-means objective of the codes, in their squared units, which are not those of the rows."""
         return kmeans_cost(self.encode(rows), self.latent_centers_)
 
     def to_arrays(self) -> list[NDArray[np.float64]]:

@@ -8,12 +8,12 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models.base import checked_columns
+from flower_fedclust.models.base import Model, checked_columns
 from flower_fedclust.numerics.checks import check_real, checked_rows
 from flower_fedclust.numerics.factorisation import Penalties, memberships_of
 
 
-class FactorModel:
+class FactorModel(Model, name="factors"):
     """Clusters by a factorisation: a row is about a sum of components, each as much as the row belongs to it.
 
     Parameters

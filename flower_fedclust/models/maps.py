@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models.base import checked_columns
+from flower_fedclust.models.base import Clustered, Model, checked_columns
 from flower_fedclust.numerics.checks import check_choice, check_real, checked_rows
 from flower_fedclust.numerics.embedding import place_tsne, place_umap, tsne_n_neighbors
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
@@ -17,10 +17,11 @@ from flower_fedclust.numerics.nystrom import (
     landmark_distances,
     nearest_landmarks,
     nystrom_neighbors_of_new,
+    within_reach,
 )
 
 
-class MapModel:
+class MapModel(Model, name="map"):
     """A map of rows, the places of other rows on it, and clusters by the nearest center on the map.
 
     Parameters
@@ -107,7 +108,7 @@ class MapModel:
         """
         if self._origin is not None and self._directions is not None:
             checked = checked_columns(rows, len(self._origin), "the map has")
-            checked = (checked - self._origin) @ self._directions
+            checked = within_reach(checked - self._origin) @ self._directions
         else:
             checked = checked_columns(rows, self.landmarks_.shape[1], "the landmarks have")
         n_points = len(self.coordinates_)
@@ -139,6 +140,11 @@ class MapModel:
     def cost(self, rows: ArrayLike) -> float:
         """Return the k-means objective of the places on the map, in the map's squared units."""
         return kmeans_cost(self.transform(rows), self.map_centers_)
+
+    def cluster(self, rows: ArrayLike, places: NDArray[np.float64] | None = None) -> Clustered:
+        """Return labels, cost and places of rows; rows whose places are known are not placed again."""
+        places = self.transform(rows) if places is None else places
+        return Clustered(nearest_center(places, self.map_centers_), kmeans_cost(places, self.map_centers_), places)
 
     def to_arrays(self) -> list[NDArray[np.float64]]:
         """Return all that the model knows."""

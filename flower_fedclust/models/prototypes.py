@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
-from flower_fedclust.models.base import checked_columns
+from flower_fedclust.models.base import Model, checked_columns
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import check_integer, checked_rows
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 from flower_fedclust.numerics.prototypes import Prototypes, log_densities
 
 
-class PrototypeModel:
+class PrototypeModel(Model, name="prototypes"):
     """Clusters made of prototypes, each of which stands for rows: by its Gaussian, or by its mean alone.
 
     Parameters
@@ -76,21 +76,7 @@ class PrototypeModel:
         return self._n_clusters
 
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
-        """Return the cluster of each row.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        ndarray of shape (n_rows,)
-
-        Raises
-        ------
-        ValueError
-            If the rows are not finite numbers, or have another number of columns than the prototypes.
-        """
+        """Return the cluster of each row, of shape (n_rows,): that of the largest density, or of the nearest mean."""
         checked = self._checked(rows)
         if self.covariances_ is None:
             return self.clusters_[nearest_center(checked, self.means_)]
@@ -104,12 +90,7 @@ class PrototypeModel:
         return labels
 
     def cost(self, rows: ArrayLike) -> float:
-        """Return the sum of the squared distances of rows from the mean of their prototype, in squared units.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-        """
+        """Return the sum of the squared distances of rows from the mean of their prototype, in squared units."""
         checked = self._checked(rows)
         if self.covariances_ is None:
             return kmeans_cost(checked, self.means_)

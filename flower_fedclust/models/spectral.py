@@ -8,13 +8,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models.base import checked_columns
+from flower_fedclust.models.base import Model, checked_columns
 from flower_fedclust.numerics.checks import check_real, checked_rows
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 from flower_fedclust.numerics.spectral import spectral_coordinates
 
 
-class SpectralModel:
+class SpectralModel(Model, name="spectral"):
     """Clusters by the nearest center in a spectral embedding, which places rows that were not there, too.
 
     A row goes to ``k(x, Z) P``, where k is the Gaussian kernel, scaled to norm 1; and from there to the nearest center.

@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models.base import checked_columns
+from flower_fedclust.models.base import Model, checked_columns
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.spectral import unit_rows
 from flower_fedclust.numerics.subspaces import squared_residuals
@@ -17,7 +17,7 @@ from flower_fedclust.numerics.subspaces import squared_residuals
 ORTHONORMAL_TOLERANCE = 1e-6
 
 
-class SubspaceModel:
+class SubspaceModel(Model, name="subspaces"):
     """Clusters by the nearest of several subspaces through the origin.
 
     Parameters
@@ -57,52 +57,21 @@ class SubspaceModel:
         return int(self.bases_[0].shape[1])
 
     def residuals(self, rows: ArrayLike) -> NDArray[np.float64]:
-        """Return the squared distance of each row, scaled to norm 1, from each subspace.
+        """Return the squared distance of each row, scaled to norm 1, from each subspace, of shape (n_rows, n_clusters).
 
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_clusters)
-            The squared sine of the angle between the two: from 0 to 1. A row of zeros lies in all subspaces.
-
-        Raises
-        ------
-        ValueError
-            If the rows are not finite numbers, or have another number of columns than the bases.
+        It is the squared sine of the angle between the two: from 0 to 1. A row of zeros lies in all subspaces.
         """
         return squared_residuals(unit_rows(self._checked(rows)), self.bases_)
 
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
-        """Return the nearest subspace of each row; ties, and rows of zeros, go to the lower number.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        ndarray of shape (n_rows,)
-
-        Raises
-        ------
-        ValueError
-            As in :meth:`residuals`.
-        """
+        """Return the nearest subspace of each row, of shape (n_rows,); of equally near ones the lower number."""
         residuals = self.residuals(rows)
         # A row that is orthogonal to all has no less to do with the clusters that something is known of.
         residuals[:, [len(basis) == 0 for basis in self.bases_]] = np.inf
         return np.asarray(residuals.argmin(axis=1), dtype=np.intp)
 
     def cost(self, rows: ArrayLike) -> float:
-        """Return the sum over rows of the squared distance to the nearest subspace, in squared units of the rows.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-        """
+        """Return the sum over rows of the squared distance to the nearest subspace, in squared units of the rows."""
         return float(squared_residuals(self._checked(rows), self.bases_).min(axis=1).sum())
 
     def to_arrays(self) -> list[NDArray[np.float64]]:

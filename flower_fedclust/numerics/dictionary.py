@@ -69,26 +69,8 @@ def objective(rows: Floats, Z: Floats, C: Floats, bandwidth: float, regularizati
     return float(0.5 * len(rows) - fit + 0.5 * norm + 0.5 * regularization * np.sum(C**2))
 
 
-def gradient(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> Floats:
-    """Return the derivative of the objective by the atoms (equation 15, whose sigma is r).
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Z : ndarray of shape (n_atoms, n_columns)
-    C : ndarray of shape (n_rows, n_atoms)
-    bandwidth : float
-
-    Returns
-    -------
-    ndarray of shape (n_atoms, n_columns)
-    """
-    rows, Z, _ = _around_the_atoms(rows, Z)
-    Kxz, Kzz = gaussian_kernel(rows, Z, bandwidth), gaussian_kernel(Z, Z, bandwidth)
-    return _gradient(rows, Z, C, C.T @ C, Kxz, Kzz, bandwidth)
-
-
 def _gradient(rows: Floats, Z: Floats, C: Floats, gram: Floats, Kxz: Floats, Kzz: Floats, bandwidth: float) -> Floats:
+    """Return the derivative of the objective by the atoms (equation 15, whose sigma is r)."""
     W = -C * Kxz
     Q = 0.5 * gram * Kzz
     from_rows = W.T @ rows - W.sum(axis=0)[:, None] * Z
@@ -112,19 +94,7 @@ def _curvature(C: Floats, gram: Floats, Kxz: Floats, Kzz: Floats, bandwidth: flo
 
 
 def curvature(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> Floats:
-    """Return the inverse of the step size of each atom; see :func:`dictionary_steps`.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Z : ndarray of shape (n_atoms, n_columns)
-    C : ndarray of shape (n_rows, n_atoms)
-    bandwidth : float
-
-    Returns
-    -------
-    ndarray of shape (n_atoms,)
-    """
+    """Return the inverse of the step size of each atom, of shape (n_atoms,); see :func:`dictionary_steps`."""
     return _curvature(C, C.T @ C, gaussian_kernel(rows, Z, bandwidth), gaussian_kernel(Z, Z, bandwidth), bandwidth)
 
 
@@ -148,7 +118,7 @@ def dictionary_steps(rows: Floats, Z: Floats, C: Floats, bandwidth: float, n_ste
     -------
     ndarray of shape (n_atoms, n_columns)
     """
-    rows, start, _ = _around_the_atoms(rows, Z)
+    rows, start = _around_the_atoms(rows, Z)
     moved = start
     gram = C.T @ C
     for _ in range(n_steps):
@@ -160,10 +130,10 @@ def dictionary_steps(rows: Floats, Z: Floats, C: Floats, bandwidth: float, n_ste
     return Z + (moved - start)
 
 
-def _around_the_atoms(rows: Floats, Z: Floats) -> tuple[Floats, Floats, Floats]:
+def _around_the_atoms(rows: Floats, Z: Floats) -> tuple[Floats, Floats]:
     """Move rows and atoms to the atoms' mean: far from the origin their differences would lose digits."""
     origin = Z.mean(axis=0)
-    return rows - origin, Z - origin, origin
+    return rows - origin, Z - origin
 
 
 def clipped_gradient(rows: Floats, Z: Floats, C: Floats, bandwidth: float, bound: float) -> Floats:
@@ -209,7 +179,7 @@ def row_gradients(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> tuple
     gradients : ndarray of shape (n_rows, n_atoms, n_columns)
         ``c_j / r^2 (sum_l k(z_j, z_l) c_l (z_l - z_j) - k(x, z_j) (x - z_j))``; for a few rows at a time.
     """
-    rows, Z, _ = _around_the_atoms(rows, Z)
+    rows, Z = _around_the_atoms(rows, Z)
     Kzz, Kxz = gaussian_kernel(Z, Z, bandwidth), gaussian_kernel(rows, Z, bandwidth)
     gradients = np.matmul(Kzz, C[:, :, None] * Z)
     gradients += (Kxz - C @ Kzz)[:, :, None] * Z

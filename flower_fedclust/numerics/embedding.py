@@ -80,9 +80,7 @@ def tsne_map(
     distances: Floats,
     *,
     perplexity: float = 30.0,
-    n_components: int = 2,
     n_iter: int = 500,
-    initialization: Floats | None = None,
     random_state: int = 0,
 ) -> Floats:
     """Return a t-SNE map of rows whose nearest neighbours are known (openTSNE).
@@ -95,17 +93,14 @@ def tsne_map(
         Rising in each row, not negative.
     perplexity : float, default=30
         At most a third of the number of neighbours is used: that of all others, where there are few rows.
-    n_components : int, default=2
     n_iter : int, default=500
-        After 250 iterations of early exaggeration.
-    initialization : ndarray of shape (n_rows, n_components), optional
-        Where the rows start; scaled down, as t-SNE wants it. By default the graph's spectral embedding.
+        After 250 iterations of early exaggeration, from the graph's spectral embedding.
     random_state : int, default=0
         The same seed gives the same map, on one thread.
 
     Returns
     -------
-    ndarray of shape (n_rows, n_components)
+    ndarray of shape (n_rows, 2)
 
     Raises
     ------
@@ -115,20 +110,15 @@ def tsne_map(
     opentsne = _opentsne()
     n_rows = len(neighbors)
     n_needed = tsne_n_neighbors(n_rows, perplexity)
-    _check_neighbors("tsne_map", neighbors, distances, n_needed, f"a perplexity of {perplexity:g}", n_rows=n_rows)
-    _check_start(initialization, n_rows, n_components)
+    _check_rows(n_rows)
+    _check_neighbors("tsne_map", neighbors, distances, n_needed, f"a perplexity of {perplexity:g}")
     neighbors, distances = neighbors[:, :n_needed], _over_mean(distances[:, :n_needed])
     index = opentsne.nearest_neighbors.PrecomputedNeighbors(neighbors, distances)
     affinities = opentsne.affinity.PerplexityBasedNN(
         knn_index=index, perplexity=min(perplexity, n_needed / NEIGHBORS_PER_PERPLEXITY), n_jobs=1
     )
-    if initialization is None:
-        start = _spectral_start(opentsne, affinities.P, n_components, random_state)
-    else:
-        start = _scaled_start(opentsne, initialization)
-    tsne = opentsne.TSNE(
-        n_components=n_components, initialization=start, n_iter=n_iter, n_jobs=1, random_state=random_state
-    )
+    start = _spectral_start(opentsne, affinities.P, random_state)
+    tsne = opentsne.TSNE(initialization=start, n_iter=n_iter, n_jobs=1, random_state=random_state)
     return np.array(tsne.fit(affinities=affinities), dtype=np.float64)
 
 
@@ -138,7 +128,6 @@ def place_tsne(
     coordinates: Floats,
     *,
     perplexity: float = 5.0,
-    exaggeration: float = 1.5,
     n_iter: int = 250,
 ) -> Floats:
     """Return where other rows lie on a t-SNE map.
@@ -153,19 +142,17 @@ def place_tsne(
         The nearest mapped rows of each row.
     distances : ndarray of the same shape
         Rising in each row, not negative.
-    coordinates : ndarray of shape (n_rows, 1 or 2)
+    coordinates : ndarray of shape (n_rows, 2)
         The map.
     perplexity : float, default=5
         At most a third of the number of neighbours is used. Smaller than that of the map: a row is to lie with the few
         that are like it.
-    exaggeration : float, default=1.5
-        Of the attraction.
     n_iter : int, default=250
         0 leaves a row at the median.
 
     Returns
     -------
-    ndarray of shape (n_new_rows, n_components)
+    ndarray of shape (n_new_rows, 2)
 
     Raises
     ------
@@ -197,7 +184,7 @@ def place_tsne(
         n_iter,
         inplace=True,
         learning_rate=0.1,
-        exaggeration=exaggeration,
+        exaggeration=1.5,
         momentum=0.8,
         max_grad_norm=0.25,
         max_step_norm=None,
@@ -219,9 +206,7 @@ def umap_map(
     *,
     n_neighbors: int = 15,
     min_dist: float = 0.1,
-    n_components: int = 2,
     n_epochs: int | None = None,
-    initialization: Floats | None = None,
     random_state: int = 0,
 ) -> Floats:
     """Return a UMAP map of rows whose nearest neighbours are known (umap-learn).
@@ -239,18 +224,15 @@ def umap_map(
         2 or more. The row itself is the first, as umap-learn counts; at most the number of rows is used.
     min_dist : float, default=0.1
         How near to each other rows may come on the map.
-    n_components : int, default=2
     n_epochs : int, optional
-        500 up to 10,000 rows, else 200.
-    initialization : ndarray of shape (n_rows, n_components), optional
-        Where the rows start. By default the graph's spectral embedding; if it falls apart, that of each part, and the
-        parts at random places.
+        500 up to 10,000 rows, else 200. They begin with the graph's spectral embedding; if the graph falls apart, with
+        that of each part, and the parts at random places.
     random_state : int, default=0
         The same seed gives the same map.
 
     Returns
     -------
-    ndarray of shape (n_rows, n_components)
+    ndarray of shape (n_rows, 2)
 
     Raises
     ------
@@ -260,8 +242,8 @@ def umap_map(
     umap_ = _umap()
     n_rows = len(neighbors)
     n_needed = umap_n_neighbors(n_rows, n_neighbors)
-    _check_neighbors("umap_map", neighbors, distances, n_needed, f"n_neighbors={n_neighbors}", n_rows=n_rows)
-    _check_start(initialization, n_rows, n_components)
+    _check_rows(n_rows)
+    _check_neighbors("umap_map", neighbors, distances, n_needed, f"n_neighbors={n_neighbors}")
     random = np.random.RandomState(random_state)
     itself = np.arange(n_rows)[:, None]
     graph, _, _ = umap_.fuzzy_simplicial_set(
@@ -274,18 +256,16 @@ def umap_map(
     )
     a, b = umap_.find_ab_params(1.0, min_dist)
     coordinates, _ = umap_.simplicial_set_embedding(
-        _places_of_components(graph, n_components, random),
+        _places_of_components(graph, random),
         graph,
-        n_components,
+        2,
         initial_alpha=1.0,
         a=a,
         b=b,
         gamma=1.0,
         negative_sample_rate=5,
         n_epochs=n_epochs,
-        init="spectral"
-        if initialization is None and n_rows > n_components + 2
-        else _umap_start(initialization, n_rows, n_components, random),
+        init="spectral" if n_rows > N_ROWS_OF_A_MAP else random.uniform(-10.0, 10.0, size=(n_rows, 2)),
         random_state=random,
         metric="euclidean",
         metric_kwds={},
@@ -306,7 +286,6 @@ def place_umap(
     n_neighbors: int = 5,
     min_dist: float = 0.1,
     n_epochs: int = 100,
-    random_state: int = 0,
 ) -> Floats:
     """Return where other rows lie on a UMAP map.
 
@@ -322,7 +301,7 @@ def place_umap(
         The nearest mapped rows of each row.
     distances : ndarray of the same shape
         Rising in each row, not negative.
-    coordinates : ndarray of shape (n_rows, n_components)
+    coordinates : ndarray of shape (n_rows, 2)
         The map.
     n_neighbors : int, default=5
         2 or more; at most the number of mapped rows is used. Fewer than for the map: a row is to lie with the few that
@@ -331,12 +310,10 @@ def place_umap(
         That of the map.
     n_epochs : int, default=100
         0 leaves a row at the weighted mean.
-    random_state : int, default=0
-        The same seed gives the same places.
 
     Returns
     -------
-    ndarray of shape (n_new_rows, n_components)
+    ndarray of shape (n_new_rows, 2)
 
     Raises
     ------
@@ -361,7 +338,7 @@ def place_umap(
         return placed
     # Edges that would be drawn less than once are left out, as umap-learn does.
     row, column = np.nonzero(strengths >= 1.0 / n_epochs)
-    random = np.random.RandomState(random_state)
+    random = np.random.RandomState(0)  # a row has the same place whenever it is placed
     a, b = umap_.find_ab_params(1.0, min_dist)
     moved = umap_.optimize_layout_euclidean(
         placed.astype(np.float32, order="C"),
@@ -406,12 +383,13 @@ def _umap() -> Any:
     return umap_
 
 
-def _check_neighbors(
-    function: str, neighbors: Integers, distances: Floats, n_needed: int, parameter: str, *, n_rows: int | None = None
-) -> None:
-    """Raise where there are too few rows for a map, or too few neighbours of each."""
-    if n_rows is not None and n_rows < N_ROWS_OF_A_MAP:
-        raise DataError(f"A map of {n_rows} rows is none; give at least {N_ROWS_OF_A_MAP}.")
+def _check_rows(n_rows: int) -> None:
+    if n_rows < N_ROWS_OF_A_MAP:
+        raise DataError(f"{n_rows} rows are too few for a map; give at least {N_ROWS_OF_A_MAP}.")
+
+
+def _check_neighbors(function: str, neighbors: Integers, distances: Floats, n_needed: int, parameter: str) -> None:
+    """Raise where there are too few neighbours of each row."""
     if neighbors.shape != distances.shape:
         raise ValueError(
             f"{function} got neighbors of shape {neighbors.shape} and distances of shape {distances.shape}; "
@@ -444,51 +422,27 @@ def _over_mean(distances: Floats, *, by_row: bool = False) -> Floats:
     return relative
 
 
-def _check_start(initialization: Floats | None, n_rows: int, n_components: int) -> None:
-    """Raise unless the rows start at different places: both libraries divide by the spread of a column."""
-    if initialization is None:
-        return
-    if initialization.shape != (n_rows, n_components):
-        raise ValueError(f"initialization has shape {initialization.shape}; give {(n_rows, n_components)}.")
-    if not np.ptp(initialization, axis=0).all():
-        raise ValueError("A column of initialization is constant; give places that differ.")
-
-
-def _spectral_start(opentsne: Any, P: csr_matrix, n_components: int, random_state: int) -> Floats:
+def _spectral_start(opentsne: Any, P: csr_matrix, random_state: int) -> Floats:
     """Return the spectral embedding of the graph, or random places where it has none."""
     initializations = opentsne.initialization
     n_rows = P.shape[0]
-    if n_rows > n_components + 2:  # Lanczos' method cannot give all eigenvectors of a matrix
+    if n_rows > N_ROWS_OF_A_MAP:  # Lanczos' method cannot give all eigenvectors of a matrix
         try:
             with np.errstate(all="ignore"):
-                start = np.asarray(initializations.spectral(P, n_components, random_state=random_state))
+                start = np.asarray(initializations.spectral(P, 2, random_state=random_state))
         except ArpackError:
-            start = np.full((n_rows, n_components), np.nan)
+            start = np.full((n_rows, 2), np.nan)
         if np.isfinite(start).all():
             return start
-    return np.asarray(initializations.random(n_rows, n_components, random_state=random_state))
+    return np.asarray(initializations.random(n_rows, 2, random_state=random_state))
 
 
-def _scaled_start(opentsne: Any, initialization: Floats) -> Floats:
-    """Return the start with openTSNE's small scale; rows that start as one are told apart by its jitter."""
-    start = initialization - initialization.mean(axis=0)
-    initializations = opentsne.initialization
-    return np.asarray(initializations.jitter(initializations.rescale(start), random_state=0), dtype=np.float64)
-
-
-def _places_of_components(graph: coo_matrix, n_components: int, random: np.random.RandomState) -> Floats:
+def _places_of_components(graph: coo_matrix, random: np.random.RandomState) -> Floats:
     """Return a random place for each component of the graph, at each of its rows.
 
     umap-learn puts the parts of a graph where the means of their rows are near each other; without rows it draws places
     from the generator of the process, which no seed of ours reaches.
     """
     n_parts, part = connected_components(graph, directed=False)
-    of_rows: Floats = random.uniform(0.0, 1.0, size=(n_parts, n_components))[part]
+    of_rows: Floats = random.uniform(0.0, 1.0, size=(n_parts, 2))[part]
     return of_rows
-
-
-def _umap_start(initialization: Floats | None, n_rows: int, n_components: int, random: np.random.RandomState) -> Floats:
-    if initialization is None:
-        places: Floats = random.uniform(-10.0, 10.0, size=(n_rows, n_components))
-        return places
-    return initialization

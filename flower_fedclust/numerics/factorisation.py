@@ -7,10 +7,14 @@ are those of Li et al., "Differentially private federated clustering over non-II
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from flower_fedclust.numerics.vectors import clip_norm
 
 Floats = NDArray[np.float64]
 
@@ -165,6 +169,41 @@ def center_step_size(HH: Floats, alpha: float, mu_w: float) -> float:
     """
     largest = _largest_eigenvalue((HH + HH.T) / 2)
     return alpha * (largest + mu_w / 2) if largest > 0 else 0.0
+
+
+def center_steps(
+    rows: Floats,
+    H: Floats,
+    W: Floats,
+    batches: Iterable[NDArray[np.intp]],
+    mu_w: float,
+    eta: float,
+    bound: float = math.inf,
+) -> Floats:
+    """Take a gradient step on W for each minibatch (18).
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    H : ndarray of shape (n_rows, n_clusters)
+    W : ndarray of shape (n_clusters, n_columns)
+    batches : iterable of ndarray of int
+        Indices of rows.
+    mu_w : float
+    eta : float
+        What a gradient is divided by. 0 where no row belongs to anything, and then no center moves.
+    bound : float, default=inf
+        The Frobenius norm to which the gradient of every minibatch is clipped.
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_columns)
+    """
+    if eta == 0:
+        return W
+    for batch in batches:
+        W = W - clip_norm(center_gradient(rows[batch], H[batch], W, mu_w), bound) / eta
+    return W
 
 
 def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, bound: float) -> Floats:

@@ -61,7 +61,7 @@ def prototype_affinity(
         return np.zeros_like(divergences)
     distances = np.where(foreign, divergences, np.inf)
     n_kept = min(n_nearest or len(np.unique(client)) - 1, int(foreign.sum(axis=1).min()))
-    # Of prototypes that are equally near all are kept: what is kept must not hang on their order.
+    # Of prototypes that are equally near all are kept: what is kept must not depend on their order.
     kept = foreign & (distances <= np.sort(distances, axis=1)[:, n_kept - 1 : n_kept])
     exponents = np.where(kept, np.log(counts) - distances / _scale(distances.min(axis=1)), -np.inf)
     shares = np.exp(exponents - exponents.max(axis=1, keepdims=True))  # all would underflow without the largest

@@ -10,6 +10,9 @@ from flower_fedclust.numerics.kmeans import squared_distances
 
 Floats = NDArray[np.float64]
 
+#: Beyond it squares overflow, and a row that is so far away has kernel values of 0 wherever it is.
+FARTHEST = 1e150
+
 
 def gaussian_kernel(rows: Floats, others: Floats, bandwidth: float) -> Floats:
     """Return ``exp(-||x - y||^2 / (2 r^2))`` for every row x and every other row y (FedSC, footnote 2).
@@ -25,7 +28,7 @@ def gaussian_kernel(rows: Floats, others: Floats, bandwidth: float) -> Floats:
     -------
     ndarray of shape (n_rows, n_others)
     """
-    kernel = squared_distances(rows, others)
+    kernel = squared_distances(*(np.clip(points, -FARTHEST, FARTHEST) for points in (rows, others)))
     kernel *= -0.5 / bandwidth**2
     return np.exp(kernel, out=kernel)
 

@@ -35,7 +35,7 @@ def landmark_gamma(variance: Floats) -> float:
     return 0.5 / mean_squared_distance if mean_squared_distance > 0 else 1.0
 
 
-def mmd(rows: Floats, Y: Floats, gamma: float, *, own: float | None = None, block_entries: int | None = None) -> float:
+def mmd(rows: Floats, Y: Floats, gamma: float, *, own: float | None = None) -> float:
     """Return f_p of equations (9) and (10): how far the landmarks are from the rows in distribution.
 
     An unbiased estimate of the squared maximum mean discrepancy, so that it can be negative.
@@ -50,23 +50,19 @@ def mmd(rows: Floats, Y: Floats, gamma: float, *, own: float | None = None, bloc
         In one over the squared units of the rows; positive.
     own : float, optional
         The first term, :func:`mean_similarity` of the rows, where it is known already.
-    block_entries : int, optional
-        How many entries of a kernel matrix there are at a time.
     """
-    between = _kernel_sum(rows, Y, gamma, block_entries) / (len(rows) * len(Y))
-    if own is None:
-        own = mean_similarity(rows, gamma, block_entries=block_entries)
-    return own - 2.0 * between + mean_similarity(Y, gamma, block_entries=block_entries)
+    between = _kernel_sum(rows, Y, gamma) / (len(rows) * len(Y))
+    own = mean_similarity(rows, gamma) if own is None else own
+    return own - 2.0 * between + mean_similarity(Y, gamma)
 
 
-def mean_similarity(points: Floats, gamma: float, *, block_entries: int | None = None) -> float:
+def mean_similarity(points: Floats, gamma: float) -> float:
     """Return the mean kernel value over ordered pairs of different points: the first and the third term of (9).
 
     Parameters
     ----------
     points : ndarray of shape (n_points, n_columns)
     gamma : float
-    block_entries : int, optional
 
     Returns
     -------
@@ -74,7 +70,9 @@ def mean_similarity(points: Floats, gamma: float, *, block_entries: int | None =
         0 for a single point.
     """
     n_points = len(points)
-    return _pair_sum(points, gamma, block_entries) / (n_points * (n_points - 1.0)) if n_points > 1 else 0.0
+    if n_points < 2:
+        return 0.0
+    return (_kernel_sum(points, points, gamma) - n_points) / (n_points * (n_points - 1.0))
 
 
 def mmd_gradient(rows: Floats, Y: Floats, gamma: float) -> Floats:
@@ -91,61 +89,38 @@ def mmd_gradient(rows: Floats, Y: Floats, gamma: float) -> Floats:
     ndarray of shape (n_landmarks, n_columns)
         In one over the units of the rows.
     """
-    return clipped_landmark_gradient(rows, Y, gamma, math.inf) / len(rows) + repulsion_gradient(Y, gamma)
+    return attraction_sum(rows, Y, gamma) / len(rows) + repulsion_gradient(Y, gamma)
 
 
-def clipped_landmark_gradient(rows: Floats, Y: Floats, gamma: float, bound: float) -> Floats:
-    """Return the sum over rows of each row's part of equation (13), clipped to a norm.
+def attraction_sum(rows: Floats, Y: Floats, gamma: float) -> Floats:
+    """Return the sum over rows of each row's part of equation (13).
 
     The first term of (13) is ``(1 / n_p) sum_i g(x_i)``, where ``g(x)_j = -(4 gamma / n_y) k(x, y_j) (x - y_j)``. This
-    is the sum, without ``1 / n_p``: a row that is added or removed moves it by no more than ``bound``, and one that
-    is replaced by no more than twice that. The second term, :func:`repulsion_gradient`, needs no rows.
+    is the sum, without ``1 / n_p``: a row that is added or removed moves it by no more than
+    :func:`longest_row_gradient`, and one that is replaced by no more than twice that. The second term,
+    :func:`repulsion_gradient`, needs no rows.
 
     Parameters
     ----------
     rows : ndarray of shape (n_rows, n_columns)
     Y : ndarray of shape (n_landmarks, n_columns)
     gamma : float
-    bound : float
-        Of the Frobenius norm of g(x), in one over the units of the rows; infinity clips nothing, and neither does
-        :func:`longest_row_gradient`, which no row exceeds.
 
     Returns
     -------
     ndarray of shape (n_landmarks, n_columns)
+        In one over the units of the rows.
     """
     rows, Y = _around_the_landmarks(rows, Y)
-    scale = 4.0 * gamma / len(Y)
+    # Farther from all landmarks than this, the kernel is 0 in floats, and so is the gradient: not 0 times infinity.
+    near = np.abs(rows).max(axis=1) <= np.abs(Y).max() + math.sqrt(750.0 / gamma)
+    rows = rows if near.all() else rows[near]
     pull, weight = np.zeros_like(Y), np.zeros(len(Y))
     for block in blocks(len(rows), len(Y)):
         kernel = _kernel(rows[block], Y, gamma)
-        if bound < math.inf:
-            norms = scale * _unscaled_norms(rows[block], Y, kernel)
-            kernel *= np.divide(bound, norms, out=np.ones_like(norms), where=norms > bound)[:, None]
         pull += kernel.T @ rows[block]
         weight += kernel.sum(axis=0)
-    return -scale * (pull - weight[:, None] * Y)
-
-
-def row_gradient_norms(rows: Floats, Y: Floats, gamma: float) -> Floats:
-    """Return the Frobenius norm of every row's part of equation (13); see :func:`clipped_landmark_gradient`.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Y : ndarray of shape (n_landmarks, n_columns)
-    gamma : float
-
-    Returns
-    -------
-    ndarray of shape (n_rows,)
-        ``(4 gamma / n_y) sqrt(sum_j k(x, y_j)^2 ||x - y_j||^2)``, in one over the units of the rows.
-    """
-    rows, Y = _around_the_landmarks(rows, Y)
-    norms = np.empty(len(rows))
-    for block in blocks(len(rows), len(Y)):
-        norms[block] = _unscaled_norms(rows[block], Y, _kernel(rows[block], Y, gamma))
-    return norms * (4.0 * gamma / len(Y))
+    return -(4.0 * gamma / len(Y)) * (pull - weight[:, None] * Y)
 
 
 def longest_row_gradient(gamma: float, n_landmarks: int) -> float:
@@ -258,22 +233,8 @@ def _kernel(rows: Floats, Y: Floats, gamma: float) -> Floats:
     return np.exp(kernel, out=kernel)
 
 
-def _unscaled_norms(rows: Floats, Y: Floats, kernel: Floats) -> Floats:
-    squared = squared_distances(rows, Y)
-    norms: Floats = np.sqrt(np.einsum("ij,ij,ij->i", squared, kernel, kernel))
-    return norms
-
-
-def _kernel_sum(rows: Floats, others: Floats, gamma: float, block_entries: int | None) -> float:
-    return sum(
-        float(_kernel(rows[block], others, gamma).sum())
-        for block in blocks(len(rows), len(others), block_entries=block_entries)
-    )
-
-
-def _pair_sum(points: Floats, gamma: float, block_entries: int | None) -> float:
-    """Return the sum of the kernel over all ordered pairs of different points."""
-    return _kernel_sum(points, points, gamma, block_entries) - len(points)
+def _kernel_sum(rows: Floats, others: Floats, gamma: float) -> float:
+    return sum(float(_kernel(rows[block], others, gamma).sum()) for block in blocks(len(rows), len(others)))
 
 
 def _around_the_landmarks(rows: Floats, Y: Floats) -> tuple[Floats, Floats]:

@@ -31,6 +31,15 @@ _LOST_DIGITS = 1e-6
 
 _TINY = float(np.finfo(float).tiny)
 
+#: Squares of larger entries, added up, could overflow.
+_REACH = 1e150
+
+
+def within_reach(rows: Floats) -> Floats:
+    """Return rows whose distances are finite numbers: one with larger entries is drawn in, in its own direction."""
+    within: Floats = rows * (_REACH / np.abs(rows).max(axis=1, keepdims=True, initial=_REACH))
+    return within
+
 
 def landmark_distances(rows: Floats, Y: Floats) -> Floats:
     """Return B: the Euclidean distance of every row from every landmark (equation 21).
@@ -50,7 +59,7 @@ def landmark_distances(rows: Floats, Y: Floats) -> Floats:
     norms = np.einsum("ij,ij->i", Y, Y)
     distances = np.empty((len(rows), len(Y)))
     for block in blocks(len(rows), len(Y)):
-        some = rows[block] - origin
+        some = within_reach(rows[block] - origin)
         squared = squared_distances(some, Y)
         # As a difference of large numbers a short distance is all rounding errors, and its root has half the digits.
         near, landmark = np.nonzero(
@@ -136,16 +145,14 @@ def _sorted(neighbors: Integers, distances: Floats) -> tuple[Integers, Floats]:
     return np.take_along_axis(neighbors, order, axis=1), np.take_along_axis(distances, order, axis=1)
 
 
-def nystrom_projection(W: Floats, *, cutoff: float = EIGENVALUE_CUTOFF) -> tuple[Floats, Floats]:
+def nystrom_projection(W: Floats) -> tuple[Floats, Floats]:
     """Return what makes factors of distances to the landmarks: ``F = B P``, ``D^ = F diag(s) F'``.
 
     Parameters
     ----------
     W : ndarray of shape (n_landmarks, n_landmarks)
-        Distances between landmarks; symmetric.
-    cutoff : float, default=EIGENVALUE_CUTOFF
-        Eigenvalues of W of at most this part of the largest magnitude count as 0. The paper adds lambda I to a singular
-        W; that moves every distance.
+        Distances between landmarks; symmetric. Its eigenvalues of at most ``EIGENVALUE_CUTOFF`` of the largest
+        magnitude count as 0. The paper adds lambda I to a singular W; that moves every distance.
 
     Returns
     -------
@@ -156,16 +163,14 @@ def nystrom_projection(W: Floats, *, cutoff: float = EIGENVALUE_CUTOFF) -> tuple
     """
     values, vectors = np.linalg.eigh(W)
     magnitudes = np.abs(values)
-    kept = magnitudes > cutoff * magnitudes.max()
+    kept = magnitudes > EIGENVALUE_CUTOFF * magnitudes.max()
     # By falling magnitude, so that the columns do not depend on which eigenvalues are left out.
     order = np.argsort(-magnitudes, kind="stable")[: np.count_nonzero(kept)]
     projection: Floats = vectors[:, order] / np.sqrt(magnitudes[order])
     return projection, np.sign(values[order])
 
 
-def nystrom_neighbors(
-    B: Floats, W: Floats, n_neighbors: int, *, cutoff: float = EIGENVALUE_CUTOFF, block_entries: int | None = None
-) -> tuple[Integers, Floats]:
+def nystrom_neighbors(B: Floats, W: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
     """Return the nearest other rows of every row by the Nystrom distances (22), and those distances.
 
     Parameters
@@ -176,10 +181,6 @@ def nystrom_neighbors(
         Distances between landmarks.
     n_neighbors : int
         Less than n_rows.
-    cutoff : float, default=EIGENVALUE_CUTOFF
-        See :func:`nystrom_projection`.
-    block_entries : int, optional
-        How many entries are copied at a time. Besides B there are two more arrays of its size.
 
     Returns
     -------
@@ -188,19 +189,11 @@ def nystrom_neighbors(
     distances : ndarray of shape (n_rows, n_neighbors)
         In the units of the rows, rising; negative ones are 0.
     """
-    projection, signs = nystrom_projection(W, cutoff=cutoff)
-    return _neighbors(B @ projection, None, signs, n_neighbors, block_entries)
+    projection, signs = nystrom_projection(W)
+    return _neighbors(B @ projection, None, signs, n_neighbors)
 
 
-def nystrom_neighbors_of_new(
-    B_new: Floats,
-    B: Floats,
-    W: Floats,
-    n_neighbors: int,
-    *,
-    cutoff: float = EIGENVALUE_CUTOFF,
-    block_entries: int | None = None,
-) -> tuple[Integers, Floats]:
+def nystrom_neighbors_of_new(B_new: Floats, B: Floats, W: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
     """Return, for rows that were not in the run, the nearest of the rows that were, by the Nystrom distances.
 
     Parameters
@@ -210,8 +203,6 @@ def nystrom_neighbors_of_new(
     W : ndarray of shape (n_landmarks, n_landmarks)
     n_neighbors : int
         At most n_rows.
-    cutoff : float, default=EIGENVALUE_CUTOFF
-    block_entries : int, optional
 
     Returns
     -------
@@ -219,13 +210,11 @@ def nystrom_neighbors_of_new(
         Indices of rows of B.
     distances : ndarray of shape (n_new_rows, n_neighbors)
     """
-    projection, signs = nystrom_projection(W, cutoff=cutoff)
-    return _neighbors(B @ projection, B_new @ projection, signs, n_neighbors, block_entries)
+    projection, signs = nystrom_projection(W)
+    return _neighbors(B @ projection, B_new @ projection, signs, n_neighbors)
 
 
-def _neighbors(
-    F: Floats, F_new: Floats | None, signs: Floats, n_neighbors: int, block_entries: int | None
-) -> tuple[Integers, Floats]:
+def _neighbors(F: Floats, F_new: Floats | None, signs: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
     """Return the rows of F nearest to each row of F_new, or to each other row of F.
 
     By scikit-learn's brute-force nearest neighbours, as :func:`flower_fedclust.numerics.spectral.most_similar` does it:
@@ -239,7 +228,7 @@ def _neighbors(
     index = NearestNeighbors(n_neighbors=n_found, algorithm="brute").fit(searched)
     neighbors = np.empty((len(searching), n_neighbors), dtype=np.intp)
     distances = np.empty((len(searching), n_neighbors))
-    for block in blocks(len(searching), F.shape[1] + 1, block_entries=block_entries):
+    for block in blocks(len(searching), F.shape[1] + 1):
         norms = np.linalg.norm(searching[block], axis=1)
         # Only the direction of the row that searches matters; at one length, no product loses its digits.
         query = np.column_stack([unit_rows(searching[block] * -signs) * np.sqrt(longest), np.zeros(len(norms))])

@@ -12,6 +12,9 @@ from flower_fedclust.numerics.kmeans import cluster_sums
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
+#: Up to so many columns covariances are full where nothing is said, and diagonal beyond.
+FULL_COLUMNS = 64
+
 #: A covariance has at least this part of the mean variance in every direction.
 COVARIANCE_FLOOR = 0.01
 
@@ -79,7 +82,7 @@ def shrunk(
 
     ``w S + (1 - w) S_mean + floor s I`` with ``w = n / (n + d + 1)`` for full covariances of d columns, and
     ``n / (n + 2)`` for diagonal ones; s is the mean variance. Where covariances carry noise of the deviation t, w is
-    multiplied by ``s^2 / (s^2 + t^2)``. The paper says nothing of it.
+    multiplied by ``s^2 / (s^2 + t^2)``. The paper does not say how covariances get an inverse.
 
     Parameters
     ----------
@@ -121,6 +124,21 @@ def nearest_covariances(covariances: Floats) -> Floats:
     values, vectors = np.linalg.eigh(covariances)
     repaired: Floats = (vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1)
     return 0.5 * (repaired + repaired.transpose(0, 2, 1))
+
+
+def products_of(moment: Floats) -> Floats:
+    """Return the upper triangle of a symmetric matrix by rows, each product once."""
+    products: Floats = moment[np.triu_indices(len(moment))]
+    return products
+
+
+def moment_of(products: Floats) -> Floats:
+    """Undo :func:`products_of`."""
+    size = int((np.sqrt(8 * len(products) + 1) - 1) / 2)
+    moment = np.empty((size, size))
+    first, second = np.triu_indices(size)
+    moment[first, second] = moment[second, first] = products
+    return moment
 
 
 def kullback_leibler(prototypes: Prototypes) -> Floats:

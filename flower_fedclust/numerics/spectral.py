@@ -224,13 +224,11 @@ def top_normalized_eigenvectors(
     return np.column_stack([known, vectors])
 
 
-def degrees_of(F: Floats, total: Floats, n_rows: float, *, floor: float = DEGREE_FLOOR) -> Floats:
-    """Return the row sums of ``F F'``, at least a part of their mean.
+def degree_floor(total: Floats, n_rows: float, *, floor: float = DEGREE_FLOOR) -> float:
+    """Return the smallest degree that a row is given: a part of the mean of the row sums of ``F F'``.
 
     Parameters
     ----------
-    F : ndarray of shape (any, n_factors)
-        Some of the rows.
     total : ndarray of shape (n_factors,)
         ``F' 1``, over all rows.
     n_rows : float
@@ -240,14 +238,9 @@ def degrees_of(F: Floats, total: Floats, n_rows: float, *, floor: float = DEGREE
 
     Returns
     -------
-    ndarray of shape (any,)
-        Positive, unless the total is 0.
+    float
+        Positive.
     """
-    return np.maximum(F @ total, degree_floor(total, n_rows, floor=floor))
-
-
-def degree_floor(total: Floats, n_rows: float, *, floor: float = DEGREE_FLOOR) -> float:
-    """Return the smallest degree that a row is given; see :func:`degrees_of`."""
     return max(floor * float(total @ total) / max(n_rows, 1.0), float(np.finfo(float).tiny))
 
 
@@ -292,7 +285,7 @@ def low_rank_embedding(F: Floats, n_vectors: int) -> Floats:
         Rows of norm 1, or 0.
     """
     total = F.sum(axis=0)
-    degrees = degrees_of(F, total, len(F))
+    degrees = np.maximum(F @ total, degree_floor(total, len(F)))
     return unit_rows(F @ spectral_projection(normalized_moment(F, degrees), n_vectors))
 
 

@@ -57,6 +57,25 @@ class StructuralGraph:
         return int(connected_components(self.symmetric, directed=False)[0])
 
 
+def client_graph(rows: Floats, n_clusters: int, n_neighbors: int, *, rank_constraint: bool = False) -> StructuralGraph:
+    """Return a client's E^p, of as many neighbours as suit it.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    n_clusters : int
+        C.
+    n_neighbors : int
+        What the user allows; see :func:`neighbors_of_client`.
+    rank_constraint : bool, default=False
+        Whether it is to have n_clusters components, if there are more rows than these.
+    """
+    own = neighbors_of_client(len(rows), n_clusters, n_neighbors)
+    if rank_constraint and len(rows) > n_clusters:
+        return rank_constrained_graph(rows, n_clusters, own)
+    return structural_graph(rows, own)
+
+
 def neighbors_of_client(n_rows: int, n_clusters: int, n_neighbors: int) -> int:
     """Return k for a client: half of what a cluster of its rows would have, 3 at least, and n_neighbors at most.
 

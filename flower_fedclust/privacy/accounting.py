@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import dp_accounting
 from dp_accounting import pld, rdp
 
+from flower_fedclust.names import look_up
+from flower_fedclust.numerics.checks import check_real
 from flower_fedclust.privacy.releases import Mechanism, Relation, Release, check_sample, on_the_same_rows
 
 #: What dp-accounting is told. Where no rows are sampled a multiplier says all: it is the scale of the noise over the
@@ -25,7 +27,7 @@ ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
 
 @dataclass(frozen=True)
 class Share:
-    """A release whose noise is still to be found: its mechanism and its part of the privacy budget.
+    """A named part of a privacy budget: the releases whose noise it pays for.
 
     Parameters
     ----------
@@ -33,7 +35,9 @@ class Share:
     fraction : float
         Its epsilon in proportion to those of the other shares; the fractions need not add up to 1.
     count : int, default=1
-        How many such releases there are, each in a round of its own.
+        How many releases there are, each in a round of its own; they divide the fraction equally.
+    relation : "add-or-remove" or "replace", default="add-or-remove"
+        As in :class:`~flower_fedclust.privacy.releases.Release`; the same for all shares of a budget.
     sample : tuple of two int, optional
         As in :class:`~flower_fedclust.privacy.releases.Release`. Shares with the same sample depend on the same rows,
         round by round.
@@ -42,7 +46,46 @@ class Share:
     mechanism: Mechanism
     fraction: float
     count: int = 1
+    relation: Relation = "add-or-remove"
     sample: tuple[int, int] | None = None
+
+
+def divided(shares: Mapping[str, Share], budget: Mapping[str, float] | None) -> dict[str, Share]:
+    """Return the shares with the fractions that a user has chosen.
+
+    Parameters
+    ----------
+    shares : mapping of str to Share
+        By name.
+    budget : mapping of str to float, optional
+        Parts of the whole, by name; the shares that it does not name divide the rest as they would divide the whole.
+
+    Raises
+    ------
+    ValueError
+        If there is no share of that name (the message gives the nearest), if a part is not positive, or if the parts
+        add up to more than the whole, or to less where all are named.
+    """
+    if budget is None:
+        return dict(shares)
+    for name, part in budget.items():
+        look_up(name, shares, "part of the budget called")
+        check_real(f"the budget of {name}", part, above=0, at_most=1)
+    rest = 1.0 - math.fsum(budget.values())
+    others = math.fsum(share.fraction for name, share in shares.items() if name not in budget)
+    if rest < -1e-9 or (others > 0) != (rest > 1e-9):
+        raise ValueError(
+            f"budget adds up to {1.0 - rest:g}; its parts are parts of 1"
+            + (
+                ", of which some must be left for: " + ", ".join(name for name in shares if name not in budget) + "."
+                if others > 0
+                else "."
+            )
+        )
+    return {
+        name: replace(share, fraction=budget.get(name, rest * share.fraction / others if others else 0.0))
+        for name, share in shares.items()
+    }
 
 
 def composed_epsilon(releases: Iterable[Release], delta: float, *, near: float | None = None) -> float:
@@ -85,8 +128,7 @@ def composed_epsilon(releases: Iterable[Release], delta: float, *, near: float |
     return min(epsilon, _sampled_epsilon(sampled, delta))
 
 
-@lru_cache(maxsize=256)
-def calibrate(shares: tuple[Share, ...], epsilon: float | None, delta: float) -> tuple[float, ...]:
+def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) -> dict[str, float]:
     """Find the noise multiplier of each share, so that all the releases together spend epsilon at delta.
 
     As in section 5 of FedDP-KMeans, a share is a release that would be (its epsilon, its delta)-private alone; the
@@ -96,7 +138,8 @@ def calibrate(shares: tuple[Share, ...], epsilon: float | None, delta: float) ->
 
     Parameters
     ----------
-    shares : tuple of Share
+    shares : mapping of str to Share
+        By name.
     epsilon : float or None
         The total. None is no noise: every multiplier is 0.
     delta : float in (0, 1)
@@ -104,14 +147,19 @@ def calibrate(shares: tuple[Share, ...], epsilon: float | None, delta: float) ->
 
     Returns
     -------
-    tuple of float
-        One a share.
+    dict of str to float
+        By the same names.
 
     Raises
     ------
     ValueError
-        If a fraction is not positive.
+        If a fraction is not positive, or if the shares are for different relations.
     """
+    return dict(zip(shares, _calibrated(tuple(shares.values()), epsilon, delta), strict=True))
+
+
+@lru_cache(maxsize=256)
+def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) -> tuple[float, ...]:
     for share in shares:
         check_sample(share.sample)
         if not 0 < share.fraction < math.inf or share.count < 1:
@@ -119,17 +167,20 @@ def calibrate(shares: tuple[Share, ...], epsilon: float | None, delta: float) ->
                 f"a part of the privacy budget is {share.fraction} for {share.count} releases; every part must be "
                 "positive and finite, for one release or more."
             )
+    if len({share.relation for share in shares}) > 1:
+        raise ValueError("shares for adding or removing a record do not compose with shares for replacing one.")
     if epsilon is not None and not epsilon > 0:
         raise ValueError(f"epsilon is {epsilon}; it must be positive.")
     if epsilon is None or not shares:
         return (0.0,) * len(shares)
 
-    total = sum(share.fraction * share.count for share in shares)
+    total = sum(share.fraction for share in shares)
     n_releases = sum(share.count for share in shares)
 
     def multipliers(factor: float) -> tuple[float, ...]:
         return tuple(
-            _multiplier(share.mechanism, factor * share.fraction / total, delta / n_releases) for share in shares
+            _multiplier(share.mechanism, factor * share.fraction / share.count / total, delta / n_releases)
+            for share in shares
         )
 
     def event(factor: float, *, sampled: bool = False) -> dp_accounting.DpEvent:
@@ -171,8 +222,7 @@ def _multiplier(mechanism: Mechanism, epsilon: float, delta: float) -> float:
 
 
 def _unit_release(share: Share, multiplier: float) -> Release:
-    relation: Relation = "add-or-remove" if share.sample is None else "replace"
-    return Release(share.mechanism, 1.0, multiplier, "", relation, share.sample)
+    return Release(share.mechanism, 1.0, multiplier, "", share.relation, share.sample)
 
 
 def _rounds(shares: Sequence[Share]) -> Iterator[tuple[int, list[int]]]:

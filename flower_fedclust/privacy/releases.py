@@ -39,6 +39,8 @@ class Release:
     sample : tuple of two int, optional
         How many rows are drawn, and of how many, where the array depends on rows that a client draws without
         replacement and keeps to itself: a row that may not have been drawn is protected by that, too. For "replace".
+    share : str, default=""
+        The name of its share of the privacy budget.
     """
 
     mechanism: Mechanism
@@ -47,6 +49,7 @@ class Release:
     bound: str
     relation: Relation = "add-or-remove"
     sample: tuple[int, int] | None = None
+    share: str = ""
 
     def __post_init__(self) -> None:
         if self.mechanism not in get_args(Mechanism):

@@ -60,6 +60,8 @@ class Message:
         True for what says nothing about a row (a name, the columns): listed, and not counted as unprotected.
     clients : tuple of str, optional
         Those that were asked, where it was not all of them. Nothing that the others hold is in the message.
+    reveals : "sums", "centers", "codes" or "rows"
+        The kind of the message: what it lets the receiver know where no noise covers it.
     """
 
     round: int
@@ -71,6 +73,7 @@ class Message:
     counts_rows: bool = False
     harmless: bool = False
     clients: tuple[str, ...] | None = None
+    reveals: str = "sums"
 
     @property
     def is_protected(self) -> bool:
@@ -223,7 +226,7 @@ class PrivacyReport:
             lines += ["", "Sent, and independent of the values of the rows:"]
             lines += _grouped(harmless)
         if self.notes:
-            lines += ["", "To know:"]
+            lines += ["", "Notes:"]
             lines += [f"  - {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -242,6 +245,7 @@ def _grouped(messages: Sequence[Message]) -> list[str]:
                 f"      {release.mechanism.capitalize()} mechanism, {release.norm} sensitivity "
                 f"{release.sensitivity:.6g} ({release.bound}), noise multiplier {release.noise_multiplier:.6g}, "
                 f"noise scale {release.scale:.6g}"
+                + (f", from the budget's share '{release.share}'" if release.share else "")
             )
             if release.sample is not None:
                 lines[-1] += f", on {release.sample[0]} rows drawn from at least {release.sample[1]}"

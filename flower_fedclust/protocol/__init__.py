@@ -1,33 +1,60 @@
 """How any strategy talks to its clients. Nobody else knows Flower's records.
 
-``rounds``    what a strategy yields, and how a client declares what it sends
-``client``    ProtocolClient, a ``flwr.client.NumPyClient``
-``strategy``  ProtocolStrategy, a ``flwr.server.strategy.Strategy``
-``inline``    Flower's own Server over clients in this process
+``parameters``  parameters that are declared once
+``entries``     the names under which a strategy is known
+``rounds``      what a strategy yields, and how a client declares what it sends
+``client``      ProtocolClient, a ``flwr.client.NumPyClient``, and what a site consents to
+``strategy``    ProtocolStrategy, a ``flwr.server.strategy.Strategy``
+``run``         the books of one run
+``inline``      Flower's own Server over clients in this process
 ``message_api``  MessageStrategy, the same as a ``flwr.serverapp.strategy.Strategy``
 """
 
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.protocol.client import ClientData, ProtocolClient, client_app, client_fn
+from flower_fedclust.protocol.client import ClientData, Consent, ProtocolClient, client_app, client_fn
+from flower_fedclust.protocol.entries import Entry
 from flower_fedclust.protocol.message_api import MessageStrategy
-from flower_fedclust.protocol.rounds import Failure, Gather, Outcome, Protocol, Reply, Sent, Sum, answers
-from flower_fedclust.protocol.strategy import ProtocolError, ProtocolStrategy
+from flower_fedclust.protocol.parameters import parameter
+from flower_fedclust.protocol.rounds import (
+    Failure,
+    Gather,
+    Outcome,
+    Protocol,
+    Question,
+    Reply,
+    Sent,
+    Sum,
+    Total,
+    Traffic,
+    answers,
+)
+from flower_fedclust.protocol.run import MIN_CLIENTS, ProtocolError
+from flower_fedclust.protocol.strategy import ClippedStrategy, PrivateStrategy, ProtocolStrategy
 
 __all__ = [
+    "MIN_CLIENTS",
     "ClientData",
+    "ClippedStrategy",
+    "Consent",
     "DataError",
+    "Entry",
     "Failure",
     "Gather",
     "MessageStrategy",
     "Outcome",
+    "PrivateStrategy",
     "Protocol",
     "ProtocolClient",
     "ProtocolError",
     "ProtocolStrategy",
+    "Question",
     "Reply",
     "Sent",
     "Sum",
+    "Total",
+    "Traffic",
     "answers",
     "client_app",
     "client_fn",
+    "parameter",
 ]

@@ -1,13 +1,13 @@
-"""The client's side: a ``NumPyClient`` that answers the tasks its methods are marked with, and only those."""
+"""The client's side: a ``NumPyClient`` that answers for its methods that are marked ``@answers``, and no others."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Context
@@ -15,22 +15,13 @@ from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models import (
-    EncodedModel,
-    FactorModel,
-    KMeansModel,
-    MapModel,
-    Model,
-    PrototypeModel,
-    SpectralModel,
-    SubspaceModel,
-)
-from flower_fedclust.numerics.checks import DataError, checked_rows
+from flower_fedclust.models import Model
+from flower_fedclust.numerics.checks import DataError, check_choice, checked_rows
 from flower_fedclust.numerics.metrics import count_table
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, add_noise
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol.rounds import Answer, Array, Scalar
+from flower_fedclust.protocol.rounds import KINDS, Answer, Array, Askable, Kind, Scalar
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +89,60 @@ def _checked_labels(labels: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
     return array.astype(str) if array.dtype == object else array
 
 
+@dataclass(frozen=True)
+class Consent:
+    """What a site answers.
+
+    Parameters
+    ----------
+    kinds : iterable of "sums", "centers", "codes" or "rows"
+        The kinds of messages that may leave without noise of the site's own; by default all, as in a simulation. A
+        message that carries all of its noise when it leaves (noise="local") needs no consent.
+    evaluation : bool, default=True
+        Whether models are evaluated on the site's rows, and labels counted.
+    """
+
+    kinds: frozenset[Kind] = frozenset(KINDS)
+    evaluation: bool = True
+
+    def __init__(self, kinds: Iterable[str] = KINDS, *, evaluation: bool = True) -> None:
+        given = frozenset(kinds)
+        for kind in sorted(given):
+            check_choice("consent", kind, KINDS)
+        object.__setattr__(self, "kinds", given)
+        object.__setattr__(self, "evaluation", evaluation)
+
+    def check(self, name: str, answer: Answer, releases: Sequence[Release | None], *, n_shares: int) -> None:
+        """Raise a DataError unless all that a method sends may leave.
+
+        Parameters
+        ----------
+        name : str
+            The client, for the message.
+        answer : Answer
+        releases : sequence of (Release or None)
+            With which noise of the client's own each array leaves. Empty: with none.
+        n_shares : int
+            Among how many clients the noise is divided.
+        """
+        for index, sent in enumerate(answer.sends):
+            release = releases[index] if releases else None
+            covered = release is not None and release.noise_multiplier > 0 and n_shares == 1
+            if sent.kept_as or covered or sent.reveals in self.kinds:
+                continue
+            raise DataError(
+                f"client {name} does not send {sent.reveals} ({sent.content}); its operator would have to consent to "
+                f"'{sent.reveals}'."
+            )
+
+    def check_evaluation(self, name: str) -> None:
+        """Raise a DataError unless models may be evaluated."""
+        if not self.evaluation:
+            raise DataError(f"client {name} does not evaluate models; its operator would have to allow it.")
+
+
 class ProtocolClient(NumPyClient):
-    """A client that answers the tasks its methods are marked with by ``@answers``.
+    """A client that answers for its methods that are marked with ``@answers``.
 
     Flower makes a new object for every message; what has to be remembered goes through :meth:`remember`.
 
@@ -112,6 +155,8 @@ class ProtocolClient(NumPyClient):
         What the server calls this client; different from that of every other.
     context : flwr.app.Context, optional
         Where :meth:`remember` keeps things.
+    consent : Consent, optional
+        What the client answers; by default everything.
     noise_seed : int, optional
         For experiments only: makes the client's noise repeatable, and so worthless as protection. It comes from
         whoever makes the client, never from a message.
@@ -121,31 +166,27 @@ class ProtocolClient(NumPyClient):
     rows : ndarray of shape (n_rows, n_columns)
     """
 
-    #: The models that the client can evaluate; a message names the one that it carries.
-    model_types: ClassVar[tuple[type[Model], ...]] = (
-        KMeansModel,
-        SpectralModel,
-        MapModel,
-        FactorModel,
-        PrototypeModel,
-        SubspaceModel,
-        EncodedModel,
-    )
-
     def __init__(
         self,
         data: ClientData | Callable[[], ClientData],
         *,
         name: str,
         context: Context | None = None,
+        consent: Consent | None = None,
         noise_seed: int | None = None,
     ) -> None:
         self._given_data = data
         self.name = name
         self.context = context
+        self.consent = Consent() if consent is None else consent
         self._noise_seed = noise_seed
         self._stand_in: NDArray[np.float64] | None = None
         self._source: NoiseSource = OperatingSystemNoise()
+
+    @classmethod
+    def key(cls) -> str:
+        """Return the name by which a message says which class has to answer."""
+        return f"{cls.__module__}.{cls.__qualname__}"
 
     @cached_property
     def data(self) -> ClientData:
@@ -232,22 +273,18 @@ class ProtocolClient(NumPyClient):
         """
         facts: dict[str, Any] = {"client": self.name}
         try:
+            self.consent.check_evaluation(self.name)
             with one_thread():
-                model = self._model_type(str(config["model"])).from_arrays(parameters)
+                model = Model.named(str(config["model"])).from_arrays(parameters)
+                found = model.cluster(self.rows)
                 if self.data.labels is not None:
-                    table = count_table(self.data.labels, model.predict(self.rows), model.n_clusters)
+                    table = count_table(self.data.labels, found.labels, model.n_clusters)
                     facts["table"] = json.dumps([[str(name), row.tolist()] for name, row in table.items()])
-                return model.cost(self.rows), len(self.rows), facts
+                return found.cost, len(self.rows), facts
         except Exception as error:
             return 0.0, 0, {"client": self.name, "failure": self._reason(error)}
 
     # Behind them.
-
-    def _model_type(self, name: str) -> type[Model]:
-        for model_type in self.model_types:
-            if model_type.__name__ == name:
-                return model_type
-        raise DataError(f"client {self.name} knows no model called {name}.")
 
     def _reason(self, error: Exception) -> str:
         """Return what the server may know of an error, in one sentence.
@@ -260,45 +297,33 @@ class ProtocolClient(NumPyClient):
         log.error("client %s failed", self.name, exc_info=error)
         return f"client {self.name} failed with {type(error).__name__}; its own log says more."
 
-    @classmethod
-    def answer_of(cls, task: str) -> Answer:
-        """Return what the client sends in answer to a task.
-
-        Raises
-        ------
-        ValueError
-            If no method is marked with this task.
-        """
-        return cls._methods(task)[1]
-
-    @classmethod
-    @lru_cache(maxsize=1024)
-    def _methods(cls, task: str) -> tuple[str, Answer]:
-        for name in dir(cls):
-            answer = getattr(getattr(cls, name, None), "answer", None)
-            if isinstance(answer, Answer) and answer.task == task:
-                return name, answer
-        raise DataError(f"{cls.__name__} has no answer to the task '{task}'.")
-
     def _answer(self, parameters: list[Array], config: Mapping[str, Any]) -> list[Array]:
-        name, answer = self._methods(config["task"])
+        asked = getattr(type(self), str(config["task"]), None)
+        if not isinstance(asked, Askable):
+            raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
+        answer = asked.answer
         arguments: dict[str, Scalar] = json.loads(config.get("arguments", "{}"))
-        self._stand_in = self._kept_rows(str(config.get("rows", "")))
+        releases = [
+            None if fields is None else Release.from_dict(fields) for fields in json.loads(config.get("releases", "[]"))
+        ]
+        kept = str(config.get("rows", ""))
+        self._stand_in = self._kept_rows(kept)
+        if not self._has_noise(kept):
+            self.consent.check(self.name, answer, releases, n_shares=int(config.get("n_shares", 1)))
         self._source = self._noise(config)
-        reply = getattr(self, name)(*parameters, **arguments)
+        reply = asked.method(self, *parameters, **arguments)
         arrays = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
         if len(arrays) != len(answer.sends):
             raise RuntimeError(
                 f"'{answer.task}' declares {len(answer.sends)} arrays and its method returned {len(arrays)}."
             )
-        releases = [
-            None if fields is None else Release.from_dict(fields) for fields in json.loads(config.get("releases", "[]"))
-        ]
         if releases:
             arrays = add_noise(arrays, releases, self._source, n_shares=int(config["n_shares"]))
         if answer.keeps:
-            for sent, array in zip(answer.sends, arrays, strict=True):
-                self.remember(sent.kept_as, [array])
+            has_noise = self._has_noise(kept)
+            for sent, array, release in zip(answer.sends, arrays, releases or [None] * len(arrays), strict=True):
+                noisy = has_noise or (release is not None and release.noise_multiplier > 0)
+                self.remember(sent.kept_as, [array, np.array(noisy)])
             return []
         return arrays
 
@@ -309,6 +334,11 @@ class ProtocolClient(NumPyClient):
         if kept is None:
             raise MissedRoundError(f"client {self.name} has not kept its {key}; it missed the round that makes them.")
         return np.asarray(kept[0], dtype=np.float64)
+
+    def _has_noise(self, key: str) -> bool:
+        """Tell whether the rows kept under this name carry noise: what is computed from them reveals no more."""
+        kept = self.recall(key) if key else None
+        return kept is not None and bool(kept[1])
 
     def _noise(self, config: Mapping[str, Any]) -> NoiseSource:
         if self._noise_seed is None:
@@ -328,36 +358,76 @@ def client_name(context: Context) -> str:
     return str(config.get("name", config.get("partition-id", context.node_id)))
 
 
+class _Dispatcher(NumPyClient):
+    """Hands each message to the class that it names, if that is one of those that this client answers for."""
+
+    def __init__(self, types: Iterable[type[ProtocolClient]], **arguments: Any) -> None:
+        self._types = {client_type.key(): client_type for client_type in types}
+        self._arguments = arguments
+
+    def fit(self, parameters: list[Array], config: dict[str, Any]) -> tuple[list[Array], int, dict[str, Any]]:
+        client = self._client(config)
+        if client is None:
+            return [], 1, {"client": self._arguments["name"], "failure": self._refusal(config)}
+        return client.fit(parameters, config)
+
+    def evaluate(self, parameters: list[Array], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        client = self._client(config)
+        if client is None:
+            return 0.0, 0, {"client": self._arguments["name"], "failure": self._refusal(config)}
+        return client.evaluate(parameters, config)
+
+    def _client(self, config: Mapping[str, Any]) -> ProtocolClient | None:
+        client_type = self._types.get(str(config.get("client")))
+        return None if client_type is None else client_type(**self._arguments)
+
+    def _refusal(self, config: Mapping[str, Any]) -> str:
+        return f"client {self._arguments['name']} does not answer for {config.get('client')}."
+
+
 def client_fn(
-    client_type: type[ProtocolClient],
+    client_type: type[ProtocolClient] | Iterable[type[ProtocolClient]],
     load: Callable[[Context], ClientData],
     *,
     name: Callable[[Context], str] = client_name,
+    consent: Consent | None = None,
     noise_seed: Callable[[Context], int | None] = lambda context: None,  # noqa: ARG005
 ) -> Callable[[Context], Client]:
     """Return the function that Flower's ``ClientApp(client_fn=...)`` takes.
 
     Parameters
     ----------
-    client_type : type of ProtocolClient
-        The client half of a strategy: ``strategy.client_type``.
+    client_type : type of ProtocolClient, or several
+        The client halves of the strategies to answer for: ``strategy.client_type``.
     load : callable
         Takes the Context and returns the client's data. What it raises as a DataError reaches the server as the
         reason why this client failed.
     name : callable, optional
         Takes the Context and returns the client's name.
+    consent : Consent, optional
+        What the client answers; by default everything, which suits a simulation.
     noise_seed : callable, optional
         For experiments only; see :class:`ProtocolClient`.
     """
+    types = [client_type] if isinstance(client_type, type) else list(client_type)
 
     def make(context: Context) -> Client:
-        return client_type(
-            lambda: load(context), name=name(context), context=context, noise_seed=noise_seed(context)
+        return _Dispatcher(
+            types,
+            data=lambda: load(context),
+            name=name(context),
+            context=context,
+            consent=consent,
+            noise_seed=noise_seed(context),
         ).to_client()
 
     return make
 
 
-def client_app(client_type: type[ProtocolClient], load: Callable[[Context], ClientData], **options: Any) -> ClientApp:
-    """Return a Flower ClientApp that answers for a strategy; the arguments are those of :func:`client_fn`."""
+def client_app(
+    client_type: type[ProtocolClient] | Iterable[type[ProtocolClient]],
+    load: Callable[[Context], ClientData],
+    **options: Any,
+) -> ClientApp:
+    """Return a Flower ClientApp that answers for strategies; the arguments are those of :func:`client_fn`."""
     return ClientApp(client_fn=client_fn(client_type, load, **options))

@@ -76,12 +76,15 @@ def shapes_of(arrays: Sequence[Array], sends: Sequence[Sent] | None = None) -> s
     arrays : sequence of ndarray
     sends : sequence of Sent, optional
         Where the replies are not summed: of an array with an entry for every row only the rest of the shape counts, and
-        of others nothing.
+        of others the number of dimensions.
     """
     if sends is None:
         return ", ".join(str(array.shape) for array in arrays)
-    per_row = [array.shape for array, sent in zip(arrays, sends, strict=True) if sent.per == "row"]
-    return ", ".join(str(("rows", *shape[1:])).replace("'", "") for shape in per_row)
+    alike = [
+        ("rows", *array.shape[1:]) if sent.per == "row" else ("any",) * array.ndim
+        for array, sent in zip(arrays, sends, strict=True)
+    ]
+    return ", ".join(str(shape).replace("'", "") for shape in alike)
 
 
 def add_up(replies: Sequence[Sequence[Array]]) -> list[Array]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,134 @@ from flower_fedclust.privacy.releases import Release
 Array: TypeAlias = NDArray[Any]
 Scalar: TypeAlias = bool | int | float | str
 
+#: What a message lets whoever receives it know, from least to most: nothing but a sum over the client's rows; centers
+#: of its clusters, which are rows where a cluster has one row; something for each row from which the row, or what it
+#: is like, can be computed; rows as they are.
+Kind = Literal["sums", "centers", "codes", "rows"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One array that a client sends, or keeps.
+
+    Parameters
+    ----------
+    content : str
+        What it holds, in words, for the privacy report.
+    reveals : "sums", "centers", "codes" or "rows", default="sums"
+        What it lets the receiver know where no noise covers it. A deployed site consents to kinds of messages, and by
+        default to sums alone.
+    per : "client" or "row", default="client"
+        Whether it is one array a client, or has an entry for every row.
+    has_columns : bool, default=False
+        Whether its last axis stands for the columns of the rows, so that another length is a failure.
+    counts_rows : bool, default=False
+        Whether it is the number of rows, and nothing else: a guarantee for replacing a row does not hide it.
+    kept_as : str, default=""
+        Where it is given, the array is not sent: the client keeps it, with the noise of its release, and a later
+        round's ``rows`` may name it.
+    """
+
+    content: str
+    reveals: Kind = "sums"
+    _: KW_ONLY
+    per: Literal["client", "row"] = "client"
+    has_columns: bool = False
+    counts_rows: bool = False
+    kept_as: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a method of a client sends.
+
+    Parameters
+    ----------
+    task : str
+        The method's name.
+    sends : tuple of Sent
+        One an array that it returns.
+    """
+
+    task: str
+    sends: tuple[Sent, ...]
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the arrays stay with the client."""
+        return any(sent.kept_as for sent in self.sends)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A client's method and what it is called with; made by ``Client.method.asked(...)``.
+
+    Parameters
+    ----------
+    answer : Answer
+    arrays : tuple of ndarray
+        The positional arguments of the method.
+    arguments : mapping of str to bool, int, float or str
+        Its keyword arguments.
+    """
+
+    answer: Answer
+    arrays: tuple[Array, ...]
+    arguments: Mapping[str, Scalar]
+
+
+class Askable(Generic[P, R_co]):
+    """A method of a client that may be asked for. On an instance it is the method; on the class it makes questions.
+
+    Attributes
+    ----------
+    answer : Answer
+        What it sends.
+    """
+
+    def __init__(self, method: Callable[Concatenate[Any, P], R_co], sends: tuple[Sent, ...]) -> None:
+        self.method = method
+        self.answer = Answer(method.__name__, sends)
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Callable[P, R_co]: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | Callable[P, R_co]:
+        return self if instance is None else functools.partial(self.method, instance)
+
+    def asked(self, *args: P.args, **kwargs: P.kwargs) -> Question:
+        """Return the question that has a client call the method with these arguments.
+
+        Positional arguments are arrays, keyword arguments single numbers, truth values or texts.
+        """
+        arguments: dict[str, Any] = dict(kwargs)
+        plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
+        return Question(self.answer, tuple(np.asarray(array) for array in args), plain)
+
+
+def answers(*sends: str | Sent) -> Callable[[Callable[Concatenate[Any, P], R_co]], Askable[P, R_co]]:
+    """Mark a client's method as one that may be asked for, and declare every array that it sends.
+
+    Parameters
+    ----------
+    *sends : str or Sent
+        One an array that the method returns, in order. A reply with another number of arrays is not sent. Either all
+        are sent or all are kept.
+    """
+    declared = tuple(Sent(sent) if isinstance(sent, str) else sent for sent in sends)
+    if len({bool(sent.kept_as) for sent in declared}) > 1:
+        raise ValueError("a method sends some arrays and keeps others; write two methods.")
+    kept = [sent.kept_as for sent in declared if sent.kept_as]
+    if len(set(kept)) < len(kept):
+        raise ValueError("a method keeps two arrays under one name; give each a name of its own.")
+    return lambda method: Askable(method, declared)
+
 
 @dataclass(frozen=True)
 class Round:
@@ -22,49 +151,81 @@ class Round:
 
     Parameters
     ----------
-    task : str
-        The name of the client's method, as in its ``@answers(task)``.
-    arrays : sequence of ndarray
-        What is sent to every client; the positional arguments of the client's method.
-    arguments : mapping of str to bool, int, float or str
-        The keyword arguments of the client's method.
+    question : Question, or mapping of str to Question
+        What is asked; or by client, and then only these clients are asked, for the same method.
     releases : sequence of (Release or None)
-        What protects each array of the reply, in the order of the method's ``sends``. Empty: nothing does.
-    per_client : mapping of str to sequence of ndarray, optional
-        Arrays for single clients, by name, sent to them after ``arrays``. Only these clients are asked.
+        What protects each array of the reply, in the order of the method's declaration. Empty: nothing does.
+    clients : iterable of str, optional
+        Only these clients are asked.
     fraction : float in (0, 1], default=1
         The part of the clients that is asked, drawn with the strategy's random_state.
     rows : str, default=""
         Which rows the client's method gets to see as its own: the true ones, or those that it has kept under this name
         (see :class:`Sent`).
-    others : str, default=""
-        A task for the clients that this round does not ask, with the same ``arrays`` and ``arguments``: what they do
-        for themselves, without an answer. By default they hear nothing of the round.
+    others : Question, optional
+        What the clients that this round does not ask do for themselves, without an answer. By default they hear nothing
+        of the round.
     """
 
-    task: str
-    arrays: Sequence[Array] = ()
+    question: Question | Mapping[str, Question]
     _: KW_ONLY
-    arguments: Mapping[str, Scalar] = field(default_factory=dict)
     releases: Sequence[Release | None] = ()
-    per_client: Mapping[str, Sequence[Array]] | None = None
+    clients: Iterable[str] | None = None
     fraction: float = 1.0
     rows: str = ""
-    others: str = ""
+    others: Question | None = None
+
+    @property
+    def answer(self) -> Answer:
+        """The method that is asked for."""
+        return self.question_for(None).answer
+
+    @property
+    def task(self) -> str:
+        """The method's name."""
+        return self.answer.task
+
+    @property
+    def named(self) -> set[str] | None:
+        """The clients that the round names; None where it names none."""
+        if isinstance(self.question, Mapping):
+            return set(self.question)
+        return None if self.clients is None else set(self.clients)
+
+    def question_for(self, client: str | None) -> Question:
+        """Return what one client is asked; without a name, what any of them is."""
+        if isinstance(self.question, Question):
+            return self.question
+        return next(iter(self.question.values())) if client is None else self.question[client]
 
 
 class Sum(Round):
     """A round of which the server gets the sum over the clients, array by array, and nothing else.
 
-    ``sums = yield Sum("task", [array, ...])`` gives a list of arrays. It can run under secure aggregation.
+    ``total = yield Sum(Client.method.asked(...))`` gives a :class:`Total`. It can run under secure aggregation.
     """
 
 
 class Gather(Round):
     """A round in which the server sees the reply of every client.
 
-    ``replies = yield Gather("task", [array, ...])`` gives a list of :class:`Reply`, sorted by client.
+    ``replies = yield Gather(Client.method.asked(...))`` gives a list of :class:`Reply`, sorted by client.
     """
+
+
+class Total(list[Array]):
+    """The sums that a :class:`Sum` brought, one an array: ``sums, counts = yield Sum(...)``.
+
+    Parameters
+    ----------
+    arrays : iterable of ndarray
+    n_clients : int
+        Over how many clients they are: a sum divided by it is a mean over these clients.
+    """
+
+    def __init__(self, arrays: Iterable[Array], n_clients: int) -> None:
+        super().__init__(arrays)
+        self.n_clients = n_clients
 
 
 @dataclass(frozen=True)
@@ -96,6 +257,17 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """What went to one client and came back in one round, in bytes of serialised arrays."""
+
+    round: int
+    task: str
+    client: str
+    bytes_down: int
+    bytes_up: int
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a protocol leaves behind; one that returns a model leaves ``Outcome(model)``.
 
@@ -119,69 +291,3 @@ class Outcome:
 #: The server half of a strategy: it yields rounds, is sent what they brought, and returns a model, or an Outcome
 #: where there is more to leave behind.
 Protocol: TypeAlias = Generator[Round, Any, Outcome | Model]
-
-
-@dataclass(frozen=True)
-class Sent:
-    """One array that a client sends, or keeps.
-
-    Parameters
-    ----------
-    content : str
-        What it holds, in words, for the privacy report.
-    per : "client" or "row", default="client"
-        Whether it is one array a client, or has an entry for every row.
-    has_columns : bool, default=False
-        Whether its last axis stands for the columns of the rows, so that another length is a failure.
-    counts_rows : bool, default=False
-        Whether it is the number of rows, and nothing else: a guarantee for replacing a row does not hide it.
-    kept_as : str, default=""
-        Where it is given, the array is not sent: the client keeps it, with the noise of its release, and a later
-        round's ``rows`` may name it.
-    """
-
-    content: str
-    per: Literal["client", "row"] = "client"
-    has_columns: bool = False
-    counts_rows: bool = False
-    kept_as: str = ""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The declaration that ``@answers`` leaves on a method."""
-
-    task: str
-    sends: tuple[Sent, ...]
-
-    @property
-    def keeps(self) -> bool:
-        """Whether the arrays stay with the client."""
-        return any(sent.kept_as for sent in self.sends)
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def answers(task: str, *, sends: Sequence[str | Sent] = ()) -> Callable[[Method], Method]:
-    """Mark a client's method as the answer to a task, and declare every array that it sends.
-
-    Parameters
-    ----------
-    task : str
-    sends : sequence of (str or Sent)
-        One an array that the method returns, in order. A reply with another number of arrays is not sent. Either all
-        are sent or all are kept.
-    """
-    declared = tuple(Sent(sent) if isinstance(sent, str) else sent for sent in sends)
-    if len({bool(sent.kept_as) for sent in declared}) > 1:
-        raise ValueError(f"'{task}' sends some arrays and keeps others; write two answers.")
-    kept = [sent.kept_as for sent in declared if sent.kept_as]
-    if len(set(kept)) < len(kept):
-        raise ValueError(f"'{task}' keeps two arrays under one name; give each a name of its own.")
-
-    def mark(method: Method) -> Method:
-        method.answer = Answer(task, declared)  # type: ignore[attr-defined]
-        return method
-
-    return mark

@@ -44,6 +44,11 @@ def decode(parameters: Parameters) -> list[Array]:
         raise ValueError(f"not an array in NumPy's format ({error})") from error
 
 
+def size_of(parameters: Parameters) -> int:
+    """Return how many bytes the arrays take."""
+    return sum(map(len, parameters.tensors))
+
+
 def _decode(tensor: bytes) -> Array:
     # The magic string and the version are 8 bytes, the length of the header 2 (format 1.0) or 4.
     size = (

@@ -13,7 +13,7 @@ from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_ce
 from flower_fedclust.numerics.vectors import clip_norm, clip_rows
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol.client import ProtocolClient
-from flower_fedclust.protocol.rounds import Array, Round, Scalar, Sum, answers
+from flower_fedclust.protocol.rounds import Array, Round, Sum, answers
 from flower_fedclust.steps.frame import Frame, enter
 
 Floats = NDArray[np.float64]
@@ -40,16 +40,6 @@ class ClusterStatistic:
     noise_deviation: float = 0.0
     means_bound: float | None = None
 
-    @property
-    def task(self) -> str:
-        """The client's answer to ask for."""
-        return "cluster_sums" if self.means_bound is None else "cluster_means"
-
-    @property
-    def arguments(self) -> dict[str, Scalar]:
-        """The keyword arguments of that answer."""
-        return {} if self.means_bound is None else {"means_bound": self.means_bound}
-
     def asked(self, centers: Floats, frame: Frame, *, rows: str = "") -> Sum:
         """Return the round that asks for it.
 
@@ -61,13 +51,11 @@ class ClusterStatistic:
         rows : str, default=""
             Which rows of the clients; see :class:`~flower_fedclust.protocol.rounds.Round`.
         """
-        return Sum(
-            task=self.task,
-            arrays=[centers, *frame.arrays],
-            arguments=frame.arguments | self.arguments,
-            releases=self.releases,
-            rows=rows,
-        )
+        if self.means_bound is None:
+            question = ClusterClient.cluster_sums.asked(centers, *frame.arrays)
+        else:
+            question = ClusterClient.cluster_means.asked(centers, *frame.arrays, means_bound=self.means_bound)
+        return Sum(question, releases=self.releases, rows=rows)
 
     def next_centers(self, reply: list[Array], centers: Floats) -> Floats:
         """Return the new centers; a cluster with hardly a row, or hardly a client, keeps its center."""
@@ -126,24 +114,16 @@ def lloyd_steps(centers: Floats, n_rounds: int, tol: float, *, rows: str = "") -
 class ClusterClient(ProtocolClient):
     """Answers of a client whose rows belong to the nearest of some centers."""
 
-    @answers("cluster_sums", sends=("sum of the rows in each cluster", "number of rows in each cluster"))
-    def cluster_sums(self, centers: Floats, *frame: Floats, radius: float, norm: int = 2) -> tuple[Floats, Floats]:
+    @answers("sum of the rows in each cluster", "number of rows in each cluster")
+    def cluster_sums(self, centers: Floats, *frame: Floats) -> tuple[Floats, Floats]:
         """Return m_r = sum of p in S_r and n_r = |S_r| (FedDP-KMeans, Algorithm 2, lines 6 and 7)."""
-        rows = enter(self.rows, *frame, radius=radius, norm=norm)
+        rows = enter(self.rows, *frame)
         return cluster_sums(rows, nearest_center(rows, centers), len(centers))
 
-    @answers(
-        "cluster_means",
-        sends=(
-            "mean of the client's rows in each cluster, less its center",
-            "whether a cluster has a row of the client",
-        ),
-    )
-    def cluster_means(
-        self, centers: Floats, *frame: Floats, radius: float, means_bound: float
-    ) -> tuple[Floats, Floats]:
+    @answers("mean of the client's rows in each cluster, less its center", "whether a cluster has a row of the client")
+    def cluster_means(self, centers: Floats, *frame: Floats, means_bound: float) -> tuple[Floats, Floats]:
         """Return u_r and c_r of FedDP-KMeans, appendix G.5, the means less the centers that the server sent."""
-        rows = enter(self.rows, *frame, radius=radius)
+        rows = enter(self.rows, *frame)
         return offsets_and_presence(rows, nearest_center(rows, centers), centers, means_bound)
 
 

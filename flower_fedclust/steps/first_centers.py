@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.numerics.checks import check_choice, check_max_norm, checked_rows
+from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.protocol.rounds import Reply, Round
 from flower_fedclust.steps.local_centers import merge_local_centers
@@ -34,47 +34,33 @@ class FirstCenters:
 
     Parameters
     ----------
-    init : array-like of shape (n_clusters, n_columns), "k-fed" or None
-        None is "k-fed", and with an epsilon points of the ball of radius ``max_norm``.
-    epsilon, max_norm : float or None
-        Those of the strategy.
+    init : array-like of shape (n_clusters, n_columns), optional
+        The centers. By default they are found by k-FED, or drawn from a ball where a radius is given.
+    radius : float, optional
+        With noise: of the ball in which the rows lie, and from which centers are drawn.
     """
 
-    init: ArrayLike | str | None
-    epsilon: float | None
-    max_norm: float | None
+    init: ArrayLike | None
+    radius: float | None = None
 
     @property
     def by_k_fed(self) -> bool:
         """Whether it takes the round of k-FED."""
-        return isinstance(self.init, str) or (self.init is None and self.epsilon is None)
-
-    @property
-    def is_given(self) -> bool:
-        """Whether the centers are an array."""
-        return self.init is not None and not isinstance(self.init, str)
+        return self.init is None and self.radius is None
 
     @property
     def n_columns(self) -> int | None:
         """The width of the centers, where they were given."""
-        return int(np.asarray(self.init).shape[1]) if self.is_given else None
+        return None if self.init is None else int(np.asarray(self.init).shape[1])
 
     def check(self, n_clusters: int) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
-        if isinstance(self.init, str):
-            check_choice("init", self.init, ("k-fed",))
-        elif self.init is not None:
+        """Raise a ValueError unless centers that were given are as many as there are clusters."""
+        if self.init is not None:
             check_given_centers(self.init, n_clusters)
-        check_max_norm(self.max_norm, self.epsilon)
-        if isinstance(self.init, str) and self.epsilon is not None:
-            raise ValueError(
-                f"init is '{self.init}', a round that nothing protects; with epsilon give the centers as an array, or "
-                "leave init out to have them drawn at random."
-            )
 
     def privacy_notes(self) -> list[str]:
         """Return what is assumed of centers that were given."""
-        return [] if self.epsilon is None or not self.is_given else [GIVEN_CENTERS_NOTE]
+        return [] if self.radius is None or self.init is None else [GIVEN_CENTERS_NOTE]
 
     def find(self, n_clusters: int, n_columns: int, rng: np.random.Generator) -> Generator[Round, list[Reply], Floats]:
         """Return the centers, in at most one round.
@@ -87,16 +73,15 @@ class FirstCenters:
         Returns
         -------
         ndarray of shape (n_clusters, n_columns)
-            With an epsilon, in the ball of radius ``max_norm``.
+            With a radius, in its ball.
         """
-        radius = math.inf if self.epsilon is None or self.max_norm is None else self.max_norm
-        if self.is_given:
-            centers: Floats = checked_rows(self.init, owner="init")  # type: ignore[arg-type]
-        elif self.by_k_fed:
+        if self.init is not None:
+            centers: Floats = checked_rows(self.init, owner="init")
+        elif self.radius is None:
             centers = yield from merge_local_centers(n_clusters, n_clusters, rng)
         else:
-            centers = points_in_ball(n_clusters, n_columns, radius, rng)
-        return clip_rows(centers, radius)
+            centers = points_in_ball(n_clusters, n_columns, self.radius, rng)
+        return clip_rows(centers, math.inf if self.radius is None else self.radius)
 
 
 def points_in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.Generator) -> Floats:

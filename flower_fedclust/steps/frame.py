@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.protocol.rounds import Scalar
 
 Floats = NDArray[np.float64]
 
@@ -52,16 +51,11 @@ class Frame:
     def arrays(self) -> list[NDArray[Any]]:
         """What a client needs to enter the frame, in the order of :func:`enter`."""
         moved = [] if self.anchors is None or self.shifts is None else [self.anchors, self.shifts]
-        return [self.origin, *moved]
-
-    @property
-    def arguments(self) -> dict[str, Scalar]:
-        """The radius, and the norm unless it is Euclidean: the keyword arguments of the client's method."""
-        return {"radius": self.radius} if self.norm == 2 else {"radius": self.radius, "norm": self.norm}
+        return [self.origin, np.array([self.radius, self.norm]), *moved]
 
     def enter(self, rows: Floats) -> Floats:
         """Return public rows in the frame's coordinates."""
-        return enter(rows, *self.arrays, radius=self.radius, norm=self.norm)
+        return enter(rows, *self.arrays)
 
     def leave(self, centers: Floats) -> Floats:
         """Return centers in the coordinates of the data."""
@@ -70,25 +64,25 @@ class Frame:
         return centers + self.origin
 
 
-def enter(rows: Floats, origin: Floats, *moved: Floats, radius: float, norm: int = 2) -> Floats:
+def enter(rows: Floats, origin: Floats, ball: Floats, *moved: Floats) -> Floats:
     """Return rows in the coordinates of a frame: translated, moved by region if need be, and clipped.
 
     Parameters
     ----------
     rows : ndarray of shape (n_rows, n_columns)
     origin : ndarray of shape (n_columns,)
+    ball : ndarray of shape (2,)
+        The radius, and 1 or 2 for the norm in which it is measured.
     *moved : two ndarray of shape (n_anchors, n_columns), or none
         Anchors and shifts.
-    radius : float
-    norm : 1 or 2, default=2
 
     Returns
     -------
     ndarray of shape (n_rows, n_columns)
-        Of norm at most ``radius``.
+        Of norm at most the radius.
     """
     entered = rows - origin
     if moved:
         anchors, shifts = moved
         entered += shifts[nearest_center(entered, anchors)]
-    return clip_rows(entered, radius, norm=norm)
+    return clip_rows(entered, float(ball[0]), norm=int(ball[1]))

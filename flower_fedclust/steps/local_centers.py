@@ -35,10 +35,8 @@ def merge_local_centers(
     -------
     ndarray of shape (n_clusters, n_columns)
     """
-    replies = yield Gather(
-        task="local_centers",
-        arguments={"n_clusters": n_local_clusters, "random_state": int(rng.integers(2**31))},
-    )
+    seed = int(rng.integers(2**31))
+    replies = yield Gather(LocalCentersClient.local_centers.asked(n_clusters=n_local_clusters, random_state=seed))
     local_centers = [reply.arrays[0] for reply in replies]
     pool = np.concatenate(local_centers)
     # Step 2: M starts as the centers of any one client; here, the one whose centers fit the pool best.
@@ -56,7 +54,7 @@ def merge_local_centers(
 class LocalCentersClient(ProtocolClient):
     """The answer of a client that clusters its own rows."""
 
-    @answers("local_centers", sends=(Sent("centers of the client's own clusters", has_columns=True),))
+    @answers(Sent("centers of the client's own clusters", "centers", has_columns=True))
     def local_centers(self, *, n_clusters: int, random_state: int) -> Floats:
         """Return the client's own centers, by the algorithm of Awasthi and Sheffet."""
         return awasthi_sheffet(self.rows, n_clusters, np.random.default_rng(random_state))

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Relation, Release
+from flower_fedclust.protocol import PrivateStrategy
 from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.rounds import Array, Round, Sent, Sum, answers
 
@@ -50,34 +52,48 @@ def column_moments(*, rows: str = "") -> Generator[Round, list[Array], Moments]:
     rows : str, default=""
         Which rows of the clients; see :class:`~flower_fedclust.protocol.rounds.Round`.
     """
-    total, count = yield Sum("column_sums", rows=rows)
+    total, count = yield Sum(MomentsClient.column_sums.asked(), rows=rows)
     mean = total / count
     # A client may have dropped out since, so that the rows are counted again.
-    squares, distance, n_clients, count = yield Sum("column_spread", [mean], rows=rows)
+    squares, distance, n_clients, count = yield Sum(MomentsClient.column_spread.asked(mean), rows=rows)
     # A client with a single row has no distance to speak of, and is left out of the mean.
     return Moments(float(count), mean, np.sqrt(squares / count), float(distance / max(n_clients, 1.0)))
 
 
-def moment_releases(max_norm: float, multiplier: float, relation: Relation) -> list[Release | None]:
-    """Return the releases of :func:`noisy_column_moments`.
+def moment_shares(fraction: float, relation: Relation) -> dict[str, Share]:
+    """Return the shares of a budget that pay for :func:`noisy_column_moments`.
 
     Parameters
     ----------
-    max_norm : float
-        To which clients clip their rows.
-    multiplier : float
-        Of the noise of each.
+    fraction : float
+        For all of them together.
     relation : "add-or-remove" or "replace"
         Where rows are replaced, their number is the same, and takes no noise.
     """
+    names = ["column_sums", "column_squares"] + (["row_count"] if relation == "add-or-remove" else [])
+    return {name: Share("gaussian", fraction / len(names), relation=relation) for name in names}
+
+
+def moment_releases(strategy: PrivateStrategy, max_norm: float) -> list[Release | None]:
+    """Return the releases of :func:`noisy_column_moments`, paid for by the shares of :func:`moment_shares`.
+
+    Parameters
+    ----------
+    strategy : PrivateStrategy
+        Whose budget it is.
+    max_norm : float
+        To which clients clip their rows.
+    """
+    shares = strategy.shares()
+    replaced = shares["column_sums"].relation == "replace"
     # Two vectors of squares have no negative entries, and so are at most sqrt(2) as far apart as they are long.
-    of_sums, of_squares = (2.0, float(np.sqrt(2.0))) if relation == "replace" else (1.0, 1.0)
-    clipped = "the client clips every row" + (", and one is replaced" if relation == "replace" else "")
+    of_sums, of_squares = (2.0, float(np.sqrt(2.0))) if replaced else (1.0, 1.0)
+    clipped = "the client clips every row" + (", and one is replaced" if replaced else "")
     return [
-        Release("gaussian", of_sums * max_norm, multiplier, clipped, relation),
+        strategy.release("column_sums", of_sums * max_norm, clipped),
         # ||x o x||_2 <= ||x||_2^2
-        Release("gaussian", of_squares * max_norm**2, multiplier, clipped, relation),
-        None if relation == "replace" else Release("gaussian", 1.0, multiplier, "a row counts once", relation),
+        strategy.release("column_squares", of_squares * max_norm**2, clipped),
+        strategy.release("row_count", 1.0, "a row counts once") if "row_count" in shares else None,
     ]
 
 
@@ -90,7 +106,8 @@ def noisy_column_moments(max_norm: float, releases: Sequence[Release | None]) ->
     releases : sequence of three (Release or None)
         From :func:`moment_releases`.
     """
-    total, squares, noisy_count = yield Sum("clipped_column_sums", arguments={"max_norm": max_norm}, releases=releases)
+    question = MomentsClient.clipped_column_sums.asked(max_norm=max_norm)
+    total, squares, noisy_count = yield Sum(question, releases=releases)
     count = max(float(noisy_count), 1.0)
     mean = clip_rows((total / count)[None, :], max_norm)[0]  # where the mean of clipped rows must lie
     variance = np.clip(squares / count - mean**2, 0.0, max_norm**2)
@@ -124,19 +141,16 @@ def checked_bandwidth(given: float | None, moments: Moments) -> float:
 class MomentsClient(ProtocolClient):
     """The answers of a client about its columns."""
 
-    @answers("column_sums", sends=(Sent("sum of the rows", has_columns=True), Sent("number of rows", counts_rows=True)))
+    @answers(Sent("sum of the rows", has_columns=True), Sent("number of rows", counts_rows=True))
     def column_sums(self) -> tuple[Floats, Floats]:
         """Return the sum of the rows, and their number."""
         return self.rows.sum(axis=0), np.array(float(len(self.rows)))
 
     @answers(
-        "column_spread",
-        sends=(
-            Sent("sum of the squared distances from the mean, by column", has_columns=True),
-            "mean distance between two of the client's rows",
-            "whether the client has two rows",
-            Sent("number of rows", counts_rows=True),
-        ),
+        Sent("sum of the squared distances from the mean, by column", has_columns=True),
+        "mean distance between two of the client's rows",
+        "whether the client has two rows",
+        Sent("number of rows", counts_rows=True),
     )
     def column_spread(self, mean: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Return the squares about the mean, the mean distance (FedSC, equation 41), 1 or 0, and the number of rows."""
@@ -148,12 +162,9 @@ class MomentsClient(ProtocolClient):
         )
 
     @answers(
-        "clipped_column_sums",
-        sends=(
-            Sent("sum of the clipped rows", has_columns=True),
-            Sent("sum of the squares of the clipped rows, by column", has_columns=True),
-            Sent("number of rows", counts_rows=True),
-        ),
+        Sent("sum of the clipped rows", has_columns=True),
+        Sent("sum of the squares of the clipped rows, by column", has_columns=True),
+        Sent("number of rows", counts_rows=True),
     )
     def clipped_column_sums(self, *, max_norm: float) -> tuple[Floats, Floats, Floats]:
         """Return sum, sum of squares and number of the rows, clipped to a norm."""

@@ -12,7 +12,7 @@ from flower_fedclust.protocol.rounds import Sent, answers
 class PooledRowsClient(ProtocolClient):
     """The answer of a client that hides nothing."""
 
-    @answers("rows", sends=(Sent("the rows themselves", per="row", has_columns=True),))
+    @answers(Sent("the rows themselves", "rows", per="row", has_columns=True))
     def all_rows(self) -> NDArray[np.float64]:
         """Return the rows."""
         return self.rows

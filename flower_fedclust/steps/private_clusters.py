@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
-from flower_fedclust.privacy.releases import PrivacyUnit, Release
+from flower_fedclust.privacy.releases import Mechanism, PrivacyUnit
+from flower_fedclust.protocol import PrivateStrategy
 from flower_fedclust.steps.clusters import ClusterStatistic
 
 Floats = NDArray[np.float64]
@@ -68,14 +68,23 @@ class ClientBounds:
         return cls(float(second_moment), float(weights), float(MEANS_MARGIN * means))
 
 
+def counting(unit: PrivacyUnit) -> Mechanism:
+    """Return the mechanism for counts of rows.
+
+    At record level one row moves one count by 1; at client level all counts move, and Laplace noise for their L1 norm
+    would be larger than Gaussian noise for their Euclidean norm.
+    """
+    return "laplace" if unit == "record" else "gaussian"
+
+
 def cluster_statistic(
-    unit: PrivacyUnit,
-    multipliers: Sequence[float],
+    strategy: PrivateStrategy,
+    shares: tuple[str, str],
     radius: float,
-    means_bound: float,
     n_clusters: int,
     *,
-    noise_of_sum: Callable[[Release], float] | None,
+    means_bound: float | None = None,
+    shrink: bool = True,
 ) -> ClusterStatistic:
     """Return what the clients send of their clusters, with its releases.
 
@@ -86,30 +95,28 @@ def cluster_statistic(
 
     Parameters
     ----------
-    unit : "record" or "client"
-    multipliers : sequence of two float
-        Noise multipliers of sums (or means) and counts.
+    strategy : PrivateStrategy
+        Whose budget and unit of privacy these are.
+    shares : tuple of two str
+        The names of the shares for sums (or means) and counts.
     radius : float
         Of the frame.
-    means_bound : float
-        At client level.
     n_clusters : int
-    noise_of_sum : callable, optional
-        Gives the standard deviation of the noise of a release, for centers to be shrunk by; None shrinks nothing.
+    means_bound : float, optional
+        Given at client level, where means are sent.
+    shrink : bool, default=True
+        Whether new centers are shrunk towards the former ones, by the noise of the sums.
     """
-    first, second = multipliers
-    if unit == "record":
+    of_sums, of_counts = shares
+    if means_bound is None:
         releases = (
-            Release("gaussian", radius, first, "the client clips every row to this norm"),
-            Release("laplace", 1.0, second, "a row is in one cluster"),
+            strategy.release(of_sums, radius, "the client clips every row to this norm"),
+            strategy.release(of_counts, 1.0, "a row is in one cluster"),
         )
     else:
         releases = (
-            Release("gaussian", means_bound, first, "the client clips its means together to this norm"),
-            Release("gaussian", float(np.sqrt(n_clusters)), second, "at most 1 in each of the clusters"),
+            strategy.release(of_sums, means_bound, "the client clips its means together to this norm"),
+            strategy.release(of_counts, float(np.sqrt(n_clusters)), "at most 1 in each of the clusters"),
         )
-    return ClusterStatistic(
-        releases,
-        noise_deviation=0.0 if noise_of_sum is None else noise_of_sum(releases[0]),
-        means_bound=means_bound if unit == "client" else None,
-    )
+    deviation = strategy.noise_of_sum(releases[0]) if shrink else 0.0
+    return ClusterStatistic(releases, noise_deviation=deviation, means_bound=means_bound)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +27,42 @@ from flower_fedclust.numerics.spectral import (
 )
 from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.rounds import Array, Gather, Reply, Round, answers
-from flower_fedclust.steps.dictionary import ATOMS_PER_CLUSTER, FEWEST_ATOMS, Dictionary
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
 #: lambda of the factors of rows that are at hand: FedSC's.
 REGULARIZATION = 0.01
+
+#: Atoms, where nothing is said: so many a cluster, and not fewer than the second number.
+ATOMS_PER_CLUSTER, FEWEST_ATOMS = 10, 50
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """Atoms (FedSC's dictionary, Fed-SpeClust's landmarks) whose kernel with a row gives the factors of the row.
+
+    Parameters
+    ----------
+    atoms : ndarray of shape (n_atoms, n_columns)
+        Z.
+    bandwidth : float
+        r of the Gaussian kernel, in the units of the rows.
+    regularization : float
+        lambda, added to the diagonal of the atoms' kernel before it is inverted.
+    n_rows : float
+        Of all clients; with noise, about.
+    """
+
+    atoms: Floats
+    bandwidth: float
+    regularization: float
+    n_rows: float
+
+    @property
+    def kernel(self) -> dict[str, float]:
+        """Bandwidth and regularization, as the keyword arguments of what computes codes and factors."""
+        return {"bandwidth": self.bandwidth, "regularization": self.regularization}
 
 
 def kernel_graph(rows: Floats, bandwidth: float, n_neighbors: int) -> csr_array:
@@ -94,12 +124,15 @@ def cluster_rows(
     Raises
     ------
     DataError
-        If all rows are equal and no bandwidth was given, or if there are fewer rows than clusters.
+        If no bandwidth was given and all rows are equal or their distances overflow, or if there are fewer rows than
+        clusters.
     """
     if bandwidth is None:
         bandwidth = mean_distance(rows)
         if bandwidth == 0:
             raise DataError("all rows are equal, so that the bandwidth r comes out as 0; give rows that differ.")
+        if not np.isfinite(bandwidth):
+            raise DataError("the rows are so far apart that their mean distance overflows; look for a wrong value.")
     n_atoms = min(max(ATOMS_PER_CLUSTER * n_clusters, FEWEST_ATOMS), len(rows))
     Z = rows[np.sort(rng.choice(len(rows), n_atoms, replace=False))]
     to_factors = factor_map(Z, bandwidth, REGULARIZATION)
@@ -155,7 +188,7 @@ def cluster_codes(
     else:
         embedding = low_rank_embedding(F, n_clusters)
     centers, labels = cluster_embedding(embedding, n_clusters, rng)
-    projection = factor_map(Z, bandwidth, dictionary.regularization) @ fitted_projection(F, embedding)
+    projection = factor_map(Z, **dictionary.kernel) @ fitted_projection(F, embedding)
     return SpectralModel(Z, bandwidth, projection, centers), labels
 
 
@@ -206,7 +239,7 @@ def send_labels(labels: Labels, replies: Sequence[Reply]) -> Generator[Round, li
         The labels by client.
     """
     by_client = split_by_client(labels, replies)
-    yield Gather("keep_labels", per_client={client: [own] for client, own in by_client.items()})
+    yield Gather({client: LabelsClient.keep_labels.asked(own) for client, own in by_client.items()})
     return by_client
 
 
@@ -231,7 +264,7 @@ def split_by_client(array: Array, replies: Sequence[Reply]) -> dict[str, Array]:
 class LabelsClient(ProtocolClient):
     """The answer of a client whose rows the server has clustered."""
 
-    @answers("keep_labels")
+    @answers()
     def keep_labels(self, labels: Labels) -> None:
         """Keep the clusters of the rows: ``recall("labels")`` gives them back."""
         self.remember("labels", [labels])

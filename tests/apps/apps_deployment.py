@@ -76,7 +76,7 @@ class Deployment:
             "--insecure",
             *("--superlink", f"127.0.0.1:{self.port}"),
             *("--port", str(port)),
-            *("--node-config", f'name="{name}" data="{data}"'),
+            *("--node-config", f'name="{name}" data="{data}" label-column="kind" evaluation="true"'),
         )
         wait_for(port)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from pathlib import Path
@@ -15,8 +16,11 @@ from flwr.app.user_config import UserConfig
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from apps import client_app, config
+from flower_fedclust import DataError
 from flower_fedclust.lab.jobs import make_strategies
-from flower_fedclust.registry import STRATEGIES, accepted_parameters
+from flower_fedclust.registry import find
+from flower_fedclust.steps.local_centers import LocalCentersClient
+from flower_fedclust.steps.pooled_rows import PooledRowsClient
 
 RUN_CONFIG = {"strategy": "feddp-kmeans", "dataset": "iris", "partition": "iid", "data-seed": 0, "n-clusters": 3}
 SERVER_ROWS = np.random.default_rng(0).normal(size=(60, 4))
@@ -46,13 +50,75 @@ def test_a_seed_in_the_run_config_never_reaches_the_noise_of_a_site_with_rows_of
     assert isinstance(client_app.noise_seed(simulated), int)
 
 
-def test_a_site_with_rows_of_its_own_does_not_send_them_because_the_run_config_says_so(own_file):
-    with pytest.raises(ValueError, match="does not take part in pooled-kmeans"):
-        client_app.make_client(context({"data": str(own_file)}, strategy="k-fed,pooled-kmeans"))
-    agreed = {"data": str(own_file), "strategies": "pooled-kmeans"}
-    assert client_app.make_client(context(agreed, strategy="pooled-kmeans"))
+def answer(node, strategy, method, *arrays, **arguments):
+    """What the client of this node config answers when a strategy asks for a method."""
+    question = method.asked(*arrays, **arguments)
+    config_of_round = {
+        "client": find(strategy).strategy.client_type.key(),
+        "task": question.answer.task,
+        "round": 2,
+        "arguments": json.dumps(dict(question.arguments)),
+    }
+    made = client_app.make_client(context(node, strategy=strategy)).numpy_client
+    arrays, _, facts = made.fit(list(question.arrays), config_of_round)
+    return arrays, facts.get("failure")
+
+
+@pytest.mark.parametrize("consent", [None, "sums", "sums,centers"])
+def test_a_site_with_rows_of_its_own_sends_them_only_if_its_operator_consents(own_file, consent):
+    node = {"data": str(own_file), "columns": "a,b"} | ({} if consent is None else {"consent": consent})
+    arrays, failure = answer(node, "pooled-kmeans", PooledRowsClient.all_rows)
+    assert arrays == []
+    assert failure.endswith("its operator would have to consent to 'rows'.")
+    arrays, failure = answer(node | {"consent": "rows"}, "pooled-kmeans", PooledRowsClient.all_rows)
+    assert failure is None
+    np.testing.assert_array_equal(arrays[0], [[1, 4], [2, 5], [3, 6]])
+
+
+def test_a_site_sends_centers_of_its_own_clusters_only_if_its_operator_consents(own_file):
+    node = {"data": str(own_file), "columns": "a,b"}
+    asked = {"n_clusters": 2, "random_state": 0}
+    _, failure = answer(node, "k-fed", LocalCentersClient.local_centers, **asked)
+    assert "does not send centers" in failure
+    _, failure = answer(node | {"consent": "centers"}, "k-fed", LocalCentersClient.local_centers, **asked)
+    assert failure is None
+
+
+def test_a_site_answers_for_the_strategy_of_the_run_and_for_no_other(own_file):
+    node = {"data": str(own_file), "columns": "a,b", "consent": "rows"}
+    made = client_app.make_client(context(node, strategy="federated-kmeans")).numpy_client
+    pooled = {"client": PooledRowsClient.key(), "task": "all_rows", "round": 2}
+    arrays, _, facts = made.fit([], pooled)
+    assert arrays == []
+    assert "does not answer for" in facts["failure"]
+
+
+def test_a_site_takes_part_in_the_strategies_of_its_node_config_alone(own_file):
+    node = {"data": str(own_file), "strategies": "feddp-kmeans"}
+    assert client_app.make_client(context(node, strategy="feddp-kmeans"))
     with pytest.raises(ValueError, match="does not take part in k-fed"):
-        client_app.make_client(context(agreed, strategy="k-fed"))
+        client_app.make_client(context(node, strategy="feddp-kmeans,k-fed"))
+
+
+def test_columns_and_label_column_are_never_the_servers_choice(own_file):
+    asked = {"label-column": "kind", "columns": "b"}
+    data = client_app.load(context({"data": str(own_file), "columns": "a"}, **asked))
+    np.testing.assert_array_equal(data.rows, [[1], [2], [3]])
+    assert data.labels is None
+    with pytest.raises(DataError, match="column 'kind' is not numeric"):
+        client_app.load(context({"data": str(own_file)}, **asked))
+
+
+@pytest.mark.parametrize("allowed", [None, "false", "true"])
+def test_a_site_evaluates_models_only_if_its_operator_allows_it(own_file, allowed):
+    node = {"data": str(own_file), "columns": "a,b", "label-column": "kind"}
+    made = client_app.make_client(
+        context(node if allowed is None else node | {"evaluation": allowed}, strategy="feddp-kmeans")
+    ).numpy_client
+    asked = {"client": find("feddp-kmeans").strategy.client_type.key(), "model": "k-means"}
+    _, n_rows, facts = made.evaluate([np.array([[1.0, 4.0], [3.0, 6.0]])], asked)
+    assert (n_rows == 3) == ("table" in facts) == (allowed == "true")
+    assert (facts.get("failure") is None) == (allowed == "true")
 
 
 def test_simulated_clients_have_every_row_once_and_the_servers_rows_are_not_among_them():
@@ -63,22 +129,25 @@ def test_simulated_clients_have_every_row_once_and_the_servers_rows_are_not_amon
     assert sum(len(part.rows) for part in parts) + len(rows.server_rows) == 150
 
 
-def test_an_empty_value_is_the_strategys_own_default():
-    accepted = {"n_clusters", "epsilon", "n_rounds", "margin", "budget_split"}
-    given = {"n-clusters": 3, "epsilon": "none", "n-rounds": "", "margin": 0.5, "budget-split": "0.2,0.2,0.45,0.15"}
-    assert config.parameters(given, accepted) == {
+def test_parameters_are_toml_and_what_has_a_key_of_its_own_stands_there():
+    given = {"n-clusters": 3, "epsilon": "none", "parameters": "margin = 0.5\nn-rounds = 2\nbudget = {weights = 0.3}"}
+    assert config.parameters(given) == {
         "n_clusters": 3,
         "epsilon": None,
         "margin": 0.5,
-        "budget_split": (0.2, 0.2, 0.45, 0.15),
+        "n_rounds": 2,
+        "budget": {"weights": 0.3},
     }
+    with pytest.raises(ValueError, match=r"^epsilon stands under parameters; it is a key of the run config itself\.$"):
+        config.parameters({"n-clusters": 3, "parameters": "epsilon = 1.0"})
+    with pytest.raises(ValueError, match=r"^parameters in the run config is not TOML: "):
+        config.parameters({"n-clusters": 3, "parameters": "margin: 0.5"})
 
 
 def strategy_of(name, epsilon, **more):
     """The strategy that the ServerApp would make of this run config."""
     run_config = RUN_CONFIG | {"strategy": name, "epsilon": epsilon} | more
-    accepted = accepted_parameters(name)
-    (strategy,) = make_strategies([name], config.parameters(run_config, accepted), SERVER_ROWS, "made up")
+    (strategy,) = make_strategies([name], config.parameters(run_config), SERVER_ROWS, "made up")
     return strategy
 
 
@@ -89,19 +158,14 @@ def test_empty_epsilon_is_the_strategys_own_and_none_is_no_noise(name, own):
     assert strategy_of(name, "").epsilon == own
     for written in ("none", "None", "NONE"):
         assert strategy_of(name, written).epsilon is None
+    more = "max_norm = 4.0" if name == "fedsc-sums" else ""
     for written in ("2.5", 2.5):
-        assert strategy_of(name, written, **{"max-norm": 4.0}).epsilon == 2.5
-
-
-def test_run_config_without_an_epsilon_leaves_it_to_the_strategy():
-    assert "epsilon" not in config.parameters({"n-clusters": 3}, {"n_clusters", "epsilon"})
-    assert "epsilon" not in config.parameters({"epsilon": ""}, {"epsilon"})
-    assert config.parameters({"epsilon": 0.5}, {"epsilon"}) == {"epsilon": 0.5}
+        assert strategy_of(name, written, parameters=more).epsilon == 2.5
 
 
 def test_epsilon_that_is_no_number_is_told_what_it_may_be():
     with pytest.raises(ValueError, match=r"^epsilon is 'lots'; it must be a number, or 'none' for no noise\.$"):
-        config.parameters({"epsilon": "lots"}, {"epsilon"})
+        config.parameters({"n-clusters": 3, "epsilon": "lots"})
 
 
 def test_epsilon_of_zero_is_refused_and_not_taken_for_nothing_said():
@@ -109,28 +173,9 @@ def test_epsilon_of_zero_is_refused_and_not_taken_for_nothing_said():
         strategy_of("feddp-kmeans", 0.0)
 
 
-def test_run_config_of_the_project_leaves_epsilon_to_the_strategies():
+def test_run_config_of_the_project_leaves_everything_to_the_strategies():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    run_config = project["tool"]["flwr"]["app"]["config"]
-    assert run_config["epsilon"] == ""
-    for name in STRATEGIES:
-        assert "epsilon" not in config.parameters(run_config, accepted_parameters(name))
-
-
-def test_every_parameter_of_every_strategy_that_is_no_array_can_be_set_in_the_run_config():
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-    known = {key.replace("-", "_") for key in project["tool"]["flwr"]["app"]["config"]} | {
-        "server_data",
-        "bounds",
-        "init",
-    }
-    missing = {name: accepted_parameters(name) - known for name in STRATEGIES}
-    assert {name: unknown for name, unknown in missing.items() if unknown} == {}
-
-
-def test_site_with_rows_of_its_own_does_not_pool_them_for_spectral_clustering_either(own_file):
-    with pytest.raises(ValueError, match="does not take part in pooled-spectral"):
-        client_app.make_client(context({"data": str(own_file)}, strategy="pooled-spectral"))
+    assert config.parameters(project["tool"]["flwr"]["app"]["config"]) == {"n_clusters": 10}
 
 
 @pytest.mark.parametrize(
@@ -140,6 +185,5 @@ def test_the_strategies_of_every_toml_can_be_made_together(path):
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     run = project["tool"]["flwr"]["app"]["config"] | tomllib.loads(path.read_text())
     names = config.strategy_names(run)
-    given = config.parameters(run, set().union(*map(accepted_parameters, names)))
-    made = make_strategies(names, given, np.random.default_rng(0).normal(size=(60, 64)))
+    made = make_strategies(names, config.parameters(run), np.random.default_rng(0).normal(size=(60, 64)))
     assert [strategy.name for strategy in made] == names

@@ -3,11 +3,9 @@ import warnings
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.metrics import adjusted_rand_score
 
-from flower_fedclust import simulate
 from flower_fedclust.baselines.fed_ssc import (
     OWN_CLUSTERS,
     FedSubspaceClustering,
@@ -18,6 +16,7 @@ from flower_fedclust.models import Model, SubspaceModel
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.spectral import unit_rows
 from flower_fedclust.protocol import ProtocolError, answers
+from flower_fedclust.simulation import simulate
 
 K, D = 4, 12
 BASES = [np.linalg.qr(np.random.default_rng(c).normal(size=(D, 2)))[0].T for c in range(K)]
@@ -44,15 +43,15 @@ class Watched(FedSubspaceClusteringClient):
 
     seen: dict  # set by the test
 
-    @answers("fed_ssc_points", sends=FedSubspaceClusteringClient.answer_of("fed_ssc_points").sends)
-    def points(self, **options):
-        points = super().points(**options)
+    @answers(*FedSubspaceClusteringClient.subspace_points.answer.sends)
+    def subspace_points(self, **options):
+        points = super().subspace_points(**options)
         self.seen[self.name] = [points, self.recall(OWN_CLUSTERS)[0]]
         return points
 
-    @answers("fed_ssc_labels", sends=FedSubspaceClusteringClient.answer_of("fed_ssc_labels").sends)
-    def labels(self, merged):
-        labels = super().labels(merged)
+    @answers(*FedSubspaceClusteringClient.labels_of_rows.answer.sends)
+    def labels_of_rows(self, merged):
+        labels = super().labels_of_rows(merged)
         self.seen[self.name] += [merged, self.recall("labels")[0]]
         return labels
 
@@ -186,14 +185,14 @@ def test_points_of_one_local_cluster_say_nothing_of_each_other(merge):
 def test_all_that_leaves_a_client_is_reported_as_unprotected():
     result = simulate(FedSubspaceClustering(K, random_state=0), FEW)
     assert [(message.task, message.content, message.detail) for message in result.privacy.unprotected] == [
-        ("fed_ssc_points", "random points of the subspaces of the client's own clusters", "one per client"),
-        ("fed_ssc_labels", "cluster of every row", "one per row"),
+        ("subspace_points", "random points of the subspaces of the client's own clusters", "one per client"),
+        ("labels_of_rows", "cluster of every row", "one per row"),
     ]
     assert result.privacy.guarantee().startswith("None.")
     assert {(row.round, row.task) for row in result.traffic} == {
         (1, "enrol"),
-        (2, "fed_ssc_points"),
-        (3, "fed_ssc_labels"),
+        (2, "subspace_points"),
+        (3, "labels_of_rows"),
     }
 
 
@@ -204,52 +203,9 @@ def test_a_client_with_one_row_is_as_good_as_any_and_its_point_is_that_row(seen)
     np.testing.assert_allclose(np.abs(seen["m"][0] @ unit_rows(clients[-1]).T), 1.0)
 
 
-def test_a_run_can_be_repeated():
-    first, second = (simulate(FedSubspaceClustering(K), FEW, seed=3) for _ in range(2))
-    assert first.traffic == second.traffic
-    for one, other in zip(
-        first.model.to_arrays() + first.labels, second.model.to_arrays() + second.labels, strict=True
-    ):
-        assert np.array_equal(one, other)
-
-
-@pytest.mark.parametrize("merge", ["ssc", "tsc"])
-def test_the_order_of_the_clients_changes_nothing(merge):
-    names = [str(index) for index in range(len(FEW))]
-    order = np.random.default_rng(0).permutation(len(FEW))
-    strategy = FedSubspaceClustering(K, merge=merge, random_state=0)
-    one = simulate(strategy, FEW, names=names)
-    other = simulate(strategy, [FEW[i] for i in order], names=[names[i] for i in order])
-    for first, second in zip(one.model.to_arrays(), other.model.to_arrays(), strict=True):
-        assert np.array_equal(first, second)
-    for position, index in enumerate(order):
-        assert np.array_equal(one.labels[index], other.labels[position])
-
-
 def test_clients_with_the_same_rows_draw_points_of_their_own(seen):
     simulate(WatchedFedSC(2, random_state=0), [CLIENTS[0], CLIENTS[0]], names=["a", "b"])
     assert not np.allclose(np.abs(seen["a"][0]), np.abs(seen["b"][0]))
-
-
-def test_the_clients_evaluate_the_model():
-    class Client(FedSubspaceClusteringClient):
-        model_types = (*FedSubspaceClusteringClient.model_types, SubspaceModel)
-
-    class Strategy(FedSubspaceClustering):
-        client_type = Client
-
-    result = simulate(Strategy(K, random_state=0, federated_evaluation=True), FEW, labels=CLASSES[:4])
-    assert not result.failures
-    assert {row.task for row in result.traffic} >= {"evaluate"}
-
-
-def test_a_clone_has_the_same_parameters_and_only_those_that_differ_are_printed():
-    strategy = FedSubspaceClustering(3, merge="tsc", n_samples=2)
-    assert clone(strategy).get_params() == strategy.get_params()
-    assert strategy.n_protocol_rounds == 2
-    for part in ("FedSubspaceClustering(", "n_clusters=3", "merge='tsc'", "n_samples=2"):
-        assert part in repr(strategy)
-    assert "alpha" not in repr(strategy)
 
 
 # Bad inputs, and odd ones
@@ -322,25 +278,6 @@ def test_a_client_that_has_kept_no_clusters_says_so():
 
     with pytest.raises(ProtocolError, match="client 0 has not kept its own clusters; it missed the round"):
         simulate(Strategy(K), FEW)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "sentence"),
-    [
-        ("n_clusters", 1, "n_clusters is 1; it must be an integer, 2 or more"),
-        ("n_local_clusters", 0, "n_local_clusters is 0; it must be an integer, 1 or more"),
-        ("n_samples", 0, "n_samples is 0; it must be an integer, 1 or more"),
-        ("n_dimensions", 0, "n_dimensions is 0; it must be an integer, 1 or more"),
-        ("n_neighbors", 0, "n_neighbors is 0; it must be an integer, 1 or more"),
-        ("alpha", 1.0, "alpha is 1.0; it must be a finite number above 1"),
-        ("energy", 1.5, "energy is 1.5; it must be a finite number above 0 and at most 1"),
-        ("merge", "k-means", "merge is 'k-means'; it must be one of: ssc, tsc"),
-        ("min_clients", 0, "min_clients is 0"),
-    ],
-)
-def test_a_parameter_that_cannot_be_right_is_named_in_a_sentence(name, value, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        FedSubspaceClustering(**({"n_clusters": 3} | {name: value}))
 
 
 # The model

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from flwr.server import SimpleClientManager
 from scipy.spatial.distance import cdist
-from sklearn.base import clone
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.datasets import load_digits, make_blobs
 
-from flower_fedclust import ClientData, ProtocolError, simulate
 from flower_fedclust.baselines.kmeans_parallel import KMeansParallel, KMeansParallelClient
-from flower_fedclust.protocol import DataError, Reply, Sum
+from flower_fedclust.protocol import ClientData, DataError, Reply, Sum
+from flower_fedclust.simulation import simulate
 from flower_fedclust.steps.perturbed_rows import NOISY_ROWS
+from flower_fedclust.testing import watched_run
 
 K = 6
 ROWS, CLASSES = make_blobs(900, n_features=4, centers=K, random_state=2)
@@ -25,28 +25,11 @@ def client_of(rows, name="0"):
     return KMeansParallelClient(ClientData(rows), name=name)
 
 
-class Recorded(KMeansParallel):
-    """Notes each round that it yields, and what that brought."""
-
-    log: list  # set by recorded
-
-    def protocol(self):
-        generator = super().protocol()
-        brought = None
-        while True:
-            try:
-                round_ = generator.send(brought)
-            except StopIteration as stop:
-                return stop.value
-            brought = yield round_
-            self.log.append((round_, brought))
-
-
 def recorded(clients=CLIENTS, seed=0, n_clusters=K, **options):
-    strategy = Recorded(n_clusters, **options)
-    strategy.log = []
-    result = simulate(strategy, clients, seed=seed)
-    return strategy.log, result
+    """The rounds of a run, each with what it brought, and its result."""
+    data = {str(index): ClientData(rows) for index, rows in enumerate(clients)}
+    run = watched_run(KMeansParallel(n_clusters, **options), data, seed=seed)
+    return [(round_, run.received[number]) for number, round_ in run.rounds.items()], run.result
 
 
 # The draws
@@ -90,9 +73,11 @@ def test_first_candidate_is_any_row_with_the_same_probability():
         strategy.initialize_parameters(SimpleClientManager())
         protocol = strategy.protocol()
         asked = next(protocol)
-        answers = [client_of(part, str(index)).uniform_row(**asked.arguments) for index, part in enumerate(parts)]
+        answers = [
+            client_of(part, str(index)).uniform_row(**asked.question.arguments) for index, part in enumerate(parts)
+        ]
         asked = protocol.send([Reply(str(index), list(answer)) for index, answer in enumerate(answers)])
-        found.append(int(asked.arrays[0][0, 0]))
+        found.append(int(asked.question.arrays[0][0, 0]))
     np.testing.assert_allclose(np.bincount(found, minlength=10), 200, atol=4.5 * np.sqrt(200 * 0.9))
 
 
@@ -114,7 +99,7 @@ def test_candidates_are_rows_and_all_are_different_and_the_weights_are_those_of_
     repeated = [rows.repeat(2, axis=0) for rows in CLIENTS]
     log, _ = recorded(repeated, oversampling=60.0)
     (round_, brought) = next(entry for entry in log if entry[0].task == "candidate_weights")
-    candidates = round_.arrays[0]
+    candidates = round_.question.arrays[0]
     assert len(np.unique(candidates, axis=0)) == len(candidates)
     assert {tuple(row) for row in candidates} <= {tuple(row) for row in ROWS}
     nearest = cdist(np.concatenate(repeated), candidates).argmin(axis=1)
@@ -125,7 +110,7 @@ def test_candidates_are_rows_and_all_are_different_and_the_weights_are_those_of_
 def test_centers_before_lloyd_are_the_means_of_the_candidates_by_weight():
     log, result = recorded(n_rounds=0, oversampling=40.0)
     (round_, brought) = log[-1]
-    (candidates,), (weights,), centers = round_.arrays, brought, result.model.cluster_centers_
+    (candidates,), (weights,), centers = round_.question.arrays, brought, result.model.cluster_centers_
     nearest = cdist(candidates, centers).argmin(axis=1)
     for index, center in enumerate(centers):
         own = nearest == index
@@ -134,7 +119,7 @@ def test_centers_before_lloyd_are_the_means_of_the_candidates_by_weight():
 
 def test_costs_in_the_history_are_those_of_the_candidates_and_fall():
     log, result = recorded()
-    asked = [round_.arrays[0] for round_, _ in log if round_.task == "candidate_cost"]
+    asked = [round_.question.arrays[0] for round_, _ in log if round_.task == "candidate_cost"]
     np.testing.assert_allclose(
         result.history["candidate_cost"], [cost_of(ROWS, candidates) for candidates in asked], rtol=1e-10
     )
@@ -198,29 +183,6 @@ def test_scale_of_the_rows_changes_nothing_but_the_scale(scale):
     np.testing.assert_allclose(scaled.model.cluster_centers_[order] / scale, plain, rtol=1e-6)
 
 
-# Repeatable
-
-
-def test_random_state_alone_makes_a_run_repeatable():
-    first, second = (simulate(KMeansParallel(K, random_state=3), CLIENTS) for _ in range(2))
-    assert np.array_equal(first.model.cluster_centers_, second.model.cluster_centers_)
-    other = simulate(KMeansParallel(K, random_state=4, n_rounds=0), CLIENTS)
-    assert not np.array_equal(other.model.cluster_centers_, first.model.cluster_centers_)
-
-
-def test_order_of_clients_that_keep_their_names_changes_no_bit():
-    names = ["north", "east", "south", "west", "sea"]
-    order = [3, 0, 4, 2, 1]
-    first = simulate(KMeansParallel(K), CLIENTS, names=names, seed=0)
-    second = simulate(KMeansParallel(K), [CLIENTS[i] for i in order], names=[names[i] for i in order], seed=0)
-    assert np.array_equal(first.model.cluster_centers_, second.model.cluster_centers_)
-
-
-def test_clone_has_the_same_parameters():
-    strategy = KMeansParallel(K, oversampling=3.5, n_sampling_rounds=2, epsilon=2.0, max_norm=3.0, min_clients=4)
-    assert clone(strategy).get_params() == strategy.get_params()
-
-
 # Edges
 
 
@@ -251,13 +213,6 @@ def test_as_many_clusters_as_rows_are_the_rows():
     np.testing.assert_allclose(np.sort(centers.ravel()), np.arange(5.0))
 
 
-def test_clients_of_one_row_are_clients():
-    result = simulate(KMeansParallel(3), [row[None, :] for row in ROWS[:40]], seed=0)
-    assert not result.failures
-    reference = KMeans(3, n_init=10, random_state=0).fit(ROWS[:40]).inertia_
-    assert result.metrics["cost"] < 1.5 * reference
-
-
 # What leaves a client
 
 
@@ -267,31 +222,6 @@ def test_rounds_are_as_many_as_the_strategy_says():
     tasks = [row.task for row in result.traffic if row.client == "0"]
     assert tasks == ["enrol", *TASKS, "cluster_sums", "cluster_sums"]
     assert len(tasks) == strategy.num_rounds
-
-
-def test_report_says_that_rows_leave_and_that_nothing_covers_them():
-    report = simulate(KMeansParallel(K), CLIENTS, seed=0).privacy
-    assert not report.covers_everything
-    assert report.guarantee().startswith("None.")
-    unprotected = {(message.content, message.detail) for message in report.unprotected}
-    assert ("the rows that were drawn", "one per row") in unprotected
-    assert ("one row, drawn uniformly", "one per client") in unprotected
-    assert ("number of rows", "one per client") in unprotected
-
-
-@pytest.mark.parametrize("epsilon", [0.5, 4.0, 60.0])
-def test_with_epsilon_the_whole_run_is_covered(epsilon):
-    strategy = KMeansParallel(K, epsilon=epsilon, delta=1e-5, max_norm=20.0, n_rounds=3, tol=0.0)
-    result = simulate(strategy, CLIENTS, seed=0)
-    report = result.privacy
-    assert report.covers_everything
-    assert 0.99 * epsilon < report.epsilon <= epsilon
-    (release,) = report.releases
-    assert release.release.sensitivity == 40.0
-    assert report.relation == "replace"
-    assert report.noise == "local"
-    assert max(row.round for row in result.traffic) == strategy.num_rounds
-    assert np.linalg.norm(result.model.cluster_centers_, axis=1).max() <= 20.0 * (1 + 1e-12)
 
 
 def test_with_epsilon_nothing_is_computed_from_the_rows_themselves():
@@ -306,69 +236,25 @@ def test_with_epsilon_nothing_is_computed_from_the_rows_themselves():
     assert not true & {tuple(row) for row in np.concatenate(drawn)}
 
 
+def test_centers_of_noisy_rows_lie_where_those_of_clipped_rows_must():
+    result = simulate(KMeansParallel(K, epsilon=1.0, max_norm=5.0), CLIENTS, seed=0)
+    (release,) = [message.release for message in result.privacy.releases]
+    assert (release.sensitivity, release.relation) == (10.0, "replace")
+    assert result.privacy.covers_everything
+    assert np.linalg.norm(result.model.cluster_centers_, axis=1).max() <= 5.0 * (1 + 1e-12)
+
+
 def test_with_a_large_epsilon_blobs_are_still_found():
     reference = KMeans(K, n_init=10, random_state=0).fit(ROWS).inertia_
-    result = simulate(KMeansParallel(K, epsilon=900.0, max_norm=25.0), CLIENTS, seed=0)
+    result = simulate(KMeansParallel(K, epsilon=200.0, max_norm=17.0), CLIENTS, seed=0)
     assert result.metrics["cost"] < 1.3 * reference
 
 
-def test_noise_is_not_repeated_where_no_seed_is_given():
-    first, second = (simulate(KMeansParallel(K, epsilon=50.0, max_norm=20.0, random_state=0), CLIENTS) for _ in "ab")
-    assert not np.array_equal(first.model.cluster_centers_, second.model.cluster_centers_)
-
-
-# What cannot be right
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"n_clusters": 1}, "n_clusters is 1; it must be an integer, 2 or more"),
-        ({"n_rounds": -1}, "n_rounds is -1; it must be an integer, 0 or more"),
-        ({"tol": -1.0}, "tol is -1.0; it must be a finite number at least 0"),
-        ({"oversampling": 0}, "oversampling is 0; it must be a finite number above 0"),
-        ({"n_sampling_rounds": 0}, "n_sampling_rounds is 0; it must be an integer, 1 or more"),
-        ({"min_clients": 0}, "min_clients is 0; it must be an integer, 1 or more"),
-        ({"epsilon": 1.0}, "max_norm is missing; noise for an epsilon needs a norm to which rows are clipped"),
-        ({"epsilon": 0.0, "max_norm": 1.0}, "epsilon is 0.0; it must be a finite number above 0"),
-        ({"epsilon": 1.0, "max_norm": 1.0, "delta": 1.0}, "delta is 1.0; it must be a finite number above 0 and below"),
-        ({"max_norm": -2.0}, "max_norm is -2.0; it must be a finite number above 0"),
-    ],
-)
-def test_parameter_that_cannot_be_right_is_named_in_a_sentence(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        KMeansParallel(**({"n_clusters": K} | options))
-    strategy = KMeansParallel(K).set_params(**options)
-    with pytest.raises(ValueError, match=sentence):
-        simulate(strategy, CLIENTS)
-
-
-class Failing(KMeansParallelClient):
-    """Clients 1 and 3 refuse to draw."""
-
-    def far_rows(self, *arguments, **options):
-        if self.name in ("1", "3"):
-            raise DataError(f"client {self.name} draws nothing.")
-        return super().far_rows(*arguments, **options)
-
-    far_rows.answer = KMeansParallelClient.far_rows.answer
-
-
-class WithFailing(KMeansParallel):
-    client_type = Failing
-
-
-def test_clients_that_fail_are_counted_and_survived():
-    result = simulate(WithFailing(K), CLIENTS, seed=0)
-    assert {failure.client for failure in result.failures} == {"1", "3"}
-    assert result.failures[0].reason == "client 1 draws nothing."
-    assert result.model.n_clusters == K
-
-
-def test_run_ends_where_fewer_than_min_clients_are_left():
-    with pytest.raises(ProtocolError, match="3 clients answered and 4 have to"):
-        simulate(WithFailing(K, min_clients=4), CLIENTS, seed=0)
-
-
-def test_one_client_is_allowed_where_min_clients_is_one():
-    assert simulate(KMeansParallel(K, min_clients=1), CLIENTS[:1], seed=0).model.n_clusters == K
+def test_a_message_that_has_rows_says_so():
+    kinds = {
+        content.content: content.reveals
+        for method in (KMeansParallelClient.uniform_row, KMeansParallelClient.far_rows)
+        for content in method.answer.sends
+        if not content.counts_rows
+    }
+    assert kinds == {"one row, drawn uniformly": "rows", "the rows that were drawn": "rows"}

@@ -2,9 +2,13 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from flower_fedclust import DPLloyd, FederatedKMeans, simulate
+from flower_fedclust.baselines.federated_kmeans import DPLloyd, FederatedKMeans, PrivateFederatedKMeans
 from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
 from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol import ClientData
+from flower_fedclust.simulation import simulate
+from flower_fedclust.steps.clusters import ClusterClient
+from flower_fedclust.testing import watched_run
 
 RNG = np.random.default_rng(3)
 K, D = 4, 3
@@ -85,10 +89,47 @@ def test_another_number_of_first_centers_than_clusters_is_refused(init):
         FederatedKMeans(K, init=init)
 
 
-@pytest.mark.parametrize("tol", [-1.0, float("nan"), "0"])
-def test_tol_that_cannot_be_right_is_refused(tol):
-    with pytest.raises(ValueError, match="tol"):
-        FederatedKMeans(K, tol=tol)
+class QuietFederatedKMeans(PrivateFederatedKMeans):
+    """Does all that the private one does, and adds no noise."""
+
+    def noise_multipliers(self):
+        return dict.fromkeys(self.shares(), 0.0)
+
+
+@pytest.mark.parametrize("n_rounds", [1, 3])
+def test_without_its_noise_the_private_run_is_pooled_lloyd_on_clipped_rows(n_rounds):
+    clipped = ROWS * np.minimum(1, 5.0 / np.linalg.norm(ROWS, axis=1))[:, None]
+    strategy = QuietFederatedKMeans(K, init=clipped[:K], n_rounds=n_rounds, max_norm=5.0)
+    np.testing.assert_allclose(
+        simulate(strategy, CLIENTS).model.cluster_centers_, slow_lloyd(clipped, clipped[:K], n_rounds), atol=1e-10
+    )
+
+
+def test_private_federated_kmeans_declares_how_far_the_worst_row_moves_its_sums_and_its_counts():
+    max_norm, centers = 2.5, np.array([[0.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+    strategy = PrivateFederatedKMeans(2, init=centers, max_norm=max_norm, n_rounds=1)
+    run = watched_run(strategy, {str(index): ClientData(rows) for index, rows in enumerate(CLIENTS)}, seed=0)
+    (round_,) = run.rounds.values()
+    of_sums, of_counts = round_.releases
+    assert (of_sums.sensitivity, of_counts.sensitivity) == (2.0 * max_norm, pytest.approx(np.sqrt(2.0)))
+    assert {release.relation for release in round_.releases} == {"replace"}
+
+    def answer(row):
+        return ClusterClient(ClientData([row]), name="0").cluster_sums(*round_.question.arrays)
+
+    # Of these two, on one axis, one is in another cluster and one has the other sign; both are clipped.
+    rows = [[900.0, 0, 0], [-900.0, 0, 0], [0, 900.0, 0], [1.0, 0, 0]]
+    moved = np.max([[np.linalg.norm(a - b) for a, b in zip(answer(x), answer(y), strict=True)]
+                    for x in rows for y in rows], axis=0)  # fmt: skip
+    np.testing.assert_allclose(moved, [of_sums.sensitivity, of_counts.sensitivity], rtol=1e-12)
+
+
+def test_private_federated_kmeans_asks_no_client_for_its_first_centers_and_takes_every_step():
+    report = simulate(PrivateFederatedKMeans(K, max_norm=5.0, n_rounds=3), CLIENTS, seed=0).privacy
+    assert {message.task for message in report.messages} == {"enrol", "cluster_sums"}
+    assert len(report.releases) == 6
+    assert report.covers_everything
+    assert 0.99 < report.epsilon <= 1.0 + 1e-9
 
 
 def slow_frame(rows, center_rows):
@@ -100,8 +141,7 @@ def slow_frame(rows, center_rows):
 
 
 @pytest.mark.parametrize("init", SERVER_INITIALISATIONS)
-@pytest.mark.parametrize("center_rows", [True, False])
-@pytest.mark.parametrize("n_rounds", [1, 3])
+@pytest.mark.parametrize(("center_rows", "n_rounds"), [(True, 3), (False, 1)])
 def test_dp_lloyd_without_noise_equals_pooled_lloyd_from_the_same_start(init, center_rows, n_rounds):
     strategy = DPLloyd(
         K,
@@ -151,8 +191,3 @@ def test_dp_lloyd_declares_the_radius_and_one_row():
     assert isinstance(sums, Release)
     assert (sums.mechanism, counts.mechanism) == ("gaussian", "laplace")
     assert (sums.sensitivity, counts.sensitivity) == (pytest.approx(radius), 1.0)
-
-
-def test_name_of_dp_lloyd_tells_the_initialisation():
-    names = {DPLloyd(K, server_data=SERVER_ROWS, init=init).name for init in SERVER_INITIALISATIONS}
-    assert names == {"dp-lloyd-server-kmeans++", "dp-lloyd-server-lloyds", "dp-lloyd-sphere-packing"}

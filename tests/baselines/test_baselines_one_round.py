@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from flower_fedclust import KFED, PooledKMeans, simulate
-from flower_fedclust.protocol import Sent, answers
-from flower_fedclust.steps.local_centers import LocalCentersClient
+from flower_fedclust.baselines.kfed import KFED
+from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
+from flower_fedclust.protocol import Reply
+from flower_fedclust.simulation import simulate
+from flower_fedclust.steps.local_centers import merge_local_centers
 
 RNG = np.random.default_rng(4)
 K, D = 5, 10
@@ -60,12 +62,21 @@ def test_k_fed_takes_a_client_whose_rows_are_all_equal():
     assert off(simulate(KFED(K, random_state=0), clients).model.cluster_centers_) < 1.0
 
 
+def test_k_fed_begins_with_the_client_whose_centers_fit_those_of_all_best():
+    merging = merge_local_centers(2, 2, np.random.default_rng(0))
+    next(merging)
+    replies = [Reply("0", [np.array([[0.0], [0.3]])]), Reply("1", [np.array([[0.0], [10.0]])])]
+    with pytest.raises(StopIteration) as stop:
+        merging.send(replies)
+    np.testing.assert_allclose(stop.value.value, [[0.1], [10.0]])
+
+
 def test_k_fed_is_one_round_that_shows_every_clients_centers():
     result = simulate(KFED(K), np.split(ROWS, 5))
     assert {(row.round, row.task) for row in result.traffic} == {(1, "enrol"), (2, "local_centers")}
     (message,) = result.privacy.unprotected
     assert message.content == "centers of the client's own clusters"
-    assert message.detail == "one per client"
+    assert (message.detail, message.reveals) == ("one per client", "centers")
 
 
 @pytest.mark.parametrize("random_state", [0, 1])
@@ -82,21 +93,4 @@ def test_pooled_kmeans_equals_scikit_learn(random_state, spread):
 def test_pooled_kmeans_reports_that_the_rows_themselves_leave_the_clients():
     report = simulate(PooledKMeans(K), np.split(ROWS, 5)).privacy
     (message,) = report.unprotected
-    assert (message.content, message.detail) == ("the rows themselves", "one per row")
-    assert report.guarantee().startswith("None.")
-
-
-@pytest.mark.parametrize("width", [D - 1, D + 1])
-def test_centers_of_another_width_are_counted_as_a_failure_of_the_client_that_sent_them(width):
-    class Odd(LocalCentersClient):
-        @answers("local_centers", sends=(Sent("centers", has_columns=True),))
-        def local_centers(self, *, n_clusters, random_state):
-            centers = super().local_centers(n_clusters=n_clusters, random_state=random_state)
-            return np.ones((K, width)) if self.name == "2" else centers
-
-    class OddKFED(KFED):
-        client_type = Odd
-
-    result = simulate(OddKFED(K, random_state=0), np.split(ROWS, 5))
-    assert [failure.client for failure in result.failures] == ["2"]
-    assert off(result.model.cluster_centers_) < 0.25
+    assert (message.content, message.detail, message.reveals) == ("the rows themselves", "one per row", "rows")

@@ -2,13 +2,12 @@ import sys
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 from sklearn.datasets import make_blobs
 
-from flower_fedclust import simulate
 from flower_fedclust.baselines.ppfc_gan import PPFCGAN
 from flower_fedclust.models import EncodedModel
 from flower_fedclust.protocol import DataError
+from flower_fedclust.simulation import simulate
 
 pytest.importorskip("torch")
 
@@ -72,13 +71,6 @@ def test_model_labels_rows_that_are_new_as_it_labels_the_clients(result):
         np.testing.assert_array_equal(result.model.predict(rows), labels)
 
 
-def test_clients_can_evaluate_the_model():
-    strategy = PPFCGAN(K, federated_evaluation=True, **SHORT)
-    result = simulate(strategy, CLIENTS, labels=[CLASSES[part] for part in PARTS], seed=0)
-    assert not result.failures
-    assert [row.task for row in result.traffic if row.client == "0"] == ["enrol", "synthetic_rows", "evaluate"]
-
-
 def test_history_has_the_losses_and_the_reconstruction_gets_better(result):
     losses = result.history["reconstruction_loss"]
     assert losses[-1] < 0.1 * losses[0]
@@ -94,21 +86,9 @@ def test_random_state_alone_makes_a_run_repeatable():
     assert not np.array_equal(first.latent_centers_, other.latent_centers_)
 
 
-def test_order_of_clients_that_keep_their_names_changes_no_bit():
-    names, order = ["north", "east", "south", "west"], [2, 0, 3, 1]
-    first = simulate(PPFCGAN(K, **SHORT), CLIENTS, names=names, seed=0).model
-    second = simulate(PPFCGAN(K, **SHORT), [CLIENTS[i] for i in order], names=[names[i] for i in order], seed=0).model
-    assert all(map(np.array_equal, first.to_arrays(), second.to_arrays()))
-
-
 def test_clients_with_equal_rows_make_others():
     made, _ = recorded([CLIENTS[0], CLIENTS[0]])
     assert not np.array_equal(made["0"], made["1"])
-
-
-def test_clone_has_the_same_parameters():
-    strategy = PPFCGAN(K, n_synthetic=70, n_epochs=4, n_latent=2, min_clients=4)
-    assert clone(strategy).get_params() == strategy.get_params()
 
 
 # What leaves a client
@@ -173,22 +153,3 @@ def test_without_torch_there_is_a_sentence_before_anything_is_sent(monkeypatch):
         DataError, match=r'^ppfc-gan needs PyTorch; install it with: pip install "flower-fedclust\[deep\]"'
     ):
         simulate(PPFCGAN(K), CLIENTS, seed=0)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"n_clusters": 1}, "n_clusters is 1; it must be an integer, 2 or more"),
-        ({"n_synthetic": 0}, "n_synthetic is 0; it must be an integer, 1 or more"),
-        ({"n_epochs": 0}, "n_epochs is 0; it must be an integer, 1 or more"),
-        ({"n_pretraining_epochs": 1.5}, "n_pretraining_epochs is 1.5; it must be an integer, 1 or more"),
-        ({"n_targets": -1}, "n_targets is -1; it must be an integer, 0 or more"),
-        ({"n_hidden": 0}, "n_hidden is 0; it must be an integer, 1 or more"),
-        ({"n_latent": 0}, "n_latent is 0; it must be an integer, 1 or more"),
-    ],
-)
-def test_parameter_that_cannot_be_right_is_named_in_a_sentence(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        PPFCGAN(**({"n_clusters": K} | options))
-    with pytest.raises(ValueError, match=sentence):
-        simulate(PPFCGAN(K).set_params(**options), CLIENTS)

@@ -1,8 +1,6 @@
 import re
-import sys
 import tracemalloc
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,14 +9,15 @@ from sklearn.cluster import SpectralClustering
 from sklearn.datasets import load_iris
 from sklearn.metrics import adjusted_rand_score
 
-from flower_fedclust import DSC, KMeansModel, PooledSpectral, SpectralModel, simulate
-from flower_fedclust.baselines.dsc import OWN_LABELS, DSCClient
+from flower_fedclust.baselines.dsc import DSC, OWN_LABELS, DSCClient
+from flower_fedclust.baselines.pooled_spectral import PooledSpectral
 from flower_fedclust.data import load_dataset
-from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.models import KMeansModel, SpectralModel
 from flower_fedclust.numerics.kernel import gaussian_kernel, mean_distance
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.metrics import agreement, count_table
-from flower_fedclust.protocol import ProtocolError, answers
+from flower_fedclust.protocol import DataError, ProtocolError, Sent, answers
+from flower_fedclust.simulation import simulate
 from flower_fedclust.steps.spectral import cluster_rows, kernel_graph
 
 RNG = np.random.default_rng(5)
@@ -82,7 +81,7 @@ def test_one_row_is_a_graph_without_edges():
 
 
 def test_no_array_of_all_pairs_of_rows_is_made():
-    n_rows = 6000
+    n_rows = 4000
     rows = np.random.default_rng(0).normal(size=(n_rows, 20))
     tracemalloc.start()
     cluster_rows(rows, 3, np.random.default_rng(0), bandwidth=5.0)
@@ -162,7 +161,7 @@ def test_clients_keep_their_labels():
     kept = {}
 
     class Remembering(PooledSpectral.client_type):
-        @answers("keep_labels")
+        @answers()
         def keep_labels(self, labels):
             super().keep_labels(labels)
             kept[self.name] = self.recall("labels")[0]
@@ -181,14 +180,7 @@ def test_pooled_spectral_reports_that_the_rows_themselves_leave_the_clients():
     (message,) = result.privacy.unprotected
     assert (message.content, message.detail) == ("the rows themselves", "one per row")
     assert result.privacy.guarantee().startswith("None.")
-    assert {(row.round, row.task) for row in result.traffic} == {(1, "enrol"), (2, "rows"), (3, "keep_labels")}
-
-
-def test_a_site_has_to_agree_before_it_sends_its_rows():
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-    from apps.client_app import REFUSED_BY_DEFAULT
-
-    assert "pooled-spectral" in REFUSED_BY_DEFAULT
+    assert {(row.round, row.task) for row in result.traffic} == {(1, "enrol"), (2, "all_rows"), (3, "keep_labels")}
 
 
 def test_rows_that_are_all_equal_are_refused_in_a_sentence():
@@ -236,57 +228,6 @@ def test_a_client_with_one_row_is_as_good_as_any(strategy_type):
     assert [len(part) for part in result.labels] == [150, 1, 249]
 
 
-@BASELINES
-def test_a_run_can_be_repeated(strategy_type):
-    first, second = (simulate(strategy_type(K), CLIENTS, seed=3) for _ in range(2))
-    assert first.traffic == second.traffic
-    for one, other in zip(first.model.to_arrays(), second.model.to_arrays(), strict=True):
-        assert np.array_equal(one, other)
-    for one, other in zip(first.labels, second.labels, strict=True):
-        assert one.dtype == np.intp
-        assert np.array_equal(one, other)
-
-
-@BASELINES
-def test_the_order_of_the_clients_changes_nothing(strategy_type):
-    rows, _ = load_iris(return_X_y=True)
-    parts, names = np.split(rows, [20, 70, 75]), ["10", "9", "b", "a"]
-    order = [2, 0, 3, 1]
-    one = simulate(strategy_type(3, random_state=0), parts, names=names)
-    other = simulate(
-        strategy_type(3, random_state=0), [parts[i] for i in order], names=[names[i] for i in order], progress=False
-    )
-    for first, second in zip(one.model.to_arrays(), other.model.to_arrays(), strict=True):
-        assert np.array_equal(first, second)
-    for position, index in enumerate(order):
-        assert np.array_equal(one.labels[index], other.labels[position])
-
-
-@BASELINES
-def test_the_clients_evaluate_the_model(strategy_type):
-    labels = np.split(CLASSES, CUTS)
-    result = simulate(strategy_type(K, random_state=0, federated_evaluation=True), CLIENTS, labels=labels)
-    assert not result.failures
-    assert {row.task for row in result.traffic} >= {"evaluate"}
-
-
-@pytest.mark.parametrize(
-    ("strategy_type", "name", "value", "sentence"),
-    [
-        (PooledSpectral, "n_clusters", 1, "n_clusters is 1; it must be an integer, 2 or more"),
-        (PooledSpectral, "bandwidth", 0.0, "bandwidth is 0.0; it must be a finite number above 0"),
-        (PooledSpectral, "n_neighbors", 0, "n_neighbors is 0; it must be an integer, 1 or more"),
-        (PooledSpectral, "min_clients", 0, "min_clients is 0"),
-        (DSC, "n_clusters", 1, "n_clusters is 1; it must be an integer, 2 or more"),
-        (DSC, "n_local_clusters", 0, "n_local_clusters is 0; it must be an integer, 1 or more"),
-        (DSC, "min_clients", 0, "min_clients is 0"),
-    ],
-)
-def test_a_parameter_that_cannot_be_right_is_named_in_a_sentence(strategy_type, name, value, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        strategy_type(**({"n_clusters": 3} | {name: value}))
-
-
 # DSC
 
 
@@ -295,7 +236,7 @@ class Watched(DSCClient):
 
     seen: dict  # set by the test
 
-    @answers("merged_labels", sends=DSCClient.answer_of("merged_labels").sends)
+    @answers(Sent("cluster of every row", "codes", per="row"))
     def merged_labels(self, merged):
         labels = super().merged_labels(merged)
         self.seen[self.name] = (merged, self.recall(OWN_LABELS)[0], self.recall("labels")[0])

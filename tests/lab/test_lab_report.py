@@ -21,7 +21,7 @@ from flower_fedclust.lab.report.colors import PANELS, readable_color
 from flower_fedclust.lab.report.data import Spread, pareto_front, read_comparison
 from flower_fedclust.lab.report.maps import read_map
 from flower_fedclust.lab.report.markup import NOTHING, deviation_text, number_text, tag
-from flower_fedclust.lab.report.privacy import DERIVED, HARMLESS, PROTECTED, UNPROTECTED, read_report
+from flower_fedclust.lab.report.privacy import DERIVED, HARMLESS, PROTECTED, UNPROTECTED, Reported
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'&@@TITLE@@"
 BACKS = ("page", "panel", "best")
@@ -103,7 +103,7 @@ def real(tmp_path_factory):
         for epsilon in (0.5, 1.0):
             strategies.append((fc.FedDPKMeans(3, server_data=public, epsilon=epsilon), epsilon))
         if seed == 0:
-            strategies.append((fc.FedTSNE(3, rows="stay", n_rounds=2), None))
+            strategies.append((fc.FedTSNESums(3), None))
         for strategy, epsilon in strategies:
             names = [f"site {EVIL[:9]}{index}" for index in range(4)]
             result = fc.simulate(strategy, rows.clients, labels=rows.labels, names=names, seed=seed)
@@ -177,7 +177,7 @@ def test_every_picture_says_what_it_is_and_has_its_numbers_beside_it(page):
     assert set(names) <= {one["text"] for one in page.all("caption")}
     numbers = [one["text"] for one in page.all("summary") if one["text"].startswith("The numbers of this chart")]
     assert numbers == [f"The numbers of this chart ({name})" for name in names]
-    assert page.all("canvas")[0]["aria-label"].startswith("iris, iid: fed-tsne.")
+    assert page.all("canvas")[0]["aria-label"].startswith("iris, iid: fed-tsne-sums.")
 
 
 def test_what_a_pointer_shows_of_a_map_is_said_to_the_keyboard_and_kept_from_the_tree(page):
@@ -252,7 +252,8 @@ def test_every_text_and_every_mark_stands_out_from_what_lies_behind(palette, sch
 
 
 def test_nothing_but_what_was_faded_on_purpose_lets_its_background_through(page):
-    faded = re.findall(r"([^{}]*){[^}]*opacity:", page.source)
+    styles = "".join(re.findall(r"<style>(.*?)</style>", page.source, re.DOTALL))
+    faded = re.findall(r"([^{}]*){[^}]*opacity:", styles)
     assert [rule.strip() for rule in faded] == [".dim"]
 
 
@@ -305,21 +306,21 @@ def test_the_best_of_those_that_do_not_pool_is_marked_not_by_colour_alone(tmp_pa
         assert all("(best)" in one["text"] for one in starred)
 
 
-def test_the_pooled_result_is_the_line_to_reach_and_above_all_others(page):
-    assert [one["text"] for one in page.all("em")] == ["the line to reach"]
+def test_the_pooled_result_is_a_reference_and_above_all_others(page):
+    assert [one["text"] for one in page.all("em")] == ["pooled reference"]
     first = next(one for one in page.elements if one["tag"] == "tbody")
     assert first["class"] == "pooled"
 
 
 def test_a_cost_in_another_space_is_never_the_best(real, page):
-    (trial,) = read_comparison(real).trials
-    comparable = {one.strategy: one.is_comparable("cost_per_row") for one in trial.contenders if one.runs}
+    (scenario,) = read_comparison(real).scenarios
+    comparable = {one.strategy: one.is_comparable("cost_per_row") for one in scenario.contenders if one.trials}
     assert comparable == {
         "pooled-kmeans": True,
         "k-fed": True,
         "feddp-kmeans": True,
         "fedsc": False,
-        "fed-tsne": False,
+        "fed-tsne-sums": False,
     }
     costs = page.all("td", data_column="cost_per_row")
     assert sum("†" in one["text"] for one in costs) == 2
@@ -363,15 +364,15 @@ def test_text_from_outside_is_shown_and_never_run(tmp_path):
 
 
 def test_clients_of_a_map_are_found_again_by_the_numbers_of_their_files(real):
-    (run,) = [run for run in read_comparison(real).runs if run.strategy == "fed-tsne"]
-    drawn = read_map(run)
+    (trial,) = [one for one in read_comparison(real).trials if one.strategy.startswith("fed-tsne")]
+    drawn = read_map(trial)
     clients, classes, clusters = drawn.groupings
     assert clients.groups == [f"site {EVIL[:9]}{index}" for index in range(4)]
     assert classes.groups[-1] != "(no class)"
-    files = sorted((run.folder / "labels").iterdir())
+    files = sorted((trial.folder / "labels").iterdir())
     labels = np.concatenate([np.loadtxt(file, skiprows=1) for file in files])
     np.testing.assert_array_equal([int(clusters.groups[code]) for code in clusters.codes], labels)
-    few = read_map(run, most_rows=20)
+    few = read_map(trial, most_rows=20)
     assert (len(few.places), few.n_rows) == (20, 150)
     matching = [np.flatnonzero((drawn.places == place).all(axis=1))[0] for place in few.places]
     np.testing.assert_array_equal(drawn.numbers[matching], few.numbers)
@@ -379,11 +380,11 @@ def test_clients_of_a_map_are_found_again_by_the_numbers_of_their_files(real):
 
 def test_what_leaves_the_clients_is_said_in_the_words_of_the_report(real, page):
     text = page.source
-    for run in read_comparison(real).runs:
-        if not run.is_done:
+    for trial in read_comparison(real).trials:
+        if not trial.is_done:
             continue
-        reported = read_report(run)
-        words = (run.folder / "privacy.txt").read_text()
+        reported = Reported(trial, trial.privacy_report)
+        words = (trial.folder / "privacy.txt").read_text()
         status = {reported.status(message) for message in reported.report.messages}
         assert (UNPROTECTED in status) == ("nothing that depends on the rows" not in words)
         assert (PROTECTED in status) == ("Protected by noise:" in words)
@@ -413,8 +414,8 @@ def test_without_classes_the_cost_decides_and_less_is_better(tmp_path):
     for strategy, cost in (("a", 2.0), ("b", 1.0), ("pooled-kmeans", 0.5)):
         path = save_run(tmp_path, {"strategy": strategy, "data": "d", "epsilon": None, "seed": 0, "cost_per_row": cost})
         (path / "centers.csv").write_text("0\n")
-    (trial,) = read_comparison(tmp_path).trials
-    assert (trial.measure, trial.best(trial.federated).strategy) == ("cost_per_row", "b")
+    (scenario,) = read_comparison(tmp_path).scenarios
+    assert (scenario.measure, scenario.best(scenario.federated).strategy) == ("cost_per_row", "b")
     page = page_of(tmp_path)
     assert [one["aria-sort"] for one in page.all("th") if "aria-sort" in one] == ["ascending"]
     gaps = [one["text"] for one in page.all("td") if one["text"].startswith("×")]
@@ -432,7 +433,7 @@ def test_a_folder_without_runs_is_refused_in_a_sentence(tmp_path):
 def test_the_table_alone_is_enough(tmp_path):
     frame = fake(tmp_path / "whole")
     frame.assign(key=range(len(frame)), status="done", partition="iid").to_csv(tmp_path / "results.csv", index=False)
-    (alone,), (whole,) = read_comparison(tmp_path).trials, read_comparison(tmp_path / "whole").trials
+    (alone,), (whole,) = (read_comparison(one).scenarios for one in (tmp_path, tmp_path / "whole"))
     for one, other in zip(alone.contenders, whole.contenders, strict=True):
         assert (one.strategy, one.epsilon, one.is_covered) == (other.strategy, other.epsilon, other.is_covered)
         assert one.spread("accuracy") == other.spread("accuracy")

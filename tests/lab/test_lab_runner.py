@@ -27,8 +27,8 @@ from flower_fedclust.lab.report import write_report
 from flower_fedclust.lab.runner import run_comparison
 from flower_fedclust.lab.summary import failure_lines, summary_table
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.protocol import ProtocolClient, ProtocolStrategy, Sum, answers
-from flower_fedclust.registry import STRATEGIES, Entry
+from flower_fedclust.protocol import Entry, ProtocolClient, ProtocolStrategy, Sum, answers, parameter
+from flower_fedclust.registry import strategies
 from flower_fedclust.results import Result
 
 SMALL = Comparison(strategies=("k-fed", "pooled-kmeans"), datasets=("iris",), n_clients=3, seeds=(0, 1))
@@ -37,7 +37,7 @@ MEASURED = ["seconds", "peak_memory_mb"]
 
 
 class ToyClient(ProtocolClient):
-    @answers("total", sends=("sum of the rows", "number of rows"))
+    @answers("sum of the rows", "number of rows")
     def total(self):
         return self.rows.sum(axis=0, keepdims=True), np.array([len(self.rows)])
 
@@ -45,16 +45,15 @@ class ToyClient(ProtocolClient):
 class Toy(ProtocolStrategy):
     """The mean of all rows; or what is to go wrong on the way to it."""
 
-    name = "toy"
-    n_protocol_rounds = 1
+    entries = (Entry("toy", "a toy", "a test"),)
     client_type = ToyClient
+    n_protocol_rounds = 1
 
-    def __init__(self, mishap: str = "", marker: str = "") -> None:
-        self.mishap = mishap
-        self.marker = marker
+    mishap: str = parameter("")
+    marker: str = parameter("")
 
     def protocol(self):
-        total, count = yield Sum("total")
+        total, count = yield Sum(ToyClient.total.asked())
         if self.marker and not Path(self.marker).exists():
             Path(self.marker).touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -69,7 +68,7 @@ class Toy(ProtocolStrategy):
 
 @pytest.fixture
 def toy(monkeypatch):
-    monkeypatch.setitem(STRATEGIES, "toy", Entry(f"{__name__}:Toy", "a toy", "a test"))
+    monkeypatch.setitem(strategies(), "toy", replace(Toy.entries[0], strategy=Toy))
 
 
 def read_csv(path):
@@ -297,14 +296,14 @@ def test_a_disk_that_is_full_for_another_process_is_said_too(tmp_path, toy):
 
 def test_a_folder_that_holds_something_else_is_not_touched(tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"something that is no comparison \(precious\.txt\)"):
+    with pytest.raises(FileExistsError, match=r"something other than a comparison \(precious\.txt\)"):
         run_comparison(SMALL, tmp_path, jobs=1)
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
     with pytest.raises(FileExistsError, match="is a file; name a new folder"):
         run_comparison(SMALL, tmp_path / "precious.txt", jobs=1)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "comparison.json").write_text('{"strategies": []}')
-    with pytest.raises(FileExistsError, match="is not of a comparison that can be gone on with"):
+    with pytest.raises(FileExistsError, match="is not that of a comparison that can be continued"):
         run_comparison(SMALL, tmp_path / "a", jobs=1)
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["comparison.json"]
 

@@ -9,6 +9,7 @@ from flower_fedclust.numerics.factorisation import (
     Penalties,
     center_gradient,
     center_step_size,
+    center_steps,
     clipped_center_gradient,
     membership_gradient,
     membership_steps,
@@ -88,7 +89,7 @@ def test_gradients_agree_with_finite_differences(case):
 # Steps on H
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(factorisations())
 def test_no_step_on_the_memberships_raises_the_objective(case):
     rows, H, W, penalties = case
@@ -262,3 +263,28 @@ def test_gradient_within_the_bound_is_the_gradient_of_the_fit():
 def test_row_that_belongs_to_nothing_or_is_met_exactly_has_no_share():
     assert not clipped_center_gradient(ROWS, np.zeros_like(H), W, 0.1).any()
     assert not clipped_center_gradient(H @ W, H, W, 0.1).any()
+
+
+# Steps on the centers
+
+
+def test_steps_on_the_centers_are_equation_18_one_minibatch_after_the_other():
+    batches = [np.array([0, 3, 7]), np.array([2, 9]), np.arange(30)]
+    expected = W
+    for batch in batches:
+        gradient = sum(2 * np.outer(H[j], H[j] @ expected - ROWS[j]) for j in batch) + 0.2 * expected
+        expected = expected - gradient / 40.0
+    np.testing.assert_allclose(center_steps(ROWS, H, W, batches, 0.2, 40.0), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("bound", [1e-3, 0.5])
+def test_a_step_on_the_centers_is_no_longer_than_the_bound_lets_it_be(bound):
+    batches = [np.arange(10), np.arange(10, 30)]
+    step = center_steps(ROWS, H, W, batches[:1], 0.2, 40.0, bound) - W
+    gradient = center_gradient(ROWS[:10], H[:10], W, 0.2)
+    np.testing.assert_allclose(step, -gradient / np.linalg.norm(gradient) * bound / 40.0, rtol=1e-9)
+    assert np.linalg.norm(center_steps(ROWS, H, W, batches, 0.2, 40.0, bound) - W) <= 2 * bound / 40.0 * (1 + 1e-9)
+
+
+def test_no_center_moves_where_no_row_belongs_to_anything():
+    assert center_steps(ROWS, 0 * H, W, [np.arange(30)], 0.2, 0.0) is W

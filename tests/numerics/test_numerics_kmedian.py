@@ -136,7 +136,7 @@ def test_two_rows_of_one_weight_pull_a_center_between_them_nowhere():
     offset=st.sampled_from([0.0, 1e3]),
     grid=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_cost_never_rises(seed, n_rows, n_clusters, power, offset, grid):
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(n_rows, 2))
@@ -195,7 +195,7 @@ def test_seeds_are_drawn_by_distance():
     assert np.mean(np.array(second) == 1.0) == pytest.approx(0.25**2, abs=4 * np.sqrt(0.0625 * 0.94 / 2000))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_restarts_find_the_optimum_of_a_tiny_problem(seed):
     rng = np.random.default_rng(seed)
     rows, weights = rng.normal(size=(7, 2)), rng.uniform(0.2, 2.0, size=7)
@@ -298,7 +298,7 @@ def test_cost_of_the_coreset_is_unbiased():
     parts = np.split(ROWS, [7, 8, 30])
     medians = [weighted_kmedian(part, None, 3, rng, n_restarts=1) for part in parts]
     costs = np.array([kmedian_cost(part, own) for part, own in zip(parts, medians, strict=True)])
-    t, n_runs = 12, 3000
+    t, n_runs = 12, 1200
     found = []
     for _ in range(n_runs):
         total = 0.0

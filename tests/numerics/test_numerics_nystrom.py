@@ -5,6 +5,7 @@ import pytest
 from scipy.spatial.distance import cdist
 from sklearn.datasets import load_digits
 
+from flower_fedclust.numerics import blocks, nystrom
 from flower_fedclust.numerics.landmarks import landmark_gamma, landmark_steps
 from flower_fedclust.numerics.nystrom import (
     distances_between,
@@ -16,7 +17,10 @@ from flower_fedclust.numerics.nystrom import (
     nystrom_projection,
 )
 
-BLOCK_ENTRIES = [1, 5, 64, 333, 10_000_000]
+
+@pytest.fixture(params=[130, 333, 10_000_000])
+def in_blocks(request, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", request.param)
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +33,9 @@ def random_case(seed=0, n_rows=80, n_landmarks=12, n_columns=5):
     return rng.normal(size=(n_rows, n_columns)), rng.normal(size=(n_landmarks, n_columns))
 
 
-def dense(B_new, W, B, cutoff=1e-10):
+def dense(B_new, W, B):
     """B W^+ B', in the order of equation (22)."""
-    return B_new @ np.linalg.pinv(W, rcond=cutoff, hermitian=True) @ B.T
+    return B_new @ np.linalg.pinv(W, rcond=1e-10, hermitian=True) @ B.T
 
 
 def assert_neighbors(distances, neighbors, found, n_neighbors, atol=1e-11):
@@ -102,15 +106,15 @@ def test_a_matrix_of_distances_has_one_positive_eigenvalue(digits):
         assert signs.tolist() == [1.0] + [-1.0] * (len(Y) - 1)
 
 
-@pytest.mark.parametrize("block_entries", BLOCK_ENTRIES)
 @pytest.mark.parametrize("n_neighbors", [1, 5, 79])
-def test_neighbors_are_those_of_the_dense_matrix(n_neighbors, block_entries):
+@pytest.mark.usefixtures("in_blocks")
+def test_neighbors_are_those_of_the_dense_matrix(n_neighbors):
     rows, Y = random_case()
     B, W = landmark_distances(rows, Y), distances_between(Y)
     D = dense(B, W, B)
     D = 0.5 * (D + D.T)
     np.fill_diagonal(D, np.inf)
-    neighbors, distances = nystrom_neighbors(B, W, n_neighbors, block_entries=block_entries)
+    neighbors, distances = nystrom_neighbors(B, W, n_neighbors)
     assert_neighbors(D, neighbors, distances, n_neighbors)
     np.testing.assert_array_equal(neighbors, np.argsort(D, axis=1)[:, :n_neighbors])
 
@@ -168,10 +172,11 @@ def test_landmarks_that_nearly_coincide_keep_the_distances_in_order():
     assert np.median(np.abs(distances - expected)) < 0.5
 
 
-def test_a_cutoff_leaves_small_eigenvalues_out():
+def test_a_cutoff_leaves_small_eigenvalues_out(monkeypatch):
     _, Y = random_case()
     values = np.sort(np.abs(np.linalg.eigvalsh(distances_between(Y))))[::-1]
-    projection, signs = nystrom_projection(distances_between(Y), cutoff=values[4] / values[0] * (1 - 1e-9))
+    monkeypatch.setattr(nystrom, "EIGENVALUE_CUTOFF", values[4] / values[0] * (1 - 1e-9))
+    projection, signs = nystrom_projection(distances_between(Y))
     assert projection.shape == (12, 5)
     assert len(signs) == 5
 
@@ -198,13 +203,13 @@ def test_rows_that_are_equal_have_each_other_and_never_themselves():
     assert distances.max() < 1e-12
 
 
-@pytest.mark.parametrize("block_entries", BLOCK_ENTRIES)
 @pytest.mark.parametrize("n_neighbors", [1, 5, 80])
-def test_neighbors_of_new_rows_are_those_of_the_dense_matrix(n_neighbors, block_entries):
+@pytest.mark.usefixtures("in_blocks")
+def test_neighbors_of_new_rows_are_those_of_the_dense_matrix(n_neighbors):
     rows, Y = random_case()
     new = np.vstack([np.random.default_rng(1).normal(size=(17, 5)), rows[:3]])
     B_new, B, W = landmark_distances(new, Y), landmark_distances(rows, Y), distances_between(Y)
-    neighbors, distances = nystrom_neighbors_of_new(B_new, B, W, n_neighbors, block_entries=block_entries)
+    neighbors, distances = nystrom_neighbors_of_new(B_new, B, W, n_neighbors)
     assert_neighbors(dense(B_new, W, B), neighbors, distances, n_neighbors)
 
 
@@ -216,11 +221,12 @@ def test_a_landmark_is_its_own_nearest_among_rows_that_are_landmarks():
     np.testing.assert_allclose(distances[:, 0], 0.0, atol=1e-12)
 
 
-def test_no_array_of_all_pairs_is_made():
+def test_no_array_of_all_pairs_is_made(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", 20_000)
     rows, Y = random_case(n_rows=5000, n_landmarks=20)
     B, W = landmark_distances(rows, Y), distances_between(Y)
     tracemalloc.start()
-    nystrom_neighbors(B, W, 10, block_entries=20_000)
+    nystrom_neighbors(B, W, 10)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 4 * B.nbytes + 4e6  # all pairs are 200 MB

@@ -16,7 +16,6 @@ from sklearn.metrics import adjusted_rand_score
 from flower_fedclust.numerics.spectral import (
     DEGREE_FLOOR,
     degree_floor,
-    degrees_of,
     fitted_projection,
     graph_embedding,
     low_rank_embedding,
@@ -30,7 +29,7 @@ from flower_fedclust.numerics.spectral import (
     unit_rows,
 )
 
-BLOCK_ENTRIES = [1, 5, 64, 333, 10_000_000]
+BLOCK_ENTRIES = [64, 10_000_000]
 
 
 def other_products(F):
@@ -79,7 +78,7 @@ def factors(request):
 
 
 @pytest.mark.parametrize("block_entries", BLOCK_ENTRIES)
-@pytest.mark.parametrize("n_neighbors", [1, 2, 5, 9])
+@pytest.mark.parametrize("n_neighbors", [1, 5, 9])
 def test_the_most_similar_rows_are_those_of_a_dense_sort(factors, n_neighbors, block_entries):
     products = other_products(factors)
     found = most_similar(factors, n_neighbors, block_entries=block_entries)
@@ -135,7 +134,7 @@ def test_a_row_far_shorter_than_the_others_has_its_own_neighbors():
 
 
 @pytest.mark.parametrize("block_entries", BLOCK_ENTRIES)
-@pytest.mark.parametrize("n_neighbors", [1, 4, 9])
+@pytest.mark.parametrize("n_neighbors", [1, 9])
 def test_the_graph_is_the_mean_of_both_directions_of_equation_25(factors, n_neighbors, block_entries):
     products = factors @ factors.T
     expected = np.zeros_like(products)
@@ -158,11 +157,11 @@ def test_the_graph_is_symmetric_positive_and_without_a_diagonal(factors, n_neigh
     assert graph.nnz <= 2 * n_neighbors * len(factors)
 
 
-def test_the_graph_is_the_same_whatever_the_blocks(factors):
-    whole = similarity_graph(factors, 4).toarray()
-    for block_entries in BLOCK_ENTRIES:
-        blocked = similarity_graph(factors, 4, block_entries=block_entries).toarray()
-        np.testing.assert_allclose(blocked, whole, rtol=1e-12)
+@pytest.mark.parametrize("block_entries", [1, 17, 333])
+def test_the_graph_is_the_same_whatever_the_blocks(block_entries):
+    F = np.random.default_rng(0).normal(size=(30, 5))
+    blocked = similarity_graph(F, 4, block_entries=block_entries).toarray()
+    np.testing.assert_allclose(blocked, similarity_graph(F, 4).toarray(), rtol=1e-12)
 
 
 def test_an_edge_that_one_row_keeps_has_half_its_weight():
@@ -480,20 +479,15 @@ def test_factors_that_add_up_to_0_have_a_finite_embedding():
     assert np.isfinite(low_rank_embedding(F, 2)).all()
 
 
-def test_degrees_are_row_sums_of_all_products_and_no_less_than_a_part_of_their_mean():
-    rng = np.random.default_rng(0)
-    F = rng.random((60, 4))
+@pytest.mark.parametrize("floor", [0.0, DEGREE_FLOOR, 0.5])
+def test_the_floor_of_the_degrees_is_a_part_of_the_mean_row_sum_of_all_products(floor):
+    F = np.random.default_rng(0).random((60, 4))
     F[:6] -= 1.0
     sums = (F @ F.T).sum(axis=1)
     assert (sums < 0).any()
-    for floor in (0.0, DEGREE_FLOOR, 0.5):
-        expected = np.maximum(sums, floor * sums.mean())
-        # A client has some of the rows.
-        some = degrees_of(F[:20], F.sum(axis=0), 60, floor=floor)
-        np.testing.assert_allclose(some, expected[:20], rtol=1e-12, atol=1e-300)
-        assert (some > 0).all()
-        assert degree_floor(F.sum(axis=0), 60, floor=floor) == pytest.approx(floor * sums.mean(), rel=1e-12)
-    np.testing.assert_allclose(degrees_of(F, F.sum(axis=0), 60), np.maximum(sums, DEGREE_FLOOR * sums.mean()))
+    found = degree_floor(F.sum(axis=0), 60, floor=floor)
+    assert found > 0
+    assert found == pytest.approx(floor * sums.mean(), rel=1e-12)
 
 
 def test_the_floor_of_the_degrees_is_positive_though_noise_made_the_count_negative():

@@ -7,7 +7,8 @@ from dp_accounting import pld
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flower_fedclust.privacy.accounting import RELATION, Share, calibrate, composed_epsilon
+from flower_fedclust.privacy.accounting import RELATION, Share, composed_epsilon, divided
+from flower_fedclust.privacy.accounting import calibrate as calibrate_by_name
 from flower_fedclust.privacy.releases import Release
 
 SHARES = st.lists(
@@ -22,6 +23,11 @@ SHARES = st.lists(
 ).map(tuple)
 EPSILON = st.floats(math.log(0.05), math.log(20)).map(math.exp)
 DELTA = st.floats(math.log(1e-9), math.log(1e-3)).map(math.exp)
+
+
+def calibrate(shares, epsilon, delta):
+    """The multipliers of shares whose names do not matter, in their order."""
+    return tuple(calibrate_by_name({f"share {i}": share for i, share in enumerate(shares)}, epsilon, delta).values())
 
 
 def releases_of(shares, multipliers, sensitivity=1.0):
@@ -44,7 +50,7 @@ def independent_epsilon(releases, delta, interval=1e-4):
     return accountant.get_epsilon(delta)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=8, deadline=None, derandomize=True, database=None)
 @given(shares=SHARES, epsilon=EPSILON, delta=DELTA)
 @example(shares=(Share("gaussian", 1.0, 5), Share("laplace", 0.02, 5)), epsilon=0.05, delta=1e-3)
 @example(shares=(Share("laplace", 1.0, 5), Share("laplace", 0.02, 3)), epsilon=20.0, delta=1e-9)
@@ -109,7 +115,7 @@ def test_epsilon_does_not_depend_on_the_order_of_the_releases():
     assert composed_epsilon(releases[::-1], 1e-6) == pytest.approx(composed_epsilon(releases, 1e-6), rel=1e-9)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@settings(max_examples=5, deadline=None, derandomize=True, database=None)
 @given(
     releases=st.lists(
         st.builds(
@@ -168,12 +174,19 @@ def test_no_share_has_no_multiplier():
     assert calibrate((), 1.0, 1e-6) == ()
 
 
+def test_multipliers_have_the_names_of_their_shares_whatever_the_order():
+    shares = {"sums": Share("gaussian", 0.75), "counts": Share("laplace", 0.25)}
+    found = calibrate_by_name(shares, 1.0, 1e-6)
+    assert list(found) == ["sums", "counts"]
+    turned = calibrate_by_name({name: shares[name] for name in ("counts", "sums")}, 1.0, 1e-6)
+    assert turned == pytest.approx(found, rel=1e-6)
+
+
 @pytest.mark.parametrize("fraction", [0.0, -0.5, math.nan])
 @pytest.mark.parametrize("epsilon", [1.0, None])
 def test_a_part_of_the_budget_that_is_not_positive_is_refused(fraction, epsilon):
-    with pytest.raises(
-        ValueError, match=f"^a part of the privacy budget is {fraction} for 1 releases; every part must be"
-    ):
+    sentence = f"^a part of the privacy budget is {fraction} for 1 releases; every part must be"
+    with pytest.raises(ValueError, match=sentence):
         calibrate((Share("gaussian", 1.0), Share("laplace", fraction)), epsilon, 1e-6)
 
 
@@ -188,7 +201,7 @@ def test_only_the_proportion_of_the_fractions_matters():
 def test_the_epsilons_of_the_shares_stand_in_the_proportion_of_the_fractions():
     delta = 1e-6
     laplace, small, large = calibrate(
-        (Share("laplace", 0.1), Share("gaussian", 0.2, 2), Share("gaussian", 0.6)), 2.0, delta
+        (Share("laplace", 0.1), Share("gaussian", 0.4, 2), Share("gaussian", 0.6)), 2.0, delta
     )
     # Four releases, each with a quarter of delta.
     unit = 1 / laplace / 0.1
@@ -209,10 +222,46 @@ def test_very_many_releases_at_a_large_delta_can_be_calibrated():
 
 
 def test_the_count_of_a_share_is_the_same_as_writing_it_so_many_times():
-    counted = calibrate((Share("gaussian", 0.1, 3), Share("laplace", 0.1)), 1.0, 1e-6)
+    counted = calibrate((Share("gaussian", 0.3, 3), Share("laplace", 0.1)), 1.0, 1e-6)
     written = calibrate((*(Share("gaussian", 0.1),) * 3, Share("laplace", 0.1)), 1.0, 1e-6)
     assert (counted[0], counted[0], counted[0], counted[1]) == pytest.approx(written, rel=1e-4)
 
 
 def test_neighbours_differ_in_one_record_added_or_removed():
     assert dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE is RELATION
+
+
+# A budget by name.
+
+PARTS = {"moment": Share("gaussian", 0.2), "weights": Share("laplace", 0.3, 4), "sums": Share("gaussian", 0.3)}
+
+
+def fractions(budget):
+    return {name: share.fraction for name, share in divided(PARTS, budget).items()}
+
+
+def test_without_a_budget_the_shares_stay_as_they_are():
+    assert divided(PARTS, None) == PARTS
+
+
+def test_what_a_budget_does_not_name_divides_the_rest_as_it_would_divide_the_whole():
+    assert fractions({"weights": 0.5}) == pytest.approx({"moment": 0.2, "weights": 0.5, "sums": 0.3})
+    assert fractions({"moment": 0.1, "sums": 0.2}) == pytest.approx({"moment": 0.1, "weights": 0.7, "sums": 0.2})
+    assert fractions({"moment": 0.1, "sums": 0.2, "weights": 0.7})["weights"] == 0.7
+    assert divided(PARTS, {"weights": 0.5})["weights"].count == 4
+
+
+@pytest.mark.parametrize(
+    ("budget", "sentence"),
+    [
+        ({"weigths": 0.5}, "There is no part of the budget called 'weigths'.*'weights'"),
+        ({"weights": 0.0}, "the budget of weights is 0.0; it must be a finite number above 0 and at most 1"),
+        ({"weights": 1.5}, "the budget of weights is 1.5"),
+        ({"weights": 1.0}, "budget adds up to 1; .* some must be left for: moment, sums"),
+        ({"weights": 0.7, "sums": 0.7}, "budget adds up to 1.4; .* some must be left for: moment"),
+        ({"weights": 0.2, "sums": 0.2, "moment": 0.2}, "budget adds up to 0.6; its parts are parts of 1"),
+    ],
+)
+def test_a_budget_that_does_not_add_up_is_refused_in_a_sentence(budget, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        divided(PARTS, budget)

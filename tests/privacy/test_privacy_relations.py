@@ -260,7 +260,7 @@ def test_text_of_every_group_in_its_order():
         "  round 1 'enrol': name and columns (one per client)",
         "  rounds 2, 4 'column_sums': number of rows (sum over the clients)",
         "",
-        "To know:",
+        "Notes:",
         "  - a seed was given",
     ]
 

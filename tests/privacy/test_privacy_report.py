@@ -144,7 +144,7 @@ def test_the_text_says_unit_relation_place_and_what_was_asked(unit, noise):
 
 
 def test_the_text_ends_with_the_notes():
-    assert str(report(SUM_2, notes=["a seed was given"])).endswith("To know:\n  - a seed was given")
+    assert str(report(SUM_2, notes=["a seed was given"])).endswith("Notes:\n  - a seed was given")
 
 
 @pytest.mark.parametrize("messages", [(), (NAME,), (CENTERS,), (NAME, SUM_2), (NAME, SUM_2, CENTERS, COUNT_2)], ids=len)

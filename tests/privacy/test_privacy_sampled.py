@@ -11,7 +11,8 @@ from dp_accounting import rdp
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from flower_fedclust.privacy.accounting import ORDERS, SAMPLED_RELATION, Share, calibrate, composed_epsilon
+from flower_fedclust.privacy.accounting import ORDERS, SAMPLED_RELATION, Share, composed_epsilon
+from flower_fedclust.privacy.accounting import calibrate as calibrate_by_name
 from flower_fedclust.privacy.releases import Release, on_the_same_rows
 from flower_fedclust.privacy.report import Message, PrivacyReport
 
@@ -21,6 +22,15 @@ SAMPLE = (5, 1000)
 
 def release(multiplier=1.5, sample=SAMPLE, **options):
     return Release("gaussian", 1.0, multiplier, "", "replace", sample, **options)
+
+
+def share(fraction, count=1, sample=None, mechanism="gaussian"):
+    return Share(mechanism, fraction, count, "replace", sample)
+
+
+def calibrate(shares, epsilon, delta):
+    """The multipliers of shares whose names do not matter, in their order."""
+    return tuple(calibrate_by_name({f"share {i}": share for i, share in enumerate(shares)}, epsilon, delta).values())
 
 
 def plain(releases):
@@ -55,7 +65,7 @@ def test_a_sample_that_is_none_is_refused(sample):
     with pytest.raises(
         ValueError, match=r"^sample is \(.*\); it must be how many rows are drawn, 1 at least, and of how"
     ):
-        calibrate((Share("gaussian", 1.0), Share("gaussian", 1.0, 1, sample)), None, DELTA)
+        calibrate((share(1.0), share(1.0, 1, sample)), None, DELTA)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +80,7 @@ def test_a_sample_protects_only_with_gaussian_noise_where_a_row_is_replaced(mech
 
 def test_noise_for_a_sample_is_not_looked_for_with_laplace():
     with pytest.raises(ValueError, match=r"^sample is given; only the Gaussian mechanism"):
-        calibrate((Share("laplace", 1.0, 1, SAMPLE),), 1.0, DELTA)
+        calibrate((share(1.0, 1, SAMPLE, "laplace"),), 1.0, DELTA)
 
 
 @pytest.mark.parametrize("sample", [None, (1, 1), (5, 1000)])
@@ -140,9 +150,7 @@ def test_where_other_releases_cost_most_epsilon_is_what_it_is_without_the_sample
 
 
 def test_a_larger_sample_never_costs_less():
-    epsilons = [
-        composed_epsilon([release(1.5, (size, 1000))] * 10, DELTA, near=2.0) for size in (1, 10, 100, 300, 1000)
-    ]
+    epsilons = [composed_epsilon([release(1.5, (size, 1000))] * 10, DELTA, near=2.0) for size in (1, 100, 1000)]
     assert epsilons == sorted(epsilons)
     assert epsilons[0] < 0.5 * epsilons[-1]
 
@@ -256,7 +264,7 @@ def test_the_dictionary_of_a_report_with_samples_is_json():
 
 # Calibration: few of these, as each takes seconds.
 
-SHARES = (Share("gaussian", 0.7, 12, SAMPLE), Share("gaussian", 0.2, 12, SAMPLE), Share("gaussian", 0.1, 3))
+SHARES = (share(0.7, 6, SAMPLE), share(0.2, 6, SAMPLE), share(0.1, 3))
 EPSILON = 1.0
 
 
@@ -267,9 +275,9 @@ def multipliers():
 
 def test_calibrated_noise_spends_what_was_asked_and_hardly_less(multipliers):
     first, second, other = (release(found, share.sample) for found, share in zip(multipliers, SHARES, strict=True))
-    spent = composed_epsilon([*on_the_same_rows([first, second]) * 12, *[other] * 3], DELTA, near=EPSILON)
+    spent = composed_epsilon([*on_the_same_rows([first, second]) * 6, *[other] * 3], DELTA, near=EPSILON)
     assert 0.99 * EPSILON <= spent <= EPSILON
-    assert divergences_epsilon([[first, second]] * 12 + [[other]] * 3) == pytest.approx(spent, rel=1e-6)
+    assert divergences_epsilon([[first, second]] * 6 + [[other]] * 3) == pytest.approx(spent, rel=1e-6)
 
 
 def test_calibrated_noise_is_smaller_than_without_the_sample(multipliers):
@@ -285,31 +293,29 @@ def test_the_report_of_a_calibrated_run_says_what_was_asked(multipliers):
     first, second, other = (release(found, share.sample) for found, share in zip(multipliers, SHARES, strict=True))
     messages = [
         Message(number, "step", content, "sum over the clients", one)
-        for number in range(2, 14)
+        for number in range(2, 8)
         for content, one in (("gradients", first), ("products", second))
     ]
-    messages += [Message(number, "sums", "sums", "sum over the clients", other) for number in (14, 15, 16)]
+    messages += [Message(number, "sums", "sums", "sum over the clients", other) for number in (8, 9, 10)]
     assert 0.99 * EPSILON <= report(*messages).epsilon <= EPSILON
 
 
 def test_shares_of_unequal_counts_are_on_the_same_rows_as_long_as_both_are_there():
-    shares = (Share("gaussian", 0.5, 2, SAMPLE), Share("gaussian", 0.5, 6, SAMPLE))
+    shares = (share(0.3, 1, SAMPLE), share(0.7, 3, SAMPLE))
     first, second = (release(multiplier) for multiplier in calibrate(shares, 1.0, DELTA))
-    spent = divergences_epsilon([[first, second]] * 2 + [[second]] * 4)
+    spent = divergences_epsilon([[first, second], [second], [second]])
     assert 0.99 <= spent <= 1.0
 
 
 @pytest.mark.parametrize(("sample", "epsilon"), [(SAMPLE, 4.0), ((500, 1000), 1.0)])
 def test_a_sample_that_gains_nothing_changes_no_noise(sample, epsilon):
-    shares = (Share("gaussian", 0.99), Share("gaussian", 0.01, 1, sample))
+    shares = (share(0.99), share(0.01, 1, sample))
     assert calibrate(shares, epsilon, DELTA) == calibrate((shares[0], replace(shares[1], sample=None)), epsilon, DELTA)
 
 
 def test_an_epsilon_of_which_the_divergences_know_nothing_is_met_without_the_sample():
-    assert calibrate((Share("gaussian", 1.0, 10, SAMPLE),), 0.05, 1e-9) == (
-        calibrate((Share("gaussian", 1.0, 10),), 0.05, 1e-9)
-    )
+    assert calibrate((share(1.0, 10, SAMPLE),), 0.05, 1e-9) == (calibrate((share(1.0, 10),), 0.05, 1e-9))
 
 
 def test_epsilon_none_is_no_noise_for_samples_too():
-    assert calibrate((Share("gaussian", 1.0, 10, SAMPLE),), None, DELTA) == (0.0,)
+    assert calibrate((share(1.0, 10, SAMPLE),), None, DELTA) == (0.0,)

@@ -1,6 +1,8 @@
 """A toy strategy, and ways to drive any strategy by hand."""
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, RecordDict
@@ -8,71 +10,70 @@ from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameter
 from flwr.server import Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 
-from flower_fedclust import ClientData, KMeansModel, ProtocolClient, ProtocolStrategy
-from flower_fedclust.protocol import DataError, Outcome, Sent, answers
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.protocol import (
+    ClientData,
+    DataError,
+    Outcome,
+    PrivateStrategy,
+    ProtocolClient,
+    Sent,
+    answers,
+    parameter,
+)
 
 
 class ToyClient(ProtocolClient):
-    @answers("moments", sends=("number of rows", "sum of the rows to a power"))
+    @answers("number of rows", "sum of the rows to a power")
     def moments(self, *, power=1):
         return np.array([float(len(self.rows))]), (self.rows**power).sum(axis=0)
 
-    @answers("scaled", sends=("what was sent to all, times what was sent to this client",))
+    @answers("what was sent to all, times what was sent to this client")
     def scaled(self, shared, own):
         return shared * own
 
-    @answers("visits", sends=("how often this client was asked",))
+    @answers("how often this client was asked")
     def visits(self):
         before = self.recall("visits")
         now = np.array([1.0]) if before is None else before[0] + 1
         self.remember("visits", [now])
         return now
 
-    @answers("rows", sends=(Sent("the rows", per="row"),))
+    @answers(Sent("the rows", "rows", per="row"))
     def all_rows(self):
         return self.rows
 
-    @answers("store", sends=())
+    @answers()
     def store(self, array):
         self.remember("stored", [array])
 
-    @answers("two_for_one", sends=("one array",))
+    @answers("one array")
     def two_for_one(self):
         return self.rows, self.rows
 
-    @answers("crash", sends=("nothing",))
+    @answers("nothing")
     def crash(self):
         raise RuntimeError(f"the patient's row is {self.rows[0].tolist()}")
 
-    @answers("refuse", sends=("nothing",))
+    @answers("nothing")
     def refuse(self):
         raise DataError(f"client {self.name} does not answer this.")
 
 
-class Toy(ProtocolStrategy):
-    """Yields the rounds it is given, and keeps what they brought in the model it returns."""
+class Toy(PrivateStrategy):
+    """Yields the rounds it is given, and keeps what they brought in the model it returns.
 
-    name = "toy"
+    Parameters
+    ----------
+    rounds : list of Round
+        What is yielded.
+    """
+
     client_type = ToyClient
 
-    def __init__(
-        self,
-        rounds=(),
-        *,
-        min_clients=None,
-        random_state=None,
-        epsilon=None,
-        delta=None,
-        noise="server",
-        federated_evaluation=False,
-    ):
-        self.rounds = rounds
-        self.min_clients = min_clients
-        self.random_state = random_state
-        self.epsilon = epsilon
-        self.delta = delta
-        self.noise = noise
-        self.federated_evaluation = federated_evaluation
+    n_clusters: int = parameter(2, at_least=2)
+    rounds: Sequence[Any] = parameter((), kw_only=False)
+    name = "toy"
 
     @property
     def n_protocol_rounds(self):

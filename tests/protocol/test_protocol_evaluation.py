@@ -3,12 +3,14 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from protocol_toys import Toy, manager_of, proxies_of
+from protocol_toys import Toy, ToyClient, manager_of, proxies_of
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from flower_fedclust import FedDPKMeans, FederatedKMeans, simulate
+from flower_fedclust.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.protocol import Sum
+from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,7 @@ def test_federated_evaluation_runs_once_although_rounds_are_left(blobs):
 def test_federated_evaluation_is_listed_as_unprotected_and_ends_the_guarantee(blobs):
     rows, labels = blobs
     for asked in (False, True):
-        strategy = FedDPKMeans(4, server_data=rows[::10], federated_evaluation=asked)
+        strategy = FedDPKMeans(4, server_data=rows[::10], epsilon=20.0, federated_evaluation=asked)
         report = simulate(strategy, split(rows), labels=split(labels), seed=0).privacy
         assert report.covers_everything is not asked
         assert {message.task for message in report.unprotected} == ({"evaluate"} if asked else set())
@@ -125,7 +127,7 @@ def test_classes_are_the_same_whether_a_client_writes_them_as_integers_or_floats
 
 def test_evaluation_that_a_client_misses_is_reported(blobs):
     rows, _ = blobs
-    strategy = Toy([Sum(task="visits")], federated_evaluation=True)
+    strategy = Toy([Sum(ToyClient.visits.asked())], federated_evaluation=True)
     proxies = proxies_of(strategy.client_type, [part[:, :2] for part in split(rows)])
     manager = manager_of(proxies)
     parameters = strategy.initialize_parameters(manager)
@@ -136,7 +138,11 @@ def test_evaluation_that_a_client_misses_is_reported(blobs):
     results = [(proxy, proxy.evaluate(ins)) for proxy, ins in asked[1:]]
     strategy.aggregate_evaluate(2, results, [TimeoutError("gone")])
     (failure,) = strategy.failures
-    assert (failure.task, failure.client, failure.reason) == ("evaluate", "0", "no answer (TimeoutError: gone)")
+    assert (failure.task, failure.client, failure.reason) == (
+        "evaluate",
+        "0",
+        "client 0 did not answer (TimeoutError: gone).",
+    )
     assert strategy.evaluation["n_rows"] == 210
 
 

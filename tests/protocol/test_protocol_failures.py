@@ -7,10 +7,11 @@ from flwr.common import Code, FitRes, Parameters, Status
 from flwr.server import Server, SimpleClientManager
 from protocol_toys import ByHand, Toy, ToyClient, drive, proxies_of, raising, replaced, serve
 
-from flower_fedclust import ClientData, ProtocolError, simulate
 from flower_fedclust.data import read_table
+from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import DataError, Gather, Sum, answers
+from flower_fedclust.protocol import ClientData, DataError, Gather, ProtocolError, Sum, answers
+from flower_fedclust.simulation import simulate
 
 
 @pytest.fixture
@@ -22,13 +23,13 @@ def clients():
 class MoodyClient(ToyClient):
     """Fails where its name is among those that the server names."""
 
-    @answers("bad_value", sends=("number",))
+    @answers("number")
     def bad_value(self, *, who):
         if self.name in who.split(","):
             raise DataError(f"client {self.name} has no such thing.")
         return np.array([1.0])
 
-    @answers("bad_luck", sends=("number",))
+    @answers("number")
     def bad_luck(self, *, who):
         if self.name in who.split(","):
             raise KeyError(f"secret {self.rows[0, 0]}")
@@ -40,7 +41,7 @@ class Moody(Toy):
 
 
 def test_client_that_refuses_is_reported_and_survived(clients):
-    toy = Moody([Sum(task="bad_value", arguments={"who": "1"}), Sum(task="visits")])
+    toy = Moody([Sum(MoodyClient.bad_value.asked(who="1")), Sum(ToyClient.visits.asked())])
     result = simulate(toy, clients)
     assert result.model.brought[0][0] == [3.0]
     assert result.model.brought[1][0] == [4.0]
@@ -50,7 +51,7 @@ def test_client_that_refuses_is_reported_and_survived(clients):
 
 
 def test_message_of_an_unforeseen_error_does_not_reach_the_server(clients):
-    result = simulate(Moody([Sum(task="bad_luck", arguments={"who": "2"})]), clients)
+    result = simulate(Moody([Sum(MoodyClient.bad_luck.asked(who="2"))]), clients)
     (failure,) = result.failures
     assert failure.reason == "client 2 failed with KeyError; its own log says more."
     (proxy,) = proxies_of(ToyClient, clients[:1])
@@ -94,39 +95,32 @@ def test_a_site_whose_own_file_is_missing_says_so(tmp_path):
 
 
 def test_message_of_an_unforeseen_error_in_evaluate_does_not_leave_the_client(clients):
-    class Failing:
-        @staticmethod
-        def from_arrays(arrays):
+    class FailingModel(KMeansModel, name="failing"):
+        @classmethod
+        def from_arrays(cls, arrays):
             raise RuntimeError("the patient's row is 1.5")
 
-    class Bad(ToyClient):
-        model_types = (Failing,)
-
-    (proxy,) = proxies_of(Bad, clients[:1])
-    try:
-        sent = str(proxy.client().evaluate([], {"model": "Failing"}))
-        assert "RuntimeError" in sent
-    except Exception as error:
-        sent = str(error)  # What a client raises, Flower sends to the server as the reason of the failure.
+    (proxy,) = proxies_of(ToyClient, clients[:1])
+    sent = str(proxy.client().evaluate([], {"model": "failing"}))
+    assert "RuntimeError" in sent
     assert "1.5" not in sent
 
 
-def test_unknown_task_is_a_failure_with_a_sentence(clients):
+@pytest.mark.parametrize("task", ["dance", "remember", "fit", "__init__", "data"])
+def test_task_that_is_no_marked_method_is_a_failure_with_a_sentence(clients, task):
     (proxy,) = proxies_of(ToyClient, clients[:1])
-    arrays, _, facts = proxy.client().fit([], {"task": "all_rows", "round": 2})
+    arrays, _, facts = proxy.client().fit([], {"task": task, "round": 2})
     assert arrays == []
-    assert facts["failure"] == "ToyClient has no answer to the task 'all_rows'."
+    assert facts["failure"] == f"ToyClient has no answer called '{task}'."
 
 
-def test_strategy_that_yields_an_unknown_task_stops_with_a_sentence(clients):
-    with pytest.raises(ValueError, match="ToyClient has no answer to the task 'dance'"):
-        simulate(Toy([Sum(task="dance")]), clients)
-
-
-def test_method_without_a_mark_is_no_answer(clients):
-    for name in ("remember", "fit", "all_rows", "__init__", "data"):
-        with pytest.raises(ValueError, match="has no answer"):
-            ToyClient.answer_of(name)
+def test_round_that_names_a_method_of_another_client_stops_with_a_sentence(clients):
+    with pytest.raises(ProtocolError) as caught:
+        simulate(Toy([Sum(MoodyClient.bad_value.asked(who=""))]), clients)
+    assert str(caught.value) == (
+        "ToyClient has no method 'bad_value'; the strategy's client_type must inherit from the class whose method a "
+        "round names."
+    )
 
 
 def test_undeclared_number_of_arrays_is_not_sent(clients):
@@ -152,7 +146,7 @@ def test_undeclared_number_of_arrays_is_not_sent(clients):
 def test_rubbish_is_counted_as_a_failure_and_never_added_up(clients, arrays, sentence):
     proxies = proxies_of(ToyClient, clients)
     proxies[1].misbehave[2] = replaced(arrays)
-    toy = Toy([Sum(task="moments")])
+    toy = Toy([Sum(ToyClient.moments.asked())])
     drive(toy, proxies)
     (failure,) = toy.failures
     assert (failure.round, failure.task, failure.client) == (2, "moments", "1")
@@ -171,7 +165,7 @@ def test_bytes_that_are_no_array_are_counted_as_a_failure(clients, tensor):
     proxies[1].misbehave[2] = lambda res: FitRes(
         res.status, Parameters([tensor, tensor], "numpy.ndarray"), res.num_examples, res.metrics
     )
-    toy = Toy([Sum(task="moments")])
+    toy = Toy([Sum(ToyClient.moments.asked())])
     drive(toy, proxies)
     assert [failure.client for failure in toy.failures] == ["1"]
     assert toy.outcome.model.brought[0][0] == [16.0]
@@ -184,7 +178,7 @@ def test_array_of_python_objects_is_counted_as_a_failure_and_not_unpickled(clien
     proxies[1].misbehave[2] = lambda res: FitRes(
         res.status, Parameters([buffer.getvalue()], "numpy.ndarray"), res.num_examples, res.metrics
     )
-    toy = Toy([Sum(task="visits")])
+    toy = Toy([Sum(ToyClient.visits.asked())])
     drive(toy, proxies)
     assert [failure.client for failure in toy.failures] == ["1"]
 
@@ -192,7 +186,7 @@ def test_array_of_python_objects_is_counted_as_a_failure_and_not_unpickled(clien
 def test_rubbish_is_left_out_of_a_gather_round_too(clients):
     proxies = proxies_of(ToyClient, clients)
     proxies[2].misbehave[2] = replaced([np.full((3, 2), np.nan)])
-    toy = Toy([Gather(task="rows")])
+    toy = Toy([Gather(ToyClient.all_rows.asked())])
     drive(toy, proxies)
     assert [reply.client for reply in toy.outcome.model.brought[0]] == ["0", "1", "3"]
 
@@ -201,11 +195,11 @@ def test_rubbish_is_left_out_of_a_gather_round_too(clients):
 def test_proxy_that_raises_is_reported_and_survived_and_asked_again(clients, run):
     proxies = proxies_of(ToyClient, clients)
     proxies[3].misbehave[2] = raising(TimeoutError("no answer in\n60 s"))
-    toy = Toy([Sum(task="moments"), Sum(task="moments")])
+    toy = Toy([Sum(ToyClient.moments.asked()), Sum(ToyClient.moments.asked())])
     run(toy, proxies)
     (failure,) = toy.failures
     assert (failure.round, failure.task, failure.client) == (2, "moments", "3")
-    assert failure.reason == "no answer (TimeoutError: no answer in 60 s)"
+    assert failure.reason == "client 3 did not answer (TimeoutError: no answer in 60 s)."
     first, second = toy.outcome.model.brought
     assert first[0] == [15.0]
     assert second[0] == [19.0]
@@ -214,7 +208,7 @@ def test_proxy_that_raises_is_reported_and_survived_and_asked_again(clients, run
 def test_reply_with_a_status_that_is_not_ok_is_a_failure(clients):
     proxies = proxies_of(ToyClient, clients)
     proxies[0].misbehave[2] = lambda res: FitRes(Status(Code.FIT_NOT_IMPLEMENTED, "no"), res.parameters, 1, {})
-    toy = serve(Toy([Sum(task="moments")]), proxies)
+    toy = serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
     assert [failure.client for failure in toy.failures] == ["0"]
     assert toy.outcome.model.brought[0][0] == [14.0]
 
@@ -222,14 +216,14 @@ def test_reply_with_a_status_that_is_not_ok_is_a_failure(clients):
 def test_client_that_does_not_enrol_is_not_asked_again(clients):
     proxies = proxies_of(ToyClient, clients)
     proxies[1].misbehave[1] = raising(TimeoutError("gone"))
-    toy = serve(Toy([Sum(task="moments")]), proxies)
+    toy = serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
     assert toy.client_names == ["0", "2", "3"]
     assert proxies[1].asked["moments"] == 0
     assert [(failure.task, failure.client) for failure in toy.failures] == [("enrol", proxies[1].cid)]
 
 
 def test_fewer_than_min_clients_stop_the_run_with_the_reasons(clients):
-    toy = Moody([Sum(task="bad_value", arguments={"who": "0,2"})], min_clients=3)
+    toy = Moody([Sum(MoodyClient.bad_value.asked(who="0,2"))], min_clients=3)
     with pytest.raises(ProtocolError) as caught:
         simulate(toy, clients)
     assert str(caught.value) == (
@@ -239,15 +233,15 @@ def test_fewer_than_min_clients_stop_the_run_with_the_reasons(clients):
 
 
 def test_two_clients_are_enough_where_nothing_is_said_and_one_is_not(clients):
-    toy = Moody([Sum(task="bad_value", arguments={"who": "0,2"})])
+    toy = Moody([Sum(MoodyClient.bad_value.asked(who="0,2"))])
     assert simulate(toy, clients).model.brought[0][0] == [2.0]
-    toy = Moody([Sum(task="bad_value", arguments={"who": "0,2,3"})])
+    toy = Moody([Sum(MoodyClient.bad_value.asked(who="0,2,3"))])
     with pytest.raises(ProtocolError, match="1 clients answered and 2 have to"):
         simulate(toy, clients)
 
 
 def test_one_client_is_enough_where_min_clients_is_one(clients):
-    toy = Moody([Sum(task="bad_value", arguments={"who": "0,2,3"})], min_clients=1)
+    toy = Moody([Sum(MoodyClient.bad_value.asked(who="0,2,3"))], min_clients=1)
     assert simulate(toy, clients).model.brought[0][0] == [1.0]
 
 
@@ -257,11 +251,11 @@ def test_every_kind_of_failure_counts_against_min_clients(clients, misbehave):
     for proxy in proxies[:2]:
         proxy.misbehave[2] = misbehave
     with pytest.raises(ProtocolError, match=r"round 2 \('moments'\): 2 clients answered and 3 have to"):
-        drive(Toy([Sum(task="moments")], min_clients=3), proxies)
+        drive(Toy([Sum(ToyClient.moments.asked())], min_clients=3), proxies)
 
 
 def test_too_few_connected_clients_stop_the_run_with_a_sentence(clients):
-    toy = Toy([Sum(task="moments")], min_clients=3)
+    toy = Toy([Sum(ToyClient.moments.asked())], min_clients=3)
     toy.wait_for_clients = 0.0
     with pytest.raises(ProtocolError, match="2 clients are connected and min_clients is 3; start more clients"):
         drive(toy, proxies_of(ToyClient, clients[:2]))
@@ -281,7 +275,7 @@ class LateManager(SimpleClientManager):
 
 
 def test_run_waits_for_the_clients_it_expects(clients):
-    toy = Toy([Sum(task="moments")])
+    toy = Toy([Sum(ToyClient.moments.asked())])
     toy.expected_clients = len(clients)
     toy.wait_for_clients = 30.0
     server = Server(client_manager=LateManager(proxies_of(ToyClient, clients)), strategy=toy)
@@ -290,7 +284,7 @@ def test_run_waits_for_the_clients_it_expects(clients):
 
 
 def test_run_begins_without_those_that_never_come(clients):
-    toy = Toy([Sum(task="moments")])
+    toy = Toy([Sum(ToyClient.moments.asked())])
     toy.expected_clients = len(clients) + 1
     toy.wait_for_clients = 0.5
     server = Server(client_manager=LateManager(proxies_of(ToyClient, clients)), strategy=toy)
@@ -300,12 +294,12 @@ def test_run_begins_without_those_that_never_come(clients):
 
 def test_two_clients_of_the_same_name_stop_the_run(clients):
     with pytest.raises(ProtocolError, match="two clients call themselves 'oslo'; give every client a name of its own"):
-        drive(Toy([Sum(task="moments")]), proxies_of(ToyClient, clients[:3], ["oslo", "bergen", "oslo"]))
+        drive(Toy([Sum(ToyClient.moments.asked())]), proxies_of(ToyClient, clients[:3], ["oslo", "bergen", "oslo"]))
 
 
 def test_client_with_other_columns_than_most_is_left_out_with_a_sentence(clients):
     proxies = proxies_of(ToyClient, [*clients, np.ones((6, 3))])
-    toy = serve(Toy([Sum(task="moments")]), proxies)
+    toy = serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
     (failure,) = toy.failures
     assert (failure.task, failure.client) == ("enrol", "4")
     assert failure.reason == "client 4 has the columns 3 where most have 2."
@@ -314,9 +308,11 @@ def test_client_with_other_columns_than_most_is_left_out_with_a_sentence(clients
 
 def test_client_with_other_columns_than_the_server_rows_says_so(clients):
     class Wide(Toy):
-        n_columns = 3
+        expected_columns = 3
 
-    toy = serve(Wide([Sum(task="moments")]), proxies_of(ToyClient, [np.ones((2, 3)), np.zeros((2, 3)), clients[0]]))
+    toy = serve(
+        Wide([Sum(ToyClient.moments.asked())]), proxies_of(ToyClient, [np.ones((2, 3)), np.zeros((2, 3)), clients[0]])
+    )
     (failure,) = toy.failures
     assert failure.reason == "client 2 has 2 columns where the server expects 3."
 
@@ -336,7 +332,7 @@ def test_bad_rows_of_one_client_are_reported_in_a_sentence_and_the_rest_goes_on(
 
     proxies = [Late(index, ToyClient, data, name=str(index)) for index, data in enumerate([clients[0], rows])]
     proxies += [Late(2, ToyClient, clients[1], name="2")]
-    toy = serve(Toy([Sum(task="moments")]), proxies)
+    toy = serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
     assert [failure.reason for failure in toy.failures] == [sentence]
     assert toy.outcome.model.brought[0][0] == [8.0]
 
@@ -346,7 +342,7 @@ def test_order_in_which_failures_come_changes_nothing(clients):
         proxies = proxies_of(ToyClient, [*clients, np.ones((2, 3)), np.ones((2, 4)), np.ones((2, 5))])
         proxies[0].misbehave[2] = replaced([np.zeros(1)])
         proxies[1].misbehave[2] = replaced([np.full(1, np.nan), np.zeros(2)])
-        toy = Toy([Sum(task="moments")])
+        toy = Toy([Sum(ToyClient.moments.asked())])
         drive(toy, proxies, reorder=reorder)
         return toy.failures
 
@@ -356,14 +352,13 @@ def test_order_in_which_failures_come_changes_nothing(clients):
 def test_round_with_another_number_of_releases_than_arrays_is_an_error(clients):
     release = Release("gaussian", 1.0, 1.0, "")
     with pytest.raises(ProtocolError, match="'moments' sends 2 arrays; the round has 1 releases"):
-        simulate(Toy([Sum(task="moments", releases=[release])]), clients)
+        simulate(Toy([Sum(ToyClient.moments.asked(), releases=[release])]), clients)
 
 
 def test_client_that_failed_is_still_in_the_traffic_table(clients):
     proxies = proxies_of(ToyClient, clients)
     proxies[3].misbehave[2] = raising(TimeoutError("gone"))
-    own = {name: [np.ones(4)] for name in "0123"}
-    toy = Toy([Gather(task="scaled", arrays=[np.ones(1)], per_client=own)])
+    toy = Toy([Gather({name: ToyClient.scaled.asked(np.ones(1), np.ones(4)) for name in "0123"})])
     drive(toy, proxies)
     sent = [row for row in toy.traffic if row.round == 2 and row.client == "3"]
     assert [(row.bytes_down > 0, row.bytes_up) for row in sent] == [(True, 0)]

@@ -8,14 +8,24 @@ from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
 from protocol_toys import Toy, ToyClient, drive, proxies_of, raising, replaced
 from scipy.special import ndtri
-from test_protocol_message_api import LocalGrid, running_task  # noqa: F401 - a fixture
 
-import flower_fedclust as fc
-from flower_fedclust import ClientData, ProtocolError, simulate
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.noise import SeededNoise, draw
 from flower_fedclust.privacy.releases import NOISE_PLACES, Release
-from flower_fedclust.protocol import Failure, Gather, Outcome, Sent, Sum, answers
+from flower_fedclust.protocol import (
+    ClientData,
+    Failure,
+    Gather,
+    MessageStrategy,
+    Outcome,
+    ProtocolError,
+    Sent,
+    Sum,
+    answers,
+    client_app,
+)
+from flower_fedclust.simulation import simulate
+from flower_fedclust.testing.grid import LocalGrid
 
 RELEASE = Release("gaussian", 2.0, 3.0, "nothing", relation="replace")
 LAPLACE = Release("laplace", 2.0, 3.0, "nothing", relation="replace")
@@ -24,32 +34,32 @@ MISSED = "client {0} has not kept its copy; it missed the round that makes them.
 
 
 class KeepingClient(ToyClient):
-    @answers("keep", sends=(Sent("a copy of the rows", per="row", kept_as="copy"),))
+    @answers(Sent("a copy of the rows", per="row", kept_as="copy"))
     def keep(self, *, factor=1.0):
         return factor * self.rows
 
-    @answers("keep_again", sends=(Sent("a copy, and ten", per="row", kept_as="second copy"),))
+    @answers(Sent("a copy, and ten", per="row", kept_as="second copy"))
     def keep_again(self):
         return self.rows + 10.0
 
-    @answers("keep_two", sends=(Sent("one copy", kept_as="one"), Sent("another copy", kept_as="another")))
+    @answers(Sent("one copy", kept_as="one"), Sent("another copy", kept_as="another"))
     def keep_two(self):
         return self.rows, 2.0 * self.rows
 
-    @answers("keep_own_noise", sends=(Sent("rows", kept_as="copy"), Sent("the method's noise", kept_as="own noise")))
+    @answers(Sent("rows", kept_as="copy"), Sent("the method's noise", kept_as="own noise"))
     def keep_own_noise(self):
         own = ndtri(self.noise_source.uniform(self.rows.size)).reshape(self.rows.shape)
         return self.rows + own, own
 
-    @answers("keep_too_little", sends=(Sent("rows", kept_as="copy"), Sent("more", kept_as="second copy")))
+    @answers(Sent("rows", kept_as="copy"), Sent("more", kept_as="second copy"))
     def keep_too_little(self):
         return self.rows
 
-    @answers("keep_transposed", sends=(Sent("rows and columns changed about", kept_as="copy"),))
+    @answers(Sent("rows and columns changed about", kept_as="copy"))
     def keep_transposed(self):
         return np.asfortranarray(self.rows.astype(np.float32)).T
 
-    @answers("count", sends=(Sent("number of rows", counts_rows=True),))
+    @answers(Sent("number of rows", counts_rows=True))
     def count(self):
         return np.array([float(len(self.rows))])
 
@@ -96,7 +106,9 @@ def is_post_processing(report, task):
 @pytest.mark.parametrize("kind", [Sum, Gather])
 def test_reply_of_a_client_that_keeps_has_no_byte_of_an_array(clients, kind, noise, release):
     proxies = proxies_of(KeepingClient, clients)
-    toy = private([kind("keep", releases=[release]), Sum("visits")], noise=noise)
+    toy = private(
+        [kind(KeepingClient.keep.asked(), releases=[release]), Sum(KeepingClient.visits.asked())], noise=noise
+    )
     drive(toy, proxies)
     for proxy in proxies:
         reply = proxy.sent[1]
@@ -108,17 +120,22 @@ def test_reply_of_a_client_that_keeps_has_no_byte_of_an_array(clients, kind, noi
 
 @pytest.mark.parametrize("kind", [Sum, Gather])
 def test_round_that_keeps_brings_the_server_nothing(clients, kind):
-    brought = simulate(Keeping([kind("keep"), kind("keep_two"), Sum("visits")]), clients).model.brought
+    brought = simulate(
+        Keeping(
+            [kind(KeepingClient.keep.asked()), kind(KeepingClient.keep_two.asked()), Sum(KeepingClient.visits.asked())]
+        ),
+        clients,
+    ).model.brought
     assert brought[:2] == [[], []]
 
 
 def test_later_round_sees_what_was_kept_under_its_name_and_the_next_one_the_true_rows(clients):
     rounds = [
-        Sum("keep", arguments={"factor": 3.0}),
-        Gather("rows"),
-        Gather("rows", rows="copy"),
-        Gather("rows"),
-        Sum("moments", rows="copy"),
+        Sum(KeepingClient.keep.asked(factor=3.0)),
+        Gather(KeepingClient.all_rows.asked()),
+        Gather(KeepingClient.all_rows.asked(), rows="copy"),
+        Gather(KeepingClient.all_rows.asked()),
+        Sum(KeepingClient.moments.asked(), rows="copy"),
     ]
     _, before, kept, after, moments = simulate(Keeping(rounds), clients).model.brought
     for index, rows in enumerate(clients):
@@ -140,12 +157,16 @@ def test_evaluation_is_on_the_true_rows_whatever_the_last_round_worked_on(client
         simulate(Watched(rounds, federated_evaluation=True), clients)
         return kept[0].evaluation
 
-    on_kept = [Sum("keep", arguments={"factor": 3.0}), Sum("moments", rows="copy")]
-    assert evaluated(on_kept) == evaluated([Sum("moments")])
+    on_kept = [Sum(KeepingClient.keep.asked(factor=3.0)), Sum(KeepingClient.moments.asked(), rows="copy")]
+    assert evaluated(on_kept) == evaluated([Sum(KeepingClient.moments.asked())])
 
 
 def test_arrays_are_kept_under_their_own_names(clients):
-    rounds = [Sum("keep_two"), Gather("rows", rows="one"), Gather("rows", rows="another")]
+    rounds = [
+        Sum(KeepingClient.keep_two.asked()),
+        Gather(KeepingClient.all_rows.asked(), rows="one"),
+        Gather(KeepingClient.all_rows.asked(), rows="another"),
+    ]
     _, one, another = simulate(Keeping(rounds), clients).model.brought
     for index, rows in enumerate(clients):
         assert np.array_equal(rows_of(one)[str(index)], rows)
@@ -154,9 +175,9 @@ def test_arrays_are_kept_under_their_own_names(clients):
 
 def test_what_is_kept_twice_under_one_name_is_what_came_last(clients):
     rounds = [
-        Sum("keep"),
-        Sum("keep", arguments={"factor": 5.0}),
-        Gather("rows", rows="copy"),
+        Sum(KeepingClient.keep.asked()),
+        Sum(KeepingClient.keep.asked(factor=5.0)),
+        Gather(KeepingClient.all_rows.asked(), rows="copy"),
     ]
     replies = simulate(Keeping(rounds), clients).model.brought[2]
     assert np.array_equal(rows_of(replies)["2"], 5.0 * clients[2])
@@ -164,9 +185,9 @@ def test_what_is_kept_twice_under_one_name_is_what_came_last(clients):
 
 def test_method_that_keeps_gets_the_kept_rows_of_another_if_the_round_says_so(clients):
     rounds = [
-        Sum("keep", arguments={"factor": 3.0}),
-        Sum("keep_again", rows="copy"),
-        Gather("rows", rows="second copy"),
+        Sum(KeepingClient.keep.asked(factor=3.0)),
+        Sum(KeepingClient.keep_again.asked(), rows="copy"),
+        Gather(KeepingClient.all_rows.asked(), rows="second copy"),
     ]
     replies = simulate(Keeping(rounds), clients).model.brought[2]
     assert np.array_equal(rows_of(replies)["1"], 3.0 * clients[1] + 10.0)
@@ -174,7 +195,10 @@ def test_method_that_keeps_gets_the_kept_rows_of_another_if_the_round_says_so(cl
 
 def test_kept_array_comes_back_as_floats_of_the_same_shape(clients):
     alike = [clients[0], clients[0] + 1.0]
-    replies = simulate(Keeping([Sum("keep_transposed"), Gather("rows", rows="copy")]), alike).model.brought[1]
+    replies = simulate(
+        Keeping([Sum(KeepingClient.keep_transposed.asked()), Gather(KeepingClient.all_rows.asked(), rows="copy")]),
+        alike,
+    ).model.brought[1]
     kept = rows_of(replies)["0"]
     assert kept.dtype == np.float64
     np.testing.assert_allclose(kept, clients[0].T, rtol=1e-6)
@@ -182,26 +206,30 @@ def test_kept_array_comes_back_as_floats_of_the_same_shape(clients):
 
 def test_kept_array_is_in_the_contexts_state_and_nowhere_else(clients):
     proxies = proxies_of(KeepingClient, clients[:2])
-    drive(Keeping([Sum("keep"), Sum("moments", rows="copy")]), proxies)
+    drive(Keeping([Sum(KeepingClient.keep.asked()), Sum(KeepingClient.moments.asked(), rows="copy")]), proxies)
     for proxy, rows in zip(proxies, clients, strict=False):
         assert list(proxy.context.state) == ["fedclust.copy"]
-        (kept,) = proxy.context.state["fedclust.copy"].to_numpy_ndarrays()
+        kept, _ = proxy.context.state["fedclust.copy"].to_numpy_ndarrays()
         assert np.array_equal(kept, rows)
     fresh = Context(0, 1, UserConfig(), RecordDict(), UserConfig())
     other = KeepingClient(ClientData(clients[0]), name="0", context=fresh)
-    _, _, facts = other.fit([], {"task": "rows", "round": 3, "rows": "copy"})
+    _, _, facts = other.fit([], {"task": "all_rows", "round": 3, "rows": "copy"})
     assert facts["failure"] == MISSED.format(0)
 
 
 def test_kept_arrays_outlive_the_client_object_by_hand_inline_and_under_the_message_api(clients):
-    rounds = [Sum("keep", arguments={"factor": 3.0}), Sum("moments", rows="copy"), Gather("rows", rows="copy")]
+    rounds = [
+        Sum(KeepingClient.keep.asked(factor=3.0)),
+        Sum(KeepingClient.moments.asked(), rows="copy"),
+        Gather(KeepingClient.all_rows.asked(), rows="copy"),
+    ]
     found = [simulate(Keeping(rounds), clients).model.brought]
     by_hand = Keeping(rounds)
     drive(by_hand, proxies_of(KeepingClient, clients))
     found.append(by_hand.outcome.model.brought)
     through_messages = Keeping(rounds)
-    app = fc.client_app(KeepingClient, lambda context: ClientData(clients[context.node_config["partition-id"]]))
-    fc.MessageStrategy(through_messages).start(LocalGrid(app, len(clients)))
+    app = client_app(KeepingClient, lambda context: ClientData(clients[context.node_config["partition-id"]]))
+    MessageStrategy(through_messages).start(LocalGrid(app, len(clients)))
     found.append(through_messages.outcome.model.brought)
     for other in found[1:]:
         assert np.array_equal(other[1][1], found[0][1][1])
@@ -216,12 +244,19 @@ def test_kept_arrays_outlive_the_client_object_by_hand_inline_and_under_the_mess
 def test_client_that_missed_the_keeping_round_fails_later_in_one_sentence_and_the_others_go_on(clients):
     proxies = proxies_of(KeepingClient, clients)
     away(proxies[1], 2)
-    toy = Keeping([Sum("keep"), Gather("rows", rows="copy"), Sum("moments"), Sum("moments", rows="copy")])
+    toy = Keeping(
+        [
+            Sum(KeepingClient.keep.asked()),
+            Gather(KeepingClient.all_rows.asked(), rows="copy"),
+            Sum(KeepingClient.moments.asked()),
+            Sum(KeepingClient.moments.asked(), rows="copy"),
+        ]
+    )
     drive(toy, proxies)
     _, replies, true, kept = toy.outcome.model.brought
     assert toy.failures == [
-        Failure(2, "keep", "1", "no answer (TimeoutError: gone)"),
-        Failure(3, "rows", "1", MISSED.format(1)),
+        Failure(2, "keep", "1", "client 1 did not answer (TimeoutError: gone)."),
+        Failure(3, "all_rows", "1", MISSED.format(1)),
         Failure(5, "moments", "1", MISSED.format(1)),
     ]
     assert [reply.client for reply in replies] == ["0", "2", "3"]
@@ -232,7 +267,10 @@ def test_client_that_missed_the_keeping_round_fails_later_in_one_sentence_and_th
 def test_client_that_missed_the_keeping_round_says_nothing_of_its_rows_by_saying_so(clients):
     proxies = proxies_of(KeepingClient, clients)
     away(proxies[1], 2)
-    toy = private([Sum("keep", releases=[RELEASE]), Sum("moments", rows="copy")], noise="local")
+    toy = private(
+        [Sum(KeepingClient.keep.asked(), releases=[RELEASE]), Sum(KeepingClient.moments.asked(), rows="copy")],
+        noise="local",
+    )
     drive(toy, proxies)
     assert toy.failures[-1] == Failure(3, "moments", "1", MISSED.format(1))
     assert toy.report.covers_everything
@@ -242,7 +280,7 @@ def test_client_that_missed_the_keeping_round_says_nothing_of_its_rows_by_saying
 def test_client_whose_answer_was_lost_on_the_way_has_kept_its_rows_all_the_same(clients):
     proxies = proxies_of(KeepingClient, clients)
     proxies[1].misbehave[2] = raising(TimeoutError("gone"))
-    toy = Keeping([Sum("keep"), Sum("moments", rows="copy")])
+    toy = Keeping([Sum(KeepingClient.keep.asked()), Sum(KeepingClient.moments.asked(), rows="copy")])
     drive(toy, proxies)
     assert [failure.round for failure in toy.failures] == [2]
     assert toy.outcome.model.brought[1][0] == [19.0]
@@ -250,13 +288,13 @@ def test_client_whose_answer_was_lost_on_the_way_has_kept_its_rows_all_the_same(
 
 def test_name_under_which_nobody_has_kept_anything_stops_the_run_with_the_sentence(clients):
     with pytest.raises(ProtocolError, match="client 0 has not kept its copies; it missed the round that makes them"):
-        simulate(Keeping([Sum("keep"), Sum("moments", rows="copies")]), clients)
+        simulate(Keeping([Sum(KeepingClient.keep.asked()), Sum(KeepingClient.moments.asked(), rows="copies")]), clients)
 
 
 def test_client_that_sends_what_it_was_to_keep_has_failed(clients):
     proxies = proxies_of(KeepingClient, clients)
     proxies[3].misbehave[2] = replaced([clients[3]])
-    toy = Keeping([Sum("keep"), Sum("visits")])
+    toy = Keeping([Sum(KeepingClient.keep.asked()), Sum(KeepingClient.visits.asked())])
     drive(toy, proxies)
     assert [failure.reason for failure in toy.failures] == ["client 3 sent 1 arrays where 0 were asked for."]
 
@@ -264,7 +302,7 @@ def test_client_that_sends_what_it_was_to_keep_has_failed(clients):
 def test_answer_with_too_few_arrays_keeps_none_of_them(clients):
     proxies = proxies_of(KeepingClient, clients)
     with pytest.raises(ProtocolError, match="0 clients answered"):
-        drive(Keeping([Sum("keep_too_little")]), proxies)
+        drive(Keeping([Sum(KeepingClient.keep_too_little.asked())]), proxies)
     assert [list(proxy.context.state) for proxy in proxies] == [[]] * 4
 
 
@@ -278,9 +316,12 @@ def test_client_without_a_context_says_that_it_failed_and_sends_no_array(clients
 def test_array_that_was_kept_in_an_earlier_run_does_not_stand_in_for_one_that_was_missed(clients):
     # Several strategies in one `flwr run` share the Contexts of the clients.
     proxies = proxies_of(KeepingClient, clients)
-    drive(Keeping([Sum("keep")]), proxies)
+    drive(Keeping([Sum(KeepingClient.keep.asked())]), proxies)
     away(proxies[1], 2)
-    second = private([Sum("keep", releases=[RELEASE]), Gather("rows", rows="copy")], noise="local")
+    second = private(
+        [Sum(KeepingClient.keep.asked(), releases=[RELEASE]), Gather(KeepingClient.all_rows.asked(), rows="copy")],
+        noise="local",
+    )
     drive(second, proxies)
     assert [reply.client for reply in second.outcome.model.brought[1]] == ["0", "2", "3"]
 
@@ -289,7 +330,10 @@ def test_array_that_was_kept_in_an_earlier_run_does_not_stand_in_for_one_that_wa
 def test_client_that_misses_a_noisy_keeping_round_does_not_stop_the_others(clients, noise):
     proxies = proxies_of(KeepingClient, clients)
     away(proxies[1], 2)
-    toy = private([Sum("keep", releases=[RELEASE]), Sum("moments", rows="copy")], noise=noise)
+    toy = private(
+        [Sum(KeepingClient.keep.asked(), releases=[RELEASE]), Sum(KeepingClient.moments.asked(), rows="copy")],
+        noise=noise,
+    )
     drive(toy, proxies)
     assert toy.outcome.model.brought[1][0] == [16.0]
 
@@ -297,7 +341,10 @@ def test_client_that_misses_a_noisy_keeping_round_does_not_stop_the_others(clien
 def test_no_share_of_the_noise_is_missing_where_a_client_missed_a_keeping_round(clients):
     proxies = proxies_of(KeepingClient, clients)
     away(proxies[1], 2)
-    toy = private([Sum("keep", releases=[RELEASE]), Sum("moments", rows="copy")], noise="clients")
+    toy = private(
+        [Sum(KeepingClient.keep.asked(), releases=[RELEASE]), Sum(KeepingClient.moments.asked(), rows="copy")],
+        noise="clients",
+    )
     drive(toy, proxies)
     assert toy.outcome.model.brought[1][0] == [16.0]
 
@@ -312,7 +359,7 @@ def test_no_share_of_the_noise_is_missing_where_a_client_missed_a_keeping_round(
 def test_kept_array_has_all_the_noise_of_its_release_whatever_noise_is(clients, kind, noise, min_clients, release):
     many = [np.full((1000, 2), 7.0)] * 3
     proxies = proxies_of(KeepingClient, many)
-    rounds = [kind("keep", releases=[release]), Gather("rows", rows="copy")]
+    rounds = [kind(KeepingClient.keep.asked(), releases=[release]), Gather(KeepingClient.all_rows.asked(), rows="copy")]
     toy = private(rounds, noise=noise, min_clients=min_clients)
     drive(toy, proxies)
     kept = rows_of(toy.outcome.model.brought[1])
@@ -330,13 +377,19 @@ def test_kept_array_has_all_the_noise_of_its_release_whatever_noise_is(clients, 
 @pytest.mark.parametrize("noise", NOISE_PLACES)
 def test_noise_is_in_the_kept_array_itself_and_is_not_drawn_again_when_it_is_used(clients, noise):
     proxies = proxies_of(KeepingClient, clients, seed=4)
-    toy = private([Sum("keep", releases=[RELEASE]), *[Gather("rows", rows="copy")] * 2], noise=noise)
+    toy = private(
+        [
+            Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+            *[Gather(KeepingClient.all_rows.asked(), rows="copy")] * 2,
+        ],
+        noise=noise,
+    )
     toy.noise_seed = 4
     drive(toy, proxies)
     first, second = (rows_of(replies) for replies in toy.outcome.model.brought[1:])
     for proxy, rows in zip(proxies, clients, strict=True):
         expected = rows + draw(RELEASE, rows.size, SeededNoise([proxy.noise_seed, 2])).reshape(rows.shape)
-        (kept,) = proxy.context.state["fedclust.copy"].to_numpy_ndarrays()
+        kept, _ = proxy.context.state["fedclust.copy"].to_numpy_ndarrays()
         assert np.array_equal(kept, expected)
         assert np.array_equal(first[proxy.name], expected)
         assert np.array_equal(second[proxy.name], expected)
@@ -344,7 +397,11 @@ def test_noise_is_in_the_kept_array_itself_and_is_not_drawn_again_when_it_is_use
 
 @pytest.mark.parametrize("noise", NOISE_PLACES)
 def test_array_kept_without_a_release_beside_one_that_has_it_gets_no_noise(clients, noise):
-    rounds = [Sum("keep_two", releases=[RELEASE, None]), Gather("rows", rows="one"), Gather("rows", rows="another")]
+    rounds = [
+        Sum(KeepingClient.keep_two.asked(), releases=[RELEASE, None]),
+        Gather(KeepingClient.all_rows.asked(), rows="one"),
+        Gather(KeepingClient.all_rows.asked(), rows="another"),
+    ]
     _, one, another = simulate(private(rounds, noise=noise), clients).model.brought
     assert not np.isclose(rows_of(one)["0"], clients[0]).any()
     assert np.array_equal(rows_of(another)["0"], 2.0 * clients[0])
@@ -352,7 +409,10 @@ def test_array_kept_without_a_release_beside_one_that_has_it_gets_no_noise(clien
 
 @pytest.mark.parametrize("noise", NOISE_PLACES)
 def test_messages_from_kept_rows_can_have_a_release_of_their_own_too(clients, noise):
-    rounds = [Sum("keep", releases=[RELEASE]), Sum("count", rows="copy", releases=[RELEASE])]
+    rounds = [
+        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+        Sum(KeepingClient.count.asked(), rows="copy", releases=[RELEASE]),
+    ]
     result = simulate(private(rounds, noise=noise), clients)
     assert result.model.brought[1][0] != [19.0]
     assert [message.task for message in result.privacy.releases] == ["keep", "count"]
@@ -363,7 +423,10 @@ def test_messages_from_kept_rows_can_have_a_release_of_their_own_too(clients, no
 @pytest.mark.parametrize("noise", NOISE_PLACES)
 def test_seed_repeats_the_noise_of_what_is_kept_and_no_seed_does_not(clients, noise):
     def kept(seed):
-        toy = private([Sum("keep", releases=[RELEASE]), Gather("rows", rows="copy")], noise=noise)
+        toy = private(
+            [Sum(KeepingClient.keep.asked(), releases=[RELEASE]), Gather(KeepingClient.all_rows.asked(), rows="copy")],
+            noise=noise,
+        )
         return simulate(toy, clients, seed=seed).model.brought[1][0].arrays[0]
 
     assert np.array_equal(kept(1), kept(1))
@@ -373,10 +436,10 @@ def test_seed_repeats_the_noise_of_what_is_kept_and_no_seed_does_not(clients, no
 
 def test_two_rounds_that_keep_draw_different_noise(clients):
     rounds = [
-        Sum("keep", releases=[RELEASE]),
-        Gather("rows", rows="copy"),
-        Sum("keep", releases=[RELEASE]),
-        Gather("rows", rows="copy"),
+        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+        Gather(KeepingClient.all_rows.asked(), rows="copy"),
+        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+        Gather(KeepingClient.all_rows.asked(), rows="copy"),
     ]
     _, first, _, second = simulate(private(rounds), clients, seed=1).model.brought
     assert not np.isclose(first[0].arrays[0], second[0].arrays[0]).any()
@@ -386,9 +449,9 @@ def test_two_rounds_that_keep_draw_different_noise(clients):
 def test_noise_of_the_method_and_noise_of_the_release_are_not_the_same_numbers(seed):
     rows = [np.zeros((500, 2))] * 2
     rounds = [
-        Sum("keep_own_noise", releases=[RELEASE, None]),
-        Gather("rows", rows="copy"),
-        Gather("rows", rows="own noise"),
+        Sum(KeepingClient.keep_own_noise.asked(), releases=[RELEASE, None]),
+        Gather(KeepingClient.all_rows.asked(), rows="copy"),
+        Gather(KeepingClient.all_rows.asked(), rows="own noise"),
     ]
     _, copies, owns = simulate(private(rounds), rows, seed=seed).model.brought
     for copy, own in zip(copies, owns, strict=True):
@@ -420,26 +483,34 @@ def test_noise_source_of_a_client_repeats_for_a_seed_and_differs_by_round_and_cl
 @pytest.mark.parametrize("release", [None, WITHOUT_NOISE], ids=["no-release", "multiplier-0"])
 @pytest.mark.parametrize("kind", [Sum, Gather])
 def test_what_is_kept_without_noise_is_not_in_the_report_and_hides_nothing_later(clients, kind, release):
-    rounds = [kind("keep", releases=[release]), Sum("moments", rows="copy"), Sum("keep_again", rows="copy")]
-    rounds.append(Gather("rows", rows="second copy"))
+    rounds = [
+        kind(KeepingClient.keep.asked(), releases=[release]),
+        Sum(KeepingClient.moments.asked(), rows="copy"),
+        Sum(KeepingClient.keep_again.asked(), rows="copy"),
+    ]
+    rounds.append(Gather(KeepingClient.all_rows.asked(), rows="second copy"))
     report = simulate(private(rounds), clients).privacy
-    assert [message.task for message in report.messages] == ["enrol", "moments", "moments", "rows"]
+    assert [message.task for message in report.messages] == ["enrol", "moments", "moments", "all_rows"]
     assert not any(message.post_processing for message in report.messages)
-    assert [message.task for message in report.unprotected] == ["moments", "moments", "rows"]
+    assert [message.task for message in report.unprotected] == ["moments", "moments", "all_rows"]
     assert report.epsilon == float("inf")
     assert not report.covers_everything
 
 
 @pytest.mark.parametrize("kind", [Sum, Gather])
 def test_what_is_kept_with_noise_is_a_release_and_what_is_computed_from_it_costs_nothing_more(clients, kind):
-    rounds = [kind("keep", releases=[RELEASE]), Sum("moments", rows="copy"), Gather("rows", rows="copy")]
+    rounds = [
+        kind(KeepingClient.keep.asked(), releases=[RELEASE]),
+        Sum(KeepingClient.moments.asked(), rows="copy"),
+        Gather(KeepingClient.all_rows.asked(), rows="copy"),
+    ]
     report = simulate(private(rounds), clients).privacy
     assert [(m.task, m.detail, m.release, m.post_processing) for m in report.messages] == [
         ("enrol", "one per client", None, False),
         ("keep", "one per row, kept by the client", RELEASE, False),
         ("moments", "sum over the clients", None, True),
         ("moments", "sum over the clients", None, True),
-        ("rows", "one per row", None, True),
+        ("all_rows", "one per row", None, True),
     ]
     assert report.unprotected == []
     assert report.covers_everything
@@ -447,14 +518,21 @@ def test_what_is_kept_with_noise_is_a_release_and_what_is_computed_from_it_costs
 
 
 def test_release_of_multiplier_0_on_what_comes_from_protected_rows_is_still_post_processing(clients):
-    rounds = [Sum("keep", releases=[RELEASE]), Sum("count", rows="copy", releases=[WITHOUT_NOISE])]
+    rounds = [
+        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+        Sum(KeepingClient.count.asked(), rows="copy", releases=[WITHOUT_NOISE]),
+    ]
     report = simulate(private(rounds), clients).privacy
     assert is_post_processing(report, "count") == [True]
     assert report.covers_everything
 
 
 def test_round_on_the_true_rows_after_one_that_kept_them_with_noise_is_unprotected(clients):
-    rounds = [Sum("keep", releases=[RELEASE]), Sum("visits", rows="copy"), Sum("visits")]
+    rounds = [
+        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+        Sum(KeepingClient.visits.asked(), rows="copy"),
+        Sum(KeepingClient.visits.asked()),
+    ]
     report = simulate(private(rounds), clients).privacy
     assert is_post_processing(report, "visits") == [True, False]
     assert [message.round for message in report.unprotected] == [4]
@@ -462,7 +540,11 @@ def test_round_on_the_true_rows_after_one_that_kept_them_with_noise_is_unprotect
 
 
 def test_only_the_array_that_was_kept_with_noise_protects_what_comes_of_it(clients):
-    rounds = [Sum("keep_two", releases=[RELEASE, None]), Sum("visits", rows="one"), Sum("visits", rows="another")]
+    rounds = [
+        Sum(KeepingClient.keep_two.asked(), releases=[RELEASE, None]),
+        Sum(KeepingClient.visits.asked(), rows="one"),
+        Sum(KeepingClient.visits.asked(), rows="another"),
+    ]
     report = simulate(private(rounds), clients).privacy
     assert [message.content for message in report.messages if message.task == "keep_two"] == ["one copy"]
     assert is_post_processing(report, "visits") == [True, False]
@@ -470,22 +552,22 @@ def test_only_the_array_that_was_kept_with_noise_protects_what_comes_of_it(clien
 
 def test_what_is_kept_from_rows_with_noise_is_as_protected_as_they_are_and_not_listed_again(clients):
     rounds = [
-        Sum("keep", releases=[RELEASE]),
-        Sum("keep_again", rows="copy"),
-        Gather("rows", rows="second copy"),
+        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+        Sum(KeepingClient.keep_again.asked(), rows="copy"),
+        Gather(KeepingClient.all_rows.asked(), rows="second copy"),
     ]
     report = simulate(private(rounds), clients).privacy
-    assert [message.task for message in report.messages] == ["enrol", "keep", "rows"]
-    assert is_post_processing(report, "rows") == [True]
+    assert [message.task for message in report.messages] == ["enrol", "keep", "all_rows"]
+    assert is_post_processing(report, "all_rows") == [True]
     assert report.covers_everything
 
 
 def test_what_is_kept_from_rows_without_noise_is_protected_by_its_own_release_only(clients):
     rounds = [
-        Sum("keep"),
-        Sum("keep_again", rows="copy", releases=[RELEASE]),
-        Sum("visits", rows="second copy"),
-        Sum("visits", rows="copy"),
+        Sum(KeepingClient.keep.asked()),
+        Sum(KeepingClient.keep_again.asked(), rows="copy", releases=[RELEASE]),
+        Sum(KeepingClient.visits.asked(), rows="second copy"),
+        Sum(KeepingClient.visits.asked(), rows="copy"),
     ]
     report = simulate(private(rounds), clients).privacy
     assert is_post_processing(report, "visits") == [True, False]
@@ -493,24 +575,31 @@ def test_what_is_kept_from_rows_without_noise_is_protected_by_its_own_release_on
 
 
 def test_noise_on_what_is_kept_from_rows_with_noise_is_paid_for_twice(clients):
-    rounds = [Sum("keep", releases=[RELEASE]), Sum("keep_again", rows="copy", releases=[RELEASE])]
+    rounds = [
+        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+        Sum(KeepingClient.keep_again.asked(), rows="copy", releases=[RELEASE]),
+    ]
     report = simulate(private(rounds), clients).privacy
     assert report.epsilon == composed_epsilon([RELEASE] * 2, 1e-6, near=1.0)
 
 
 def test_name_under_which_the_true_rows_are_kept_later_protects_nothing_any_more(clients):
-    rounds = [Sum("keep", releases=[RELEASE]), Sum("keep"), Gather("rows", rows="copy")]
+    rounds = [
+        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+        Sum(KeepingClient.keep.asked()),
+        Gather(KeepingClient.all_rows.asked(), rows="copy"),
+    ]
     result = simulate(private(rounds), clients)
     assert np.array_equal(rows_of(result.model.brought[2])["0"], clients[0])
-    assert is_post_processing(result.privacy, "rows") == [False]
+    assert is_post_processing(result.privacy, "all_rows") == [False]
     assert not result.privacy.covers_everything
 
 
 def test_rows_protected_in_one_run_are_not_protected_in_the_next(clients):
-    toy = private([Sum("keep", releases=[RELEASE]), Sum("visits", rows="copy")])
+    toy = private([Sum(KeepingClient.keep.asked(), releases=[RELEASE]), Sum(KeepingClient.visits.asked(), rows="copy")])
     drive(toy, proxies_of(KeepingClient, clients))
     assert is_post_processing(toy.report, "visits") == [True]
-    toy.rounds = [Sum("keep"), Sum("visits", rows="copy")]
+    toy.rounds = [Sum(KeepingClient.keep.asked()), Sum(KeepingClient.visits.asked(), rows="copy")]
     drive(toy, proxies_of(KeepingClient, clients))
     assert is_post_processing(toy.report, "visits") == [False]
 
@@ -518,7 +607,7 @@ def test_rows_protected_in_one_run_are_not_protected_in_the_next(clients):
 @pytest.mark.parametrize("relation", ["replace", "add-or-remove"])
 def test_declared_number_of_rows_is_told_apart_in_the_report(clients, relation):
     release = Release("gaussian", 1.0, 3.0, "nothing", relation)
-    rounds = [Sum("count"), Sum("visits", releases=[release])]
+    rounds = [Sum(KeepingClient.count.asked()), Sum(KeepingClient.visits.asked(), releases=[release])]
     report = simulate(private(rounds), clients).privacy
     assert [message.counts_rows for message in report.messages] == [False, True, False]
     assert report.covers_everything == (relation == "replace")
@@ -526,7 +615,7 @@ def test_declared_number_of_rows_is_told_apart_in_the_report(clients, relation):
 
 
 def test_number_of_rows_is_unprotected_in_a_run_without_releases(clients):
-    report = simulate(Keeping([Sum("count")]), clients).privacy
+    report = simulate(Keeping([Sum(KeepingClient.count.asked())]), clients).privacy
     assert [message.task for message in report.unprotected] == ["count"]
 
 
@@ -543,52 +632,20 @@ def test_number_of_rows_is_unprotected_in_a_run_without_releases(clients):
     ids=["sent-kept", "kept-sent", "kept-kept-sent"],
 )
 def test_answer_that_sends_one_array_and_keeps_another_is_refused_where_it_is_declared(sends):
-    with pytest.raises(ValueError, match=r"^'mixed' sends some arrays and keeps others; write two answers\.$"):
-        answers("mixed", sends=sends)
+    with pytest.raises(ValueError, match=r"^a method sends some arrays and keeps others; write two methods\.$"):
+        answers(*sends)
+
+
+def test_two_arrays_cannot_be_kept_under_one_name():
+    with pytest.raises(ValueError, match=r"^a method keeps two arrays under one name; give each a name of its own\.$"):
+        answers(Sent("one", kept_as="copy"), Sent("another", kept_as="copy"))
 
 
 def test_answer_knows_whether_its_arrays_are_kept():
-    assert KeepingClient.answer_of("keep").keeps
-    assert KeepingClient.answer_of("keep_two").keeps
-    assert not KeepingClient.answer_of("rows").keeps
-    assert not KeepingClient.answer_of("store").keeps
-
-
-# How many answered.
-
-
-class Mean(Toy):
-    """The mean over clients of the number of their rows, in every round."""
-
-    client_type = KeepingClient
-
-    def protocol(self):
-        counted = []
-        for round_ in self.rounds:
-            total = yield round_
-            counted.append((self.n_answers, None if not total else float(total[0][0]) / self.n_answers))
-        outcome = yield from super().protocol()
-        outcome.model.counted = counted
-        return outcome
-
-    @property
-    def n_protocol_rounds(self):
-        return 2 * len(self.rounds)
-
-
-def test_sum_over_n_answers_is_the_mean_over_the_clients_that_answered(clients):
-    proxies = proxies_of(KeepingClient, clients)
-    away(proxies[2], 2)
-    proxies[0].misbehave[3] = replaced([np.array([np.nan])])
-    toy = Mean([Sum("count"), Sum("count"), Sum("count"), Sum("keep")])
-    drive(toy, proxies)
-    assert toy.outcome.model.counted == [(3, 4.0), (3, 14 / 3), (4, 19 / 4), (4, None)]
-
-
-def test_n_answers_is_that_of_the_sample(clients):
-    toy = Mean([Sum("visits", fraction=0.5), Sum("visits")])
-    drive(toy, proxies_of(KeepingClient, clients))
-    assert [n_answers for n_answers, _ in toy.outcome.model.counted] == [2, 4]
+    assert KeepingClient.keep.answer.keeps
+    assert KeepingClient.keep_two.answer.keeps
+    assert not KeepingClient.all_rows.answer.keeps
+    assert not KeepingClient.store.answer.keeps
 
 
 # What was watched.
@@ -600,5 +657,8 @@ def test_history_of_the_outcome_is_in_the_result(clients):
             outcome = yield from super().protocol()
             return Outcome(outcome.model, history={"objective": (3.0, 2.0), "empty": ()})
 
-    assert simulate(Watching([Sum("visits")]), clients).history == {"objective": [3.0, 2.0], "empty": []}
-    assert simulate(Toy([Sum("visits")]), clients).history == {}
+    assert simulate(Watching([Sum(KeepingClient.visits.asked())]), clients).history == {
+        "objective": [3.0, 2.0],
+        "empty": [],
+    }
+    assert simulate(Toy([Sum(KeepingClient.visits.asked())]), clients).history == {}

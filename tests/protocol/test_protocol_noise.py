@@ -6,27 +6,21 @@ import pytest
 from flwr.common import FitIns, ndarrays_to_parameters
 from protocol_toys import Toy, ToyClient, drive, proxies_of, raising
 
-from flower_fedclust import ProtocolError, simulate
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import Gather, Sum
+from flower_fedclust.protocol import Gather, ProtocolError, Sum
+from flower_fedclust.simulation import simulate
 
 GAUSSIAN = Release("gaussian", 2.0, 3.0, "nothing")
 LAPLACE = Release("laplace", 1.0, 5.0, "nothing")
 ROWS = 400
 
 
-class Noisy(Toy):
-    """One round of "scaled": each client sends zeros, so that what arrives is the noise."""
+ZEROS = ToyClient.scaled.asked(np.zeros(ROWS), np.zeros(ROWS))
 
-    def __init__(self, rounds=(), *, release=GAUSSIAN, noise="server", min_clients=None, kind=Sum):
-        super().__init__(rounds, min_clients=min_clients, epsilon=1.0, delta=1e-6, noise=noise)
-        self.release = release
-        self.kind = kind
-        zeros = [np.zeros(ROWS), np.zeros(ROWS)]
-        self.rounds = rounds or [
-            kind(task="scaled", arrays=zeros, releases=[release]),
-            kind(task="scaled", arrays=zeros, releases=[release]),
-        ]
+
+def noisy(rounds=(), *, release=GAUSSIAN, kind=Sum, noise="server", **options):
+    """Return a strategy of two rounds in which each client sends zeros, so that what arrives is the noise."""
+    return Toy(rounds or [kind(ZEROS, releases=[release])] * 2, epsilon=1.0, noise=noise, **options)
 
 
 @pytest.fixture
@@ -41,7 +35,7 @@ def scale_of(noise, release):
 @pytest.mark.parametrize("release", [GAUSSIAN, LAPLACE])
 @pytest.mark.parametrize(("noise", "factor"), [("server", 1.0), ("clients", 1.0), ("local", np.sqrt(5))])
 def test_noise_of_a_sum_has_the_scale_of_the_release_wherever_it_is_drawn(clients, release, noise, factor):
-    brought = simulate(Noisy(release=release, noise=noise), clients, seed=1).model.brought
+    brought = simulate(noisy(release=release, noise=noise), clients, seed=1).model.brought
     drawn = np.concatenate([arrays[0] for arrays in brought])
     if release.mechanism == "laplace" and noise == "local":
         assert np.std(drawn) == pytest.approx(np.sqrt(2) * release.scale * factor, rel=0.15)
@@ -51,7 +45,7 @@ def test_noise_of_a_sum_has_the_scale_of_the_release_wherever_it_is_drawn(client
 
 def test_every_reply_of_a_gather_round_has_noise_of_its_own(clients):
     for noise in ("server", "local"):
-        replies = simulate(Noisy(noise=noise, kind=Gather), clients, seed=1).model.brought[0]
+        replies = simulate(noisy(noise=noise, kind=Gather), clients, seed=1).model.brought[0]
         assert len({reply.arrays[0].tobytes() for reply in replies}) == len(clients)
         for reply in replies:
             assert np.std(reply.arrays[0]) == pytest.approx(GAUSSIAN.scale, rel=0.2)
@@ -60,7 +54,7 @@ def test_every_reply_of_a_gather_round_has_noise_of_its_own(clients):
 def test_a_share_of_the_noise_is_not_reported_to_cover_a_reply_that_the_server_sees(clients):
     # With noise="clients" a reply alone carries a fifth of the variance, and in a Gather round the server sees it.
     try:
-        result = simulate(Noisy(noise="clients", kind=Gather), clients, seed=1)
+        result = simulate(noisy(noise="clients", kind=Gather), clients, seed=1)
     except (ProtocolError, ValueError):
         return
     enough = all(np.std(reply.arrays[0]) > 0.8 * GAUSSIAN.scale for reply in result.model.brought[0])
@@ -69,12 +63,12 @@ def test_a_share_of_the_noise_is_not_reported_to_cover_a_reply_that_the_server_s
 
 @pytest.mark.parametrize("noise", ["server", "clients", "local"])
 def test_noise_of_two_rounds_is_independent(clients, noise):
-    first, second = simulate(Noisy(noise=noise), clients, seed=1).model.brought
+    first, second = simulate(noisy(noise=noise), clients, seed=1).model.brought
     assert abs(np.corrcoef(first[0], second[0])[0, 1]) < 0.2
 
 
 def test_noise_of_two_clients_is_independent(clients):
-    replies = simulate(Noisy(noise="local", kind=Gather), clients, seed=1).model.brought[0]
+    replies = simulate(noisy(noise="local", kind=Gather), clients, seed=1).model.brought[0]
     correlations = np.corrcoef([reply.arrays[0] for reply in replies])
     assert np.abs(correlations - np.eye(len(clients))).max() < 0.2
 
@@ -82,7 +76,7 @@ def test_noise_of_two_clients_is_independent(clients):
 @pytest.mark.parametrize("noise", ["server", "clients", "local"])
 def test_seed_repeats_the_noise_and_no_seed_does_not(clients, noise):
     def run(seed):
-        return simulate(Noisy(noise=noise), clients, seed=seed).model.brought[0][0]
+        return simulate(noisy(noise=noise), clients, seed=seed).model.brought[0][0]
 
     assert np.array_equal(run(1), run(1))
     assert not np.array_equal(run(1), run(2))
@@ -90,20 +84,19 @@ def test_seed_repeats_the_noise_and_no_seed_does_not(clients, noise):
 
 
 def test_report_says_that_a_seed_protects_nobody(clients):
-    assert any("from a seed" in note for note in simulate(Noisy(), clients, seed=1).privacy.notes)
-    assert not any("seed" in note for note in simulate(Noisy(), clients).privacy.notes)
+    assert any("from a seed" in note for note in simulate(noisy(), clients, seed=1).privacy.notes)
+    assert not any("seed" in note for note in simulate(noisy(), clients).privacy.notes)
 
 
 def test_round_without_releases_gets_no_noise(clients):
-    zeros = [np.zeros(3), np.zeros(3)]
     for noise in ("server", "clients", "local"):
-        toy = Noisy([Sum(task="scaled", arrays=zeros)], noise=noise)
-        assert np.array_equal(simulate(toy, clients).model.brought[0][0], zeros[0])
+        toy = noisy([Sum(ZEROS)], noise=noise)
+        assert not simulate(toy, clients).model.brought[0][0].any()
 
 
 def test_array_without_a_release_gets_no_noise_beside_one_that_has_it(clients):
     for noise in ("server", "clients", "local"):
-        toy = Noisy([Sum(task="moments", releases=[None, GAUSSIAN])], noise=noise)
+        toy = noisy([Sum(ToyClient.moments.asked(), releases=[None, GAUSSIAN])], noise=noise)
         result = simulate(toy, clients)
         count, sums = result.model.brought[0]
         assert count == [10.0]
@@ -114,7 +107,7 @@ def test_array_without_a_release_gets_no_noise_beside_one_that_has_it(clients):
 def test_share_sized_noise_is_asked_for_only_where_the_clients_draw_it(clients):
     for noise, shares in (("server", None), ("clients", 5), ("local", 1)):
         proxies = proxies_of(ToyClient, clients)
-        drive(Noisy(noise=noise), proxies)
+        drive(noisy(noise=noise), proxies)
         configs = [proxy.received[1].config for proxy in proxies]
         assert [config.get("n_shares") for config in configs] == [shares] * 5
         assert [("releases" in config) for config in configs] == [noise != "server"] * 5
@@ -122,7 +115,7 @@ def test_share_sized_noise_is_asked_for_only_where_the_clients_draw_it(clients):
 
 def test_noise_of_the_clients_is_made_for_min_clients(clients):
     proxies = proxies_of(ToyClient, clients)
-    drive(Noisy(noise="clients", min_clients=3), proxies)
+    drive(noisy(noise="clients", min_clients=3), proxies)
     assert {proxy.received[1].config["n_shares"] for proxy in proxies} == {3}
 
 
@@ -130,7 +123,7 @@ def test_min_clients_alone_bring_all_the_noise(clients):
     proxies = proxies_of(ToyClient, clients, seed=7)
     for proxy in proxies[:3]:
         proxy.misbehave = {2: raising(TimeoutError("gone")), 3: raising(TimeoutError("gone"))}
-    toy = Noisy(noise="clients", min_clients=2)
+    toy = noisy(noise="clients", min_clients=2)
     drive(toy, proxies)
     drawn = np.concatenate([arrays[0] for arrays in toy.outcome.model.brought])
     assert np.std(drawn) == pytest.approx(GAUSSIAN.scale, rel=0.1)
@@ -140,14 +133,14 @@ def test_missing_client_stops_the_run_where_its_share_of_the_noise_would_be_miss
     proxies = proxies_of(ToyClient, clients)
     proxies[4].misbehave[2] = raising(TimeoutError("gone"))
     with pytest.raises(ProtocolError, match=r"4 clients answered and 5 have to .*share of the noise is missing too"):
-        drive(Noisy(noise="clients"), proxies)
+        drive(noisy(noise="clients"), proxies)
 
 
 def test_missing_client_is_survived_where_min_clients_is_given_or_the_noise_is_drawn_elsewhere(clients):
     for options in ({"noise": "clients", "min_clients": 4}, {"noise": "server"}, {"noise": "local"}):
         proxies = proxies_of(ToyClient, clients)
         proxies[4].misbehave[2] = raising(TimeoutError("gone"))
-        toy = Noisy(**options)
+        toy = noisy(**options)
         drive(toy, proxies)
         assert toy.is_finished
 
@@ -155,13 +148,12 @@ def test_missing_client_is_survived_where_min_clients_is_given_or_the_noise_is_d
 def test_client_that_never_enrolled_is_not_missed(clients):
     proxies = proxies_of(ToyClient, clients)
     proxies[4].misbehave[1] = raising(TimeoutError("gone"))
-    drive(Noisy(noise="clients"), proxies)
+    drive(noisy(noise="clients"), proxies)
     assert {proxy.received[1].config["n_shares"] for proxy in proxies[:4]} == {4}
 
 
 def test_sample_of_the_clients_brings_all_the_noise_between_them(clients):
-    zeros = [np.zeros(ROWS), np.zeros(ROWS)]
-    toy = Noisy([Sum(task="scaled", arrays=zeros, releases=[GAUSSIAN], fraction=0.6)], noise="clients")
+    toy = noisy([Sum(ZEROS, releases=[GAUSSIAN], fraction=0.6)], noise="clients")
     proxies = proxies_of(ToyClient, clients)
     drive(toy, proxies)
     asked = [proxy for proxy in proxies if proxy.asked["scaled"]]
@@ -193,7 +185,7 @@ def test_noise_of_a_client_comes_from_the_operating_system(clients, monkeypatch)
 
 def test_noise_of_the_server_comes_from_the_operating_system(clients, monkeypatch):
     def run():
-        return simulate(Noisy(), clients).model.brought[0][0]
+        return simulate(noisy(), clients).model.brought[0][0]
 
     np.random.seed(0)  # noqa: NPY002
     before = run()
@@ -214,7 +206,7 @@ def test_global_seed_of_numpy_does_not_touch_the_noise_of_a_client(clients):
 
 def test_random_state_does_not_touch_the_noise(clients):
     def run():
-        toy = Noisy()
+        toy = noisy()
         toy.random_state = 0
         return simulate(toy, clients).model.brought[0][0]
 
@@ -233,4 +225,4 @@ def test_server_that_adds_the_noise_gets_the_sum_without_it(clients):
     ins = FitIns(ndarrays_to_parameters([]), {"task": "moments", "round": 2})
     res = proxies[1].fit(ins)
     assert res.metrics == {"client": "1"}
-    assert "trusted" in str(simulate(Noisy(), clients).privacy)
+    assert "trusted" in str(simulate(noisy(), clients).privacy)

@@ -6,52 +6,62 @@ import numpy as np
 import pytest
 from flwr.common import FitRes, parameters_to_ndarrays
 from protocol_toys import Toy, ToyClient, drive, proxies_of, raising, replaced, serve
-from test_protocol_message_api import LocalGrid, running_task  # noqa: F401 - a fixture
 
-import flower_fedclust as fc
-from flower_fedclust import ProtocolError, simulate
 from flower_fedclust.privacy.releases import NOISE_PLACES, Release
-from flower_fedclust.protocol import DataError, Failure, Gather, Sent, Sum, answers
+from flower_fedclust.protocol import (
+    ClientData,
+    DataError,
+    Failure,
+    Gather,
+    MessageStrategy,
+    ProtocolError,
+    Sent,
+    Sum,
+    answers,
+    client_app,
+)
 from flower_fedclust.protocol.client import MissedRoundError
 from flower_fedclust.protocol.wire import encode
+from flower_fedclust.simulation import simulate
+from flower_fedclust.testing.grid import LocalGrid
 
 RELEASE = Release("gaussian", 2.0, 3.0, "nothing")
 SHARED = np.array([3.0, 4.0])
-HALF = {"0": [], "2": []}
+HALF = ("0", "2")
 
 
 class StandingByClient(ToyClient):
-    @answers("tell", sends=("what was sent, times a weight",))
+    @answers("what was sent, times a weight")
     def tell(self, array, *own, weight=1.0):
         return weight * array + sum(own)
 
-    @answers("note")
+    @answers()
     def note(self, *arrays, **arguments):
         self.remember("noted", [np.array(len(arrays)), *arrays, np.array(arguments.get("weight", -1.0))])
 
-    @answers("noted", sends=("what was noted",))
+    @answers("what was noted")
     def noted(self):
         found = self.recall("noted")
         return np.array([-1.0]) if found is None else np.concatenate([np.ravel(array) for array in found])
 
-    @answers("note_rows")
+    @answers()
     def note_rows(self, *arrays, **arguments):
         self.remember("noted", [self.rows.sum(axis=0)])
 
-    @answers("keep", sends=(Sent("a copy of the rows", per="row", kept_as="copy"),))
+    @answers(Sent("a copy of the rows", per="row", kept_as="copy"))
     def keep(self):
         return 10.0 * self.rows
 
-    @answers("stumble")
+    @answers()
     def stumble(self, *arrays, who="1", **arguments):
         if self.name in who.split(","):
             raise DataError(f"client {self.name} stumbles.")
 
-    @answers("fall")
+    @answers()
     def fall(self, *arrays, **arguments):
         raise RuntimeError(f"the patient's row is {self.rows[0].tolist()}")
 
-    @answers("miss")
+    @answers()
     def miss(self, *arrays, **arguments):
         raise MissedRoundError(f"client {self.name} was not there.")
 
@@ -66,8 +76,12 @@ def clients():
     return [rng.normal(size=(n, 2)) for n in (5, 3, 7, 4)]
 
 
-def half(kind=Sum, task="tell", arrays=(SHARED,), **options):
-    return kind(task, arrays, **({"per_client": HALF, "others": "note"} | options))
+TELL, NOTE = StandingByClient.tell.asked(SHARED), StandingByClient.note.asked(SHARED)
+STUMBLE, MOMENTS = StandingByClient.stumble.asked(), StandingByClient.moments.asked()
+
+
+def half(kind=Sum, question=TELL, **options):
+    return kind(question, **({"clients": HALF, "others": NOTE} | options))
 
 
 def run(rounds, clients, misbehave=None, by=drive, **options):
@@ -88,13 +102,15 @@ def test_clients_that_a_round_does_not_ask_get_the_other_task(clients):
 
 
 def test_without_another_task_they_hear_nothing_of_the_round(clients):
-    _, proxies = run([half(others="")], clients)
+    _, proxies = run([half(others=None)], clients)
     assert [sum(proxy.asked.values()) for proxy in proxies] == [2, 1, 2, 1]
 
 
-def test_they_get_the_arrays_and_arguments_of_the_round_and_none_that_is_for_a_single_client(clients):
-    own = {"0": [np.full(2, 100.0)], "2": [np.full(2, 200.0)]}
-    toy, proxies = run([half(Gather, per_client=own, arguments={"weight": 2.0})], clients)
+def test_they_are_asked_their_own_question_and_none_that_is_for_a_single_client(clients):
+    own = {"0": np.full(2, 100.0), "2": np.full(2, 200.0)}
+    questions = {name: StandingByClient.tell.asked(SHARED, array, weight=2.0) for name, array in own.items()}
+    note = StandingByClient.note.asked(SHARED, weight=2.0)
+    toy, proxies = run([half(Gather, questions, clients=None, others=note)], clients)
     assert [reply.arrays[0].tolist() for reply in toy.outcome.model.brought[0]] == [[106.0, 108.0], [206.0, 208.0]]
     for proxy in proxies[1::2]:
         n_arrays, array, weight = proxy.client().recall("noted")
@@ -105,7 +121,7 @@ def test_they_get_the_arrays_and_arguments_of_the_round_and_none_that_is_for_a_s
 
 
 def test_they_see_the_rows_that_the_round_names(clients):
-    rounds = [Sum("keep"), half(rows="copy", others="note_rows")]
+    rounds = [Sum(StandingByClient.keep.asked()), half(rows="copy", others=StandingByClient.note_rows.asked())]
     _, proxies = run(rounds, clients)
     for proxy, rows in zip(proxies[1::2], clients[1::2], strict=True):
         np.testing.assert_allclose(proxy.client().recall("noted")[0], 10.0 * rows.sum(axis=0))
@@ -115,7 +131,7 @@ def test_they_see_the_rows_that_the_round_names(clients):
 def test_they_are_told_nothing_of_the_noise(clients, noise):
     _, proxies = run([half(releases=[RELEASE])], clients, noise=noise, epsilon=1.0, delta=1e-6)
     for proxy in proxies[1::2]:
-        assert set(proxy.received[1].config) == {"task", "round", "arguments"}
+        assert set(proxy.received[1].config) == {"client", "task", "round", "arguments"}
     for proxy in proxies[::2]:
         assert (
             ("releases" in proxy.received[1].config) == ("n_shares" in proxy.received[1].config) == (noise != "server")
@@ -123,7 +139,7 @@ def test_they_are_told_nothing_of_the_noise(clients, noise):
 
 
 def test_where_a_round_asks_all_there_are_no_others(clients):
-    toy, proxies = run([half(per_client=None)], clients)
+    toy, proxies = run([half(clients=None)], clients)
     assert [proxy.asked["note"] for proxy in proxies] == [0] * 4
     assert toy.outcome.model.brought[0][0].tolist() == (4 * SHARED).tolist()
 
@@ -131,8 +147,8 @@ def test_where_a_round_asks_all_there_are_no_others(clients):
 def test_a_fraction_is_drawn_as_it_is_without_others_and_all_the_rest_gets_the_other_task(clients):
     many = clients * 5
     drawn = []
-    for others in ("note", ""):
-        rounds = [Gather("tell", [SHARED], fraction=0.25, others=others)] * 3
+    for others in (NOTE, None):
+        rounds = [Gather(StandingByClient.tell.asked(SHARED), fraction=0.25, others=others)] * 3
         toy, proxies = run(rounds, many, random_state=3)
         drawn.append([[reply.client for reply in replies] for replies in toy.outcome.model.brought])
         assert {proxy.asked["tell"] + proxy.asked["note"] for proxy in proxies} == {3} or not others
@@ -142,7 +158,7 @@ def test_a_fraction_is_drawn_as_it_is_without_others_and_all_the_rest_gets_the_o
 
 
 def test_what_they_remember_is_there_when_they_are_asked(clients):
-    rounds = [half(), half(Gather, "noted", (), per_client=None)]
+    rounds = [half(), Gather(StandingByClient.noted.asked())]
     toy, _ = run(rounds, clients)
     found = {reply.client: reply.arrays[0].tolist() for reply in toy.outcome.model.brought[1]}
     assert found == {"0": [-1.0], "1": [1.0, 3.0, 4.0, -1.0], "2": [-1.0], "3": [1.0, 3.0, 4.0, -1.0]}
@@ -161,26 +177,17 @@ def test_a_client_that_did_not_enrol_is_not_among_them(clients):
 @pytest.mark.parametrize("kind", [Sum, Gather])
 def test_what_the_round_brings_is_what_it_brings_without_others(clients, kind):
     def brought(others):
-        toy, _ = run([half(kind, "moments", (), others=others), Sum("moments")], clients)
+        toy, _ = run([half(kind, MOMENTS, others=others), Sum(StandingByClient.moments.asked())], clients)
         first, second = toy.outcome.model.brought
         first = [array for reply in first for array in reply.arrays] if kind is Gather else first
         return [array.tolist() for array in (*first, *second)], toy.report.messages
 
-    assert brought("note") == brought("")
+    assert brought(NOTE) == brought(None)
 
 
-def test_n_answers_is_the_number_of_those_that_were_asked(clients):
-    class Counting(StandingBy):
-        def protocol(self):
-            yield half()
-            self.counted = self.n_answers
-            return fc.KMeansModel([[0.0, 0.0]])
-
-        n_protocol_rounds = 1
-
-    toy = Counting()
-    drive(toy, proxies_of(StandingByClient, clients))
-    assert toy.counted == 2
+def test_a_sum_is_over_those_that_were_asked(clients):
+    toy, _ = run([half()], clients)
+    assert toy.outcome.model.brought[0].n_clients == 2
 
 
 @pytest.mark.parametrize("by", [drive, serve])
@@ -217,7 +224,7 @@ def test_one_of_them_cannot_take_the_name_of_a_client_that_was_asked(clients):
 def test_order_in_which_they_answer_changes_nothing(clients):
     states = []
     for reorder in (list, lambda results: results[::-1]):
-        toy = StandingBy([half(others="stumble"), half()])
+        toy = StandingBy([half(others=STUMBLE), half()])
         drive(toy, proxies_of(StandingByClient, clients), reorder)
         states.append((toy.traffic, toy.failures, toy.report.messages))
     assert states[0] == states[1]
@@ -227,8 +234,11 @@ def test_order_in_which_they_answer_changes_nothing(clients):
 
 
 def test_their_bytes_are_in_the_traffic_with_their_own_task(clients):
-    own = {"0": [np.zeros(7)], "2": [np.zeros(2)]}
-    toy, _ = run([half(Gather, "scaled", (np.ones((1, 1)),), per_client=own)], clients)
+    shared = np.ones((1, 1))
+    own = {"0": np.zeros(7), "2": np.zeros(2)}
+    questions = {name: StandingByClient.scaled.asked(shared, array) for name, array in own.items()}
+    others = StandingByClient.note.asked(shared)
+    toy, _ = run([half(Gather, questions, clients=None, others=others)], clients)
     shared, first, third = (len(encode([array]).tensors[0]) for array in (np.ones((1, 1)), np.zeros(7), np.zeros(2)))
     up_0, up_2 = (len(encode([np.zeros((1, n))]).tensors[0]) for n in (7, 2))
     assert [(row.client, row.task, row.bytes_down, row.bytes_up) for row in toy.traffic if row.round == 2] == [
@@ -240,28 +250,27 @@ def test_their_bytes_are_in_the_traffic_with_their_own_task(clients):
 
 
 def test_the_report_says_how_many_were_drawn_and_lists_only_them(clients):
-    rounds = [half(), half(Gather, "rows", ()), Sum("moments")]
+    rounds = [half(), half(Gather, StandingByClient.all_rows.asked()), Sum(StandingByClient.moments.asked())]
     toy, _ = run(rounds, clients)
     assert [(m.task, m.detail, m.clients) for m in toy.report.messages] == [
         ("enrol", "one per client", None),
         ("tell", "sum over the clients, 2 of 4 clients drawn", ("0", "2")),
-        ("rows", "one per row, 2 of 4 clients drawn", ("0", "2")),
+        ("all_rows", "one per row, 2 of 4 clients drawn", ("0", "2")),
         ("moments", "sum over the clients", None),
         ("moments", "sum over the clients", None),
     ]
 
 
-@pytest.mark.parametrize("others", ["note", ""])
+@pytest.mark.parametrize("others", [NOTE, None])
 def test_a_client_that_was_asked_and_is_silent_counts_as_drawn(clients, others):
-    three = {name: [] for name in "012"}
-    toy, _ = run([half(per_client=three, others=others)], clients, {2: raising(TimeoutError("gone"))})
+    toy, _ = run([half(clients="012", others=others)], clients, {2: raising(TimeoutError("gone"))})
     (message,) = [message for message in toy.report.messages if message.task == "tell"]
     assert message.detail == "sum over the clients, 3 of 4 clients drawn"
     assert message.clients == ("0", "1", "2")
 
 
 def test_a_silent_client_makes_no_difference_where_all_are_asked(clients):
-    toy, _ = run([Sum("moments")], clients, {2: raising(TimeoutError("gone"))})
+    toy, _ = run([Sum(StandingByClient.moments.asked())], clients, {2: raising(TimeoutError("gone"))})
     assert {(m.detail, m.clients) for m in toy.report.messages[1:]} == {("sum over the clients", None)}
 
 
@@ -269,7 +278,7 @@ def test_a_silent_client_makes_no_difference_where_all_are_asked(clients):
 
 
 def test_one_that_refuses_is_a_failure_of_its_own_task_and_the_run_goes_on(clients):
-    toy, _ = run([half(others="stumble"), Sum("moments")], clients)
+    toy, _ = run([half(others=STUMBLE), Sum(StandingByClient.moments.asked())], clients)
     assert toy.failures == [Failure(2, "stumble", "1", "client 1 stumbles.")]
     assert toy.outcome.model.brought[0][0].tolist() == (2 * SHARED).tolist()
     assert toy.outcome.model.brought[1][0] == [19.0]
@@ -278,14 +287,14 @@ def test_one_that_refuses_is_a_failure_of_its_own_task_and_the_run_goes_on(clien
 
 
 def test_one_that_fails_does_not_tell_a_value(clients):
-    toy, _ = run([half(others="fall")], clients)
+    toy, _ = run([half(others=StandingByClient.fall.asked())], clients)
     assert [failure.reason for failure in toy.failures] == [
         f"client {name} failed with RuntimeError; its own log says more." for name in "13"
     ]
 
 
 def test_one_that_missed_a_round_says_nothing_of_its_rows(clients):
-    toy, _ = run([half(others="miss")], clients)
+    toy, _ = run([half(others=StandingByClient.miss.asked())], clients)
     assert [(failure.task, failure.reason) for failure in toy.failures] == [
         ("miss", "client 1 was not there."),
         ("miss", "client 3 was not there."),
@@ -295,8 +304,8 @@ def test_one_that_missed_a_round_says_nothing_of_its_rows(clients):
 
 @pytest.mark.parametrize("by", [drive, serve])
 def test_one_that_is_silent_is_a_failure_of_its_own_task_and_in_the_traffic(clients, by):
-    toy, _ = run([half(), Sum("moments")], clients, {1: raising(TimeoutError("gone"))}, by)
-    assert toy.failures == [Failure(2, "note", "1", "no answer (TimeoutError: gone)")]
+    toy, _ = run([half(), Sum(StandingByClient.moments.asked())], clients, {1: raising(TimeoutError("gone"))}, by)
+    assert toy.failures == [Failure(2, "note", "1", "client 1 did not answer (TimeoutError: gone).")]
     down = len(encode([SHARED]).tensors[0])
     assert [(row.client, row.task, row.bytes_down, row.bytes_up) for row in toy.traffic if row.round == 2] == [
         ("0", "tell", down, down),
@@ -322,7 +331,7 @@ def test_their_answers_do_not_count_for_min_clients(clients):
 
 def test_where_too_few_answer_the_reasons_are_those_of_the_clients_that_were_asked(clients):
     with pytest.raises(ProtocolError) as caught:
-        run([half(task="refuse", arrays=(), others="stumble")], clients)
+        run([half(question=StandingByClient.refuse.asked(), others=STUMBLE)], clients)
     assert str(caught.value) == (
         "round 2 ('refuse'): 0 clients answered and 2 have to. "
         "client 0 does not answer this. client 2 does not answer this."
@@ -331,8 +340,7 @@ def test_where_too_few_answer_the_reasons_are_those_of_the_clients_that_were_ask
 
 def test_where_clients_bring_the_noise_all_that_are_asked_have_to_answer_and_no_others(clients):
     private = {"noise": "clients", "epsilon": 1.0, "delta": 1e-6}
-    three = {name: [] for name in "012"}
-    rounds = [half(per_client=three, releases=[RELEASE])]
+    rounds = [half(clients="012", releases=[RELEASE])]
     toy, proxies = run(rounds, clients, {3: raising(TimeoutError("gone"))}, **private)
     assert toy.is_finished
     assert [proxy.received[1].config["n_shares"] for proxy in proxies[:3]] == [3, 3, 3]
@@ -343,7 +351,7 @@ def test_where_clients_bring_the_noise_all_that_are_asked_have_to_answer_and_no_
 @pytest.mark.parametrize("noise", NOISE_PLACES)
 def test_a_sum_has_the_noise_of_its_release_and_none_of_theirs(noise):
     size = 4000
-    rounds = [half(arrays=(np.zeros(size),), releases=[RELEASE])]
+    rounds = [half(question=StandingByClient.tell.asked(np.zeros(size)), releases=[RELEASE])]
     toy = StandingBy(rounds, noise=noise, epsilon=1.0, delta=1e-6)
     (noisy,) = simulate(toy, [np.ones((2, 2))] * 4, seed=1).model.brought[0]
     assert np.std(noisy) == pytest.approx(RELEASE.scale * (np.sqrt(2) if noise == "local" else 1.0), rel=0.05)
@@ -358,9 +366,7 @@ def test_a_silent_evaluation_after_such_a_round_is_one_of_the_evaluation(clients
             kept.append(self)
             return super().aggregate_evaluate(server_round, results[:-1], failures)
 
-    simulate(
-        Watched([half(per_client={"2": [], "3": []})], min_clients=2, federated_evaluation=True), clients, labels=labels
-    )
+    simulate(Watched([half(clients="23")], min_clients=2, federated_evaluation=True), clients, labels=labels)
     assert {failure.task for failure in kept[0].failures} == {"evaluate"}
 
 
@@ -368,21 +374,26 @@ def test_a_silent_evaluation_after_such_a_round_is_one_of_the_evaluation(clients
 
 
 def test_a_task_for_them_that_sends_something_is_refused_with_a_sentence(clients):
-    for per_client in (HALF, None):
+    for asked in (HALF, None):
         with pytest.raises(ProtocolError) as caught:
-            run([half(per_client=per_client, others="moments")], clients)
+            run([half(clients=asked, others=MOMENTS)], clients)
         assert str(caught.value) == "'moments' is for those that a round does not ask, and sends something."
 
 
 def test_a_task_for_them_that_keeps_something_for_later_rounds_is_refused_too(clients):
     # What is kept under a name has a release, or is reported to have none; a task without an answer has neither.
     with pytest.raises(ProtocolError, match="'keep' is for those that a round does not ask, and sends something"):
-        run([half(others="keep")], clients)
+        run([half(others=StandingByClient.keep.asked())], clients)
 
 
-def test_a_task_for_them_that_nobody_knows_is_refused_with_a_sentence(clients):
-    with pytest.raises(ValueError, match="StandingByClient has no answer to the task 'dance'"):
-        run([half(others="dance")], clients)
+def test_a_question_for_them_that_their_class_does_not_know_is_refused_with_a_sentence(clients):
+    class Dancing(ToyClient):
+        @answers()
+        def dance(self):
+            pass
+
+    with pytest.raises(ProtocolError, match="StandingByClient has no method 'dance'; the strategy's client_type must"):
+        run([half(others=Dancing.dance.asked())], clients)
 
 
 # Elsewhere.
@@ -390,14 +401,14 @@ def test_a_task_for_them_that_nobody_knows_is_refused_with_a_sentence(clients):
 
 def test_a_run_under_the_message_api_is_the_inline_run(clients):
     rounds = [
-        Sum("tell", [SHARED], fraction=0.5, others="note", arguments={"weight": 2.0}),
-        half(others="stumble"),
-        Gather("noted"),
+        Sum(StandingByClient.tell.asked(SHARED, weight=2.0), fraction=0.5, others=NOTE),
+        half(others=STUMBLE),
+        Gather(StandingByClient.noted.asked()),
     ]
     inline = simulate(StandingBy(rounds, random_state=1), clients)
     strategy = StandingBy(rounds, random_state=1)
-    app = fc.client_app(StandingByClient, lambda context: fc.ClientData(clients[context.node_config["partition-id"]]))
-    fc.MessageStrategy(strategy).start(LocalGrid(app, 4))
+    app = client_app(StandingByClient, lambda context: ClientData(clients[context.node_config["partition-id"]]))
+    MessageStrategy(strategy).start(LocalGrid(app, 4))
     assert strategy.traffic == inline.traffic
     assert strategy.failures == inline.failures
     assert strategy.report.messages == inline.privacy.messages
@@ -407,8 +418,8 @@ def test_a_run_under_the_message_api_is_the_inline_run(clients):
 
 
 def test_a_node_that_is_gone_under_the_message_api_is_survived(clients):
-    strategy = StandingBy([half(), Sum("moments")])
-    app = fc.client_app(StandingByClient, lambda context: fc.ClientData(clients[context.node_config["partition-id"]]))
+    strategy = StandingBy([half(), Sum(StandingByClient.moments.asked())])
+    app = client_app(StandingByClient, lambda context: ClientData(clients[context.node_config["partition-id"]]))
     grid = LocalGrid(app, 4)
     reached = grid.send_and_receive
 
@@ -417,7 +428,7 @@ def test_a_node_that_is_gone_under_the_message_api_is_survived(clients):
         return reached(messages, timeout=timeout)
 
     grid.send_and_receive = send_and_receive
-    fc.MessageStrategy(strategy).start(grid)
+    MessageStrategy(strategy).start(grid)
     assert [(failure.round, failure.task, failure.client) for failure in strategy.failures] == [(2, "note", "3")]
     assert strategy.outcome.model.brought[1][0] == [19.0]
 

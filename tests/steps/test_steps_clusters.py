@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from flower_fedclust import ClientData
+from flower_fedclust.protocol import ClientData
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
 from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.private_clusters import MEANS_MARGIN, ClientBounds
@@ -26,7 +26,7 @@ def slow(rows, radius):
 
 @pytest.mark.parametrize("radius", [1.0, 3.0, np.inf])
 def test_sums_and_counts_equal_those_of_a_slow_loop(radius):
-    sums, counts = client(ROWS).cluster_sums(CENTERS, ORIGIN, radius=radius)
+    sums, counts = client(ROWS).cluster_sums(CENTERS, *Frame(ORIGIN, radius).arrays)
     clusters = slow(ROWS, radius)
     assert counts.tolist() == [len(members) for members in clusters]
     np.testing.assert_allclose(sums, [np.sum(members, axis=0) if members else np.zeros(3) for members in clusters])
@@ -35,7 +35,7 @@ def test_sums_and_counts_equal_those_of_a_slow_loop(radius):
 
 @pytest.mark.parametrize("bound", [0.5, 1e9])
 def test_means_and_presence_equal_those_of_a_slow_loop(bound):
-    offsets, presence = client(ROWS).cluster_means(CENTERS, ORIGIN, radius=3.0, means_bound=bound)
+    offsets, presence = client(ROWS).cluster_means(CENTERS, *Frame(ORIGIN, 3.0).arrays, means_bound=bound)
     clusters = slow(ROWS, 3.0)
     expected = np.array(
         [np.mean(own, axis=0) - center if own else np.zeros(3) for own, center in zip(clusters, CENTERS, strict=True)]
@@ -76,7 +76,7 @@ def test_cluster_with_hardly_a_row_keeps_its_center(count):
 def test_cluster_with_hardly_a_client_keeps_its_center():
     round_, centers = run([np.full((3, 3), 7.0), np.array([1.0, 0.2, 7.0])], means_bound=9.0)
     assert round_.task == "cluster_means"
-    assert round_.arguments["means_bound"] == 9.0
+    assert round_.question.arguments["means_bound"] == 9.0
     np.testing.assert_allclose(centers, [CENTERS[0] + 7.0, CENTERS[1], CENTERS[2] + 1.0])
 
 

@@ -3,16 +3,18 @@ import math
 import numpy as np
 import pytest
 
-from flower_fedclust import ClientData, KMeansModel, ProtocolStrategy, simulate
+from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import Outcome
+from flower_fedclust.privacy.releases import Relation, Release
+from flower_fedclust.protocol import ClientData, PrivateStrategy, Total, parameter
+from flower_fedclust.simulation import simulate
 from flower_fedclust.steps.moments import (
     Moments,
     MomentsClient,
     checked_bandwidth,
     column_moments,
     moment_releases,
+    moment_shares,
     noisy_column_moments,
 )
 
@@ -22,28 +24,39 @@ CLIENTS = [RNG.normal(size=(n, 3)) * SCALES + RNG.normal(size=3) for n in (20, 5
 RELATIONS = ("add-or-remove", "replace")
 
 
-class Steps(ProtocolStrategy):
-    """Runs a generator of rounds, and keeps what it returns in the model."""
+class Steps(PrivateStrategy):
+    """Takes moments, with noise of a multiplier if one is given, and keeps them in the model."""
 
-    name = "steps"
     client_type = MomentsClient
     n_protocol_rounds = 2
 
-    def __init__(self, rounds=column_moments, *, epsilon=None, delta=None, noise="server"):
-        self.rounds = rounds
-        self.epsilon = epsilon
-        self.delta = delta
-        self.noise = noise
+    n_clusters: int = parameter(2)
+    max_norm: float | None = parameter(None)
+    multiplier: float = parameter(0.0)
+    relation: Relation = parameter("add-or-remove")
+
+    def shares(self):
+        return moment_shares(1.0, self.relation)
+
+    def noise_multipliers(self):
+        return dict.fromkeys(self.shares(), self.multiplier)
 
     def protocol(self):
-        found = yield from self.rounds()
+        if self.max_norm is None:
+            found = yield from column_moments()
+        else:
+            found = yield from noisy_column_moments(self.max_norm, moment_releases(self, self.max_norm))
         model = KMeansModel(np.zeros((1, 3)))
         model.found = found
-        return Outcome(model)
+        return model
 
 
-def moments_of(clients, rounds=column_moments, **options):
-    return simulate(Steps(rounds, **options), clients).model.found
+def releases_of(max_norm, multiplier, relation):
+    return moment_releases(Steps(multiplier=multiplier, relation=relation), max_norm)
+
+
+def moments_of(clients, **options):
+    return simulate(Steps(**options), clients).model.found
 
 
 def slow_distance(rows):
@@ -113,9 +126,9 @@ def test_moments_take_two_rounds_and_no_row_leaves_a_client():
 def test_both_rounds_are_on_the_rows_that_are_named(rows):
     steps = column_moments(rows=rows)
     first = next(steps)
-    second = steps.send([np.array([6.0, 9.0]), np.array(3.0)])
+    second = steps.send(Total([np.array([6.0, 9.0]), np.array(3.0)], 2))
     assert (first.rows, second.rows) == (rows, rows)
-    assert second.arrays[0].tolist() == [2.0, 3.0]
+    assert second.question.arrays[0].tolist() == [2.0, 3.0]
 
 
 class Deserting(MomentsClient):
@@ -149,7 +162,7 @@ def clipped(rows, max_norm):
 @pytest.mark.parametrize("max_norm", [0.5, 20.0, 1e9])
 def test_noise_off_gives_the_moments_of_the_clipped_rows_in_one_round(max_norm):
     pooled = clipped(np.concatenate(CLIENTS), max_norm)
-    moments = moments_of(CLIENTS, lambda: noisy_column_moments(max_norm, [None] * 3))
+    moments = moments_of(CLIENTS, max_norm=max_norm)
     assert moments.n_rows == 85.0
     np.testing.assert_allclose(moments.mean, pooled.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(moments.deviation, pooled.std(axis=0), rtol=1e-6)
@@ -168,10 +181,10 @@ def answered(total, squares, count, max_norm=2.0, releases=(None, None, None)):
 
 
 def test_round_carries_the_releases_and_the_norm():
-    releases = moment_releases(2.0, 3.0, "add-or-remove")
+    releases = releases_of(2.0, 3.0, "add-or-remove")
     round_, _ = answered([1.0, 0.0], [1.0, 0.0], 4.0, releases=releases)
     assert round_.task == "clipped_column_sums"
-    assert round_.arguments == {"max_norm": 2.0}
+    assert round_.question.arguments == {"max_norm": 2.0}
     assert list(round_.releases) == releases
 
 
@@ -227,7 +240,7 @@ def random_neighbours(relation, max_norm, rng):
 def test_no_two_neighbours_are_farther_apart_than_the_sensitivities(relation, max_norm):
     rng = np.random.default_rng(0)
     farthest = np.zeros(3)
-    for _ in range(300):
+    for _ in range(100):
         for one, other in random_neighbours(relation, max_norm, rng):
             sent = [
                 MomentsClient(ClientData(rows), name="0").clipped_column_sums(max_norm=max_norm)
@@ -235,7 +248,7 @@ def test_no_two_neighbours_are_farther_apart_than_the_sensitivities(relation, ma
             ]
             moved = [np.linalg.norm(np.subtract(first, second)) for first, second in zip(*sent, strict=True)]
             farthest = np.maximum(farthest, moved)
-    releases = moment_releases(max_norm, 3.0, relation)
+    releases = releases_of(max_norm, 3.0, relation)
     bounds = [0.0 if release is None else release.sensitivity for release in releases]
     assert (farthest <= np.multiply(bounds, 1 + 1e-12)).all()
     # And the bounds are reached.
@@ -244,7 +257,7 @@ def test_no_two_neighbours_are_farther_apart_than_the_sensitivities(relation, ma
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_releases_are_gaussian_of_the_multiplier_and_the_relation(relation):
-    sums, squares, count = moment_releases(3.0, 0.7, relation)
+    sums, squares, count = releases_of(3.0, 0.7, relation)
     # Two vectors without a negative entry are never farther apart than the square root of 2 times the longer one.
     expected = (6.0, math.sqrt(2.0) * 9.0) if relation == "replace" else (3.0, 9.0)
     assert (sums.sensitivity, squares.sensitivity) == pytest.approx(expected)
@@ -256,23 +269,29 @@ def test_releases_are_gaussian_of_the_multiplier_and_the_relation(relation):
     assert all(("one is replaced" in release.bound) == (relation == "replace") for release in given)
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("noise", ["server", "clients", "local"])
+@pytest.mark.parametrize(("relation", "noise"), [("add-or-remove", "clients"), ("replace", "local")])
 def test_run_of_noisy_moments_is_covered_under_either_relation(relation, noise):
-    def rounds():
-        return noisy_column_moments(5.0, moment_releases(5.0, 4.0, relation))
-
-    report = simulate(Steps(rounds, epsilon=5.0, delta=1e-6, noise=noise), CLIENTS).privacy
+    strategy = Steps(max_norm=5.0, multiplier=4.0, relation=relation, epsilon=5.0, noise=noise)
+    report = simulate(strategy, CLIENTS).privacy
     assert report.covers_everything
     assert report.relation == relation
     assert len(report.releases) == (3 if relation == "add-or-remove" else 2)
 
 
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_shares_of_the_moments_divide_their_part_of_the_budget_equally(relation):
+    shares = moment_shares(0.3, relation)
+    assert sum(share.fraction for share in shares.values()) == pytest.approx(0.3)
+    assert len({share.fraction for share in shares.values()}) == 1
+    assert {share.relation for share in shares.values()} == {relation}
+    assert ("row_count" in shares) == (relation == "add-or-remove")
+
+
 def test_noise_of_the_releases_is_in_the_moments():
     many = [RNG.normal(size=(500, 3)) for _ in range(4)]
-    releases = moment_releases(3.0, 5.0, "add-or-remove")
-    exact = moments_of(many, lambda: noisy_column_moments(3.0, [None] * 3))
-    drawn = [simulate(Steps(lambda: noisy_column_moments(3.0, releases)), many, seed=i).model.found for i in range(60)]
+    exact = moments_of(many, max_norm=3.0)
+    noisy = Steps(max_norm=3.0, multiplier=5.0)
+    drawn = [simulate(noisy, many, seed=i).model.found for i in range(60)]
     assert np.std([moments.n_rows for moments in drawn]) == pytest.approx(5.0, rel=0.4)
     means = np.array([moments.mean for moments in drawn]) - exact.mean
     assert np.std(means) == pytest.approx(15.0 / 2000, rel=0.4)
@@ -325,6 +344,6 @@ def test_rows_that_differ_in_their_last_digits_only_are_not_all_equal():
 
 
 def test_release_of_the_sums_is_what_a_gaussian_of_that_norm_would_be():
-    (sums, _, _) = moment_releases(2.5, 1.0, "add-or-remove")
-    assert sums == Release("gaussian", 2.5, 1.0, "the client clips every row")
+    (sums, _, _) = releases_of(2.5, 1.0, "add-or-remove")
+    assert sums == Release("gaussian", 2.5, 1.0, "the client clips every row", share="column_sums")
     assert math.isclose(sums.scale, 2.5)

@@ -1,18 +1,18 @@
 import itertools
-import json
 
 import numpy as np
 import pytest
 
-from flower_fedclust import ClientData, KMeansModel, ProtocolStrategy, simulate
+from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import Gather, Outcome, Sent, answers
+from flower_fedclust.protocol import ClientData, ClippedStrategy, Gather, Sent, answers, parameter
+from flower_fedclust.simulation import simulate
 from flower_fedclust.steps.moments import MomentsClient, column_moments
 from flower_fedclust.steps.perturbed_rows import (
     NOISY_ROWS,
+    ROWS_SHARE,
     PerturbedRowsClient,
-    calibrated_rows_release,
     perturb_rows,
     rows_release,
 )
@@ -22,56 +22,63 @@ CLIENTS = [RNG.normal(size=(n, 3)) * [1.0, 5.0, 20.0] + 3.0 for n in (200, 400, 
 
 
 class TellingClient(MomentsClient, PerturbedRowsClient):
-    @answers("rows", sends=(Sent("the rows", per="row"),))
+    @answers(Sent("the rows", "rows", per="row"))
     def all_rows(self):
         return self.rows
 
 
-class Perturbing(ProtocolStrategy):
+class Perturbing(ClippedStrategy):
     """Perturbs the rows, takes the moments of the noisy ones, and gathers them to look at."""
 
-    name = "perturbing"
     client_type = TellingClient
     n_protocol_rounds = 4
 
-    def __init__(self, release=None, relative_noise=0.0, *, noise="local", epsilon=None, delta=None):
-        self.release = release
-        self.relative_noise = relative_noise
-        self.noise = noise
-        self.epsilon = epsilon
-        self.delta = delta
+    n_clusters: int = parameter(2)
+    relative_noise: float = parameter(0.0)
+    multiplier: float | None = parameter(None)
+
+    def shares(self):
+        return ROWS_SHARE
+
+    def noise_multipliers(self):
+        return super().noise_multipliers() if self.multiplier is None else {"rows": self.multiplier}
 
     def protocol(self):
-        yield from perturb_rows(release=self.release, relative_noise=self.relative_noise)
+        yield from perturb_rows(release=rows_release(self), relative_noise=self.relative_noise)
         model = KMeansModel(np.zeros((1, 3)))
         model.moments = yield from column_moments(rows=NOISY_ROWS)
-        model.kept = [reply.arrays[0] for reply in (yield Gather("rows", rows=NOISY_ROWS))]
-        return Outcome(model)
+        model.kept = [reply.arrays[0] for reply in (yield Gather(TellingClient.all_rows.asked(), rows=NOISY_ROWS))]
+        return model
 
 
 def clipped(rows, max_norm):
     return np.array([row * min(1.0, max_norm / np.sqrt((row**2).sum())) for row in rows])
 
 
-def private(release, **options):
-    return Perturbing(release, epsilon=3.0, delta=1e-6, **options)
+def private(max_norm, multiplier, **options):
+    return Perturbing(epsilon=3.0, max_norm=max_norm, multiplier=multiplier, **{"noise": "local"} | options)
+
+
+def release_of(max_norm, multiplier):
+    return rows_release(private(max_norm, multiplier))
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 8.0])
 def test_release_is_for_replacing_a_row_of_clipped_ones(max_norm):
     bound = "the client clips every row to half of this norm"
-    assert rows_release(max_norm, 1.5) == Release("gaussian", 2 * max_norm, 1.5, bound, relation="replace")
+    expected = Release("gaussian", 2 * max_norm, 1.5, bound, relation="replace", share="rows")
+    assert release_of(max_norm, 1.5) == expected
 
 
 def test_calibrated_release_spends_the_whole_budget_on_the_rows():
-    release = calibrated_rows_release(2.0, 3.0, 1e-6)
-    assert release == rows_release(2.0, release.noise_multiplier)
+    release = rows_release(Perturbing(epsilon=3.0, max_norm=2.0))
+    assert release == release_of(2.0, release.noise_multiplier)
     assert 0.99 * 3.0 <= composed_epsilon([release], 1e-6) <= 3.0
 
 
 def test_without_an_epsilon_the_rows_have_no_release():
-    assert calibrated_rows_release(2.0, None, 1e-6) is None
-    assert calibrated_rows_release(None, None, 1e-6) is None
+    assert rows_release(Perturbing(max_norm=2.0)) is None
+    assert rows_release(Perturbing()) is None
 
 
 def test_replacing_a_row_moves_what_is_kept_by_no_more_than_the_sensitivity():
@@ -85,13 +92,12 @@ def test_replacing_a_row_moves_what_is_kept_by_no_more_than_the_sensitivity():
             for row in (one, other)
         ]
         farthest = max(farthest, np.linalg.norm(kept[0] - kept[1]))
-    assert farthest == pytest.approx(rows_release(max_norm, 1.0).sensitivity, rel=1e-12)
+    assert farthest == pytest.approx(release_of(max_norm, 1.0).sensitivity, rel=1e-12)
 
 
 @pytest.mark.parametrize("noise", ["server", "clients", "local"])
 def test_clients_keep_their_clipped_rows_with_all_the_noise(noise):
-    release = rows_release(10.0, 0.25)
-    kept = simulate(private(release, noise=noise), CLIENTS, seed=1).model.kept
+    kept = simulate(private(10.0, 0.25, noise=noise), CLIENTS, seed=1).model.kept
     for rows, noisy in zip(CLIENTS, kept, strict=True):
         drawn = noisy - clipped(rows, 10.0)
         assert abs(drawn.mean()) < 5 * 5.0 / np.sqrt(rows.size)
@@ -101,7 +107,7 @@ def test_clients_keep_their_clipped_rows_with_all_the_noise(noise):
 
 
 def test_release_without_noise_clips_and_promises_nothing():
-    result = simulate(private(rows_release(10.0, 0.0)), CLIENTS)
+    result = simulate(private(10.0, 0.0), CLIENTS)
     for rows, kept in zip(CLIENTS, result.model.kept, strict=True):
         np.testing.assert_allclose(kept, clipped(rows, 10.0), rtol=1e-12)
     assert not result.privacy.covers_everything
@@ -126,7 +132,7 @@ def test_relative_noise_promises_nothing():
     assert not report.covers_everything
     assert report.guarantee().startswith("None.")
     assert not any(message.post_processing for message in report.messages)
-    assert "rows" in {message.task for message in report.unprotected}
+    assert "all_rows" in {message.task for message in report.unprotected}
 
 
 def test_relative_noise_repeats_for_a_seed_and_differs_from_client_to_client():
@@ -140,8 +146,8 @@ def test_relative_noise_repeats_for_a_seed_and_differs_from_client_to_client():
 
 
 def test_all_that_follows_is_computed_from_what_was_kept_and_costs_one_release():
-    release = rows_release(10.0, 4.0)
-    result = simulate(private(release), CLIENTS)
+    release = release_of(10.0, 4.0)
+    result = simulate(private(10.0, 4.0), CLIENTS)
     pooled = np.concatenate(result.model.kept)
     np.testing.assert_allclose(result.model.moments.mean, pooled.mean(axis=0), rtol=1e-10)
     np.testing.assert_allclose(result.model.moments.deviation, pooled.std(axis=0), rtol=1e-10)
@@ -153,13 +159,12 @@ def test_all_that_follows_is_computed_from_what_was_kept_and_costs_one_release()
     assert "replaced by any other" in report.neighbours
 
 
-@pytest.mark.parametrize(("release", "expected"), [(None, {}), (rows_release(3.5, 1.0), {"max_norm": 3.5})])
-def test_round_tells_the_norm_where_there_is_one_and_nothing_infinite(release, expected):
+@pytest.mark.parametrize(("release", "max_norm"), [(None, np.inf), (release_of(3.5, 1.0), 3.5)])
+def test_round_tells_the_norm_to_which_rows_are_clipped(release, max_norm):
     relative_noise = 0.5 if release is None else 0.0
     steps = perturb_rows(release=release, relative_noise=relative_noise)
     round_ = next(steps)
-    assert round_.arguments == {"relative_noise": relative_noise, **expected}
-    json.dumps(round_.arguments, allow_nan=False)
+    assert round_.question.arguments == {"relative_noise": relative_noise, "max_norm": max_norm}
     assert round_.releases == [release]
     assert round_.rows == ""
     with pytest.raises(StopIteration):
@@ -168,4 +173,4 @@ def test_round_tells_the_norm_where_there_is_one_and_nothing_infinite(release, e
 
 def test_relative_noise_on_top_of_a_release_is_refused_as_it_would_break_the_bound():
     with pytest.raises(ValueError, match="release and relative_noise are both given"):
-        next(perturb_rows(release=rows_release(1.0, 1.0), relative_noise=0.5))
+        next(perturb_rows(release=release_of(1.0, 1.0), relative_noise=0.5))

@@ -20,6 +20,6 @@ def test_each_client_is_sent_the_labels_of_its_own_rows():
     round_ = next(sending)
     assert isinstance(round_, Gather)
     assert round_.task == "keep_labels"
-    assert {client: array.tolist() for client, (array,) in round_.per_client.items()} == {
+    assert {client: question.arrays[0].tolist() for client, question in round_.question.items()} == {
         "b": [0, 1], "a": [], "c": [2, 3, 4],
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The report of a comparison: one HTML page that opens without a network, to read, to sort and to point at."""
+"""The report of a comparison: one interactive HTML page that needs no network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
@@ -14,36 +14,21 @@ from typing import Any
 
 from flower_fedclust.lab.report.about import about_parts, failure_parts
 from flower_fedclust.lab.report.charts import Style, legend
-from flower_fedclust.lab.report.data import Comparison, Contender, Trial, read_comparison
+from flower_fedclust.lab.report.data import ComparisonResults, Contender, Scenario, read_comparison
 from flower_fedclust.lab.report.maps import map_figures
 from flower_fedclust.lab.report.markup import Html, capital, count_text, joined, plural, tag
 from flower_fedclust.lab.report.pictures import bytes_chart, curve_charts, epsilon_chart
 from flower_fedclust.lab.report.privacy import privacy_section
-from flower_fedclust.lab.report.tables import (
-    NAMES,
-    contender_name,
-    daggers_sentence,
-    measure_text,
-    overview_table,
-    trial_table,
-)
+from flower_fedclust.lab.report.tables import NAMES, daggers_sentence, measure_text, overview_table, scenario_table
+
+_CHARTS = {"epsilon": epsilon_chart, "bytes": bytes_chart}
 
 
 def write_report(folder: str | Path) -> Path:
-    """Write ``report.html`` into the folder of a comparison.
+    """Write ``report.html`` into the folder of a comparison (finished or stopped), and return its absolute path.
 
-    The page needs no network and no other file. It holds the places, the clients and the classes of the rows of maps,
-    and the reasons of runs that failed: it is as private as they are.
-
-    Parameters
-    ----------
-    folder : str or Path
-        What ``fedclust compare`` wrote: finished, stopped, or with failed runs.
-
-    Returns
-    -------
-    Path
-        Absolute.
+    The page contains the places, clients and classes of the rows of maps, and the reasons of failures, so it must be
+    protected as they are.
 
     Raises
     ------
@@ -54,7 +39,7 @@ def write_report(folder: str | Path) -> Path:
     """
     comparison = read_comparison(folder)
     target = Path(folder).absolute() / "report.html"
-    # Beside its place and then moved there: a full disk leaves the page of before as it was.
+    # Written under another name and then moved, so that a full disk leaves the earlier page as it was.
     beside = target.with_name(f".report-{os.getpid()}.part")
     try:
         beside.write_text(report_page(comparison), encoding="utf-8")
@@ -64,72 +49,63 @@ def write_report(folder: str | Path) -> Path:
     return target
 
 
-def report_page(comparison: Comparison) -> str:
-    """Return the page of a comparison.
-
-    Parameters
-    ----------
-    comparison : Comparison
-    """
-    pooled = {run.strategy for run in comparison.runs if run.is_pooled}
-    # Lines to reach have no colour of their own, and take none from the others.
+def report_page(comparison: ComparisonResults) -> str:
+    """Return the page of a comparison."""
+    pooled = {trial.strategy for trial in comparison.trials if trial.is_pooled}
+    # Pooled references have no colour of their own, so the colours begin with the others.
     order = sorted(comparison.strategies, key=lambda name: name in pooled)
     styles = {name: Style(index, name in pooled) for index, name in enumerate(order)}
     maps: list[dict[str, Any]] = []
-    links, sections = [], []
-    if len(comparison.trials) > 1:
-        links.append(("overview", "All data sets"))
-        body = overview_table(comparison.trials, styles, "overview-table")
-        sections.append(_section("overview", "All data sets at a glance", body))
-    for number, trial in enumerate(comparison.trials):
-        links.append((f"trial-{number}", trial.name))
-        parts, drawn = _trial_parts(trial, styles, f"trial-{number}")
-        sections.append(_section(f"trial-{number}", trial.name, tag("p", _facts(trial), class_="facts"), *parts))
+    links: list[Html] = []
+    sections: list[Html] = []
+
+    def add(identifier: str, link: str, *parts: object, title: str = "") -> None:
+        links.append(tag("li", tag("a", link, href=f"#{identifier}")))
+        heading = tag("h2", title or link, id=f"{identifier}-heading")
+        sections.append(tag("section", heading, *parts, id=identifier, aria_labelledby=f"{identifier}-heading"))
+
+    if len(comparison.scenarios) > 1:
+        body = overview_table(comparison.scenarios, styles, "overview-table")
+        add("overview", "All data sets", body, title="All data sets at a glance")
+    for number, scenario in enumerate(comparison.scenarios):
+        parts, drawn = _scenario_parts(scenario, styles, f"scenario-{number}")
+        add(f"scenario-{number}", scenario.name, tag("p", _facts(scenario), class_="facts"), *parts)
         maps += drawn
-    if any(run.is_done for run in comparison.runs):
-        links.append(("privacy", "What leaves the clients"))
+    if len(comparison.failed) < len(comparison.trials):
         title = "What leaves the clients, and what is protected"
-        sections.append(_section("privacy", title, privacy_section(comparison, styles)))
+        add("privacy", "What leaves the clients", privacy_section(comparison, styles), title=title)
     if failures := failure_parts(comparison):
-        links.append(("failures", "What failed"))
-        sections.append(_section("failures", "What failed", *failures))
-    links.append(("about", "How to repeat it"))
-    sections.append(_section("about", "How to repeat it", *about_parts(comparison)))
-    title = _title(comparison)
+        add("failures", "What failed", *failures)
+    add("about", "How to repeat it", *about_parts(comparison))
+    names = _listed(comparison.strategies)
+    data = _listed(list(dict.fromkeys(one.data for one in comparison.scenarios if one.data)))
     parts_of_page = {
-        "TITLE": html.escape(title),
+        "TITLE": html.escape(f"{names} on {data}" if data else names),
         "SUMMARY": html.escape(_summary(comparison)),
-        "LINKS": joined(tag("li", tag("a", text, href=f"#{place}")) for place, text in links),
+        "LINKS": joined(links),
         "BODY": joined(sections),
-        # In a script only "<" could end it; inside JSON's strings it can be written by its number.
+        # Only "<" could end a script; in a string of JSON it can be escaped.
         "CONTENT": json.dumps(maps).replace("<", "\\u003c"),
     }
     template = resources.files("flower_fedclust.lab.report").joinpath("page.html").read_text(encoding="utf-8")
-    # In one pass, so that a name that looks like a place to fill stays as it is.
+    # In one pass, so that a name that looks like a placeholder stays as it is.
     return re.sub("@@([A-Z]+)@@", lambda match: parts_of_page[match[1]], template)
 
 
-def _section(identifier: str, title: str, *parts: object) -> Html:
-    heading = tag("h2", title, id=f"{identifier}-heading")
-    return tag("section", heading, *parts, id=identifier, aria_labelledby=f"{identifier}-heading")
-
-
-def _trial_parts(
-    trial: Trial, styles: Mapping[str, Style], identifier: str
+def _scenario_parts(
+    scenario: Scenario, styles: Mapping[str, Style], identifier: str
 ) -> tuple[list[object], list[dict[str, Any]]]:
-    parts: list[object] = [_tiles(trial), trial_table(trial, styles, f"{identifier}-table"), daggers_sentence(trial)]
-    charts = [
-        epsilon_chart(trial, styles, f"{identifier}-epsilon"),
-        bytes_chart(trial, styles, f"{identifier}-bytes"),
-    ]
+    table = scenario_table(scenario, styles, f"{identifier}-table")
+    parts: list[object] = [_tiles(scenario), table, daggers_sentence(scenario)]
+    charts = [make(scenario, styles, f"{identifier}-{name}") for name, make in _CHARTS.items()]
     if any(charts):
-        shown = dict.fromkeys(one.strategy for one in trial.contenders if trial.quality(one) is not None)
+        shown = dict.fromkeys(one.strategy for one, _ in scenario.measured)
         names = sorted(((name, styles[name]) for name in shown), key=lambda pair: (pair[1].is_pooled, pair[1].index))
-        parts.append(tag("h3", f"{capital(NAMES[trial.measure])}, privacy and traffic"))
+        parts.append(tag("h3", f"{capital(NAMES[scenario.measure])}, privacy and traffic"))
         parts.append(tag("div", legend(names), tag("div", *charts, class_="figures"), class_="linked"))
-    if curves := curve_charts(trial, styles, f"{identifier}-curve"):
+    if curves := curve_charts(scenario, styles, f"{identifier}-curve"):
         parts += [tag("h3", "Convergence"), tag("div", *curves, class_="figures")]
-    figures, contents = map_figures(trial, f"{identifier}-map")
+    figures, contents = map_figures(scenario, f"{identifier}-map")
     if figures:
         parts += [tag("h3", "Maps"), _map_controls(identifier, contents), tag("div", *figures, class_="figures maps")]
     return parts, contents
@@ -139,62 +115,47 @@ def _map_controls(identifier: str, contents: Sequence[Mapping[str, Any]]) -> Htm
     names = list(dict.fromkeys(one["name"] for content in contents for one in content["groupings"]))
     first = "class" if "class" in names else names[0]
     options = [tag("option", name, value=name, selected=name == first) for name in names]
-    return tag(
-        "p",
-        tag("label", "Colour by ", tag("select", *options, data_colors=identifier)),
-        " Point at a row to see what it is; on the keyboard, arrow keys go from row to row.",
-        class_="note",
-    )
+    label = tag("label", "Colour by ", tag("select", *options, data_colors=identifier))
+    hint = " Point at a row for its client and class; on the keyboard, arrow keys go from row to row."
+    return tag("p", label, hint, class_="note")
 
 
-def _tiles(trial: Trial) -> Html:
-    """Return what most readers look for: the line to reach, the best without pooling, the best that is protected."""
-    wanted: list[tuple[str, Iterable[Contender]]] = [
-        ("The line to reach: the rows pooled", trial.pooled),
-        ("The best without pooling the rows", trial.federated),
-        ("The best with the whole run covered", [one for one in trial.federated if one.is_covered]),
-    ]
+def _tiles(scenario: Scenario) -> Html:
+    """Return the pooled reference, the best result without pooling, and the best that is covered completely."""
+    wanted: dict[str, list[Contender]] = {
+        "Pooled reference": scenario.pooled,
+        "Best without pooling the rows": scenario.federated,
+        "Best with the whole run covered": [one for one in scenario.federated if one.is_covered],
+    }
     tiles = []
-    for label, contenders in wanted:
-        one = trial.best(contenders)
-        spread = None if one is None else trial.quality(one)
-        if one is None or spread is None:
-            continue
-        value = tag("b", measure_text(trial, spread), tag("small", " ", NAMES[trial.measure]))
-        tiles.append(tag("li", tag("span", label), value, tag("span", contender_name(one), class_="who")))
+    for label, contenders in wanted.items():
+        one = scenario.best(contenders)
+        spread = scenario.quality(one)
+        if one is not None and spread is not None:
+            value = tag("b", measure_text(scenario, spread), tag("small", " ", NAMES[scenario.measure]))
+            tiles.append(tag("li", tag("span", label), value, tag("span", one.name, class_="who")))
     return tag("ul", *tiles, class_="tiles") if tiles else Html()
 
 
-def _facts(trial: Trial) -> str:
-    """Return how large a data set is, by the runs on it."""
-    runs = [run for one in trial.contenders for run in (*one.runs, *one.failed)]
+def _facts(scenario: Scenario) -> str:
+    """Return how large a data set is, according to the trials on it."""
+    trials = [trial for one in scenario.contenders for trial in (*one.trials, *one.failed)]
     found = []
-    for column, noun in (
-        ("n_rows", "rows"),
-        ("n_columns", "columns"),
-        ("n_clients", "clients"),
-        ("n_clusters", "clusters"),
-    ):
-        values = sorted({value for run in runs if (value := run.number(column)) is not None})
+    for noun in ("rows", "columns", "clients", "clusters"):
+        values = {value for trial in trials if (value := trial.number(f"n_{noun}")) is not None}
         if values:
-            span = count_text(values[0]) if len(values) == 1 else f"{count_text(values[0])} to {count_text(values[-1])}"
-            found.append(f"{span} {noun}")
+            span = dict.fromkeys(map(count_text, (min(values), max(values))))
+            found.append(f"{' to '.join(span)} {noun}")
     return f"{', '.join(found)}." if found else ""
 
 
-def _title(comparison: Comparison) -> str:
-    names = _listed(comparison.strategies, 4)
-    data = _listed(list(dict.fromkeys(trial.data for trial in comparison.trials if trial.data)), 4)
-    return f"{names} on {data}" if data else names
-
-
-def _summary(comparison: Comparison) -> str:
-    done = sum(run.is_done for run in comparison.runs)
+def _summary(comparison: ComparisonResults) -> str:
     failed = len(comparison.failed)
-    seeds = {run.text("seed") for run in comparison.runs} - {""}
-    budgets = sorted({run.epsilon for run in comparison.runs if run.epsilon is not None})
-    data = {trial.data for trial in comparison.trials}
-    partitions = {trial.partition for trial in comparison.trials}
+    done = len(comparison.trials) - failed
+    seeds = {trial.text("seed") for trial in comparison.trials} - {""}
+    budgets = sorted({trial.epsilon for trial in comparison.trials if trial.epsilon is not None})
+    data = {scenario.data for scenario in comparison.scenarios}
+    partitions = {scenario.partition for scenario in comparison.scenarios}
     parts = [
         f"{len(comparison.strategies)} strategies" if len(comparison.strategies) != 1 else "One strategy",
         plural(len(data), "data set") if len(data) > 1 else "",
@@ -204,10 +165,9 @@ def _summary(comparison: Comparison) -> str:
     ]
     text = f"{', '.join(filter(None, parts))}: {plural(done, 'run')} done" + (f", {failed} failed." if failed else ".")
     started = _moment(comparison.settings.get("started"))
-    version = next((run.text("flower_fedclust") for run in comparison.runs if run.text("flower_fedclust")), "")
-    return " ".join(
-        filter(None, [text, f"Started {started}." if started else "", f"flower-fedclust {version}." if version else ""])
-    )
+    version = next(filter(None, (trial.text("flower_fedclust") for trial in comparison.trials)), "")
+    more = [f"Started {started}." if started else "", f"flower-fedclust {version}." if version else ""]
+    return " ".join(filter(None, [text, *more]))
 
 
 def _moment(text: Any) -> str:
@@ -218,7 +178,7 @@ def _moment(text: Any) -> str:
         return "" if text is None else str(text)
 
 
-def _listed(names: Sequence[str], most: int) -> str:
+def _listed(names: Sequence[str], most: int = 4) -> str:
     if len(names) > most:
         return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

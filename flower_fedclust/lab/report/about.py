@@ -1,12 +1,13 @@
-"""The end of a report: what failed and why, how the comparison was made, and how to make it again."""
+"""The end of a report: what failed and why, how the comparison was made, and how to repeat it."""
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from flower_fedclust.lab.report.data import Comparison
+from flower_fedclust.lab.report.data import ComparisonResults
 from flower_fedclust.lab.report.markup import NOTHING, Html, details, plural, table, tag
 
 _VERSIONS = {
@@ -16,13 +17,9 @@ _VERSIONS = {
     "numpy": "NumPy",
     "scikit_learn": "scikit-learn",
 }
-#: Settings whose option is called as they are, where their value is not the one that is taken anyway.
+#: Settings that are options of the same name, and the value that each has if it is not given.
 _OPTIONS = {
-    "client_column": None,
-    "label_column": None,
-    "columns": None,
-    "server_data": None,
-    "n_server_rows": None,
+    **dict.fromkeys(("client_column", "label_column", "columns", "server_data", "n_server_rows")),
     "n_clients": 10,
     "n_clusters": None,
     "delta": 1e-6,
@@ -30,26 +27,27 @@ _OPTIONS = {
 }
 
 
-def failure_parts(comparison: Comparison) -> list[Html]:
-    """Return the runs that failed with their sentences, the clients that did, and the runs without a result."""
+def failure_parts(comparison: ComparisonResults) -> list[Html]:
+    """Return the runs that failed with their reasons, the clients that failed, and the runs without a result."""
     parts: list[Html] = []
-    if comparison.failed:
-        alike: dict[tuple[str, str], list[str]] = {}
-        for run in comparison.failed:
-            reason = run.text("reason") or "No reason was written."
-            alike.setdefault((run.strategy, reason), []).append(run.key)
-        rows = [[strategy, reason, _keys(keys)] for (strategy, reason), keys in alike.items()]
-        caption = "Runs that failed; the rest went on."
-        parts.append(table(caption, ["strategy", "reason", "runs"], rows, class_="prose", identifier="failed"))
-    refused = [
-        [
-            tag("th", run.key, scope="row", class_="key"),
-            *(str(failure.get(name, NOTHING)) for name in ("client", "round", "reason")),
+    alike: dict[tuple[str, str], list[str]] = {}
+    for trial in comparison.failed:
+        reason = trial.text("reason") or "No reason was written."
+        alike.setdefault((trial.strategy, reason), []).append(trial.key)
+    if alike:
+        rows = [
+            [*key, details(plural(len(keys), "run"), tag("ul", *(tag("li", one) for one in keys), class_="key"))]
+            for key, keys in alike.items()
         ]
-        for run in comparison.runs
-        if run.is_done
-        for failure in _failures(run.read_json("metrics.json"))
-    ]
+        caption = "Runs that failed; the others went on."
+        parts.append(table(caption, ["strategy", "reason", "runs"], rows, class_="prose", identifier="failed"))
+    refused = []
+    for trial in comparison.trials:
+        failures = trial.metrics.get("failures") if trial.is_done else None
+        for failure in failures if isinstance(failures, list) else []:
+            if isinstance(failure, dict):
+                texts = (str(failure.get(name, NOTHING)) for name in ("client", "round", "reason"))
+                refused.append([tag("th", trial.key, scope="row", class_="key"), *texts])
     if refused:
         caption = "Clients that failed, in runs that went on without them."
         headings = ["run", "client", "round", "reason"]
@@ -60,7 +58,7 @@ def failure_parts(comparison: Comparison) -> list[Html]:
     return parts
 
 
-def about_parts(comparison: Comparison) -> list[Html]:
+def about_parts(comparison: ComparisonResults) -> list[Html]:
     """Return the command, the settings and the versions."""
     parts = []
     if command := command_of(comparison.settings):
@@ -69,7 +67,7 @@ def about_parts(comparison: Comparison) -> list[Html]:
     rows = [[key.replace("_", " "), _setting_text(value)] for key, value in settings.items() if value not in (None, {})]
     versions = comparison.settings.get("versions")
     for column, name in _VERSIONS.items():
-        found = {run.text(column) for run in comparison.runs}
+        found = {trial.text(column) for trial in comparison.trials}
         if isinstance(versions, dict):
             found.add(str(versions.get(column) or ""))
         if found := found - {""}:
@@ -81,64 +79,46 @@ def about_parts(comparison: Comparison) -> list[Html]:
 
 
 def command_of(settings: Mapping[str, Any]) -> str:
-    """Return the command that makes the comparison again, into a new folder; "" where the settings are not known.
-
-    Parameters
-    ----------
-    settings : mapping of str to anything
-        What ``comparison.json`` holds.
-    """
-    strategies, data = _list(settings, "strategies"), _list(settings, "data")
+    """Return the command that repeats the comparison in a new folder; "" if ``comparison.json`` is not complete."""
+    strategies, data, partitions, epsilons, seeds = (
+        list(value) if isinstance(value := settings.get(name), list) else []
+        for name in ("strategies", "data", "partitions", "epsilons", "seeds")
+    )
     if not strategies or not data:
         return ""
     files = settings.get("files")
     # A file of the user's own is the last, after the data sets.
     own = [data.pop()] if isinstance(files, dict) and "data" in files else []
-    words = ["fedclust", "compare", "--strategies", _comma(strategies)]
-    words += ["--datasets", _comma(data)] if data else []
-    words += ["--data", *own] if own else []
-    # A column or a folder says by itself how the rows are spread.
-    partitions = [one for one in _list(settings, "partitions") if one not in ("column", "files")]
-    if partitions not in ([], ["iid"]):
-        words += ["--partitions", _comma(partitions)]
-    if epsilons := _list(settings, "epsilons"):
-        words += ["--epsilons", _comma(epsilons)]
-    if seeds := _list(settings, "seeds"):
-        # One number says how many seeds there are: a list of one ends in a comma.
-        is_count = seeds == list(range(len(seeds)))
-        words += ["--seeds", str(len(seeds)) if is_count else _comma(seeds) + ("," if len(seeds) == 1 else "")]
-    for name, usual in _OPTIONS.items():
-        value = settings.get(name, usual)
-        if value != usual:
-            words += [f"--{name.replace('_', '-')}", _comma(value) if isinstance(value, list) else _plain(value)]
+    # A column or a folder determines by itself how the rows are spread.
+    partitions = [one for one in partitions if one not in ("column", "files")]
+    is_count = seeds == list(range(len(seeds)))
+    options: dict[str, Any] = {
+        "strategies": strategies,
+        "datasets": data,
+        "data": own,
+        "partitions": [] if partitions == ["iid"] else partitions,
+        "epsilons": epsilons,
+        # One number is how many seeds there are, so a list of one seed ends in a comma.
+        "seeds": len(seeds) if is_count and seeds else [*seeds, ""] if len(seeds) == 1 else seeds,
+    }
+    options |= {name: value for name, usual in _OPTIONS.items() if (value := settings.get(name, usual)) != usual}
+    words = ["fedclust", "compare"]
+    for name, value in options.items():
+        if value != []:
+            words += [f"--{name.replace('_', '-')}", _plain(value)]
     parameters = settings.get("parameters")
     for name, value in (parameters if isinstance(parameters, dict) else {}).items():
-        words += ["--set", f"{name}={_comma(value) if isinstance(value, list) else _plain(value)}"]
+        words += ["--set", f"{name}={_plain(value)}"]
     return shlex.join([*words, "--out", "DIR"])
 
 
-def _keys(keys: Sequence[str]) -> Html:
-    shown = tag("ul", *(tag("li", key) for key in keys), class_="key")
-    return details(plural(len(keys), "run"), shown)
-
-
-def _failures(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    failures = metrics.get("failures")
-    return [one for one in failures if isinstance(one, dict)] if isinstance(failures, list) else []
-
-
-def _list(settings: Mapping[str, Any], name: str) -> list[Any]:
-    value = settings.get(name)
-    return list(value) if isinstance(value, list) else []
-
-
-def _comma(values: Sequence[Any]) -> str:
-    return ",".join(map(_plain, values))
-
-
 def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_plain, value))
     if value is None:
         return "none"
+    if isinstance(value, dict):
+        return json.dumps(value)
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
@@ -147,4 +127,4 @@ def _setting_text(value: Any) -> str:
         return "; ".join(f"{key}: {_setting_text(one)}" for key, one in value.items()) or "none"
     if isinstance(value, list):
         return ", ".join(map(_setting_text, value)) or "none"
-    return "none" if value is None or value != value else _plain(value)
+    return "none" if value != value else _plain(value)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
-from flower_fedclust.lab.report.markup import Html, joined, number_text, tag
+from flower_fedclust.lab.report.markup import Html, bytes_text, joined, number_text, tag
 
-# In units of the picture, which takes the width that it is given.
+# In units of the picture, which is scaled to the width of the page.
 WIDTH, HEIGHT = 500, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 88, 28, 16, 62
 
@@ -28,17 +29,7 @@ _MARK_SIZE = 6.5
 
 @dataclass(frozen=True)
 class Style:
-    """How one strategy looks, in every chart of the page.
-
-    Parameters
-    ----------
-    index : int
-        Of the strategy.
-    is_pooled : bool
-        A line to reach has the colour of the text, and is whole.
-    is_dashed : bool
-        Where there is nothing to tell apart, a line may be whole, too.
-    """
+    """The look of one strategy in every chart of the page; a pooled reference has the colour of the text."""
 
     index: int
     is_pooled: bool = False
@@ -46,7 +37,7 @@ class Style:
 
     @property
     def color(self) -> str:
-        """A class of the style sheet, which knows light and dark."""
+        """A class of the style sheet, which has a light and a dark colour for it."""
         return "pooled" if self.is_pooled else f"c{self.index % 10}"
 
     @property
@@ -70,7 +61,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Axis:
-    """A scale from the least to the greatest value, with what stands beside it."""
+    """A scale from the least to the greatest value, with its title and its ticks."""
 
     title: str
     low: float
@@ -99,7 +90,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Level:
-    """A horizontal line: a contender without an x."""
+    """A horizontal line: a contender that has no x."""
 
     y: float
     style: Style
@@ -108,9 +99,9 @@ class Level:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn; a front is a staircase through the points that no other beats."""
+    """What is drawn on one pair of axes."""
 
-    #: The data set.
+    #: The scenario.
     about: str
     title: str
     description: str
@@ -118,30 +109,22 @@ class Chart:
     y: Axis
     points: Sequence[Point] = ()
     levels: Sequence[Level] = ()
+    #: The points that no other point beats; a staircase is drawn through them.
     front: Sequence[Point] = ()
-    #: Points of a series are joined by a line in their order, each series apart.
-    lines: Sequence[tuple[Style, Sequence[tuple[float, float]]]] = field(default_factory=tuple)
-    higher_is_better: bool = True
+    #: Each series is a line through its points in their order.
+    lines: Sequence[tuple[Style, Sequence[tuple[float, float]]]] = ()
 
     @property
     def name(self) -> str:
-        """What it is called where its surroundings are not seen."""
+        """The name of the chart, complete without its surroundings."""
         return f"{self.about}: {self.title}"
 
     def svg(self) -> Html:
-        """Return the picture, named; what it shows stands in the caption of its figure."""
-        return tag(
-            "svg",
-            self._axes(),
-            self._front(),
-            *(self._level(level) for level in self.levels),
-            *(self._line(style, places) for style, places in self.lines),
-            *(self._point(point) for point in self.points),
-            class_="chart",
-            viewBox=f"0 0 {WIDTH} {HEIGHT}",
-            role="img",
-            aria_label=self.name,
-        )
+        """Return the picture with its name; the caption of its figure describes it."""
+        parts = [self._axes(), self._front(), *map(self._level, self.levels)]
+        parts += [self._line(style, places) for style, places in self.lines]
+        parts += map(self._point, self.points)
+        return tag("svg", *parts, class_="chart", viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=self.name)
 
     def _x(self, value: float) -> float:
         return _LEFT + self.x.at(value) * (WIDTH - _LEFT - _RIGHT)
@@ -169,15 +152,8 @@ class Chart:
 
     def _level(self, level: Level) -> Html:
         y = f"{self._y(level.y):.1f}"
-        line = tag(
-            "line",
-            x1=_LEFT,
-            x2=WIDTH - _RIGHT,
-            y1=y,
-            y2=y,
-            class_="line level",
-            stroke_dasharray=level.style.dash,
-        )
+        ends = {"x1": _LEFT, "x2": WIDTH - _RIGHT, "y1": y, "y2": y}
+        line = tag("line", **ends, class_="line level", stroke_dasharray=level.style.dash)
         mark = level.style.mark(WIDTH - _RIGHT, float(y), data_tip=level.tip, data_y=y)
         return tag("g", line, mark, class_=f"series {level.style.color}", data_series=level.style.index)
 
@@ -190,16 +166,16 @@ class Chart:
         x, y = self._x(point.x), self._y(point.y)
         bar = None
         if point.deviation:
-            ends = [self._y(self._inside(point.y + sign * point.deviation)) for sign in (-1, 1)]
+            reach = [point.y + sign * point.deviation for sign in (-1, 1)]
+            ends = [self._y(min(max(value, self.y.low), self.y.high)) for value in reach]
             path = f"M{x:.1f} {ends[0]:.1f}V{ends[1]:.1f}" + "".join(f"M{x - 4:.1f} {end:.1f}h8" for end in ends)
             bar = tag("path", d=path, class_="bar")
-        mark = point.style.mark(
-            x, y, is_hollow=point.is_hollow, data_tip=point.tip, data_x=f"{x:.1f}", data_y=f"{y:.1f}"
-        )
+        place: dict[str, Any] = {"data_x": f"{x:.1f}", "data_y": f"{y:.1f}"}
+        mark = point.style.mark(x, y, is_hollow=point.is_hollow, data_tip=point.tip, **place)
         return tag("g", bar, mark, class_=f"series {point.style.color}", data_series=point.style.index)
 
     def _front(self) -> Html | None:
-        """Draw what is reached at each price: nothing better until the next point of the front."""
+        """Draw the best that each price buys: it stays the same until the next point of the front."""
         if not self.front:
             return None
         best = sorted(self.front, key=lambda point: (point.x, point.y))
@@ -207,14 +183,12 @@ class Chart:
         for point in best[1:]:
             path += f"H{self._x(point.x):.1f}V{self._y(point.y):.1f}"
         path += f"H{WIDTH - _RIGHT}"
-        rings = [
-            tag("circle", cx=f"{self._x(point.x):.1f}", cy=f"{self._y(point.y):.1f}", r=11, class_="ring")
-            for point in best
-        ]
-        return tag("g", tag("path", d=path, class_="front"), *rings)
-
-    def _inside(self, value: float) -> float:
-        return min(max(value, self.y.low), self.y.high)
+        places = [(f"{self._x(point.x):.1f}", f"{self._y(point.y):.1f}") for point in best]
+        return tag(
+            "g",
+            tag("path", d=path, class_="front"),
+            *(tag("circle", cx=x, cy=y, r=11, class_="ring") for x, y in places),
+        )
 
 
 def linear_axis(title: str, values: Sequence[float], *, within: tuple[float, float] | None = None) -> Axis:
@@ -231,15 +205,7 @@ def linear_axis(title: str, values: Sequence[float], *, within: tuple[float, flo
 
 
 def logarithmic_axis(title: str, values: Sequence[float], *, ticks_at_values: bool = False) -> Axis:
-    """Return a logarithmic scale that holds the positive values.
-
-    Parameters
-    ----------
-    title : str
-    values : sequence of float
-    ticks_at_values : bool, default=False
-        Whether the values themselves are the ticks, where they are few.
-    """
+    """Return a logarithmic scale that holds the positive values, with ticks at the values if asked and they are few."""
     room = 1.35 if max(values) <= 4 * min(values) else (max(values) / min(values)) ** 0.06
     low, high = min(values) / room, max(values) * room
     different = sorted(set(values))
@@ -255,26 +221,17 @@ def logarithmic_axis(title: str, values: Sequence[float], *, ticks_at_values: bo
 
 
 def legend(names: Sequence[tuple[str, Style]]) -> Html:
-    """Return what the marks mean; each name is a button that brings its strategy out."""
-    items = [
-        tag(
-            "li",
-            tag(
-                "button",
-                style.sample(),
-                tag("span", name, " (line to reach)" if style.is_pooled else ""),
-                type="button",
-                aria_pressed="false",
-                data_series=style.index,
-            ),
-        )
-        for name, style in names
-    ]
-    return tag("ul", *items, class_="legend", aria_label="What the marks mean; press one to bring it out")
+    """Return the legend; each name is a button that highlights its strategy."""
+    items = []
+    for name, style in names:
+        label = tag("span", name, " (pooled reference)" if style.is_pooled else "")
+        press = {"type": "button", "aria_pressed": "false", "data_series": style.index}
+        items.append(tag("li", tag("button", style.sample(), label, **press)))
+    return tag("ul", *items, class_="legend", aria_label="Legend; press a name to highlight it")
 
 
 def figure(chart: Chart, *below: object) -> Html:
-    """Return a chart with its title above and, below, what goes with it."""
+    """Return a chart with its title above it and the given parts below."""
     tip = tag("div", class_="tip", hidden=True)
     return tag(
         "figure",
@@ -291,8 +248,5 @@ def _round_step(least: float) -> float:
 
 def _tick_text(value: float, axis: Axis) -> str:
     if "bytes" in axis.title.lower():
-        for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-            if value >= size:
-                return f"{value / size:g} {unit}"
-        return f"{value:g} B"
+        return bytes_text(value, "g")
     return f"{value:g}" if abs(value) < 1e5 else number_text(value, 2)

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-#: What pictures lie on, as the style sheet has it.
+#: The background of pictures, as in the style sheet.
 PANELS = {"light": "#ffffff", "dark": "#1c2127"}
-#: The least contrast of what is not text (WCAG 2.1, criterion 1.4.11).
+#: The least contrast of graphics (WCAG 2.1, criterion 1.4.11).
 LEAST_CONTRAST = 3.0
 
 
 def contrast(one: str, other: str) -> float:
-    """Return how far two colours are from each other in lightness, from 1 to 21.
-
-    Parameters
-    ----------
-    one, other : str
-        As "#rrggbb".
-    """
+    """Return the contrast ratio of two colours ("#rrggbb"), from 1 to 21."""
     darker, lighter = sorted((_luminance(one), _luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def readable_color(color: str, behind: str, least: float = LEAST_CONTRAST) -> str:
-    """Return a colour, with its channels as little darker or lighter as makes it seen; so its hue stays strong.
-
-    Parameters
-    ----------
-    color, behind : str
-        As "#rrggbb".
-    least : float, default=3.0
-        The contrast with what lies behind, 4.5 at most: so much, one of black and white has with any.
-    """
+    """Return a colour, made darker or lighter just enough to have the least contrast (at most 4.5) with another."""
     sign = max((-1, 1), key=lambda sign: contrast(_shifted(color, 255 * sign), behind))
     shades = (_shifted(color, sign * step) for step in range(256))
     return next(one for one in shades if contrast(one, behind) >= least)

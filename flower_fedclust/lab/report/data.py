@@ -1,60 +1,56 @@
-"""What a comparison left in its folder: the runs, those of one strategy and budget together, and the best of them."""
+"""What a comparison left in its folder, read back: trials, those of one strategy and budget together, and the best."""
 
 from __future__ import annotations
 
 import csv
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-#: By what runs are judged, the first that any of them has.
+from flower_fedclust.lab.comparison_folder import json_object
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.report import Message, PrivacyReport
+
+#: The measures that decide which strategy is best: the first that any trial has.
 MEASURES = ("accuracy", "nmi", "cost_per_row")
 _COSTS = ("cost", "cost_per_row")
-_EMPTY = ("", "none", "nan", "inf", "null", "<na>")
+#: The name of a strategy that pools the rows begins so; it is a reference and takes no part in the ranking.
+_POOLED = "pooled"
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of a comparison.
+class TrialResult:
+    """The result of one trial."""
 
-    Parameters
-    ----------
-    key : str
-        The name of its folder.
-    row : mapping of str to anything
-        Its row of the results: numbers, texts, or None, as JSON or CSV has them.
-    folder : Path or None
-        Where its files are; None if there is only the table.
-    """
+    key: str  #: The name of its folder.
+    row: Mapping[str, Any]  #: Its row of the results: numbers, texts, or None, as JSON or CSV has them.
+    folder: Path | None = None  #: Where its files are; None if there is only the table.
 
-    key: str
-    row: Mapping[str, Any]
-    folder: Path | None = None
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any], folder: Path | None = None, *, key: str = "") -> Self:
+        """Return the result that a row of the table, or the file ``run.json``, describes."""
+        return cls(str(row.get("key") or key), row, folder)
 
     def text(self, column: str) -> str:
-        """Return a value as text, "" where there is none."""
+        """Return a value as text, "" if there is none."""
         value = self.row.get(column)
         return "" if value is None or value != value else str(value)
 
     def number(self, column: str) -> float | None:
-        """Return a finite number, or None where there is none."""
-        text = self.text(column)
-        if text.lower() in _EMPTY:
-            return None
+        """Return a finite number, or None if there is none."""
         try:
-            value = float(text)
-        except ValueError:
+            value = float(self.row.get(column))  # type: ignore[arg-type]
+        except (TypeError, ValueError):
             return None
         return value if math.isfinite(value) else None
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended as it should."""
+        """Whether the trial ended as it should."""
         return self.text("status") == "done"
 
     @property
@@ -64,40 +60,70 @@ class Run:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether the server had the rows themselves: then it is a line to reach, and no contender."""
-        return self.strategy.startswith("pooled")
+        """Whether the server had the rows themselves: such a result is a reference."""
+        return self.strategy.startswith(_POOLED)
 
     @property
     def epsilon(self) -> float | None:
-        """What was asked for; None: nothing."""
+        """The epsilon that was asked for; None if there was none."""
         return self.number("epsilon")
-
-    @property
-    def covers_everything(self) -> bool:
-        """Whether the guarantee is that of the whole run."""
-        return self.text("covers_everything").lower() == "true"
 
     @cached_property
     def embedding_folder(self) -> Path | None:
-        """Where the map is, if the run made one."""
+        """The folder of the map, if the trial made one."""
         folder = None if self.folder is None else self.folder / "embedding"
         return folder if folder is not None and any(folder.glob("*.csv")) else None
 
     @cached_property
     def has_comparable_cost(self) -> bool:
-        """Whether the cost lies in the space of the rows, and not in that of a map or of eigenvectors."""
+        """Whether the cost is measured in the space of the rows, and not in that of a map or of eigenvectors."""
         if self.embedding_folder is not None or self.number("map_trustworthiness") is not None:
             return False
         return self.folder is None or (self.folder / "centers.csv").exists()
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        """Return what a file of the run holds; nothing if it is not there or cannot be read."""
-        return {} if self.folder is None else _json_object(self.folder / name)
+    @cached_property
+    def metrics(self) -> Mapping[str, Any]:
+        """The content of ``metrics.json``; empty if it cannot be read."""
+        return {} if self.folder is None else json_object(self.folder / "metrics.json")
+
+    @cached_property
+    def history(self) -> dict[str, list[float | None]]:
+        """The curves that the strategy recorded, by name; a value that is not a finite number is None."""
+        found = self.metrics.get("history")
+        curves = {
+            str(name): [float(v) if isinstance(v, int | float) and math.isfinite(v) else None for v in values]
+            for name, values in (found if isinstance(found, dict) else {}).items()
+            if isinstance(values, list)
+        }
+        return {name: curve for name, curve in curves.items() if any(value is not None for value in curve)}
+
+    @cached_property
+    def privacy(self) -> Mapping[str, Any]:
+        """The content of ``privacy.json``; empty if it cannot be read."""
+        return {} if self.folder is None else json_object(self.folder / "privacy.json")
+
+    @cached_property
+    def privacy_report(self) -> PrivacyReport | None:
+        """The privacy report; None if there is none that can be read."""
+        saved, known = self.privacy, {one.name for one in fields(Message)}
+        try:
+            messages = [
+                Message(
+                    **{name: value for name, value in one.items() if name in known - {"release", "clients"}},
+                    release=None if one.get("release") is None else Release.from_dict(one["release"]),
+                    clients=None if one.get("clients") is None else tuple(one["clients"]),
+                )
+                for one in saved["messages"]
+            ]
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+        notes = [str(note) for note in saved.get("notes") or []]
+        return PrivacyReport(self.strategy, messages, unit=saved.get("unit"), noise=saved.get("noise"), notes=notes)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over seeds, and the standard deviation of a sample; None where there is one seed."""
+    """A mean over seeds and the standard deviation of the sample; None if there is one seed."""
 
     mean: float
     deviation: float | None
@@ -106,52 +132,48 @@ class Spread:
 
 @dataclass(frozen=True)
 class Contender:
-    """One strategy at one budget on one data set: its runs over the seeds.
-
-    Parameters
-    ----------
-    strategy : str
-    epsilon : float or None
-    runs : sequence of Run
-        Those that are done, by seed.
-    failed : sequence of Run
-    """
+    """One strategy at one budget in one scenario: its trials by seed, those that are done and those that failed."""
 
     strategy: str
     epsilon: float | None
-    runs: Sequence[Run]
-    failed: Sequence[Run] = ()
+    trials: Sequence[TrialResult]
+    failed: Sequence[TrialResult] = ()
+
+    @property
+    def name(self) -> str:
+        """The strategy and the epsilon that was asked for."""
+        return self.strategy if self.epsilon is None else f"{self.strategy}, epsilon {self.epsilon:g}"
 
     @property
     def is_pooled(self) -> bool:
         """Whether the rows were pooled."""
-        return any(run.is_pooled for run in (*self.runs, *self.failed))
+        return any(trial.is_pooled for trial in (*self.trials, *self.failed))
 
     @property
     def is_covered(self) -> bool:
-        """Whether the guarantee is that of the whole run, in each of them."""
-        return bool(self.runs) and all(run.covers_everything for run in self.runs)
+        """Whether the guarantee covers the whole run, in every trial."""
+        return bool(self.trials) and all(one.text("covers_everything").lower() == "true" for one in self.trials)
 
     @property
     def is_covered_in_part(self) -> bool:
-        """Whether there is a guarantee, of less than the whole run."""
-        return not self.is_covered and any(run.number("epsilon_spent") is not None for run in self.runs)
+        """Whether there is a guarantee that covers less than the whole run."""
+        return not self.is_covered and any(trial.number("epsilon_spent") is not None for trial in self.trials)
 
     def is_comparable(self, column: str) -> bool:
-        """Tell whether a value means the same for this strategy as for others: costs may not."""
-        return column not in _COSTS or all(run.has_comparable_cost for run in self.runs)
+        """Tell whether a value means the same for this strategy as for others; a cost may not."""
+        return column not in _COSTS or all(trial.has_comparable_cost for trial in self.trials)
 
     def spread(self, column: str) -> Spread | None:
-        """Return mean and deviation of a column over the runs that have it; None if no run has."""
-        values = [value for run in self.runs if (value := run.number(column)) is not None]
+        """Return mean and deviation of a column over the trials that have it; None if no trial has."""
+        values = [value for trial in self.trials if (value := trial.number(column)) is not None]
         if not values:
             return None
         return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One data set, spread over clients in one way, and who was compared on it."""
+class Scenario:
+    """One data set, spread over clients in one way, and the contenders that were compared on it."""
 
     data: str
     partition: str
@@ -164,7 +186,7 @@ class Trial:
 
     @cached_property
     def measure(self) -> str:
-        """By what the runs are judged: accuracy, NMI or, without true classes, the cost per row."""
+        """What decides which contender is best: accuracy, NMI or, without true classes, the cost per row."""
         has = (column for column in MEASURES if any(one.spread(column) for one in self.contenders))
         return next(has, MEASURES[0])
 
@@ -175,17 +197,24 @@ class Trial:
 
     @property
     def pooled(self) -> list[Contender]:
-        """The lines to reach."""
+        """The pooled references."""
         return [one for one in self.contenders if one.is_pooled]
 
     @property
     def federated(self) -> list[Contender]:
-        """All others."""
+        """All contenders that do not pool the rows."""
         return [one for one in self.contenders if not one.is_pooled]
 
-    def quality(self, contender: Contender) -> Spread | None:
-        """Return the measure of a contender; None where it has none that may be compared."""
-        return contender.spread(self.measure) if contender.is_comparable(self.measure) else None
+    @cached_property
+    def measured(self) -> list[tuple[Contender, Spread]]:
+        """The contenders that have a measure which may be compared, and the measure."""
+        return [(one, spread) for one in self.contenders if (spread := self.quality(one)) is not None]
+
+    def quality(self, contender: Contender | None) -> Spread | None:
+        """Return the measure of a contender; None if it has none that may be compared."""
+        if contender is None or not contender.is_comparable(self.measure):
+            return None
+        return contender.spread(self.measure)
 
     def best(self, contenders: Iterable[Contender]) -> Contender | None:
         """Return the best by the measure; None if none has it."""
@@ -195,79 +224,65 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """All that was read from a folder.
+class ComparisonResults:
+    """All that was read from the folder of a comparison."""
 
-    Parameters
-    ----------
-    settings : mapping of str to anything
-        What ``comparison.json`` holds.
-    runs : sequence of Run
-    unfinished : sequence of str
-        Folders of runs that hold no result: stopped, or still at work.
-    """
-
-    settings: Mapping[str, Any]
-    runs: Sequence[Run]
+    settings: Mapping[str, Any]  #: The content of ``comparison.json``.
+    trials: Sequence[TrialResult]
+    #: Folders without a result: the trial was stopped, or is still running.
     unfinished: Sequence[str] = field(default_factory=tuple)
 
     @cached_property
-    def trials(self) -> list[Trial]:
-        """The runs by data set and partition, in the order of the settings, then in that of the runs."""
-        found: dict[tuple[str, str], list[Run]] = {}
-        for run in self.runs:
-            found.setdefault((run.text("data"), run.text("partition")), []).append(run)
-        known = [list(map(str, self._asked("data"))), list(map(str, self._asked("partitions")))]
-        order = sorted(found, key=lambda key: [_place(*pair) for pair in zip(key, known, strict=True)])
-        return [Trial(*key, _contenders(found[key])) for key in order]
+    def scenarios(self) -> list[Scenario]:
+        """The trials by data set and partition, in the order of the settings, then in that of the trials."""
+        found: dict[tuple[str, str], list[TrialResult]] = {}
+        for trial in self.trials:
+            found.setdefault((trial.text("data"), trial.text("partition")), []).append(trial)
+        known = [list(map(str, self._asked(setting))) for setting in ("data", "partitions")]
+
+        def order(key: tuple[str, str]) -> list[int]:
+            return [names.index(one) if one in names else len(names) for one, names in zip(key, known, strict=True)]
+
+        return [Scenario(*key, _contenders(found[key])) for key in sorted(found, key=order)]
 
     @cached_property
     def strategies(self) -> list[str]:
-        """Names of all strategies: in the order of the settings, then in that of the runs."""
-        found = dict.fromkeys(run.strategy for run in self.runs)
+        """Names of all strategies: in the order of the settings, then in that of the trials."""
+        found = dict.fromkeys(trial.strategy for trial in self.trials)
         return list(dict.fromkeys([*(name for name in self._asked("strategies") if name in found), *found]))
 
     @property
-    def failed(self) -> list[Run]:
-        """Runs that ended with a sentence."""
-        return [run for run in self.runs if not run.is_done]
+    def failed(self) -> list[TrialResult]:
+        """The trials that failed."""
+        return [trial for trial in self.trials if not trial.is_done]
 
     def _asked(self, setting: str) -> list[Any]:
         asked = self.settings.get(setting)
         return asked if isinstance(asked, list) else []
 
 
-def read_comparison(folder: str | Path) -> Comparison:
-    """Read what ``fedclust compare`` left in a folder, finished or not.
-
-    Parameters
-    ----------
-    folder : str or Path
-        With ``runs/KEY/run.json``, a file a run; or else with ``results.csv``.
+def read_comparison(folder: str | Path) -> ComparisonResults:
+    """Read the folder of ``fedclust compare``, finished or not: ``runs/KEY/run.json``, or else ``results.csv``.
 
     Raises
     ------
     FileNotFoundError
         If the folder does not exist.
     ValueError
-        If it holds no run.
+        If it holds no result.
     """
     path = Path(folder).absolute()
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a folder; name one that 'fedclust compare' wrote.")
-    runs, unfinished = [], []
-    for one in sorted(path.glob("runs/*/")):
-        row = _json_object(one / "run.json")
-        if row:
-            runs.append(Run(str(row.get("key") or one.name), row, one))
-        else:
-            unfinished.append(one.name)
-    if not runs and (path / "results.csv").is_file():
+    rows = {one: json_object(one / "run.json") for one in sorted(path.glob("runs/*/"))}
+    trials = [TrialResult.from_dict(row, one, key=one.name) for one, row in rows.items() if row]
+    if not trials and (path / "results.csv").is_file():
         with (path / "results.csv").open(newline="", encoding="utf-8") as file:
-            runs = [Run(row.get("key") or str(number), row) for number, row in enumerate(csv.DictReader(file), 1)]
-    if not runs:
+            trials = [TrialResult.from_dict(row, key=str(i)) for i, row in enumerate(csv.DictReader(file), 1)]
+    if not trials:
         raise ValueError(f"{path} holds no run of a comparison yet; let 'fedclust compare' run first.")
-    return Comparison(_json_object(path / "comparison.json"), runs, unfinished)
+    unfinished = [one.name for one, row in rows.items() if not row]
+    return ComparisonResults(json_object(path / "comparison.json"), trials, unfinished)
 
 
 def pareto_front(prices: Sequence[float], gains: Sequence[float]) -> list[bool]:
@@ -292,36 +307,19 @@ def pareto_front(prices: Sequence[float], gains: Sequence[float]) -> list[bool]:
     return on_front
 
 
-def _contenders(runs: Sequence[Run]) -> list[Contender]:
-    done: dict[tuple[str, float | None, str, str], list[Run]] = {}
-    for run in runs:
-        if run.is_done:
-            unit = (run.text("privacy_unit"), run.text("noise"))
-            done.setdefault((run.strategy, run.epsilon, *unit), []).append(run)
-    failed: dict[tuple[str, float | None], list[Run]] = {}
-    for run in runs:
-        if not run.is_done:
-            failed.setdefault((run.strategy, run.epsilon), []).append(run)
-    # What failed may not know its unit: it stands with the first of its strategy and budget.
+def _contenders(trials: Sequence[TrialResult]) -> list[Contender]:
+    done: dict[tuple[str, float | None, str, str], list[TrialResult]] = {}
+    failed: dict[tuple[str, float | None], list[TrialResult]] = {}
+    for trial in trials:
+        if trial.is_done:
+            unit = (trial.text("privacy_unit"), trial.text("noise"))
+            done.setdefault((trial.strategy, trial.epsilon, *unit), []).append(trial)
+        else:
+            failed.setdefault((trial.strategy, trial.epsilon), []).append(trial)
+    # A failed trial may not know its unit: it is listed with the first contender of its strategy and budget.
     found = [
-        Contender(key[0], key[1], sorted(group, key=_seed), failed.pop((key[0], key[1]), ()))
+        Contender(*key[:2], sorted(group, key=lambda one: one.number("seed") or 0.0), failed.pop(key[:2], ()))
         for key, group in done.items()
     ]
     found += [Contender(*key, (), group) for key, group in failed.items()]
     return sorted(found, key=lambda one: (one.strategy, one.epsilon is None, one.epsilon or 0.0))
-
-
-def _place(name: str, known: Sequence[str]) -> int:
-    return known.index(name) if name in known else len(known)
-
-
-def _seed(run: Run) -> float:
-    return run.number("seed") or 0.0
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

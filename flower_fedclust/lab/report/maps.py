@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from flower_fedclust.lab.groupings import NO_COLOR, Grouping, base64_text, groupings_of, natural_order
 from flower_fedclust.lab.report.colors import PANELS, readable_color
-from flower_fedclust.lab.report.data import Contender, Run, Trial
+from flower_fedclust.lab.report.data import Contender, Scenario, TrialResult
 from flower_fedclust.lab.report.markup import Html, details, joined, number_text, plural, table, tag, unseen
-from flower_fedclust.lab.report.tables import contender_name
 
 #: How many rows of a map the page holds.
 MOST_ROWS = 5000
@@ -23,7 +22,7 @@ _STEPS = 65535
 
 @dataclass(frozen=True)
 class MapOfRows:
-    """The places of rows, and to whom, to which class and to which cluster each belongs."""
+    """The places of rows, and the client, the class and the cluster of each."""
 
     places: NDArray[np.float64]
     numbers: NDArray[np.intp]
@@ -31,39 +30,31 @@ class MapOfRows:
     n_rows: int
 
 
-def map_figures(trial: Trial, identifier: str) -> tuple[list[Html], list[dict[str, Any]]]:
-    """Return a figure for each strategy and budget that made a map, and what the page needs to draw it."""
+def map_figures(scenario: Scenario, identifier: str) -> tuple[list[Html], list[dict[str, Any]]]:
+    """Return a figure for each contender that made a map, and what the page needs to draw it."""
     figures: list[Html] = []
     contents: list[dict[str, Any]] = []
-    for one in trial.contenders:
-        run = next((run for run in one.runs if run.embedding_folder is not None), None)
-        drawn = None if run is None else read_map(run)
-        if run is None or drawn is None:
-            continue
-        name = f"{identifier}-{len(figures)}"
-        figures.append(_figure(trial, one, run, drawn, name))
-        contents.append(_content(drawn, name))
+    for one in scenario.contenders:
+        trial = next((trial for trial in one.trials if trial.embedding_folder is not None), None)
+        drawn = None if trial is None else read_map(trial)
+        if trial is not None and drawn is not None:
+            name = f"{identifier}-{len(figures)}"
+            figures.append(_figure(scenario, one, trial.text("seed") or "unknown", drawn, name))
+            contents.append(_content(drawn, name))
     return figures, contents
 
 
-def read_map(run: Run, most_rows: int = MOST_ROWS) -> MapOfRows | None:
-    """Return the map that a run saved, of so many rows drawn at random; None where it cannot be read.
-
-    Parameters
-    ----------
-    run : Run
-    most_rows : int, default=5000
-    """
-    folder = run.embedding_folder
-    if folder is None or run.folder is None:
+def read_map(trial: TrialResult, most_rows: int = MOST_ROWS) -> MapOfRows | None:
+    """Return the map that a trial saved, of at most so many rows drawn at random; None if it cannot be read."""
+    folder = trial.embedding_folder
+    if folder is None or trial.folder is None:
         return None
     files = sorted(folder.glob("*.csv"), key=lambda file: natural_order(file.stem))
     try:
         places = [_numbers(file, 2) for file in files]
-        clusters = [
-            _clusters(run.folder / "labels" / file.name, len(part)) for file, part in zip(files, places, strict=True)
-        ]
-        known = _classes(run.folder / "classes.csv")
+        folders = [trial.folder / "labels" / file.name for file in files]
+        clusters = [_clusters(file, len(part)) for file, part in zip(folders, places, strict=True)]
+        known = _classes(trial.folder / "classes.csv")
     except (OSError, ValueError):
         return None
     names = _client_names([file.stem for file in files], list(known))
@@ -71,16 +62,12 @@ def read_map(run: Run, most_rows: int = MOST_ROWS) -> MapOfRows | None:
         values if (values := known.get(name)) is not None and len(values) == len(part) else None
         for name, part in zip(names, places, strict=True)
     ]
-    sizes = [len(part) for part in places]
-    if not sum(sizes):
+    if not sum(map(len, places)):
         return None
-    groupings = groupings_of(
-        places,
-        names,
-        classes if any(part is not None for part in classes) else None,
-        {"cluster": clusters} if any(part is not None for part in clusters) else {},
-    )
-    xy, numbers = np.concatenate(places), np.concatenate([np.arange(size) for size in sizes])
+    labels = classes if any(part is not None for part in classes) else None
+    columns = {"cluster": clusters} if any(part is not None for part in clusters) else {}
+    groupings = groupings_of(places, names, labels, columns)
+    xy, numbers = np.concatenate(places), np.concatenate([np.arange(len(part)) for part in places])
     chosen = np.arange(len(xy))
     if len(xy) > most_rows:
         chosen = np.sort(np.random.default_rng(0).choice(len(xy), most_rows, replace=False))
@@ -88,13 +75,11 @@ def read_map(run: Run, most_rows: int = MOST_ROWS) -> MapOfRows | None:
     return MapOfRows(xy[chosen], numbers[chosen], drawn, len(xy))
 
 
-def _figure(trial: Trial, one: Contender, run: Run, drawn: MapOfRows, identifier: str) -> Html:
-    shown = plural(len(drawn.places), "row")
+def _figure(scenario: Scenario, one: Contender, seed: str, drawn: MapOfRows, identifier: str) -> Html:
     of = "" if len(drawn.places) == drawn.n_rows else f" of {drawn.n_rows:,}, drawn at random"
-    about = f"{shown}{of}; seed {run.text('seed') or 'unknown'}."
-    title = contender_name(one)
-    name = f"{trial.name}: {title}"
-    # An application gets the arrow keys, which a screen reader keeps for itself over a picture.
+    about = f"{plural(len(drawn.places), 'row')}{of}; seed {seed}."
+    name = f"{scenario.name}: {one.name}"
+    # An application receives the arrow keys, which a screen reader would keep for itself over a picture.
     canvas = tag(
         "canvas",
         tabindex="0",
@@ -103,26 +88,19 @@ def _figure(trial: Trial, one: Contender, run: Run, drawn: MapOfRows, identifier
         aria_label=f"{name}. {about} Arrow keys go from row to row.",
         data_map=identifier,
     )
+    ring, tip = tag("div", class_="ring", hidden=True), tag("div", class_="tip", aria_hidden="true", hidden=True)
+    places = _places_table(name, drawn, f"{identifier}-places")
     return tag(
         "figure",
-        tag("figcaption", tag("strong", title), " ", tag("span", about)),
-        tag(
-            "div",
-            canvas,
-            tag("div", class_="ring", hidden=True),
-            tag("div", class_="tip", aria_hidden="true", hidden=True),
-            tag("span", class_="unseen", role="status"),
-            class_="map",
-        ),
+        tag("figcaption", tag("strong", one.name), " ", tag("span", about)),
+        tag("div", canvas, ring, tip, tag("span", class_="unseen", role="status"), class_="map"),
         tag("ul", class_="swatches", data_legend=identifier, aria_hidden="true"),
-        details(
-            joined(["Where the groups lie", unseen(f" ({name})")]), _places_table(name, drawn, f"{identifier}-places")
-        ),
+        details(joined(["Where the groups lie", unseen(f" ({name})")]), places),
     )
 
 
 def _places_table(name: str, drawn: MapOfRows, identifier: str) -> Html:
-    """Return the middle and the spread of each group, by the class where it is known: what the picture shows."""
+    """Return the middle and the spread of each group (of each class, if classes are known), as the picture shows."""
     names = [grouping.name for grouping in drawn.groupings]
     grouping = drawn.groupings[names.index("class") if "class" in names else -1]
     rows = []
@@ -137,7 +115,7 @@ def _places_table(name: str, drawn: MapOfRows, identifier: str) -> Html:
 
 
 def _content(drawn: MapOfRows, identifier: str) -> dict[str, Any]:
-    """Return what the page draws: places in 65,536 steps of the wider side, which is finer than any screen."""
+    """Return what the page draws: places in 65,536 steps of the wider side, finer than any screen."""
     low = drawn.places.min(axis=0)
     widest = float((drawn.places.max(axis=0) - low).max()) or 1.0
     return {
@@ -152,7 +130,7 @@ def _content(drawn: MapOfRows, identifier: str) -> dict[str, Any]:
 
 
 def _colors(grouping: Grouping) -> dict[str, list[str]]:
-    """Return the colours in both schemes; only rows without a class may be paler than others must be."""
+    """Return the colours in both schemes; only the colour of rows without a class may have a low contrast."""
     return {
         scheme: [color if color == NO_COLOR else readable_color(color, panel) for color in grouping.colors]
         for scheme, panel in PANELS.items()
@@ -186,7 +164,7 @@ def _classes(file: Path) -> dict[str, NDArray[Any]]:
 
 
 def _client_names(stems: Sequence[str], clients: Sequence[str]) -> list[str]:
-    """Return the clients of files: a name that no file could have was replaced by its number and what it is like."""
+    """Return the clients of files: a file may be named by the client's number and a name similar to the client's."""
     names = []
     for stem in stems:
         number = stem.partition("-")[0]

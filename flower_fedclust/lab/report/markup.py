@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 
 from flower_fedclust.lab.report.data import Spread
 
-#: What stands where there is no value.
+#: What is shown if there is no value.
 NOTHING = "–"
 
 
 class Html(str):
-    """Text that is HTML already. Every other text is escaped where it is put into a page."""
+    """Text that is HTML already; any other text is escaped when it is put into a page."""
 
     __slots__ = ()
 
@@ -27,74 +27,61 @@ def tag(name: str, *children: object, **attributes: object) -> Html:
     *children
         Html as it is, None as nothing, anything else as escaped text.
     **attributes
-        ``class_="wide"`` is class, ``aria_label`` is aria-label. True is an attribute without a value, None and False
-        are none.
+        ``class_="wide"`` is class, ``aria_label`` is aria-label. True is an attribute without a value; None and False
+        leave the attribute out.
     """
-    written = "".join(
-        f" {_attribute(key)}" if value is True else f' {_attribute(key)}="{html.escape(str(value))}"'
-        for key, value in attributes.items()
-        if value is not None and value is not False
-    )
-    if name in ("br", "col", "input"):
-        return Html(f"<{name}{written}>")
+    written = ""
+    for key, value in attributes.items():
+        attribute = key.rstrip("_").replace("_", "-")
+        if value is not None and value is not False:
+            written += f" {attribute}" if value is True else f' {attribute}="{html.escape(str(value))}"'
     return Html(f"<{name}{written}>{joined(children)}</{name}>")
 
 
 def joined(children: Iterable[object]) -> Html:
-    """Return children one after the other, escaped where they are not Html."""
-    return Html(
-        "".join(
-            child if isinstance(child, Html) else html.escape(str(child)) for child in children if child is not None
-        )
-    )
+    """Return children one after the other, escaped unless they are Html."""
+    texts = (one if isinstance(one, Html) else html.escape(str(one)) for one in children if one is not None)
+    return Html("".join(texts))
 
 
 def table(
     caption: object,
     headings: Sequence[object],
-    rows: Iterable[Sequence[object]],
+    rows: Iterable[Sequence[object]] = (),
     *,
+    bodies: Sequence[Html] | None = None,
     class_: str | None = None,
     identifier: str,
 ) -> Html:
-    """Return a table in a box of its own that scrolls where the page is narrow.
+    """Return a table in a box of its own that scrolls if the page is narrow.
 
     Parameters
     ----------
     caption : str or Html
-    headings : sequence of str or Html
-    rows : iterable of sequence of str or Html
-        The first cell of each is its heading. A cell that is a ``td`` or ``th`` already stays as it is.
+    headings, rows : sequence of str or Html, iterable of such sequences
+        The first cell of a row is its heading. A cell that is a ``td`` or ``th`` already stays as it is.
+    bodies : sequence of Html, optional
+        Bodies that are made already, in place of rows.
     class_ : str, optional
     identifier : str
-        Of the caption, unlike any other on the page.
+        The id of the caption, unique on the page.
     """
-    body = tag("tbody", *(tag("tr", *(_cell(cell, index == 0) for index, cell in enumerate(row))) for row in rows))
-    return boxed_table(caption, headings, [body], class_=class_, identifier=identifier)
-
-
-def boxed_table(
-    caption: object,
-    headings: Sequence[object],
-    bodies: Sequence[Html],
-    *,
-    class_: str | None = None,
-    identifier: str,
-) -> Html:
-    """Return a table as :func:`table` does, of bodies that are made already."""
-    head = tag("thead", tag("tr", *(_heading(heading) for heading in headings)))
+    if bodies is None:
+        cells = ([_cell(cell, "td" if index else "th", "row") for index, cell in enumerate(row)] for row in rows)
+        bodies = [tag("tbody", *(tag("tr", *row) for row in cells))]
+    head = tag("thead", tag("tr", *(_cell(heading, "th", "col") for heading in headings)))
     whole = tag("table", tag("caption", tag("span", caption), id=identifier), head, *bodies, class_=class_)
-    # A box that scrolls must be reached by the keyboard, and say what it is; as a landmark it would be one of dozens.
+    # A box that scrolls must be reached by the keyboard and have a name; as a landmark it would be one of dozens.
     return tag("div", whole, class_="box", tabindex="0", role="group", aria_labelledby=identifier)
 
 
 def details(summary: object, *children: object) -> Html:
-    """Return what opens when asked."""
+    """Return a part that opens on request."""
     return tag("details", tag("summary", summary), *children)
 
 
 def no_value() -> Html:
-    """Return what stands where there is no value: a dash to see, words to hear."""
+    """Return what stands for a missing value: a dash for the eye, words for a screen reader."""
     return joined([tag("span", NOTHING, aria_hidden="true"), unseen("no value")])
 
 
@@ -103,22 +90,21 @@ def unseen(text: object) -> Html:
     return tag("span", text, class_="unseen")
 
 
-def sentence_list(sentences: Iterable[object]) -> Html | None:
-    """Return a list; None of nothing."""
+def bullets(sentences: Iterable[object]) -> Html | None:
+    """Return a list; None if it would be empty."""
     items = [tag("li", sentence) for sentence in sentences]
     return tag("ul", *items) if items else None
 
 
 def number_text(value: float | None, significant: int = 4) -> str:
-    """Return a number with so many digits that count; a large one whole, with commas."""
+    """Return a number with so many significant digits; a large one as a whole number, with commas."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    return f"{value:,.{decimals_of(value, significant)}f}" if _is_readable(value) else f"{value:.{significant - 1}e}"
-
-
-def decimals_of(value: float, significant: int) -> int:
-    """Return how many decimals show so many digits that count, none for a large number."""
-    return 0 if value == 0 else max(0, significant - 1 - math.floor(math.log10(abs(value))))
+    if value == 0:
+        return "0"
+    if not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.{significant - 1}e}"
+    return f"{value:,.{max(0, significant - 1 - math.floor(math.log10(abs(value))))}f}"
 
 
 def share_text(value: float) -> str:
@@ -126,11 +112,11 @@ def share_text(value: float) -> str:
     return f"{value:.3f}"
 
 
-def bytes_text(value: float) -> str:
+def bytes_text(value: float, digits: str = ",.1f") -> str:
     """Return a count of bytes in the unit that fits."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= size:
-            return f"{value / size:,.1f} {unit}"
+            return f"{value / size:{digits}} {unit}"
     return f"{value:,.0f} B"
 
 
@@ -140,14 +126,7 @@ def count_text(value: float) -> str:
 
 
 def deviation_text(spread: Spread, text: str) -> str:
-    """Return the deviation with as many decimals as the mean was shown with; "" where there is none.
-
-    Parameters
-    ----------
-    spread : Spread
-    text : str
-        The mean as it is shown.
-    """
+    """Return the deviation with as many decimals as ``text``, the mean as it is shown; "" if there is no deviation."""
     if spread.deviation is None:
         return ""
     if "e" in text:
@@ -169,20 +148,7 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _is_readable(value: float) -> bool:
-    return value == 0 or 1e-4 <= abs(value) < 1e9
-
-
-def _attribute(key: str) -> str:
-    return key.rstrip("_").replace("_", "-")
-
-
-def _cell(cell: object, is_heading: bool) -> Html:
+def _cell(cell: object, name: str, scope: str) -> Html:
     if isinstance(cell, Html) and cell.startswith(("<td", "<th")):
         return cell
-    cell = no_value() if cell == NOTHING else cell
-    return tag("th", cell, scope="row") if is_heading else tag("td", cell)
-
-
-def _heading(heading: object) -> Html:
-    return heading if isinstance(heading, Html) and heading.startswith("<th") else tag("th", heading, scope="col")
+    return tag(name, no_value() if cell == NOTHING else cell, scope=scope if name == "th" else None)

@@ -1,4 +1,4 @@
-"""The charts of one data set: quality against epsilon and against bytes, and what strategies watched by round."""
+"""The charts of one scenario: quality against epsilon and against bytes, and what strategies recorded by round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flower_fedclust.lab.report.charts import (
     linear_axis,
     logarithmic_axis,
 )
-from flower_fedclust.lab.report.data import Contender, Run, Spread, Trial, pareto_front
+from flower_fedclust.lab.report.data import Contender, Scenario, Spread, TrialResult, pareto_front
 from flower_fedclust.lab.report.markup import (
     Html,
     bytes_text,
@@ -29,78 +29,58 @@ from flower_fedclust.lab.report.markup import (
     tag,
     unseen,
 )
-from flower_fedclust.lab.report.tables import (
-    NAMES,
-    contender_name,
-    guarantee_text,
-    measure_text,
-)
+from flower_fedclust.lab.report.tables import NAMES, guarantee_texts, measure_text
 
 _MOST_ROUNDS = 25
 
+#: A curve that a trial of a contender recorded.
+_Curve = tuple[Contender, TrialResult, list[float | None]]
 
-def epsilon_chart(trial: Trial, styles: Mapping[str, Style], identifier: str) -> Html | None:
-    """Return quality against epsilon with the Pareto front; None where nobody was asked for an epsilon."""
-    measured = _measured(trial)
-    private = [(one, spread) for one, spread in measured if one.epsilon is not None and one.epsilon > 0]
+
+def epsilon_chart(scenario: Scenario, styles: Mapping[str, Style], identifier: str) -> Html | None:
+    """Return quality against epsilon with the Pareto front; None if no epsilon was asked for."""
+    private = [(one, spread) for one, spread in scenario.measured if one.epsilon is not None and one.epsilon > 0]
     if not private:
         return None
     points = [
-        Point(
-            one.epsilon or 0.0,
-            spread.mean,
-            styles[one.strategy],
-            _tip(trial, one, spread),
-            spread.deviation,
-            is_hollow=not one.is_covered,
-        )
+        Point(one.epsilon or 0.0, spread.mean, styles[one.strategy], _tip(scenario, one, spread), spread.deviation)
         for one, spread in private
     ]
-    # Who protects a part of the run has paid less than its epsilon says, and is in no front.
-    covered = [index for index, (one, _) in enumerate(private) if one.is_covered]
-    front = _front(trial, [points[index] for index in covered])
-    on_front = [points[index] in front for index in range(len(points))]
-    levels = [
-        Level(spread.mean, styles[one.strategy], _tip(trial, one, spread))
-        for one, spread in measured
-        if one.epsilon is None
-    ]
+    points = [replace(point, is_hollow=not one.is_covered) for point, (one, _) in zip(points, private, strict=True)]
+    # A run that is protected in part has paid more than its epsilon says, so it is in no front.
+    front = _front(scenario, [point for point in points if not point.is_hollow])
+    without = [(one, spread) for one, spread in scenario.measured if one.epsilon is None]
     series: dict[str, list[tuple[float, float]]] = {}
     for (one, _), point in zip(private, points, strict=True):
         series.setdefault(one.strategy, []).append((point.x, point.y))
-    has_open = len(covered) < len(points)
+    has_open = any(point.is_hollow for point in points)
     chart = Chart(
-        trial.name,
-        f"{capital(NAMES[trial.measure])} against epsilon",
-        "Left is more private"
-        + (", up is better" if trial.higher_is_better else ", down is better")
-        + ". Ringed marks and the grey staircase are the Pareto front"
-        + (" of runs that are covered whole; hollow marks are covered in part, or not at all" if has_open else "")
-        + ("; horizontal lines have no epsilon." if levels else "."),
+        scenario.name,
+        f"{capital(NAMES[scenario.measure])} against epsilon",
+        f"Left is more private, {_better(scenario)}. Ringed marks and the grey staircase are the Pareto front"
+        + (" of runs that are covered completely; hollow marks are covered in part or not at all" if has_open else "")
+        + ("; horizontal lines have no epsilon." if without else "."),
         logarithmic_axis("epsilon (logarithmic)", [point.x for point in points], ticks_at_values=True),
-        _quality_axis(trial, measured),
+        _quality_axis(scenario, scenario.measured),
         points,
-        levels,
+        [Level(spread.mean, styles[one.strategy], _tip(scenario, one, spread)) for one, spread in without],
         front,
         [(styles[name], sorted(places)) for name, places in series.items() if len(places) > 1],
     )
+    on_front = ["yes" if point in front else "no" for point in points] + ["no epsilon"] * len(without)
     rows = [
-        [contender_name(one), *_spread_cells(trial, spread), guarantee_text(one), "yes" if ringed else "no"]
-        for (one, spread), ringed in zip(private, on_front, strict=True)
+        [one.name, *_spread_cells(scenario, spread), ", ".join(guarantee_texts(one)), ringed]
+        for (one, spread), ringed in zip([*private, *without], on_front, strict=True)
     ]
-    rows += [
-        [contender_name(one), *_spread_cells(trial, spread), guarantee_text(one), "no epsilon"]
-        for one, spread in measured
-        if one.epsilon is None
-    ]
-    headings = ["strategy", NAMES[trial.measure], "deviation", "guarantee", "on the front"]
-    return figure(chart, _numbers(chart.name, headings, rows, identifier))
+    return _numbered(
+        chart, ["strategy", NAMES[scenario.measure], "deviation", "guarantee", "on the front"], rows, identifier
+    )
 
 
-def bytes_chart(trial: Trial, styles: Mapping[str, Style], identifier: str) -> Html | None:
-    """Return quality against the bytes of a run, in both directions; None where they are not known."""
+def bytes_chart(scenario: Scenario, styles: Mapping[str, Style], identifier: str) -> Html | None:
+    """Return quality against the bytes of a run, in both directions; None if they are not known."""
     measured = []
-    for one, spread in _measured(trial):
+    for one, spread in scenario.measured:
         up, down = one.spread("bytes_up"), one.spread("bytes_down")
         if up is not None and down is not None and up.mean + down.mean > 0:
             measured.append((one, spread, up.mean, down.mean))
@@ -111,161 +91,130 @@ def bytes_chart(trial: Trial, styles: Mapping[str, Style], identifier: str) -> H
             up + down,
             spread.mean,
             styles[one.strategy],
-            f"{_tip(trial, one, spread)}\n{bytes_text(up + down)}",
+            f"{_tip(scenario, one, spread)}\n{bytes_text(up + down)}",
             spread.deviation,
         )
         for one, spread, up, down in measured
     ]
-    federated = [point for point in points if not point.style.is_pooled]
-    front = _front(trial, federated)
+    front = _front(scenario, [point for point in points if not point.style.is_pooled])
     chart = Chart(
-        trial.name,
-        f"{capital(NAMES[trial.measure])} against bytes",
-        "All bytes of a run, from the clients and to them. Left is cheaper"
-        + (", up is better." if trial.higher_is_better else ", down is better.")
-        + " Ringed marks and the grey staircase are the Pareto front of those that do not pool the rows.",
+        scenario.name,
+        f"{capital(NAMES[scenario.measure])} against bytes",
+        f"All bytes of a run, from the clients and to them. Left is cheaper, {_better(scenario)}. Ringed marks and the "
+        "grey staircase are the Pareto front of those that do not pool the rows.",
         logarithmic_axis("bytes (logarithmic)", [point.x for point in points]),
-        _quality_axis(trial, [(one, spread) for one, spread, _, _ in measured]),
+        _quality_axis(scenario, [(one, spread) for one, spread, _, _ in measured]),
         points,
         front=front,
     )
     rows = [
-        [
-            contender_name(one),
-            *_spread_cells(trial, spread),
-            bytes_text(up),
-            bytes_text(down),
-            "yes" if point in front else "no",
-        ]
-        for (one, spread, up, down), point in zip(measured, points, strict=True)
+        [one.name, *_spread_cells(scenario, spread), *map(bytes_text, both), "yes" if point in front else "no"]
+        for (one, spread, *both), point in zip(measured, points, strict=True)
     ]
-    headings = ["strategy", NAMES[trial.measure], "deviation", "from the clients", "to the clients", "on the front"]
-    return figure(chart, _numbers(chart.name, headings, rows, identifier))
+    headings = ["strategy", NAMES[scenario.measure], "deviation", "from the clients", "to the clients", "on the front"]
+    return _numbered(chart, headings, rows, identifier)
 
 
-def curve_charts(trial: Trial, styles: Mapping[str, Style], identifier: str) -> list[Html]:
-    """Return a chart for each thing that a strategy watched, with a curve for each budget and seed."""
-    watched: dict[tuple[str, str], list[tuple[Contender, Run, list[float | None]]]] = {}
-    for one in trial.contenders:
-        for run in one.runs:
-            for name, curve in _history(run).items():
-                watched.setdefault((one.strategy, name), []).append((one, run, curve))
-    charts: list[Html] = []
-    for (strategy, name), curves in watched.items():
-        # A single value has no course.
-        if max(len(curve) for _, _, curve in curves) > 1:
-            charts.append(_curve_chart(trial, strategy, name, curves, styles, f"{identifier}-{len(charts)}"))
-    return charts
+def curve_charts(scenario: Scenario, styles: Mapping[str, Style], identifier: str) -> list[Html]:
+    """Return a chart for each history that a strategy recorded, with a curve for each budget and seed."""
+    recorded: dict[tuple[str, str], list[_Curve]] = {}
+    for one in scenario.contenders:
+        for trial in one.trials:
+            for name, curve in trial.history.items():
+                recorded.setdefault((one.strategy, name), []).append((one, trial, curve))
+    # A single value is no curve.
+    shown = {key: curves for key, curves in recorded.items() if max(len(curve) for _, _, curve in curves) > 1}
+    return [
+        _curve_chart(scenario, f"{strategy}: {name}", name, curves, styles[strategy], f"{identifier}-{number}")
+        for number, ((strategy, name), curves) in enumerate(shown.items())
+    ]
 
 
 def _curve_chart(
-    trial: Trial,
-    strategy: str,
-    name: str,
-    curves: Sequence[tuple[Contender, Run, list[float | None]]],
-    styles: Mapping[str, Style],
-    identifier: str,
+    scenario: Scenario, title: str, name: str, curves: Sequence[_Curve], style: Style, identifier: str
 ) -> Html:
     budgets = list(dict.fromkeys(one.epsilon for one, _, _ in curves))
-    shades = {
-        # One budget has the strategy's own colour.
-        epsilon: replace(styles[strategy], is_dashed=False) if len(budgets) == 1 else Style(index)
-        for index, epsilon in enumerate(budgets)
-    }
+    # One budget has the strategy's own colour.
+    shades = {epsilon: Style(index) for index, epsilon in enumerate(budgets)}
+    if len(budgets) == 1:
+        shades = {budgets[0]: replace(style, is_dashed=False)}
+    names = [f"{one.name}, seed {trial.text('seed')}" for one, trial, _ in curves]
     lines, points = [], []
-    for one, run, curve in curves:
-        tip = f"{contender_name(one)}, seed {run.text('seed')}"
-        for piece in _pieces(curve):
-            lines.append((shades[one.epsilon], piece))
-        x, y = [(index, value) for index, value in enumerate(curve, 1) if value is not None][-1]
-        points.append(Point(x, y, shades[one.epsilon], f"{tip}\nat the end {number_text(y)}"))
+    for (one, _, curve), label in zip(curves, names, strict=True):
+        known = [(index, value) for index, value in enumerate(curve, 1) if value is not None]
+        lines += [(shades[one.epsilon], piece) for piece in _pieces(known)]
+        points.append(Point(*known[-1], shades[one.epsilon], f"{label}\nat the end {number_text(known[-1][1])}"))
     longest = max(len(curve) for _, _, curve in curves)
-    values = [value for _, _, curve in curves for value in curve if value is not None]
     steps = linear_axis("round", [1, longest])
     ticks = [tick for tick in steps.ticks if tick == int(tick) and 1 <= tick <= longest]
     chart = Chart(
-        trial.name,
-        f"{strategy}: {name}",
-        "By round, a curve for each seed"
-        + (", a colour, dash and mark for each epsilon." if len(budgets) > 1 else "."),
+        scenario.name,
+        title,
+        "By round, a curve for each seed" + ("; each epsilon has its own colour." if len(budgets) > 1 else "."),
         replace(steps, low=1 - 0.03 * longest, high=longest * 1.03, ticks=ticks),
-        _axis_of(name, values),
+        _axis_of(name, [value for _, _, curve in curves for value in curve if value is not None]),
         points,
         lines=lines,
     )
     shown = sorted({*range(1, longest + 1, math.ceil(longest / _MOST_ROUNDS)), longest})
-    headings = ["round", *(f"{contender_name(one)}, seed {run.text('seed')}" for one, run, _ in curves)]
     rows = [
         [str(step), *(number_text(curve[step - 1] if step <= len(curve) else None) for _, _, curve in curves)]
         for step in shown
     ]
-    names = [("no epsilon" if epsilon is None else f"epsilon {epsilon:g}", style) for epsilon, style in shades.items()]
-    items = [tag("li", style.sample(), tag("span", name)) for name, style in names]
+    words = ["no epsilon" if epsilon is None else f"epsilon {epsilon:g}" for epsilon in shades]
+    items = [tag("li", shade.sample(), tag("span", word)) for word, shade in zip(words, shades.values(), strict=True)]
     keys = tag("ul", *items, class_="legend") if len(items) > 1 else None
-    return figure(chart, keys, _numbers(chart.name, headings, rows, identifier))
+    return _numbered(chart, ["round", *names], rows, identifier, keys)
 
 
-def _history(run: Run) -> dict[str, list[float | None]]:
-    """Return what a run watched; what is not a finite number is a gap."""
-    history = run.read_json("metrics.json").get("history")
-    curves: dict[str, list[float | None]] = {}
-    for name, values in (history if isinstance(history, dict) else {}).items():
-        if isinstance(values, list):
-            curve = [float(v) if isinstance(v, int | float) and math.isfinite(v) else None for v in values]
-            if any(value is not None for value in curve):
-                curves[str(name)] = curve
-    return curves
-
-
-def _pieces(curve: Sequence[float | None]) -> list[list[tuple[float, float]]]:
+def _pieces(known: Sequence[tuple[int, float]]) -> list[list[tuple[float, float]]]:
     """Return the parts of a curve between its gaps."""
     pieces: list[list[tuple[float, float]]] = [[]]
-    for index, value in enumerate(curve, 1):
-        if value is None:
+    for index, value in known:
+        if pieces[-1] and pieces[-1][-1][0] != index - 1:
             pieces.append([])
-        else:
-            pieces[-1].append((index, value))
+        pieces[-1].append((index, value))
     return [piece for piece in pieces if len(piece) > 1]
 
 
-def _measured(trial: Trial) -> list[tuple[Contender, Spread]]:
-    return [(one, spread) for one in trial.contenders if (spread := trial.quality(one)) is not None]
-
-
-def _front(trial: Trial, points: Sequence[Point]) -> list[Point]:
-    sign = 1 if trial.higher_is_better else -1
+def _front(scenario: Scenario, points: Sequence[Point]) -> list[Point]:
+    sign = 1 if scenario.higher_is_better else -1
     flags = pareto_front([point.x for point in points], [sign * point.y for point in points])
     return [point for point, is_on in zip(points, flags, strict=True) if is_on]
 
 
-def _quality_axis(trial: Trial, measured: Sequence[tuple[Contender, Spread]]) -> Axis:
-    values = []
-    for _, spread in measured:
-        reach = spread.deviation or 0.0
-        values += [spread.mean - reach, spread.mean, spread.mean + reach]
-    name = NAMES[trial.measure]
-    if trial.higher_is_better:
+def _quality_axis(scenario: Scenario, measured: Sequence[tuple[Contender, Spread]]) -> Axis:
+    values = [spread.mean + sign * (spread.deviation or 0.0) for _, spread in measured for sign in (-1, 0, 1)]
+    name = NAMES[scenario.measure]
+    if scenario.higher_is_better:
         return linear_axis(name, [min(max(value, 0.0), 1.0) for value in values], within=(0.0, 1.0))
     return _axis_of(name, [value for value in values if value > 0] or values)
 
 
 def _axis_of(name: str, values: Sequence[float]) -> Axis:
-    """Return a scale for any positive or negative values, logarithmic where they span a factor of more than 30."""
+    """Return a scale for any values, logarithmic if they are positive and span a factor of more than 30."""
     if min(values) > 0 and max(values) > 30 * min(values):
         return logarithmic_axis(f"{name} (logarithmic)", values)
     return linear_axis(name, values)
 
 
-def _spread_cells(trial: Trial, spread: Spread) -> list[str]:
-    text = measure_text(trial, spread)
+def _better(scenario: Scenario) -> str:
+    return "up is better" if scenario.higher_is_better else "down is better"
+
+
+def _spread_cells(scenario: Scenario, spread: Spread) -> list[str]:
+    text = measure_text(scenario, spread)
     return [text, deviation_text(spread, text).removeprefix("± ")]
 
 
-def _tip(trial: Trial, one: Contender, spread: Spread) -> str:
-    text = measure_text(trial, spread)
-    return f"{contender_name(one)}\n{NAMES[trial.measure]} {text} {deviation_text(spread, text)}".rstrip()
+def _tip(scenario: Scenario, one: Contender, spread: Spread) -> str:
+    text = measure_text(scenario, spread)
+    return f"{one.name}\n{NAMES[scenario.measure]} {text} {deviation_text(spread, text)}".rstrip()
 
 
-def _numbers(name: str, headings: Sequence[str], rows: Sequence[Sequence[object]], identifier: str) -> Html:
-    summary = joined(["The numbers of this chart", unseen(f" ({name})")])
-    return details(summary, table(name, headings, rows, identifier=f"{identifier}-numbers"))
+def _numbered(
+    chart: Chart, headings: Sequence[str], rows: Sequence[Sequence[object]], identifier: str, keys: Html | None = None
+) -> Html:
+    """Return a chart with its numbers, which open below it."""
+    summary = joined(["The numbers of this chart", unseen(f" ({chart.name})")])
+    return figure(chart, keys, details(summary, table(chart.name, headings, rows, identifier=f"{identifier}-numbers")))

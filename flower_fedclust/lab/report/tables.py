@@ -1,4 +1,4 @@
-"""The tables of a report: who was compared on a data set, with means, deviations and the best of each column."""
+"""The tables of a report: the contenders of a scenario, with means, deviations and the best of each column."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flower_fedclust.lab.report.charts import Style
-from flower_fedclust.lab.report.data import Contender, Spread, Trial
+from flower_fedclust.lab.report.data import Contender, Scenario, Spread
 from flower_fedclust.lab.report.markup import (
     NOTHING,
     Html,
-    boxed_table,
     bytes_text,
     count_text,
     deviation_text,
@@ -19,17 +18,15 @@ from flower_fedclust.lab.report.markup import (
     number_text,
     plural,
     share_text,
+    table,
     tag,
     unseen,
 )
 
-NAMES = {
-    "accuracy": "accuracy",
-    "nmi": "NMI",
-    "ari": "ARI",
-    "cost_per_row": "cost per row",
-}
+#: The names of the measures.
+NAMES = {"accuracy": "accuracy", "nmi": "NMI", "cost_per_row": "cost per row"}
 _STAR = joined([tag("span", "★", class_="star", aria_hidden="true"), unseen("(best)"), " "])
+_DAGGER = joined([tag("sup", "†", aria_hidden="true"), unseen(" (not comparable)")])
 
 
 @dataclass(frozen=True)
@@ -42,22 +39,18 @@ class Column:
     higher_is_better: bool = False
 
     def cell(self, contender: Contender, best: str | None) -> Html:
-        """Return the mean and the deviation over seeds, with a star where no mean is better as shown."""
+        """Return mean and deviation over the seeds, with a star if no mean is better as shown."""
         spread = contender.spread(self.name)
         if spread is None:
             return tag("td", no_value())
         text = self.show(spread.mean)
-        is_best = text == best and contender.is_comparable(self.name)
-        dagger = (
-            None
-            if contender.is_comparable(self.name)
-            else joined([tag("sup", "†", aria_hidden="true"), unseen(" (not comparable)")])
-        )
+        is_comparable = contender.is_comparable(self.name)
+        is_best = text == best and is_comparable
         return tag(
             "td",
             _STAR if is_best else None,
             tag("b" if is_best else "span", text),
-            dagger,
+            None if is_comparable else _DAGGER,
             tag("small", " ", deviation) if (deviation := self._deviation(spread, text)) else None,
             class_="best" if is_best else None,
             data_value=repr(spread.mean),
@@ -66,12 +59,9 @@ class Column:
         )
 
     def best(self, contenders: Sequence[Contender]) -> str | None:
-        """Return the best mean as it is shown: who is shown as equal is as good. None where there is no choice."""
-        means = [
-            spread.mean
-            for one in contenders
-            if one.is_comparable(self.name) and (spread := one.spread(self.name)) is not None
-        ]
+        """Return the best mean as it is shown, so that ties are ties; None if fewer than two have one."""
+        comparable = (one.spread(self.name) for one in contenders if one.is_comparable(self.name))
+        means = [spread.mean for spread in comparable if spread is not None]
         if len(means) < 2:
             return None
         return self.show(max(means) if self.higher_is_better else min(means))
@@ -79,7 +69,7 @@ class Column:
     def _deviation(self, spread: Spread, text: str) -> str:
         if self.show in (share_text, number_text, _seconds):
             return deviation_text(spread, text)
-        # Rounds and bytes seldom depend on the seed: then nothing has to be said.
+        # Rounds and bytes seldom depend on the seed; then there is nothing to say.
         return f"± {self.show(spread.deviation)}" if spread.deviation else ""
 
 
@@ -104,174 +94,151 @@ COLUMNS = (
 )
 
 
-def measure_text(trial: Trial, spread: Spread) -> str:
-    """Return a mean of what the runs are judged by."""
-    return share_text(spread.mean) if trial.higher_is_better else number_text(spread.mean)
+def measure_text(scenario: Scenario, spread: Spread) -> str:
+    """Return a mean of the measure of a scenario."""
+    return share_text(spread.mean) if scenario.higher_is_better else number_text(spread.mean)
 
 
-def contender_name(contender: Contender) -> str:
-    """Return the strategy and what it was asked for."""
-    return contender.strategy if contender.epsilon is None else f"{contender.strategy}, epsilon {contender.epsilon:g}"
-
-
-def guarantee_texts(contender: Contender) -> tuple[str, str]:
-    """Return how much of the run is covered, and, where anything is, of whom and where the noise is drawn."""
-    if not contender.runs:
-        return NOTHING, ""
+def guarantee_texts(contender: Contender) -> list[str]:
+    """Return how much of the run is covered and, if anything is, for whom and where the noise is drawn."""
+    if not contender.trials:
+        return [NOTHING]
     if not (contender.is_covered or contender.is_covered_in_part):
-        return "none", ""
-    unit, noise = contender.runs[0].text("privacy_unit"), contender.runs[0].text("noise")
+        return ["none"]
+    unit, noise = (contender.trials[0].text(column) for column in ("privacy_unit", "noise"))
     where = {"server": "noise by the server", "clients": "noise by the clients", "local": "noise in each reply"}
     detail = ", ".join(filter(None, [f"per {unit}" if unit else "", where.get(noise, "")]))
-    return "whole run" if contender.is_covered else "in part", detail
+    return list(filter(None, ["whole run" if contender.is_covered else "in part", detail]))
 
 
-def guarantee_text(contender: Contender) -> str:
-    """Return the same in one."""
-    return ", ".join(filter(None, guarantee_texts(contender)))
-
-
-def trial_table(trial: Trial, styles: Mapping[str, Style], identifier: str) -> Html:
-    """Return the table of one data set: the lines to reach above, then all others, the best first."""
-    done = [one for one in trial.contenders if one.runs]
+def scenario_table(scenario: Scenario, styles: Mapping[str, Style], identifier: str) -> Html:
+    """Return the table of one scenario: the pooled references above, then all others, the best first."""
+    done = [one for one in scenario.contenders if one.trials]
     columns = [column for column in COLUMNS if any(one.spread(column.name) for one in done)]
-    line = trial.best(trial.pooled)
-    has_gap = line is not None and bool(trial.federated)
-    best = {column.name: column.best(trial.federated) for column in columns}
+    reference = scenario.best(scenario.pooled)
+    has_gap = reference is not None and bool(scenario.federated)
+    best = {column.name: column.best(scenario.federated) for column in columns}
     headings = [_button("strategy"), _button("epsilon"), _button("guarantee", class_="words")]
     for column in columns:
-        is_measure = column.name == trial.measure
-        headings.append(_button(column.heading, ("descending" if trial.higher_is_better else "ascending", is_measure)))
+        is_measure = column.name == scenario.measure
+        order = "descending" if scenario.higher_is_better else "ascending"
+        headings.append(_button(column.heading, aria_sort=order if is_measure else None))
         if is_measure and has_gap:
             headings.append(_button("beside pooled"))
 
-    def row(contender: Contender) -> Html:
+    def row(one: Contender) -> Html:
+        name = joined(
+            [
+                styles[one.strategy].sample(),
+                tag("span", one.strategy),
+                tag("em", "pooled reference") if one.is_pooled else None,
+            ]
+        )
+        epsilon = ("none", "inf") if one.epsilon is None else (f"{one.epsilon:g}", repr(one.epsilon))
         cells = [
-            tag(
-                "th",
-                styles[contender.strategy].sample(),
-                tag("span", contender.strategy),
-                tag("em", "the line to reach") if contender.is_pooled else None,
-                scope="row",
-                data_value=contender.strategy,
-            ),
-            tag(
-                "th",
-                "none" if contender.epsilon is None else f"{contender.epsilon:g}",
-                scope="row",
-                data_value="inf" if contender.epsilon is None else repr(contender.epsilon),
-            ),
-            _guarantee_cell(contender),
+            tag("th", name, scope="row", data_value=one.strategy),
+            tag("th", epsilon[0], scope="row", data_value=epsilon[1]),
+            _guarantee_cell(one),
         ]
         for column in columns:
-            cells.append(column.cell(contender, None if contender.is_pooled else best[column.name]))
-            if column.name == trial.measure and has_gap:
-                cells.append(_gap_cell(trial, contender, line))
+            cells.append(column.cell(one, None if one.is_pooled else best[column.name]))
+            if column.name == scenario.measure and has_gap:
+                cells.append(_gap_cell(scenario, one, reference))
         return tag("tr", *cells)
 
-    bodies = [tag("tbody", *map(row, trial.pooled), class_="pooled")] if trial.pooled else []
-    bodies.append(tag("tbody", *map(row, _by_quality(trial)), class_="sortable"))
-    return boxed_table(_caption(trial), headings, bodies, class_="results", identifier=identifier)
+    def quality(one: Contender) -> tuple[bool, float]:
+        # A cost in another space is sorted by the number that is shown; a missing measure comes last.
+        spread = one.spread(scenario.measure)
+        return spread is None, 0.0 if spread is None else spread.mean * (-1 if scenario.higher_is_better else 1)
+
+    bodies = [tag("tbody", *map(row, scenario.pooled), class_="pooled")] if scenario.pooled else []
+    bodies.append(tag("tbody", *map(row, sorted(scenario.federated, key=quality)), class_="sortable"))
+    return table(_caption(scenario), headings, bodies=bodies, class_="results", identifier=identifier)
 
 
-def daggers_sentence(trial: Trial) -> Html | None:
-    """Return what the daggers mean, where there are any."""
-    strange = [one for one in trial.contenders if one.runs and not one.is_comparable("cost_per_row")]
+def daggers_sentence(scenario: Scenario) -> Html | None:
+    """Return what the daggers mean, if there are any."""
+    strange = [one for one in scenario.contenders if one.trials and not one.is_comparable("cost_per_row")]
     if not any(one.spread("cost_per_row") for one in strange):
         return None
     return tag(
         "p",
-        "† The cost lies in the space of a map or of eigenvectors, or is what a factorisation leaves: compare it "
-        "with no other.",
+        "† This cost is measured on a map, on eigenvectors or on the remainder of a factorisation, and cannot be "
+        "compared with any other.",
         class_="note",
     )
 
 
-def overview_table(trials: Sequence[Trial], styles: Mapping[str, Style], identifier: str) -> Html:
-    """Return who reached what on each data set: a row a strategy and budget, a column a data set."""
-    keys = dict.fromkeys((one.strategy, one.epsilon) for trial in trials for one in trial.contenders)
+def overview_table(scenarios: Sequence[Scenario], styles: Mapping[str, Style], identifier: str) -> Html:
+    """Return the results of all scenarios: a row a strategy and budget, a column a scenario."""
+    keys = dict.fromkeys((one.strategy, one.epsilon) for scenario in scenarios for one in scenario.contenders)
     order = sorted(keys, key=lambda key: (not styles[key[0]].is_pooled, key[0], key[1] is None, key[1] or 0.0))
-    best = [trial.best(trial.federated) for trial in trials]
+    best = [scenario.quality(scenario.best(scenario.federated)) for scenario in scenarios]
     bodies: dict[bool, list[Html]] = {}
     for strategy, epsilon in order:
-        cells = [tag("th", styles[strategy].sample(), tag("span", strategy), scope="row")]
-        cells.append(tag("th", "none" if epsilon is None else f"{epsilon:g}", scope="row"))
-        for trial, winner in zip(trials, best, strict=True):
-            group = [one for one in trial.contenders if (one.strategy, one.epsilon) == (strategy, epsilon)]
-            one = trial.best(group)
-            spread = None if one is None else trial.quality(one)
+        is_pooled = styles[strategy].is_pooled
+        cells = [
+            tag("th", styles[strategy].sample(), tag("span", strategy), scope="row"),
+            tag("th", "none" if epsilon is None else f"{epsilon:g}", scope="row"),
+        ]
+        for scenario, top in zip(scenarios, best, strict=True):
+            group = [one for one in scenario.contenders if (one.strategy, one.epsilon) == (strategy, epsilon)]
+            spread = scenario.quality(scenario.best(group))
             if spread is None:
-                failed = any(each.failed and not each.runs for each in group)
+                failed = any(one.failed and not one.trials for one in group)
                 cells.append(tag("td", "failed" if failed else no_value()))
                 continue
-            text = measure_text(trial, spread)
-            top = None if winner is None else trial.quality(winner)
-            is_best = top is not None and text == measure_text(trial, top) and not styles[strategy].is_pooled
-            star = _STAR if is_best else None
-            cells.append(tag("td", star, tag("b" if is_best else "span", text), class_="best" if is_best else None))
-        bodies.setdefault(styles[strategy].is_pooled, []).append(tag("tr", *cells))
-    headings = [
-        tag("th", "strategy", scope="col"),
-        tag("th", "epsilon", scope="col"),
-        *(tag("th", tag("span", trial.name), tag("small", NAMES[trial.measure]), scope="col") for trial in trials),
+            text = measure_text(scenario, spread)
+            is_best = top is not None and text == measure_text(scenario, top) and not is_pooled
+            content = (_STAR, tag("b", text)) if is_best else (tag("span", text),)
+            cells.append(tag("td", *content, class_="best" if is_best else None))
+        bodies.setdefault(is_pooled, []).append(tag("tr", *cells))
+    headings: list[object] = ["strategy", "epsilon"]
+    headings += [
+        tag("th", tag("span", scenario.name), tag("small", NAMES[scenario.measure]), scope="col")
+        for scenario in scenarios
     ]
     groups = [tag("tbody", *rows, class_="pooled" if pooled else None) for pooled, rows in bodies.items()]
     caption = "Means over the seeds, by data set. ★ is the best without pooling the rows."
-    return boxed_table(caption, headings, groups, class_="results", identifier=identifier)
+    return table(caption, headings, bodies=groups, class_="results", identifier=identifier)
 
 
-def _caption(trial: Trial) -> str:
-    counts = sorted({len(one.runs) for one in trial.contenders if one.runs})
+def _caption(scenario: Scenario) -> str:
+    counts = sorted({len(one.trials) for one in scenario.contenders if one.trials})
     if not counts:
-        return f"{trial.name}: every run failed."
-    most = counts[-1]
-    over = "one seed" if most == 1 else f"the mean and the standard deviation over {plural(most, 'seed')}"
+        return f"{scenario.name}: every run failed."
+    over = "the mean and the standard deviation over " if counts[-1] > 1 else ""
     fewer = ", or fewer where runs failed or have not ended" if len(counts) > 1 else ""
-    stars = " ★ is the best of a column among those that do not pool the rows." if trial.federated else ""
-    return f"{trial.name}: {over}{fewer}.{stars}"
+    stars = " ★ is the best of a column among those that do not pool the rows." if scenario.federated else ""
+    return f"{scenario.name}: {over}{plural(counts[-1], 'seed')}{fewer}.{stars}"
 
 
-def _by_quality(trial: Trial) -> list[Contender]:
-    """Return those that do not pool the rows, the best first; without a measure last."""
-    sign = -1 if trial.higher_is_better else 1
-
-    def key(one: Contender) -> tuple[bool, float]:
-        # A cost in another space is sorted by what is shown of it.
-        spread = one.spread(trial.measure)
-        return spread is None, 0.0 if spread is None else sign * spread.mean
-
-    return sorted(trial.federated, key=key)
-
-
-def _guarantee_cell(contender: Contender) -> Html:
-    failed = f"failed: {len(contender.failed)} of {plural(len(contender.failed) + len(contender.runs), 'run')}"
-    covered, detail = guarantee_texts(contender)
+def _guarantee_cell(one: Contender) -> Html:
+    failed = f"failed: {len(one.failed)} of {plural(len(one.failed) + len(one.trials), 'run')}"
+    covered, *detail = guarantee_texts(one)
     return tag(
         "td",
-        *([tag("span", covered), tag("small", detail) if detail else None] if contender.runs else []),
-        tag("strong", " " if contender.runs else None, failed, class_="failed") if contender.failed else None,
+        tag("span", covered) if one.trials else None,
+        *(tag("small", text) for text in detail),
+        tag("strong", " " if one.trials else None, failed, class_="failed") if one.failed else None,
         class_="words",
-        data_value=guarantee_text(contender),
+        data_value=", ".join((covered, *detail)),
     )
 
 
-def _gap_cell(trial: Trial, contender: Contender, line: Contender | None) -> Html:
-    """Return the distance to the best pooled result: a difference, or for a cost a ratio."""
-    top, own = (None if one is None else trial.quality(one) for one in (line, contender))
-    if top is None or own is None or contender is line:
+def _gap_cell(scenario: Scenario, contender: Contender, reference: Contender | None) -> Html:
+    """Return the distance to the best pooled reference: a difference, or for a cost a ratio."""
+    top, own = scenario.quality(reference), scenario.quality(contender)
+    if top is None or own is None or contender is reference or (not scenario.higher_is_better and top.mean <= 0):
         return tag("td", no_value())
-    if trial.higher_is_better:
-        gap = own.mean - top.mean
-        # No "-0.000".
-        text = f"{gap:+.3f}".replace("-", "−") if abs(gap) >= 0.0005 else "0.000"
-    elif top.mean <= 0:
-        return tag("td", no_value())
-    else:
-        gap = own.mean / top.mean
-        text = f"× {gap:.3g}"
-    return tag("td", text, data_value=repr(gap))
+    if not scenario.higher_is_better:
+        ratio = own.mean / top.mean
+        return tag("td", f"× {ratio:.3g}", data_value=repr(ratio))
+    gap = own.mean - top.mean
+    # The condition avoids "-0.000".
+    return tag("td", f"{gap:+.3f}".replace("-", "−") if abs(gap) >= 0.0005 else "0.000", data_value=repr(gap))
 
 
-def _button(heading: str, order: tuple[str, bool] = ("", False), class_: str | None = None) -> Html:
+def _button(heading: str, **attributes: object) -> Html:
     button = tag("button", heading, tag("span", class_="arrow", aria_hidden="true"), type="button")
-    return tag("th", button, scope="col", class_=class_, aria_sort=order[0] if order[1] else None)
+    return tag("th", button, scope="col", **attributes)

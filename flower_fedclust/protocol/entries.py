@@ -1,0 +1,61 @@
+"""The names under which a strategy is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flower_fedclust.protocol.rounds import KINDS, Askable, Kind
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name of a strategy, as ``fedclust`` and ``flwr run`` know it.
+
+    A class has one or more, in its ``entries``; adding or removing a strategy changes nothing else.
+
+    Parameters
+    ----------
+    name : str
+    summary : str
+        One line.
+    source : str
+        Where the algorithm comes from.
+    fixed : mapping of str to anything
+        Parameters that the name stands for.
+    example : mapping of str to anything
+        What ``fedclust explain`` and the tests take where nothing else is said, for parameters without which the
+        strategy cannot run.
+    needs : tuple of str
+        Parameters without which the name would promise too much, although the class does without.
+    strategy : type of ProtocolStrategy
+        The class; the registry fills it in.
+    """
+
+    name: str
+    summary: str
+    source: str = ""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    example: Mapping[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    strategy: Any = None
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """For whom a run under this name can be private as a whole: "record", "client", both or nobody."""
+        return () if "epsilon" in self.fixed else tuple(self.strategy.promises)
+
+    @property
+    def reveals(self) -> tuple[Kind, ...]:
+        """The kinds of messages that the clients may be asked for, from the declarations of their methods."""
+        client_type = self.strategy.client_type
+        asked = [value for name in dir(client_type) if isinstance(value := getattr(client_type, name), Askable)]
+        found = {sent.reveals for askable in asked for sent in askable.answer.sends if not sent.kept_as}
+        return tuple(kind for kind in KINDS if kind in found)
+
+    def is_of(self, parameters: Mapping[str, Any]) -> bool:
+        """Tell whether these parameters are those that the name stands for."""
+        return all(
+            type(parameters[key]) is type(value) and parameters[key] == value for key, value in self.fixed.items()
+        )

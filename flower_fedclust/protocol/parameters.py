@@ -1,0 +1,146 @@
+"""Parameters that are written once: a field gives name, type, default and bounds, the docstring what it means."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, Union, dataclass_transform, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
+
+#: The sections of a docstring in numpydoc's form, before which inherited parameters are added.
+_SECTIONS = ("Attributes", "Raises", "See Also", "Notes", "References", "Examples")
+
+
+def parameter(
+    default: Any = dataclasses.MISSING,
+    *,
+    at_least: float = -np.inf,
+    above: float = -np.inf,
+    at_most: float = np.inf,
+    below: float = np.inf,
+    kw_only: bool = True,
+) -> Any:
+    """Declare a parameter of a strategy, and the bounds of its value.
+
+    The type is that of the annotation: a number is checked against the bounds, a ``Literal`` against its values.
+
+    Parameters
+    ----------
+    default : optional
+        Without one, the parameter must be given.
+    at_least, above, at_most, below : float, optional
+        Bounds of a number.
+    kw_only : bool, default=True
+        Whether it can be given by name alone.
+    """
+    bounds = {"at_least": at_least, "above": above, "at_most": at_most, "below": below}
+    return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": bounds})
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter, dataclasses.field))
+class Declared:
+    """Base of classes whose parameters are fields: each annotation is a keyword of the constructor.
+
+    Subclasses inherit the parameters of their bases, and the documentation of these.
+    """
+
+    #: What numpydoc has under "Parameters", by name, of this class and its bases.
+    parameter_docs: ClassVar[dict[str, str]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
+        _complete_docs(cls)
+
+    def __post_init__(self) -> None:
+        self.check_parameters()
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
+        for name, hint, bounds in _declared(type(self)):  # type: ignore[arg-type]
+            _check(name, getattr(self, name), hint, bounds)
+
+    @classmethod
+    def parameter_names(cls) -> tuple[str, ...]:
+        """Return the names of the parameters."""
+        return tuple(field.name for field in dataclasses.fields(cls) if field.init)  # type: ignore[arg-type]
+
+    @classmethod
+    def required_parameters(cls) -> tuple[str, ...]:
+        """Return the names of the parameters that have no default."""
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        return tuple(field.name for field in fields if field.init and field.default is dataclasses.MISSING)
+
+
+@cache
+def _declared(cls: type) -> tuple[tuple[str, Any, dict[str, float]], ...]:
+    hints = get_type_hints(cls)
+    return tuple(
+        (field.name, hints[field.name], field.metadata.get("bounds", {}))
+        for field in dataclasses.fields(cls)
+        if field.init
+    )
+
+
+def _check(name: str, value: object, hint: Any, bounds: dict[str, float]) -> None:
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if value is None and NoneType in kinds:
+        return
+    choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    if choices and (isinstance(value, str) or not {int, float} & set(kinds)):
+        check_choice(name, value, choices)
+    elif float in kinds:
+        check_real(name, value, **bounds)
+    elif int in kinds:
+        at_least = bounds.get("at_least", -np.inf)
+        check_integer(name, value, at_least=0 if at_least == -np.inf else int(at_least))
+    elif kinds == (bool,) and not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} is {value!r}; it must be True or False.")
+
+
+def _complete_docs(cls: type[Declared]) -> None:
+    """Add what the bases say of their parameters to what the class says of its own."""
+    own = _documented(cls.__doc__ or "")
+    inherited: dict[str, str] = {}
+    for base in reversed(cls.__mro__[1:]):
+        inherited |= base.__dict__.get("parameter_docs", {})
+    cls.parameter_docs = inherited | own
+    names = [name for name in cls.parameter_names() if name not in own and name in inherited]
+    if not names or not cls.__doc__:
+        return
+    text = inspect.cleandoc(cls.__doc__)
+    added = "\n".join(inherited[name] for name in names)
+    if "Parameters\n----------" not in text:
+        added = f"Parameters\n----------\n{added}"
+    following = re.search(rf"^(?:{'|'.join(_SECTIONS)})\n-+$", text, flags=re.MULTILINE)
+    if following is None:
+        cls.__doc__ = f"{text}\n{added}\n" if "Parameters\n----------" in text else f"{text}\n\n{added}\n"
+    else:
+        before, after = text[: following.start()].rstrip(), text[following.start() :]
+        gap = "\n" if "Parameters\n----------" in before else "\n\n"
+        cls.__doc__ = f"{before}{gap}{added}\n\n{after}"
+
+
+def _documented(docstring: str) -> dict[str, str]:
+    """Return what a docstring says of each parameter, by name: its line with the type, and the lines below."""
+    text = inspect.cleandoc(docstring)
+    _, found, section = text.partition("Parameters\n----------\n")
+    if not found:
+        return {}
+    section = re.split(r"\n\n[A-Z][A-Za-z ]+\n-+\n", section)[0]
+    documented = {}
+    for entry in re.split(r"\n(?=\S)", section.strip()):
+        head, _, _ = entry.partition("\n")
+        for name in head.partition(" : ")[0].split(", "):
+            documented[name.strip()] = (
+                entry
+                if ", " not in head.partition(" : ")[0]
+                else re.sub(r"^[^:\n]*(?= : |$)", name.strip(), entry, count=1)
+            )
+    return documented

@@ -1,0 +1,449 @@
+"""The books of one run: who takes part, what was asked, what came back, and what has left the clients."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+
+from flower_fedclust.models import Model
+from flower_fedclust.numerics.metrics import add_tables, agreement
+from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, add_noise
+from flower_fedclust.privacy.releases import NoisePlace, Release
+from flower_fedclust.privacy.report import Message
+from flower_fedclust.protocol.client import ENROL, ProtocolClient
+from flower_fedclust.protocol.replies import ReplyError, add_up, checked_reply, client_order, shapes_of, unlike_most
+from flower_fedclust.protocol.rounds import Answer, Array, Failure, Question, Reply, Round, Sum, Total, Traffic
+from flower_fedclust.protocol.wire import encode, size_of
+
+#: How many clients have to answer where the user says nothing: the sum over a single client hides nothing of it.
+MIN_CLIENTS = 2
+
+#: The task under which the books have the evaluation of the model.
+EVALUATE = "evaluate"
+
+
+class ProtocolError(RuntimeError):
+    """A run that cannot go on: too few clients are left, or the protocol was used against its rules."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run takes over from its strategy; each is explained there."""
+
+    client_type: type[ProtocolClient]
+    noise: NoisePlace
+    min_clients: int | None
+    noise_seed: int | None
+    random_state: int | None
+    expected_columns: int | None
+    server_columns: Sequence[str] | None
+    wait_for_clients: float
+    expected_clients: int | None
+
+
+@dataclass
+class Run:
+    """One run, from the first message to the last.
+
+    Attributes
+    ----------
+    rng : numpy.random.Generator
+        Randomness of the server that protects nobody.
+    clients : dict of str to ClientProxy
+        Those that enrolled, in the order in which their replies are added up.
+    n_columns : int
+    messages : list of Message
+        What has left the clients.
+    traffic : list of Traffic
+    failures : list of Failure
+    evaluation : dict of str to float, or None
+    """
+
+    settings: RunSettings
+    clients: dict[str, ClientProxy] = field(default_factory=dict)
+    n_columns: int = 0
+    messages: list[Message] = field(default_factory=list)
+    traffic: list[Traffic] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    evaluation: dict[str, float] | None = None
+    rng: np.random.Generator = field(init=False)
+    _noisy_rows: set[str] = field(default_factory=set)  # those that clients keep in place of their own, with noise
+    _addressed: dict[str, str] = field(default_factory=dict)  # Flower's client id -> name
+    _bystanders: set[str] = field(default_factory=set)  # of these, those of whom no answer is wanted
+    _bytes_down: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.settings.random_state)
+
+    @property
+    def _key(self) -> str:
+        return self.settings.client_type.key()
+
+    # Enrolment: every client gives its name and its columns.
+
+    def ask_to_enrol(self, server_round: int, client_manager: ClientManager) -> list[tuple[ClientProxy, FitIns]]:
+        """Return the messages of the first round."""
+        config: dict[str, Any] = {"client": self._key, "task": ENROL, "round": server_round}
+        if self.settings.expected_columns is not None:
+            config["n_columns"] = self.settings.expected_columns
+        proxies = self._wait(client_manager)
+        self._address(proxies, {})
+        self._bytes_down = dict.fromkeys(proxies, 0)
+        ins = FitIns(encode([]), config)
+        return [(proxy, ins) for proxy in proxies.values()]
+
+    def enrol(
+        self,
+        server_round: int,
+        results: Sequence[tuple[ClientProxy, FitRes]],
+        failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> None:
+        """Take in the clients that have the columns that most have, or that the server's rows have."""
+        columns: dict[str, str] = {}
+        proxies: dict[str, ClientProxy] = {}
+        answered = set()
+        for proxy, res in results:
+            name = str(res.metrics["client"])
+            answered.add(self._addressed[proxy.cid])
+            self.traffic.append(Traffic(server_round, ENROL, name, 0, 0))
+            if "failure" in res.metrics:
+                self._refused(server_round, ENROL, name, str(res.metrics["failure"]))
+            elif name in proxies:
+                raise ProtocolError(f"two clients call themselves '{name}'; give every client a name of its own.")
+            else:
+                proxies[name], columns[name] = proxy, str(res.metrics["columns"])
+        self._note_silence(server_round, dict.fromkeys(self._addressed.values(), ENROL), answered, failures)
+        if columns:
+            common, others = unlike_most(columns)
+            whose = "most have"
+            if self.settings.server_columns is not None and isinstance(json.loads(str(common)), list):
+                common, whose = json.dumps(list(self.settings.server_columns)), "the server rows have"
+                others = sorted((name for name in columns if columns[name] != common), key=client_order)
+            for name in others:
+                reason = f"client {name} has the columns {columns[name]} where {whose} {common}."
+                self.failures.append(Failure(server_round, ENROL, name, reason))
+                del proxies[name]
+            known = json.loads(str(common))
+            self.n_columns = known if isinstance(known, int) else len(known)
+        self.clients = {name: proxies[name] for name in sorted(proxies, key=client_order)}
+        self._sort()
+        self.messages.append(Message(server_round, ENROL, "name and columns", "one per client", harmless=True))
+        self._check_enough(server_round, ENROL, len(self.clients), self.settings.min_clients or MIN_CLIENTS)
+
+    # Rounds.
+
+    def ask(self, server_round: int, round_: Round) -> list[tuple[ClientProxy, FitIns]]:
+        """Return the messages of a round."""
+        self._check_answered_for(round_.answer)
+        asked = {name: self.clients[name] for name in self._addressees(round_)}
+        others = self._others(round_, asked)
+        config = self._config(server_round, round_, len(asked))
+        instructions: list[tuple[ClientProxy, FitIns]] = []
+        self._address(asked, others)
+        if isinstance(round_.question, Question):
+            instructions += self._instructions(asked, round_.question, config)
+        else:
+            for name, proxy in asked.items():
+                instructions += self._instructions({name: proxy}, round_.question_for(name), config)
+        if round_.others is not None:
+            kept = {key: value for key, value in config.items() if key in ("client", "round", "rows")}
+            instructions += self._instructions(others, round_.others, kept)
+        return instructions
+
+    def receive(
+        self,
+        server_round: int,
+        round_: Round,
+        results: Sequence[tuple[ClientProxy, FitRes]],
+        failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> Total | list[Reply]:
+        """Return what the protocol gets of a round: the sums, or the replies."""
+        answer = round_.answer
+        releases = list(round_.releases) or [None] * len(answer.sends)
+        if len(releases) != len(answer.sends):
+            raise ProtocolError(
+                f"'{round_.task}' sends {len(answer.sends)} arrays; the round has {len(releases)} releases."
+            )
+        n_asked = len(self._addressed) - len(self._bystanders)
+        replies = self._checked_replies(server_round, round_, results, failures)
+        if len(replies) < n_asked or self._bystanders:
+            self._sort()
+        self._check_enough(server_round, round_.task, len(replies), self._required(round_, n_asked))
+        self._note_messages(server_round, round_, releases)
+        if answer.keeps:
+            return []
+        noisy = self.settings.noise == "server" and any(releases)
+        source = self._noise(server_round)
+        if isinstance(round_, Sum):
+            sums = add_up(list(replies.values()))
+            return Total(add_noise(sums, releases, source) if noisy else sums, len(replies))
+        return [
+            Reply(name, add_noise(arrays, releases, source) if noisy else arrays) for name, arrays in replies.items()
+        ]
+
+    # Evaluation of the model.
+
+    def ask_to_evaluate(self, model: Model) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Return the messages of the evaluation."""
+        sent = encode(model.to_arrays())
+        config: dict[str, Any] = {"client": self._key, "model": model.name}
+        self._address(self.clients, {})
+        self._bytes_down = dict.fromkeys(self.clients, size_of(sent))
+        return [(proxy, EvaluateIns(sent, config)) for proxy in self.clients.values()]
+
+    def receive_evaluation(
+        self,
+        server_round: int,
+        results: Sequence[tuple[ClientProxy, EvaluateRes]],
+        failures: Sequence[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> dict[str, float]:
+        """Add the clients' tables and costs up; an empty dict where none has answered."""
+        answered = {self._addressed[proxy.cid] for proxy, _ in results}
+        self._note_silence(server_round, dict.fromkeys(self._addressed.values(), EVALUATE), answered, failures)
+        ordered: list[EvaluateRes] = []
+        for proxy, res in sorted(results, key=lambda pair: client_order(self._addressed[pair[0].cid])):
+            name = self._addressed[proxy.cid]
+            self.traffic.append(Traffic(server_round, EVALUATE, name, self._bytes_down[name], 0))
+            if "failure" in res.metrics:
+                self._refused(server_round, EVALUATE, name, str(res.metrics["failure"]))
+            else:
+                ordered.append(res)
+        self.evaluation = {}  # whatever came, it is not asked for again
+        if not ordered:
+            return {}
+        n_rows = sum(res.num_examples for res in ordered)
+        self.evaluation |= {"cost": float(sum(res.loss for res in ordered)), "n_rows": float(n_rows)}
+        tables = [
+            {name: np.array(counts) for name, counts in json.loads(str(res.metrics["table"]))}
+            for res in ordered
+            if "table" in res.metrics
+        ]
+        if tables:
+            self.evaluation |= agreement(add_tables(tables))
+        for content in ("k-means cost of the rows", "number of rows", "table of classes by clusters"):
+            self.messages.append(Message(server_round, EVALUATE, content, "one per client"))
+        return self.evaluation
+
+    # Behind them: whom to ask, and how.
+
+    def _wait(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
+        required = self.settings.min_clients or MIN_CLIENTS
+        wanted = max(required, self.settings.expected_clients or 0)
+        deadline = time.monotonic() + self.settings.wait_for_clients
+        while (connected := client_manager.num_available()) < wanted and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if connected < required:
+            raise ProtocolError(
+                f"{connected} clients are connected and min_clients is {required}; start more clients, or set "
+                "min_clients lower."
+            )
+        return dict(client_manager.all())
+
+    def _check_answered_for(self, answer: Answer) -> None:
+        if getattr(self.settings.client_type, answer.task, None) is None:
+            raise ProtocolError(
+                f"{self.settings.client_type.__name__} has no method '{answer.task}'; the strategy's client_type must "
+                "inherit from the class whose method a round names."
+            )
+
+    def _addressees(self, round_: Round) -> list[str]:
+        names = list(self.clients)
+        if round_.named is not None:
+            return [name for name in names if name in round_.named]
+        if round_.fraction == 1.0:
+            return names
+        n_drawn = min(self.n_to_draw(round_.fraction, len(names)), len(names))
+        drawn = self.rng.choice(len(names), size=n_drawn, replace=False)
+        return [names[index] for index in sorted(drawn)]
+
+    def n_to_draw(self, fraction: float, n_clients: int) -> int:
+        """Return how many clients are a part of so many: as many at least as have to answer a round."""
+        return max(self.settings.min_clients or MIN_CLIENTS, round(fraction * n_clients))
+
+    def _others(self, round_: Round, asked: Mapping[str, ClientProxy]) -> dict[str, ClientProxy]:
+        """Return the clients that work for themselves."""
+        if round_.others is None:
+            return {}
+        self._check_answered_for(round_.others.answer)
+        if round_.others.answer.sends:
+            raise ProtocolError(
+                f"'{round_.others.answer.task}' is for those that a round does not ask, and sends something."
+            )
+        return {name: proxy for name, proxy in self.clients.items() if name not in asked}
+
+    def _config(self, server_round: int, round_: Round, n_asked: int) -> dict[str, Any]:
+        config: dict[str, Any] = {"client": self._key, "round": server_round}
+        if round_.rows:
+            config["rows"] = round_.rows
+        keeps = round_.answer.keeps
+        if any(round_.releases) and (self.settings.noise != "server" or keeps):
+            config["releases"] = json.dumps([release and release.to_dict() for release in round_.releases])
+            # Of a Gather round the server sees every reply, and a share alone would protect none.
+            summed = self.settings.noise == "clients" and isinstance(round_, Sum) and not keeps
+            config["n_shares"] = self._required(round_, n_asked) if summed else 1
+        return config
+
+    def _address(self, asked: Mapping[str, ClientProxy], others: Mapping[str, ClientProxy]) -> None:
+        self._addressed = {proxy.cid: name for name, proxy in (dict(asked) | dict(others)).items()}
+        self._bystanders = set(others)
+        self._bytes_down = {}
+
+    def _instructions(
+        self, proxies: Mapping[str, ClientProxy], question: Question, config: Mapping[str, Any]
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        sent = encode(question.arrays)
+        full = {**config, "task": question.answer.task, "arguments": json.dumps(dict(question.arguments))}
+        self._bytes_down |= dict.fromkeys(proxies, size_of(sent))
+        ins = FitIns(sent, full)
+        return [(proxy, ins) for proxy in proxies.values()]
+
+    def _required(self, round_: Round, n_asked: int) -> int:
+        """Return how many clients have to answer a round.
+
+        Where the clients bring the noise, the shares of a client that drops out are missing from the sum: they
+        are made so large that those of min_clients are enough, and fewer may not be added up.
+        """
+        if self.settings.min_clients is not None:
+            return self.settings.min_clients
+        noisy = any(release is not None and release.scale > 0 for release in round_.releases)
+        if self.settings.noise == "clients" and noisy and isinstance(round_, Sum) and not round_.answer.keeps:
+            return n_asked
+        return MIN_CLIENTS
+
+    def _noise(self, server_round: int) -> NoiseSource:
+        if self.settings.noise_seed is None:
+            return OperatingSystemNoise()
+        return SeededNoise([self.settings.noise_seed, server_round])
+
+    # Behind them: what came back, and what is noted.
+
+    def _checked_replies(
+        self,
+        server_round: int,
+        round_: Round,
+        results: Sequence[tuple[ClientProxy, FitRes]],
+        failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> dict[str, list[Array]]:
+        answer, others = round_.answer, round_.others
+        own_task = {
+            name: others.answer.task if others is not None and name in self._bystanders else round_.task
+            for name in self._addressed.values()
+        }
+        replies: dict[str, list[Array]] = {}
+        for proxy, res in sorted(results, key=lambda pair: client_order(self._addressed[pair[0].cid])):
+            name = self._addressed[proxy.cid]
+            task = own_task[name]
+            self.traffic.append(Traffic(server_round, task, name, self._bytes_down[name], size_of(res.parameters)))
+            if "failure" in res.metrics:
+                missed = bool(res.metrics.get("missed"))
+                self._refused(server_round, task, name, str(res.metrics["failure"]), missed=missed)
+            elif name not in self._bystanders:
+                try:
+                    sends = () if answer.keeps else answer.sends
+                    replies[name] = checked_reply(name, res.parameters, sends, self.n_columns)
+                except ReplyError as error:
+                    self.failures.append(Failure(server_round, task, name, str(error)))
+        answered = {self._addressed[proxy.cid] for proxy, _ in results}
+        self._note_silence(server_round, own_task, answered, failures)
+        if replies:
+            # What is summed must have one shape; what has an entry for every row, one width.
+            alike = None if isinstance(round_, Sum) or answer.keeps else answer.sends
+            shapes = {name: shapes_of(arrays, alike) for name, arrays in replies.items()}
+            common, unlike = unlike_most(shapes)
+            for name in unlike:
+                reason = f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}."
+                self.failures.append(Failure(server_round, round_.task, name, reason))
+                del replies[name]
+        return replies
+
+    def _note_messages(self, server_round: int, round_: Round, releases: Sequence[Release | None]) -> None:
+        """Record what the round brought, or what the clients have kept with noise."""
+        # Those that were asked, whether they answered or not: the server may have seen an answer that it did not use.
+        addressed = set(self._addressed.values()) - self._bystanders
+        asked = tuple(name for name in self.clients if name in addressed)
+        everybody = len(asked) == len(self.clients)
+        derived = round_.rows in self._noisy_rows
+        for sent, release in zip(round_.answer.sends, releases, strict=True):
+            protected = release is not None and release.noise_multiplier > 0
+            if sent.kept_as and (protected or derived):
+                self._noisy_rows.add(sent.kept_as)
+            elif sent.kept_as:
+                self._noisy_rows.discard(sent.kept_as)  # what was kept before is not there any more
+            if sent.kept_as and not protected:
+                continue  # nothing has left the client
+            detail = "sum over the clients" if isinstance(round_, Sum) else f"one per {sent.per}"
+            if not everybody:
+                detail += f", {len(asked)} of {len(self.clients)} clients drawn"
+            if sent.kept_as:
+                detail = f"one per {sent.per}, kept by the client"
+            self.messages.append(
+                Message(
+                    server_round,
+                    round_.task,
+                    sent.content,
+                    detail,
+                    release,
+                    post_processing=derived and not protected,
+                    counts_rows=sent.counts_rows,
+                    clients=None if everybody else asked,
+                    reveals=sent.reveals,
+                )
+            )
+
+    def _refused(self, server_round: int, task: str, name: str, reason: str, *, missed: bool = False) -> None:
+        """Record a client that says why it cannot answer: something that it says of its rows, or of a missed round."""
+        self.failures.append(Failure(server_round, task, name, reason))
+        if missed:
+            return
+        content = f"why client {name} could not answer (a row and a column, no value)"
+        self.messages.append(Message(server_round, task, content, "one sentence"))
+
+    def _note_silence(
+        self,
+        server_round: int,
+        tasks: Mapping[str, str],
+        answered: set[str],
+        failures: Sequence[tuple[ClientProxy, Any] | BaseException],
+    ) -> None:
+        """Record the clients that were addressed, each with its task, and of which nothing came back."""
+        silent = tasks.keys() - answered
+        if not silent:
+            return
+        reasons = sorted({_one_line(failure) for failure in failures if isinstance(failure, BaseException)})
+        why = f" ({reasons[0]})" if reasons else ""
+        for name in sorted(silent, key=client_order):
+            self.failures.append(Failure(server_round, tasks[name], name, f"client {name} did not answer{why}."))
+            self.traffic.append(Traffic(server_round, tasks[name], name, self._bytes_down.get(name, 0), 0))
+
+    def _sort(self) -> None:
+        self.failures.sort(key=lambda failure: (failure.round, client_order(failure.client)))
+        self.traffic.sort(key=lambda row: (row.round, client_order(row.client)))
+
+    def _check_enough(self, server_round: int, task: str, n_answered: int, required: int) -> None:
+        if n_answered >= required:
+            return
+        failures = [failure for failure in self.failures if failure.round == server_round]
+        reasons = list(dict.fromkeys(failure.reason for failure in failures if failure.task == task))
+        all_bring_noise = self.settings.noise == "clients" and self.settings.min_clients is None and task != ENROL
+        raise ProtocolError(
+            f"round {server_round} ('{task}'): {n_answered} clients answered and {required} have to"
+            + (
+                " (with noise='clients' a missing client's share of the noise is missing too)"
+                if all_bring_noise
+                else ""
+            )
+            + ". "
+            + " ".join(reasons[:3])
+        )
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

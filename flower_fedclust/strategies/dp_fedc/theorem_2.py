@@ -1,0 +1,138 @@
+"""DP-FedC with the noise of its paper's Theorem 2, to be compared with what composition gives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Mapping, Sequence
+from typing import Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.factorisation import center_steps
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.protocol import Entry, Sent, Total, answers, parameter
+from flower_fedclust.protocol.rounds import Round
+from flower_fedclust.strategies.dp_fedc import theorems
+from flower_fedclust.strategies.dp_fedc.dp_fedc import BATCH_SIZE, STEP_SCALE, DPFedC, DPFedCClient, LocalSteps
+
+Floats = NDArray[np.float64]
+
+
+class DPFedCTheorem2(DPFedC):
+    """DP-FedC as printed: the drawn clients send their centers, with noise for an epsilon of every single round.
+
+    For comparison with the paper; :class:`DPFedC` spends a budget far better. The gradient of each minibatch is clipped
+    to G, which the paper assumes, and the privacy report says what the rounds compose to.
+
+    Parameters
+    ----------
+    round_epsilon : float, default=1.0
+        The epsilon that Theorem 2 promises for one round, not for the run.
+    delta : float, default=1e-6
+        The delta of one round, and that for which the report composes the rounds.
+    max_norm : float
+        The Euclidean norm to which every client clips its rows. It is public, and not taken from data.
+    batch_size : int, optional
+        b, rows of a step on W; 50 by default. A client with fewer takes all.
+    rho : "growing" or float, default="growing"
+        The penalty that has each row belong to one cluster. "growing" starts at a tenth of the centers' mean squared
+        norm and ends at four tenths.
+    step_scale : float, optional
+        eta over b, which the largest eigenvalue of H'H is at most where memberships have a norm of 1 at most; 5 by
+        default. A step size that depended on the rows would not be a bound.
+    max_gradient_norm : float, optional
+        G, to which the gradient of each minibatch is clipped; half of ``max_norm`` by default.
+
+    References
+    ----------
+    Li, Wang, Chi and Quek 2024, Theorem 2, with the noise of equation (29).
+    """
+
+    entries = (
+        Entry(
+            "dp-fedc-theorem-2",
+            "DP-FedC with the paper's noise, whose epsilon is that of a single round",
+            "Li, Wang, Chi and Quek 2024, Theorem 2",
+            example={"max_norm": 1.0},
+        ),
+    )
+
+    round_epsilon: float = parameter(1.0, above=0, at_most=1000)
+    max_norm: float = parameter(above=0)
+    epsilon: float | None = dataclasses.field(default=None, init=False)
+    budget: Mapping[str, float] | None = dataclasses.field(default=None, init=False)
+
+    @property
+    def _is_private(self) -> bool:
+        return True
+
+    def _round(
+        self, t: int, W: Floats, S: Sequence[str], local: LocalSteps
+    ) -> Generator[Round, Total, tuple[Floats, None]]:
+        b = self.batch_size or BATCH_SIZE
+        eta = (self.step_scale or STEP_SCALE) * b
+        Q_2 = self._n_center_steps(t)
+        asked = DPFedCTheorem2Client.factorise_clipped.asked(
+            W,
+            mu_w=self.mu_w,
+            n_center_steps=Q_2,
+            batch_size=b,
+            eta=eta,
+            max_gradient_norm=self._max_gradient_norm,
+            **local,
+        )
+        q = Q_2 * min(b, self._fewest_rows) / self._fewest_rows
+        release = Release(
+            "gaussian",
+            theorems.sensitivity(self._max_gradient_norm, Q_2, eta),
+            theorems.noise_multiplier(q, self.round_epsilon, self.delta),
+            "the client clips the gradient of every minibatch",
+            "replace",
+        )
+        total = yield self._of_drawn(asked, W, S, local, [release])
+        return W + total[0] / total.n_clients, None  # (20)
+
+    def shares(self) -> Mapping[str, Share]:
+        """Return none: nothing is calibrated to a budget of the run."""
+        return {}
+
+    def privacy_notes(self) -> list[str]:
+        """Add what the paper's epsilon is."""
+        return [
+            *super().privacy_notes(),
+            f"The noise is that of the paper's Theorem 2 for epsilon {self.round_epsilon:g} in every single round; the "
+            "guarantee above is what the rounds compose to.",
+        ]
+
+    @property
+    def report(self) -> PrivacyReport:
+        """The privacy report of the rounds that ran; no epsilon was asked for the run."""
+        return dataclasses.replace(super().report, delta=self.delta, unit=self.privacy_unit, noise=self.noise)
+
+
+class DPFedCTheorem2Client(DPFedCClient):
+    """The answers of a client that sends its centers."""
+
+    @answers(Sent("by how much the client's centers have moved", has_columns=True))
+    def factorise_clipped(
+        self,
+        W: Floats,
+        *,
+        mu_w: float,
+        n_center_steps: int,
+        batch_size: int,
+        eta: float,
+        max_gradient_norm: float,
+        **local: Unpack[LocalSteps],
+    ) -> Floats:
+        """Take the steps on H and on W (lines 9 to 15), each gradient clipped; return W_i less W."""
+        rows, H = self._updated_memberships(W, local)
+        part = self._n_drawn(batch_size) / len(rows)
+        batches = self._secret_minibatches(n_center_steps, batch_size)
+        return center_steps(rows, H, W, batches, part * mu_w, eta, max_gradient_norm) - W
+
+
+DPFedCTheorem2.client_type = DPFedCTheorem2Client

@@ -1,0 +1,1 @@
+"""FedDP-KMeans (Scott, Lampert and Saulpic, ICML 2025)."""

@@ -1,0 +1,226 @@
+"""Stage I of FedSC (Algorithm 1): a dictionary that all clients share, learned from sums over the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.dictionary import (
+    clipped_gradient,
+    codes,
+    curvature,
+    dictionary_steps,
+    matched_dictionary,
+    objective,
+    row_gradients,
+)
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.noise import add_relative_noise
+from flower_fedclust.privacy.releases import Relation
+from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
+from flower_fedclust.protocol.rounds import Round
+from flower_fedclust.steps.moments import (
+    Moments,
+    MomentsClient,
+    checked_bandwidth,
+    column_moments,
+    moment_releases,
+    moment_shares,
+    noisy_column_moments,
+)
+from flower_fedclust.steps.spectral import ATOMS_PER_CLUSTER, FEWEST_ATOMS, Dictionary
+
+Floats = NDArray[np.float64]
+
+#: S, where nothing is said and a round costs no epsilon.
+DEFAULT_ROUNDS = 10
+
+#: How many made-up rows tell the server how long a row's gradient is, and how long a step may be.
+N_MADE_UP_ROWS = 512
+
+
+class DictionaryStrategy(ClippedStrategy):
+    """Base of the strategies that learn FedSC's dictionary.
+
+    Parameters
+    ----------
+    n_atoms : int, optional
+        d. By default 10 a cluster and at least 50, but no more than half of the rows.
+    bandwidth : float, optional
+        r of the kernel, in the units of the rows. By default the mean over clients of the mean distance between a
+        client's rows (equation 42); where the sums take noise, the root mean square distance that the noisy moments
+        give.
+    regularization : float, default=0.01
+        lambda, the penalty on the codes.
+    n_rounds : int, optional
+        S at most, each one step of averaging; by default 10, and 0 where each would cost epsilon: the first dictionary
+        is drawn with the means and deviations of the columns, and the steps improve the kernel more than the clusters.
+    n_local_steps : int, default=5
+        Q, gradient steps of a client in a round; 1 where each costs epsilon.
+    tol : float, default=1e-3
+        Stage I stops when no atom has moved by more than this part of the bandwidth.
+    fraction_fit : float in (0, 1], default=1.0
+        The part of the clients that takes part in a round of stage I; all of them where each costs epsilon.
+    """
+
+    n_atoms: int | None = parameter(None, at_least=1)
+    bandwidth: float | None = parameter(None, above=0)
+    regularization: float = parameter(0.01, at_least=0)
+    n_rounds: int | None = parameter(None, at_least=0)
+    n_local_steps: int = parameter(5, at_least=1)
+    tol: float = parameter(1e-3, at_least=0)
+    fraction_fit: float = parameter(1.0, above=0, at_most=1)
+
+    # The server half.
+
+    def learn_dictionary(
+        self, *, rows: str = "", relative_noise: float = 0.0
+    ) -> Generator[Round, Any, tuple[Dictionary, list[float]]]:
+        """Run stage I, in at most ``n_dictionary_rounds`` rounds.
+
+        Parameters
+        ----------
+        rows : str, default=""
+            Which rows of the clients; see :class:`~flower_fedclust.protocol.rounds.Round`.
+        relative_noise : float, default=0
+            alpha_z of appendix D.4: the noise that every client adds to its dictionary, over the standard deviation of
+            its entries. For experiments.
+
+        Returns
+        -------
+        dictionary : Dictionary
+        objectives : list of float
+            For each round, the objective (7) of the dictionary that it began with, with the codes that are best for
+            it, over the clients that took part, divided by the number of their rows. With noise: empty.
+        """
+        if self.has_noisy_dictionary:
+            return (yield from self._learn_with_noise()), []
+        moments = yield from column_moments(rows=rows)
+        first = self._first_dictionary(moments)
+        Z, objectives = first.atoms, []  # line 1
+        for _ in range(self.n_steps):  # lines 3 to 21; the base draws the clients (lines 2 and 20)
+            question = DictionaryClient.dictionary_steps.asked(
+                Z, **first.kernel, n_steps=self.n_local_steps, relative_noise=relative_noise
+            )
+            total = yield Sum(question, fraction=self.fraction_fit, rows=rows)
+            former, Z = Z, total[0] / total.n_clients  # line 4, equation 11
+            objectives.append(float(total[1] / total[2]))
+            if np.linalg.norm(Z - former, axis=1).max() <= self.tol * first.bandwidth:
+                break
+        return Dictionary(Z, first.bandwidth, first.regularization, first.n_rows), objectives
+
+    def _learn_with_noise(self) -> Generator[Round, Any, Dictionary]:
+        """Run stage I with one local step a round (Q = 1), of which the noisy sum over the rows is released.
+
+        With Q = 1 the mean of the clients' dictionaries (11) is a step along the sum of their gradients. That is a sum
+        over rows: each row's part is clipped, which bounds what a row can do, where Theorem 3.9 assumes four bounds
+        that nothing enforces. Neither the bound nor the length of the step depends on a row: the server takes both from
+        rows that it makes up, with the noisy moments.
+        """
+        assert self.max_norm is not None
+        moments = yield from noisy_column_moments(self.max_norm, moment_releases(self, self.max_norm))
+        first = self._first_dictionary(moments)
+        Z, bandwidth = first.atoms, first.bandwidth
+        for _ in range(self.n_steps):
+            drawn = matched_dictionary(moments.mean, moments.deviation, N_MADE_UP_ROWS, self.rng)
+            made_up = clip_rows(drawn, self.max_norm)
+            C = codes(made_up, Z, **first.kernel)
+            bound = float(np.median(row_gradients(made_up, Z, C, bandwidth)[0]))
+            L = curvature(made_up, Z, C, bandwidth) * (moments.n_rows / N_MADE_UP_ROWS)
+            if bound == 0:
+                break  # no row would move an atom
+            if self.shares()["dictionary_steps"].relation == "replace":
+                reason = "the client clips the gradient of every row, and one is replaced"
+                release = self.release("dictionary_steps", 2.0 * bound, reason)
+            else:
+                release = self.release("dictionary_steps", bound, "the client clips the gradient of every row")
+            question = DictionaryClient.clipped_gradient.asked(Z, **first.kernel, max_norm=self.max_norm, bound=bound)
+            (step,) = yield Sum(question, releases=[release])
+            Z = Z - step / np.maximum(L, L.mean())[:, None]
+        return Dictionary(Z, bandwidth, first.regularization, first.n_rows)
+
+    def _first_dictionary(self, moments: Moments) -> Dictionary:
+        """Return Z^0, and the kernel that it is for."""
+        bandwidth = checked_bandwidth(self.bandwidth, moments)
+        n_atoms = n_atoms_of(self.n_atoms, self.n_clusters, moments.n_rows)
+        Z = matched_dictionary(moments.mean, moments.deviation, n_atoms, self.rng)
+        return Dictionary(Z, bandwidth, self.regularization, moments.n_rows)
+
+    # Budget.
+
+    @property
+    def has_noisy_dictionary(self) -> bool:
+        """Whether the sums of stage I take calibrated noise."""
+        return self.epsilon is not None
+
+    @property
+    def n_steps(self) -> int:
+        """S."""
+        if self.n_rounds is not None:
+            return self.n_rounds
+        return 0 if self.has_noisy_dictionary else DEFAULT_ROUNDS
+
+    @property
+    def n_dictionary_rounds(self) -> int:
+        """The moments (two rounds, or one with noise), and S."""
+        return (1 if self.has_noisy_dictionary else 2) + self.n_steps
+
+    def dictionary_shares(self, moments: float, steps: float, relation: Relation) -> dict[str, Share]:
+        """Return the shares of a budget that pay for stage I, with their fractions."""
+        shares = moment_shares(moments, relation)
+        if self.n_steps > 0:
+            shares["dictionary_steps"] = Share("gaussian", steps, self.n_steps, relation)
+        return shares
+
+
+def n_atoms_of(given: int | None, n_clusters: int, n_rows: float) -> int:
+    """Return d: what was given, or ten atoms a cluster and 50 at least, but no more than half of the rows.
+
+    The paper's rule (equation 43) needs the eigenvalues of the pooled kernel, which nobody has; its Table 4 counts
+    atoms in multiples of the number of clusters. More atoms than rows are of no use: at most as many are taken.
+
+    Parameters
+    ----------
+    given : int or None
+    n_clusters : int
+    n_rows : float
+        With noise, about.
+    """
+    n_rows = max(int(n_rows), n_clusters)
+    if given is not None:
+        return min(given, n_rows)
+    return max(min(max(ATOMS_PER_CLUSTER * n_clusters, FEWEST_ATOMS), n_rows // 2), n_clusters)
+
+
+# The client half.
+
+
+class DictionaryClient(MomentsClient):
+    """The answers of a client that helps to learn a dictionary."""
+
+    @answers(
+        Sent("dictionary after the client's own steps", has_columns=True),
+        "objective of the client's rows",
+        Sent("number of rows", counts_rows=True),
+    )
+    def dictionary_steps(
+        self, Z: Floats, *, bandwidth: float, regularization: float, n_steps: int, relative_noise: float
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return Z_p^s (Algorithm 1, lines 8 to 15), and the objective before the steps."""
+        C = codes(self.rows, Z, bandwidth, regularization)
+        value = objective(self.rows, Z, C, bandwidth, regularization)
+        own = dictionary_steps(self.rows, Z, C, bandwidth, n_steps)
+        own = add_relative_noise(own, relative_noise, self.noise_source)
+        return own, np.array(value), np.array(float(len(self.rows)))
+
+    @answers(Sent("sum over the rows of the dictionary's clipped gradient", has_columns=True))
+    def clipped_gradient(
+        self, Z: Floats, *, bandwidth: float, regularization: float, max_norm: float, bound: float
+    ) -> Floats:
+        """Return the sum of the gradients (15) of single rows, each clipped to ``bound``."""
+        rows = clip_rows(self.rows, max_norm)
+        return clipped_gradient(rows, Z, codes(rows, Z, bandwidth, regularization), bandwidth, bound)

@@ -1,0 +1,263 @@
+"""FedSC: federated spectral clustering through a dictionary that all clients share.
+
+D. Qiao, C. Ding and J. Fan, "Federated spectral clustering via secure similarity reconstruction", NeurIPS 2023. The
+paper writes samples as columns. Here they are rows: the rows of Z are atoms, and those of C are the codes of rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Generator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.checks import warn_of_empty_clusters
+from flower_fedclust.numerics.dictionary import codes
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.noise import add_relative_noise
+from flower_fedclust.privacy.releases import NoisePlace, Release
+from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Reply, Sent, answers, parameter
+from flower_fedclust.protocol.rounds import Round
+from flower_fedclust.steps.perturbed_rows import (
+    NOISY_ROWS,
+    ROWS_SHARE,
+    PerturbedRowsClient,
+    perturb_rows,
+    rows_release,
+)
+from flower_fedclust.steps.spectral import Dictionary, LabelsClient, cluster_codes, send_labels
+from flower_fedclust.strategies.fedsc.dictionary import DictionaryClient, DictionaryStrategy
+
+Floats = NDArray[np.float64]
+
+#: Noise without epsilon, and what has to be perturbed for it.
+RELATIVE_NOISE = {
+    "relative_data_noise": "data",
+    "relative_dictionary_noise": "factors",
+    "relative_code_noise": "factors",
+}
+
+
+class FedSC(DictionaryStrategy):
+    """FedSC: spectral clustering of all rows by a kernel that the server reconstructs from codes, not from rows.
+
+    The clients learn a dictionary Z of a few atoms together, by sums alone. Then every client sends the code of each of
+    its rows: how the row is made of the atoms in the feature space of a Gaussian kernel. From dictionary and codes the
+    server reconstructs how similar any two rows are, keeps the largest similarities of each row, clusters the graph,
+    and sends each client the clusters of its rows.
+
+    Whoever has the dictionary and a row's code can compute the row: without ``perturb`` nothing is hidden from the
+    server (:func:`flower_fedclust.privacy.attacks.rows_from_codes` does it). :class:`FedSCSums` sends no codes.
+
+    Parameters
+    ----------
+    n_neighbors : int, optional
+        k of the graph; by default ``ceil(log n)``.
+    sparsify : bool, default=True
+        Whether each row keeps its k largest similarities only (equation 25), or all of them.
+    perturb : "nothing", "data" or "factors", default="nothing"
+        "data" (section 3.1): each client adds noise to its rows, once, and all else is computed from these. "factors"
+        (section 3.2): noise on the dictionary in every round and on the codes.
+    relative_data_noise : float, default=0.0
+        beta, with "data": the noise over the standard deviation of the client's entries. For experiments: it has no
+        epsilon. The same holds for the next two.
+    relative_dictionary_noise, relative_code_noise : float, default=0.0
+        alpha_z and alpha_c of appendix D.4, with "factors": the noise over the standard deviation of the client's
+        dictionary or codes.
+    epsilon : float, optional
+        The total privacy budget, with "data" or "factors": differential privacy of each record against the server.
+    max_code_norm : float, optional
+        tau_C, with "factors": codes are clipped to it. By default they are not: two codes are never farther apart than
+        ``1 / sqrt(2 lambda)``.
+    working_memory : float, default=64.0
+        How many MiB an array of the server may have, besides the codes and the graph.
+
+    References
+    ----------
+    Qiao, Ding and Fan, "Federated spectral clustering via secure similarity reconstruction", NeurIPS 2023.
+    """
+
+    entries = (
+        Entry(
+            "fedsc",
+            "spectral clustering by a shared dictionary; the server can read the rows",
+            "Qiao, Ding and Fan 2023, Algorithm 1",
+            fixed={"perturb": "nothing", "epsilon": None, "max_norm": None},
+        ),
+        Entry(
+            "fedsc-perturbed-data",
+            "FedSC on rows to which each client has added noise",
+            "Qiao, Ding and Fan 2023, section 3.1",
+            fixed={"perturb": "data"},
+            example={"epsilon": 1.0, "max_norm": 1.0},
+        ),
+        Entry(
+            "fedsc-perturbed-factors",
+            "FedSC with noise on the dictionary and the codes",
+            "Qiao, Ding and Fan 2023, section 3.2",
+            fixed={"perturb": "factors"},
+            example={"epsilon": 1.0, "max_norm": 1.0},
+        ),
+    )
+
+    n_neighbors: int | None = parameter(None, at_least=1)
+    sparsify: bool = parameter(True)
+    perturb: Literal["nothing", "data", "factors"] = parameter("nothing")
+    relative_data_noise: float = parameter(0.0, at_least=0)
+    relative_dictionary_noise: float = parameter(0.0, at_least=0)
+    relative_code_noise: float = parameter(0.0, at_least=0)
+    max_code_norm: float | None = parameter(None, above=0)
+    working_memory: float = parameter(64.0, above=0)
+
+    #: The server is who the noise protects from.
+    noise: NoisePlace = dataclasses.field(default="local", init=False)
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right."""
+        if self.epsilon is not None and self.perturb == "nothing":
+            raise ValueError(
+                "epsilon is given and perturb is 'nothing'; set perturb='data' or 'factors', or take FedSCSums."
+            )
+        super().check_parameters()
+        given = [name for name in RELATIVE_NOISE if getattr(self, name) > 0]
+        for name in given:
+            if RELATIVE_NOISE[name] != self.perturb:
+                raise ValueError(
+                    f"{name} is {getattr(self, name):g} and perturb is '{self.perturb}'; set "
+                    f"perturb='{RELATIVE_NOISE[name]}'."
+                )
+            if self.epsilon is not None:
+                raise ValueError(f"epsilon and {name} are both given; relative noise has no epsilon, so give one.")
+        if self.relative_dictionary_noise > 0 and self.n_rounds == 0:
+            raise ValueError(
+                "relative_dictionary_noise is given and n_rounds is 0, so that no client sends a dictionary; give 1 or "
+                "more."
+            )
+        if self.perturb != "nothing" and self.epsilon is None and not given:
+            levels = [name for name, perturbed in RELATIVE_NOISE.items() if perturbed == self.perturb]
+            raise ValueError(
+                f"perturb is '{self.perturb}' and there is no noise level; give epsilon and max_norm, or "
+                f"{' or '.join(levels)}."
+            )
+        if self.has_noisy_dictionary and self.regularization == 0 and self.max_code_norm is None:
+            raise ValueError("regularization is 0 and max_code_norm is not given; one of them has to bound the codes.")
+
+    # The server half.
+
+    def protocol(self) -> Protocol:
+        """Run stage I (Algorithm 1), then stage II."""
+        rows = ""
+        if self.perturb == "data":  # section 3.1, equation 22
+            yield from perturb_rows(release=rows_release(self), relative_noise=self.relative_data_noise)
+            rows = NOISY_ROWS
+        dictionary, objectives = yield from self.learn_dictionary(
+            rows=rows, relative_noise=self.relative_dictionary_noise
+        )
+        replies = yield from self._codes(dictionary, rows)
+        # Stage II: the reconstructed kernel C K(Z, Z) C', of which each row keeps its largest entries (equation 25).
+        C = np.concatenate([reply.arrays[0] for reply in replies])
+        model, labels = cluster_codes(
+            dictionary,
+            C,
+            self.n_clusters,
+            self.rng,
+            n_neighbors=self.n_neighbors,
+            sparsify=self.sparsify,
+            block_entries=max(1, int(self.working_memory * 2**20 / C.itemsize)),
+        )
+        warn_of_empty_clusters(self.name, np.bincount(labels, minlength=self.n_clusters))
+        by_client = yield from send_labels(labels, replies)
+        return Outcome(model, by_client, history={"objective": objectives})
+
+    def _codes(self, dictionary: Dictionary, rows: str) -> Generator[Round, Any, list[Reply]]:
+        """Return the clients' codes.
+
+        The paper sends C_p^S, which belongs to the dictionary before the last average; these belong to the last one.
+        """
+        arguments = dictionary.kernel | {"relative_noise": self.relative_code_noise}
+        release = None
+        if self.has_noisy_dictionary:
+            release = self._codes_release()
+            norms = {"max_norm": self.max_norm, "max_code_norm": self.max_code_norm}
+            arguments |= {name: norm for name, norm in norms.items() if norm is not None}
+        question = FedSCClient.codes.asked(dictionary.atoms, **arguments)
+        replies: list[Reply] = yield Gather(question, releases=[release], rows=rows)
+        return replies
+
+    # Bounds and budget.
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """The noise on the rows, stage I, the codes, and the labels."""
+        return (self.perturb == "data") + self.n_dictionary_rounds + 2
+
+    @property
+    def has_noisy_dictionary(self) -> bool:
+        """Whether dictionary and codes take calibrated noise."""
+        return self.perturb == "factors" and self.epsilon is not None
+
+    def shares(self) -> Mapping[str, Share]:
+        """Return that of the rows with "data"; with "factors" those of the moments, the dictionary and the codes."""
+        if self.perturb == "nothing":
+            return {}
+        if self.perturb == "data":
+            return ROWS_SHARE
+        return self.dictionary_shares(0.1, 0.1, "replace") | {"codes": Share("gaussian", 0.8, relation="replace")}
+
+    def _codes_release(self) -> Release:
+        """Return the release of the codes, one of which changes where a row is replaced.
+
+        c = (K(Z, Z) + lambda I)^-1 phi(Z)' phi(x) is linear in phi(x), by a map of norm 1 / (2 sqrt(lambda)) at most;
+        and ||phi(x) - phi(x')||^2 = 2 - 2 k(x, x') is at most 2. The paper's bound (Lemma J.1) is far larger.
+        """
+        bounds = {}
+        if self.regularization > 0:
+            bounds["no two codes are farther apart"] = 1.0 / math.sqrt(2.0 * self.regularization)
+        if self.max_code_norm is not None:
+            bounds["the client clips every code to half of this norm"] = 2.0 * self.max_code_norm
+        bound = min(bounds, key=lambda reason: bounds[reason])
+        return self.release("codes", bounds[bound], bound)
+
+    def privacy_notes(self) -> list[str]:
+        """Add what the server can compute."""
+        notes = super().privacy_notes()
+        if self.perturb == "nothing":
+            notes.append(
+                "The server can read the rows: the dictionary and a row's code give the row's distance to every atom, "
+                "and with more atoms than columns the row itself, to the last digits. Nothing is hidden from it."
+            )
+        elif self.epsilon is None:
+            notes.append(
+                "The noise is relative to the spread of the data, for experiments: it has no epsilon, and the server "
+                "still gets a noisy copy of every row."
+            )
+        return notes
+
+
+# The client half.
+
+
+class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
+    """What a client answers besides: the codes of its rows."""
+
+    @answers(Sent("code of every row", "codes", per="row"))
+    def codes(
+        self,
+        Z: Floats,
+        *,
+        bandwidth: float,
+        regularization: float,
+        relative_noise: float,
+        max_norm: float = math.inf,
+        max_code_norm: float = math.inf,
+    ) -> Floats:
+        """Return C_p (equation 14), clipped, and with relative noise where that was asked for."""
+        C = codes(clip_rows(self.rows, max_norm), Z, bandwidth, regularization)
+        return add_relative_noise(clip_rows(C, max_code_norm), relative_noise, self.noise_source)
+
+
+FedSC.client_type = FedSCClient

@@ -1,0 +1,194 @@
+"""Fed-tSNE and Fed-UMAP, Algorithm 2: maps of rows that never meet.
+
+D. Qiao, X. Ma and J. Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025. Y are the
+landmarks, B the distances of all rows to them, W those between the landmarks, Z the map. The paper's samples are
+columns; here they are rows.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.embedding import N_ROWS_OF_A_MAP
+from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.kmeans import nearest_center
+from flower_fedclust.numerics.nystrom import distances_between, landmark_distances, nystrom_neighbors
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.noise import add_relative_noise
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
+from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
+from flower_fedclust.steps.spectral import split_by_client
+from flower_fedclust.strategies.maps.coded_rows import CodedRowsStrategy
+from flower_fedclust.strategies.maps.drawing import Drawing
+from flower_fedclust.strategies.maps.landmarks import LandmarksClient
+
+Floats = NDArray[np.float64]
+
+
+class FederatedMap(CodedRowsStrategy):
+    """What Fed-tSNE and Fed-UMAP share: all but the drawing of the map."""
+
+    codes = "distances"
+
+    perturb: Literal["nothing", "data", "landmarks", "gradients", "distances"] = parameter("nothing")
+
+    @property
+    @abstractmethod
+    def drawing(self) -> Drawing:
+        """How the map is drawn."""
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right."""
+        super().check_parameters()
+        if self.federated_evaluation:
+            raise ValueError(
+                "federated_evaluation would send each client what all rows have sent, which is in the model; take "
+                f"{type(self).__name__}Sums, or leave it out."
+            )
+
+    # The server half.
+
+    def protocol(self) -> Protocol:
+        """Run Algorithm 2, and cluster the map."""
+        self.drawing.check_installed()
+        # Step 1: the landmarks.
+        landmarks = yield from self.landmarks()
+        Y = landmarks.points
+        # Step 2: every client sends the distances of its rows to them.
+        bound = self.max_norm if self.epsilon is not None and self.perturb == "distances" else None
+        replies = yield Gather(
+            FederatedMapClient.landmark_distances.asked(
+                Y, relative_noise=self.noise_on_codes, max_norm=math.inf if bound is None else bound
+            ),
+            releases=[None if bound is None else self._distances_release(bound, len(Y))],
+            rows=self.coded_rows,
+        )
+        # Step 3: equations (21) and (22), of whose matrix only the nearest neighbours are ever computed.
+        B = np.concatenate([reply.arrays[0] for reply in replies])
+        self._check_enough_rows(len(B))
+        neighbors, distances = nystrom_neighbors(B, distances_between(Y), self.drawing.n_needed(len(B)))
+        # Step 4: the map; and clusters on it.
+        Z = self.drawing.coordinates(neighbors, distances, self.rng)
+        centers = weighted_kmeans(Z, None, self.n_clusters, self.rng)
+        places, clusters = (split_by_client(array, replies) for array in (Z, nearest_center(Z, centers)))
+        yield Gather(
+            {client: FederatedMapClient.keep_places.asked(places[client], clusters[client]) for client in places}
+        )
+        return Outcome(self.drawing.model(Y, Z, centers, distances=B), clusters, places, {"mmd": landmarks.mmds})
+
+    def _distances_release(self, max_norm: float, n_landmarks: int) -> Release:
+        """Return the release of one row's distances: each changes by as much as the row, twice the norm at most."""
+        return self.release(
+            "distances",
+            2.0 * max_norm * math.sqrt(n_landmarks),
+            "the client clips every row, and no distance changes by more than the row",
+        )
+
+    def _check_enough_rows(self, n_rows: int) -> None:
+        needed = max(self.n_clusters, N_ROWS_OF_A_MAP)
+        if n_rows < needed:
+            raise DataError(
+                f"the clients have {n_rows} rows together; a map of {self.n_clusters} clusters needs {needed}."
+            )
+
+
+class FedTSNE(FederatedMap):
+    """Fed-tSNE: a t-SNE map of rows that stay where they are.
+
+    The clients learn landmarks together, which are spread as all rows are (FedDL, Algorithm 1). Each client sends how
+    far its rows are from the landmarks; from that the server estimates how far any two rows are from each other
+    (Nystrom), and makes the map, of which each client gets the places of its own rows. Clusters are those of k-means on
+    the map.
+
+    Whoever has the landmarks and a row's distances to them can compute the row
+    (:func:`flower_fedclust.privacy.attacks.rows_from_distances` does it). :class:`FedTSNESums` sends sums alone.
+
+    Parameters
+    ----------
+    perplexity : float, default=30
+        Of t-SNE.
+
+    References
+    ----------
+    Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025. Policar, Strazar and
+    Zupan, "openTSNE", 2019.
+    """
+
+    entries = (
+        Entry(
+            "fed-tsne",
+            "a t-SNE map by learned landmarks; the server can read the rows",
+            "Qiao, Ma and Fan 2025, Algorithms 1 and 2",
+        ),
+    )
+
+    perplexity: float = parameter(30.0, at_least=1)
+
+    @property
+    def drawing(self) -> Drawing:
+        """By t-SNE."""
+        return Drawing("tsne", self.perplexity, placing=5.0)
+
+
+class FedUMAP(FederatedMap):
+    """Fed-UMAP: a UMAP map of rows that stay where they are.
+
+    As :class:`FedTSNE`, with UMAP in place of t-SNE. :class:`FedUMAPSums` sends sums alone.
+
+    Parameters
+    ----------
+    n_neighbors : int, default=15
+        Of UMAP, which counts the row itself.
+    min_dist : float, default=0.1
+        How near to each other rows may come on the map.
+
+    References
+    ----------
+    Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025. McInnes, Healy and
+    Melville, "UMAP", 2018.
+    """
+
+    entries = (
+        Entry(
+            "fed-umap",
+            "a UMAP map by learned landmarks; the server can read the rows",
+            "Qiao, Ma and Fan 2025, Algorithms 1 and 2",
+        ),
+    )
+
+    n_neighbors: int = parameter(15, at_least=2)
+    min_dist: float = parameter(0.1, at_least=0, at_most=1)
+
+    @property
+    def drawing(self) -> Drawing:
+        """By UMAP."""
+        return Drawing("umap", self.n_neighbors, placing=5.0, min_dist=self.min_dist)
+
+
+# The client half.
+
+
+class FederatedMapClient(LandmarksClient, PerturbedRowsClient):
+    """What a client answers: its rows' distances to the landmarks. It keeps the places that it gets."""
+
+    @answers(Sent("distances of every row to the landmarks", "codes", per="row"))
+    def landmark_distances(self, Y: Floats, *, relative_noise: float, max_norm: float) -> Floats:
+        """Return B_p (Algorithm 2, step 2)."""
+        B = landmark_distances(clip_rows(self.rows, max_norm), Y)
+        return add_relative_noise(B, relative_noise, self.noise_source)
+
+    @answers()
+    def keep_places(self, places: Floats, labels: NDArray[np.intp]) -> None:
+        """Keep where the rows lie, and their clusters: ``recall("places")``, ``recall("labels")``."""
+        self.remember("places", [places])
+        self.remember("labels", [labels])
+
+
+FederatedMap.client_type = FederatedMapClient

@@ -1,0 +1,207 @@
+"""Fed-SpeClust, Algorithm 3: spectral clustering by a kernel that learned landmarks reconstruct; and from sums alone.
+
+D. Qiao, X. Ma and J. Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025. Y are the
+landmarks, C the kernel values of all rows with them, W those between the landmarks. The paper's samples are columns;
+here they are rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import pinvh
+
+from flower_fedclust.numerics.checks import warn_of_empty_clusters
+from flower_fedclust.numerics.kernel import gaussian_kernel
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.noise import add_relative_noise
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
+from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
+from flower_fedclust.steps.spectral import Dictionary, LabelsClient, cluster_codes, send_labels
+from flower_fedclust.steps.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
+from flower_fedclust.strategies.maps.coded_rows import CodedRowsStrategy
+from flower_fedclust.strategies.maps.landmarks import Landmarks, LandmarksClient, LandmarkStrategy
+
+Floats = NDArray[np.float64]
+
+
+class LandmarkKernelStrategy(LandmarkStrategy):
+    """What both forms of Fed-SpeClust share.
+
+    Parameters
+    ----------
+    regularization : float, default=0.01
+        Added to the diagonal of the landmarks' kernel before it is inverted. The paper has none; without it
+        directions in which the landmarks hardly differ are magnified, and noise with them.
+    """
+
+    regularization: float = parameter(0.01, at_least=0)
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right."""
+        super().check_parameters()
+        if self.n_landmarks < self.n_clusters:
+            raise ValueError(
+                f"n_landmarks is {self.n_landmarks} and n_clusters is {self.n_clusters}; give as many at least."
+            )
+
+    def dictionary(self, landmarks: Landmarks) -> Dictionary:
+        """Return the landmarks as FedSC's dictionary: its kernel is ``exp(-gamma d^2)`` where 1 / (2 r^2) is gamma."""
+        bandwidth = 1.0 / math.sqrt(2.0 * landmarks.gamma)
+        return Dictionary(landmarks.points, bandwidth, self.regularization, landmarks.n_rows)
+
+
+class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy):
+    """Fed-SpeClust: spectral clustering by a kernel that learned landmarks reconstruct.
+
+    The clients learn landmarks together, which are spread as all rows are (FedDL, Algorithm 1). Each client sends the
+    kernel values of its rows with the landmarks; the server reconstructs all others (Nystrom) and clusters.
+
+    Whoever has the landmarks and a row's kernel values with them can compute the row
+    (:func:`flower_fedclust.privacy.attacks.rows_from_kernel` does it). :class:`FedSpeClustSums` sends sums alone.
+
+    Parameters
+    ----------
+    sparsify : bool, default=True
+        Whether each row keeps its k largest similarities only, as in FedSC (equation 25 there); the paper keeps all.
+    n_neighbors : int, optional
+        k; by default ``ceil(log n)``.
+    working_memory : float, default=64.0
+        How many MiB an array of the server may have, besides what the clients send and the graph.
+
+    References
+    ----------
+    Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025, Algorithm 3.
+    """
+
+    entries = (
+        Entry(
+            "fed-speclust",
+            "spectral clustering by learned landmarks; the server can read the rows",
+            "Qiao, Ma and Fan 2025, Algorithm 3",
+        ),
+    )
+    codes = "kernel"
+
+    perturb: Literal["nothing", "data", "landmarks", "gradients", "kernel"] = parameter("nothing")
+    sparsify: bool = parameter(True)
+    n_neighbors: int | None = parameter(None, at_least=1)
+    working_memory: float = parameter(64.0, above=0)
+
+    # The server half.
+
+    def protocol(self) -> Protocol:
+        """Run Algorithm 3."""
+        # Step 1: the landmarks.
+        landmarks = yield from self.landmarks()
+        dictionary = self.dictionary(landmarks)
+        # Step 2: every client sends the kernel values of its rows with them.
+        Y, bandwidth = dictionary.atoms, dictionary.bandwidth
+        W = gaussian_kernel(Y, Y, bandwidth)
+        replies = yield Gather(
+            FedSpeClustClient.landmark_kernel.asked(Y, bandwidth=bandwidth, relative_noise=self.noise_on_codes),
+            releases=[self._kernel_release(W)],
+            rows=self.coded_rows,
+        )
+        # Step 3: C W^-1 are codes of the rows by the landmarks, so that with W they give the kernel C W^-1 C'.
+        C = np.concatenate([reply.arrays[0] for reply in replies])
+        W[np.diag_indices_from(W)] += self.regularization
+        # Step 4: spectral clustering.
+        model, labels = cluster_codes(
+            dictionary,
+            C @ pinvh(W),
+            self.n_clusters,
+            self.rng,
+            n_neighbors=self.n_neighbors,
+            sparsify=self.sparsify,
+            block_entries=max(1, int(self.working_memory * 2**20 / C.itemsize)),
+        )
+        warn_of_empty_clusters(self.name, np.bincount(labels, minlength=self.n_clusters))
+        by_client = yield from send_labels(labels, replies)
+        return Outcome(model, by_client, history={"mmd": landmarks.mmds})
+
+    def _kernel_release(self, W: Floats) -> Release | None:
+        """Return the release of one row's kernel values.
+
+        phi(Y)' phi(x) is linear in phi(x), by a map whose norm is the root of W's largest eigenvalue, and two phi(x)
+        are at most sqrt(2) apart; and each value lies between 0 and 1.
+        """
+        if self.epsilon is None or self.perturb != "kernel":
+            return None
+        sensitivity = math.sqrt(min(2.0 * float(np.linalg.eigvalsh(W)[-1]), len(W)))
+        return self.release("kernel", sensitivity, "no two rows' kernel values are farther apart")
+
+
+class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
+    """Fed-SpeClust in which the server gets nothing but sums over the clients.
+
+    The clients learn landmarks together, as in :class:`FedSpeClust`. The factors that the landmarks give to rows are
+    then clustered from sums, as in :class:`FedSCSums`; no similarity of two rows is known to anybody, so that the graph
+    is dense. With ``epsilon`` every sum takes noise.
+
+    References
+    ----------
+    After Qiao, Ma and Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025, Algorithm 3, whose
+    steps 2 to 4 this replaces.
+    """
+
+    entries = (
+        Entry(
+            "fed-speclust-sums",
+            "spectral clustering by learned landmarks, from sums alone; private with epsilon",
+            "after Qiao, Ma and Fan 2025, Algorithm 3",
+        ),
+    )
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right."""
+        super().check_parameters()
+        if self.epsilon is not None and self.regularization == 0:
+            raise ValueError(
+                "regularization is 0; with epsilon it must be positive, as it bounds the factors of a row."
+            )
+
+    # The server half.
+
+    def protocol(self) -> Protocol:
+        """Run Algorithm 1, then the clustering on sums."""
+        landmarks = yield from self.learn_landmarks()
+        model = yield from self.cluster_by_sums(self.dictionary(landmarks))
+        return Outcome(model, history={"mmd": landmarks.mmds})
+
+    # Rounds and budget.
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """Algorithm 1, and the clustering."""
+        return self.n_landmark_rounds + self.n_clustering_rounds
+
+    def shares(self) -> Mapping[str, Share]:
+        """Return those of the moments, the landmarks' gradients, the two sums of the factors, and k-means."""
+        landmarks = self.landmark_shares(0.1, 0.3, "add-or-remove")
+        return landmarks | self.clustering_shares(factor_sum=0.075, normalized_moment=0.375, kmeans=0.15)
+
+
+# The client half.
+
+
+class FedSpeClustClient(LandmarksClient, PerturbedRowsClient, LabelsClient):
+    """What a client answers: the kernel values of its rows with the landmarks. It keeps the labels that it gets."""
+
+    @answers(Sent("kernel values of every row with the landmarks", "codes", per="row"))
+    def landmark_kernel(self, Y: Floats, *, bandwidth: float, relative_noise: float) -> Floats:
+        """Return K(X_p, Y) (Algorithm 3, step 2)."""
+        kernel = gaussian_kernel(self.rows, Y, bandwidth)
+        return add_relative_noise(kernel, relative_noise, self.noise_source)
+
+
+class FedSpeClustSumsClient(LandmarksClient, SpectralSumsClient):
+    """The client half of the sums: what it sends is in the two classes that it is made of."""
+
+
+FedSpeClust.client_type, FedSpeClustSums.client_type = FedSpeClustClient, FedSpeClustSumsClient

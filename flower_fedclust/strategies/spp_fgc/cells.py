@@ -1,0 +1,355 @@
+"""Cells of rows that stay where they are, from sums with Laplace noise: a frame, first centers, Lloyd steps, votes.
+
+What SPP-FGC's privacy analysis (He et al., appendix C) leaves out is that clusters depend on the rows: where a client
+finds them by itself, one row can move every other to another cluster. Here a row belongs to the nearest of some centers
+that come from noisy sums, so that it counts in one cell, whatever the others are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.checks import DataError, check_max_l1_norm
+from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
+from flower_fedclust.numerics.prototypes import FULL_COLUMNS, moment_of, products_of
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol import PrivateStrategy, Sum, answers, parameter
+from flower_fedclust.protocol.rounds import Array, Round
+from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic
+from flower_fedclust.steps.frame import Frame, enter
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+#: Of the epsilon for sums and counts, the part for the sums: a count is one number, and needs less.
+SUMS_PART = 0.8
+
+#: The radius of the frame is the distance within which about this part of the rows lies; the others are clipped to it.
+WITHIN_RADIUS = 0.9
+
+#: In how many rings rows are counted by their distance. The outermost ends at 2 R, each further one at the distance
+#: before it over sqrt(2); rows that are nearer than the innermost ring's end are all in this one.
+N_DISTANCES = 16
+
+#: The first centers are a k-means of points drawn from a Gaussian as wide as the rows: so many points for each center.
+POINTS_PER_CENTER = 100
+
+#: At most so many cells a cluster, ...
+CELLS_PER_CLUSTER = 8
+
+#: ... or without noise one for so many rows, where that is more, ...
+EXACT_ROWS_PER_CELL = 25
+
+#: ... up to this number.
+MOST_EXACT_CELLS = 200
+
+#: Whatever the noise, a cell is to have so many rows on average: the votes of fewer say little.
+LEAST_ROWS_PER_CELL = 16
+
+#: With noise, a cell is to have this many rows times the columns over epsilon: of fewer, noise hides the mean.
+NOISY_ROWS_PER_CELL = 100.0
+
+#: Where there would be fewer cells a cluster than this, each cluster has one. A cluster that has one where others have
+#: several would be joined to another, as each of its rows votes for two cells.
+FEWEST_CELLS_PER_CLUSTER = 2.5
+
+#: What enforces the sensitivities, for the report.
+CLIPPED = "the client clips every row to this L1 norm"
+IN_ONE_CELL = "a row is in one cell"
+PRODUCTS = "products of a row's entries; the client clips the row"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Centers, and what is known of the rows around them.
+
+    Parameters
+    ----------
+    frame : Frame
+        In whose coordinates the centers are: an origin, and an L1 ball around it.
+    centers : ndarray of shape (n_cells, n_columns)
+    counts : ndarray of shape (n_cells,)
+        Rows of each in the last step; with noise, about. Positive.
+    n_rows : float
+        Of all clients; with noise, about.
+    """
+
+    frame: Frame
+    centers: Floats
+    counts: Floats
+    n_rows: float
+
+    def __len__(self) -> int:
+        return len(self.centers)
+
+
+class CellsStrategy(PrivateStrategy):
+    """Base of the strategies whose prototypes are cells, common to all clients, that noisy sums give.
+
+    First the origin, the radius and the directions of the rows are found, from noisy sums: Laplace noise is as large as
+    the longest row that is allowed, and the rows of most data lie in a ball that is far smaller than what can be said
+    beforehand.
+
+    Parameters
+    ----------
+    n_prototypes : int, optional
+        Of all clients together. By default 8 a cluster, or without noise one for 25 rows where that is more, up to 200;
+        but no more than one for 16 rows, and with epsilon ``n epsilon / (100 d)`` for n rows of d columns; and one a
+        cluster where that gives fewer than 2.5.
+    max_l1_norm : float, optional
+        R: rows are clipped to this L1 norm, the sum of their absolute values; needed with an epsilon. Public; not taken
+        from data. That it is large costs little: it bounds the first two releases only.
+    """
+
+    n_prototypes: int | None = parameter(None, at_least=1)
+    max_l1_norm: float | None = parameter(None, above=0)
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
+        super().check_parameters()
+        check_max_l1_norm(self.max_l1_norm, self.epsilon)
+
+    def cell_shares(
+        self, *, origin: float, distances: float, second_moment: float, lloyd: float, n_lloyd_rounds: int
+    ) -> dict[str, Share]:
+        """Return the shares of a budget that pay for :meth:`find_cells`.
+
+        Parameters
+        ----------
+        origin, distances, second_moment, lloyd : float
+            Fractions; that of the Lloyd steps is for all of them.
+        n_lloyd_rounds : int
+        """
+        return {
+            "origin_sums": Share("laplace", SUMS_PART * origin),
+            "origin_counts": Share("laplace", (1.0 - SUMS_PART) * origin),
+            "distances": Share("laplace", distances),
+            "second_moment": Share("laplace", second_moment),
+            "lloyd_sums": Share("laplace", SUMS_PART * lloyd, n_lloyd_rounds),
+            "lloyd_counts": Share("laplace", (1.0 - SUMS_PART) * lloyd, n_lloyd_rounds),
+        }
+
+    def find_cells(self, n_lloyd_rounds: int) -> Generator[Round, list[Array], Cells]:
+        """Return cells: their frame in one round, or two with noise, their directions in one, then Lloyd steps.
+
+        Parameters
+        ----------
+        n_lloyd_rounds : int
+            1 or more.
+
+        Returns
+        -------
+        Cells
+            Those with hardly a row are dropped, as long as there are more than clusters.
+
+        Raises
+        ------
+        DataError
+            If there are fewer rows than clusters.
+        """
+        frame, n_rows = yield from self._frame()
+        if self.epsilon is None and n_rows < self.n_clusters:
+            raise DataError(
+                f"the clients have {n_rows:.0f} rows together and n_clusters is {self.n_clusters}; ask for fewer."
+            )
+        root = yield from self._directions(frame, n_rows)
+        n_cells = self.n_prototypes or n_cells_for(n_rows, self.n_clusters, self.n_columns, self._epsilon_of_a_sum)
+        points = self.rng.standard_normal((POINTS_PER_CENTER * n_cells, self.n_columns)) @ root.T
+        centers = weighted_kmeans(_inside(points, frame), None, n_cells, self.rng)
+        statistic = self.sums_and_counts("lloyd", frame.radius)
+        scale = self.noise_scale(statistic.releases[1])
+        centers, counts = yield from self._lloyd(centers, frame, root, statistic, scale, n_lloyd_rounds)
+        kept = counts > smallest_count(scale)
+        if np.count_nonzero(kept) < self.n_clusters:
+            kept = np.isin(np.arange(len(counts)), np.argsort(-counts, kind="stable")[: self.n_clusters])
+        return Cells(frame, centers[kept], np.maximum(counts[kept], 1.0), n_rows)
+
+    def sums_and_counts(self, which: str, bound: float) -> ClusterStatistic:
+        """Return what clients send of the cells that their rows are in, with its releases.
+
+        Parameters
+        ----------
+        which : str
+            Of the shares ``<which>_sums`` and ``<which>_counts``.
+        bound : float
+            The L1 norm to which rows are clipped.
+        """
+        if self.epsilon is None:
+            return ClusterStatistic()
+        return ClusterStatistic(
+            (
+                self.release(f"{which}_sums", bound, CLIPPED),
+                self.release(f"{which}_counts", 1.0, IN_ONE_CELL),
+            )
+        )
+
+    def noise_scale(self, release: Release | None) -> float:
+        """Return the Laplace parameter of the noise in a sum over the clients; 0 without noise."""
+        return 0.0 if release is None else self.noise_of_sum(release) / math.sqrt(2.0)
+
+    def _frame(self) -> Generator[Round, list[Array], tuple[Frame, float]]:
+        """Return the mean of the rows as the origin, the radius that holds most of them, and how many there are."""
+        bound = math.inf if self.max_l1_norm is None else self.max_l1_norm
+        everywhere = Frame(np.zeros(self.n_columns), bound, norm=1)
+        statistic = self.sums_and_counts("origin", bound)
+        sums, counts = yield statistic.asked(np.zeros((1, self.n_columns)), everywhere)
+        n_rows = max(float(counts[0]), 1.0)
+        origin = clip_rows(sums / n_rows, bound, norm=1)[0]
+        if self.epsilon is None:
+            return Frame(origin, math.inf, norm=1), n_rows
+        release = self.release("distances", 1.0, "a row is at one distance")
+        question = CellsClient.distance_counts.asked(origin, max_l1_norm=bound)
+        (found,) = yield Sum(question, releases=[release])
+        return Frame(origin, radius_of(found, bound, self.noise_scale(release)), norm=1), n_rows
+
+    def _directions(self, frame: Frame, n_rows: float) -> Generator[Round, list[Array], Floats]:
+        """Return a root of the second moment of the rows in the frame, of shape (n_columns, n_columns)."""
+        release = None
+        if self.epsilon is not None:
+            # |x_i x_j| over i <= j adds up to (||x||_1^2 + ||x||_2^2) / 2, which is ||x||_1^2 at most.
+            release = self.release("second_moment", frame.radius**2, PRODUCTS)
+        (found,) = yield Sum(CellsClient.entry_products.asked(*frame.arrays), releases=[release])
+        if len(frame.origin) > FULL_COLUMNS:
+            variances = np.maximum(found / n_rows, 0.0)
+            return np.diag(np.sqrt(np.maximum(variances, 1e-4 * variances.mean())))
+        values, vectors = np.linalg.eigh(moment_of(found) / n_rows)
+        values = np.maximum(values, 1e-4 * max(float(values.mean()), 0.0))
+        root: Floats = vectors * np.sqrt(values)
+        return root
+
+    def _lloyd(
+        self,
+        centers: Floats,
+        frame: Frame,
+        root: Floats,
+        statistic: ClusterStatistic,
+        scale: float,
+        n_rounds: int,
+    ) -> Generator[Round, list[Array], tuple[Floats, Floats]]:
+        """Take Lloyd steps; a center that has lost its rows is set down beside one of many, but for the last step."""
+        for step in range(n_rounds):
+            sums, counts = yield statistic.asked(centers, frame)
+            centers = moved_centers(sums, counts, centers, frame, scale)
+            lost = np.flatnonzero(counts <= smallest_count(scale))
+            if step < n_rounds - 1 and 0 < len(lost) < len(centers):
+                largest = np.resize(np.argsort(-counts, kind="stable")[: len(centers) - len(lost)], len(lost))
+                # A cell is as wide as the rows, over the number of cells in each direction.
+                apart = 0.3 * len(centers) ** (-1.0 / len(frame.origin))
+                beside = centers[largest] + apart * self.rng.standard_normal((len(lost), len(root))) @ root.T
+                centers[lost] = _inside(beside, frame)
+        return centers, counts
+
+    @property
+    def _epsilon_of_a_sum(self) -> float | None:
+        """The epsilon with which as much noise as is in the sums would be the server's own."""
+        if self.epsilon is None:
+            return None
+        release = self.release("origin_counts", 1.0, IN_ONE_CELL)
+        return self.epsilon * release.standard_deviation / self.noise_of_sum(release)
+
+
+def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float | None) -> int:
+    """Return how many cells rows are worth: one a cluster, or several where noise leaves something to see in each."""
+    worth = n_rows / LEAST_ROWS_PER_CELL
+    if epsilon is not None:
+        worth = min(worth, n_rows * epsilon / (NOISY_ROWS_PER_CELL * n_columns))
+    if worth < FEWEST_CELLS_PER_CLUSTER * n_clusters:
+        return n_clusters
+    most = float(CELLS_PER_CLUSTER * n_clusters)
+    if epsilon is None:
+        most = max(most, min(n_rows / EXACT_ROWS_PER_CELL, MOST_EXACT_CELLS))
+    return int(min(most, worth))
+
+
+def smallest_count(scale: float) -> float:
+    """Return the count up to which a cell has hardly a row: twice the Laplace parameter of its noise, or a half."""
+    return max(0.5, 2.0 * scale)
+
+
+def moved_centers(sums: Floats, counts: Floats, centers: Floats, frame: Frame, scale: float) -> Floats:
+    """Return the means of the rows in the cells, inside the frame; a cell with hardly a row keeps its center."""
+    return _inside(centers_of(sums, counts, centers, at_least=max(smallest_count(scale), 1.0)), frame)
+
+
+def distance_edges(max_l1_norm: float) -> Floats:
+    """Return the outer ends of the rings in which distances are counted, ascending, of shape (N_DISTANCES,)."""
+    # Two points of a ball are at most its diameter apart.
+    return np.asarray(2.0 * max_l1_norm * 2.0 ** (-0.5 * np.arange(N_DISTANCES)[::-1]), dtype=np.float64)
+
+
+def radius_of(counts: Floats, max_l1_norm: float, scale: float) -> float:
+    """Return the distance within which most rows lie, from noisy counts.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (N_DISTANCES,)
+    max_l1_norm : float
+    scale : float
+        The Laplace parameter of their noise. Counts up to twice as much are taken for none.
+    """
+    rows = np.where(counts > 2.0 * scale, counts, 0.0)
+    if not rows.any():
+        return float(distance_edges(max_l1_norm)[-1])
+    within = np.cumsum(rows) / rows.sum()
+    return float(distance_edges(max_l1_norm)[np.argmax(within >= WITHIN_RADIUS)])
+
+
+def _inside(points: Floats, frame: Frame) -> Floats:
+    return clip_rows(points, frame.radius, norm=frame.norm)
+
+
+# The client half.
+
+
+class CellsClient(ClusterClient):
+    """The answers of a client among whose rows cells are found. All are sums over rows."""
+
+    @answers("number of rows at each distance from a point")
+    def distance_counts(self, origin: Floats, *, max_l1_norm: float) -> Floats:
+        """Return how many rows lie in each ring around the origin, by L1 distance."""
+        distances = np.abs(clip_rows(self.rows, max_l1_norm, norm=1) - origin).sum(axis=1)
+        rings = np.minimum(np.searchsorted(distance_edges(max_l1_norm), distances), N_DISTANCES - 1)
+        return np.bincount(rings, minlength=N_DISTANCES).astype(np.float64)
+
+    @answers("sum over rows of the products of their entries")
+    def entry_products(self, *frame: Floats) -> Floats:
+        """Return the upper triangle of X'X in the frame; of wide rows, the sums of squares alone.
+
+        The noise on d (d + 1) / 2 products would hide the directions of wide rows; the deviations by column remain.
+        """
+        rows = enter(self.rows, *frame)
+        if rows.shape[1] > FULL_COLUMNS:
+            return np.asarray(np.einsum("ij,ij->j", rows, rows))
+        return products_of(rows.T @ rows)
+
+    @answers("sum of the rows in each cell, and in one more column their number times a weight")
+    def weighted_cell_sums(self, centers: Floats, *frame: Floats, weight: float) -> Floats:
+        """Return the sums and counts of the rows in each cell as one array, of shape (n_cells, n_columns + 1)."""
+        rows = enter(self.rows, *frame)
+        sums, counts = cluster_sums(rows, nearest_center(rows, centers), len(centers))
+        return np.column_stack([sums, weight * counts])
+
+    @answers("number of rows that have two centers as their nearest, by pair of centers")
+    def votes(self, centers: Floats, *frame: Floats) -> Floats:
+        """Return the votes, in the order of the upper triangle of a table of pairs."""
+        table = np.zeros((len(centers), len(centers)))
+        nearest, second = two_nearest(enter(self.rows, *frame), centers)
+        np.add.at(table, (np.minimum(nearest, second), np.maximum(nearest, second)), 1.0)
+        return table[np.triu_indices(len(centers), 1)]
+
+
+def two_nearest(rows: Floats, centers: Floats) -> tuple[Labels, Labels]:
+    """Return the nearest and the second nearest center of each row, both of shape (n_rows,)."""
+    distances = squared_distances(rows, centers)
+    index = np.arange(len(rows))
+    nearest = distances.argmin(axis=1)
+    distances[index, nearest] = np.inf
+    return nearest, distances.argmin(axis=1)

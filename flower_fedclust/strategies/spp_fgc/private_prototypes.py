@@ -1,0 +1,200 @@
+"""SPP-FGC with prototypes that noise covers (Algorithm 1, lines 6 and 7, as they can be done with a proof).
+
+Where a client finds clusters by itself, one row can move every other to another cluster, and the noise of the paper's
+appendix C covers nothing. Here all clients share cells, whose centers come from noisy sums; a prototype is a cell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.kmeans import nearest_center
+from flower_fedclust.numerics.prototypes import moment_of, nearest_covariances, products_of
+from flower_fedclust.numerics.structural_graph import client_graph
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.releases import NoisePlace, Release
+from flower_fedclust.protocol import Entry, Gather, Sent, answers, parameter
+from flower_fedclust.protocol.rounds import Array, Reply, Round
+from flower_fedclust.steps.frame import enter
+from flower_fedclust.steps.spectral import LabelsClient
+from flower_fedclust.strategies.spp_fgc.cells import CLIPPED, IN_ONE_CELL, PRODUCTS, Cells, CellsClient, CellsStrategy
+from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER, StructuralGraphStrategy
+from flower_fedclust.strategies.spp_fgc.uploads import (
+    GRAPH,
+    Uploads,
+    are_indices,
+    check_fits,
+    read_uploads,
+    sent_graph,
+)
+
+Floats = NDArray[np.float64]
+
+
+class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
+    """SPP-FGC in which the prototypes, and nothing else, are private against the server.
+
+    As :class:`SPPFGC`, but a row belongs to the nearest of centers that all clients share and that noisy sums give.
+    The counts, sums and products of each client's rows in each cell carry Laplace noise, and make its prototypes. With
+    the centers they are (epsilon, delta)-private. The graph and the prototype of each row leave as they are all the
+    same, so that the run as a whole has no epsilon; that of :class:`SPPFGCSums` has one.
+
+    Parameters
+    ----------
+    n_prototypes : int, optional
+        Of all clients together; by default as in :class:`SPPFGCSums`.
+    epsilon : float, default=1.0
+        The privacy budget of the prototypes, and of nothing else.
+    max_l1_norm : float
+        Rows are clipped to this L1 norm, the sum of their absolute values, for the prototypes. Public; not taken from
+        data.
+
+    References
+    ----------
+    He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise private graph aggregation
+    framework", whose prototypes these replace.
+    """
+
+    entries = (
+        Entry(
+            "spp-fgc-private-prototypes",
+            "SPP-FGC whose prototypes are private; the graphs are sent as they are",
+            f"{PAPER}, Algorithm 1, with shared cells for prototypes",
+            example={"max_l1_norm": 1.0},
+        ),
+    )
+    #: The graphs are not covered.
+    promises = ()
+
+    epsilon: float = parameter(1.0, above=0, at_most=1000)
+    max_l1_norm: float = parameter(above=0)
+    #: The server is who the noise protects from.
+    noise: NoisePlace = dataclasses.field(default="local", init=False)
+
+    def _client_side(self) -> Generator[Round, Any, Uploads]:
+        """Find cells, then gather graphs, and the prototypes of these cells with all of their noise."""
+        cells = yield from self.find_cells(n_lloyd_rounds=1)
+        radius = cells.frame.radius
+        sums = self.release("prototype_sums", radius, CLIPPED)
+        products = self.release("prototype_products", radius**2, PRODUCTS)
+        counts = self.release("prototype_counts", 1.0, IN_ONE_CELL)
+        replies = yield Gather(
+            SPPFGCPrivatePrototypesClient.cell_prototypes.asked(
+                cells.centers,
+                *cells.frame.arrays,
+                n_clusters=self.n_clusters,
+                n_neighbors=self.n_neighbors,
+                rank_constraint=self.solver == "clr",
+                diagonal=self._is_diagonal,
+            ),
+            releases=[None, None, None, sums, products, counts],
+        )
+        changed = [prototypes_of_cells(reply, cells, products, counts) for reply in replies]
+        # What noise has blurred is not as certain as its count says.
+        deviations = np.concatenate([deviation for _, deviation in changed])
+        return read_uploads([reply for reply, _ in changed], self.n_clusters, deviations)
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """Four for the cells (origin, radius, directions and a Lloyd step), then the graphs and the labels."""
+        return 4 + super().n_protocol_rounds
+
+    def shares(self) -> Mapping[str, Share]:
+        """Return those of the cells, a half of the budget, and those of the prototypes."""
+        return {
+            **self.cell_shares(origin=0.1, distances=0.05, second_moment=0.1, lloyd=0.25, n_lloyd_rounds=1),
+            "prototype_sums": Share("laplace", 0.25),
+            "prototype_products": Share("laplace", 0.15),
+            "prototype_counts": Share("laplace", 0.1),
+        }
+
+
+def prototypes_of_cells(reply: Reply, cells: Cells, products: Release, counts: Release) -> tuple[Reply, Floats]:
+    """Return a client's reply to ``cell_prototypes`` in the form of one to ``structural_graph``.
+
+    Cells with hardly a row, by their noisy count, are dropped: their rows go to the nearest cell that is left.
+
+    Parameters
+    ----------
+    reply : Reply
+    cells : Cells
+    products, counts : Release
+        Of these arrays of the reply.
+
+    Returns
+    -------
+    reply : Reply
+        With the means of the kept cells in the coordinates of the data.
+    deviation : ndarray of shape (n_kept,)
+        The standard deviation of the noise in an entry of each covariance, about.
+
+    Raises
+    ------
+    DataError
+        If the reply does not fit together.
+    """
+    own, neighbors, weights, sums, moments, noisy_counts = reply.arrays
+    centers, frame = cells.centers, cells.frame
+    n_cells, n_columns = centers.shape
+    widths = (n_columns, n_columns * (n_columns + 1) // 2)
+    shapes_fit = sums.shape == centers.shape and moments.shape in [(n_cells, width) for width in widths]
+    check_fits(reply.client, shapes_fit and noisy_counts.shape == (n_cells,) and are_indices(own, n_cells))
+    kept = noisy_counts > max(2.0 * counts.scale, 0.5)
+    if not kept.any():
+        kept = noisy_counts >= noisy_counts.max()
+    sizes = np.maximum(noisy_counts[kept], 1.0)
+    means = clip_rows(sums[kept] / sizes[:, None], frame.radius, norm=1)
+    moments = moments[kept] / sizes[:, None]
+    if moments.shape[1] == n_columns:
+        covariances = nearest_covariances(moments - means**2)
+    else:
+        full = np.array([moment_of(moment) for moment in moments])
+        covariances = nearest_covariances(full - means[:, :, None] * means[:, None, :])
+    position = np.cumsum(kept) - 1
+    moved = np.where(kept, position, nearest_center(centers, centers[kept]))[np.asarray(own, dtype=np.intp)]
+    changed = Reply(reply.client, [moved, neighbors, weights, frame.leave(means), covariances, sizes])
+    return changed, products.standard_deviation / sizes
+
+
+# The client half.
+
+
+class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
+    """The client half: sums for the cells, graph and prototypes, and the labels that come back."""
+
+    @answers(
+        *GRAPH,
+        Sent("sum of the client's rows in each cell", "centers", has_columns=True),
+        Sent("sum over the client's rows of the products of their entries, by cell", "centers"),
+        Sent("number of the client's rows in each cell", "centers"),
+    )
+    def cell_prototypes(
+        self,
+        centers: Floats,
+        *frame: Floats,
+        n_clusters: int,
+        n_neighbors: int,
+        rank_constraint: bool,
+        diagonal: bool,
+    ) -> tuple[Array, ...]:
+        """Return E^p, the cell of each row, and of each cell what means and covariances are made of."""
+        E = client_graph(self.rows, n_clusters, n_neighbors, rank_constraint=rank_constraint)
+        rows = enter(self.rows, *frame)
+        labels = nearest_center(rows, centers)
+        counts = np.bincount(labels, minlength=len(centers)).astype(np.float64)
+        width = rows.shape[1] if diagonal else len(products_of(np.eye(rows.shape[1])))
+        sums, products = np.zeros_like(centers), np.zeros((len(centers), width))
+        for cell in np.flatnonzero(counts):
+            own = rows[labels == cell]
+            sums[cell] = own.sum(axis=0)
+            products[cell] = np.einsum("ij,ij->j", own, own) if diagonal else products_of(own.T @ own)
+        return (*sent_graph(labels, E, n_neighbors), sums, products, counts)
+
+
+SPPFGCPrivatePrototypes.client_type = SPPFGCPrivatePrototypesClient

@@ -1,0 +1,352 @@
+"""SPP-FGC+: SPP-FGC on codes that each client's variational autoencoder learns, round by round.
+
+G. He, J. Wang, L. Tang, Z. Wang, R. Wang and F. Nie, "Towards federated clustering: a client-wise private graph
+aggregation framework", Algorithm 2. Comments give its line numbers. Z_k are the codes of client k's rows (samples are
+rows), P_g the global prototypes; E^p, P_k and E* are as in Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.deep.vae import Trained, codes_of, encoder_of, new_vae, trained_vae
+from flower_fedclust.models import EncodedModel
+from flower_fedclust.numerics.checks import warn_of_empty_clusters
+from flower_fedclust.numerics.global_graph import full_affinity
+from flower_fedclust.numerics.kmeans import centers_of
+from flower_fedclust.numerics.prototypes import FULL_COLUMNS, jeffreys, prototypes_of, shrunk
+from flower_fedclust.numerics.structural_graph import client_graph
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.accounting import Share, calibrate
+from flower_fedclust.privacy.releases import NoisePlace
+from flower_fedclust.protocol import (
+    Entry,
+    Gather,
+    Outcome,
+    Protocol,
+    ProtocolStrategy,
+    Reply,
+    Sent,
+    Sum,
+    answers,
+    parameter,
+)
+from flower_fedclust.protocol.client import MissedRoundError
+from flower_fedclust.protocol.rounds import Array, Round
+from flower_fedclust.steps.moments import MomentsClient, column_moments
+from flower_fedclust.steps.spectral import LabelsClient, cluster_embedding, send_labels
+from flower_fedclust.strategies.spp_fgc.local_prototypes import atoms, n_atoms_of, noisy_as_in_the_paper
+from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER, joined
+from flower_fedclust.strategies.spp_fgc.uploads import GRAPH, read_uploads, sent_graph
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+#: The name under which a client keeps the layers of its own VAE.
+OWN_LAYERS = "layers of the VAE"
+
+#: For how many rounds' steps each client trains alone, where no layers are averaged.
+ROUNDS_ALONE = 6
+
+
+class SPPFGCPlus(ProtocolStrategy):
+    """SPP-FGC on codes that are learned: for images, and whatever rows have no clusters as they are. Needs PyTorch.
+
+    Each client trains a variational autoencoder (VAE) on its rows. In each round it sends the graph and the prototypes
+    of its codes as in :class:`SPPFGC`, the server finds clusters, and sends back the mean code of each: the global
+    prototypes P_g, towards which the clients train on (equation 14).
+
+    The paper does not say how codes of different clients come to mean the same. Here all begin with the same layers,
+    and the clients' layers are averaged over the first rounds; without that, clients that hold different classes do not
+    agree (on digits over four of them, dealt out by a Dirichlet distribution of 0.5, accuracy is 0.66 without it and
+    0.79 with it). After these rounds, layers stay with the clients, in the Context's state; at the end the server gets
+    the sum of the encoders, for a model that places new rows. As in :class:`SPPFGC`, a client has several prototypes a
+    cluster, and not those of its DEC clusters.
+
+    Nothing is proved of its privacy, with any noise: graphs are sent as they are, and codes come from layers that were
+    trained on the rows, so that one row can move all codes of its client. For a guarantee, encode the rows by a network
+    that has seen none of them, and take :class:`SPPFGCSums` for the codes.
+
+    Parameters
+    ----------
+    n_clusters : int
+        C.
+    n_rounds : int, default=5
+        T: rounds of training towards the global prototypes.
+    n_average_rounds : int, default=6
+        Rounds in which the clients' layers are averaged, before. With 0, each client trains alone for as long as 6
+        would take, and no layer leaves a client before the end.
+    n_local_steps : int, default=50
+        Steps of a client in a round, of 128 rows each; it goes through its rows once at least.
+    n_latent : int, default=10
+        Numbers of a code.
+    n_hidden : int, default=256
+        Units between the two layers of the encoder, and of the decoder.
+    clustering_weight : float, default=10
+        lambda of equation (14).
+    n_neighbors : int, default=10
+        k of the graph at most, as in :class:`SPPFGC`.
+    n_prototypes : int, optional
+        Of each client, as in :class:`SPPFGC`.
+    epsilon : float, optional
+        For Laplace noise on the prototypes as the paper has it (equation 8): that of each round, for means and
+        covariances, is such that all rounds would together spend epsilon, if the sensitivities of appendix C.II held
+        and the codes did not depend on the rows. Neither is so: it is for comparison, and the report promises nothing.
+    delta : float, default=1e-6
+        Of that epsilon.
+    max_l1_norm : float, optional
+        With epsilon: codes are clipped to this L1 norm; by default twice n_latent. Codes have about unit variance.
+
+    References
+    ----------
+    He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise private graph aggregation
+    framework". Xie, Girshick and Farhadi, "Unsupervised deep embedding for clustering analysis", ICML 2016.
+    """
+
+    entries = (
+        Entry(
+            "spp-fgc-plus",
+            "SPP-FGC on codes that the clients' variational autoencoders learn; needs PyTorch",
+            f"{PAPER}, Algorithm 2",
+            example={"n_local_steps": 2},
+        ),
+    )
+
+    n_rounds: int = parameter(5, at_least=0)
+    n_average_rounds: int = parameter(6, at_least=0)
+    n_local_steps: int = parameter(50, at_least=1)
+    n_latent: int = parameter(10, at_least=1)
+    n_hidden: int = parameter(256, at_least=1)
+    clustering_weight: float = parameter(10.0, at_least=0)
+    n_neighbors: int = parameter(10, at_least=1)
+    n_prototypes: int | None = parameter(None, at_least=1)
+    epsilon: float | None = parameter(None, above=0, at_most=1000)
+    delta: float = parameter(1e-6, above=0, below=1)
+    max_l1_norm: float | None = parameter(None, above=0)
+    #: The server is who the noise would protect from.
+    noise: NoisePlace = dataclasses.field(default="local", init=False)
+
+    # The server half.
+
+    def protocol(self) -> Protocol:
+        """Run Algorithm 2."""
+        # Line 2: the VAE, and P_g^0.
+        frame = yield from self._frame()
+        layers = yield from self._averaged_layers(frame)
+        replies = yield Gather(SPPFGCPlusClient.encoded_graph.asked(*frame, *layers, **self._upload))
+        labels, P_g = self._server_side(replies)
+        history: dict[str, list[float]] = {"reconstruction": [], "clustering": []}
+        for _ in range(self.n_rounds):
+            # Lines 5 to 12.
+            wanted = self._upload | self._training | {"weight": float(self.clustering_weight)}
+            replies = yield Gather(SPPFGCPlusClient.tuned_graph.asked(*frame, P_g, **wanted))
+            # Lines 14 to 18.
+            labels, P_g = self._server_side(replies, P_g)
+            losses = np.array([reply.arrays[6] for reply in replies])
+            rows = np.array([len(reply.arrays[0]) for reply in replies])
+            for name, loss in zip(history, np.average(losses, axis=0, weights=rows), strict=True):
+                history[name].append(float(loss))
+        # Line 21.
+        warn_of_empty_clusters(self.name, np.bincount(labels, minlength=self.n_clusters))
+        by_client = yield from send_labels(labels, replies)
+        *sums, n_rows = yield Sum(SPPFGCPlusClient.own_encoder.asked())
+        origin, scale = frame
+        model = EncodedModel(
+            [layer / n_rows for layer in sums], P_g, origin=origin, scale=np.full(len(origin), float(scale))
+        )
+        return Outcome(model, by_client, history=history)
+
+    def _frame(self) -> Generator[Round, list[Array], tuple[Floats, Floats]]:
+        """Return the origin and the one scale with which the rows of all clients have about mean 0 and scale 1."""
+        moments = yield from column_moments()
+        scale = float(np.sqrt(np.mean(moments.deviation**2)))
+        return moments.mean, np.array(scale if scale > 0 else 1.0)
+
+    def _averaged_layers(self, frame: tuple[Floats, Floats]) -> Generator[Round, Any, list[Floats]]:
+        """Return the layers that all clients begin with, or an empty list where each has trained its own."""
+        layers = new_vae(self.n_columns, self.n_latent, self.n_hidden, int(self.rng.integers(2**31)))
+        if self.n_average_rounds == 0:
+            training = self._training | {"n_steps": ROUNDS_ALONE * self.n_local_steps}
+            yield Gather(SPPFGCPlusClient.train_alone.asked(*frame, *layers, **training))
+            return []
+        for _ in range(self.n_average_rounds):
+            *sums, n_rows = yield Sum(SPPFGCPlusClient.trained_layers.asked(*frame, *layers, **self._training))
+            layers = [layer / n_rows for layer in sums]
+        return layers
+
+    def _server_side(self, replies: Sequence[Reply], former: Floats | None = None) -> tuple[Labels, Floats]:
+        """Return the clusters of all rows, and P_g: the mean code of each; an empty one keeps its former mean."""
+        uploads = read_uploads(replies, self.n_clusters)
+        # Lines 15 to 17, as Algorithm 1 has them by default.
+        prototypes = shrunk(uploads.prototypes)
+        divergences = jeffreys(prototypes)
+        E = joined(uploads, prototypes, divergences)
+        embedding = E.embedding(self.n_clusters, full_affinity(divergences))
+        # Line 18.
+        _, labels = cluster_embedding(embedding, self.n_clusters, self.rng)
+        table = uploads.rows_of_prototypes(labels, self.n_clusters)
+        sums = table.T @ uploads.prototypes.means
+        return labels, centers_of(sums, table.sum(axis=0), np.zeros_like(sums) if former is None else former)
+
+    # Bounds and budget.
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """The moments (two), the averaged layers, the graphs, the labels, and the encoders."""
+        return 2 + max(1, self.n_average_rounds) + 1 + self.n_rounds + 2
+
+    def privacy_notes(self) -> list[str]:
+        """Add what noise on the prototypes does not cover."""
+        notes = super().privacy_notes()
+        notes.append(
+            "Graphs and the prototype of each row leave the client as they are, and so do sums of layers that were "
+            "trained on the rows: nothing is promised for any of them, or for the run as a whole."
+        )
+        if self.epsilon is not None:
+            notes.append(
+                "The prototypes carry Laplace noise as the paper scales it, composed over the rounds. That proves "
+                "nothing: one row moves the layers, and by them the codes of all rows. They are listed as unprotected."
+            )
+        return notes
+
+    @property
+    def _training(self) -> dict[str, Any]:
+        """How a client trains, for a round: each time with another seed."""
+        return {"n_steps": self.n_local_steps, "random_state": int(self.rng.integers(2**31))}
+
+    @property
+    def _upload(self) -> dict[str, Any]:
+        """What a client uploads, for a round: each time with another seed."""
+        wanted = {
+            "n_clusters": self.n_clusters,
+            "n_neighbors": self.n_neighbors,
+            "n_prototypes": self.n_prototypes or 0,
+            "random_state": int(self.rng.integers(2**31)),
+        }
+        if self.epsilon is None:
+            return wanted
+        # Means and covariances, in each round.
+        share = Share("laplace", 1.0, 2 * (self.n_rounds + 1))
+        multiplier = calibrate({"prototypes": share}, self.epsilon, self.delta)["prototypes"]
+        bound = 2.0 * self.n_latent if self.max_l1_norm is None else float(self.max_l1_norm)
+        return wanted | {"epsilon": 1.0 / multiplier, "max_l1_norm": bound}
+
+
+# The client half.
+
+UPLOAD = (
+    *GRAPH,
+    Sent("means of the prototypes of the client's codes", "centers"),
+    Sent("covariances of the prototypes of the client's codes", "centers"),
+    Sent("sizes of the prototypes of the client's codes", "centers"),
+)
+
+
+class SPPFGCPlusClient(MomentsClient, LabelsClient):
+    """The client half: it trains its VAE, and sends graph and prototypes of the codes."""
+
+    @answers(
+        *(
+            f"sum of the {part}'s {what}"
+            for part in ("encoder", "decoder")
+            for what in ("first weights", "first biases", "last weights", "last biases")
+        ),
+        Sent("number of rows", counts_rows=True),
+    )
+    def trained_layers(
+        self, origin: Floats, scale: Floats, *layers: Floats, n_steps: int, random_state: int
+    ) -> list[Floats]:
+        """Return the layers after some steps on the client's rows, by how many rows it has (McMahan et al. 2017)."""
+        trained = self._train(self._scaled(origin, scale), layers, n_steps, random_state)
+        return self._by_rows(trained.layers)
+
+    @answers()
+    def train_alone(self, origin: Floats, scale: Floats, *layers: Floats, n_steps: int, random_state: int) -> None:
+        """Train the layers on the client's rows, and keep them."""
+        self.remember(OWN_LAYERS, self._train(self._scaled(origin, scale), layers, n_steps, random_state).layers)
+
+    @answers(*UPLOAD)
+    def encoded_graph(self, /, origin: Floats, scale: Floats, *layers: Floats, **wanted: Any) -> tuple[Array, ...]:
+        """Return E^p and P_k of the codes: by the layers that came, which the client keeps, or by its own."""
+        if layers:
+            self.remember(OWN_LAYERS, layers)
+        return self._graph(codes_of(self._scaled(origin, scale), self._own_layers()), **wanted)
+
+    @answers(*UPLOAD, "losses of the client's training")
+    def tuned_graph(
+        self,
+        /,
+        origin: Floats,
+        scale: Floats,
+        P_g: Floats,
+        *,
+        n_steps: int,
+        weight: float,
+        random_state: int,
+        **wanted: Any,
+    ) -> tuple[Array, ...]:
+        """Train towards P_g (line 7), and return E^p and P_k of the codes (lines 8 to 11), and the losses."""
+        rows = self._scaled(origin, scale)
+        trained = self._train(rows, self._own_layers(), n_steps, random_state, centers=P_g, weight=weight)
+        self.remember(OWN_LAYERS, trained.layers)
+        losses = np.array([np.mean(trained.reconstruction), np.mean(trained.clustering)])
+        return (*self._graph(codes_of(rows, trained.layers), random_state=random_state, **wanted), losses)
+
+    @answers(
+        *(f"sum of the encoder's {what}" for what in ("weights", "biases", "code weights", "code biases")),
+        Sent("number of rows", counts_rows=True),
+    )
+    def own_encoder(self) -> list[Floats]:
+        """Return the layers that make codes of rows, by how many rows the client has."""
+        return self._by_rows(encoder_of(self._own_layers()))
+
+    def _graph(
+        self,
+        Z: Floats,
+        *,
+        n_clusters: int,
+        n_neighbors: int,
+        n_prototypes: int,
+        random_state: int,
+        epsilon: float = math.inf,
+        max_l1_norm: float = math.inf,
+    ) -> tuple[Array, ...]:
+        Z = clip_rows(Z, max_l1_norm, norm=1)
+        # Line 8.
+        E = client_graph(Z, n_clusters, n_neighbors)
+        # Line 9.
+        labels = atoms(Z, E, n_atoms_of(len(Z), n_clusters, n_prototypes), self.generator(random_state))
+        P = prototypes_of(Z, labels, diagonal=Z.shape[1] > FULL_COLUMNS)
+        # Line 10.
+        if math.isfinite(epsilon):
+            P = noisy_as_in_the_paper(P, epsilon, max_l1_norm, self.noise_source)
+        # Line 11.
+        return (*sent_graph(labels, E, n_neighbors), P.means, P.covariances, P.counts)
+
+    def _scaled(self, origin: Floats, scale: Floats) -> Floats:
+        return (self.rows - origin) / float(scale)
+
+    def _by_rows(self, layers: Sequence[Floats]) -> list[Floats]:
+        n_rows = float(len(self.rows))
+        return [*(layer * n_rows for layer in layers), np.array(n_rows)]
+
+    def _own_layers(self) -> list[Floats]:
+        kept = self.recall(OWN_LAYERS)
+        if kept is None:
+            raise MissedRoundError(f"client {self.name} has no VAE yet; it missed the round that makes it.")
+        return kept
+
+    def _train(
+        self, rows: Floats, layers: Sequence[Floats], n_steps: int, random_state: int, **towards: Any
+    ) -> Trained:
+        seed = int(self.generator(random_state).integers(2**31))
+        return trained_vae(rows, layers, n_steps=n_steps, random_state=seed, **towards)
+
+
+SPPFGCPlus.client_type = SPPFGCPlusClient

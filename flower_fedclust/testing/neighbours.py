@@ -1,0 +1,263 @@
+"""Neighbouring tables, and how far they move what a client releases: for `check_strategy`, and for audits.
+
+The messages of a run are answered once more, by shadow clients: one with a table, one with its neighbour, both without
+noise. What lies between their answers is what the noise of a release has to hide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.app.user_config import UserConfig
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.privacy.releases import PrivacyUnit, Relation
+from flower_fedclust.protocol import ClientData
+from flower_fedclust.protocol.wire import decode
+from flower_fedclust.testing.runs import Exchange, Run
+
+Floats = NDArray[np.float64]
+Arrays = list[NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Two tables of one client that a guarantee must not tell apart.
+
+    Parameters
+    ----------
+    what : str
+        In which way they are a hard case.
+    rows : ndarray of shape (n_rows, n_columns)
+    others : ndarray of shape (n_other_rows, n_columns), optional
+        None: nothing of the client is there.
+    """
+
+    what: str
+    rows: Floats
+    others: Floats | None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far two neighbours move one array, over how far its release says that they can.
+
+    Parameters
+    ----------
+    round : int
+    task : str
+    content : str
+    ratio : float
+    neighbours : Neighbours
+    """
+
+    round: int
+    task: str
+    content: str
+    ratio: float
+    neighbours: Neighbours
+
+
+def shadow_answers(
+    run: Run, client: str, rows: Floats, *, noise_seed: int = 0, only: int | None = None
+) -> dict[int, Arrays | None]:
+    """Return what a client would have sent, or kept, in every round of a run if its rows had been others.
+
+    Parameters
+    ----------
+    run : Run
+    client : str
+        Whose messages are answered.
+    rows : ndarray of shape (n_rows, n_columns)
+    noise_seed : int, default=0
+        For what a method draws itself: the same for both neighbours, so that they draw the same.
+    only : int, optional
+        The round whose message alone is answered, where the clients remember nothing of earlier ones.
+
+    Returns
+    -------
+    dict of int to (list of ndarray or None)
+        By round; None where there is no answer.
+    """
+    context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
+    data = ClientData(rows, owner=f"client {client}")
+    answers: dict[int, Arrays | None] = {}
+    for exchange in run.exchanges:
+        if exchange.client == client and (run.clients_remember or only in (None, exchange.round)):
+            shadow = run.strategy.client_type(data, name=client, context=context, noise_seed=noise_seed)
+            config = {key: value for key, value in exchange.ins.config.items() if key != "releases"}
+            with one_thread():
+                arrays, _, facts = shadow.fit(decode(exchange.ins.parameters), config)
+            kept = _kept(run, exchange, context)
+            answers[exchange.round] = None if "failure" in facts else kept or arrays
+    return answers
+
+
+def _kept(run: Run, exchange: Exchange, context: Context) -> Arrays:
+    round_ = run.rounds.get(exchange.round)
+    if round_ is None or not round_.answer.keeps or exchange.ins.config["task"] != round_.task:
+        return []
+    records = (context.state.get(f"fedclust.{sent.kept_as}") for sent in round_.answer.sends)
+    return [record.to_numpy_ndarrays()[0] for record in records if isinstance(record, ArrayRecord)]
+
+
+def how_far(run: Run, client: str, pairs: Iterable[Neighbours], *, only: int | None = None) -> Iterator[Moved]:
+    """Yield how far neighbours move every array that a run released with noise.
+
+    Parameters
+    ----------
+    run : Run
+    client : str
+    pairs : iterable of Neighbours
+    only : int, optional
+        As in :func:`shadow_answers`.
+
+    Raises
+    ------
+    AssertionError
+        If an array is not made of finite numbers, or if the neighbours' arrays have different shapes.
+    """
+    known: dict[bytes, dict[int, Arrays | None]] = {}
+
+    def answered(rows: Floats) -> dict[int, Arrays | None]:
+        key = rows.tobytes()
+        if key not in known:
+            known[key] = shadow_answers(run, client, rows, only=only)
+        return known[key]
+
+    for pair in pairs:
+        true = answered(pair.rows)
+        other = true if pair.others is None else answered(pair.others)
+        for number, round_ in run.rounds.items():
+            one, another = true.get(number), other.get(number)
+            if one is None or another is None:
+                continue
+            for index, release in enumerate(round_.releases):
+                if release is None or release.scale == 0:
+                    continue
+                content = round_.answer.sends[index].content
+                first, second = one[index], another[index]
+                if not (np.isfinite(first).all() and np.isfinite(second).all()):
+                    raise AssertionError(f"'{content}' is not made of finite numbers for {pair.what}.")
+                if first.shape != second.shape:
+                    raise AssertionError(f"'{content}' has the shapes {first.shape} and {second.shape}: {pair.what}.")
+                moved = np.ravel(first if pair.others is None else first - second).astype(np.float64)
+                distance = np.linalg.norm(moved, ord=1 if release.norm == "L1" else 2)
+                yield Moved(number, round_.task, content, float(distance) / release.sensitivity, pair)
+
+
+def neighbours(
+    rows: Floats, hard: Sequence[tuple[str, Floats]], unit: PrivacyUnit, relation: Relation
+) -> list[Neighbours]:
+    """Return neighbouring tables in which hard rows come, go or replace one another.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        A table of a client.
+    hard : sequence of (str, ndarray of shape (n_columns,))
+        What makes each row hard, and the row.
+    unit : "record" or "client"
+    relation : "add-or-remove" or "replace"
+    """
+    pairs = []
+    for index, (what, row) in enumerate(hard):
+        full = np.tile(row, (len(rows), 1))
+        _, opposite = hard[index - 1]
+        if unit == "client" and relation == "add-or-remove":
+            pairs += [Neighbours(f"a client of {what}", full, None)]
+        elif unit == "client":
+            pairs += [Neighbours(f"a client of {what}", full, np.tile(opposite, (len(rows), 1)))]
+            pairs += [Neighbours(f"a client of {what}", full, rows)]
+        elif relation == "add-or-remove":
+            pairs += [
+                Neighbours(f"{what} added", rows, np.vstack([rows, row])),
+                Neighbours(f"{what} removed from the top", np.vstack([row, rows[1:]]), rows[1:]),
+                Neighbours(f"{what}, many times", full, full[1:]),
+            ]
+        else:
+            pairs += [
+                Neighbours(f"{what} replaced by another", np.vstack([row, rows[1:]]), np.vstack([opposite, rows[1:]])),
+                Neighbours(f"{what} at the end", np.vstack([rows[:-1], row]), rows),
+                Neighbours(f"{what} among its like", full, np.vstack([opposite, full[1:]])),
+            ]
+    if unit == "client":
+        pairs.append(Neighbours("a client's own rows", rows, None if relation == "add-or-remove" else rows[::-1]))
+    return pairs
+
+
+def far_rows(rows: Floats) -> list[tuple[str, Floats]]:
+    """Return rows that lie far out, in opposite directions, and some that lie among the others."""
+    spread = 1e3 * (1.0 + np.abs(rows).max())
+    axis = np.zeros(rows.shape[1])
+    axis[0] = spread
+    ones = np.full(rows.shape[1], spread)
+    named = {"a long row": axis, "its opposite": -axis, "a long diagonal row": ones, "its own opposite": -ones}
+    return [*named.items(), ("a row of zeros", np.zeros(rows.shape[1])), ("a row twice", rows[0])]
+
+
+def extreme_rows(n_columns: int) -> list[tuple[str, Floats]]:
+    """Return rows at the ends of what a float can say."""
+    largest = np.finfo(np.float64).max
+    found = []
+    for what, value in (("1e300", 1e300), ("the largest float", largest), ("1e-300", 1e-300)):
+        mixed = np.where(np.arange(n_columns) % 2 == 0, value, -value)
+        found += [(f"a row of {what}", np.full(n_columns, value)), (f"a row of {what} and its negative", mixed)]
+    return [*found, ("a row of the smallest float", np.full(n_columns, 5e-324))]
+
+
+def tied_tables(run: Run, client: str, n_rows: int = 16) -> dict[int, list[Floats]]:
+    """Return tables whose rows lie half way between two points that the server sent, where it sent points.
+
+    Every array of as many columns as the rows is taken for points, and every vector of that length for an origin. All
+    rows of a table are as far from the one point as from the other, but for rounding. Of the rounds of one task the
+    last is taken.
+
+    Returns
+    -------
+    dict of int to list of ndarray
+        By round.
+    """
+    rng = np.random.default_rng(3)
+    n_columns = run.data[client].rows.shape[1]
+    of_task: dict[str, tuple[int, list[Floats]]] = {}
+    for number, round_ in run.rounds.items():
+        for exchange in run.asked(number):
+            if exchange.client != client or not any(release and release.scale > 0 for release in round_.releases):
+                continue
+            arrays = [array.astype(float) for array in decode(exchange.ins.parameters) if array.dtype.kind in "fiu"]
+            origins = [array for array in arrays if array.shape == (n_columns,)] or [np.zeros(n_columns)]
+            tables = []
+            for points in arrays:
+                if points.ndim == 2 and points.shape[1] == n_columns and len(points) > 1:
+                    across = points[1] - points[0]
+                    along = rng.normal(size=(n_rows, n_columns)) * 0.1 * np.abs(across).max()
+                    along -= np.outer(along @ across, across) / max(float(across @ across), np.finfo(np.float64).tiny)
+                    tables.append(0.5 * (points[0] + points[1]) + along + origins[0])
+            if tables:
+                of_task[round_.task] = (number, tables)
+    return dict(of_task.values())
+
+
+def tied_neighbours(tables: Sequence[Floats], unit: PrivacyUnit, relation: Relation) -> list[Neighbours]:
+    """Return neighbours whose rows all lie on ties; what a row is compared with must not depend on the other rows."""
+    pairs = []
+    for table in tables:
+        if unit == "client":
+            pairs.append(Neighbours("rows on ties", table, None if relation == "add-or-remove" else table[::-1]))
+        elif relation == "replace":
+            pairs.append(Neighbours("rows on ties", table, np.vstack([table[1:2], table[1:]])))
+        else:
+            # A matrix product takes another way through a single row than through several, and through few than many.
+            for start in range(len(table) - 1):
+                pairs.append(
+                    Neighbours("rows on ties, one of two removed", table[start : start + 2], table[start + 1 :][:1])
+                )
+            for n_rows in (4, 9, len(table)):
+                pairs.append(Neighbours("rows on ties, the first removed", table[:n_rows], table[1:n_rows]))
+    return pairs

@@ -1,0 +1,547 @@
+"""DP-FedC without noise: Algorithm 1 beside its equations, what clients keep and send, and what becomes of odd rows."""
+
+import re
+from collections import Counter, defaultdict
+from itertools import chain, pairwise
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
+from flower_fedclust.data.datasets import load_dataset
+from flower_fedclust.data.partition import partition
+from flower_fedclust.numerics.factorisation import Penalties, membership_steps, objective
+from flower_fedclust.protocol import ClientData, DataError
+from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.dp_fedc import dp_fedc
+from flower_fedclust.strategies.dp_fedc.dp_fedc import MEMBERSHIPS, DPFedC, DPFedCClient
+
+RNG = np.random.default_rng(0)
+MEANS = np.array([[9.0, 0, 1, 0], [0, 9, 0, 1], [0, 0, 9, 9]])
+CLASSES = RNG.integers(3, size=150)
+ROWS = np.abs(MEANS[CLASSES] + RNG.normal(size=(150, 4)))
+CUTS = [20, 55, 90, 130]
+CLIENTS = np.split(ROWS, CUTS)
+LABELS = np.split(CLASSES, CUTS)
+W_0 = np.abs(RNG.normal(size=(3, 4)))
+#: Memberships to begin with, by the name of the client.
+H_0 = {str(index): RNG.uniform(size=(len(rows), 3)) for index, rows in enumerate([*CLIENTS, ROWS])}
+
+
+class WatchedClient(DPFedCClient):
+    """Leaves behind every message: round, task, client, what it was told, what it keeps and what it sent."""
+
+    log: list  # set by the fixture
+
+    def fit(self, parameters, config):
+        sent, n_examples, facts = super().fit(parameters, config)
+        kept = self.recall(MEMBERSHIPS)
+        self.log.append(
+            (config["round"], config["task"], self.name, parameters, None if kept is None else kept[0], sent)
+        )
+        return sent, n_examples, facts
+
+
+class BegunClient(WatchedClient):
+    """Begins with memberships that the test knows."""
+
+    def recall(self, key):
+        kept = super().recall(key)
+        return [H_0[self.name]] if kept is None and key == MEMBERSHIPS else kept
+
+
+class WatchedDPFedC(DPFedC):
+    client_type = WatchedClient
+
+
+class BegunDPFedC(DPFedC):
+    client_type = BegunClient
+
+
+@pytest.fixture
+def log():
+    WatchedClient.log = []
+    return WatchedClient.log
+
+
+def algorithm_1(X, W, H, drawn, *, Q_1=10, Q_hat=10, rho, mu_h, mu_w=0.0, alpha=5.0, update_all=True):
+    """The paper's algorithm with its own axes: samples are columns, X_i (m, n_i), W (m, k), H_i (k, n_i).
+
+    ``drawn`` are the clients of each round; minibatches are all samples.
+    """
+    k = W.shape[1]
+    U = np.ones((k, k))
+    H = dict(H)
+    for t, S in enumerate(drawn, start=1):
+        sent = []
+        for i in X if update_all else S:
+            gamma = 1.5 / 2 * (2 * np.linalg.eigvalsh(W.T @ W)[-1] + rho * (k - 1) + mu_h)
+            for _ in range(Q_1):  # (17)
+                gradient = 2 * W.T @ (W @ H[i] - X[i]) + rho * (U - np.eye(k)) @ H[i] + mu_h * H[i]
+                H[i] = np.maximum(H[i] - gradient / gamma, 0)
+            W_i = W
+            eta = alpha * (np.linalg.eigvalsh(H[i] @ H[i].T)[-1] + mu_w / 2)
+            for _ in range(Q_hat // t + 1):  # (18)
+                W_i = W_i - (2 * (W_i @ H[i] - X[i]) @ H[i].T + mu_w * W_i) / eta
+            if i in S:
+                sent.append(W_i)
+        W = sum(sent) / len(sent)  # (16)
+    return W, H
+
+
+def by_the_paper(clients, drawn, **options):
+    X = {str(index): rows.T for index, rows in enumerate(clients)}
+    W, H = algorithm_1(X, W_0.T, {name: H_0[name].T for name in X}, drawn, **options)
+    return W.T, {name: each.T for name, each in H.items()}
+
+
+def drawn_by_round(result):
+    rounds = defaultdict(list)
+    for row in result.traffic:
+        if row.task == "factorise":
+            rounds[row.round].append(row.client)
+    return [rounds[number] for number in sorted(rounds)]
+
+
+# Algorithm 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"rho": 0.0, "mu_h": 0.0}, {"rho": 3.0, "mu_h": 0.1}, {"rho": 0.5, "mu_h": 2.0, "mu_w": 5.0}]
+)
+@pytest.mark.parametrize("rows", [ROWS, ROWS - 4.0], ids=["not negative", "negative"])
+def test_one_client_is_the_pooled_algorithm(rows, options, monkeypatch):
+    monkeypatch.setitem(H_0, "0", H_0["5"])
+    WatchedClient.log = log = []
+    strategy = BegunDPFedC(3, n_rounds=12, init=W_0, batch_size=999, min_clients=1, fraction_fit=1.0, **options)
+    result = simulate(strategy, [rows])
+    W, H = by_the_paper([rows], [["0"]] * 12, **options)
+    np.testing.assert_allclose(result.model.components_, W, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(log[-1][4], H["0"], rtol=1e-8, atol=1e-11)
+    assert result.model.penalties == Penalties(options["rho"], options["mu_h"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fraction_fit": 1.0, "rho": 1.0, "mu_h": 0.1},
+        {"fraction_fit": 0.4, "rho": 1.0, "mu_h": 0.1},
+        {"fraction_fit": 0.6, "rho": 4.0, "mu_h": 0.0, "mu_w": 2.0, "step_scale": 1.5},
+        {"fraction_fit": 0.4, "rho": 1.0, "mu_h": 0.1, "update_all": False},
+        {"fraction_fit": 0.6, "rho": 1.0, "mu_h": 0.1, "n_membership_steps": 3, "n_center_steps": 2},
+        {"fraction_fit": 1.0, "rho": 1.0, "mu_h": 0.1, "n_center_steps": 0},
+    ],
+)
+def test_several_clients_are_algorithm_1_with_the_clients_that_were_drawn(log, options):
+    result = simulate(BegunDPFedC(3, n_rounds=9, init=W_0, batch_size=999, random_state=4, **options), CLIENTS)
+    names = {"fraction_fit": None, "step_scale": "alpha", "n_membership_steps": "Q_1", "n_center_steps": "Q_hat"}
+    papers = {names.get(name, name): value for name, value in options.items() if name != "fraction_fit"}
+    W, H = by_the_paper(CLIENTS, drawn_by_round(result), **papers)
+    np.testing.assert_allclose(result.model.components_, W, rtol=1e-9, atol=1e-12)
+    kept = {name: memberships for _, _, name, _, memberships, _ in log if memberships is not None}
+    for name, memberships in kept.items():
+        np.testing.assert_allclose(memberships, H[name], rtol=1e-8, atol=1e-11)
+    assert set(kept) == set(H_0) - {"5"}
+
+
+def test_default_penalties_grow_with_the_centers_and_over_the_first_half_of_the_run():
+    told = []
+
+    class Strategy(DPFedC):
+        def _round(self, t, W, S, local):
+            told.append((local, float(np.mean(np.sum(W**2, axis=1)))))
+            return (yield from super()._round(t, W, S, local))
+
+    result = simulate(Strategy(3, n_rounds=8, random_state=0), CLIENTS)
+    parts = [local["rho"] / unit for local, unit in told]
+    np.testing.assert_allclose(parts[:5], 0.1 * 4 ** np.linspace(0, 1, 5), rtol=1e-12)
+    np.testing.assert_allclose(parts[4:], 0.4, rtol=1e-12)
+    assert [local["mu_h"] / local["rho"] for local, _ in told] == pytest.approx([1e-3] * 8)
+    W = result.model.components_
+    assert result.model.penalties.rho == pytest.approx(0.4 * np.mean(np.sum(W**2, axis=1)))
+
+
+def test_the_papers_penalties_are_parts_of_the_squared_norm_of_a_client():
+    result = simulate(DPFedC(3, n_rounds=2, rho="paper", random_state=0), CLIENTS)
+    squared = float(np.sum(ROWS**2)) / 5
+    assert result.model.penalties.rho == pytest.approx(1e-7 * squared, rel=1e-12)
+    assert result.model.penalties.mu_h == pytest.approx(1e-10 * squared, rel=1e-12)
+    assert {message.task for message in result.privacy.unprotected} == {"squared_norm", "factorise"}
+
+
+@pytest.mark.parametrize("number", [1, np.int64(1), np.float32(1), np.float64(1)])
+def test_rho_is_a_number_of_any_kind(number):
+    model = simulate(DPFedC(3, n_rounds=2, rho=number, random_state=0), CLIENTS).model
+    assert model.penalties == Penalties(1.0, 1e-3)
+
+
+def test_first_centers_are_absolute_values_of_normal_numbers(log):
+    simulate(WatchedDPFedC(100, n_rounds=1, random_state=3), [ROWS, ROWS])
+    (W,) = {each[3][0].tobytes(): each[3][0] for each in log if each[1] == "factorise"}.values()
+    assert (W > 0).all()
+    assert np.mean(W) == pytest.approx(np.sqrt(2 / np.pi), abs=0.06)
+    assert np.mean(W**2) == pytest.approx(1.0, abs=0.15)
+
+
+def test_history_is_the_mean_objective_of_the_drawn_clients_before_their_steps_on_the_centers(log):
+    result = simulate(WatchedDPFedC(3, n_rounds=6, rho=1.0, mu_h=0.2, mu_w=0.1, random_state=0), CLIENTS)
+    expected = defaultdict(list)
+    for number, task, name, parameters, kept, _ in log:
+        if task == "factorise":
+            rows = CLIENTS[int(name)]
+            expected[number].append(objective(rows, kept, parameters[0], Penalties(1.0, 0.2, 0.1)))
+    assert result.history["objective"] == pytest.approx([np.mean(expected[number]) for number in sorted(expected)])
+
+
+@pytest.mark.parametrize("n_clients", [1, 5])
+def test_objective_falls_in_every_round_where_all_clients_take_all_rows(n_clients):
+    strategy = DPFedC(3, n_rounds=40, rho=5.0, batch_size=999, fraction_fit=1.0, min_clients=1, random_state=1)
+    objectives = simulate(strategy, np.array_split(ROWS, n_clients)).history["objective"]
+    assert len(objectives) == 40
+    assert all(later <= earlier for earlier, later in pairwise(objectives))
+    assert objectives[-1] < 0.6 * objectives[0]
+
+
+def test_objective_falls_over_a_run_of_the_defaults():
+    objectives = simulate(DPFedC(3, n_rounds=40, random_state=0), CLIENTS).history["objective"]
+    assert np.mean(objectives[-10:]) < 0.5 * np.mean(objectives[:3])
+
+
+# Minibatches
+
+
+def batches_of(monkeypatch, clients, **options):
+    """The rows of each step on the centers, by number of rows, of every client and round."""
+    taken = []
+
+    def watched(rows, H, W, batches, mu_w, eta):
+        taken.extend([int(row[0]) for row in rows[batch]] for batch in batches)
+        return W
+
+    monkeypatch.setattr(dp_fedc, "center_steps", watched)
+    numbered = [np.column_stack([np.arange(1.0, n + 1), np.ones(n)]) for n in clients]
+    simulate(DPFedC(2, fraction_fit=1.0, rho=0.0, **({"random_state": 0} | options)), numbered)
+    return taken
+
+
+def test_batches_have_rows_that_differ_and_no_row_comes_twice_before_all_have_come(monkeypatch):
+    taken = batches_of(monkeypatch, [12, 12], n_rounds=1, n_center_steps=7, batch_size=4)
+    assert [len(batch) for batch in taken] == [4] * 16
+    for client in (taken[:8], taken[8:]):
+        for turn in (client[:3], client[3:6]):
+            assert sorted(chain(*turn)) == list(range(1, 13))
+        assert len(set(chain(*client[6:]))) == 8
+        assert client[0] != sorted(client[0])
+    assert taken[:8] != taken[8:]
+
+
+def test_rows_that_do_not_fill_a_batch_wait_for_no_one(monkeypatch):
+    taken = batches_of(monkeypatch, [10, 10], n_rounds=1, n_center_steps=3, batch_size=4)
+    assert all(len(set(batch)) == 4 for batch in taken)
+    assert len(set(taken[0] + taken[1])) == 8
+
+
+def test_client_with_fewer_rows_than_a_batch_takes_all_in_every_step(monkeypatch):
+    taken = batches_of(monkeypatch, [3, 1], n_rounds=1, n_center_steps=2, batch_size=4)
+    assert [sorted(batch) for batch in taken] == [[1, 2, 3]] * 3 + [[1]] * 3
+
+
+def test_batches_of_another_round_are_others_and_those_of_the_same_seed_the_same(monkeypatch):
+    options = {"n_rounds": 2, "n_center_steps": 0, "batch_size": 30}
+    first = batches_of(monkeypatch, [60, 60], **options)
+    assert first == batches_of(monkeypatch, [60, 60], **options)
+    assert len({tuple(batch) for batch in first}) == 4
+    assert first != batches_of(monkeypatch, [60, 60], random_state=1, **options)
+
+
+def test_a_small_batch_counts_for_its_part_of_the_rows_in_the_step_size_and_in_the_penalty():
+    local = {"rho": 0.5, "mu_h": 0.1, "n_membership_steps": 2, "random_state": 4, "max_norm": np.inf}
+    client = BegunClient(ClientData(CLIENTS[0]), name="0", context=Context(0, 0, {}, RecordDict(), {}))
+    moved, _ = client.factorise(W_0, mu_w=3.0, n_center_steps=1, batch_size=5, step_scale=2.0, **local)
+    H = membership_steps(CLIENTS[0], H_0["0"], W_0, Penalties(0.5, 0.1), 2)
+    batch = client.generator(4).permutation(20)[:5]
+    eta = 2.0 * (np.linalg.eigvalsh(H.T @ H / 4)[-1] + 3.0 / 4 / 2)
+    gradient = 2 * H[batch].T @ (H[batch] @ W_0 - CLIENTS[0][batch]) + 3.0 / 4 * W_0
+    np.testing.assert_allclose(moved, -gradient / eta, rtol=1e-10)
+
+
+# Who does what
+
+
+def test_all_clients_update_their_memberships_and_only_those_drawn_upload(log):
+    result = simulate(WatchedDPFedC(3, n_rounds=6, fraction_fit=0.4, random_state=0), CLIENTS)
+    for number in range(2, 8):
+        rows = [row for row in result.traffic if row.round == number]
+        assert sorted(row.client for row in rows) == ["0", "1", "2", "3", "4"]
+        assert Counter(row.task for row in rows) == {"factorise": 2, "update_memberships": 3}
+        assert all((row.bytes_up > 0) is (row.task == "factorise") for row in rows)
+        assert all(row.bytes_down > 0 for row in rows)
+    kept = defaultdict(list)
+    for _, task, name, _, memberships, sent in log:
+        if task != "enrol":
+            kept[name].append(memberships)
+        assert task == "factorise" or sent == []
+    for name, each in kept.items():
+        assert [memberships.shape for memberships in each] == [(len(CLIENTS[int(name)]), 3)] * 6
+        assert not any(np.array_equal(one, other) for one, other in pairwise(each))
+    assert {message.task for message in result.privacy.messages} == {"enrol", "factorise"}
+
+
+def test_only_those_drawn_are_asked_where_the_others_need_not_update(log):
+    result = simulate(WatchedDPFedC(3, n_rounds=5, fraction_fit=0.4, update_all=False, random_state=0), CLIENTS)
+    assert Counter(row.task for row in result.traffic) == {"enrol": 5, "factorise": 10}
+    assert len(log) == 15
+
+
+def test_clients_draw_the_same_rounds_whether_the_others_update_or_not():
+    one, other = (
+        simulate(DPFedC(3, n_rounds=5, fraction_fit=0.4, update_all=update_all, random_state=0), CLIENTS)
+        for update_all in (True, False)
+    )
+    assert drawn_by_round(one) == drawn_by_round(other)
+    assert not np.array_equal(one.model.components_, other.model.components_)
+
+
+@pytest.mark.parametrize(("n_rounds", "fraction_fit", "counts"), [(10, 0.4, {4}), (7, 0.6, {4, 5}), (4, 1.0, {4})])
+def test_every_client_is_drawn_as_often_as_any_other(n_rounds, fraction_fit, counts):
+    result = simulate(DPFedC(3, n_rounds=n_rounds, fraction_fit=fraction_fit, random_state=0), CLIENTS)
+    rounds = drawn_by_round(result)
+    assert set(Counter(chain(*rounds)).values()) == counts
+    assert all(len(names) == round(5 * fraction_fit) for names in rounds)
+
+
+def test_two_clients_are_drawn_at_least_unless_min_clients_says_less():
+    for options, n_drawn in (({}, 2), ({"min_clients": 1}, 1), ({"min_clients": 4}, 4)):
+        result = simulate(DPFedC(3, n_rounds=3, fraction_fit=0.01, random_state=0, **options), CLIENTS)
+        assert [len(names) for names in drawn_by_round(result)] == [n_drawn] * 3
+
+
+def test_centers_can_be_watched_round_by_round():
+    strategy, seen = DPFedC(3, n_rounds=4, random_state=0), []
+    strategy.on_centers = lambda t, W: seen.append((t, W.copy()))
+    result = simulate(strategy, CLIENTS)
+    assert [t for t, _ in seen] == [1, 2, 3, 4]
+    assert np.array_equal(seen[-1][1], result.model.components_)
+
+
+# Clients that miss rounds
+
+
+def failing(names, rounds):
+    """A DP-FedC whose clients of these names fail in these rounds of Flower, of which the first is 2."""
+
+    class Failing(WatchedClient):
+        def fit(self, parameters, config):
+            self.number = config["round"]
+            return super().fit(parameters, config)
+
+        @property
+        def rows(self):
+            if self.name in names and self.number in rounds:
+                raise DataError(f"client {self.name} fails.")
+            return super().rows
+
+    class Strategy(DPFedC):
+        client_type = Failing
+
+    return Strategy
+
+
+def test_client_that_misses_rounds_goes_on_with_what_it_has_kept(log):
+    strategy = failing({"1"}, {4, 5})(3, n_rounds=8, rho=1.0, mu_h=0.1, fraction_fit=1.0, random_state=0)
+    result = simulate(strategy, CLIENTS, labels=LABELS)
+    assert {(failure.round, failure.client, failure.reason) for failure in result.failures} == {
+        (4, "1", "client 1 fails."),
+        (5, "1", "client 1 fails."),
+    }
+    of_one = {number: (parameters, kept) for number, _, name, parameters, kept, _ in log if name == "1"}
+    before, (parameters, after) = of_one[3][1], of_one[6]
+    assert np.array_equal(of_one[5][1], before)
+    expected = membership_steps(CLIENTS[1], before, parameters[0], Penalties(1.0, 0.1), 10)
+    np.testing.assert_allclose(after, expected, rtol=1e-12)
+    assert [len(labels) for labels in result.labels] == [len(rows) for rows in CLIENTS]
+    assert len(result.history["objective"]) == 8
+    assert np.isfinite(result.model.components_).all()
+
+
+def test_centers_are_averaged_over_those_that_answered(log):
+    strategy = failing({"0", "3"}, {2})(3, n_rounds=1, rho=1.0, fraction_fit=1.0, random_state=0)
+    result = simulate(strategy, CLIENTS)
+    moved = [sent[0] for _, task, _, _, _, sent in log if task == "factorise" and sent]
+    (W,) = {each[3][0].tobytes(): each[3][0] for each in log if each[1] == "factorise"}.values()
+    assert len(moved) == 3
+    np.testing.assert_allclose(result.model.components_, W + np.mean(moved, axis=0), rtol=1e-12)
+
+
+def test_client_that_fails_where_nobody_waits_for_it_is_noted_and_nothing_else():
+    strategy = failing({"1"}, range(2, 99))(3, n_rounds=6, fraction_fit=0.6, random_state=0)
+    result = simulate(strategy, CLIENTS)
+    assert {failure.task for failure in result.failures} == {"factorise", "update_memberships"}
+    assert {failure.client for failure in result.failures} == {"1"}
+    assert np.isfinite(result.model.components_).all()
+
+
+def test_client_that_has_lost_its_memberships_begins_anew(log):
+    class Forgetful(WatchedClient):
+        def fit(self, parameters, config):
+            if self.name == "2" and config["round"] == 4:
+                self._forget()
+            self.log.append((config["round"], "arguments", self.name, config.get("arguments"), None, None))
+            return super().fit(parameters, config)
+
+        def generator(self, random_state):
+            self.log.append((None, "generator", self.name, random_state, None, None))
+            return super().generator(random_state)
+
+    class Strategy(DPFedC):
+        client_type = Forgetful
+
+    result = simulate(Strategy(3, n_rounds=4, rho=1.0, mu_h=0.1, fraction_fit=1.0, random_state=0), CLIENTS)
+    assert result.failures == []
+    assert np.isfinite(result.model.components_).all()
+    (position,) = (index for index, each in enumerate(log) if each[:3] == (4, "arguments", "2"))
+    after = log[position:]
+    # The first thing that is drawn are the memberships.
+    random_state = next(each[3] for each in after if each[1:3] == ("generator", "2"))
+    parameters, kept = next(each[3:5] for each in after if each[:3] == (4, "factorise", "2"))
+    begun = np.random.default_rng([random_state, *b"2"]).spawn(1)[0].uniform(size=(len(CLIENTS[2]), 3))
+    expected = membership_steps(CLIENTS[2], begun, parameters[0], Penalties(1.0, 0.1), 10)
+    np.testing.assert_allclose(kept, expected, rtol=1e-12)
+
+
+def test_clients_begin_with_memberships_of_their_own():
+    same = [ROWS[:20]] * 3
+    seen = []
+
+    class Client(WatchedClient):
+        log = seen
+
+    class Strategy(DPFedC):
+        client_type = Client
+
+    simulate(Strategy(3, n_rounds=1, random_state=0), same)
+    kept = [memberships for _, task, _, _, memberships, _ in seen if task != "enrol"]
+    assert len({memberships.tobytes() for memberships in kept}) == 3
+
+
+# How good the clusters are
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_clusters_that_lie_in_other_directions_are_found(seed):
+    result = simulate(DPFedC(3, n_rounds=60), CLIENTS, labels=LABELS, seed=seed)
+    pooled = simulate(PooledKMeans(3), CLIENTS, labels=LABELS, seed=seed)
+    assert result.metrics["accuracy"] >= pooled.metrics["accuracy"] - 0.03
+    assert result.metrics["accuracy"] >= 0.97
+    assert all(
+        np.array_equal(result.model.predict(rows), labels) for rows, labels in zip(CLIENTS, result.labels, strict=True)
+    )
+
+
+def test_clusters_are_found_where_every_client_has_one_class_alone():
+    clients = [ROWS[np.flatnonzero(label == CLASSES)] for label in range(3)]
+    labels = [[label] * len(rows) for label, rows in enumerate(clients)]
+    accuracies = [
+        simulate(DPFedC(3, n_rounds=60, fraction_fit=1.0), clients, labels=labels, seed=seed).metrics["accuracy"]
+        for seed in range(3)
+    ]
+    assert np.mean(accuracies) >= 0.9
+
+
+def test_digits_are_clustered_in_twenty_rounds():
+    # Pooled k-means has 0.79: there are poorer optima to end in.
+    table = load_dataset("digits")
+    accuracies = []
+    for seed in (0, 2):
+        rows = partition(table, "iid", n_clients=10, random_state=seed)
+        strategy = DPFedC(10, n_rounds=20)
+        accuracies.append(simulate(strategy, rows.clients, labels=rows.labels, seed=seed).metrics["accuracy"])
+    assert np.mean(accuracies) >= 0.5
+
+
+# Rows that are odd
+
+
+def test_clients_with_one_row_each_are_no_failure():
+    result = simulate(DPFedC(3, n_rounds=30), [row[None] for row in ROWS[:12]], labels=LABELS[0][:12, None], seed=0)
+    assert result.failures == []
+    assert np.isfinite(result.model.components_).all()
+    assert [len(labels) for labels in result.labels] == [1] * 12
+
+
+@pytest.mark.parametrize("batch_size", [1, 19, 20, 10**6])
+def test_batches_may_have_any_size(batch_size):
+    result = simulate(DPFedC(3, n_rounds=10, batch_size=batch_size), CLIENTS, seed=0)
+    assert result.failures == []
+    assert np.isfinite(result.history["objective"]).all()
+
+
+@pytest.mark.parametrize("n_zeros", [1, 5])
+def test_rows_of_zeros_belong_to_nothing_and_are_no_failure(n_zeros):
+    clients = [np.zeros_like(rows) if index < n_zeros else rows for index, rows in enumerate(CLIENTS)]
+    result = simulate(DPFedC(3, n_rounds=40), clients, seed=0)
+    assert result.failures == []
+    assert np.isfinite(result.model.components_).all()
+    assert set(result.labels[0]) == {0}
+    assert not result.model.memberships(clients[0]).any()
+
+
+def test_negative_rows_are_allowed():
+    clients = np.split(ROWS - ROWS.mean(axis=0), CUTS)
+    result = simulate(DPFedC(3, n_rounds=60), clients, labels=LABELS, seed=0)
+    assert result.failures == []
+    assert (result.model.components_ < 0).any()
+    # The three classes lie in three directions from their mean, too.
+    assert result.metrics["accuracy"] >= 0.9
+
+
+def test_two_clusters_on_one_ray_are_one():
+    blob = np.abs(RNG.normal(size=(40, 3)) * 0.1 + [5.0, 0.0, 0.0])
+    other = np.abs(RNG.normal(size=(40, 3)) * 0.1 + [0.0, 5.0, 0.0])
+    clients = [np.vstack([blob[half], 4.0 * blob[half], other[half]]) for half in (slice(20), slice(20, 40))]
+    result = simulate(DPFedC(2, n_rounds=60), clients, labels=[np.repeat([0, 0, 1], 20)] * 2, seed=0)
+    assert result.metrics["accuracy"] >= 0.95
+
+
+@pytest.mark.parametrize("power", [-40, 5, 40])
+def test_unit_of_the_rows_does_not_matter_where_the_first_centers_have_it_too(power):
+    # Powers of two, so that nothing is rounded.
+    unit = 2.0**power
+    plain, scaled = (
+        simulate(DPFedC(3, n_rounds=20, init=W_0 * scale, random_state=0), [rows * scale for rows in CLIENTS])
+        for scale in (1.0, unit)
+    )
+    assert np.array_equal(scaled.model.components_, plain.model.components_ * unit)
+    for one, other in zip(plain.labels, scaled.labels, strict=True):
+        assert np.array_equal(one, other)
+    assert scaled.history["objective"] == pytest.approx([each * unit**2 for each in plain.history["objective"]])
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-6, 1e6, 1e60])
+def test_rows_in_any_unit_are_no_failure(scale):
+    result = simulate(DPFedC(3, n_rounds=30), [rows * scale for rows in CLIENTS], seed=0)
+    assert result.failures == []
+    assert np.isfinite(result.model.components_).all()
+    assert np.isfinite(result.history["objective"]).all()
+
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def test_components_are_no_centers_and_are_not_saved_as_such(tmp_path):
+    # Their length says nothing, and no distance to them is a cost.
+    assert not (simulate(DPFedC(3, n_rounds=3), CLIENTS, seed=0).save(tmp_path / "result") / "centers.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"init": W_0[:2]}, "init has 2 centers and n_clusters is 3."),
+        ({"init": W_0[0]}, "init: the rows have shape (4,); give two dimensions"),
+        ({"rho": "paper", "epsilon": 1.0, "max_norm": 1.0}, "rho is 'paper', which nothing protects; with epsilon"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        DPFedC(3, **options)

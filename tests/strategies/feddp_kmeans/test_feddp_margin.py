@@ -1,0 +1,66 @@
+"""The margin of Algorithm 5, part 2, in the client that answers it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from flower_fedclust.protocol import ClientData
+from flower_fedclust.steps.frame import Frame
+from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeansClient
+
+RNG = np.random.default_rng(2)
+D = 5
+PI = np.linalg.qr(RNG.normal(size=(D, 3)))[0]
+XI = RNG.normal(size=(3, 3)) * 3
+LIFTED = XI @ PI.T
+ROWS = LIFTED[RNG.integers(3, size=200)] + RNG.normal(size=(200, D)) * 1.5
+
+
+def ball(radius):
+    return Frame(np.zeros(D), radius).arrays
+
+
+def client():
+    return FedDPKMeansClient(ClientData(ROWS), name="0")
+
+
+def slow(margin, radius):
+    clusters = [[] for _ in XI]
+    for row in ROWS:
+        row = row * min(1.0, radius / math.sqrt(sum(x * x for x in row)))
+        distances = [math.sqrt(((row @ PI - xi) ** 2).sum()) for xi in XI]
+        for r in range(3):
+            if all(distances[r] <= margin * distances[s] for s in range(3) if s != r):
+                clusters[r].append(row)
+    return clusters
+
+
+@pytest.mark.parametrize("margin", [0.25, 1 / 3, 0.9])
+@pytest.mark.parametrize("radius", [4.0, np.inf])
+def test_clear_rows_are_those_of_a_slow_loop(margin, radius):
+    clusters = slow(margin, radius)
+    sums, counts = client().clear_cluster_sums(LIFTED, PI, *ball(radius), margin=margin)
+    assert counts.tolist() == [len(members) for members in clusters]
+    assert 0 < counts.sum() < len(ROWS)
+    expected = [np.sum(members, axis=0) if members else np.zeros(D) for members in clusters]
+    np.testing.assert_allclose(sums, expected, atol=1e-10)
+
+
+def test_clear_means_are_those_of_a_slow_loop():
+    clusters = slow(1 / 3, np.inf)
+    offsets, presence = client().clear_cluster_means(LIFTED, PI, *ball(np.inf), margin=1 / 3, means_bound=1e9)
+    assert presence.tolist() == [float(bool(members)) for members in clusters]
+    expected = [
+        np.mean(own, axis=0) - center if own else np.zeros(D) for own, center in zip(clusters, LIFTED, strict=True)
+    ]
+    np.testing.assert_allclose(offsets, expected, atol=1e-10)
+
+
+def test_smaller_margin_keeps_fewer_rows():
+    kept = [
+        client().clear_cluster_sums(LIFTED, PI, *ball(np.inf), margin=margin)[1].sum()
+        for margin in (0.1, 1 / 3, 0.7, 1.0)
+    ]
+    assert kept == sorted(kept)
+    assert kept[-1] == len(ROWS)

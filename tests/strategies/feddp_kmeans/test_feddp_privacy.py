@@ -1,0 +1,285 @@
+"""The privacy of FedDP-KMeans, from the rounds it yields: what one row, or one client, can change."""
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import pld
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from flower_fedclust.protocol import ClientData, Sum
+from flower_fedclust.simulation import simulate
+from flower_fedclust.steps.private_clusters import ClientBounds
+from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans, FedDPKMeansClient
+from flower_fedclust.testing import watched_run
+
+OPTIONS = {
+    "plain": {},
+    "lloyd": {"n_rounds": 2},
+    "margin": {"margin": 1 / 3},
+    "simplify": {"simplify_server_data": True},
+    "far_regions": {"reduce_diameter": True},
+    "origin": {"center_rows": False},
+    "all_of_space": {"n_clusters": 7},
+}
+
+
+def groups(seed, far=0.0):
+    """Server rows of four clusters in five columns, and client rows of three of them; two are far from the rest."""
+    rng = np.random.default_rng(seed)
+    centers = rng.normal(size=(4, 5)) * 4
+    centers[2:, 0] += far
+    server_rows = np.concatenate([center + rng.normal(size=(12, 5)) for center in centers])
+    clients = [centers[rng.integers(1, 4, size=40)] + rng.normal(size=(40, 5)) for _ in range(4)]
+    return server_rows, clients
+
+
+def rounds_of(seed=0, far=0.0, **options):
+    server_rows, clients = groups(seed, far)
+    strategy = FedDPKMeans(options.pop("n_clusters", 3), server_data=server_rows, **options)
+    run = watched_run(strategy, {str(index): ClientData(rows) for index, rows in enumerate(clients)}, seed=seed)
+    return list(run.rounds.values()), run.result, server_rows, clients
+
+
+def reply_to(round_, rows):
+    client = FedDPKMeansClient(ClientData(rows), name="0")
+    reply = getattr(client, round_.task)(*round_.question.arrays, **round_.question.arguments)
+    reply = reply if isinstance(reply, tuple) else (reply,)
+    assert len(reply) == len(round_.answer.sends) == len(round_.releases)
+    return reply
+
+
+def length(array, release):
+    return np.linalg.norm(array) if release.norm == "L2" else np.abs(array).sum()
+
+
+ALLOWANCE = 1 + 1e-9
+
+
+@pytest.fixture(scope="module")
+def yielded():
+    """The rounds of every option, made once."""
+    made = {}
+
+    def get(option, unit):
+        if (option, unit) not in made:
+            far = 5000.0 if option == "far_regions" else 0.0
+            made[option, unit] = rounds_of(far=far, privacy_unit=unit, **OPTIONS[option])
+        return made[option, unit]
+
+    return get
+
+
+rows_that_nobody_foresaw = st.builds(
+    lambda seed, n, power, near: (
+        np.random.default_rng(seed).normal(size=(n, 5))
+        * 10.0 ** np.random.default_rng(seed + 1).uniform(min(power, 0), max(power, 0), size=(n, 1))
+        + near
+    ),
+    st.integers(0, 2**32),
+    st.integers(1, 12),
+    st.integers(-3, 6),
+    st.sampled_from([0.0, 3.0, 5000.0, -1e6]),
+)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@given(rows=rows_that_nobody_foresaw, extreme=st.sampled_from([None, 1e6, 1e12, 1e200]))
+@settings(max_examples=12, deadline=None)
+def test_one_row_moves_no_sum_by_more_than_the_sensitivity_that_is_declared(yielded, option, rows, extreme):
+    rounds, *_ = yielded(option, "record")
+    if extreme is not None:
+        rows = np.concatenate([rows, np.eye(5)[:1] * extreme, -np.eye(5)[1:2] * extreme])
+    for round_ in rounds:
+        with_all = reply_to(round_, rows)
+        for left_out in range(len(rows)):
+            others = np.delete(rows, left_out, axis=0)
+            without = reply_to(round_, others) if len(others) else [0 * array for array in with_all]
+            for one, other, release in zip(with_all, without, round_.releases, strict=True):
+                assert length(one - other, release) <= release.sensitivity * ALLOWANCE
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@given(
+    rows=rows_that_nobody_foresaw, extreme=st.sampled_from([None, 1e6, 1e12, 1e200]), copies=st.sampled_from([1, 99])
+)
+@settings(max_examples=12, deadline=None)
+def test_one_client_moves_no_sum_by_more_than_the_sensitivity_that_is_declared(yielded, option, rows, extreme, copies):
+    rounds, *_ = yielded(option, "client")
+    if extreme is not None:
+        rows = np.concatenate([rows, np.eye(5)[:1] * extreme, -np.eye(5)[1:2] * extreme])
+    rows = np.concatenate([rows] * copies)
+    for round_ in rounds:
+        for array, release in zip(reply_to(round_, rows), round_.releases, strict=True):
+            assert length(array, release) <= release.sensitivity * ALLOWANCE
+
+
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_sensitivity_is_no_larger_than_it_has_to_be(yielded, unit):
+    rounds, _, server_rows, clients = yielded("plain", unit)
+    radius = np.linalg.norm(server_rows - server_rows.mean(axis=0), axis=1).max()
+    extreme = np.eye(5)[:1] * 1e6
+    for round_ in rounds:
+        if unit == "record":
+            replies = reply_to(round_, extreme)
+        else:
+            replies = reply_to(round_, np.concatenate([np.eye(5) * 1e6, -np.eye(5) * 1e6, *clients] * 20))
+        for array, release in zip(replies, round_.releases, strict=True):
+            if round_.task == "cluster_means":
+                assert release.sensitivity in (np.sqrt(3), pytest.approx(np.linalg.norm(array)))
+            else:
+                assert length(array, release) == pytest.approx(release.sensitivity)
+    if unit == "record":
+        found = [release.sensitivity for round_ in rounds for release in round_.releases]
+        assert found == pytest.approx([radius**2, 1.0, radius, 1.0])
+
+
+@pytest.mark.parametrize("unit", ["record", "client"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_round_is_a_sum_and_every_array_of_it_carries_a_release(yielded, option, unit):
+    rounds, result, *_ = yielded(option, unit)
+    for round_ in rounds:
+        assert isinstance(round_, Sum)
+        assert round_.releases
+        assert all(release is not None and release.noise_multiplier > 0 for release in round_.releases)
+    assert result.privacy.unprotected == []
+    assert result.privacy.covers_everything
+    assert result.privacy.unit == unit
+    released = [release for round_ in rounds for release in round_.releases]
+    assert [message.release for message in result.privacy.releases] == released
+
+
+def test_options_take_the_rounds_that_they_say(yielded):
+    for option, tasks in {
+        "plain": ["second_moment", "weights", "cluster_sums"],
+        "lloyd": ["second_moment", "weights", "cluster_sums", "cluster_sums", "cluster_sums"],
+        "margin": ["second_moment", "weights", "clear_cluster_sums"],
+        "all_of_space": ["weights", "cluster_sums"],
+        "far_regions": ["regions", "second_moment", "weights", "cluster_sums"],
+    }.items():
+        rounds, *_ = yielded(option, "record")
+        assert [round_.task for round_ in rounds] == tasks
+    rounds, *_ = yielded("simplify", "record")
+    tasks = [round_.task for round_ in rounds]
+    assert tasks[0] == "second_moment"
+    assert tasks[-1] == "cluster_sums"
+    assert set(tasks[1:-1]) == {"weights"}
+    assert len(tasks) > 4
+
+
+def epsilon_composed(releases, delta):
+    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
+    for release in releases:
+        event = (
+            dp_accounting.GaussianDpEvent(release.noise_multiplier)
+            if release.mechanism == "gaussian"
+            else dp_accounting.LaplaceDpEvent(release.noise_multiplier)
+        )
+        accountant.compose(event)
+    return accountant.get_epsilon(delta)
+
+
+@given(
+    unit=st.sampled_from(["record", "client"]),
+    noise=st.sampled_from(["server", "clients", "local"]),
+    epsilon=st.floats(0.3, 4.0),
+    delta=st.sampled_from([1e-6, 1e-5, 1e-3]),
+    n_clusters=st.sampled_from([2, 3, 6]),
+    n_rounds=st.integers(0, 2),
+    simplify=st.booleans(),
+    diameter=st.booleans(),
+    margin=st.sampled_from([1.0, 1 / 3]),
+    budget=st.sampled_from([None, {"weights": 0.5}, {"sums": 0.1, "counts": 0.3}]),
+)
+@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])  # shrinking would take minutes
+def test_epsilon_of_the_report_is_what_the_releases_compose_to_and_at_most_the_one_asked_for(
+    unit, noise, epsilon, delta, n_clusters, n_rounds, simplify, diameter, margin, budget
+):
+    rounds, result, *_ = rounds_of(
+        n_clusters=n_clusters,
+        privacy_unit=unit,
+        noise=noise,
+        epsilon=epsilon,
+        delta=delta,
+        n_rounds=n_rounds,
+        simplify_server_data=simplify,
+        reduce_diameter=diameter,
+        margin=margin,
+        budget=budget,
+    )
+    report = result.privacy
+    composed = epsilon_composed([release for round_ in rounds for release in round_.releases], delta)
+    # Privacy loss is stored in steps and rounded up: that is all the difference there may be.
+    assert report.epsilon == pytest.approx(composed, rel=1e-3)
+    assert report.epsilon <= epsilon * (1 + 1e-9)
+    assert (report.requested_epsilon, report.delta, report.unit, report.noise) == (epsilon, delta, unit, noise)
+    assert report.unprotected == []
+    if not simplify:
+        assert report.epsilon >= 0.99 * epsilon
+
+
+def test_budget_of_the_first_step_goes_to_the_others_where_it_is_skipped(yielded):
+    weights = {}
+    for option in ("plain", "all_of_space"):
+        rounds, *_ = yielded(option, "record")
+        weights[option] = rounds[-2].releases[0].noise_multiplier
+    assert weights["all_of_space"] < weights["plain"]
+
+
+def test_parts_of_the_budget_stand_in_the_proportion_that_was_asked_for(yielded):
+    rounds, *_ = rounds_of(budget={"second_moment": 0.2, "weights": 0.2, "sums": 0.3, "counts": 0.3})
+    second_moment, weights, sums, counts = (release for round_ in rounds for release in round_.releases)
+    assert second_moment.noise_multiplier > sums.noise_multiplier
+    assert weights.noise_multiplier / counts.noise_multiplier == pytest.approx(0.3 / 0.2)
+    default, *_ = yielded("plain", "record")
+    assert default[1].releases[0].noise_multiplier / default[2].releases[1].noise_multiplier == pytest.approx(
+        0.15 / 0.2
+    )
+
+
+def test_shares_have_names_and_all_lloyd_steps_together_have_what_step_3_has():
+    server_rows, _ = groups(0)
+    options = {"n_rounds": 5, "simplify_server_data": True, "reduce_diameter": True}
+    shares = FedDPKMeans(3, server_data=server_rows, **options).shares()
+    assert {name: (share.fraction, share.count) for name, share in shares.items() if name != "simplify"} == {
+        "regions": (0.2, 1),
+        "second_moment": (0.2, 1),
+        "weights": (0.2, 1),
+        "sums": (0.45, 1),
+        "counts": (0.15, 1),
+        "lloyd_sums": (0.45, 5),
+        "lloyd_counts": (0.15, 5),
+    }
+
+
+def test_bounds_that_the_user_gives_are_the_sensitivities_at_client_level():
+    bounds = ClientBounds(second_moment=123.0, weights=7.0, means=0.5)
+    rounds, *_ = rounds_of(privacy_unit="client", bounds=bounds)
+    second_moment, weights, means, presence = (release for round_ in rounds for release in round_.releases)
+    assert (second_moment.sensitivity, weights.sensitivity) == (123.0, 7.0)
+    assert presence.sensitivity == pytest.approx(np.sqrt(3))
+    assert means.sensitivity == 0.5
+
+
+def test_as_many_server_rows_as_clusters_are_enough_at_client_level():
+    server_rows, clients = groups(0)
+    strategy = FedDPKMeans(3, server_data=server_rows[[0, 15, 30]], privacy_unit="client")
+    assert simulate(strategy, clients, seed=0).privacy.covers_everything
+
+
+def test_report_says_that_server_rows_are_public():
+    _, result, *_ = rounds_of()
+    assert any("48 server rows are taken to be public" in note for note in result.privacy.notes)
+
+
+def test_centers_lie_within_the_radius_whatever_the_noise():
+    server_rows, clients = groups(2)
+    origin = server_rows.mean(axis=0)
+    radius = np.linalg.norm(server_rows - origin, axis=1).max()
+    for unit in ("record", "client"):
+        for margin in (1.0, 1 / 3):
+            strategy = FedDPKMeans(
+                3, server_data=server_rows, epsilon=0.01, privacy_unit=unit, margin=margin, n_rounds=1
+            )
+            centers = simulate(strategy, clients, seed=0).model.cluster_centers_
+            assert np.linalg.norm(centers - origin, axis=1).max() <= radius * ALLOWANCE

@@ -1,0 +1,426 @@
+"""Stage I of FedSC against Algorithm 1 written out, and what its noisy form releases."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.protocol import ClientData, DataError, Outcome, Total, parameter
+from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.fedsc.dictionary import DictionaryClient, DictionaryStrategy, n_atoms_of
+
+RNG = np.random.default_rng(8)
+CLIENTS = [RNG.normal(size=(n, 2)) + center for n, center in ((12, 0.0), (5, 3.0), (20, [0, 4.0]), (9, -2.0))]
+OPTIONS = {"n_clusters": 2, "n_atoms": 4, "regularization": 0.05, "n_rounds": 3, "n_local_steps": 3, "tol": 0.0}
+RELATIONS = ("add-or-remove", "replace")
+
+
+class Learning(DictionaryStrategy):
+    """Learns a dictionary and keeps it in the model."""
+
+    client_type = DictionaryClient
+    n_protocol_rounds = 200
+
+    relative_noise: float = parameter(0.0)
+    relation: str = parameter("")  # with noise
+    multipliers: Any = parameter((0.0, 0.0))  # of the moments, and of the steps
+
+    @property
+    def has_noisy_dictionary(self):
+        return self.relation != ""
+
+    def shares(self):
+        return self.dictionary_shares(1.0, 1.0, self.relation)
+
+    def noise_multipliers(self):
+        return {name: self.multipliers[name == "dictionary_steps"] for name in self.shares()}
+
+    def protocol(self):
+        model = KMeansModel(np.zeros((1, 2)))
+        model.found, model.objectives = yield from self.learn_dictionary(relative_noise=self.relative_noise)
+        return Outcome(model)
+
+
+def learning(**options):
+    return Learning(**({"random_state": 7} | OPTIONS | options))
+
+
+def learned(clients=CLIENTS, **options):
+    return simulate(learning(**options), clients).model
+
+
+def stepped(seed, **options):
+    """A strategy outside of any run."""
+
+    class Stepped(Learning):
+        rng = np.random.default_rng(seed)
+
+    return Stepped(**(OPTIONS | options))
+
+
+# Algorithm 1 written out.
+
+
+def kernel(X, Y, r):
+    return np.array([[math.exp(-((x - y) ** 2).sum() / (2 * r**2)) for y in Y] for x in X])
+
+
+def slow_codes(X, Z, r, regularization):
+    return kernel(X, Z, r) @ np.linalg.inv(kernel(Z, Z, r) + regularization * np.eye(len(Z)))
+
+
+def slow_objective(X, Z, C, r, regularization):
+    """Half of ||phi(x) - phi(Z) c||^2 + lambda ||c||^2, summed over the rows."""
+    Kxz, Kzz = kernel(X, Z, r), kernel(Z, Z, r)
+    return sum(0.5 * (1 - 2 * c @ k + c @ Kzz @ c) + 0.5 * regularization * c @ c for c, k in zip(C, Kxz, strict=True))
+
+
+def slow_gradient(X, Z, C, r):
+    """The derivative of the objective by each atom, term by term."""
+    found = np.zeros_like(Z)
+    for x, c in zip(X, C, strict=True):
+        for j, z in enumerate(Z):
+            found[j] -= c[j] * math.exp(-((x - z) ** 2).sum() / (2 * r**2)) * (x - z) / r**2
+            for k, other in enumerate(Z):
+                found[j] += c[j] * c[k] * math.exp(-((z - other) ** 2).sum() / (2 * r**2)) * (other - z) / r**2
+    return found
+
+
+def slow_curvature(X, Z, C, r):
+    steepest = 2 * math.exp(-1.5)
+    Kxz, Kzz, gram = kernel(X, Z, r), kernel(Z, Z, r), C.T @ C
+    found = np.zeros(len(Z))
+    for j in range(len(Z)):
+        for i in range(len(X)):
+            found[j] += C[i, j] * Kxz[i, j] if C[i, j] > 0 else steepest * -C[i, j]
+        for k in range(len(Z)):
+            if k != j:
+                found[j] += 2 * (-gram[j, k] * Kzz[j, k] if gram[j, k] < 0 else steepest * gram[j, k])
+    return found / r**2
+
+
+def slow_client(X, Z, r, options):
+    C = slow_codes(X, Z, r, options.regularization)
+    value = slow_objective(X, Z, C, r, options.regularization)
+    for _ in range(options.n_local_steps):
+        Z = Z - slow_gradient(X, Z, C, r) / slow_curvature(X, Z, C, r)[:, None]
+    return Z, value
+
+
+def algorithm_1(options, clients, seed, answering=lambda number, drawn: drawn):
+    rng = np.random.default_rng(seed)
+    pooled = np.concatenate(clients)
+    r = options.bandwidth
+    if r is None:
+        r = np.mean([np.mean([np.linalg.norm(x - y) for x in X for y in X]) for X in clients])
+    Z = pooled.mean(axis=0) + pooled.std(axis=0) * rng.standard_normal((options.n_atoms, pooled.shape[1]))
+    objectives = []
+    for number in range(options.n_rounds):
+        drawn = list(range(len(clients)))
+        if options.fraction_fit < 1:
+            size = max(2, round(options.fraction_fit * len(clients)))
+            drawn = sorted(rng.choice(len(clients), size=size, replace=False).tolist())
+        drawn = answering(number, drawn)
+        found = [slow_client(clients[index], Z, r, options) for index in drawn]
+        former, Z = Z, np.mean([own for own, _ in found], axis=0)
+        objectives.append(sum(value for _, value in found) / sum(len(clients[index]) for index in drawn))
+        if max(np.linalg.norm(Z - former, axis=1)) <= options.tol * r:
+            break
+    return Z, r, objectives
+
+
+def assert_same(found, expected):
+    Z, r, objectives = expected
+    np.testing.assert_allclose(found.found.atoms, Z, rtol=1e-7, atol=1e-8)
+    assert found.found.bandwidth == pytest.approx(r, rel=1e-8)
+    np.testing.assert_allclose(found.objectives, objectives, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"n_local_steps": 1},
+        {"bandwidth": 1.5},
+        {"fraction_fit": 0.5, "n_rounds": 6},
+        {"fraction_fit": 0.75, "n_rounds": 4},
+        {"fraction_fit": 0.01},
+        {"tol": 0.05, "n_rounds": 60},
+        {"n_rounds": 0},
+        {"n_atoms": 1},
+        {"regularization": 1.0},
+    ],
+    ids=str,
+)
+def test_dictionary_is_that_of_algorithm_1(changes):
+    assert_same(learned(**changes), algorithm_1(learning(**changes), CLIENTS, 7))
+
+
+class Deserting(DictionaryClient):
+    """Client 1 is gone in the second step."""
+
+    def fit(self, parameters, config):
+        if self.name == "1" and config["task"] == "dictionary_steps" and config["round"] == 5:
+            config = config | {"task": "nothing"}
+        return super().fit(parameters, config)
+
+
+def test_dictionary_is_the_mean_over_the_clients_that_answered():
+    class Left(Learning):
+        client_type = Deserting
+
+    result = simulate(Left(**OPTIONS, random_state=7), CLIENTS)
+    assert [(failure.round, failure.client) for failure in result.failures] == [(5, "1")]
+    expected = algorithm_1(
+        learning(), CLIENTS, 7, lambda number, drawn: [index for index in drawn if (number, index) != (1, 1)]
+    )
+    assert_same(result.model, expected)
+
+
+def test_dictionary_says_with_which_kernel_it_goes_and_for_how_many_rows():
+    found = learned().found
+    assert found.kernel == {"bandwidth": found.bandwidth, "regularization": 0.05}
+    assert found.n_rows == 46.0
+    assert found.atoms.shape == (4, 2)
+
+
+def test_stage_stops_when_no_atom_moves_by_more_than_the_tolerance_times_the_bandwidth():
+    loose, tight = (learned(tol=tol, n_rounds=150) for tol in (0.1, 0.01))
+    assert 1 < len(loose.objectives) < len(tight.objectives) < 150
+    last, one_less, two_less = (
+        dictionary.found.atoms
+        for dictionary in (tight, *(learned(n_rounds=len(tight.objectives) - less) for less in (1, 2)))
+    )
+    r = tight.found.bandwidth
+    assert np.linalg.norm(last - one_less, axis=1).max() <= 0.01 * r
+    assert np.linalg.norm(one_less - two_less, axis=1).max() > 0.01 * r
+
+
+def test_objective_falls_from_round_to_round_where_clients_are_alike():
+    objectives = learned([CLIENTS[2]] * 3, n_rounds=15).objectives
+    assert len(objectives) == 15
+    assert (np.diff(objectives) <= 0).all()
+    assert objectives[-1] < objectives[0]
+
+
+def test_rows_that_differ_between_clients_only_ask_for_a_bandwidth():
+    constant = [np.ones((3, 2)), np.zeros((4, 2))]
+    with pytest.raises(DataError, match="the bandwidth r comes out as 0"):
+        learned(constant)
+    assert_same(learned(constant, bandwidth=1.5), algorithm_1(learning(bandwidth=1.5), constant, 7))
+
+
+def test_every_round_is_on_the_rows_that_are_named():
+    steps = stepped(0).learn_dictionary(rows="noisy rows")
+    rounds = [next(steps)]
+    for brought in (
+        [np.array([4.0, 4.0]), np.array(8.0)],
+        [np.array([8.0, 8.0]), np.array(2.0), np.array(2.0), np.array(8.0)],
+        [np.full((4, 2), 6.0), np.array(24.0), np.array(8.0)],
+    ):
+        rounds.append(steps.send(Total(brought, 2)))
+    assert [round_.task for round_ in rounds] == [
+        "column_sums",
+        "column_spread",
+        "dictionary_steps",
+        "dictionary_steps",
+    ]
+    assert {round_.rows for round_ in rounds} == {"noisy rows"}
+    assert rounds[2].question.arguments == {
+        "bandwidth": 1.0,
+        "regularization": 0.05,
+        "n_steps": 3,
+        "relative_noise": 0.0,
+    }
+    assert np.array_equal(rounds[3].question.arrays[0], np.full((4, 2), 3.0))
+
+
+def test_relative_noise_is_on_what_each_client_sends_and_repeats_for_a_seed():
+    many = [RNG.normal(size=(300, 2)) for _ in range(4)]
+
+    def found(level, seed=1):
+        strategy = learning(n_atoms=200, n_clusters=60, n_rounds=1, relative_noise=level)
+        return simulate(strategy, many, seed=seed).model.found.atoms
+
+    exact, noisy = found(0.0), found(0.5)
+    assert exact.shape == (200, 2)
+    # The mean over four clients of noise of half the deviation of the entries.
+    assert np.std(noisy - exact) == pytest.approx(0.25 * exact.std(), rel=0.25)
+    assert np.array_equal(noisy, found(0.5))
+    assert not np.isclose(noisy, found(0.5, seed=2)).any()
+
+
+# The number of atoms.
+
+
+@pytest.mark.parametrize(
+    ("given", "n_clusters", "n_rows", "expected"),
+    [
+        (None, 3, 1000, 50),  # 50 at least
+        (None, 5, 1000, 50),
+        (None, 6, 1000, 60),  # ten a cluster
+        (None, 10, 1000, 100),
+        (None, 10, 150, 75),  # half of the rows
+        (None, 3, 99.9, 49),
+        (None, 3, 101, 50),
+        (None, 10, 12, 10),  # one a cluster
+        (None, 10, 4, 10),
+        (None, 10, -300.0, 10),
+        (None, 2, 3, 2),
+        (7, 3, 1000, 7),  # what was given
+        (700, 3, 1000, 700),
+        (2000, 3, 1000, 1000),  # not more than rows
+        (2000, 3, 1000.9, 1000),
+        (1, 3, 1000, 1),
+        (20, 10, 4, 10),
+        (20, 10, -5.0, 10),
+    ],
+)
+def test_number_of_atoms(given, n_clusters, n_rows, expected):
+    found = n_atoms_of(given, n_clusters, n_rows)
+    assert type(found) is int
+    assert found == expected
+
+
+def test_dictionary_has_the_number_of_atoms_of_the_rows_of_all_clients():
+    assert learned(n_atoms=None, n_rounds=0).found.atoms.shape == (23, 2)
+    assert learned(n_atoms=1000, n_rounds=0).found.atoms.shape == (46, 2)
+
+
+# With noise.
+
+
+def noisy(relation="replace", max_norm=6.0, of_moments=0.0, of_steps=0.0):
+    return {"relation": relation, "max_norm": max_norm, "multipliers": (of_moments, of_steps)}
+
+
+def clipped(rows, max_norm):
+    return np.array([row * min(1.0, max_norm / np.sqrt((row**2).sum())) for row in rows])
+
+
+def slow_noisy(options, clients, seed, max_norm):
+    """Without noise: a step along the sum of clipped gradients, by a length that made-up rows give."""
+    rng = np.random.default_rng(seed)
+    pooled = clipped(np.concatenate(clients), max_norm)
+    mean, deviation = pooled.mean(axis=0), pooled.std(axis=0)
+    r = np.sqrt(2 * pooled.var(axis=0).sum())
+    Z = mean + deviation * rng.standard_normal((options.n_atoms, 2))
+    for _ in range(options.n_rounds):
+        made_up = clipped(mean + deviation * rng.standard_normal((512, 2)), max_norm)
+        C = slow_codes(made_up, Z, r, options.regularization)
+        gradients = [slow_gradient(x[None], Z, c[None], r) for x, c in zip(made_up, C, strict=True)]
+        bound = np.median([np.linalg.norm(one) for one in gradients])
+        L = slow_curvature(made_up, Z, C, r) * len(pooled) / 512
+        codes = slow_codes(pooled, Z, r, options.regularization)
+        step = np.zeros_like(Z)
+        for x, c in zip(pooled, codes, strict=True):
+            own = slow_gradient(x[None], Z, c[None], r)
+            step += own * min(1.0, bound / np.linalg.norm(own))
+        Z = Z - step / np.maximum(L, L.mean())[:, None]
+    return Z, r
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("max_norm", [2.0, 6.0])
+def test_noise_off_gives_steps_along_the_sum_of_clipped_gradients(max_norm, relation):
+    options = {"n_rounds": 2} | noisy(relation, max_norm)
+    model = learned(**options)
+    Z, r = slow_noisy(learning(**options), CLIENTS, 7, max_norm)
+    np.testing.assert_allclose(model.found.atoms, Z, rtol=1e-7)
+    assert model.found.bandwidth == pytest.approx(r, rel=1e-9)
+    assert model.objectives == []
+    assert model.found.n_rows == 46.0
+
+
+def test_steps_with_the_noise_off_lower_the_objective():
+    pooled = clipped(np.concatenate(CLIENTS), 6.0)
+
+    def value(n_rounds):
+        found = learned(n_rounds=n_rounds, **noisy()).found
+        C = slow_codes(pooled, found.atoms, found.bandwidth, 0.05)
+        return slow_objective(pooled, found.atoms, C, found.bandwidth, 0.05)
+
+    assert value(10) < value(3) < value(0)
+
+
+def test_how_rows_lie_is_known_to_the_server_by_the_moments_alone():
+    # The bound and the length of a step come from made-up rows: the same moments, the same round.
+    sent = [[np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)] for _ in range(2)]
+    rounds = []
+    for reply in sent:
+        steps = stepped(3, n_local_steps=9, **noisy(of_steps=1.0)).learn_dictionary()
+        next(steps)
+        rounds.append(steps.send(reply))
+    assert rounds[0].releases == rounds[1].releases
+    assert rounds[0].question.arguments == rounds[1].question.arguments
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_sensitivity_is_the_bound_and_twice_that_where_a_row_is_replaced(relation):
+    steps = stepped(3, **noisy(relation, of_moments=2.0, of_steps=3.0)).learn_dictionary()
+    moments = next(steps)
+    assert {release.noise_multiplier for release in moments.releases if release is not None} == {2.0}
+    assert {release.relation for release in moments.releases if release is not None} == {relation}
+    round_ = steps.send([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)])
+    (release,) = round_.releases
+    (Z,), arguments = round_.question.arrays, round_.question.arguments
+    bound, max_norm = arguments["bound"], arguments["max_norm"]
+    assert (release.mechanism, release.noise_multiplier, release.relation) == ("gaussian", 3.0, relation)
+    assert release.sensitivity == (2 * bound if relation == "replace" else bound)
+    assert ("one is replaced" in release.bound) == (relation == "replace")
+
+    def sent(rows):
+        client = DictionaryClient(ClientData(rows), name="0")
+        return client.clipped_gradient(Z, **arguments)
+
+    rng, farthest = np.random.default_rng(0), 0.0
+    for _ in range(300):
+        rows = rng.normal(size=(3, 2)) * rng.choice([0.5, 3.0, 100.0])
+        others = rows[1:] if relation == "add-or-remove" else np.concatenate([rows[1:], -rows[:1]])
+        farthest = max(farthest, np.linalg.norm(sent(rows) - sent(others)))
+    assert 0.5 * bound < farthest <= release.sensitivity * (1 + 1e-9)
+    # A row is clipped before anything is computed from it.
+    assert max_norm == 6.0
+    np.testing.assert_allclose(sent([[600.0, 800.0]]), sent([[3.6, 4.8]]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_run_with_noise_is_covered_and_sends_no_array_without_a_release(relation):
+    # More rows than the noise can hide: without spread no step would be asked for.
+    clients = [np.tile(rows, (100, 1)) for rows in CLIENTS]
+    strategy = learning(epsilon=9.0, **noisy(relation, of_moments=3.0, of_steps=5.0))
+    report = simulate(strategy, clients).privacy
+    assert report.covers_everything
+    assert report.relation == relation
+    tasks = [message.task for message in report.messages]
+    assert tasks == ["enrol", *["clipped_column_sums"] * 3, *["clipped_gradient"] * 3]
+
+
+def test_run_without_noise_is_not_covered():
+    report = simulate(learning(), CLIENTS).privacy
+    assert {message.task for message in report.unprotected} == {"column_sums", "column_spread", "dictionary_steps"}
+    counted = [message.content for message in report.messages if message.counts_rows]
+    assert counted == ["number of rows"] * 5
+
+
+def test_no_step_is_asked_for_where_no_row_would_move_an_atom():
+    # With so narrow a kernel no row is like any atom.
+    steps = stepped(3, bandwidth=1e-9, **noisy()).learn_dictionary()
+    next(steps)
+    with pytest.raises(StopIteration) as stop:
+        steps.send([np.array([20.0, 40.0]), np.array([60.0, 160.0]), np.array(20.0)])
+    assert stop.value.value[0].bandwidth == 1e-9
+
+
+def test_no_round_beside_the_moments_where_none_is_asked_for():
+    result = simulate(learning(n_rounds=0, **noisy()), CLIENTS)
+    assert {row.task for row in result.traffic} == {"enrol", "clipped_column_sums"}
+
+
+def test_noise_may_throw_everything_about_and_the_dictionary_is_finite():
+    for relation in RELATIONS:
+        found = learned(**noisy(relation, of_moments=1e4, of_steps=1e4)).found
+        assert np.isfinite(found.atoms).all()
+        assert found.bandwidth > 0

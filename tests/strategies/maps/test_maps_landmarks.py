@@ -1,0 +1,380 @@
+"""FedDL against Algorithm 1 written out, without noise and with it."""
+
+import math
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from flower_fedclust import ClientData, simulate
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.landmarks import longest_row_gradient
+from flower_fedclust.protocol import Total
+from flower_fedclust.strategies.maps.landmarks import OWN_SIMILARITY, LandmarksClient, LandmarkStrategy
+
+RNG = np.random.default_rng(8)
+CLIENTS = [RNG.normal(size=(n, 2)) + center for n, center in ((12, 0.0), (5, 3.0), (20, [0, 4.0]), (9, -2.0))]
+OPTIONS = {
+    "n_landmarks": 5,
+    "gamma": None,
+    "n_rounds": 4,
+    "n_local_steps": 3,
+    "averaging": "landmarks",
+    "tol": 0.0,
+    "fraction_fit": 1.0,
+}
+FORMS = ("landmarks", "gradients")
+RELATIONS = ("add-or-remove", "replace")
+
+
+class Learning(LandmarkStrategy):
+    """Learns landmarks and keeps them in the model; with noise, if at all, of the multipliers that a test sets."""
+
+    client_type = LandmarksClient
+    relation = "replace"
+    relative_noise = 0.0
+    multipliers = None
+
+    @property
+    def n_protocol_rounds(self):
+        return self.n_landmark_rounds
+
+    def shares(self):
+        return self.landmark_shares(0.5, 0.5, self.relation)
+
+    def noise_multipliers(self):
+        if self.multipliers is None:
+            return super().noise_multipliers()
+        return {name: self.multipliers.get(name, 0.0) for name in self.shares()}
+
+    def protocol(self):
+        found = yield from self.learn_landmarks(relative_noise=self.relative_noise)
+        model = KMeansModel(np.zeros((2, 2)))
+        model.found = found
+        return model
+
+
+def learner(strategy_type=Learning, relative_noise=0.0, **changes):
+    strategy = strategy_type(2, **({"random_state": 7} | OPTIONS | changes))
+    strategy.relative_noise = relative_noise
+    return strategy
+
+
+def noisy(relation="replace", max_norm=6.0, of_landmarks=0.0, **changes):
+    strategy = learner(epsilon=1.0, max_norm=max_norm, **changes)
+    strategy.relation, strategy.multipliers = relation, {"landmarks": of_landmarks}
+    return strategy
+
+
+def learned(strategy=None, clients=CLIENTS, **changes):
+    return simulate(strategy or learner(**changes), clients).model.found
+
+
+# Algorithm 1 written out.
+
+
+def kernel(x, y, gamma):
+    return math.exp(-gamma * ((x - y) ** 2).sum())
+
+
+def pairs(points, gamma):
+    n = len(points)
+    if n < 2:
+        return 0.0
+    return sum(kernel(points[i], points[j], gamma) for i in range(n) for j in range(n) if i != j) / (n * (n - 1))
+
+
+def slow_mmd(X, Y, gamma):
+    return pairs(X, gamma) - 2 * np.mean([[kernel(x, y, gamma) for y in Y] for x in X]) + pairs(Y, gamma)
+
+
+def attraction(X, Y, gamma):
+    """The sum over the rows of the first term of the gradient."""
+    return np.array([sum(-4 * gamma / len(Y) * kernel(x, y, gamma) * (x - y) for x in X) for y in Y])
+
+
+def slow_gradient(X, Y, gamma):
+    n_y = len(Y)
+    between = [sum(kernel(other, y, gamma) * (other - y) for other in Y) for y in Y]
+    return attraction(X, Y, gamma) / len(X) + 4 * gamma / (n_y * (n_y - 1)) * np.array(between)
+
+
+def slow_gamma(rows):
+    return 0.5 / np.mean([((x - y) ** 2).sum() for x in rows for y in rows])
+
+
+def slow_client(X, Y, gamma, options):
+    options = SimpleNamespace(**options)
+    size, moved = options.n_landmarks / (4 * gamma), Y
+    for _ in range(options.n_local_steps - (options.averaging == "gradients")):
+        moved = moved - size * slow_gradient(X, moved, gamma)
+    return moved if options.averaging == "landmarks" else slow_gradient(X, moved, gamma)
+
+
+def algorithm_1(given, clients, seed, answering=lambda number, drawn: drawn):
+    options = SimpleNamespace(**given)
+    rng = np.random.default_rng(seed)
+    pooled = np.concatenate(clients)
+    gamma = slow_gamma(pooled) if options.gamma is None else options.gamma
+    Y = pooled.mean(axis=0) + pooled.std(axis=0) * rng.standard_normal((options.n_landmarks, pooled.shape[1]))
+    mmds = []
+    for number in range(options.n_rounds):
+        drawn = list(range(len(clients)))
+        if options.fraction_fit < 1:
+            size = max(2, round(options.fraction_fit * len(clients)))
+            drawn = sorted(rng.choice(len(clients), size=size, replace=False).tolist())
+        drawn = answering(number, drawn)
+        mmds.append(np.mean([slow_mmd(clients[index], Y, gamma) for index in drawn]))
+        mean = np.mean([slow_client(clients[index], Y, gamma, given) for index in drawn], axis=0)
+        former, Y = Y, mean if options.averaging == "landmarks" else Y - options.n_landmarks / (4 * gamma) * mean
+        if max(np.linalg.norm(Y - former, axis=1)) <= options.tol / math.sqrt(2 * gamma):
+            break
+    return Y, gamma, mmds
+
+
+def assert_same(found, expected):
+    Y, gamma, mmds = expected
+    np.testing.assert_allclose(found.points, Y, rtol=1e-8, atol=1e-9)
+    assert found.gamma == pytest.approx(gamma, rel=1e-10)
+    np.testing.assert_allclose(found.mmds, mmds, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("averaging", FORMS)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"n_local_steps": 1},
+        {"gamma": 0.3},
+        {"fraction_fit": 0.5, "n_rounds": 6},
+        {"fraction_fit": 0.75},
+        {"fraction_fit": 0.01},
+        {"tol": 0.2, "n_rounds": 40},
+        {"n_rounds": 0},
+        {"n_landmarks": 2},
+    ],
+    ids=str,
+)
+def test_landmarks_are_those_of_algorithm_1(changes, averaging):
+    options = OPTIONS | {"averaging": averaging} | changes
+    assert_same(learned(**options), algorithm_1(options, CLIENTS, 7))
+
+
+@pytest.mark.parametrize("averaging", FORMS)
+def test_landmarks_are_the_mean_over_the_clients_that_answered(averaging):
+    class Deserting(LandmarksClient):
+        def fit(self, parameters, config):
+            if self.name == "1" and config["task"] == "landmark_steps" and config["round"] == 5:
+                config = config | {"task": "nothing"}
+            return super().fit(parameters, config)
+
+    class Left(Learning):
+        client_type = Deserting
+
+    options = OPTIONS | {"averaging": averaging}
+    result = simulate(learner(Left, **options), CLIENTS)
+    assert [(failure.round, failure.client) for failure in result.failures] == [(5, "1")]
+    expected = algorithm_1(
+        options, CLIENTS, 7, lambda number, drawn: [index for index in drawn if (number, index) != (1, 1)]
+    )
+    assert_same(result.model.found, expected)
+
+
+def test_landmarks_say_for_how_many_rows_they_are():
+    found = learned()
+    assert found.n_rows == 46.0
+    assert found.points.shape == (5, 2)
+    assert len(found.mmds) == 4
+
+
+def test_a_client_with_one_row_takes_part():
+    clients = [*CLIENTS, np.array([[1.0, 1.0]])]
+    assert_same(learned(clients=clients), algorithm_1(OPTIONS, clients, 7))
+
+
+@pytest.mark.parametrize("averaging", FORMS)
+def test_one_local_step_is_the_same_in_both_forms_and_never_raises_the_mean_objective(averaging):
+    options = {"n_local_steps": 1, "n_rounds": 25, "n_landmarks": 12}
+    found = learned(**options, averaging=averaging)
+    np.testing.assert_allclose(found.points, learned(**options).points, rtol=1e-9, atol=1e-10)
+    assert all(later <= earlier + 1e-12 for earlier, later in pairwise(found.mmds))
+    assert found.mmds[-1] < found.mmds[0] - 1e-3
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_stage_stops_when_no_landmark_moves_by_more_than_the_tolerance_in_kernel_widths_whatever_the_unit(unit):
+    clients = [rows * unit for rows in CLIENTS]
+    options = {"n_rounds": 60, "tol": 0.05}
+    found = learned(clients=clients, **options)
+    n = len(found.mmds)
+    assert 3 < n < 60
+    assert n == len(learned(**options).mmds)
+    before, last = (learned(clients=clients, n_rounds=number).points for number in (n - 1, n))
+    width = 1 / math.sqrt(2 * found.gamma)
+    assert np.linalg.norm(last - before, axis=1).max() <= 0.05 * width
+    former = learned(clients=clients, n_rounds=n - 2).points
+    assert np.linalg.norm(before - former, axis=1).max() > 0.05 * width
+
+
+def test_every_round_is_on_the_rows_that_are_named():
+    strategy = learner()
+    strategy._run = SimpleNamespace(rng=np.random.default_rng(0))
+    steps = strategy.learn_landmarks(rows="noisy rows")
+    rounds = [next(steps)]
+    rounds.append(steps.send(Total([np.array([4.0, 4.0]), np.array(8.0)], 2)))
+    rounds.append(steps.send(Total([np.array([8.0, 8.0]), np.array(2.0), np.array(2.0), np.array(8.0)], 2)))
+    rounds.append(steps.send(Total([np.full((5, 2), 6.0), np.array(0.5)], 2)))
+    assert [round_.task for round_ in rounds] == ["column_sums", "column_spread", "landmark_steps", "landmark_steps"]
+    assert {round_.rows for round_ in rounds} == {"noisy rows"}
+    # The variances are 1 and 1: rows are at a mean squared distance of 4.
+    arguments = {"gamma": 0.125, "n_steps": 3, "averaging": "landmarks", "relative_noise": 0.0}
+    assert rounds[2].question.arguments == arguments
+    assert np.array_equal(rounds[3].question.arrays[0], np.full((5, 2), 3.0))
+
+
+def test_term_that_no_landmark_changes_is_computed_once(monkeypatch):
+    calls = []
+
+    class Counting(LandmarksClient):
+        def remember(self, key, arrays):
+            if key == OWN_SIMILARITY:
+                calls.append(self.name)
+            super().remember(key, arrays)
+
+    class Counted(Learning):
+        client_type = Counting
+
+    assert_same(simulate(learner(Counted), CLIENTS).model.found, algorithm_1(OPTIONS, CLIENTS, 7))
+    assert sorted(calls) == ["0", "1", "2", "3"]
+
+
+def test_a_second_run_with_another_gamma_does_not_take_the_term_of_the_first():
+    from flwr.app import Context, RecordDict
+
+    context = Context(run_id=0, node_id=1, node_config={}, state=RecordDict(), run_config={})
+    client = LandmarksClient(ClientData(CLIENTS[0]), name="0", context=context)
+    config = {"task": "landmark_steps", "round": 4, "n_shares": 1}
+    for gamma in (0.1, 1.0):
+        client.fit([], {"task": "enrol", "round": 1})
+        arguments = f'{{"gamma": {gamma}, "n_steps": 1, "averaging": "landmarks", "relative_noise": 0.0}}'
+        sent, _, facts = client.fit([CLIENTS[1]], config | {"arguments": arguments})
+        assert "failure" not in facts
+        assert float(sent[1]) == pytest.approx(slow_mmd(CLIENTS[0], CLIENTS[1], gamma))
+
+
+@pytest.mark.parametrize("averaging", FORMS)
+def test_relative_noise_is_on_what_each_client_sends_and_repeats_for_a_seed(averaging):
+    options = {"n_landmarks": 200, "averaging": averaging}
+    many = [np.random.default_rng(0).normal(size=(100, 2))] * 4
+
+    def found(level, seed=1):
+        return simulate(learner(relative_noise=level, n_rounds=1, **options), many, seed=seed).model.found
+
+    start = learned(clients=many, n_rounds=0, **options).points
+    exact, noisy = found(0.0), found(0.5)
+    # The mean over four clients of noise of half the deviation of the entries that were sent.
+    entries = exact.points if averaging == "landmarks" else exact.points - start
+    assert np.std(noisy.points - exact.points) == pytest.approx(0.25 * entries.std(), rel=0.25)
+    assert noisy.mmds == exact.mmds
+    assert np.array_equal(noisy.points, found(0.5).points)
+    assert not np.isclose(noisy.points, found(0.5, seed=2).points).any()
+
+
+@pytest.mark.parametrize("gamma", [None, 0.5])
+@pytest.mark.parametrize("value", [0.0, 0.1, 7.0])
+def test_rows_that_are_all_equal_are_refused_in_a_sentence(gamma, value):
+    with pytest.raises(DataError, match="all rows are equal, so that there is no map of them; give rows that differ"):
+        learned(clients=[np.full((5, 2), value), np.full((7, 2), value)], gamma=gamma)
+
+
+@pytest.mark.parametrize("gamma", [1e-300, 1e-9, 1e9, 1e200])
+def test_a_kernel_that_is_0_or_1_everywhere_gives_finite_landmarks(gamma):
+    found = learned(gamma=gamma)
+    assert np.isfinite(found.points).all()
+    assert np.isfinite(found.mmds).all()
+
+
+# With noise.
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("max_norm", [2.0, 6.0])
+@pytest.mark.parametrize("gamma", [None, 0.2])
+def test_noise_off_gives_gradient_steps_on_all_rows_pooled(gamma, max_norm, relation):
+    pooled = np.concatenate(CLIENTS)
+    clipped = np.array([row * min(1.0, max_norm / np.linalg.norm(row)) for row in pooled])
+    expected_gamma = slow_gamma(clipped) if gamma is None else gamma
+    rng = np.random.default_rng(7)
+    Y = clipped.mean(axis=0) + clipped.std(axis=0) * rng.standard_normal((5, 2))
+    for _ in range(4):
+        Y = Y - 5 / (4 * expected_gamma) * slow_gradient(pooled, Y, expected_gamma)
+    found = learned(noisy(relation, max_norm, gamma=gamma))
+    np.testing.assert_allclose(found.points, Y, rtol=1e-8, atol=1e-9)
+    assert found.gamma == pytest.approx(expected_gamma, rel=1e-10)
+    assert found.mmds == ()
+    assert found.n_rows == 46.0
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_sensitivity_is_the_longest_gradient_of_a_row_and_twice_that_where_a_row_is_replaced(relation):
+    strategy = noisy(relation, of_landmarks=3.0)
+    strategy._run = SimpleNamespace(rng=np.random.default_rng(3))
+    steps = strategy.learn_landmarks()
+    moments = next(steps)
+    assert {release.relation for release in moments.releases if release is not None} == {relation}
+    round_ = steps.send(Total([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)], 4))
+    (release,) = round_.releases
+    gamma = round_.question.arguments["gamma"]
+    assert round_.task == "landmark_attraction"
+    assert (release.mechanism, release.noise_multiplier, release.relation) == ("gaussian", 3.0, relation)
+    times = 2 if relation == "replace" else 1
+    assert release.sensitivity == pytest.approx(times * math.sqrt(8 * gamma / (math.e * 5)))
+    assert ("one is replaced" in release.bound) == (relation == "replace")
+
+    def sent(rows, Y=round_.question.arrays[0]):
+        return LandmarksClient(ClientData(rows), name="0").landmark_attraction(Y, gamma=gamma)
+
+    np.testing.assert_allclose(sent(CLIENTS[0]), attraction(CLIENTS[0], round_.question.arrays[0], gamma), rtol=1e-9)
+    rng = np.random.default_rng(0)
+    for scale in np.repeat([1e-3, 0.5, 3.0, 100.0, 1e8, 1e150], 30):
+        rows = np.vstack([rng.normal(size=(1, 2)) * scale, rng.normal(size=(2, 2))])
+        others = rows[1:] if relation == "add-or-remove" else np.vstack([rng.normal(size=(1, 2)) * scale, rows[1:]])
+        assert np.linalg.norm(sent(rows) - sent(others)) <= release.sensitivity * (1 + 1e-9)
+    # Landmarks that are all one are all at one distance from a row, and there the bound is reached.
+    at_once = np.zeros((5, 2))
+    row = np.array([[1 / math.sqrt(2 * gamma), 0.0]])
+    moved = sent(row, at_once) - (sent(-row, at_once) if relation == "replace" else 0.0)
+    assert np.linalg.norm(moved) == pytest.approx(release.sensitivity)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_run_with_noise_is_covered_and_sends_no_array_without_a_release(relation):
+    # More rows than the noise can hide: without spread there is no map.
+    clients = [np.tile(rows, (100, 1)) for rows in CLIENTS]
+    strategy = learner(epsilon=9.0, max_norm=6.0)
+    strategy.relation = relation
+    report = simulate(strategy, clients).privacy
+    assert report.covers_everything
+    assert report.relation == relation
+    tasks = [message.task for message in report.messages]
+    assert tasks == ["enrol", *["clipped_column_sums"] * 3, *["landmark_attraction"] * 4]
+    sensitivity = report.releases[-1].release.sensitivity / (2 if relation == "replace" else 1)
+    gamma = sensitivity**2 * math.e * 5 / 8
+    assert sensitivity == pytest.approx(longest_row_gradient(gamma, 5))
+    assert gamma == pytest.approx(slow_gamma(np.concatenate(CLIENTS)), rel=0.5)
+
+
+def test_noise_is_that_of_the_release_over_the_number_of_rows():
+    options = {"n_landmarks": 300, "n_rounds": 1, "gamma": 0.1}
+    exact = learned(noisy(**options)).points
+    found = learned(noisy("add-or-remove", of_landmarks=4.0, **options)).points
+    deviation = 4.0 * longest_row_gradient(0.1, 300) / 46 * 300 / 0.4
+    assert np.std(found - exact) == pytest.approx(deviation, rel=0.15)
+
+
+def test_noise_may_throw_everything_about_and_the_landmarks_are_finite():
+    for relation in RELATIONS:
+        found = learned(noisy(relation, of_landmarks=1e4))
+        assert np.isfinite(found.points).all()

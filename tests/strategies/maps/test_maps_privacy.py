@@ -1,0 +1,442 @@
+"""The privacy of the maps: what a row can change, what the report says, what the server can read."""
+
+import math
+from functools import partial
+
+import dp_accounting
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from flower_fedclust import ClientData, check_strategy, simulate
+from flower_fedclust.models import maps as models
+from flower_fedclust.numerics.landmarks import longest_row_gradient
+from flower_fedclust.privacy.accounting import composed_epsilon
+from flower_fedclust.privacy.attacks import relative_errors, rows_from_distances
+from flower_fedclust.protocol import Gather, Sum
+from flower_fedclust.steps.perturbed_rows import NOISY_ROWS
+from flower_fedclust.strategies.maps import drawing, map_sums
+from flower_fedclust.strategies.maps.map_sums import FederatedMapSumsClient, FedTSNESums
+from flower_fedclust.strategies.maps.maps import FederatedMapClient, FedTSNE
+from flower_fedclust.strategies.maps.reduced_rows import REDUCED_ROWS
+from flower_fedclust.strategies.maps.spread_centers import spread_centers
+
+ALLOWANCE = 1 + 1e-9
+MAX_NORM = 9.0
+RNG = np.random.default_rng(0)
+MEANS = np.eye(3, 25) * 7.0
+CLASSES = np.arange(160) % 3
+ROWS = MEANS[CLASSES] + RNG.normal(size=(160, 25)) * 0.4
+CLIENTS = np.split(ROWS, [31, 62, 109])
+PLACES = ("server", "clients", "local")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_iterations():
+    """How good the maps are is not the question here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "tsne_map", partial(drawing.tsne_map, n_iter=10))
+        patch.setattr(models, "place_tsne", partial(models.place_tsne, n_iter=10))
+        yield
+
+
+def rounds_of(strategy_type=FedTSNE, clients=CLIENTS, seed=0, client_type=None, **options):
+    """Return the rounds, the result, and of each message: task, client, what it was sent, what it sent, noisy rows."""
+    rounds, log = [], []
+
+    class Watched(client_type or strategy_type.client_type):
+        def fit(self, parameters, config):
+            sent, n_examples, facts = super().fit(parameters, config)
+            noisy = self.recall(NOISY_ROWS)
+            log.append((config["task"], self.name, parameters, sent, None if noisy is None else noisy[0]))
+            return sent, n_examples, facts
+
+    class Recorded(strategy_type):
+        client_type = Watched
+
+        def protocol(self):
+            generator, brought = super().protocol(), None
+            while True:
+                try:
+                    round_ = generator.send(brought)
+                except StopIteration as stop:
+                    return stop.value
+                rounds.append(round_)
+                brought = yield round_
+
+    fast = {"n_landmarks": 30} | ({"n_rounds": 2} if strategy_type is FedTSNE else {})
+    return rounds, simulate(Recorded(3, **(fast | options)), clients, seed=seed), log
+
+
+def of_sums(epsilon=8.0, **options):
+    return rounds_of(FedTSNESums, epsilon=epsilon, max_norm=MAX_NORM, **options)
+
+
+def local(perturb, epsilon=5.0, **options):
+    return rounds_of(perturb=perturb, epsilon=epsilon, max_norm=MAX_NORM, **options)
+
+
+def reply_to(round_, rows, client_type=FederatedMapSumsClient):
+    """What a client with these rows would answer."""
+    question = round_.question
+    reply = getattr(client_type(ClientData(rows), name="0"), round_.task)(*question.arrays, **question.arguments)
+    return list(reply) if isinstance(reply, tuple) else [reply]
+
+
+def length(array, release):
+    return np.linalg.norm(array) if release.norm == "L2" else np.abs(array).sum()
+
+
+def released(rounds):
+    return [release for round_ in rounds for release in round_.releases if release is not None]
+
+
+def odd_rows(n, seed):
+    """Rows of all lengths, the first as likely huge as tiny."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(n, 25)) * rng.choice([0.1, 1.0, 10.0], size=(n, 1))
+    rows[0] *= 10.0 ** rng.choice([-3, 0, 1, 3, 8, 150])
+    return rows
+
+
+# The promises of every strategy, for what noise may be on here
+
+
+@pytest.mark.parametrize("perturb", ["data", "distances"])
+def test_perturbed_maps_keep_the_promises_of_every_strategy(perturb):
+    private = {"perturb": perturb, "epsilon": 8.0, "max_norm": 1.0}
+    check_strategy(FedTSNE(3, n_landmarks=6, n_rounds=2, perplexity=5.0, **private))
+
+
+# Sums
+
+
+@pytest.mark.parametrize("noise", PLACES)
+def test_run_of_sums_is_covered_and_costs_what_its_releases_compose_to(noise):
+    clients = [np.tile(rows, (40, 1)) for rows in CLIENTS]
+    rounds, result, _ = of_sums(1.5, delta=1e-5, noise=noise, clients=clients)
+    report = result.privacy
+    assert [message.release for message in report.releases] == released(rounds)
+    assert report.covers_everything
+    assert report.unprotected == []
+    assert report.epsilon == pytest.approx(composed_epsilon(released(rounds), 1e-5), rel=1e-3)
+    assert 0.98 * 1.5 <= report.epsilon <= 1.5 * ALLOWANCE
+    assert report.neighbours.startswith("one row of one client, added or removed")
+    assert not any("The server can read the rows" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("n_landmarks", [300, 4, 7])
+def test_fewer_rounds_than_were_reckoned_with_cost_less(n_landmarks):
+    rounds, result, _ = of_sums(4.0, n_landmarks=n_landmarks)
+    assert result.privacy.epsilon == pytest.approx(composed_epsilon(released(rounds), 1e-6), rel=1e-3)
+    assert result.privacy.epsilon <= 4.0 * ALLOWANCE
+    assert result.privacy.covers_everything
+
+
+@pytest.mark.parametrize("private", [{}, {"epsilon": 8.0, "max_norm": MAX_NORM}])
+def test_every_round_is_a_sum_and_no_message_has_an_entry_for_each_row(private):
+    rounds, result, log = rounds_of(FedTSNESums, **private)
+    assert all(isinstance(round_, Sum) for round_ in rounds)
+    messages = [message for message in result.privacy.messages if message.task != "enrol"]
+    assert {message.detail for message in messages} == {"sum over the clients"}
+    sizes = {str(index): len(rows) for index, rows in enumerate(CLIENTS)}
+    for task, name, _, sent, _ in log:
+        assert sizes[name] not in {side for array in sent for side in array.shape}
+        assert (sent == []) == (task in ("enrol", "place_rows", "reduce_rows"))
+
+
+def test_releases_of_sums_have_the_sensitivities_of_a_row_that_is_added():
+    rounds, _, _ = of_sums()
+    declared = {round_.task: [release.sensitivity for release in round_.releases if release] for round_ in rounds}
+    assert declared["clipped_column_sums"] == [MAX_NORM, MAX_NORM**2, 1.0]
+    radius = float(next(round_ for round_ in rounds if round_.task == "frame_products").question.arrays[-1][0])
+    assert declared["frame_products"] == [pytest.approx(radius**2)]
+    assert declared["cluster_sums"] == [pytest.approx(radius), 1.0]
+    assert {round_.rows for round_ in rounds if round_.task == "cluster_sums"} == {REDUCED_ROWS}
+    mechanisms = {round_.task: [release.mechanism for release in round_.releases if release] for round_ in rounds}
+    assert mechanisms["cluster_sums"] == ["gaussian", "laplace"]
+    assert mechanisms["clipped_column_sums"] == ["gaussian"] * 3
+
+
+def test_one_row_moves_no_sum_by_more_than_its_sensitivity_and_the_bounds_are_reached():
+    rounds, _, _ = of_sums()
+    reducing = next(round_ for round_ in rounds if round_.task == "reduce_rows")
+    farthest = {}
+    for seed in range(30):
+        rows = odd_rows(6, seed)
+        for round_ in rounds:
+            if not any(round_.releases):
+                continue
+            sides = [rows, rows[1:]]
+            if round_.task == "cluster_sums":
+                sides = [reply_to(reducing, side)[0] for side in sides]
+            replies = [reply_to(round_, side) for side in sides]
+            for index, (one, two, release) in enumerate(zip(*replies, round_.releases, strict=True)):
+                share = length(one - two, release) / release.sensitivity
+                assert share <= ALLOWANCE
+                farthest[round_.task, index] = max(farthest.get((round_.task, index), 0.0), share)
+    hard = ("cluster_sums", 0), ("clipped_column_sums", 1)
+    assert min(value for key, value in farthest.items() if key not in hard) > 0.99
+    # A row in the direction of a column has all its square in one entry; one in the plane keeps its length.
+    moments = next(round_ for round_ in rounds if round_.task == "clipped_column_sums")
+    assert np.linalg.norm(reply_to(moments, np.eye(25)[:1] * 1e9)[1]) == pytest.approx(MAX_NORM**2)
+    cells = next(round_ for round_ in rounds if round_.task == "cluster_sums")
+    directions, origin, _ = reducing.question.arrays
+    kept = reply_to(reducing, origin + 1e6 * directions[:, :1].T)[0]
+    assert np.linalg.norm(reply_to(cells, kept)[0]) == pytest.approx(cells.releases[0].sensitivity)
+
+
+def test_what_directions_would_cost_goes_to_the_centers_where_rows_have_few_columns():
+    rounds, result, _ = of_sums(2.0, clients=[rows[:, :6] for rows in CLIENTS], n_landmarks=30)
+    assert "frame_products" not in {round_.task for round_ in rounds}
+    assert result.privacy.covers_everything
+    assert 0.8 * 2.0 <= result.privacy.epsilon <= 2.0
+    # Before a run nobody knows how many columns there are.
+    assert "directions" in FedTSNESums(3).shares()
+
+
+@pytest.mark.parametrize("noise", PLACES)
+def test_centers_reckon_with_the_noise_that_reaches_the_sums(monkeypatch, noise):
+    seen = {}
+
+    def spy(*arguments, **options):
+        seen.update(options)
+        return (yield from spread_centers(*arguments, **options))
+
+    monkeypatch.setattr(map_sums, "spread_centers", spy)
+    of_sums(noise=noise)
+    sums, counts = seen["statistic"].releases
+    # Each of the four clients adds all the noise, or a share of it.
+    times = 2.0 if noise == "local" else 1.0
+    assert seen["statistic"].noise_deviation == pytest.approx(times * sums.scale)
+    assert seen["smallest"] == pytest.approx(times * counts.scale * math.sqrt(2))
+
+
+def test_rounds_that_cost_epsilon_are_fewer_by_default():
+    private = {"epsilon": 1.0, "max_norm": 1.0}
+    assert FedTSNE(3).num_rounds == 1 + 2 + 50 + 2
+    assert FedTSNE(3, perturb="data", **private).num_rounds == 1 + 1 + 2 + 50 + 2
+    for perturb in ("gradients", "landmarks", "distances"):
+        assert FedTSNE(3, perturb=perturb, **private).num_rounds == 1 + 1 + 10 + 2
+        assert FedTSNE(3, perturb=perturb, relative_noise=0.1).num_rounds == 1 + 2 + 50 + 2
+
+
+# Perturbed data
+
+
+def test_perturbed_data_cover_everything_with_one_release():
+    rounds, result, _ = local("data", 3.0, delta=1e-5)
+    report = result.privacy
+    (message,) = report.releases
+    release = message.release
+    assert (message.task, message.content, message.detail) == (
+        "perturb_rows",
+        "the rows",
+        "one per row, kept by the client",
+    )
+    assert (release.mechanism, release.sensitivity, release.relation) == ("gaussian", 2 * MAX_NORM, "replace")
+    assert release.noise_multiplier == pytest.approx(dp_accounting.get_sigma_gaussian(3.0, 1e-5), rel=2e-3)
+    assert report.covers_everything
+    assert 0.99 * 3.0 <= report.epsilon <= 3.0 * ALLOWANCE
+    assert [round_.task for round_ in rounds] == [
+        "perturb_rows", "column_sums", "column_spread", "landmark_steps", "landmark_steps", "landmark_distances",
+        "keep_places",
+    ]  # fmt: skip
+    assert all(round_.rows == NOISY_ROWS for round_ in rounds[1:-1])
+    derived = {message.task for message in report.messages if message.post_processing}
+    assert derived >= {"landmark_steps", "landmark_distances"}
+    assert not any("The server can read the rows" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("noise", [{"epsilon": 5.0, "max_norm": MAX_NORM}, {"relative_noise": 0.2}], ids=str)
+def test_run_on_noisy_rows_is_the_plain_run_on_the_rows_that_the_clients_kept(noise):
+    class Forgetful(FederatedMapClient):
+        """Loses its rows with the noisy ones made."""
+
+        @property
+        def data(self):
+            if self.recall(NOISY_ROWS) is not None:
+                raise AssertionError("the rows themselves were looked at")
+            return self._given_data
+
+    _, result, log = rounds_of(client_type=Forgetful, perturb="data", **noise)
+    assert result.failures == []
+    kept = {name: noisy for task, name, _, _, noisy in log if task == "perturb_rows"}
+    assert all(sent == [] for task, _, _, sent, _ in log if task == "perturb_rows")
+    assert not any(np.allclose(kept[str(index)], rows) for index, rows in enumerate(CLIENTS))
+    _, plain, _ = rounds_of(clients=[kept[str(index)] for index in range(4)])
+    for one, other in zip(result.model.to_arrays(), plain.model.to_arrays(), strict=True):
+        assert np.array_equal(one, other)
+    for one, other in zip(result.labels, plain.labels, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_noisy_rows_are_the_clipped_rows_with_noise_of_the_calibrated_deviation():
+    clients = [np.random.default_rng(seed).normal(size=(300, 25)) * 3.0 for seed in range(2)]  # all are longer
+    _, result, log = local("data", clients=clients)
+    (message,) = result.privacy.releases
+    for index in range(2):
+        kept = next(noisy for _, name, _, _, noisy in log if name == str(index) and noisy is not None)
+        norms = np.linalg.norm(clients[index], axis=1, keepdims=True)
+        noise = kept - clients[index] * np.minimum(1.0, MAX_NORM / norms)
+        assert np.std(noise) == pytest.approx(message.release.scale, rel=0.04)
+
+
+# Perturbed distances
+
+
+def test_perturbed_distances_cover_everything():
+    clients = [np.tile(rows, (2, 1)) for rows in CLIENTS]
+    rounds, result, _ = local("distances", delta=1e-5, clients=clients)
+    report = result.privacy
+    assert [message.release for message in report.releases] == released(rounds)
+    assert [round_.task for round_ in rounds] == [
+        "clipped_column_sums", "landmark_attraction", "landmark_attraction", "landmark_distances", "keep_places",
+    ]  # fmt: skip
+    assert isinstance(rounds[-2], Gather)
+    assert report.covers_everything
+    assert report.epsilon == pytest.approx(composed_epsilon(released(rounds), 1e-5), rel=1e-3)
+    assert 0.98 * 5.0 <= report.epsilon <= 5.0 * ALLOWANCE
+    assert report.neighbours.startswith("one row of one client, replaced by any other")
+    assert not any("The server can read the rows" in note for note in report.notes)
+
+
+def test_sensitivities_of_perturbed_distances_are_those_of_a_row_that_is_replaced():
+    rounds, _, _ = local("distances")
+    moments, attraction, _, distances, _ = rounds
+    assert [release and release.relation for release in moments.releases] == ["replace", "replace", None]
+    assert attraction.releases[0].sensitivity == pytest.approx(
+        2 * longest_row_gradient(attraction.question.arguments["gamma"], 30)
+    )
+    assert distances.releases[0].sensitivity == pytest.approx(2 * MAX_NORM * math.sqrt(30))
+    farthest = {}
+    for seed in range(30):
+        rows = odd_rows(5, seed)
+        replaced = np.vstack([odd_rows(1, seed + 1000), rows[1:]])
+        for round_ in (moments, attraction, distances):
+            replies = [reply_to(round_, side, FederatedMapClient) for side in (rows, replaced)]
+            for one, two, release in zip(*replies, round_.releases, strict=True):
+                if release is None:
+                    assert np.array_equal(one, two)  # a number of rows
+                    continue
+                share = length(one - two, release) / release.sensitivity
+                assert share <= ALLOWANCE
+                farthest[round_.task] = max(farthest.get(round_.task, 0.0), share)
+    # Far landmarks on one line see a row that is turned round at its full length.
+    far = [np.tile(np.eye(25)[:1] * 1e6, (30, 1))]
+    client = [FederatedMapClient(ClientData(sign * np.eye(25)[:1] * 1e9), name="0") for sign in (1.0, -1.0)]
+    one, two = (each.landmark_distances(*far, relative_noise=0.0, max_norm=MAX_NORM) for each in client)
+    assert np.linalg.norm(one - two) == pytest.approx(distances.releases[0].sensitivity)
+    assert farthest["clipped_column_sums"] > 0.5
+
+
+def test_distances_get_the_noise_of_their_release():
+    _, result, log = local("distances", n_landmarks=60)
+    (release,) = (message.release for message in result.privacy.releases if message.task == "landmark_distances")
+    noise = []
+    for task, name, parameters, sent, _ in log:
+        if task == "landmark_distances":
+            rows = CLIENTS[int(name)]
+            norms = np.linalg.norm(rows, axis=1, keepdims=True)
+            clipped = rows * np.minimum(1.0, MAX_NORM / norms)
+            noise.append(sent[0] - np.linalg.norm(clipped[:, None] - parameters[0][None], axis=2))
+    assert np.std(np.concatenate(noise)) == pytest.approx(release.scale, rel=0.04)
+
+
+def test_perturbed_distances_without_a_round_of_landmarks_are_covered_too():
+    report = local("distances", n_rounds=0)[1].privacy
+    assert report.covers_everything
+    assert 0.98 * 5.0 <= report.epsilon <= 5.0 * ALLOWANCE
+
+
+# Noise that protects nothing
+
+
+@pytest.mark.parametrize("perturb", ["gradients", "landmarks"])
+def test_noise_on_the_landmarks_gives_the_run_no_guarantee_and_a_note_says_why(perturb):
+    rounds, result, _ = local(perturb)
+    report = result.privacy
+    assert {message.task for message in report.releases} == {"clipped_column_sums", "landmark_attraction"}
+    assert report.epsilon == pytest.approx(composed_epsilon(released(rounds), 1e-6), rel=1e-3)
+    assert not report.covers_everything
+    assert {message.task for message in report.unprotected} == {"landmark_distances"}
+    assert "The run as a whole has NO such guarantee" in report.guarantee()
+    (note,) = (note for note in report.notes if "The server can read the rows" in note)
+    assert "Noise on the landmarks changes nothing of that" in note
+
+
+@pytest.mark.parametrize("perturb", ["data", "gradients", "landmarks", "distances"])
+def test_relative_noise_has_no_epsilon(perturb):
+    report = rounds_of(perturb=perturb, relative_noise=0.2)[1].privacy
+    assert report.epsilon == float("inf")
+    assert report.releases == []
+    assert not report.covers_everything
+    assert report.guarantee().startswith("None.")
+    assert report.to_dict()["epsilon"] is None
+    assert any("The noise is relative to the spread" in note and "no epsilon" in note for note in report.notes)
+    assert {"landmark_distances", "landmark_steps"} <= {message.task for message in report.unprotected}
+
+
+def test_relative_noise_is_on_what_it_is_said_to_be_on():
+    def sent_of(**options):
+        rounds, _, log = rounds_of(n_rounds=1, **options)
+        return rounds, {(task, name): sent for task, name, _, sent, _ in log}
+
+    _, exact = sent_of()
+    for perturb, task in (("landmarks", "landmark_steps"), ("distances", "landmark_distances")):
+        _, noisy = sent_of(perturb=perturb, relative_noise=0.5)
+        for name in "0123":
+            moved = noisy[task, name][0] - exact[task, name][0]
+            assert moved.std() == pytest.approx(0.5 * exact[task, name][0].std(), rel=0.15)
+        if perturb == "distances":
+            assert np.array_equal(noisy["landmark_steps", "0"][0], exact["landmark_steps", "0"][0])
+    # Gradients take noise in their own form, whatever averaging says.
+    rounds, _ = sent_of(perturb="gradients", relative_noise=0.5)
+    (step,) = (round_.question.arguments for round_ in rounds if round_.task == "landmark_steps")
+    assert (step["averaging"], step["relative_noise"]) == ("gradients", 0.5)
+
+
+def test_plain_run_says_that_the_server_can_read_the_rows():
+    report = rounds_of()[1].privacy
+    assert any("The server can read the rows" in note for note in report.notes)
+    assert not report.covers_everything
+    (distances,) = (message for message in report.unprotected if message.task == "landmark_distances")
+    assert distances.detail == "one per row"
+
+
+# What the server can compute
+
+DIGITS = load_digits().data[:160] / 16.0
+DIGITS = DIGITS - DIGITS.mean(axis=0)
+DIGIT_CLIENTS = np.array_split(DIGITS, 4)
+WIDE = {"clients": DIGIT_CLIENTS, "n_landmarks": 100, "n_rounds": 3}
+
+
+def attacked(log):
+    """The errors of all rows, recovered from what the server sent and received."""
+    errors = [
+        relative_errors(rows_from_distances(parameters[0], sent[0]), DIGIT_CLIENTS[int(name)])
+        for task, name, parameters, sent, _ in log
+        if task == "landmark_distances"
+    ]
+    assert len(errors) == 4
+    return np.concatenate(errors)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"perturb": "gradients", "epsilon": 5.0, "max_norm": 4.0}, {"perturb": "landmarks", "relative_noise": 1.0}],
+    ids=["plain", "gradients with epsilon", "landmarks with noise"],
+)
+def test_rows_are_recovered_from_what_the_server_receives(options):
+    assert attacked(rounds_of(**WIDE, **options)[2]).max() < 1e-6
+
+
+@pytest.mark.parametrize("perturb", ["data", "distances"])
+def test_rows_are_not_recovered_from_a_run_with_epsilon_that_covers_them(perturb):
+    _, _, log = rounds_of(**WIDE, perturb=perturb, epsilon=5.0, max_norm=4.0)
+    assert np.median(attacked(log)) > 1.0
+    for task, _, parameters, sent, noisy in log:
+        if perturb == "data" and task == "landmark_distances":
+            # The attack finds the noisy rows, and no more.
+            assert relative_errors(rows_from_distances(parameters[0], sent[0]), noisy).max() < 1e-6

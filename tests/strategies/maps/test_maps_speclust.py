@@ -1,0 +1,161 @@
+"""Fed-SpeClust: clusters by learned landmarks, from kernel values or from sums alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.metrics import adjusted_rand_score
+
+from flower_fedclust import ClientData, check_strategy, simulate
+from flower_fedclust.numerics.kernel import gaussian_kernel
+from flower_fedclust.privacy.attacks import relative_errors, rows_from_kernel
+from flower_fedclust.strategies.fedsc.fedsc import FedSC
+from flower_fedclust.strategies.maps.speclust import FedSpeClust, FedSpeClustClient, FedSpeClustSums
+
+RNG = np.random.default_rng(4)
+MEANS = 6.0 * np.eye(4)[:3]
+CLASSES = [RNG.integers(3, size=n) for n in (40, 55, 1, 64)]
+CLIENTS = [MEANS[classes] + RNG.normal(size=(len(classes), 4)) for classes in CLASSES]
+SMALL = {"n_landmarks": 30, "n_rounds": 4}
+FORMS = (FedSpeClust, FedSpeClustSums)
+
+
+def digits(one_class_each):
+    bunch = load_digits()
+    order = np.argsort(bunch.target, kind="stable") if one_class_each else np.random.default_rng(0).permutation(1797)
+    parts = np.array_split(order, 10)
+    return [bunch.data[part] / 16 for part in parts], [bunch.target[part] for part in parts]
+
+
+@pytest.mark.parametrize("one_class_each", [False, True])
+@pytest.mark.parametrize(
+    ("strategy_type", "options", "nmi"),
+    [(FedSpeClust, {}, 0.82), (FedSpeClust, {"sparsify": False}, 0.70), (FedSpeClustSums, {}, 0.70)],
+)
+def test_digits_are_clustered_as_well_as_asked(strategy_type, options, nmi, one_class_each):
+    clients, labels = digits(one_class_each)
+    strategy = strategy_type(10, n_landmarks=100, n_rounds=20, **options)
+    result = simulate(strategy, clients, labels=labels, seed=0)
+    assert result.metrics["nmi"] >= nmi
+    assert len(result.history["mmd"]) == 20
+    assert result.history["mmd"][-1] < result.history["mmd"][0]
+
+
+@pytest.mark.parametrize("strategy_type", FORMS)
+def test_well_separated_clusters_are_found_and_new_rows_placed(strategy_type):
+    result = simulate(strategy_type(3, **SMALL), CLIENTS, labels=CLASSES, seed=0)
+    assert result.metrics["accuracy"] == 1.0
+    new = MEANS[[0, 1, 2]] + 0.1
+    assert len(set(result.model.predict(new))) == 3
+
+
+def test_paper_s_reconstruction_is_had_without_regularization_and_sparsification():
+    # With the rows themselves as landmarks the Nystrom kernel is exact, and so are the clusters of the dense graph.
+    rows = np.concatenate(CLIENTS)
+    kernel = gaussian_kernel(rows, rows, 2.0)
+    C = kernel @ np.linalg.pinv(kernel, hermitian=True)
+    np.testing.assert_allclose(C @ kernel @ C.T, kernel, atol=1e-6)
+
+
+def test_server_of_a_plain_run_can_compute_the_rows_and_the_report_says_so():
+    rows, Y = CLIENTS[0], RNG.normal(size=(30, 4)) * 3
+    client = FedSpeClustClient(ClientData(rows), name="0")
+    sent = client.landmark_kernel(Y, bandwidth=4.0, relative_noise=0.0)
+    recovered = rows_from_kernel(Y, sent, gamma=1 / (2 * 4.0**2))
+    assert relative_errors(recovered, rows).max() < 1e-6
+    report = simulate(FedSpeClust(3, **SMALL), CLIENTS).privacy
+    assert any("The server can read the rows" in note for note in report.notes)
+    assert "one per row" in {message.detail for message in report.unprotected}
+
+
+def test_nothing_leaves_for_a_row_in_sums():
+    report = simulate(FedSpeClustSums(3, **SMALL), CLIENTS).privacy
+    assert {message.detail for message in report.messages} == {"one per client", "sum over the clients"}
+    assert not any("can read" in note for note in report.notes)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_one_epsilon_covers_all_sums():
+    report = simulate(FedSpeClustSums(3, epsilon=2.0, max_norm=8.0, **SMALL), CLIENTS).privacy
+    assert report.covers_everything
+    assert report.relation == "add-or-remove"
+    assert 1.9 < report.epsilon <= 2.0
+    assert {message.task for message in report.releases} >= {"landmark_attraction", "factor_sum", "normalized_moment"}
+
+
+def test_with_much_budget_the_private_clusters_are_those_without_noise():
+    many = [np.concatenate([part] * 30) for part in CLIENTS]
+    classes = [np.concatenate([part] * 30) for part in CLASSES]
+    strategy = FedSpeClustSums(3, epsilon=200.0, max_norm=8.0, n_landmarks=30, n_rounds=0)
+    result = simulate(strategy, many, labels=classes, seed=0)
+    assert result.metrics["accuracy"] > 0.98
+
+
+def test_noise_on_kernel_values_keeps_the_promises_of_every_strategy():
+    check_strategy(FedSpeClust(3, n_landmarks=6, n_rounds=2, perturb="kernel", epsilon=8.0, max_norm=1.0))
+
+
+def test_noise_on_kernel_values_covers_the_run_and_on_gradients_it_does_not():
+    budget = {"epsilon": 5.0, "max_norm": 8.0}
+    protected = simulate(FedSpeClust(3, perturb="kernel", **budget, **SMALL), CLIENTS).privacy
+    assert protected.covers_everything
+    assert protected.relation == "replace"
+    partly = simulate(FedSpeClust(3, perturb="gradients", **budget, **SMALL), CLIENTS).privacy
+    assert not partly.covers_everything
+    assert "NO such guarantee" in partly.guarantee()
+
+
+def test_kernel_values_of_two_rows_are_never_farther_apart_than_the_sensitivity():
+    strategy = FedSpeClust(3, perturb="kernel", epsilon=5.0, max_norm=8.0, **SMALL)
+    report = simulate(strategy, CLIENTS, seed=0).privacy
+    (release,) = [message.release for message in report.releases if message.task == "landmark_kernel"]
+    Y = RNG.normal(size=(30, 4))
+    W = gaussian_kernel(Y, Y, 2.0)
+    bound = np.sqrt(min(2 * np.linalg.eigvalsh(W)[-1], 30))
+    rows = RNG.normal(size=(400, 4)) * RNG.choice([0.1, 1.0, 10.0], size=(400, 1))
+    kernel = gaussian_kernel(rows, Y, 2.0)
+    assert np.linalg.norm(kernel[:200] - kernel[200:], axis=1).max() <= bound
+    assert release.sensitivity <= np.sqrt(30)
+
+
+@pytest.mark.parametrize(
+    ("strategy_type", "options", "sentence"),
+    [
+        *((strategy_type, {"n_landmarks": 2}, "n_landmarks is 2 and n_clusters is 3") for strategy_type in FORMS),
+        (FedSpeClust, {"perturb": "distances"}, "perturb is 'distances'; it must be one of"),
+        (FedSpeClust, {"epsilon": 1.0, "max_norm": 1.0}, "epsilon is given and perturb is 'nothing'"),
+        (FedSpeClust, {"noise": "server"}, "noise is 'server'; it must be one of: local"),
+        (FedSpeClustSums, {"epsilon": 1.0, "max_norm": 1.0, "regularization": 0}, "regularization is 0; with epsilon"),
+    ],
+)
+def test_wrong_parameters_get_one_clear_sentence(strategy_type, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        strategy_type(3, **options)
+
+
+def test_rows_that_are_all_equal_are_refused():
+    with pytest.raises(ValueError, match="all rows are equal"):
+        simulate(FedSpeClust(2, **SMALL), [np.ones((5, 2))] * 3)
+
+
+@pytest.mark.parametrize("gamma", [1e-12, 1e12])
+@pytest.mark.parametrize("strategy_type", FORMS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_kernel_that_is_flat_or_vanishes_gives_no_nan(gamma, strategy_type):
+    result = simulate(strategy_type(3, gamma=gamma, **SMALL), CLIENTS, seed=0)
+    for part, labels in zip(CLIENTS, result.labels, strict=True):
+        assert labels.shape == (len(part),)
+        assert labels.min() >= 0
+    assert np.isfinite(result.model.projection_).all()
+
+
+def test_same_landmarks_would_give_fedsc_s_clusters():
+    # Both cluster codes by the same graph: with landmarks of matched moments and no training they are one method.
+    shared = {"n_rounds": 0, "random_state": 3}
+    bandwidth = 2.5
+    fedsc = simulate(FedSC(3, n_atoms=30, bandwidth=bandwidth, **shared), CLIENTS)
+    speclust = simulate(FedSpeClust(3, n_landmarks=30, gamma=1 / (2 * bandwidth**2), **shared), CLIENTS)
+    np.testing.assert_allclose(fedsc.model.dictionary_, speclust.model.dictionary_)
+    pooled = [np.concatenate(result.labels) for result in (fedsc, speclust)]
+    assert adjusted_rand_score(*pooled) == 1.0

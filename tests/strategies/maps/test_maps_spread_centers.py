@@ -1,0 +1,331 @@
+"""Centers that are spread as the rows are, from sums alone."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits, make_blobs
+
+from flower_fedclust import ClientData, ProtocolStrategy, simulate
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.kmeans import cluster_sums, kmeans_cost, nearest_center
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol import parameter
+from flower_fedclust.steps.clusters import ClusterStatistic
+from flower_fedclust.steps.frame import Frame
+from flower_fedclust.strategies.maps.spread_centers import SpreadCentersClient, n_splits, spread_centers
+
+RNG = np.random.default_rng(3)
+# Ten clumps of very different sizes and widths, and a few rows between them.
+CLUMPY = np.concatenate(
+    [
+        RNG.uniform(-20, 20, size=2) + RNG.normal(size=(n, 2)) * width
+        for n, width in zip(
+            [400, 200, 100, 50, 25, 12, 300, 80, 40, 20], [0.1, 1, 0.5, 2, 0.2, 1, 3, 0.05, 1, 0.1], strict=True
+        )
+    ]
+    + [RNG.uniform(-20, 20, size=(30, 2))]
+)
+
+
+class Spreading(ProtocolStrategy):
+    """Spreads centers and keeps them in the model."""
+
+    client_type = SpreadCentersClient
+    n_protocol_rounds = 100
+    frame: Frame = parameter()
+    deviation: np.ndarray = parameter()
+    n_centers: int = parameter(at_least=1)
+    steps: tuple = parameter((2, 10))
+
+    def protocol(self):
+        centers, sizes = yield from spread_centers(
+            self.n_centers, self.frame, self.deviation, self.rng, steps=self.steps
+        )
+        model = KMeansModel(self.frame.leave(centers))
+        model.sizes = sizes
+        return model
+
+
+def spread(rows, n_centers, n_clients=5, random_state=0, **options):
+    frame, deviation = Frame(rows.mean(axis=0), np.inf), rows.std(axis=0)
+    strategy = Spreading(2, frame=frame, deviation=deviation, n_centers=n_centers, random_state=random_state, **options)
+    return simulate(strategy, np.array_split(rows, n_clients))
+
+
+def driven(
+    rows,
+    n_centers,
+    *,
+    steps=(2, 3),
+    smallest=0.0,
+    change=lambda number, reply: reply,
+    statistic=None,
+    noisy=True,
+    seed=0,
+):
+    """Run the server half alone, with a reply that may be changed: the rounds and what comes out."""
+    rounds = []
+    client = SpreadCentersClient(ClientData(rows), name="0")
+    if noisy and statistic is None:
+        statistic = ClusterStatistic()
+    everywhere = Frame(np.zeros(rows.shape[1]), np.inf)
+    generator = spread_centers(
+        n_centers,
+        everywhere,
+        rows.std(axis=0),
+        np.random.default_rng(seed),
+        steps=steps,
+        statistic=statistic,
+        smallest=smallest,
+        rows="reduced rows",
+    )
+    reply = None
+    while True:
+        try:
+            round_ = generator.send(reply)
+        except StopIteration as stop:
+            return rounds, *stop.value
+        rounds.append(round_)
+        reply = change(len(rounds), list(getattr(client, round_.task)(*round_.question.arrays)))
+
+
+@pytest.mark.parametrize(("n", "expected"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (64, 6), (65, 7), (300, 9)])
+def test_one_center_is_doubled_until_there_are_as_many(n, expected):
+    assert n_splits(n) == expected
+    assert 2**expected >= n
+    assert n == 1 or 2 ** (expected - 1) < n
+
+
+@pytest.mark.parametrize(
+    ("name", "n_centers", "allowed"),
+    [
+        ("digits", 20, 1.06),
+        ("digits", 150, 1.09),
+        ("clumps", 20, 1.07),
+        ("clumps", 37, 1.07),
+        ("uneven clumps", 20, 1.1),
+        ("uneven clumps", 100, 1.15),
+        ("two scales", 100, 1.2),
+    ],
+)
+def test_cost_is_near_that_of_k_means_with_as_many_centers(name, n_centers, allowed):
+    if name == "digits":
+        rows = load_digits().data[:900] / 16.0
+    elif name == "clumps":
+        rows = make_blobs(1200, centers=12, cluster_std=0.6, center_box=(-15, 15), random_state=1)[0]
+    elif name == "two scales":
+        rng = np.random.default_rng(0)
+        rows = np.concatenate([rng.normal(size=(900, 2)) * 0.01, [30.0, 0.0] + rng.normal(size=(300, 2)) * 5.0])
+    else:
+        rows = CLUMPY
+    found = [spread(rows, n_centers, random_state=seed).model.cluster_centers_ for seed in range(3)]
+    assert found[0].shape == (n_centers, rows.shape[1])
+    best = KMeans(n_centers, n_init=3, random_state=0).fit(rows).inertia_
+    assert np.mean([kmeans_cost(rows, centers) for centers in found]) <= allowed * best
+
+
+@pytest.mark.parametrize("n_centers", [2, 3, 5, 17, 31, 33])
+def test_there_are_as_many_centers_as_asked_for_and_none_without_a_row(n_centers):
+    result = spread(CLUMPY, n_centers)
+    centers, sizes = result.model.cluster_centers_, result.model.sizes
+    assert centers.shape == (n_centers, 2)
+    assert sizes.sum() == len(CLUMPY)
+    assert (np.bincount(nearest_center(CLUMPY, centers), minlength=n_centers) > 0).all()
+
+
+def test_one_center_is_the_mean_of_the_rows():
+    result = spread(CLUMPY, 1)
+    np.testing.assert_allclose(result.model.cluster_centers_, CLUMPY.mean(axis=0)[None], rtol=1e-10)
+    assert result.model.sizes.tolist() == [len(CLUMPY)]
+
+
+def test_no_more_centers_than_distinct_rows_have_rows():
+    rows = np.repeat([[0.0, 0], [1, 0], [0, 5]], 4, axis=0)
+    result = spread(rows, 8)
+    assert np.isfinite(result.model.cluster_centers_).all()
+    assert kmeans_cost(rows, result.model.cluster_centers_) == pytest.approx(0.0, abs=1e-12)
+    assert np.count_nonzero(result.model.sizes) == 3
+
+
+@pytest.mark.parametrize(
+    ("n_centers", "steps", "n_rounds"),
+    [(1, (2, 10), 10), (2, (2, 10), 12), (20, (2, 10), 20), (32, (1, 1), 6), (33, (1, 1), 7), (33, (3, 2), 20)],
+)
+def test_number_of_rounds_is_that_of_the_splits_and_steps(n_centers, steps, n_rounds):
+    assert len(driven(CLUMPY, n_centers, steps=steps)[0]) == n_rounds == n_splits(n_centers) * steps[0] + steps[1]
+    traffic = spread(CLUMPY, n_centers, steps=steps).traffic
+    assert max(row.round for row in traffic) == 1 + n_rounds
+
+
+def test_centers_begin_at_the_origin_and_are_doubled():
+    rounds, centers, sizes = driven(CLUMPY, 11, steps=(2, 3))
+    assert [len(round_.question.arrays[0]) for round_ in rounds] == [2, 2, 4, 4, 8, 8, 11, 11, 11, 11, 11]
+    assert {round_.task for round_ in rounds} == {"cluster_sums"}
+    assert {round_.rows for round_ in rounds} == {"reduced rows"}
+    assert np.array_equal(rounds[0].question.arrays[0][0], np.zeros(2))
+    # The second half lies near the first, by the deviations of the columns.
+    assert np.all(np.abs(rounds[0].question.arrays[0][1]) <= 0.05 * 5 * CLUMPY.std(axis=0))
+    assert rounds[0].question.arrays[0][1].any()
+    assert centers.shape == (11, 2)
+    assert sizes.shape == (11,)
+
+
+#: Many rows near 0, and two clumps of a few far from them, which are far from each other.
+FAR = np.concatenate([RNG.normal(size=(100, 2)) * 0.1, [60.0, 0.0] + RNG.normal(size=(10, 2)) * 0.1])
+FAR = np.concatenate([FAR, [60.0, 20.0] + RNG.normal(size=(10, 2)) * 0.1])
+
+
+@pytest.mark.parametrize(("noisy", "x_split"), [(False, 60.0), (True, 0.0)])
+def test_without_noise_the_cell_of_the_largest_cost_is_split_and_with_noise_that_of_the_most_rows(noisy, x_split):
+    rounds, _, _ = driven(FAR, 3, steps=(3, 1), noisy=noisy)
+    before, after = rounds[2].question.arrays[0], rounds[3].question.arrays[0]
+    assert sorted(np.round(before[:, 0], -1)) == [0.0, 60.0]
+    assert np.abs(after[2, 0] - x_split) < 10
+    assert {round_.task for round_ in rounds} == {"cluster_sums" if noisy else "cluster_sums_and_costs"}
+    assert not any(release for round_ in rounds for release in round_.releases)
+
+
+def test_a_cell_of_a_large_cost_is_split_into_several():
+    # Without noise the sixteen rows on their own take centers, and the many that are alike do not.
+    far = np.array([[100.0 + 9.0 * (index // 4), 9.0 * (index % 4)] for index in range(16)])
+    rows = np.concatenate([0.1 * np.random.default_rng(0).normal(size=(1000, 2)), far])
+    rounds, centers, _ = driven(rows, 16, steps=(2, 10), noisy=False)
+    assert np.count_nonzero(centers[:, 0] > 50) >= 14
+    assert np.count_nonzero(rounds[4].question.arrays[0][:, 0] > 50) > 4
+
+
+def test_cost_by_which_cells_are_split_is_that_about_the_new_centers():
+    # A cell whose center has just come from afar has sent a large cost, and has nothing left to be split for.
+    def change(at, reply):
+        if at != 2:
+            return reply
+        sent = rounds_before[1].question.arrays[0]
+        means = np.array([[1000.0, 0.0], [2.0, 0.0]])
+        counts = np.array([50.0, 5.0])
+        about_means = np.array([1.0, 10.0])
+        return [means * counts[:, None], counts, about_means + counts * ((sent - means) ** 2).sum(axis=1)]
+
+    rounds_before, _, _ = driven(CLUMPY, 3, steps=(2, 1), noisy=False)
+    rounds, _, _ = driven(CLUMPY, 3, steps=(2, 1), change=change, noisy=False)
+    assert np.round(rounds[2].question.arrays[0][:2]).tolist() == [[1000.0, 0.0], [2.0, 0.0]]
+    assert rounds[2].question.arrays[0][2, 0] < 500
+
+
+def test_costs_of_the_clients_are_the_squared_distances_from_the_centers_that_they_were_sent():
+    centers = CLUMPY[:7]
+    client = SpreadCentersClient(ClientData(CLUMPY + 3.0), name="0")
+    sums, counts, costs = client.cluster_sums_and_costs(centers, *Frame(np.full(2, 3.0), np.inf).arrays)
+    squared = ((CLUMPY[:, None] - centers[None]) ** 2).sum(axis=2)
+    nearest = squared.argmin(axis=1)
+    np.testing.assert_allclose(costs, np.bincount(nearest, squared.min(axis=1), 7), rtol=1e-9)
+    assert np.array_equal(counts, np.bincount(nearest, minlength=7))
+    assert costs.sum() == pytest.approx(kmeans_cost(CLUMPY, centers))
+    np.testing.assert_allclose(sums[3], CLUMPY[nearest == 3].sum(axis=0))
+
+
+def test_each_column_is_split_by_its_own_deviation():
+    rows = np.random.default_rng(0).normal(size=(50, 2)) * [1.0, 1000.0]
+    offsets = np.array([driven(rows, 2, seed=seed)[0][0].question.arrays[0][1] for seed in range(200)])
+    np.testing.assert_allclose(offsets.std(axis=0), 0.05 * rows.std(axis=0), rtol=0.2)
+
+
+def test_what_is_returned_is_the_lloyd_step_of_the_last_round():
+    rounds, centers, sizes = driven(CLUMPY, 6)
+    last = rounds[-1].question.arrays[0]
+    sums, counts = cluster_sums(CLUMPY, nearest_center(CLUMPY, last), 6)
+    np.testing.assert_allclose(centers, sums / counts[:, None], rtol=1e-12)
+    assert np.array_equal(sizes, counts)
+
+
+@pytest.mark.parametrize("lost", [0, 3, 7])
+@pytest.mark.parametrize("number", [5, 6, 7, 8])
+def test_center_without_rows_is_given_to_the_largest_cell(number, lost):
+    seen = {}
+
+    def change(at, reply):
+        if at == number:
+            reply[0][lost], reply[1][lost] = 0.0, 0.0
+            seen["centers"] = reply[0] / np.maximum(reply[1], 1.0)[:, None]
+            seen["counts"] = reply[1].copy()
+        return reply
+
+    rounds, _, _ = driven(CLUMPY, 8, steps=(2, 4), change=change)
+    after = rounds[number].question.arrays[0]
+    kept = np.delete(seen["centers"], lost, axis=0)
+    assert np.allclose(after[:7], kept)
+    largest = seen["centers"][seen["counts"].argmax()]
+    apart = np.abs(after[7] - largest) / (0.05 * CLUMPY.std(axis=0))
+    assert 0 < apart.max() < 5
+    assert not any(np.array_equal(after[7], center) for center in kept)
+
+
+def test_split_doubles_the_largest_cells_first():
+    counts = np.array([5.0, 80.0, 10.0, 40.0])
+
+    def change(at, reply):
+        if at == 2:
+            reply[0], reply[1] = np.arange(4.0)[:, None] * [10.0, 0.0] * counts[:, None], counts
+        return reply
+
+    rounds, _, _ = driven(CLUMPY, 6, steps=(1, 1), change=change)
+    doubled = rounds[2].question.arrays[0]
+    assert doubled.shape == (6, 2)
+    np.testing.assert_allclose(doubled[:4], np.arange(4.0)[:, None] * [10.0, 0.0])
+    assert np.round(doubled[4:, 0] / 10).tolist() == [1.0, 3.0]
+
+
+def test_cell_that_is_no_larger_than_the_smallest_counts_as_empty():
+    counts = np.array([2.0, 2.5, 30.0, -4.0])
+
+    def change(at, reply):
+        return [np.arange(4.0)[:, None] * [10.0, 0.0] * counts[:, None], counts] if at == 3 else reply
+
+    rounds, _, sizes = driven(CLUMPY, 4, steps=(1, 2), smallest=2.0, change=change)
+    fourth = rounds[3].question.arrays[0]
+    assert fourth.shape == (4, 2)
+    # Two are kept, and each is doubled, the larger first.
+    np.testing.assert_allclose(fourth[:2], [[10.0, 0.0], [20.0, 0.0]])
+    assert np.round(fourth[2:, 0] / 10).tolist() == [2.0, 1.0]
+    assert sizes.min() >= 0
+    _, _, sizes = driven(CLUMPY, 4, steps=(1, 1), smallest=2.0, change=change)
+    assert sizes.tolist() == [0.0, 2.5, 30.0, 0.0]
+
+
+@pytest.mark.parametrize("count", [0.0, -3.0])
+def test_where_noise_has_emptied_every_cell_there_are_centers_all_the_same(count):
+    def change(at, reply):
+        return [reply[0], np.full(len(reply[1]), count)]
+
+    rounds, centers, sizes = driven(CLUMPY, 5, smallest=1.0, change=change)
+    assert all(np.isfinite(round_.question.arrays[0]).all() for round_ in rounds)
+    assert [len(round_.question.arrays[0]) for round_ in rounds] == [2, 2, 4, 4, 5, 5, 5, 5, 5]
+    assert np.isfinite(centers).all()
+    assert not sizes.any()
+
+
+@pytest.mark.parametrize("multiplier", [0.1, 10.0, 1e6])
+def test_centers_with_noise_are_finite_and_as_many(multiplier):
+    releases = Release("gaussian", 100.0, multiplier, ""), Release("laplace", 1.0, multiplier, "")
+    statistic = ClusterStatistic(releases, noise_deviation=releases[0].scale)
+    rng = np.random.default_rng(0)
+
+    def change(at, reply):
+        sums, counts = reply
+        noise = rng.normal(scale=100.0 * multiplier, size=sums.shape)
+        return [sums + noise, counts + rng.laplace(scale=multiplier, size=counts.shape)]
+
+    rounds, centers, sizes = driven(CLUMPY, 9, smallest=multiplier * math.sqrt(2), change=change, statistic=statistic)
+    assert centers.shape == (9, 2)
+    assert np.isfinite(centers).all()
+    assert (sizes >= 0).all()
+    assert all(round_.releases == statistic.releases for round_ in rounds)
+
+
+def test_seed_alone_decides_and_the_partition_does_not():
+    first, again = (spread(CLUMPY, 9).model.cluster_centers_ for _ in range(2))
+    assert np.array_equal(first, again)
+    order = np.random.default_rng(1).permutation(len(CLUMPY))
+    np.testing.assert_allclose(spread(CLUMPY[order], 9, n_clients=3).model.cluster_centers_, first, rtol=1e-8)
+    assert not np.allclose(spread(CLUMPY, 9, random_state=1).model.cluster_centers_, first)

@@ -1,0 +1,371 @@
+"""SPP-FGC: what it finds, what the printed recipe finds, and what it does with odd rows, clients and parameters."""
+
+import dataclasses
+import itertools
+import re
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from flower_fedclust.data.datasets import load_dataset
+from flower_fedclust.data.partition import partition
+from flower_fedclust.models import PrototypeModel
+from flower_fedclust.numerics.prototypes import jeffreys, kullback_leibler, shrunk
+from flower_fedclust.protocol import ClientData, DataError, Reply
+from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.spp_fgc import spp_fgc
+from flower_fedclust.strategies.spp_fgc.private_prototypes import SPPFGCPrivatePrototypes
+from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC, SPPFGCClient
+from flower_fedclust.strategies.spp_fgc.uploads import read_uploads
+
+RNG = np.random.default_rng(0)
+MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])
+CLASSES = RNG.integers(3, size=120)
+ROWS = MEANS[CLASSES] + RNG.normal(size=(120, 4))
+CUTS = [20, 55, 95]
+CLIENTS = np.split(ROWS, CUTS)
+LABELS = np.split(CLASSES, CUTS)
+
+PRINTED = {entry.name: entry.fixed for entry in SPPFGC.entries}["spp-fgc-printed"]
+PAPERS_NOISE = {"epsilon": 20.0, "max_l1_norm": 20.0, "calibration": "paper"}
+NOISE = {"epsilon": 20.0, "max_l1_norm": 20.0}
+N_CLUSTERS = {"iris": 3, "breast-cancer": 2, "moons": 2}
+MODES = {
+    "own": SPPFGC(3),
+    "clr": SPPFGC(3, solver="clr"),
+    "printed": SPPFGC(3, **PRINTED),
+    "gmm": SPPFGC(3, prototypes="gmm"),
+    "kl": SPPFGC(3, affinity="kl"),
+    "diagonal": SPPFGC(3, covariance="diagonal"),
+    "no_private_graph": SPPFGC(3, private_graph=False),
+    "no_global_graph": SPPFGC(3, global_graph=False),
+    "no_graph": SPPFGC(3, private_graph=False, global_graph=False),
+    "paper": SPPFGC(3, **PAPERS_NOISE),
+    "paper_gmm": SPPFGC(3, **PAPERS_NOISE, prototypes="gmm"),
+    "private": SPPFGCPrivatePrototypes(3, **NOISE),
+    "private_diagonal": SPPFGCPrivatePrototypes(3, **NOISE, covariance="diagonal"),
+    "private_clr": SPPFGCPrivatePrototypes(3, **NOISE, solver="clr"),
+}
+
+
+def scaled(name):
+    """The rows as the paper has them: of L1 norm 1 (Iris), or each column in [0, 1] (breast cancer)."""
+    table = load_dataset(name)
+    rows = table.rows
+    if name == "iris":
+        rows = rows / np.abs(rows).sum(axis=1, keepdims=True)
+    elif name == "breast-cancer":
+        rows = (rows - rows.min(axis=0)) / (rows.max(axis=0) - rows.min(axis=0))
+    return dataclasses.replace(table, rows=rows)
+
+
+def accuracies(name, scheme, seeds, **options):
+    found = []
+    for seed in seeds:
+        parts = partition(scaled(name), scheme, n_clients=4, random_state=seed)
+        result = simulate(SPPFGC(N_CLUSTERS[name], **options), parts.clients, labels=parts.labels, seed=seed)
+        found.append(result.metrics["accuracy"])
+    return found
+
+
+def quiet(strategy, clients, **options):
+    """Run where fewer clusters than asked for may come out, and the warning of it says so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "spp-fgc.* found . clusters", RuntimeWarning)
+        return simulate(strategy, clients, **({"seed": 0} | options))
+
+
+def assert_complete(result, clients):
+    assert [len(labels) for labels in result.labels] == [len(rows) for rows in clients]
+    assert all(np.isfinite(array).all() for array in result.model.to_arrays())
+    assert not result.failures
+
+
+# What it finds
+
+
+@pytest.mark.parametrize(("name", "accuracy"), [("iris", 0.94), ("breast-cancer", 0.92), ("moons", 0.98)])
+def test_clusters_of_clients_that_are_alike_are_found(name, accuracy):
+    assert min(accuracies(name, "iid", range(3))) >= accuracy
+
+
+@pytest.mark.parametrize(("name", "accuracy"), [("iris", 0.86), ("breast-cancer", 0.88), ("moons", 0.80)])
+def test_clusters_of_clients_that_differ_are_found_on_average(name, accuracy):
+    assert np.mean(accuracies(name, "dirichlet:0.5", range(5))) >= accuracy
+
+
+@pytest.mark.parametrize(("name", "at_most"), [("iris", 0.88), ("breast-cancer", 0.75), ("moons", 0.75)])
+def test_recipe_as_it_is_printed_finds_far_less(name, at_most):
+    printed = np.mean(accuracies(name, "iid", range(2), **PRINTED))
+    assert printed <= at_most
+    assert printed <= np.mean(accuracies(name, "iid", range(2))) - 0.08
+
+
+def test_printed_recipe_has_a_name_of_its_own():
+    assert SPPFGC(3, **PRINTED).name == "spp-fgc-printed"
+    assert simulate(SPPFGC(3, **PRINTED), CLIENTS, seed=0).privacy.strategy == "spp-fgc-printed"
+    for option, other in {"prototypes": "atoms", "affinity": "jeffreys", "assignment": "components"}.items():
+        assert SPPFGC(3, **(PRINTED | {option: other})).name == "spp-fgc"
+    assert SPPFGC(3).name == "spp-fgc"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_gives_each_row_a_label_and_a_model_that_agrees(mode):
+    result = quiet(MODES[mode], CLIENTS, labels=LABELS)
+    assert_complete(result, CLIENTS)
+    is_exact = MODES[mode].epsilon is None and mode != "printed"
+    if mode == "printed":
+        assert result.metrics["accuracy"] < 0.9  # three blobs that are far apart
+    elif is_exact:
+        assert result.metrics["accuracy"] == 1.0
+    again = PrototypeModel.from_arrays(result.model.to_arrays())
+    agree = np.concatenate([again.predict(rows) for rows in CLIENTS]) == np.concatenate(result.labels)
+    assert agree.mean() >= (0.98 if is_exact else 0.7)
+
+
+def test_model_predicts_rows_that_no_client_has():
+    parts = partition(scaled("moons"), "iid", n_clients=4, random_state=0)
+    model = simulate(SPPFGC(2), parts.clients, seed=0).model
+    new = load_dataset("moons", random_state=7)
+    agree = (model.predict(new.rows) == new.labels).mean()
+    assert max(agree, 1 - agree) >= 0.97
+
+
+# The server's graph
+
+
+def seen_by_the_server(mode):
+    seen = {}
+    joined = spp_fgc.joined
+
+    def watched(found, prototypes, divergences, **options):
+        graph = joined(found, prototypes, divergences, **options)
+        seen.update(found=found, prototypes=prototypes, divergences=divergences, graph=graph)
+        return graph
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spp_fgc, "joined", watched)
+        quiet(MODES[mode], CLIENTS)
+    return seen
+
+
+def test_global_graph_has_the_graphs_of_the_clients_on_its_diagonal_and_prototypes_between_them():
+    seen = seen_by_the_server("own")
+    dense, owner = seen["graph"].toarray(), seen["found"].client
+    ends = [0, *CUTS, len(ROWS)]
+    for index, (start, end) in enumerate(itertools.pairwise(ends)):
+        np.testing.assert_allclose(dense[start:end, start:end], seen["found"].blocks[index].toarray(), atol=1e-12)
+    between = dense[:20, 20:]
+    assert between.any()
+    of_prototypes = seen["graph"].affinity[np.ix_(seen["found"].prototype[:20], seen["found"].prototype[20:])]
+    assert np.array_equal(between, of_prototypes)
+    assert not seen["graph"].affinity[owner[:, None] == owner].any()
+    np.testing.assert_allclose(seen["divergences"], jeffreys(seen["prototypes"]))
+    np.testing.assert_allclose(seen["prototypes"].covariances, shrunk(seen["found"].prototypes).covariances)
+
+
+def test_covariances_that_noise_has_blurred_are_drawn_to_their_mean_more_than_others():
+    def distances_from_the_mean(covariances):
+        return np.abs(covariances - covariances.mean(axis=0)).sum(axis=(1, 2))
+
+    seen = seen_by_the_server("private")
+    as_if_exact = shrunk(seen["found"].prototypes).covariances
+    blurred = distances_from_the_mean(seen["prototypes"].covariances)
+    assert blurred.sum() < 0.95 * distances_from_the_mean(as_if_exact).sum()
+
+
+def test_affinity_as_printed_is_the_exponential_of_kl():
+    seen = seen_by_the_server("kl")
+    divergences = kullback_leibler(seen["prototypes"])
+    owner = seen["found"].client
+    expected = np.where(owner[:, None] != owner, np.exp(-divergences), 0.0)
+    np.testing.assert_allclose(seen["graph"].affinity, 0.5 * (expected + expected.T))
+
+
+def test_without_private_graphs_prototypes_of_one_client_are_joined_too():
+    seen = seen_by_the_server("no_private_graph")
+    assert seen["graph"].blocks.nnz == 0
+    owner = seen["found"].client
+    same = (owner[:, None] == owner) & ~np.eye(len(owner), dtype=bool)
+    assert seen["graph"].affinity[same].any()
+
+
+def test_without_the_global_graph_it_is_never_made():
+    assert seen_by_the_server("no_global_graph") == {}
+    assert seen_by_the_server("no_graph") == {}
+
+
+# The protocol
+
+
+@pytest.mark.parametrize("mode", ["own", "private"])
+def test_each_client_keeps_its_own_labels(monkeypatch, mode):
+    kept = {}
+    client_type = MODES[mode].client_type
+    remember = client_type.remember
+
+    def watched(self, key, arrays):
+        kept[self.name, key] = arrays[0]
+        remember(self, key, arrays)
+
+    monkeypatch.setattr(client_type, "remember", watched)
+    result = quiet(MODES[mode], CLIENTS)
+    assert sorted(kept) == [(name, "labels") for name in "0123"]
+    for name, labels in zip(result.names, result.labels, strict=True):
+        assert np.array_equal(kept[name, "labels"], labels)
+
+
+@pytest.mark.parametrize(("mode", "n_rounds"), [("own", 3), ("paper", 3), ("private", 7)])
+def test_it_is_one_round_and_one_for_the_labels_and_four_more_for_shared_cells(mode, n_rounds):
+    result = quiet(MODES[mode], CLIENTS)
+    assert MODES[mode].num_rounds == n_rounds
+    assert sorted({row.round for row in result.traffic}) == list(range(1, n_rounds + 1))
+
+
+def test_traffic_of_the_graph_is_a_few_bytes_a_neighbor():
+    def bytes_of_the_graph(n, k):
+        rows = RNG.normal(size=(n, 4))
+        result = quiet(SPPFGC(2, n_neighbors=k, n_prototypes=4), [rows, rows + 1])
+        return max(row.bytes_up for row in result.traffic if row.task == "structural_graph")
+
+    # A neighbor is an int32 and its weight a float32; a row's prototype is an int32.
+    assert bytes_of_the_graph(200, 10) - bytes_of_the_graph(100, 10) == 100 * (10 * 8 + 4)
+    assert bytes_of_the_graph(100, 20) - bytes_of_the_graph(100, 10) == 100 * 10 * 8
+
+
+@pytest.mark.parametrize(("position", "value"), [(0, 99), (1, -1), (2, -1.0)])
+@pytest.mark.parametrize(("mode", "task"), [("own", "structural_graph"), ("private", "cell_prototypes")])
+def test_graph_that_points_outside_ends_the_run_in_a_sentence(monkeypatch, mode, task, position, value):
+    client_type = MODES[mode].client_type
+    fit = client_type.fit
+
+    def lying(self, parameters, config):
+        sent, n_examples, facts = fit(self, parameters, config)
+        if config["task"] == task and self.name == "0":
+            sent[position] = sent[position].copy()
+            sent[position].flat[-1] = value
+        return sent, n_examples, facts
+
+    monkeypatch.setattr(client_type, "fit", lying)
+    with pytest.raises(DataError, match="client 0 sent a graph and prototypes that do not fit together"):
+        quiet(MODES[mode], CLIENTS)
+
+
+def test_client_whose_graph_is_wider_under_the_rank_constraint_is_not_left_out():
+    # Of so many clumps only a graph with more neighbors has no more components than clusters.
+    clumps = np.concatenate([RNG.normal(size=(6, 2)) * 0.01 + 50 * RNG.normal(size=2) for _ in range(5)])
+    clients = [clumps, RNG.normal(size=(40, 2)), RNG.normal(size=(40, 2))]
+    assert_complete(quiet(SPPFGC(2, solver="clr", n_neighbors=3), clients), clients)
+
+
+# Rows and clients that are odd
+
+
+ODD = {
+    "more_clusters_than_a_client_has_rows": ([ROWS[6 * i : 6 * i + 6] for i in range(8)], {"n_clusters": 10}),
+    "one_row": ([*CLIENTS, ROWS[:1]], {}),
+    "one_row_each": ([row[None] for row in ROWS[:15]], {}),
+    "two_rows_each": ([ROWS[2 * i : 2 * i + 2] for i in range(8)], {}),
+    "one_class_each": ([ROWS[c == CLASSES] for c in range(3)], {}),
+    "more_neighbors_than_rows": (CLIENTS, {"n_neighbors": 500}),
+    "all_equal": ([np.full((n, 4), 0.1) for n in (5, 7)], {}),
+    "all_zero": ([np.zeros((n, 4)) for n in (5, 7)], {}),
+    "duplicates": ([np.repeat(MEANS, 5, axis=0)] * 3, {}),
+    "singular": ([rows[:, [0, 1, 1, 0]] for rows in CLIENTS], {}),
+    "constant_column": ([np.column_stack([rows, np.full(len(rows), 3.0)]) for rows in CLIENTS], {}),
+    "one_column": ([rows[:, :1] - rows[:, 1:2] for rows in CLIENTS], {}),
+    "100_columns": ([np.column_stack([rows, 0.3 * RNG.normal(size=(len(rows), 96))]) for rows in CLIENTS], {}),
+    "tiny": ([1e-150 * rows for rows in CLIENTS], {}),
+    "huge": ([1e100 * rows for rows in CLIENTS], {}),
+    "large_and_singular": ([1e6 * rows[:, [0, 1, 1, 0]] for rows in CLIENTS], {}),
+    "far": ([1e7 + rows for rows in CLIENTS], {}),
+    "one_client": ([ROWS], {"min_clients": 1}),
+}
+
+
+@pytest.mark.parametrize(("clients", "options"), ODD.values(), ids=ODD)
+@pytest.mark.parametrize("mode", ["own", "printed", "no_private_graph", "no_global_graph", "private"])
+def test_odd_rows_get_labels_all_the_same(clients, options, mode):
+    assert_complete(quiet(clone(MODES[mode]).set_params(**options), clients), clients)
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        ODD.keys()
+        - {"more_clusters_than_a_client_has_rows", "two_rows_each", "one_class_each", "all_equal", "all_zero"}
+    ),
+)
+@pytest.mark.parametrize("mode", ["own", "gmm"])
+def test_clusters_that_are_plain_are_found_in_odd_rows(name, mode):
+    clients, options = ODD[name]
+    truth = {
+        "duplicates": [np.repeat([0, 1, 2], 5)] * 3,
+        "one_row": [*LABELS, CLASSES[:1]],
+        "one_row_each": [CLASSES[i : i + 1] for i in range(15)],
+        "one_client": [CLASSES],
+    }.get(name, LABELS)
+    result = quiet(clone(MODES[mode]).set_params(**options), clients, labels=truth)
+    assert result.metrics["accuracy"] >= 0.99
+
+
+def test_covariances_are_diagonal_beyond_64_columns():
+    clients, _ = ODD["100_columns"]
+    assert quiet(SPPFGC(3), clients).model.covariances_.ndim == 2
+    assert quiet(SPPFGC(3, covariance="full"), clients).model.covariances_.ndim == 3
+    assert quiet(SPPFGC(3), CLIENTS).model.covariances_.ndim == 3
+
+
+def test_rows_that_are_too_alike_are_told():
+    with pytest.warns(RuntimeWarning, match="spp-fgc found 1 clusters where n_clusters is 3: the rows are too alike"):
+        simulate(MODES["no_graph"], ODD["all_equal"][0], seed=0)
+
+
+def test_more_clusters_than_rows_are_refused_in_a_sentence():
+    with pytest.raises(ValueError, match="n_clusters is 9 and the clients have 8 rows together; ask for fewer"):
+        simulate(SPPFGC(9), [ROWS[:4], ROWS[4:8]], seed=0)
+    replies = [spp_fgc_reply(rows) for rows in (ROWS[:4], ROWS[4:8])]
+    with pytest.raises(DataError, match="the clients have 8 rows together and n_clusters is 9; ask for fewer"):
+        read_uploads(replies, 9)
+
+
+def spp_fgc_reply(rows):
+    asked = SPPFGC(3)
+    arguments = {"n_clusters": 3, "n_neighbors": asked.n_neighbors, "n_prototypes": 0, "random_state": 0}
+    client = SPPFGCClient(ClientData(rows), name="0")
+    graph = client.structural_graph(**arguments, rank_constraint=False, mixture=False, diagonal=False)
+    return Reply("0", list(graph))
+
+
+def test_rank_constraint_is_refused_for_more_rows_than_fit(monkeypatch):
+    monkeypatch.setattr(spp_fgc, "MOST_ROWS_OF_S", 119)
+    with pytest.raises(DataError, match=r"120 rows together, and S would have an entry .* 119 rows at most"):
+        simulate(SPPFGC(3, solver="clr"), CLIENTS, seed=0)
+    assert_complete(simulate(SPPFGC(3), CLIENTS, seed=0), CLIENTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"assignment": "components"}, "assignment is 'components'; it must be one of: eigenvectors"),
+        ({"assignment": "rows-of-s"}, "assignment is 'rows-of-s'; it must be one of: eigenvectors"),
+        (
+            {"solver": "clr", "assignment": "eigenvectors"},
+            "assignment is 'eigenvectors'; it must be one of: components, rows-of-s",
+        ),
+        ({"solver": "clr", "private_graph": False}, "solver is 'clr', which needs both graphs"),
+        ({"solver": "clr", "global_graph": False}, "solver is 'clr', which needs both graphs"),
+        ({"epsilon": 1.0, "calibration": "paper"}, "max_l1_norm is missing; noise for an epsilon needs an L1 norm"),
+        (
+            {"epsilon": 1.0, "max_l1_norm": 1.0},
+            "calibration is missing; the noise that SPPFGC has for an epsilon proves",
+        ),
+    ],
+)
+def test_parameters_that_do_not_go_together_are_named_in_a_sentence(options, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        SPPFGC(3, **options)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        simulate(SPPFGC(3).set_params(**options), CLIENTS)

@@ -1,0 +1,361 @@
+"""Cells from noisy sums: what clients answer, how the server reads it, and what Lloyd steps make of it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center
+from flower_fedclust.numerics.prototypes import FULL_COLUMNS
+from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.protocol import ClientData, DataError
+from flower_fedclust.steps.frame import Frame
+from flower_fedclust.strategies.spp_fgc.cells import (
+    N_DISTANCES,
+    Cells,
+    CellsClient,
+    distance_edges,
+    n_cells_for,
+    radius_of,
+    smallest_count,
+    two_nearest,
+)
+from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import SPPFGCSums
+
+RNG = np.random.default_rng(0)
+MEANS = np.array([[0.0, 0, 0], [9, 0, 0], [0, 9, 0]])
+CLASSES = RNG.integers(3, size=90)
+ROWS = MEANS[CLASSES] + RNG.normal(size=(90, 3))
+MULTIPLIERS = {
+    "origin_sums": 0.625, "origin_counts": 2.5, "distances": 0.6, "second_moment": 0.7, "lloyd_sums": 1.0,
+    "lloyd_counts": 4.0, "votes": 0.9,
+}  # fmt: skip
+LITTLE = dict.fromkeys(MULTIPLIERS, 0.01) | {"lloyd_counts": 0.25}
+
+
+class Driven(SPPFGCSums):
+    """A strategy outside of a run: its steps are driven by hand, with noise multipliers that are given."""
+
+    n_columns = 3
+    rng = None
+    multipliers = MULTIPLIERS
+    in_sum = 1.0  # how large the noise in a sum is, over that of one release
+
+    def noise_multipliers(self):
+        return self.multipliers
+
+    def noise_of_sum(self, release):
+        return self.in_sum * release.standard_deviation
+
+
+def client_of(rows):
+    return CellsClient(ClientData(rows), name="0")
+
+
+def reply_to(round_, rows):
+    reply = getattr(client_of(rows), round_.task)(*round_.question.arrays, **round_.question.arguments)
+    return list(reply) if isinstance(reply, tuple) else [reply]
+
+
+def driven(generator, rows=ROWS, change=lambda number, reply: reply):
+    """Answer the rounds of a step with the rows' own sums, which may be changed: the rounds and what comes out."""
+    rounds, reply = [], None
+    with one_thread():  # as in a run
+        while True:
+            try:
+                round_ = generator.send(reply)
+            except StopIteration as stop:
+                return rounds, stop.value
+            rounds.append(round_)
+            reply = change(len(rounds), reply_to(round_, rows))
+
+
+def strategy_of(n_clusters=3, n_cells=None, *, epsilon=None, multipliers=MULTIPLIERS, in_sum=1.0, n_columns=3, seed=0):
+    strategy = Driven(n_clusters, epsilon=epsilon, max_l1_norm=None if epsilon is None else 30.0)
+    strategy.n_prototypes = n_cells
+    strategy.n_columns, strategy.multipliers, strategy.in_sum = n_columns, multipliers, in_sum
+    strategy.rng = np.random.default_rng(seed)
+    return strategy
+
+
+def cells_of(rows=ROWS, *, steps=3, change=lambda number, reply: reply, **options):
+    strategy = strategy_of(n_columns=rows.shape[1], **options)
+    return driven(strategy.find_cells(steps), rows, change)
+
+
+def points_of(round_):
+    """The centers that a round asks about."""
+    return round_.question.arrays[0]
+
+
+# What a client answers
+
+
+@pytest.mark.parametrize("bound", [2.0, 7.5, 100.0])
+def test_distances_are_counted_by_rings_whose_ends_are_powers_of_the_root_of_2(bound):
+    origin = np.array([0.31, -0.2, 0.17])
+    found = client_of(ROWS).distance_counts(origin, max_l1_norm=bound)
+    slow = np.zeros(N_DISTANCES)
+    edges = [2 * bound * 2 ** (-i / 2) for i in reversed(range(N_DISTANCES))]
+    for row in ROWS:
+        row = row * min(1.0, bound / np.abs(row).sum())
+        slow[next(i for i, edge in enumerate(edges) if np.abs(row - origin).sum() <= edge)] += 1
+    np.testing.assert_allclose(distance_edges(bound), edges)
+    assert np.array_equal(found, slow)
+    assert found.sum() == len(ROWS)
+
+
+def test_row_at_the_origin_is_in_the_first_ring_and_one_beyond_the_diameter_in_the_last():
+    near, far = np.zeros((1, 2)), np.array([[1e9, 0.0]])
+    assert client_of(near).distance_counts(np.zeros(2), max_l1_norm=1.0)[0] == 1
+    assert client_of(far).distance_counts(np.array([-1.0, 0.0]), max_l1_norm=1.0)[-1] == 1
+    assert client_of(far).distance_counts(np.array([-9.0, 0.0]), max_l1_norm=1.0)[-1] == 1
+
+
+@pytest.mark.parametrize("n_columns", [1, 2, FULL_COLUMNS, FULL_COLUMNS + 1])
+def test_entry_products_are_those_of_the_clipped_rows_in_the_frame_and_of_wide_rows_its_diagonal(n_columns):
+    rows = np.random.default_rng(1).normal(size=(20, n_columns)) * 3
+    origin = np.linspace(-1, 1, n_columns)
+    radius = float(np.median(np.abs(rows - origin).sum(axis=1)))
+    found = client_of(rows).entry_products(origin, np.array([radius, 1]))
+    moment = np.zeros((n_columns, n_columns))
+    for row in rows - origin:
+        row = row * min(1.0, radius / np.abs(row).sum())
+        moment += np.outer(row, row)
+    expected = np.diag(moment) if n_columns > FULL_COLUMNS else moment[np.triu_indices(n_columns)]
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_each_row_votes_for_its_two_nearest_centers():
+    centers = RNG.normal(size=(6, 3)) * 4
+    origin = np.array([1.0, 2.0, 3.0])
+    found = client_of(ROWS).votes(centers, origin, np.array([math.inf, 1]))
+    slow = {}
+    for row in ROWS - origin:
+        first, second = sorted(np.argsort(((centers - row) ** 2).sum(axis=1))[:2])
+        slow[first, second] = slow.get((first, second), 0) + 1
+    pairs = zip(*np.triu_indices(6, 1), strict=True)
+    assert found.tolist() == [slow.get(pair, 0) for pair in pairs]
+    assert found.sum() == len(ROWS)
+
+
+def test_two_nearest_are_two_even_where_centers_are_equal():
+    nearest, second = two_nearest(np.zeros((4, 2)), np.ones((3, 2)))
+    assert (nearest != second).all()
+
+
+# How the server reads it
+
+
+def test_radius_is_the_end_of_the_ring_within_which_nine_rows_of_ten_are():
+    edges = distance_edges(8.0)
+    counts = np.zeros(N_DISTANCES)
+    counts[[3, 7, 12]] = [50, 41, 9]
+    assert radius_of(counts, 8.0, 0.0) == edges[7]
+    counts[[3, 7, 12]] = [50, 39, 11]
+    assert radius_of(counts, 8.0, 0.0) == edges[12]
+
+
+def test_what_noise_may_have_put_into_a_ring_is_taken_for_none():
+    counts = np.zeros(N_DISTANCES)
+    counts[[3, 12]] = [100, 19.9]
+    assert radius_of(counts, 8.0, 10.0) == distance_edges(8.0)[3]
+    assert radius_of(counts, 8.0, 9.9) == distance_edges(8.0)[12]
+    assert radius_of(-counts, 8.0, 1.0) == 16.0
+    assert radius_of(counts, 8.0, 1000.0) == 16.0
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_clusters", "n_columns", "epsilon", "expected"),
+    [
+        (300, 2, 2, None, 16),
+        (1000, 2, 2, None, 40),
+        (1e5, 2, 2, None, 200),
+        (160, 2, 2, None, 10),
+        (119, 3, 2, None, 3),
+        (128, 3, 2, None, 8),
+        (160, 2, 2, 1000.0, 10),
+        (1000, 2, 2, 10.0, 16),
+        (1000, 2, 2, 1.0, 5),
+        (1000, 3, 2, 1.0, 3),
+        (150, 3, 4, 10.0, 3),
+        (1e6, 3, 30, 0.01, 3),
+    ],
+)
+def test_there_are_several_cells_a_cluster_where_noise_leaves_something_in_each_and_one_elsewhere(
+    n_rows, n_clusters, n_columns, epsilon, expected
+):
+    assert n_cells_for(n_rows, n_clusters, n_columns, epsilon) == expected
+
+
+def test_without_noise_there_is_no_release():
+    rounds, _ = cells_of()
+    assert not any(release for round_ in rounds for release in round_.releases)
+
+
+def test_cell_with_hardly_a_row_has_two_scales_of_the_noise_of_its_count():
+    assert smallest_count(0.0) == 0.5
+    assert smallest_count(3.0) == 6.0
+    strategy = strategy_of(epsilon=1.0, in_sum=2.0)
+    statistic = strategy.sums_and_counts("lloyd", 7.0)
+    assert strategy.noise_scale(statistic.releases[1]) == pytest.approx(2.0 * 4.0)
+
+
+# Finding cells
+
+
+def test_rounds_ask_for_the_frame_and_directions_and_then_take_lloyd_steps():
+    rounds, cells = cells_of(n_cells=7, steps=4)
+    assert [round_.task for round_ in rounds] == ["cluster_sums", "entry_products"] + 4 * ["cluster_sums"]
+    np.testing.assert_allclose(cells.frame.origin, ROWS.mean(axis=0), rtol=0, atol=1e-12)
+    assert cells.frame.radius == math.inf
+    assert cells.n_rows == cells.counts.sum() == len(ROWS)
+    rounds, _ = cells_of(n_cells=7, steps=4, epsilon=1.0)
+    assert [round_.task for round_ in rounds] == [
+        "cluster_sums", "distance_counts", "entry_products", *4 * ["cluster_sums"],
+    ]  # fmt: skip
+
+
+def test_releases_are_those_of_the_multipliers_and_of_the_frame():
+    rounds, cells = cells_of(n_cells=7, steps=2, epsilon=1.0)
+    radius = cells.frame.radius
+    assert 0 < radius < 30.0
+    declared = [(release.sensitivity, release.noise_multiplier) for round_ in rounds for release in round_.releases]
+    first = [(30.0, 0.625), (1.0, 2.5), (1.0, 0.6), (radius**2, 0.7)]
+    np.testing.assert_allclose(declared, first + 2 * [(radius, 1.0), (1.0, 4.0)])
+    assert all(release.mechanism == "laplace" for round_ in rounds for release in round_.releases)
+    for round_ in rounds[2:]:
+        assert round_.question.arrays[-1].tolist() == [radius, 1]
+
+
+def test_what_comes_out_is_a_lloyd_step_of_the_last_centers():
+    rounds, cells = cells_of(n_cells=7, steps=3)
+    rows = ROWS - cells.frame.origin
+    last = points_of(rounds[-1])
+    sums, counts = cluster_sums(rows, nearest_center(rows, last), 7)
+    kept = counts > 0.5
+    np.testing.assert_allclose(cells.centers, (sums[kept].T / counts[kept]).T, atol=1e-12)
+    assert np.array_equal(cells.counts, counts[kept])
+
+
+def test_first_centers_are_spread_as_the_rows_are():
+    rows = RNG.normal(size=(500, 3)) @ np.array([[5.0, 5, 0], [0, 1, 0], [0, 0, 0.2]]) + 40
+    rounds, _ = cells_of(rows, n_cells=60, steps=1)
+    first = points_of(rounds[-1])
+    np.testing.assert_allclose(np.corrcoef(first.T)[0, 1], np.corrcoef(rows.T)[0, 1], atol=0.03)
+    assert first[:, 0].std() == pytest.approx(rows[:, 0].std(), rel=0.5)
+    assert first[:, 2].std() < 0.05 * first[:, 0].std()
+    wide = RNG.normal(size=(500, FULL_COLUMNS + 1)) * np.linspace(0.1, 5, FULL_COLUMNS + 1)
+    rounds, _ = cells_of(wide, n_cells=40, steps=1)
+    deviations = points_of(rounds[-1]).std(axis=0)  # of centers: means of points
+    assert np.corrcoef(deviations, wide.std(axis=0))[0, 1] > 0.85
+
+
+def test_center_that_has_lost_its_rows_is_set_down_beside_the_largest_cell():
+    def change(number, reply):
+        if number == 3:
+            return [means * counts[:, None], counts]
+        return reply
+
+    counts = np.array([10.0, 40.0, 0.0, 20.0, 20.0])
+    means = RNG.normal(size=(5, 3)) * 10
+    rounds, _ = cells_of(n_cells=5, steps=2, change=change)
+    after = points_of(rounds[3])
+    others = [0, 1, 3, 4]
+    np.testing.assert_allclose(after[others], means[others])
+    distances = np.linalg.norm(after[others] - after[2], axis=1)
+    assert others[distances.argmin()] == 1
+    assert distances.min() > 0
+    # In the last step there is nobody left to ask which rows a new center would have: the cell is dropped.
+    _, cells = cells_of(n_cells=5, steps=1, change=change)
+    assert len(cells) == 4
+    rounds, cells = cells_of(n_clusters=5, n_cells=5, steps=1, change=change)
+    np.testing.assert_allclose(cells.centers[2], points_of(rounds[2])[2])
+
+
+def test_cells_with_hardly_a_row_are_dropped_but_for_as_many_as_clusters():
+    def change(number, reply):
+        return [reply[0], np.array([0.0, 40.0, 0.2, 0.0, 50.0])] if number == 3 else reply
+
+    _, cells = cells_of(n_clusters=2, n_cells=5, steps=1, change=change)
+    assert cells.counts.tolist() == [40.0, 50.0]
+    _, cells = cells_of(n_clusters=3, n_cells=5, steps=1, change=change)
+    assert cells.counts.tolist() == [40.0, 1.0, 50.0]  # at least one row, for what divides by it
+
+
+def test_more_noise_in_the_sum_raises_what_is_taken_for_noise():
+    def change(number, reply):
+        return [reply[0], np.array([1.0, 40.0, 3.0, 0.0, 50.0])] if number == 4 else reply
+
+    options = {"n_clusters": 2, "n_cells": 5, "steps": 1, "epsilon": 1.0, "multipliers": LITTLE, "change": change}
+    assert cells_of(**options)[1].counts.size == 4
+    assert cells_of(**options, in_sum=7.0)[1].counts.size == 2
+    rows = np.repeat(ROWS, 30, axis=0)
+    for in_sum, n_cells in ((1.0, 9), (4.0, 3)):
+        rounds, _ = cells_of(rows, multipliers=LITTLE, in_sum=in_sum, epsilon=1.0, steps=1)
+        assert len(points_of(rounds[-1])) == n_cells
+
+
+def test_fewer_rows_than_clusters_are_refused_in_a_sentence_where_there_is_no_noise():
+    with pytest.raises(DataError, match="the clients have 4 rows together and n_clusters is 5; ask for fewer"):
+        cells_of(ROWS[:4], n_clusters=5)
+    _, cells = cells_of(ROWS[:4], n_clusters=5, epsilon=1.0)
+    assert len(cells) == 5
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e9])
+@pytest.mark.parametrize("n_columns", [1, 3, FULL_COLUMNS + 5])
+def test_centers_lie_in_the_frame_whatever_the_noise(scale, n_columns):
+    rng = np.random.default_rng(0)
+
+    def change(number, reply):
+        return [array + rng.laplace(scale=scale, size=array.shape) for array in reply]
+
+    rows = RNG.normal(size=(50, n_columns))
+    for seed in range(5):
+        rounds, cells = cells_of(rows, epsilon=1.0, steps=2, seed=seed, change=change)
+        assert cells.frame.radius <= 60.0
+        assert np.abs(cells.frame.origin).sum() <= 30.0 * (1 + 1e-9)
+        for centers in [*map(points_of, rounds[3:]), cells.centers]:
+            assert np.isfinite(centers).all()
+            assert np.abs(centers).sum(axis=1).max() <= cells.frame.radius * (1 + 1e-9)
+        assert cells.counts.min() >= 1
+        assert len(cells) >= 3
+
+
+# The step that takes the place of the votes
+
+
+CELLS = Cells(Frame(np.array([1.0, 1.0, 1.0]), 20.0, norm=1), MEANS[:2] + 0.5, np.array([3.0, 4.0]), 90.0)
+
+
+@pytest.mark.parametrize("epsilon", [None, 1.0])
+def test_last_step_is_a_lloyd_step(epsilon):
+    rounds, cells = driven(strategy_of(2, epsilon=epsilon)._last_step(CELLS))
+    assert [round_.task for round_ in rounds] == ["weighted_cell_sums"]
+    rows = CELLS.frame.enter(ROWS)
+    sums, counts = cluster_sums(rows, nearest_center(rows, CELLS.centers), 2)
+    np.testing.assert_allclose(cells.centers, sums / counts[:, None])
+    np.testing.assert_allclose(cells.counts, counts)
+
+
+def test_last_step_costs_what_the_votes_do_and_has_the_noise_of_sums_and_counts():
+    strategy = strategy_of(2, epsilon=1.0)
+    rounds, _ = driven(strategy._last_step(CELLS))
+    (release,), weight = rounds[0].releases, rounds[0].question.arguments["weight"]
+    votes = strategy._last_release(1.0, "")
+    assert (release.share, release.noise_multiplier) == (votes.share, votes.noise_multiplier) == ("votes", 0.9)
+    # As the Lloyd steps before it: 0.8 of epsilon for the sums, the rest for the counts.
+    assert release.scale == pytest.approx(20.0 * 0.9 / 0.8)
+    assert release.scale / weight == pytest.approx(1.0 * 0.9 / 0.2)
+    assert strategy_of(2)._last_release(1.0, "") is None
+
+
+def test_cell_that_has_hardly_a_row_in_the_last_step_keeps_its_center():
+    def few(number, reply):
+        reply[0][0, -1] = 8.9 * 5.0  # the weight is 5; two scales of the noise on a count are 9
+        return reply
+
+    _, cells = driven(strategy_of(2, epsilon=1.0)._last_step(CELLS), change=few)
+    assert np.array_equal(cells.centers[0], CELLS.centers[0])
+    assert not np.array_equal(cells.centers[1], CELLS.centers[1])

@@ -1,0 +1,282 @@
+"""The privacy of SPP-FGC's strategies, from the rounds they yield: what a row can change, what the report says."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.privacy.accounting import calibrate
+from flower_fedclust.protocol import ClientData, Gather, Sum
+from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.spp_fgc.cells import SUMS_PART, CellsClient
+from flower_fedclust.strategies.spp_fgc.private_prototypes import SPPFGCPrivatePrototypes
+from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC
+from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import SPPFGCSums
+
+BOUND = 20.0
+ALLOWANCE = 1 + 1e-9
+
+
+class Recording:
+    """Notes the rounds that a strategy yields, and what they brought."""
+
+    def protocol(self):
+        self.seen.clear()
+        generator = super().protocol()
+        brought = None
+        while True:
+            try:
+                round_ = generator.send(brought)
+            except StopIteration as stop:
+                return stop.value
+            brought = yield round_
+            self.seen.append((round_, brought))
+
+
+class Sums(Recording, SPPFGCSums):
+    pass
+
+
+class Private(Recording, SPPFGCPrivatePrototypes):
+    pass
+
+
+class Graphs(Recording, SPPFGC):
+    pass
+
+
+def clients_of(n_columns=3, n_rows=40, seed=0):
+    rng = np.random.default_rng(seed)
+    means = np.zeros((3, n_columns))
+    means[1, 0] = means[2, n_columns - 1] = 9.0
+    return [means[rng.integers(3, size=n_rows)] + 0.5 * rng.normal(size=(n_rows, n_columns)) for _ in range(4)]
+
+
+def ran(kind, n_columns=3, *, seed=0, **options):
+    clients = clients_of(n_columns)
+    strategy = kind(3, **({"epsilon": 5.0, "max_l1_norm": BOUND} | options))
+    strategy.seen = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = simulate(strategy, clients, seed=seed)
+    return strategy.seen, result, clients
+
+
+RUNS = {
+    "refined": (Sums, 3, {}),
+    "refined_one_column": (Sums, 1, {"noise": "clients", "delta": 1e-3, "n_lloyd_rounds": 3}),
+    "refined_wide": (Sums, 66, {}),
+    "votes": (Sums, 3, {"epsilon": 500.0, "n_prototypes": 9, "n_lloyd_rounds": 2}),
+    "votes_local": (Sums, 3, {"n_prototypes": 30, "noise": "local", "epsilon": 4.0, "delta": 1e-3}),
+    "prototypes": (Private, 3, {"delta": 1e-3}),
+    "prototypes_diagonal": (Private, 3, {"covariance": "diagonal", "n_prototypes": 5, "epsilon": 0.4}),
+    "prototypes_one_column": (Private, 1, {}),
+    "prototypes_wide": (Private, 66, {}),
+}
+OF_SUMS = [name for name, (kind, *_) in RUNS.items() if kind is Sums]
+OF_PROTOTYPES = [name for name, (kind, *_) in RUNS.items() if kind is Private]
+
+
+@pytest.fixture(scope="module")
+def run_of():
+    """The rounds and the result of every run, made once."""
+    made = {}
+
+    def get(name):
+        if name not in made:
+            kind, n_columns, options = RUNS[name]
+            made[name] = ran(kind, n_columns, **options)
+        return made[name]
+
+    return get
+
+
+def released(seen):
+    """The rounds that carry a release."""
+    return [round_ for round_, _ in seen if any(round_.releases)]
+
+
+def reply_to(round_, rows):
+    client = SPPFGCPrivatePrototypes.client_type(ClientData(rows), name="0")
+    with one_thread():  # as in a run
+        reply = getattr(client, round_.task)(*round_.question.arrays, **round_.question.arguments)
+    reply = reply if isinstance(reply, tuple) else (reply,)
+    assert len(reply) == len(round_.releases)
+    return [(array, release) for array, release in zip(reply, round_.releases, strict=True) if release]
+
+
+def rows_that_nobody_foresaw(rng, n_columns, largest):
+    rows = rng.normal(size=(rng.integers(1, 9), n_columns)) * 10.0 ** rng.uniform(-3, 4, size=(1, 1))
+    rows += rng.choice([0.0, 3.0, -1e6])
+    extreme = rng.choice([0.0, BOUND, 1e3, 1e12, largest])
+    signs = rng.choice([-1.0, 0.0, 1.0], size=(2, n_columns))
+    return np.concatenate([rows, signs * extreme, np.eye(n_columns)[:1] * -extreme])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_one_row_moves_no_reply_by_more_than_the_sensitivities_allow(run_of, name):
+    seen, *_ = run_of(name)
+    n_columns = RUNS[name][1]
+    for seed in range(12 if n_columns < 9 else 4):
+        rng = np.random.default_rng(seed)
+        rows = rows_that_nobody_foresaw(rng, n_columns, 1e200 if name in OF_SUMS else 1e100)
+        left_out = rng.integers(len(rows))
+        for round_ in released(seen):
+            cost = 0.0
+            without = reply_to(round_, np.delete(rows, left_out, axis=0))
+            for (one, release), (other, _) in zip(reply_to(round_, rows), without, strict=True):
+                changed = np.abs(one - other).sum()
+                # Sums of extreme rows lose their last digits.
+                assert changed <= release.sensitivity * ALLOWANCE
+                cost += changed / release.scale
+            assert cost <= sum(1 / release.noise_multiplier for release in round_.releases if release) * ALLOWANCE
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_sensitivities_are_no_larger_than_they_have_to_be(run_of, name):
+    seen, *_ = run_of(name)
+    extreme = np.eye(RUNS[name][1])[:1] * -1e12
+    for round_ in released(seen):
+        for array, release in reply_to(round_, extreme):
+            assert np.abs(array).sum() == pytest.approx(release.sensitivity)
+
+
+@pytest.mark.parametrize("name", OF_SUMS)
+def test_sums_alone_leave_the_clients_and_each_carries_noise(run_of, name):
+    seen, result, _ = run_of(name)
+    for round_, _ in seen:
+        assert isinstance(round_, Sum)
+        assert all(release is not None and release.noise_multiplier > 0 for release in round_.releases)
+    report = result.privacy
+    assert report.covers_everything
+    assert report.unprotected == []
+    assert [message.release for message in report.releases] == [
+        release for round_, _ in seen for release in round_.releases
+    ]
+
+
+def test_nothing_of_the_sums_has_an_entry_for_every_row():
+    answers = [CellsClient.cluster_sums, CellsClient.distance_counts, CellsClient.entry_products, CellsClient.votes]
+    answers.append(CellsClient.weighted_cell_sums)
+    assert all(sent.per == "client" and sent.reveals == "sums" for one in answers for sent in one.answer.sends)
+    sizes = []
+    for n_rows in (40, 400):
+        result = simulate(SPPFGCSums(3, n_prototypes=6), clients_of(n_rows=n_rows), seed=0)
+        sizes.append(sorted({(row.task, row.bytes_up) for row in result.traffic}))
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("name", OF_PROTOTYPES)
+def test_report_of_graphs_says_that_they_are_not_covered(run_of, name):
+    seen, result, _ = run_of(name)
+    report = result.privacy
+    assert not report.covers_everything
+    assert {message.content for message in report.unprotected} == {
+        "prototype of every row", "nearest rows of every row", "weights of the nearest rows of every row",
+    }  # fmt: skip
+    assert report.noise == "local"
+    assert any("no noise covers either, so that nothing is promised for the run" in note for note in report.notes)
+    assert "The run as a whole has NO such guarantee" in report.guarantee()
+    gathered = next(round_ for round_, _ in seen if round_.task == "cell_prototypes")
+    assert isinstance(gathered, Gather)
+    assert [release is None for release in gathered.releases] == [True, True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epsilon": None, "max_l1_norm": None},
+        {"calibration": "paper"},
+        SPPFGC.entries[1].fixed,
+    ],
+    ids=["no_noise", "paper", "printed"],
+)
+def test_noise_of_the_paper_is_no_release_and_the_report_says_so(options):
+    seen, result, _ = ran(Graphs, **options)
+    report = result.privacy
+    assert not any(release for round_, _ in seen for release in round_.releases)
+    assert report.releases == []
+    assert report.epsilon == np.inf
+    assert not report.covers_everything
+    assert report.guarantee() == "None. Nothing that depends on the rows is covered by a privacy mechanism."
+    assert len(report.unprotected) == 6
+    of_paper = [note for note in report.notes if "as the paper scales it, which proves nothing" in note]
+    assert len(of_paper) == ("calibration" in options)
+
+
+def test_neither_graphs_nor_prototypes_promise_anything_for_the_whole_run():
+    assert SPPFGC.promises == SPPFGCPrivatePrototypes.promises == ()
+    assert SPPFGCSums.promises == ("record",)
+
+
+# What it costs
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_all_of_epsilon_is_spent_and_no_more(run_of, name):
+    _, result, _ = run_of(name)
+    asked = result.privacy.requested_epsilon
+    assert 0.999 * asked <= result.privacy.epsilon <= asked * ALLOWANCE
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_round_spends_its_part_of_the_budget(run_of, name):
+    seen, *_ = run_of(name)
+    parts = [sum(1 / release.noise_multiplier for release in round_.releases if release) for round_ in released(seen)]
+    n_lloyd_rounds = len(parts) - 4
+    expected = {Sums: [0.2, 0.1, 0.2, 0.3, 0.2], Private: [0.1, 0.05, 0.1, 0.25, 0.5]}[RUNS[name][0]]
+    expected[3:4] = [expected[3] / n_lloyd_rounds] * n_lloyd_rounds
+    np.testing.assert_allclose(np.array(parts) / sum(parts), expected)
+    of_pair = released(seen)[0].releases
+    assert of_pair[1].noise_multiplier / of_pair[0].noise_multiplier == pytest.approx(SUMS_PART / (1 - SUMS_PART))
+
+
+def test_every_array_has_a_share_of_its_own(run_of):
+    for name, (kind, _, options) in RUNS.items():
+        seen, result, _ = run_of(name)
+        strategy = kind(3, **({"epsilon": 5.0, "max_l1_norm": BOUND} | options))
+        shares = strategy.shares()
+        used = [release.share for round_ in released(seen) for release in round_.releases if release]
+        assert {share: used.count(share) for share in used} == {share: shares[share].count for share in shares}
+        multipliers = calibrate(shares, strategy.epsilon, strategy.delta)
+        assert all(message.release.noise_multiplier == multipliers[message.release.share]
+                   for message in result.privacy.releases)  # fmt: skip
+
+
+def test_radius_of_the_frame_is_what_bounds_the_later_sums(run_of):
+    seen, *_ = run_of("refined")
+    rounds = released(seen)
+    radius, norm = rounds[2].question.arrays[1]
+    found = [release.sensitivity for round_ in rounds for release in round_.releases]
+    assert found == pytest.approx([BOUND, 1.0, 1.0, radius**2, radius, 1.0, radius / SUMS_PART])
+    assert radius <= BOUND
+    assert norm == 1
+
+
+# The noise itself
+
+
+def test_noise_of_the_paper_is_not_repeated_where_no_seed_is_given():
+    def prototypes():
+        seen, *_ = ran(Graphs, seed=None, random_state=0, calibration="paper")
+        return next(brought for round_, brought in seen if round_.task == "structural_graph")[0].arrays[3]
+
+    one, other = prototypes(), prototypes()
+    assert one.shape != other.shape or np.abs(one - other).min() > 0
+
+
+@pytest.mark.parametrize("noise", ["server", "clients", "local"])
+def test_noise_that_is_expected_in_a_sum_is_that_of_the_place(noise):
+    found = []
+    clients = np.array_split(np.concatenate(clients_of()), 16)
+
+    class Strategy(SPPFGCSums):
+        def noise_scale(self, release):
+            found.append(super().noise_scale(release) / release.scale)
+            return super().noise_scale(release)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        simulate(Strategy(3, epsilon=5.0, max_l1_norm=BOUND, noise=noise), clients, seed=0)
+    np.testing.assert_allclose(found, 4.0 if noise == "local" else 1.0)

@@ -1,0 +1,245 @@
+"""SPP-FGC by sums alone: what it finds, that it does not matter who holds which row, and odd rows and clients."""
+
+import dataclasses
+import re
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+
+from flower_fedclust.data.datasets import load_dataset
+from flower_fedclust.data.partition import partition
+from flower_fedclust.models import PrototypeModel
+from flower_fedclust.numerics.kmeans import kmeans_cost
+from flower_fedclust.protocol import DataError
+from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.spp_fgc import spp_fgc_sums
+from flower_fedclust.strategies.spp_fgc.cells import CellsClient
+from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import SPPFGCSums
+
+RNG = np.random.default_rng(0)
+MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])
+CLASSES = RNG.integers(3, size=120)
+ROWS = MEANS[CLASSES] + RNG.normal(size=(120, 4))
+CUTS = [20, 55, 95]
+CLIENTS = np.split(ROWS, CUTS)
+LABELS = np.split(CLASSES, CUTS)
+
+NOISE = {"epsilon": 20.0, "max_l1_norm": 20.0}
+
+
+def table_of(name):
+    table = load_dataset(name)
+    if name == "iris":
+        table = dataclasses.replace(table, rows=table.rows / np.abs(table.rows).sum(axis=1, keepdims=True))
+    return table
+
+
+def quiet(strategy, clients, **options):
+    """Run where fewer clusters than asked for may come out, and the warning of it says so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return simulate(strategy, clients, **({"seed": 0} | options))
+
+
+def assert_complete(result, clients):
+    assert [len(labels) for labels in result.labels] == [len(rows) for rows in clients]
+    assert all(np.isfinite(array).all() for array in result.model.to_arrays())
+    assert not result.failures
+
+
+# What it finds
+
+
+MOONS = table_of("moons")
+
+
+@pytest.mark.parametrize("scheme", ["iid", "dirichlet:0.5", "classes:1"])
+def test_moons_are_found_whoever_holds_the_rows(scheme):
+    parts = partition(MOONS, scheme, n_clients=4, random_state=0)
+    assert simulate(SPPFGCSums(2), parts.clients, labels=parts.labels, seed=0).metrics["accuracy"] >= 0.98
+
+
+@pytest.mark.parametrize("options", [{}, {"n_prototypes": 20}, {"n_prototypes": 2, "n_lloyd_rounds": 2}])
+def test_partition_of_the_rows_changes_nothing_but_rounding(options):
+    models = []
+    for scheme in ("iid", "dirichlet:0.5", "classes:1"):
+        parts = partition(MOONS, scheme, n_clients=6, random_state=0)
+        models.append(simulate(SPPFGCSums(2, random_state=0, **options), parts.clients).model)
+    models.append(simulate(SPPFGCSums(2, random_state=0, **options), [row[None] for row in MOONS.rows[:1]] + [
+        MOONS.rows[1:]
+    ]).model)  # fmt: skip
+    for other in models[1:]:
+        for one, two in zip(models[0].to_arrays(), other.to_arrays(), strict=True):
+            np.testing.assert_allclose(one, two, rtol=0, atol=1e-9)
+        assert np.array_equal(models[0].predict(MOONS.rows), other.predict(MOONS.rows))
+
+
+@pytest.mark.parametrize(("name", "n_clusters", "bound", "n_draws"), [("iris", 3, 1.0, 60), ("moons", 2, 3.2, 30)])
+def test_epsilon_10_costs_little(name, n_clusters, bound, n_draws):
+    def accuracy(seed, **options):
+        strategy = SPPFGCSums(n_clusters, random_state=seed, **options)
+        return simulate(strategy, parts.clients, labels=parts.labels, seed=seed).metrics["accuracy"]
+
+    parts = partition(table_of(name), "iid", n_clients=4, random_state=0)
+    exact = np.mean([accuracy(seed) for seed in range(5)])
+    noisy = np.mean([accuracy(seed, epsilon=10.0, max_l1_norm=bound) for seed in range(n_draws)])
+    assert exact >= 0.95
+    assert noisy >= exact - 0.05
+
+
+def test_with_one_prototype_a_cluster_it_is_k_means():
+    parts = partition(table_of("iris"), "iid", n_clients=4, random_state=0)
+    rows = np.concatenate(parts.clients)
+    model = simulate(SPPFGCSums(3, n_prototypes=3, n_lloyd_rounds=30), parts.clients, seed=0).model
+    best = KMeans(3, n_init=10, random_state=0).fit(rows)
+    assert kmeans_cost(rows, model.means_) <= best.inertia_ * (1 + 1e-6)
+    assert sorted(model.clusters_) == [0, 1, 2]
+
+
+def test_labels_are_those_that_the_model_predicts_and_the_model_can_be_stored():
+    result = simulate(SPPFGCSums(3), CLIENTS, labels=LABELS, seed=0)
+    assert result.metrics["accuracy"] == 1.0
+    again = PrototypeModel.from_arrays(result.model.to_arrays())
+    for labels, rows in zip(result.labels, CLIENTS, strict=True):
+        assert np.array_equal(labels, again.predict(rows))
+    assert result.model.covariances_ is None
+    assert result.model.counts_.sum() == len(ROWS)
+
+
+def test_bound_that_is_ten_times_too_large_costs_little():
+    parts = partition(MOONS, "iid", n_clients=4, random_state=0)
+
+    def accuracy(bound):
+        strategy = SPPFGCSums(2, epsilon=20.0, max_l1_norm=bound)
+        return np.mean(
+            [simulate(strategy, parts.clients, labels=parts.labels, seed=s).metrics["accuracy"] for s in range(20)]
+        )
+
+    assert accuracy(32.0) >= accuracy(3.2) - 0.08
+
+
+# The protocol
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [
+        ({"n_lloyd_rounds": 2}, ["cluster_sums", "entry_products", "cluster_sums", "cluster_sums", "votes"]),
+        (
+            {"n_lloyd_rounds": 1, "n_prototypes": 3},
+            ["cluster_sums", "entry_products", "cluster_sums", "weighted_cell_sums"],
+        ),
+        (NOISE, ["cluster_sums", "distance_counts", "entry_products", "cluster_sums", "weighted_cell_sums"]),
+        (
+            NOISE | {"epsilon": 500.0, "n_prototypes": 9, "n_lloyd_rounds": 2},
+            ["cluster_sums", "distance_counts", "entry_products", "cluster_sums", "cluster_sums", "votes"],
+        ),
+    ],
+)
+def test_rounds_are_the_frame_the_directions_lloyd_steps_and_votes_or_one_more_step(options, tasks):
+    strategy = SPPFGCSums(3, **options)
+    result = quiet(strategy, CLIENTS)
+    of_round = {row.round: row.task for row in result.traffic}
+    assert [of_round[number] for number in sorted(of_round)] == ["enrol", *tasks]
+    assert strategy.num_rounds == len(tasks) + 1
+
+
+def test_lloyd_steps_are_ten_without_noise_and_one_with_it():
+    assert SPPFGCSums(3).n_protocol_rounds == 13
+    assert SPPFGCSums(3, **NOISE).n_protocol_rounds == 5
+    assert SPPFGCSums(3, **NOISE, n_lloyd_rounds=4).n_protocol_rounds == 8
+
+
+@pytest.mark.parametrize(("noise", "in_sum"), [("server", 1.0), ("local", 2.0)])
+def test_votes_are_read_with_the_noise_that_is_in_their_sum(monkeypatch, noise, in_sum):
+    scales = []
+    graph_of = spp_fgc_sums.vote_graph
+    monkeypatch.setattr(spp_fgc_sums, "vote_graph", lambda *given: scales.append(given[2]) or graph_of(*given))
+    strategy = SPPFGCSums(3, epsilon=500.0, max_l1_norm=20.0, n_prototypes=9, noise=noise)
+    report = quiet(strategy, CLIENTS).privacy
+    (release,) = (message.release for message in report.releases if message.task == "votes")
+    assert scales == [pytest.approx(in_sum * release.scale)]
+    quiet(SPPFGCSums(3), CLIENTS)
+    assert scales[1] == 0.0
+
+
+# Rows and parameters that are odd
+
+
+ODD = {
+    "one_row_each": [row[None] for row in ROWS],
+    "one_class_each": [ROWS[c == CLASSES] for c in range(3)],
+    "all_equal": [np.full((n, 4), 0.1) for n in (5, 7)],
+    "all_zero": [np.zeros((n, 4)) for n in (5, 7)],
+    "duplicates": [np.repeat(MEANS, 5, axis=0)] * 3,
+    "singular": [rows[:, [0, 1, 1, 0]] for rows in CLIENTS],
+    "constant_column": [np.column_stack([rows, np.full(len(rows), 3.0)]) for rows in CLIENTS],
+    "one_column": [rows[:, :1] - rows[:, 1:2] for rows in CLIENTS],
+    "100_columns": [np.column_stack([rows, 0.3 * RNG.normal(size=(len(rows), 96))]) for rows in CLIENTS],
+    "tiny": [1e-150 * rows for rows in CLIENTS],
+    "huge": [1e100 * rows for rows in CLIENTS],
+    "far": [1e6 + rows for rows in CLIENTS],
+    "as_few_as_clusters": [ROWS[:2], ROWS[2:3]],
+}
+
+
+@pytest.mark.parametrize("clients", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("options", [{}, NOISE, NOISE | {"n_prototypes": 12, "noise": "local"}])
+def test_odd_rows_get_labels_all_the_same(clients, options):
+    result = quiet(SPPFGCSums(3, **options), clients)
+    assert_complete(result, clients)
+    assert result.privacy.covers_everything is bool(options)
+
+
+@pytest.mark.parametrize("name", sorted(ODD.keys() - {"all_equal", "all_zero", "as_few_as_clusters"}))
+def test_clusters_that_are_plain_are_found_in_odd_rows(name):
+    truth = {
+        "duplicates": [np.repeat([0, 1, 2], 5)] * 3,
+        "one_row_each": np.split(CLASSES, len(ROWS)),
+        "one_class_each": [CLASSES[c == CLASSES] for c in range(3)],
+    }.get(name, LABELS)
+    result = quiet(SPPFGCSums(3), ODD[name], labels=truth)
+    # With one cell a cluster it is Lloyd's algorithm from one start, which 96 columns of noise lead a little astray.
+    assert result.metrics["accuracy"] >= (0.9 if name == "100_columns" else 0.99)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.3, 3.0])
+@pytest.mark.parametrize("noise", ["server", "clients", "local"])
+@pytest.mark.parametrize("n_prototypes", [None, 9])
+def test_more_noise_than_rows_is_no_failure(epsilon, noise, n_prototypes):
+    strategy = SPPFGCSums(3, epsilon=epsilon, max_l1_norm=12.0, noise=noise, n_prototypes=n_prototypes)
+    result = quiet(strategy, CLIENTS)
+    assert_complete(result, CLIENTS)
+    assert result.privacy.covers_everything
+
+
+def test_more_clusters_than_rows_are_refused_in_a_sentence():
+    with pytest.raises(ValueError, match="n_clusters is 9 and the clients have 8 rows together; ask for fewer"):
+        simulate(SPPFGCSums(9), [ROWS[:4], ROWS[4:8]], seed=0)
+
+    class Failing(CellsClient):
+        @property
+        def rows(self):
+            if self.name == "2":
+                raise DataError(f"client {self.name} fails.")
+            return super().rows
+
+    class Strategy(SPPFGCSums):
+        client_type = Failing
+
+    with pytest.raises(DataError, match="the clients have 8 rows together and n_clusters is 9; ask for fewer"):
+        simulate(Strategy(9), [ROWS[:4], ROWS[4:8], ROWS[8:]], seed=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"n_prototypes": 2}, "n_prototypes is 2; it must be an integer, 3 or more"),
+        ({"epsilon": 1.0}, "max_l1_norm is missing; noise for an epsilon needs an L1 norm to which rows are clipped"),
+    ],
+)
+def test_parameters_that_do_not_go_together_are_named_in_a_sentence(options, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        SPPFGCSums(3, **options)

@@ -1,0 +1,276 @@
+"""What a client says of its rows in SPP-FGC, and how the server reads it."""
+
+import math
+
+import numpy as np
+import pytest
+
+from flower_fedclust.numerics.prototypes import prototypes_of
+from flower_fedclust.numerics.structural_graph import client_graph, neighbors_of_client, structural_graph
+from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.privacy.noise import SeededNoise
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol import ClientData, DataError, Reply
+from flower_fedclust.steps.frame import Frame
+from flower_fedclust.strategies.spp_fgc.cells import Cells
+from flower_fedclust.strategies.spp_fgc.local_prototypes import atoms, mixture_labels, noisy_as_in_the_paper
+from flower_fedclust.strategies.spp_fgc.private_prototypes import SPPFGCPrivatePrototypesClient, prototypes_of_cells
+from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGCClient
+from flower_fedclust.strategies.spp_fgc.uploads import read_uploads
+
+RNG = np.random.default_rng(0)
+MEANS = np.array([[0.0, 0, 0], [9, 0, 0], [0, 9, 0]])
+CLASSES = RNG.integers(3, size=60)
+ROWS = MEANS[CLASSES] + RNG.normal(size=(60, 3))
+FRAME = Frame(np.array([1.0, 2.0, 0.0]), 12.0, norm=1)
+CELLS = Cells(FRAME, MEANS - FRAME.origin, np.ones(3), 60.0)
+ARGUMENTS = {
+    "n_clusters": 3, "n_neighbors": 5, "n_prototypes": 6, "rank_constraint": False, "mixture": False, "diagonal": False,
+    "random_state": 0,
+}  # fmt: skip
+
+
+def gathered(replies):
+    return read_uploads(replies, 1)
+
+
+def graph_reply(rows, name="0", **options):
+    client = SPPFGCClient(ClientData(rows), name=name, noise_seed=0)
+    with one_thread():  # as in a run
+        return Reply(name, list(client.structural_graph(**(ARGUMENTS | options))))
+
+
+def cells_reply(rows, name="0", *, diagonal=False):
+    client = SPPFGCPrivatePrototypesClient(ClientData(rows), name=name)
+    options = {"n_clusters": 3, "n_neighbors": 5, "rank_constraint": False, "diagonal": diagonal}
+    with one_thread():
+        return Reply(name, list(client.cell_prototypes(CELLS.centers, *FRAME.arrays, **options)))
+
+
+def of_cells(reply, *, products=0.0, counts=0.0):
+    """The reply as the server reads it, with noise of these multipliers on two of its arrays."""
+    releases = (
+        Release("laplace", FRAME.radius**2, products, ""),
+        Release("laplace", 1.0, counts, ""),
+    )
+    return prototypes_of_cells(reply, CELLS, *releases)
+
+
+def test_graph_that_arrives_is_the_one_that_the_client_has():
+    found = gathered([graph_reply(ROWS[:20]), graph_reply(ROWS[20:], "1"), graph_reply(ROWS[:1], "2")])
+    assert [block.shape[0] for block in found.blocks] == [20, 40, 1]
+    for block, rows in zip(found.blocks, (ROWS[:20], ROWS[20:], ROWS[:1]), strict=True):
+        graph = structural_graph(rows, neighbors_of_client(len(rows), 3, 5))
+        np.testing.assert_allclose(block.toarray(), graph.symmetric.toarray(), atol=1e-7)
+    dense = found.diagonal.toarray()
+    assert dense.shape == (61, 61)
+    assert not dense[:20, 20:].any()
+    np.testing.assert_allclose(dense[:60].sum(), 60, rtol=1e-6)
+    assert found.n_rows == 61
+
+
+def test_prototypes_of_all_clients_are_numbered_one_after_the_other():
+    replies = [graph_reply(ROWS[:20]), graph_reply(ROWS[20:], "1")]
+    found = gathered(replies)
+    assert found.client.tolist() == [0] * 6 + [1] * 6
+    for first, rows in ((0, ROWS[:20]), (6, ROWS[20:])):
+        own = found.prototype[:20] if first == 0 else found.prototype[20:]
+        assert set(own) == set(range(first, first + 6))
+        slow = prototypes_of(rows, own - first)
+        np.testing.assert_allclose(found.prototypes.means[first : first + 6], slow.means)
+        np.testing.assert_allclose(found.prototypes.covariances[first : first + 6], slow.covariances)
+        assert np.array_equal(found.prototypes.counts[first : first + 6], slow.counts)
+
+
+CLUMPS = np.concatenate([RNG.normal(size=(6, 3)) * 0.01 + 50 * RNG.normal(size=3) for _ in range(5)])
+
+
+def test_graph_with_more_neighbors_than_asked_for_arrives_too():
+    # Under the rank constraint a client takes more until it has no more components than clusters.
+    graph = client_graph(CLUMPS, 2, 3, rank_constraint=True)
+    assert graph.neighbors.shape[1] > 3
+    options = {"rank_constraint": True, "n_clusters": 2, "n_neighbors": 3}
+    found = gathered([graph_reply(CLUMPS, **options), graph_reply(ROWS, "1", **options)])
+    np.testing.assert_allclose(found.blocks[0].toarray(), graph.symmetric.toarray(), atol=1e-7)
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("rank_constraint", [False, True])
+@pytest.mark.parametrize("mixture", [False, True])
+def test_client_with_a_few_rows_has_a_graph_and_prototypes(n_rows, rank_constraint, mixture):
+    found = gathered([graph_reply(ROWS[:n_rows], rank_constraint=rank_constraint, mixture=mixture)])
+    assert found.n_rows == n_rows
+    assert found.prototypes.counts.sum() == n_rows
+    if not mixture:
+        assert len(found.prototypes) == max(1, n_rows // 2)
+
+
+@pytest.mark.parametrize("rows", [np.full((9, 2), 0.1), np.repeat(np.eye(2), 5, axis=0)], ids=["equal", "two_values"])
+def test_rows_that_are_alike_have_no_more_prototypes_than_values(rows):
+    for mixture in (False, True):
+        found = gathered([graph_reply(rows, mixture=mixture)])
+        assert len(found.prototypes) <= 9
+        assert found.prototypes.counts.min() > 0
+        assert np.isfinite(found.prototypes.covariances).all()
+    assert len(found.prototypes) == len(np.unique(rows, axis=0))
+
+
+def test_atoms_are_parts_of_the_clusters():
+    graph = structural_graph(ROWS, 5)
+    for n_atoms in (1, 3, 9):
+        labels = atoms(ROWS, graph, n_atoms, np.random.default_rng(0))
+        assert np.array_equal(np.unique(labels), np.arange(n_atoms))
+        if n_atoms >= 3:
+            assert all(len(set(CLASSES[labels == atom])) == 1 for atom in range(n_atoms))
+    # Of more components than atoms, too.
+    labels = atoms(CLUMPS, structural_graph(CLUMPS, 3), 2, np.random.default_rng(0))
+    assert np.array_equal(np.unique(labels), [0, 1])
+    assert all(len(set(labels[i : i + 6])) == 1 for i in range(0, 30, 6))
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e-3, 1.0, 1e6, 1e100])
+@pytest.mark.parametrize("columns", [[0, 1, 2], [0, 1, 1, 0], [0]], ids=["own", "singular", "one"])
+def test_mixture_is_the_same_in_any_unit_of_the_rows(scale, columns):
+    rows = ROWS[:, columns]
+    expected = mixture_labels(rows, 3, np.random.default_rng(0))
+    found = mixture_labels(scale * (rows + 5), 3, np.random.default_rng(0))
+    assert np.array_equal(found, expected)
+    if len(columns) > 1:
+        assert all(len(set(CLASSES[found == cluster])) == 1 for cluster in range(3))
+
+
+def test_randomness_of_a_client_is_its_own():
+    one, same, other = (graph_reply(ROWS, name, n_prototypes=20).arrays[0] for name in ("0", "0", "1"))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+# Cells that all clients share
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_cells_without_noise_are_the_prototypes_of_their_rows(diagonal):
+    reply, deviation = of_cells(cells_reply(ROWS, diagonal=diagonal))
+    own = reply.arrays[0]
+    assert np.array_equal(own, CLASSES)
+    slow = prototypes_of(FRAME.enter(ROWS), own, diagonal=diagonal)
+    np.testing.assert_allclose(reply.arrays[3], slow.means + FRAME.origin, atol=1e-10)
+    np.testing.assert_allclose(reply.arrays[4], slow.covariances, atol=1e-8)
+    assert np.array_equal(reply.arrays[5], slow.counts)
+    assert not deviation.any()
+    assert gathered([reply]).prototypes.is_diagonal is diagonal
+
+
+def test_rows_of_a_cell_with_hardly_a_row_go_to_the_nearest_that_is_left():
+    reply = cells_reply(ROWS)
+    reply.arrays[5] = np.array([30.0, 5.9, 40.0])
+    changed, deviation = of_cells(reply, products=2.0, counts=3.0)
+    assert len(changed.arrays[3]) == 2
+    assert np.array_equal(changed.arrays[0], np.where(CLASSES == 2, 1, 0))
+    np.testing.assert_allclose(deviation, math.sqrt(2) * FRAME.radius**2 * 2.0 / np.array([30.0, 40.0]))
+    reply.arrays[5] = np.array([-3.0, 0.2, -9.0])
+    changed, _ = of_cells(reply, products=2.0, counts=3.0)
+    assert changed.arrays[5].tolist() == [1.0]
+    assert not changed.arrays[0].any()
+
+
+def test_prototypes_lie_in_the_frame_and_covariances_have_no_negative_variance_whatever_the_noise():
+    for diagonal in (False, True):
+        reply = cells_reply(ROWS, diagonal=diagonal)
+        for position in (3, 4, 5):
+            reply.arrays[position] += RNG.laplace(scale=1e4, size=reply.arrays[position].shape)
+        changed, _ = of_cells(reply, counts=1e-9)
+        means, covariances, counts = changed.arrays[3:]
+        assert np.abs(means - FRAME.origin).sum(axis=1).max() <= FRAME.radius * (1 + 1e-9)
+        smallest = covariances.min() if diagonal else np.linalg.eigvalsh(covariances).min()
+        assert smallest >= -1e-9 * np.abs(covariances).max()
+        assert counts.min() >= 1
+
+
+# The noise of the paper
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_noise_of_the_paper_has_the_scales_of_appendix_c(diagonal):
+    found = prototypes_of(ROWS, CLASSES, diagonal=diagonal)
+    bound, epsilon, smallest = 10.0, 1e6, np.bincount(CLASSES).min()
+    draws = [noisy_as_in_the_paper(found, epsilon, bound, SeededNoise([seed])) for seed in range(400)]
+    means = np.array([draw.means - found.means for draw in draws])
+    covariances = np.array([draw.covariances - found.covariances for draw in draws])
+    assert np.abs(means).mean() == pytest.approx(2 * bound / (smallest * epsilon), rel=0.1)
+    scale = (2 * math.sqrt(2) + 4) * bound**2 / (smallest * epsilon)
+    assert np.abs(covariances).mean() == pytest.approx(scale, rel=0.1)
+    assert np.array_equal(draws[0].counts, found.counts)
+    if not diagonal:
+        assert np.array_equal(draws[0].covariances, draws[0].covariances.transpose(0, 2, 1))
+
+
+def test_client_adds_the_noise_of_the_paper_where_there_is_an_epsilon():
+    exact = graph_reply(ROWS).arrays
+    noisy = graph_reply(ROWS, epsilon=1.0, max_l1_norm=100.0).arrays
+    for position in (0, 1, 2, 5):
+        assert np.array_equal(exact[position], noisy[position])
+    assert not np.allclose(exact[3], noisy[3])
+    assert not np.allclose(exact[4], noisy[4])
+    clipped = graph_reply(ROWS, max_l1_norm=0.1).arrays
+    assert np.abs(clipped[3]).sum(axis=1).max() <= 0.1 * (1 + 1e-9)
+
+
+# Replies that cannot be right
+
+
+def outside(position, value):
+    def change(arrays):
+        arrays[position] = arrays[position].copy()
+        arrays[position].flat[3] = value
+
+    return change
+
+
+def shorter(position):
+    def change(arrays):
+        arrays[position] = arrays[position][:-1]
+
+    return change
+
+
+def deeper(position):
+    def change(arrays):
+        arrays[position] = arrays[position][None]
+
+    return change
+
+
+def diagonal(arrays):
+    arrays[4] = np.ones_like(arrays[3])
+
+
+BAD = {
+    "prototype_too_large": outside(0, 6),
+    "prototype_negative": outside(0, -1),
+    "neighbor_too_large": outside(1, 20),
+    "neighbor_negative": outside(1, -1),
+    "weight_negative": outside(2, -0.1),
+    "count_of_none": outside(5, 0.0),
+    **{f"shorter_{position}": shorter(position) for position in range(6)},
+    **{f"deeper_{position}": deeper(position) for position in range(6)},
+    "diagonal_where_others_are_full": diagonal,
+}
+
+
+@pytest.mark.parametrize("change", BAD.values(), ids=BAD)
+def test_graph_that_does_not_fit_is_refused_in_a_sentence_that_names_the_client(change):
+    replies = [graph_reply(ROWS[:20], "a"), graph_reply(ROWS[20:40], "b"), graph_reply(ROWS[40:], "c")]
+    change(replies[0].arrays)
+    with pytest.raises(DataError, match="client a sent a graph and prototypes that do not fit together"):
+        gathered(replies)
+
+
+@pytest.mark.parametrize(
+    "change", [outside(0, 3), outside(0, -1), *map(shorter, (3, 4, 5)), *map(deeper, (0, 3, 4, 5))]
+)
+def test_cells_that_do_not_fit_are_refused_in_a_sentence_that_names_the_client(change):
+    reply = cells_reply(ROWS, "a")
+    change(reply.arrays)
+    with pytest.raises(DataError, match="client a sent a graph and prototypes that do not fit together"):
+        of_cells(reply)
