@@ -246,3 +246,9 @@ def test_model_predicts_rows_that_were_not_in_the_run(result):
         result.model.predict(new[:, :3])
     with pytest.raises(ValueError, match="rows: row 1, column 2 is NaN"):
         result.model.predict(np.where(np.arange(12).reshape(3, 4) == 6, np.nan, new))
+
+
+def test_cost_per_row_is_over_the_rows_of_all_clients(result):
+    distances = ((np.concatenate(CLIENTS)[:, None] - result.model.cluster_centers_) ** 2).sum(axis=2)
+    assert result.metrics["cost"] == pytest.approx(distances.min(axis=1).sum())
+    assert result.metrics["cost_per_row"] == pytest.approx(result.metrics["cost"] / sum(map(len, CLIENTS)))

@@ -10,6 +10,7 @@ from flower_fedclust.numerics.kmeans import (
     cluster_sums,
     kmeans_cost,
     nearest_center,
+    shrunk_towards,
     squared_distances,
     within_margin,
 )
@@ -181,3 +182,16 @@ def test_rows_far_from_the_origin_have_the_nearest_center_too(offset):
     slow = cdist(rows, centers).argmin(axis=1)
     assert (nearest_center(rows, centers) == slow).all()
     assert kmeans_cost(rows, centers) == pytest.approx((cdist(rows, centers).min(axis=1) ** 2).sum(), rel=1e-6)
+
+
+def test_centers_in_the_plane_are_not_shrunk():
+    known, noisy = np.zeros((2, 2)), np.array([[3.0, 4.0], [0.1, 0.0]])
+    assert np.array_equal(shrunk_towards(known, noisy, np.array([1.0, 1.0])), noisy)
+
+
+def test_shrinking_takes_what_james_and_stein_take_and_never_more_than_all():
+    known = np.ones((2, 5))
+    difference = np.array([[3.0, 0.0, 4.0, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0, 0.5]])
+    shrunk = shrunk_towards(known, known + difference, np.array([2.0, 2.0]))
+    np.testing.assert_allclose(shrunk[0] - known[0], (1 - 3 * 2.0 / 25.0) * difference[0], rtol=1e-12)
+    assert np.array_equal(shrunk[1], known[1])

@@ -10,7 +10,9 @@ from protocol_toys import ByHand, Toy, ToyClient, drive, proxies_of, raising, re
 from flower_fedclust.data import read_table
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import ClientData, DataError, Gather, ProtocolError, Sum, answers
+from flower_fedclust.protocol import ClientData, DataError, Gather, ProtocolError, Sent, Sum, answers
+from flower_fedclust.protocol.replies import ReplyError, checked_reply
+from flower_fedclust.protocol.wire import encode
 from flower_fedclust.simulation import simulate
 
 
@@ -362,3 +364,10 @@ def test_client_that_failed_is_still_in_the_traffic_table(clients):
     drive(toy, proxies)
     sent = [row for row in toy.traffic if row.round == 2 and row.client == "3"]
     assert [(row.bytes_down > 0, row.bytes_up) for row in sent] == [(True, 0)]
+
+
+def test_a_reply_with_other_columns_than_the_rows_is_refused():
+    sends = (Sent("the rows", has_columns=True),)
+    assert len(checked_reply("3", encode([np.zeros((2, 4))]), sends, 4)) == 1
+    with pytest.raises(ReplyError, match=r"client 3 sent an array of the shape \(2, 5\) where the rows have 4 columns"):
+        checked_reply("3", encode([np.zeros((2, 5))]), sends, 4)

@@ -1,8 +1,14 @@
 import numpy as np
 import pytest
 
-from flower_fedclust.protocol import ClientData
-from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
+from flower_fedclust.protocol import ClientData, Total
+from flower_fedclust.steps.clusters import (
+    ClusterClient,
+    ClusterStatistic,
+    lloyd_step,
+    lloyd_steps,
+    offsets_and_presence,
+)
 from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.private_clusters import MEANS_MARGIN, ClientBounds
 
@@ -98,3 +104,13 @@ def test_bounds_from_server_rows_are_the_root_mean_square_over_random_clients():
     assert bounds.weights == pytest.approx(np.sqrt(np.mean(counts)), rel=0.02)
     # Four rows a cluster: three means, each off by a quarter of the variance of 3 columns; and the margin.
     assert bounds.means == pytest.approx(MEANS_MARGIN * np.sqrt(3 * 3 / 4), rel=0.15)
+
+
+def test_lloyd_steps_go_on_while_one_center_moves_though_it_moves_along_one_column():
+    steps = lloyd_steps(np.array([[0.0, 0.0], [5.0, 5.0]]), 3, 1e-6)
+    next(steps)
+    moved = Total([np.array([[1.0, 0.0], [5.0, 5.0]]), np.array([1.0, 1.0])], 2)
+    steps.send(moved)
+    with pytest.raises(StopIteration) as stopped:
+        steps.send(moved)
+    assert np.array_equal(stopped.value.value, moved[0])

@@ -85,6 +85,8 @@ def variants_of(entry):
     yield "", base
     if "epsilon" not in hints or "epsilon" in entry.fixed:
         return
+    if entry.name != cls.entries[0].name and cls.entries[0].fixed.keys() == entry.fixed.keys():
+        return  # names that differ in the value of a parameter alone: the first stands for all
     bounded = options | {name: value for name, value in BOUNDS.items() if name in hints and name not in options}
     ways = {"without": options | {"epsilon": None}} if base.epsilon is not None else {}
     for place in get_args(hints["noise"]) if "noise" in hints else ("server",):

@@ -159,3 +159,9 @@ def test_same_landmarks_would_give_fedsc_s_clusters():
     np.testing.assert_allclose(fedsc.model.dictionary_, speclust.model.dictionary_)
     pooled = [np.concatenate(result.labels) for result in (fedsc, speclust)]
     assert adjusted_rand_score(*pooled) == 1.0
+
+
+def test_kernel_values_of_two_rows_on_landmarks_far_apart_are_no_farther_apart_than_is_declared():
+    strategy = FedSpeClust(2, perturb="kernel", epsilon=5.0, max_norm=1.0)
+    W = np.eye(4)  # a row on a landmark has the kernel values of a row of W
+    assert strategy._kernel_release(W).sensitivity == np.linalg.norm(W[0] - W[1])
