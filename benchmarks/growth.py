@@ -1,7 +1,7 @@
 """Growth of every strategy in clients, rows, columns, clusters and rounds: seconds, peak memory, slopes on log axes.
 
 OMP_NUM_THREADS=1 python benchmarks/growth.py                              every strategy on every axis
-OMP_NUM_THREADS=1 python benchmarks/growth.py --strategies k-fed,dsc --axes clients --limit 60
+OMP_NUM_THREADS=1 python benchmarks/growth.py --strategies k-fed,feddp-kmeans --axes clients --limit 60
 OMP_NUM_THREADS=1 python benchmarks/growth.py clients-100000               100,000 clients of 20 rows, 50 columns
 
 A slope of 1 is linear growth; one above 1.2 is marked with "!". It is that of the last two points, because the fixed

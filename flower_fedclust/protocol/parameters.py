@@ -56,6 +56,7 @@ class Declared:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
+        _check_order_of_bases(cls)
         _complete_docs(cls)
 
     def __post_init__(self) -> None:
@@ -102,6 +103,20 @@ def _check(name: str, value: object, hint: Any, bounds: dict[str, float]) -> Non
         check_integer(name, value, at_least=0 if at_least == -np.inf else int(at_least))
     elif kinds == (bool,) and not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"{name} is {value!r}; it must be True or False.")
+
+
+def _check_order_of_bases(cls: type[Declared]) -> None:
+    """Raise a TypeError where a base that only inherits a field comes before one that declares it anew.
+
+    Of two bases a dataclass takes all the fields of the first, those that it merely inherits, too: a parameter of the
+    second base would silently stop being one.
+    """
+    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+        declares = next(base for base in cls.__mro__ if field.name in inspect.get_annotations(base))
+        if declares.__dict__["__dataclass_fields__"][field.name] is not field:
+            raise TypeError(
+                f"{cls.__name__}: name {declares.__name__}, which declares {field.name}, as its first base."
+            )
 
 
 def _complete_docs(cls: type[Declared]) -> None:

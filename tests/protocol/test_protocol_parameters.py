@@ -10,6 +10,7 @@ from sklearn.base import clone
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol import ClippedStrategy, Entry, PrivateStrategy, ProtocolStrategy, parameter
+from flower_fedclust.protocol.parameters import Declared
 
 
 class Example(ProtocolStrategy):
@@ -229,3 +230,28 @@ def test_a_release_has_the_noise_and_the_name_of_its_share():
     release = Private(2).release("counts", 2.0, "a row counts once")
     assert (release.mechanism, release.share, release.sensitivity) == ("laplace", "counts", 2.0)
     assert release.noise_multiplier == Private(2).noise_multipliers()["counts"]
+
+
+def test_a_base_that_would_hide_a_parameter_of_another_is_refused():
+    class Root(Declared):
+        """Root."""
+
+        size: int = parameter(1, at_least=1)
+
+    class Other(Root):
+        """Declares the field anew."""
+
+        size: int = parameter(5, at_least=1)
+
+    class Plain(Root):
+        """Only inherits it."""
+
+    with pytest.raises(TypeError, match="Wrong: name Other, which declares size, as its first base"):
+
+        class Wrong(Plain, Other):
+            """Would have the size of Root."""
+
+    class Right(Other, Plain):
+        """Has that of Other."""
+
+    assert Right().size == 5
