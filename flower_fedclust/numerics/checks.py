@@ -128,14 +128,6 @@ def check_real(
     raise ValueError(f"{name} is {value!r}; it must be a finite number {' and '.join(bounds)}".rstrip() + ".")
 
 
-def check_max_norm(max_norm: float | None, epsilon: float | None) -> None:
-    """Raise a ValueError unless the norm to which rows are clipped is positive, and given where there is an epsilon."""
-    if max_norm is not None:
-        check_real("max_norm", max_norm, above=0)
-    elif epsilon is not None:
-        raise ValueError("max_norm is missing; noise for an epsilon needs a norm to which rows are clipped.")
-
-
 def check_max_l1_norm(max_l1_norm: float | None, epsilon: float | None) -> None:
     """Raise a ValueError unless the L1 norm to which rows are clipped is positive, and given where there is epsilon."""
     if max_l1_norm is not None:
@@ -148,14 +140,6 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise a ValueError unless the value is one of the choices."""
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; it must be one of: {', '.join(choices)}.")
-
-
-def check_budget_split(split: Sequence[float], n_parts: int, parts: str) -> None:
-    """Raise a ValueError unless the privacy budget is split into so many positive parts."""
-    if len(split) != n_parts:
-        raise ValueError(f"budget_split has {len(split)} parts; give {n_parts}: for {parts}.")
-    for part in split:
-        check_real("a part of budget_split", part, above=0)
 
 
 def warn_of_empty_clusters(who: str, counts: ArrayLike) -> None:
