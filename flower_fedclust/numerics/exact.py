@@ -22,6 +22,15 @@ Labels = NDArray[np.intp]
 #: Of rows in second moments: a product of two entries is at most 2^32, a sum over 2^20 rows 2^52.
 COARSE_BITS = 16
 
+#: Of rows in sums of squares by column: a square is at most 2^40.
+SQUARE_BITS = 20
+
+#: How much finer than rows distances between them are.
+DISTANCE_BITS = 10
+
+#: The mean distance of more rows than this is that of so many of them, drawn at random.
+N_ROWS_FOR_MEAN_DISTANCE = 4096
+
 #: Rows whose second moments are added in float64.
 BLOCK_ROWS = 2**20
 
@@ -194,7 +203,9 @@ def directions_onto_grid(directions: Floats) -> Floats:
     return whole * 2.0**-DIRECTION_BITS
 
 
-def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int = 2) -> Floats:
+def project_rows(
+    rows: Floats, directions: Floats, radius: float, *, norm: int = 2, exponent: int | None = None
+) -> Floats:
     """Project rows on the grid, truncate them to the same grid, and clip each to the radius again.
 
     The product is a multiple of 2^-27 below 2^25, so exact, and what is truncated is the same everywhere. The server
@@ -209,6 +220,8 @@ def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int =
     radius : float
         That of the rows, in the units of the data.
     norm : 1 or 2, default=2
+    exponent : int, optional
+        Of the rows' unit, where it is not that of the radius but a larger one.
 
     Returns
     -------
@@ -216,7 +229,7 @@ def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int =
         Integers in the unit of the rows, of norm at most the radius.
     """
     projected: Floats = rows @ directions_onto_grid(directions)
-    bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius))
+    bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius) if exponent is None else exponent)
     return truncated_to_ball(projected, np.zeros(projected.shape[1]), 0, bound, limit, norm)
 
 
@@ -251,6 +264,59 @@ def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
         np.trunc(coarse, out=coarse)
         matrix += (coarse.T @ coarse).astype(np.int64)
     return matrix, 2 * (exponent + BITS - COARSE_BITS)
+
+
+def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
+    """Return the sum of the squares in each column, exactly, of rows truncated to 20 bits.
+
+    A row of norm at most R has a vector of squares of norm at most R^2, exactly.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25.
+    exponent : int
+        Of the rows' unit.
+
+    Returns
+    -------
+    squares : ndarray of shape (n_columns,), int64
+        Of 2^23 rows.
+    exponent : int
+        Of the squares' unit.
+    """
+    squares = np.zeros(rows.shape[1], dtype=np.int64)
+    for block in blocks(len(rows), rows.shape[1], block_entries=2**12 * rows.shape[1]):
+        coarse = np.trunc(rows[block] * 2.0 ** (SQUARE_BITS - BITS))
+        squares += np.einsum("ij,ij->j", coarse, coarse).astype(np.int64)
+    return squares, 2 * (exponent + BITS - SQUARE_BITS)
+
+
+def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:
+    """Return the mean distance over all ordered pairs of rows, each row and itself included, truncated.
+
+    FedSC, equations (40) and (41) with c = 1.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25. Of more than ``N_ROWS_FOR_MEAN_DISTANCE`` so many are drawn, always the same.
+    exponent : int
+        Of the rows' unit.
+
+    Returns
+    -------
+    distance, exponent : int
+        The distance, and the exponent of its unit.
+    """
+    if len(rows) > N_ROWS_FOR_MEAN_DISTANCE:
+        drawn = np.random.default_rng(0).choice(len(rows), N_ROWS_FOR_MEAN_DISTANCE, replace=False)
+        rows = rows[np.sort(drawn)]
+    total = 0
+    for block in blocks(len(rows), len(rows)):
+        # A root is at most 2^26, so that 2^24 of them in these units stay below 2^63.
+        total += int((np.sqrt(squared_distances(rows[block], rows)) * 2.0**DISTANCE_BITS).astype(np.int64).sum())
+    return total // len(rows) ** 2, exponent - DISTANCE_BITS
 
 
 @lru_cache(maxsize=32)

@@ -32,8 +32,8 @@ def table_exponent(rows: Floats) -> int:
     return exponent - (mantissa == 0.5) if mantissa else LEAST_EXPONENT
 
 
-def entries_onto_grid(rows: Floats, exponent: int) -> Integers:
-    """Truncate the entries of a table to multiples of ``2**(exponent - 38)``, for sums alone.
+def entry_sums(rows: Floats, exponent: int) -> Integers:
+    """Return the sum of the rows, of entries truncated to multiples of ``2**(exponent - 38)``.
 
     Parameters
     ----------
@@ -43,12 +43,16 @@ def entries_onto_grid(rows: Floats, exponent: int) -> Integers:
 
     Returns
     -------
-    ndarray of shape (n_rows, n_columns), int64
-        At most 2^38, so that 2^25 rows can be added up in int64. Their unit has the exponent ``exponent - 38``.
+    ndarray of shape (n_columns,), int64
+        Of up to 2^25 rows. The unit has the exponent ``exponent - 38``.
     """
-    with np.errstate(over="ignore"):
-        whole = np.trunc(np.ldexp(rows, SUM_BITS - exponent))
-    return np.clip(whole, -(2.0**SUM_BITS), 2.0**SUM_BITS).astype(np.int64)
+    sums = np.zeros(rows.shape[1], dtype=np.int64)
+    for block in blocks(len(rows), rows.shape[1], block_entries=min(BLOCK_ENTRIES, 2**14 * rows.shape[1])):
+        with np.errstate(over="ignore"):
+            whole = np.trunc(np.ldexp(rows[block], SUM_BITS - exponent))
+        # 2^15 entries of 2^38 are exact in any order.
+        sums += np.clip(whole, -(2.0**SUM_BITS), 2.0**SUM_BITS).sum(axis=0).astype(np.int64)
+    return sums
 
 
 def reach_exponent(rows: Floats, origin: Floats) -> int:

@@ -17,6 +17,7 @@ only asked whether they exceed a limit below 2^53. (A sum of integers that are n
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
@@ -33,6 +34,35 @@ BITS = 25
 
 #: Entries that are put on the grid at a time: 256 kB of float64, which stays in a processor's cache.
 BLOCK_ENTRIES = 2**15
+
+
+@dataclass(frozen=True, eq=False)
+class GridArray:
+    """Integers in a public unit: what a client sends where it is summed, or takes noise.
+
+    Parameters
+    ----------
+    integers : ndarray
+        Of any shape; floats that hold integers become int64, as truth values do.
+    exponent : int, default=0
+        Of the unit, ``2**exponent``. Counts have the unit 1.
+    """
+
+    integers: Integers
+    exponent: int = 0
+
+    def __init__(self, integers: Floats | Integers | NDArray[np.bool_], exponent: int = 0) -> None:
+        object.__setattr__(self, "integers", np.asarray(integers).astype(np.int64, copy=False))
+        object.__setattr__(self, "exponent", exponent)
+
+    @property
+    def values(self) -> Floats:
+        """What the integers are in the units of the data."""
+        return from_units(self.integers, self.exponent)
+
+    def refined(self, exponent: int) -> GridArray:
+        """Return the same in a finer unit; integers that this takes beyond 63 bits wrap around, as sums do."""
+        return GridArray(np.left_shift(self.integers, self.exponent - exponent), exponent)
 
 
 def unit_exponent(bound: float, *, bits: int = BITS) -> int:

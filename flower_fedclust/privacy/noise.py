@@ -1,117 +1,127 @@
-"""Where noise comes from, and how it is added."""
+"""Noise for integers in a public unit: how fine the unit has to be, and what is added."""
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincinv, ndtri
 
-from flower_fedclust.privacy.releases import Release
+from flower_fedclust.numerics.exact import is_off_diagonal
+from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.privacy.releases import Mechanism, Release
+from flower_fedclust.privacy.sampling import NoiseSource, sample_gaussian, sample_laplace
+from flower_fedclust.privacy.shares import sample_gaussian_share, sample_laplace_share, total_variation
 
 Floats = NDArray[np.float64]
 
+#: What a client may send: integers in a unit; or numbers as they are, which are neither summed nor given noise.
+Sendable: TypeAlias = GridArray | NDArray[Any]
 
-class NoiseSource(Protocol):
-    """Gives uniform numbers that lie strictly between 0 and 1."""
+#: Noise is so many units wide at least, times the root of the number of shares, where the unit can be made so fine.
+SCALE_BITS = 10
 
-    def uniform(self, size: int) -> Floats:
-        """Return ``size`` independent numbers."""
-        ...
-
-
-class OperatingSystemNoise:
-    """The operating system's cryptographic generator: nobody can repeat what it gives."""
-
-    def uniform(self, size: int) -> Floats:
-        """Return ``size`` independent numbers with 52 random bits each."""
-        return _between_0_and_1(np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(12))
+#: The unit is made finer by so many bits at most: integers of 2^43 still fit into an int64.
+MOST_REFINED = 20
 
 
-class SeededNoise:
-    """A generator that whoever knows the seed can repeat: for experiments, where nobody has to be protected.
-
-    Parameters
-    ----------
-    seed : sequence of int
-        The seed of the run, then what tells this use from every other (who, round).
-    """
-
-    def __init__(self, seed: Sequence[int]) -> None:
-        self._generator = np.random.default_rng(list(seed))
-
-    def uniform(self, size: int) -> Floats:
-        """Return the next ``size`` numbers."""
-        return _between_0_and_1(self._generator.integers(0, 2**52, size=size, dtype=np.uint64))
-
-
-def _between_0_and_1(integers: NDArray[np.uint64]) -> Floats:
-    """Return the middles of 2^52 equal parts of the interval: with one bit more the last would round to 1."""
-    uniform: Floats = (integers.astype(np.float64) + 0.5) * 2.0**-52
-    return uniform
-
-
-def draw(release: Release, size: int, source: NoiseSource, *, n_shares: int = 1) -> Floats:
-    """Draw noise, or one of several shares that add up to it.
-
-    Gaussian and Laplace noise can both be split: the sum of ``n_shares`` independent shares has exactly the
-    distribution of the whole (a Laplace variable is a sum of differences of Gamma variables of shape
-    1 / n_shares), and more shares than that only add more noise.
+def noise_exponent(release: Release, n_shares: int, exponent: int) -> int:
+    """Return the exponent of the unit in which noise is drawn: that of the array, or a finer one for narrow noise.
 
     Parameters
     ----------
     release : Release
-        The mechanism and its scale.
-    size : int
-        How many entries the array has.
-    source : NoiseSource
-    n_shares : int, default=1
-
-    Returns
-    -------
-    ndarray of shape (size,)
-        In the units of the array that is released.
+        With noise.
+    n_shares : int
+        Among how many clients the noise is divided.
+    exponent : int
+        Of the array's unit.
     """
-    if release.scale == 0:
-        return np.zeros(size)
-    if release.mechanism == "gaussian":
-        return np.asarray(release.scale / np.sqrt(n_shares) * ndtri(source.uniform(size)))
-    if n_shares == 1:
-        # Drawing the sign apart keeps all 52 bits for the size of the noise.
-        sign = np.where(source.uniform(size) < 0.5, -1.0, 1.0)
-        return sign * -release.scale * np.log(source.uniform(size))
-    gammas = gammaincinv(1.0 / n_shares, source.uniform(2 * size)).reshape(2, size)
-    return np.asarray(release.scale * (gammas[0] - gammas[1]))
+    wanted = math.frexp(release.scale)[1] - 1 - SCALE_BITS - math.ceil(math.log2(n_shares) / 2)
+    return min(exponent, max(wanted, exponent - MOST_REFINED))
 
 
 def add_noise(
-    arrays: Sequence[Floats],
+    arrays: Sequence[Sendable],
     releases: Sequence[Release | None],
     source: NoiseSource,
     *,
     n_shares: int = 1,
-) -> list[Floats]:
+) -> list[Sendable]:
     """Return the arrays with the noise, or a share of the noise, of their releases.
 
     Parameters
     ----------
-    arrays : sequence of ndarray
+    arrays : sequence of GridArray or ndarray
+        On a grid, where noise is added.
     releases : sequence of (Release or None)
         One an array; None adds nothing.
     source : NoiseSource
     n_shares : int, default=1
+        How many clients add a share each.
 
-    Returns
-    -------
-    list of ndarray
+    Raises
+    ------
+    TypeError
+        If a release with noise is for an array that is not on a grid: noise on floats has holes, and what was rounded
+        before it depends on the machine.
     """
     return [
-        array if release is None else array + draw(release, array.size, source, n_shares=n_shares).reshape(array.shape)
+        array if release is None or release.scale == 0 else _with_noise(array, release, source, n_shares)
         for array, release in zip(arrays, releases, strict=True)
     ]
+
+
+def on_grid(array: Sendable) -> GridArray:
+    """Return an array that is on a grid; whole numbers and truth values are on that of 1.
+
+    Raises
+    ------
+    TypeError
+        If the array is one of floats.
+    """
+    if isinstance(array, GridArray):
+        return array
+    if array.dtype.kind not in "iub":
+        raise TypeError("an array of floats is to be summed or given noise; the client's method must return GridArray.")
+    return GridArray(array)
+
+
+def _with_noise(array: Sendable, release: Release, source: NoiseSource, n_shares: int) -> GridArray:
+    array = on_grid(array)
+    fine = array.refined(noise_exponent(release, n_shares, array.exponent))
+    # Never narrower than declared: the product that is the scale may have been rounded down.
+    scale = math.ldexp(math.nextafter(release.scale, math.inf), -fine.exponent)
+    noise = np.zeros(fine.integers.size, dtype=np.int64)
+    if release.triangle:
+        off = is_off_diagonal((math.isqrt(8 * noise.size + 1) - 1) // 2)
+        narrow = math.nextafter(scale * math.sqrt(0.5), math.inf)
+        noise[~off] = sample_gaussian_share(scale, n_shares, int((~off).sum()), source)
+        noise[off] = sample_gaussian_share(narrow, n_shares, int(off.sum()), source)
+    else:
+        draw = sample_gaussian_share if release.mechanism == "gaussian" else sample_laplace_share
+        noise = draw(scale, n_shares, noise.size, source)
+    return GridArray(fine.integers + noise.reshape(fine.integers.shape), fine.exponent)
+
+
+def variation_of_noise(release: Release, n_entries: int, n_shares: int, exponent: int) -> float:
+    """Return how far, in total variation, the noise of an array may be from what its guarantee is proved for.
+
+    Parameters
+    ----------
+    release : Release
+    n_entries : int
+        Of the array.
+    n_shares : int
+    exponent : int
+        Of the unit in which the noise was drawn.
+    """
+    if release.scale == 0:
+        return 0.0
+    scale = math.ldexp(release.scale, -exponent) * (math.sqrt(0.5) if release.triangle else 1.0)
+    return n_entries * total_variation(release.mechanism, scale, n_shares)
 
 
 def add_relative_noise(array: Floats, relative_noise: float, source: NoiseSource) -> Floats:
@@ -127,8 +137,20 @@ def add_relative_noise(array: Floats, relative_noise: float, source: NoiseSource
         Standard deviation of the noise over that of all the entries; 0 adds nothing.
     source : NoiseSource
     """
-    deviation = float(array.std())
-    if relative_noise == 0 or deviation == 0:
-        return array
-    (noisy,) = add_noise([array], [Release("gaussian", deviation, relative_noise, "")], source)
-    return noisy
+    scale = relative_noise * float(array.std())
+    return array + noise_in_floats("gaussian", scale, array.shape, source) if scale > 0 else array
+
+
+def noise_in_floats(mechanism: Mechanism, scale: float, shape: tuple[int, ...], source: NoiseSource) -> Floats:
+    """Return noise as floats, 20 bits finer than its scale: for experiments that promise nothing.
+
+    Parameters
+    ----------
+    mechanism : "gaussian" or "laplace"
+    scale : float
+        The standard deviation, or the Laplace parameter.
+    shape : tuple of int
+    source : NoiseSource
+    """
+    draw = sample_gaussian if mechanism == "gaussian" else sample_laplace
+    return draw(2.0**20, math.prod(shape), source).reshape(shape) * (scale * 2.0**-20)

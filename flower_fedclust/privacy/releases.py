@@ -41,6 +41,9 @@ class Release:
         replacement and keeps to itself: a row that may not have been drawn is protected by that, too. For "replace".
     share : str, default=""
         The name of its share of the privacy budget.
+    triangle : bool, default=False
+        Whether the array is the upper triangle of a symmetric matrix, whose Frobenius norm the sensitivity bounds: what
+        is off the diagonal counts twice in it, so that noise of ``1 / sqrt(2)`` of the scale does there.
     """
 
     mechanism: Mechanism
@@ -50,6 +53,7 @@ class Release:
     relation: Relation = "add-or-remove"
     sample: tuple[int, int] | None = None
     share: str = ""
+    triangle: bool = False
 
     def __post_init__(self) -> None:
         if self.mechanism not in get_args(Mechanism):
@@ -60,6 +64,8 @@ class Release:
             raise ValueError(f"sensitivity is {self.sensitivity}; it must be positive and finite.")
         if not 0 <= self.noise_multiplier < float("inf"):
             raise ValueError(f"noise_multiplier is {self.noise_multiplier}; it must be finite and not negative.")
+        if self.triangle and self.mechanism != "gaussian":
+            raise ValueError("triangle is given; only Gaussian noise has a narrower part off the diagonal.")
         check_sample(self.sample)
         if self.sample is not None and (self.mechanism, self.relation) != ("gaussian", "replace"):
             raise ValueError("sample is given; only the Gaussian mechanism for replacing a row is composed with one.")

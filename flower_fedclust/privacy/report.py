@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from flower_fedclust.privacy.accounting import composed_epsilon
+from flower_fedclust.privacy.accounting import SAMPLING_PART, composed_epsilon
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release, on_the_same_rows
+from flower_fedclust.privacy.shares import delta_of_sampling
 
 NEIGHBOUR_SENTENCES: dict[tuple[PrivacyUnit, Relation], str] = {
     ("record", "add-or-remove"): (
@@ -34,6 +36,26 @@ PLACE_SENTENCES: dict[NoisePlace, str] = {
     ),
     "local": "Each client adds all the noise to its own reply, so that every reply is private by itself.",
 }
+
+
+COLLUSION_SENTENCES: dict[NoisePlace, str] = {
+    "server": "Clients that collude with each other learn no more of the others than the server publishes.",
+    "clients": (
+        "Clients that tell the server their shares of the noise take them away: the guarantee then is that of the noise "
+        "which the others have added. So it is with clients of which the server itself plays some."
+    ),
+    "local": "Whoever colludes with whom, nobody learns more of a client than its own replies say.",
+}
+
+#: What every guarantee rests on, and what none covers.
+TRUST_SENTENCES = (
+    "Each client is trusted with its own rows, to clip them and to run this software unchanged.",
+    "Labels, metrics and costs that a result shows are exact: they are computed from the rows, where the rows are, and "
+    "no noise covers them. Do not publish them with the model.",
+    "Sums are sums of integers, so that no rounding adds to a sensitivity; noise is integers too, and how far its random "
+    "numbers are from the noise that is accounted for is part of delta.",
+    "When a client answers, how long it takes, and that it fails, is not covered.",
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +84,8 @@ class Message:
         Those that were asked, where it was not all of them. Nothing that the others hold is in the message.
     reveals : "sums", "centers", "codes" or "rows"
         The kind of the message: what it lets the receiver know where no noise covers it.
+    variation : float, default=0
+        How far the noise that was drawn may be, in total variation, from the noise that is accounted for.
     """
 
     round: int
@@ -74,6 +98,7 @@ class Message:
     harmless: bool = False
     clients: tuple[str, ...] | None = None
     reveals: str = "sums"
+    variation: float = 0.0
 
     @property
     def is_protected(self) -> bool:
@@ -137,14 +162,35 @@ class PrivacyReport:
 
     @cached_property
     def epsilon(self) -> float:
-        """What dp-accounting composes from the releases, at delta; infinity if there is none.
+        """The epsilon of all the releases, at delta: the one that was asked for; infinity if there is none.
+
+        It holds before anything is seen. That a run ended sooner than it might have may itself come from what the noise
+        made of the rows, and makes it no smaller. Only if the releases compose to more is it that: where noise was not
+        calibrated to a budget of the whole run.
+        """
+        if not self.releases or self.delta is None:
+            return float("inf")
+        return max(self.requested_epsilon or 0.0, self.composed_epsilon)
+
+    @cached_property
+    def composed_epsilon(self) -> float:
+        """What dp-accounting composes from the releases that were made; infinity if there is none.
 
         A record, or a client, is in those messages alone for which its client was asked: it is the largest of what
-        these compose to, over the clients.
+        these compose to, over the clients. Of a calibrated budget it may be less than was asked for, and then promises
+        nothing: which releases are made can follow from noisy results.
         """
         if not self.releases or self.delta is None:
             return float("inf")
         return max(composed_epsilon(group, self.delta, near=self.requested_epsilon) for group in self._groups())
+
+    @property
+    def is_noise_exact_enough(self) -> bool:
+        """Whether the part of delta that is left for it covers how far drawn noise is from what is accounted for."""
+        if self.delta is None:
+            return True
+        variation = math.fsum(message.variation for message in self.messages)
+        return delta_of_sampling(self.epsilon, variation) <= SAMPLING_PART * self.delta
 
     def _groups(self) -> list[list[Release]]:
         """Return the releases in which a client has a part, for each client unless another has the same and more."""
@@ -175,6 +221,11 @@ class PrivacyReport:
         """Return the guarantee in one or two sentences."""
         if not self.releases or self.delta is None:
             return "None. Nothing that depends on the rows is covered by a privacy mechanism."
+        if not self.is_noise_exact_enough:
+            return (
+                f"None that can be stated: at epsilon {self.epsilon:.4g} and delta {self.delta:g} the random numbers are "
+                "too few to tell the noise from the noise that is accounted for. Such a budget protects nobody."
+            )
         statement = (
             f"({self.epsilon:.4g}, {self.delta:g})-differential privacy per {self.unit}"
             if self.unit
@@ -187,12 +238,47 @@ class PrivacyReport:
             f"{len(self.unprotected)} kinds of message left the clients unprotected."
         )
 
+    def meaning(self) -> str | None:
+        """Return what the guarantee means for one person, as odds; None if there is none.
+
+        Of two hypotheses that are as likely, whatever is computed from an (epsilon, delta)-private output tells the true
+        one with a probability of at most ``(e^epsilon + delta) / (e^epsilon + 1)``; and a test that accuses wrongly with
+        probability a finds what is there with probability ``e^epsilon a + delta`` at most.
+        """
+        if not self.releases or self.delta is None or not self.is_noise_exact_enough or not self.unit:
+            return None
+        factor = math.exp(min(self.epsilon, 50.0))
+        right = (factor + self.delta) / (factor + 1.0)
+        found = min(1.0, factor * 0.01 + self.delta, 1.0 - (0.99 - self.delta) / factor)
+        whose = "a row is yours" if self.unit == "record" else "a client is you"
+        what = "your row" if self.unit == "record" else "your data"
+        asked = f"whether {what} is in it" if self.relation == "add-or-remove" else f"which of two values {what} has"
+        sentence = (
+            f"If {whose}: somebody who knows everything else, sees all that is covered and guesses {asked} is right with "
+            f"a probability of at most {100 * right:.3g}%, where tossing a coin gives 50%; odds of 1 to 1 become "
+            f"{factor:.3g} to 1 at most. A test that accuses 1 in 100 wrongly finds at most {100 * found:.3g} in 100."
+        )
+        if self.unit == "record":
+            sentence += " Who has several rows is protected less, by several times this epsilon at most."
+        if not self.covers_everything:
+            sentence += " What is listed as unprotected is not limited by this."
+        return sentence
+
+    def assumptions(self) -> list[str]:
+        """Return who is trusted with what, and what is not covered, a sentence each; none if there is no guarantee."""
+        if not self.releases:
+            return []
+        places = [PLACE_SENTENCES[self.noise], COLLUSION_SENTENCES[self.noise]] if self.noise else []
+        return [*places, *TRUST_SENTENCES]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report, ready for JSON; an infinite epsilon is None."""
         finite = self.epsilon < float("inf")
         return {
             "strategy": self.strategy,
             "guarantee": self.guarantee(),
+            "meaning": self.meaning(),
+            "assumptions": self.assumptions(),
             "epsilon": self.epsilon if finite else None,
             "requested_epsilon": self.requested_epsilon,
             "delta": self.delta,
@@ -209,9 +295,15 @@ class PrivacyReport:
         if self.neighbours:
             lines.append(f"Neighbouring data sets differ in {self.neighbours}.")
         if self.releases and self.requested_epsilon is not None and self.delta is not None:
-            lines.append(f"Asked for: epsilon {self.requested_epsilon:g}, delta {self.delta:g}.")
-        if self.releases and self.noise:
-            lines.append(PLACE_SENTENCES[self.noise])
+            lines.append(
+                f"Asked for: epsilon {self.requested_epsilon:g}, delta {self.delta:g}. The releases that were made "
+                f"compose to {self.composed_epsilon:.4g}."
+            )
+        if meaning := self.meaning():
+            lines += ["", "What this means for one person:", f"  {meaning}"]
+        if assumptions := self.assumptions():
+            lines += ["", "Who is trusted, and with what:"]
+            lines += [f"  - {assumption}" for assumption in assumptions]
         if self.releases:
             lines += ["", "Protected by noise:"]
             lines += _grouped(self.releases)

@@ -205,30 +205,23 @@ def total_variation(mechanism: Mechanism, scale: float, n_shares: int = 1) -> fl
     return of_sampler + (14 * scale + n_shares / 2 + 1) * one_integer + 2.0**-138
 
 
-def delta_left(delta: float, epsilon: float, variation: float) -> float:
-    """Return the delta for which continuous noise is calibrated, so that what is drawn keeps to the delta asked for.
+def delta_of_sampling(epsilon: float, variation: float) -> float:
+    """Return what the sampler's distance adds to delta.
 
-    Noise within total variation TV of noise that is (epsilon, delta')-private is (epsilon, delta' + (1 + e^epsilon) TV)
-    private.
+    Noise within total variation TV of noise that is (epsilon, delta')-private is
+    (epsilon, delta' + (1 + e^epsilon) TV)-private.
 
     Parameters
     ----------
-    delta : float in (0, 1)
     epsilon : float
         Not negative.
     variation : float
-        Over all entries of the run.
+        TV, over all entries of the run; from :func:`total_variation`.
 
-    Raises
-    ------
-    ValueError
-        If nothing is left.
+    Returns
+    -------
+    float
+        At most 1.
     """
     # As a logarithm, so that a large epsilon does not overflow.
-    factor = epsilon + math.log1p(math.exp(-epsilon))
-    lost = math.exp(min(math.log(variation) + factor, 0.0)) if variation > 0 else 0.0
-    if not lost < delta:
-        raise ValueError(
-            f"delta is {delta:g}, and the noise is drawn to {lost:.2g}; ask for a larger delta or a smaller epsilon."
-        )
-    return delta - lost
+    return math.exp(min(math.log(variation) + epsilon + math.log1p(math.exp(-epsilon)), 0.0)) if variation > 0 else 0.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Context
@@ -19,11 +19,19 @@ from flower_fedclust.models import Model
 from flower_fedclust.numerics.checks import DataError, check_choice, checked_rows
 from flower_fedclust.numerics.metrics import count_table
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, add_noise
+from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.privacy.noise import Sendable, add_noise
 from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
+from flower_fedclust.protocol.replies import sent_arrays
 from flower_fedclust.protocol.rounds import KINDS, Answer, Array, Askable, Kind, Scalar
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Of tables of fewer entries nothing is kept that could be computed again.
+SMALL_TABLE = 4096
 
 #: The task with which every run begins: who is there, and with which columns.
 ENROL = "enrol"
@@ -73,6 +81,28 @@ class ClientData:
         object.__setattr__(self, "labels", None if labels is None else _checked_labels(labels, len(checked), owner))
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "owner", owner)
+        object.__setattr__(self, "_derived", {})
+
+    def derived(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return what ``compute`` makes of the rows, and keep it in place of what was kept before.
+
+        Round after round the same is asked of rows that do not change. Of small tables nothing is kept: computing it
+        again takes no longer than the rest of an answer.
+
+        Parameters
+        ----------
+        key : hashable
+            Says all that the result follows from, besides the rows.
+        compute : callable without arguments
+        """
+        kept: dict[Hashable, Any] = self._derived  # type: ignore[attr-defined]
+        if key not in kept:
+            kept.clear()
+            if self.rows.size < SMALL_TABLE:
+                return compute()
+            kept[key] = compute()
+        found: T = kept[key]
+        return found
 
 
 def _checked_labels(labels: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
@@ -253,7 +283,8 @@ class ProtocolClient(NumPyClient):
                     self._forget()
                     facts["columns"] = self._columns(config.get("n_columns"))
                     return [], 1, facts
-                return self._answer(parameters, config), 1, facts
+                arrays, units = sent_arrays(self._answer(parameters, config))
+                return arrays, 1, facts | units
         except MissedRoundError as error:
             return [], 1, {"client": self.name, "failure": str(error), "missed": True}
         except Exception as error:
@@ -297,7 +328,7 @@ class ProtocolClient(NumPyClient):
         log.error("client %s failed", self.name, exc_info=error)
         return f"client {self.name} failed with {type(error).__name__}; its own log says more."
 
-    def _answer(self, parameters: list[Array], config: Mapping[str, Any]) -> list[Array]:
+    def _answer(self, parameters: list[Array], config: Mapping[str, Any]) -> list[Sendable]:
         asked = getattr(type(self), str(config["task"]), None)
         if not isinstance(asked, Askable):
             raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
@@ -312,7 +343,8 @@ class ProtocolClient(NumPyClient):
             self.consent.check(self.name, answer, releases, n_shares=int(config.get("n_shares", 1)))
         self._source = self._noise(config)
         reply = asked.method(self, *parameters, **arguments)
-        arrays = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
+        given = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
+        arrays: list[Sendable] = [array if isinstance(array, GridArray) else np.asarray(array) for array in given]
         if len(arrays) != len(answer.sends):
             raise RuntimeError(
                 f"'{answer.task}' declares {len(answer.sends)} arrays and its method returned {len(arrays)}."
@@ -323,7 +355,8 @@ class ProtocolClient(NumPyClient):
             has_noise = self._has_noise(kept)
             for sent, array, release in zip(answer.sends, arrays, releases or [None] * len(arrays), strict=True):
                 noisy = has_noise or (release is not None and release.noise_multiplier > 0)
-                self.remember(sent.kept_as, [array, np.array(noisy)])
+                kept_array = array.values if isinstance(array, GridArray) else array
+                self.remember(sent.kept_as, [kept_array, np.array(noisy)])
             return []
         return arrays
 

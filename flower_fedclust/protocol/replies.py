@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from flwr.common import Parameters
 
+from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.privacy.noise import Sendable, on_grid
 from flower_fedclust.protocol.rounds import Array, Sent
 from flower_fedclust.protocol.wire import decode
+
+
+#: Where a reply names the units of its arrays: exponents as JSON, null for one that is not on a grid.
+EXPONENTS = "exponents"
+
+#: No unit that fits rows of floats is beyond these.
+EXTREME_EXPONENT = 4000
 
 
 class ReplyError(Exception):
@@ -21,7 +32,40 @@ def client_order(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
 
 
-def checked_reply(name: str, parameters: Parameters, sends: Sequence[Sent], n_columns: int) -> list[Array]:
+def sent_arrays(arrays: Sequence[Sendable]) -> tuple[list[Array], dict[str, str]]:
+    """Return what goes over the wire: the arrays, of those on a grid the integers, and a metric that has their units."""
+    exponents = [array.exponent if isinstance(array, GridArray) else None for array in arrays]
+    plain = [array.integers if isinstance(array, GridArray) else np.asarray(array) for array in arrays]
+    return plain, {EXPONENTS: json.dumps(exponents)} if any(exponent is not None for exponent in exponents) else {}
+
+
+def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list[Sendable]:
+    """Undo :func:`sent_arrays`.
+
+    Raises
+    ------
+    ValueError
+        If the units are not one an array, or one that no grid has, or if the array in a unit is not of int64.
+    """
+    exponents = json.loads(str(metrics.get(EXPONENTS, "null")))
+    if exponents is None:
+        return list(arrays)
+    if not isinstance(exponents, list) or len(exponents) != len(arrays):
+        raise ValueError("units that are not one an array")
+    found: list[Sendable] = []
+    for array, exponent in zip(arrays, exponents, strict=True):
+        if exponent is None:
+            found.append(array)
+        elif type(exponent) is not int or abs(exponent) > EXTREME_EXPONENT or array.dtype != np.int64:
+            raise ValueError("an array in a unit that is not made of integers of 64 bits and a power of two")
+        else:
+            found.append(GridArray(array, exponent))
+    return found
+
+
+def checked_reply(
+    name: str, parameters: Parameters, metrics: Mapping[str, Any], sends: Sequence[Sent], n_columns: int, *, sums: bool
+) -> list[Sendable]:
     """Return the arrays of one client's reply.
 
     Parameters
@@ -29,30 +73,41 @@ def checked_reply(name: str, parameters: Parameters, sends: Sequence[Sent], n_co
     name : str
         The client.
     parameters : Parameters
+    metrics : mapping
+        Of the reply; has the units of the arrays that are on a grid.
     sends : sequence of Sent
         What was asked for.
     n_columns : int
         Of the rows.
+    sums : bool
+        Whether the arrays are to be summed, so that all must be on a grid.
 
     Raises
     ------
     ReplyError
         If the bytes are not arrays, if there are more or fewer than were asked for, or if one is not made of finite
-        numbers or has other columns than the rows.
+        numbers, has other columns than the rows, or is to be summed and not on a grid.
     """
     try:
-        arrays = decode(parameters)
+        arrays = received_arrays(decode(parameters), metrics)
     except ValueError as error:
         raise ReplyError(f"client {name} sent {error}.") from None
     if len(arrays) != len(sends):
         raise ReplyError(f"client {name} sent {len(arrays)} arrays where {len(sends)} were asked for.")
-    for array, sent in zip(arrays, sends, strict=True):
-        if sent.has_columns and array.shape[-1:] != (n_columns,):
+    for index, (array, sent) in enumerate(zip(arrays, sends, strict=True)):
+        plain = array.integers if isinstance(array, GridArray) else array
+        if sent.has_columns and plain.shape[-1:] != (n_columns,):
             raise ReplyError(
-                f"client {name} sent an array of the shape {array.shape} where the rows have {n_columns} columns."
+                f"client {name} sent an array of the shape {plain.shape} where the rows have {n_columns} columns."
             )
-        if array.dtype.kind not in "fiub" or not np.isfinite(array).all():
+        if plain.dtype.kind not in "fiub" or not np.isfinite(plain).all():
             raise ReplyError(f"client {name} sent an array that is not made of finite numbers.")
+        if sums:
+            try:
+                arrays[index] = on_grid(array)
+            except TypeError:
+                message = f"client {name} sent {sent.content} as floats; what is summed must be integers in a unit."
+                raise ReplyError(message) from None
     return arrays
 
 
@@ -68,29 +123,41 @@ def unlike_most(values: Mapping[str, object]) -> tuple[object, list[str]]:
     return common, sorted((name for name in values if values[name] != common), key=client_order)
 
 
-def shapes_of(arrays: Sequence[Array], sends: Sequence[Sent] | None = None) -> str:
-    """Return the shapes of arrays that must be alike, for messages.
+def shapes_of(arrays: Sequence[Sendable], sends: Sequence[Sent] | None = None) -> str:
+    """Return the shapes, and the units, of arrays that must be alike, for messages.
 
     Parameters
     ----------
-    arrays : sequence of ndarray
+    arrays : sequence of GridArray or ndarray
     sends : sequence of Sent, optional
         Where the replies are not summed: of an array with an entry for every row only the rest of the shape counts, and
         of others the number of dimensions.
     """
     if sends is None:
-        return ", ".join(str(array.shape) for array in arrays)
+        return ", ".join(
+            f"{array.integers.shape} in units of 2^{array.exponent}" if isinstance(array, GridArray) else str(array.shape)
+            for array in arrays
+        )
+    plain = [array.integers if isinstance(array, GridArray) else array for array in arrays]
     alike = [
         ("rows", *array.shape[1:]) if sent.per == "row" else ("any",) * array.ndim
-        for array, sent in zip(arrays, sends, strict=True)
+        for array, sent in zip(plain, sends, strict=True)
     ]
     return ", ".join(str(shape).replace("'", "") for shape in alike)
 
 
-def add_up(replies: Sequence[Sequence[Array]]) -> list[Array]:
-    """Add the replies up, array by array, in the order given."""
-    total = [array.astype(np.float64) for array in replies[0]]
-    for reply in replies[1:]:
-        for accumulated, array in zip(total, reply, strict=True):
-            accumulated += array
+def add_up(replies: Sequence[Sequence[Sendable]]) -> list[Sendable]:
+    """Add the replies up, array by array: integers modulo 2^64, so that there is no order, and masks could cancel."""
+    total: list[Sendable] = []
+    for arrays in zip(*replies, strict=True):
+        first, *others = map(on_grid, arrays)
+        integers = first.integers.copy()
+        for other in others:
+            integers += other.integers
+        total.append(GridArray(integers, first.exponent))
     return total
+
+
+def values_of(arrays: Sequence[Sendable]) -> list[Array]:
+    """Return what a protocol gets: numbers in the units of the data."""
+    return [array.values if isinstance(array, GridArray) else array for array in arrays]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,16 +16,29 @@ from flwr.server.client_proxy import ClientProxy
 
 from flower_fedclust.models import Model
 from flower_fedclust.numerics.metrics import add_tables, agreement
-from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, add_noise
+from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.privacy.noise import Sendable, add_noise, noise_exponent, variation_of_noise
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message
+from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
-from flower_fedclust.protocol.replies import ReplyError, add_up, checked_reply, client_order, shapes_of, unlike_most
-from flower_fedclust.protocol.rounds import Answer, Array, Failure, Question, Reply, Round, Sum, Total, Traffic
+from flower_fedclust.protocol.replies import (
+    ReplyError,
+    add_up,
+    checked_reply,
+    client_order,
+    shapes_of,
+    unlike_most,
+    values_of,
+)
+from flower_fedclust.protocol.rounds import Answer, Failure, Question, Reply, Round, Sum, Total, Traffic
 from flower_fedclust.protocol.wire import encode, size_of
 
 #: How many clients have to answer where the user says nothing: the sum over a single client hides nothing of it.
 MIN_CLIENTS = 2
+
+#: How many entries an array may have of which the server sees nothing.
+UNSEEN_ENTRIES = 2**32
 
 #: The task under which the books have the evaluation of the model.
 EVALUATE = "evaluate"
@@ -65,6 +79,8 @@ class Run:
     traffic : list of Traffic
     failures : list of Failure
     evaluation : dict of str to float, or None
+    ended : str
+        Where the run ended before the protocol did; empty where it did not.
     """
 
     settings: RunSettings
@@ -74,6 +90,7 @@ class Run:
     traffic: list[Traffic] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     evaluation: dict[str, float] | None = None
+    ended: str = ""
     rng: np.random.Generator = field(init=False)
     _noisy_rows: set[str] = field(default_factory=set)  # those that clients keep in place of their own, with noise
     _addressed: dict[str, str] = field(default_factory=dict)  # Flower's client id -> name
@@ -86,6 +103,18 @@ class Run:
     @property
     def _key(self) -> str:
         return self.settings.client_type.key()
+
+    def notes(self) -> list[str]:
+        """Return what the privacy report has to say of replies that were not used, and of an early end."""
+        lost = Counter((failure.round, failure.task) for failure in self.failures if failure.task != EVALUATE)
+        found = [
+            f"{count} client{'s' if count > 1 else ''} did not answer round {number} ('{task}') as asked; what they may "
+            "have sent counts as sent."
+            for (number, task), count in sorted(lost.items())
+        ]
+        if self.ended:
+            found.append(f"The run ended early, in {self.ended}. What had left the clients by then is listed here.")
+        return found
 
     # Enrolment: every client gives its name and its columns.
 
@@ -176,17 +205,19 @@ class Run:
         replies = self._checked_replies(server_round, round_, results, failures)
         if len(replies) < n_asked or self._bystanders:
             self._sort()
+        # Before anything can end the run: what the server holds has left the clients.
+        self._note_messages(server_round, round_, releases, replies)
         self._check_enough(server_round, round_.task, len(replies), self._required(round_, n_asked))
-        self._note_messages(server_round, round_, releases)
         if answer.keeps:
             return []
         noisy = self.settings.noise == "server" and any(releases)
         source = self._noise(server_round)
         if isinstance(round_, Sum):
             sums = add_up(list(replies.values()))
-            return Total(add_noise(sums, releases, source) if noisy else sums, len(replies))
+            return Total(values_of(add_noise(sums, releases, source) if noisy else sums), len(replies))
         return [
-            Reply(name, add_noise(arrays, releases, source) if noisy else arrays) for name, arrays in replies.items()
+            Reply(name, values_of(add_noise(arrays, releases, source) if noisy else arrays))
+            for name, arrays in replies.items()
         ]
 
     # Evaluation of the model.
@@ -286,10 +317,16 @@ class Run:
         keeps = round_.answer.keeps
         if any(round_.releases) and (self.settings.noise != "server" or keeps):
             config["releases"] = json.dumps([release and release.to_dict() for release in round_.releases])
-            # Of a Gather round the server sees every reply, and a share alone would protect none.
-            summed = self.settings.noise == "clients" and isinstance(round_, Sum) and not keeps
-            config["n_shares"] = self._required(round_, n_asked) if summed else 1
+            config["n_shares"] = self._n_shares(round_, n_asked)
         return config
+
+    def _n_shares(self, round_: Round, n_asked: int) -> int:
+        """Return among how many clients noise is divided.
+
+        Of a Gather round the server sees every reply, and a share alone would protect none.
+        """
+        summed = self.settings.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
+        return self._required(round_, n_asked) if summed else 1
 
     def _address(self, asked: Mapping[str, ClientProxy], others: Mapping[str, ClientProxy]) -> None:
         self._addressed = {proxy.cid: name for name, proxy in (dict(asked) | dict(others)).items()}
@@ -331,13 +368,13 @@ class Run:
         round_: Round,
         results: Sequence[tuple[ClientProxy, FitRes]],
         failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
-    ) -> dict[str, list[Array]]:
+    ) -> dict[str, list[Sendable]]:
         answer, others = round_.answer, round_.others
         own_task = {
             name: others.answer.task if others is not None and name in self._bystanders else round_.task
             for name in self._addressed.values()
         }
-        replies: dict[str, list[Array]] = {}
+        replies: dict[str, list[Sendable]] = {}
         for proxy, res in sorted(results, key=lambda pair: client_order(self._addressed[pair[0].cid])):
             name = self._addressed[proxy.cid]
             task = own_task[name]
@@ -348,7 +385,9 @@ class Run:
             elif name not in self._bystanders:
                 try:
                     sends = () if answer.keeps else answer.sends
-                    replies[name] = checked_reply(name, res.parameters, sends, self.n_columns)
+                    replies[name] = checked_reply(
+                        name, res.parameters, res.metrics, sends, self.n_columns, sums=isinstance(round_, Sum)
+                    )
                 except ReplyError as error:
                     self.failures.append(Failure(server_round, task, name, str(error)))
         answered = {self._addressed[proxy.cid] for proxy, _ in results}
@@ -364,14 +403,21 @@ class Run:
                 del replies[name]
         return replies
 
-    def _note_messages(self, server_round: int, round_: Round, releases: Sequence[Release | None]) -> None:
+    def _note_messages(
+        self,
+        server_round: int,
+        round_: Round,
+        releases: Sequence[Release | None],
+        replies: Mapping[str, Sequence[Sendable]],
+    ) -> None:
         """Record what the round brought, or what the clients have kept with noise."""
         # Those that were asked, whether they answered or not: the server may have seen an answer that it did not use.
         addressed = set(self._addressed.values()) - self._bystanders
         asked = tuple(name for name in self.clients if name in addressed)
         everybody = len(asked) == len(self.clients)
         derived = round_.rows in self._noisy_rows
-        for sent, release in zip(round_.answer.sends, releases, strict=True):
+        one = next(iter(replies.values()), [])
+        for index, (sent, release) in enumerate(zip(round_.answer.sends, releases, strict=True)):
             protected = release is not None and release.noise_multiplier > 0
             if sent.kept_as and (protected or derived):
                 self._noisy_rows.add(sent.kept_as)
@@ -395,8 +441,21 @@ class Run:
                     counts_rows=sent.counts_rows,
                     clients=None if everybody else asked,
                     reveals=sent.reveals,
+                    variation=self._variation(round_, release, one[index] if index < len(one) else None, len(asked)),
                 )
             )
+
+    def _variation(self, round_: Round, release: Release | None, array: Sendable | None, n_asked: int) -> float:
+        """Return how far the noise of one array may be from its law; of what nobody has seen, with many entries."""
+        if release is None or release.scale == 0:
+            return 0.0
+        if not isinstance(array, GridArray):
+            return variation_of_noise(release, UNSEEN_ENTRIES, 1, 0)
+        n_shares = self._n_shares(round_, n_asked)
+        exponent = array.exponent
+        if self.settings.noise == "server":
+            exponent = noise_exponent(release, 1, exponent)
+        return variation_of_noise(release, array.integers.size, n_shares, exponent)
 
     def _refused(self, server_round: int, task: str, name: str, reason: str, *, missed: bool = False) -> None:
         """Record a client that says why it cannot answer: something that it says of its rows, or of a missed round."""

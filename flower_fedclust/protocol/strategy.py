@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -200,7 +201,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
             delta=self.delta if private else None,
             unit=self.privacy_unit if private else None,
             noise=self.noise if private else None,
-            notes=tuple(self.privacy_notes()),
+            notes=(*self.privacy_notes(), *self._current.notes()),
         )
 
     @property
@@ -242,9 +243,10 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         """Send the pending round; nothing once the protocol has returned."""
         if self.is_finished:
             return []
-        if self._pending is None:
-            return self._current.ask_to_enrol(server_round, client_manager)
-        return self._current.ask(server_round, self._pending)
+        with self._run_that_may_end(server_round):
+            if self._pending is None:
+                return self._current.ask_to_enrol(server_round, client_manager)
+            return self._current.ask(server_round, self._pending)
 
     def aggregate_fit(
         self,
@@ -257,18 +259,19 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         if self.is_finished or self._protocol is None:
             return None, {}
         received: Any = None
-        if self._pending is None:
-            run.enrol(server_round, results, failures)
-        else:
-            received = run.receive(server_round, self._pending, results, failures)
-        if self.on_round is not None:
-            self.on_round(server_round, self._task)
-        try:
-            with one_thread():
-                self._pending = self._protocol.send(received)
-        except StopIteration as stop:
-            self._outcome = stop.value if isinstance(stop.value, Outcome) else Outcome(stop.value)
-            return encode(self._outcome.model.to_arrays()), {}
+        with self._run_that_may_end(server_round):
+            if self._pending is None:
+                run.enrol(server_round, results, failures)
+            else:
+                received = run.receive(server_round, self._pending, results, failures)
+            if self.on_round is not None:
+                self.on_round(server_round, self._task)
+            try:
+                with one_thread():
+                    self._pending = self._protocol.send(received)
+            except StopIteration as stop:
+                self._outcome = stop.value if isinstance(stop.value, Outcome) else Outcome(stop.value)
+                return encode(self._outcome.model.to_arrays()), {}
         return None, {}
 
     def configure_evaluate(
@@ -305,6 +308,16 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
 
     # Behind them.
 
+    @contextmanager
+    def _run_that_may_end(self, server_round: int) -> Iterator[None]:
+        """Note in the books what ends a run too early; the error carries the report of what has left the clients."""
+        try:
+            yield
+        except Exception as error:
+            self._current.ended = f"round {server_round} ('{self._task}')"
+            error.privacy_report = self.report  # type: ignore[attr-defined]
+            raise
+
     @property
     def _current(self) -> Run:
         if self._run is None:
@@ -339,7 +352,8 @@ class PrivateStrategy(ProtocolStrategy):
 
     # Beyond 1000 the composition is not computed reliably, and nobody is protected anyway.
     epsilon: float | None = parameter(None, above=0, at_most=1000)
-    delta: float = parameter(1e-6, above=0, below=1)
+    # Below 1e-12 the composition is not computed reliably.
+    delta: float = parameter(1e-6, at_least=1e-12, below=1)
     noise: NoisePlace = parameter("server")
     budget: Mapping[str, float] | None = parameter(None)
 
@@ -357,7 +371,7 @@ class PrivateStrategy(ProtocolStrategy):
         """Return the noise multiplier of each share, with which the whole run is (epsilon, delta)-private."""
         return calibrate(divided(self.shares(), self.budget), self.epsilon, self.delta)
 
-    def release(self, share: str, sensitivity: float, bound: str) -> Release:
+    def release(self, share: str, sensitivity: float, bound: str, *, triangle: bool = False) -> Release:
         """Return the release of one array with the noise that its share of the budget pays for.
 
         Parameters
@@ -368,11 +382,22 @@ class PrivateStrategy(ProtocolStrategy):
             As in :class:`~flower_fedclust.privacy.releases.Release`.
         bound : str
             What enforces the sensitivity, in words, for the report.
+        triangle : bool, default=False
+            As in :class:`~flower_fedclust.privacy.releases.Release`.
         """
         declared = self.shares()[share]
         multiplier = self.noise_multipliers()[share]
+        # Roots and products that make up a sensitivity may have been rounded down; it is never smaller than they are.
+        at_least = sensitivity * (1.0 + 2.0**-50)
         return Release(
-            declared.mechanism, sensitivity, multiplier, bound, declared.relation, declared.sample, share=share
+            declared.mechanism,
+            at_least,
+            multiplier,
+            bound,
+            declared.relation,
+            declared.sample,
+            share=share,
+            triangle=triangle,
         )
 
 

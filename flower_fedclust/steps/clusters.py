@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, shrunk_towards
-from flower_fedclust.numerics.vectors import clip_norm, clip_rows
+from flower_fedclust.numerics.exact import truncated_means
+from flower_fedclust.numerics.grid import GridArray, array_onto_grid, from_units
+from flower_fedclust.numerics.kmeans import centers_of, shrunk_towards
+from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.rounds import Array, Round, Sum, answers
-from flower_fedclust.steps.frame import Frame, enter
+from flower_fedclust.steps.frame import Frame, FrameClient, RowsInFrame
 
 Floats = NDArray[np.float64]
 
@@ -90,12 +91,16 @@ def lloyd_step(
     return clip_rows(statistic.next_centers(reply, centers), frame.radius)
 
 
-def lloyd_steps(centers: Floats, n_rounds: int, tol: float, *, rows: str = "") -> Generator[Round, list[Array], Floats]:
+def lloyd_steps(
+    centers: Floats, frame: Frame, n_rounds: int, tol: float, *, rows: str = ""
+) -> Generator[Round, list[Array], Floats]:
     """Take Lloyd steps on sums, without noise, until nothing moves.
 
     Parameters
     ----------
     centers : ndarray of shape (n_clusters, n_columns)
+        In the coordinates of the frame.
+    frame : Frame
     n_rounds : int
         At most.
     tol : float
@@ -103,33 +108,32 @@ def lloyd_steps(centers: Floats, n_rounds: int, tol: float, *, rows: str = "") -
     rows : str, default=""
         Which rows of the clients.
     """
-    everywhere = Frame(np.zeros(centers.shape[1]), np.inf)
     for _ in range(n_rounds):
-        former, centers = centers, (yield from lloyd_step(centers, everywhere, ClusterStatistic(), rows=rows))
+        former, centers = centers, (yield from lloyd_step(centers, frame, ClusterStatistic(), rows=rows))
         if np.linalg.norm(centers - former, axis=1).max() <= tol:
             break
     return centers
 
 
-class ClusterClient(ProtocolClient):
+class ClusterClient(FrameClient):
     """Answers of a client whose rows belong to the nearest of some centers."""
 
     @answers("sum of the rows in each cluster", "number of rows in each cluster")
-    def cluster_sums(self, centers: Floats, *frame: Floats) -> tuple[Floats, Floats]:
+    def cluster_sums(self, centers: Floats, *frame: Floats) -> tuple[GridArray, GridArray]:
         """Return m_r = sum of p in S_r and n_r = |S_r| (FedDP-KMeans, Algorithm 2, lines 6 and 7)."""
-        rows = enter(self.rows, *frame)
-        return cluster_sums(rows, nearest_center(rows, centers), len(centers))
+        rows = self.enter(*frame)
+        return rows.sums(rows.nearest(centers), len(centers))
 
     @answers("mean of the client's rows in each cluster, less its center", "whether a cluster has a row of the client")
-    def cluster_means(self, centers: Floats, *frame: Floats, means_bound: float) -> tuple[Floats, Floats]:
+    def cluster_means(self, centers: Floats, *frame: Floats, means_bound: float) -> tuple[GridArray, GridArray]:
         """Return u_r and c_r of FedDP-KMeans, appendix G.5, the means less the centers that the server sent."""
-        rows = enter(self.rows, *frame)
-        return offsets_and_presence(rows, nearest_center(rows, centers), centers, means_bound)
+        rows = self.enter(*frame)
+        return offsets_and_presence(rows, rows.nearest(centers), centers, means_bound)
 
 
 def offsets_and_presence(
-    rows: Floats, labels: NDArray[Any], centers: Floats, means_bound: float
-) -> tuple[Floats, Floats]:
+    rows: RowsInFrame, labels: NDArray[np.intp], centers: Floats, means_bound: float
+) -> tuple[GridArray, GridArray]:
     """Return the clipped offsets of a client's cluster means from known centers, and which clusters it has.
 
     The paper sends the means themselves. The server knows the centers, so that their difference says as much; it
@@ -137,12 +141,12 @@ def offsets_and_presence(
 
     Returns
     -------
-    offsets : ndarray of shape (n_clusters, n_columns)
+    offsets : GridArray of shape (n_clusters, n_columns)
         ``u_r - center_r``, 0 for a cluster without a row; of Frobenius norm at most ``means_bound``.
-    presence : ndarray of shape (n_clusters,)
+    presence : GridArray of shape (n_clusters,)
         0 or 1.
     """
-    sums, counts = cluster_sums(rows, labels, len(centers))
-    presence = (counts > 0).astype(np.float64)
-    offsets = (sums / np.maximum(counts, 1.0)[:, None] - centers) * presence[:, None]
-    return clip_norm(offsets, means_bound), presence
+    sums, counts = rows.sums(labels, len(centers))
+    presence = counts.integers > 0
+    offsets = (truncated_means(sums.integers, counts.integers) - rows.points(centers)) * presence[:, None]
+    return GridArray(*array_onto_grid(from_units(offsets, rows.exponent), means_bound)), GridArray(presence)

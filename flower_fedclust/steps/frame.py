@@ -1,21 +1,104 @@
-"""The frame in which rows are measured: translated by a public point and clipped to a ball around it.
+"""The frame in which rows are measured: a public origin, a ball around it, and a grid of integers.
 
 k-means does not care where the origin is, and noise does: it is calibrated to the longest row that is allowed. So
-rows are first moved by the mean of the server rows, and then clipped.
+rows are first moved by a public point, such as the mean of the server rows, and then clipped. What a client computes
+from its rows in a frame it computes from integers, so that sums are exact and ties are ties on every machine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.exact import cluster_sums, nearest_point, project_rows
+from flower_fedclust.numerics.exponents import (
+    SUM_BITS,
+    entry_sums,
+    exponent_indicator,
+    largest_exponent,
+    reach_exponent,
+    table_exponent,
+)
+from flower_fedclust.numerics.grid import (
+    GridArray,
+    ball_in_units,
+    from_units,
+    points_onto_grid,
+    rows_onto_grid,
+    truncated_to_ball,
+)
 from flower_fedclust.numerics.kmeans import nearest_center
-from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.protocol.client import ProtocolClient
+from flower_fedclust.protocol.rounds import Round, Sent, Sum, Total, answers
 
 Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class RowsInFrame:
+    """Rows in the coordinates of a frame, as integers of norm at most its radius.
+
+    Parameters
+    ----------
+    integers : ndarray of shape (n_rows, n_columns)
+        Float64 that holds integers, each row computed from that row and the frame alone.
+    exponent : int
+        Of the unit.
+    radius : float
+        In the units of the data.
+    norm : 1 or 2
+    """
+
+    integers: Floats
+    exponent: int
+    radius: float
+    norm: int
+
+    def __len__(self) -> int:
+        return len(self.integers)
+
+    @property
+    def values(self) -> Floats:
+        """The rows in the units of the data."""
+        return from_units(self.integers, self.exponent)
+
+    def points(self, points: Floats) -> Floats:
+        """Return public points of the frame as integers on the grid of the rows."""
+        return points_onto_grid(points, self.exponent)
+
+    def nearest(self, points: Floats) -> Labels:
+        """Return the index of the public point that is nearest to each row; ties go to the lowest."""
+        return nearest_point(self.integers, self.points(points))
+
+    def counts(self, points: Floats) -> GridArray:
+        """Return how many rows are nearest to each public point."""
+        return GridArray(np.bincount(self.nearest(points), minlength=len(points)))
+
+    def sums(self, labels: Labels, n_clusters: int) -> tuple[GridArray, GridArray]:
+        """Return the sum and the number of the rows in each cluster."""
+        sums, counts = cluster_sums(self.integers, labels, n_clusters)
+        return GridArray(sums, self.exponent), GridArray(counts)
+
+    def projected(self, directions: Floats) -> RowsInFrame:
+        """Return the rows in public directions, of norm at most the radius again.
+
+        Parameters
+        ----------
+        directions : ndarray of shape (n_columns, n_directions)
+            From :func:`~flower_fedclust.numerics.exact.directions_onto_grid`, so that the server knows what they are.
+        """
+        projected = project_rows(self.integers, directions, self.radius, norm=self.norm, exponent=self.exponent)
+        return replace(self, integers=projected)
+
+    def __getitem__(self, kept: NDArray[np.bool_]) -> RowsInFrame:
+        return replace(self, integers=self.integers[kept])
 
 
 @dataclass(frozen=True)
@@ -31,6 +114,8 @@ class Frame:
         Points, in the frame's coordinates before the move, that stand for regions.
     shifts : ndarray of shape (n_anchors, n_columns), optional
         What is added to a row whose nearest anchor this is.
+    outer_radius : float, optional
+        With anchors: the radius to which rows are clipped before they are moved.
     norm : 1 or 2, default=2
         Whether the ball is one of the L1 norm, for Laplace noise, or of the Euclidean norm.
     """
@@ -39,6 +124,7 @@ class Frame:
     radius: float
     anchors: Floats | None = None
     shifts: Floats | None = None
+    outer_radius: float | None = None
     norm: int = 2
 
     @classmethod
@@ -50,12 +136,13 @@ class Frame:
     @property
     def arrays(self) -> list[NDArray[Any]]:
         """What a client needs to enter the frame, in the order of :func:`enter`."""
-        moved = [] if self.anchors is None or self.shifts is None else [self.anchors, self.shifts]
-        return [self.origin, np.array([self.radius, self.norm]), *moved]
+        if self.anchors is None or self.shifts is None or self.outer_radius is None:
+            return [self.origin, np.array([self.radius, self.norm])]
+        return [self.origin, np.array([self.radius, self.norm, self.outer_radius]), self.anchors, self.shifts]
 
     def enter(self, rows: Floats) -> Floats:
-        """Return public rows in the frame's coordinates."""
-        return enter(rows, *self.arrays)
+        """Return public rows in the frame's coordinates, as a client with these rows would have them."""
+        return enter(rows, *self.arrays).values
 
     def leave(self, centers: Floats) -> Floats:
         """Return centers in the coordinates of the data."""
@@ -64,25 +151,92 @@ class Frame:
         return centers + self.origin
 
 
-def enter(rows: Floats, origin: Floats, ball: Floats, *moved: Floats) -> Floats:
+def enter(rows: Floats, origin: Floats, ball: Floats, *moved: Floats) -> RowsInFrame:
     """Return rows in the coordinates of a frame: translated, moved by region if need be, and clipped.
 
     Parameters
     ----------
     rows : ndarray of shape (n_rows, n_columns)
     origin : ndarray of shape (n_columns,)
-    ball : ndarray of shape (2,)
-        The radius, and 1 or 2 for the norm in which it is measured.
+    ball : ndarray of shape (2,) or (3,)
+        The radius, 1 or 2 for the norm in which it is measured, and the outer radius where regions are moved.
     *moved : two ndarray of shape (n_anchors, n_columns), or none
         Anchors and shifts.
+    """
+    radius, norm = float(ball[0]), int(ball[1])
+    if not moved:
+        return RowsInFrame(*rows_onto_grid(rows, origin, radius, norm=norm), radius, norm)
+    anchors, shifts = moved
+    integers, exponent = rows_onto_grid(rows, origin, float(ball[2]), norm=norm)
+    nearest = nearest_point(integers, points_onto_grid(anchors, exponent))
+    integers += np.trunc(np.ldexp(shifts, -exponent))[nearest]
+    within = ball_in_units(radius, norm, exponent)
+    integers = truncated_to_ball(integers, np.zeros(rows.shape[1]), 0, *within, norm)
+    return RowsInFrame(integers, exponent, radius, norm)
+
+
+class FrameClient(ProtocolClient):
+    """The answers of a client about how far its rows reach; and its rows in a frame, for what it answers else."""
+
+    def enter(self, *frame: Floats) -> RowsInFrame:
+        """Return the client's rows in a frame; kept from round to round while the frame is the same."""
+        if self.rows is not self.data.rows:
+            return enter(self.rows, *frame)
+        key = tuple(array.tobytes() for array in frame)
+        return self.data.derived(key, lambda: enter(self.rows, *frame))
+
+    @answers("binary exponent of the largest entry, as one of many classes")
+    def entry_exponent(self) -> GridArray:
+        """Return the exponent of the client's largest entry."""
+        return GridArray(exponent_indicator(table_exponent(self.rows)))
+
+    @answers(Sent("sum of the rows", has_columns=True), Sent("number of rows", counts_rows=True))
+    def column_sums(self, *, exponent: int) -> tuple[GridArray, GridArray]:
+        """Return the sum of the rows, on a grid that no entry is too large for, and their number."""
+        return GridArray(entry_sums(self.rows, exponent), exponent - SUM_BITS), GridArray(np.array(len(self.rows)))
+
+    @answers("binary exponent of the distance of the farthest row from the mean, as one of many classes")
+    def reach(self, origin: Floats) -> GridArray:
+        """Return the exponent of the farthest row's distance from an origin."""
+        return GridArray(exponent_indicator(reach_exponent(self.rows, origin)))
+
+
+TOO_FAR = "the sum of the rows, or their distance, is beyond the largest number there is; look for a wrong value."
+
+#: How many rounds :func:`frame_of_rows` takes.
+FRAME_ROUNDS = 3
+
+
+def frame_of_rows(*, rows: str = "") -> Generator[Round, Total, tuple[Frame, float]]:
+    """Find a frame in which no row is clipped, where none is given: the mean of all rows, and how far they reach.
+
+    In three rounds of sums, which no mechanism covers.
+
+    Parameters
+    ----------
+    rows : str, default=""
+        Which rows of the clients; see :class:`~flower_fedclust.protocol.rounds.Round`.
 
     Returns
     -------
-    ndarray of shape (n_rows, n_columns)
-        Of norm at most the radius.
+    frame : Frame
+        Its radius is a power of two.
+    n_rows : float
+        How many rows the clients have together.
+
+    Raises
+    ------
+    DataError
+        If the rows are farther apart than the largest float.
     """
-    entered = rows - origin
-    if moved:
-        anchors, shifts = moved
-        entered += shifts[nearest_center(entered, anchors)]
-    return clip_rows(entered, float(ball[0]), norm=int(ball[1]))
+    (indicator,) = yield Sum(FrameClient.entry_exponent.asked(), rows=rows)
+    total, count = yield Sum(FrameClient.column_sums.asked(exponent=largest_exponent(indicator)), rows=rows)
+    mean = total / count
+    if not np.isfinite(mean).all():
+        raise DataError(TOO_FAR)
+    (indicator,) = yield Sum(FrameClient.reach.asked(mean), rows=rows)
+    reach = largest_exponent(indicator)
+    if reach > 1023:
+        raise DataError(TOO_FAR)
+    # Rows that are all equal reach nowhere; any ball is large enough.
+    return Frame(mean, math.ldexp(1.0, max(reach, -1000))), float(count)

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.numerics.kernel import mean_distance
+from flower_fedclust.numerics.exact import mean_distance, square_sums
+from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Relation, Release
 from flower_fedclust.protocol import PrivateStrategy
-from flower_fedclust.protocol.client import ProtocolClient
-from flower_fedclust.protocol.rounds import Array, Round, Sent, Sum, answers
+from flower_fedclust.protocol.rounds import Round, Sent, Sum, Total, answers
+from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, FrameClient, frame_of_rows
 
 Floats = NDArray[np.float64]
 
@@ -42,22 +43,28 @@ class Moments:
     distance: float
 
 
-def column_moments(*, rows: str = "") -> Generator[Round, list[Array], Moments]:
-    """Return the moments, in two rounds, without noise.
+#: How many rounds :func:`column_moments` takes.
+MOMENT_ROUNDS = FRAME_ROUNDS + 1
 
-    The squares are taken about the mean, which the first round finds, so that columns far from 0 lose no digits.
+
+def column_moments(*, rows: str = "") -> Generator[Round, Total, tuple[Moments, Frame]]:
+    """Return the moments, and the frame in which they were taken, in four rounds, without noise.
+
+    The squares are taken about the mean, which the first rounds find, so that columns far from 0 lose no digits.
 
     Parameters
     ----------
     rows : str, default=""
         Which rows of the clients; see :class:`~flower_fedclust.protocol.rounds.Round`.
     """
-    total, count = yield Sum(MomentsClient.column_sums.asked(), rows=rows)
-    mean = total / count
+    frame, _ = yield from frame_of_rows(rows=rows)
     # A client may have dropped out since, so that the rows are counted again.
-    squares, distance, n_clients, count = yield Sum(MomentsClient.column_spread.asked(mean), rows=rows)
+    total, squares, distance, n_clients, count = yield Sum(MomentsClient.column_spread.asked(*frame.arrays), rows=rows)
+    offset = total / count
+    variance = np.maximum(squares / count - offset**2, 0.0)
     # A client with a single row has no distance to speak of, and is left out of the mean.
-    return Moments(float(count), mean, np.sqrt(squares / count), float(distance / max(n_clients, 1.0)))
+    distance = float(distance / max(n_clients, 1.0))
+    return Moments(float(count), frame.origin + offset, np.sqrt(variance), distance), frame
 
 
 def moment_shares(fraction: float, relation: Relation) -> dict[str, Share]:
@@ -97,17 +104,20 @@ def moment_releases(strategy: PrivateStrategy, max_norm: float) -> list[Release 
     ]
 
 
-def noisy_column_moments(max_norm: float, releases: Sequence[Release | None]) -> Generator[Round, list[Array], Moments]:
+def noisy_column_moments(
+    max_norm: float, n_columns: int, releases: Sequence[Release | None]
+) -> Generator[Round, Total, Moments]:
     """Return the moments of rows clipped to a norm, in one round, with noise.
 
     Parameters
     ----------
     max_norm : float
+    n_columns : int
     releases : sequence of three (Release or None)
         From :func:`moment_releases`.
     """
-    question = MomentsClient.clipped_column_sums.asked(max_norm=max_norm)
-    total, squares, noisy_count = yield Sum(question, releases=releases)
+    frame = Frame(np.zeros(n_columns), max_norm)
+    total, squares, noisy_count = yield Sum(MomentsClient.clipped_column_sums.asked(*frame.arrays), releases=releases)
     count = max(float(noisy_count), 1.0)
     mean = clip_rows((total / count)[None, :], max_norm)[0]  # where the mean of clipped rows must lie
     variance = np.clip(squares / count - mean**2, 0.0, max_norm**2)
@@ -125,7 +135,7 @@ def checked_bandwidth(given: float | None, moments: Moments) -> float:
     DataError
         If all rows are equal, or if none was given and the distance is 0.
     """
-    # Sums of equal numbers are not always multiples of them to the last digit.
+    # Means of equal numbers are not always these to the last digit.
     if moments.distance == 0 and np.all(moments.deviation <= 1e-12 * np.abs(moments.mean)):
         raise DataError("all rows are equal, so that there is nothing to cluster by; give rows that differ.")
     if given is not None:
@@ -138,27 +148,26 @@ def checked_bandwidth(given: float | None, moments: Moments) -> float:
     )
 
 
-class MomentsClient(ProtocolClient):
+class MomentsClient(FrameClient):
     """The answers of a client about its columns."""
 
-    @answers(Sent("sum of the rows", has_columns=True), Sent("number of rows", counts_rows=True))
-    def column_sums(self) -> tuple[Floats, Floats]:
-        """Return the sum of the rows, and their number."""
-        return self.rows.sum(axis=0), np.array(float(len(self.rows)))
-
     @answers(
+        Sent("sum of the rows, less the mean", has_columns=True),
         Sent("sum of the squared distances from the mean, by column", has_columns=True),
         "mean distance between two of the client's rows",
         "whether the client has two rows",
         Sent("number of rows", counts_rows=True),
     )
-    def column_spread(self, mean: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return the squares about the mean, the mean distance (FedSC, equation 41), 1 or 0, and the number of rows."""
+    def column_spread(self, *frame: Floats) -> tuple[GridArray, GridArray, GridArray, GridArray, GridArray]:
+        """Return sum and squares about the mean, the mean distance (FedSC, equation 41), 1 or 0, and the rows' number."""
+        rows = self.enter(*frame)
+        distance, unit = mean_distance(rows.integers, rows.exponent)
         return (
-            np.sum((self.rows - mean) ** 2, axis=0),
-            np.array(mean_distance(self.rows)),
-            np.array(float(len(self.rows) > 1)),
-            np.array(float(len(self.rows))),
+            GridArray(rows.integers.sum(axis=0), rows.exponent),
+            GridArray(*square_sums(rows.integers, rows.exponent)),
+            GridArray(np.array(distance), unit),
+            GridArray(np.array(len(rows) > 1)),
+            GridArray(np.array(len(rows))),
         )
 
     @answers(
@@ -166,7 +175,11 @@ class MomentsClient(ProtocolClient):
         Sent("sum of the squares of the clipped rows, by column", has_columns=True),
         Sent("number of rows", counts_rows=True),
     )
-    def clipped_column_sums(self, *, max_norm: float) -> tuple[Floats, Floats, Floats]:
-        """Return sum, sum of squares and number of the rows, clipped to a norm."""
-        rows = clip_rows(self.rows, max_norm)
-        return rows.sum(axis=0), np.sum(rows**2, axis=0), np.array(float(len(rows)))
+    def clipped_column_sums(self, *frame: Floats) -> tuple[GridArray, GridArray, GridArray]:
+        """Return sum, sum of squares and number of the rows, clipped to the frame's radius."""
+        rows = self.enter(*frame)
+        return (
+            GridArray(rows.integers.sum(axis=0), rows.exponent),
+            GridArray(*square_sums(rows.integers, rows.exponent)),
+            GridArray(np.array(len(rows))),
+        )

@@ -8,7 +8,7 @@ from collections.abc import Generator
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.numerics.grid import GridArray, rows_onto_grid
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Release
@@ -64,6 +64,8 @@ class PerturbedRowsClient(ProtocolClient):
     """The answer of a client that works on rows with noise."""
 
     @answers(Sent("the rows", "rows", per="row", kept_as=NOISY_ROWS))
-    def perturb_rows(self, *, relative_noise: float, max_norm: float) -> Floats:
+    def perturb_rows(self, *, relative_noise: float, max_norm: float) -> GridArray | Floats:
         """Return the rows to be kept, clipped; calibrated noise is added by the protocol."""
-        return add_relative_noise(clip_rows(self.rows, max_norm), relative_noise, self.noise_source)
+        if max_norm < math.inf:
+            return GridArray(*rows_onto_grid(self.rows, np.zeros(self.rows.shape[1]), max_norm))
+        return add_relative_noise(self.rows, relative_noise, self.noise_source)

@@ -12,12 +12,11 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.neighbors import radius_neighbors_graph
 
-from flower_fedclust.numerics.kmeans import nearest_center
-from flower_fedclust.numerics.vectors import clip_norm
+from flower_fedclust.numerics.grid import GridArray, array_onto_grid
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import ProtocolClient, Sum, answers
+from flower_fedclust.protocol import Sum, answers
 from flower_fedclust.protocol.rounds import Array, Round
-from flower_fedclust.steps.frame import Frame, enter
+from flower_fedclust.steps.frame import Frame, FrameClient
 
 Floats = NDArray[np.float64]
 
@@ -78,14 +77,20 @@ def reduce_diameter(
     targets[:, 0] = 100 * diameter * np.arange(n_components)
     shifts = (targets - representatives)[component]
     radius = float(np.linalg.norm(anchors + shifts, axis=1).max())
-    return replace(frame, radius=radius, anchors=anchors, shifts=shifts) if 0 < radius < frame.radius else frame
+    if not 0 < radius < frame.radius:
+        return frame
+    return replace(frame, radius=radius, anchors=anchors, shifts=shifts, outer_radius=frame.radius)
 
 
-class DiameterClient(ProtocolClient):
+class DiameterClient(FrameClient):
     """The answer of a client that counts its rows by region."""
 
     @answers("number of rows nearest to each server row")
-    def regions(self, Q: Floats, *frame: Floats, bound: float) -> Floats:
+    def regions(self, Q: Floats, *frame: Floats, bound: float) -> GridArray:
         """Return w_q(P^j) in the original space (proof of Lemma 16), at client level clipped to ``bound``."""
-        labels = nearest_center(enter(self.rows, *frame), Q)
-        return clip_norm(np.bincount(labels, minlength=len(Q)).astype(np.float64), bound)
+        return clipped_counts(self.enter(*frame).counts(Q), bound)
+
+
+def clipped_counts(counts: GridArray, bound: float) -> GridArray:
+    """Return a client's counts, clipped together to a Euclidean norm; infinity clips nothing."""
+    return counts if math.isinf(bound) else GridArray(*array_onto_grid(counts.values, bound))

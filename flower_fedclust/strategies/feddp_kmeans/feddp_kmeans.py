@@ -14,24 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.initialisation import weighted_kmeans
-from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center, within_margin
-from flower_fedclust.numerics.vectors import (
-    clip_norm,
-    clip_rows,
-    symmetric_to_vector,
-    top_eigenvectors,
-    vector_to_symmetric,
+from flower_fedclust.numerics.exact import (
+    directions_onto_grid,
+    second_moment,
+    triangle_to_symmetric,
+    upper_triangle,
+    within_margin,
 )
+from flower_fedclust.numerics.grid import GridArray, array_onto_grid, from_units
+from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import PrivacyUnit, Release
 from flower_fedclust.protocol import Entry, Protocol, Sum, answers, parameter
 from flower_fedclust.protocol.rounds import Array, Round
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
-from flower_fedclust.steps.frame import Frame, enter
+from flower_fedclust.steps.frame import Frame, RowsInFrame
 from flower_fedclust.steps.private_clusters import ClientBounds, cluster_statistic, counting
 from flower_fedclust.steps.server_data import ServerDataStrategy
-from flower_fedclust.strategies.feddp_kmeans.diameter import DiameterClient, reduce_diameter
+from flower_fedclust.strategies.feddp_kmeans.diameter import DiameterClient, clipped_counts, reduce_diameter
 
 Floats = NDArray[np.float64]
 
@@ -128,16 +129,16 @@ class FedDPKMeans(ServerDataStrategy):
             return np.eye(self.expected_columns)
         bound = math.inf
         if self.privacy_unit == "record":
-            release = self.release(
-                "second_moment", frame.radius**2, "the client clips every row to the radius, whose square this is"
-            )
+            clipped = "the client clips every row to the radius, whose square this is"
+            release = self.release("second_moment", frame.radius**2, clipped, triangle=True)
         else:
             bound = self._bounds(Q).second_moment
-            release = self.release("second_moment", bound, "the client clips the matrix to this Frobenius norm")
+            clipped = "the client clips the matrix to this Frobenius norm"
+            release = self.release("second_moment", bound, clipped, triangle=True)
         (outer_products,) = yield Sum(
             FedDPKMeansClient.second_moment.asked(*frame.arrays, bound=bound), releases=[release]
         )
-        return top_eigenvectors(vector_to_symmetric(outer_products), self.n_clusters)
+        return directions_onto_grid(top_eigenvectors(triangle_to_symmetric(outer_products), self.n_clusters))
 
     def _step_2(
         self, frame: Frame, Q: Floats, Pi: Floats, projected_Q: Floats
@@ -163,7 +164,7 @@ class FedDPKMeans(ServerDataStrategy):
         statistic = self._statistic(("sums", "counts"), frame, Q)
         if self.margin == 1.0:
             return (yield from lloyd_step(lifted, frame, statistic))
-        asked = [lifted, Pi, *frame.arrays]
+        asked = [lifted, xi, Pi, *frame.arrays]
         if statistic.means_bound is None:
             question = FedDPKMeansClient.clear_cluster_sums.asked(*asked, margin=self.margin)
         else:
@@ -278,40 +279,46 @@ class FedDPKMeansClient(ClusterClient, DiameterClient):
     """
 
     @answers("sum of the outer products of the rows (upper triangle)")
-    def second_moment(self, *frame: Floats, bound: float = math.inf) -> Floats:
+    def second_moment(self, *frame: Floats, bound: float = math.inf) -> GridArray:
         """Return (P^j)' P^j (Algorithm 1, line 4), at client level clipped to ``bound``."""
-        rows = enter(self.rows, *frame)
-        return clip_norm(symmetric_to_vector(rows.T @ rows), bound)
+        rows = self.enter(*frame)
+        matrix, exponent = second_moment(rows.integers, rows.exponent)
+        if math.isfinite(bound):
+            clipped, exponent = array_onto_grid(from_units(matrix, exponent), bound)
+            matrix = clipped.astype(np.int64)
+        return GridArray(upper_triangle(matrix), exponent)
 
     @answers("number of rows nearest to each server row, in the data subspace")
-    def weights(self, projected_Q: Floats, Pi: Floats, *frame: Floats, bound: float = math.inf) -> Floats:
+    def weights(self, projected_Q: Floats, Pi: Floats, *frame: Floats, bound: float = math.inf) -> GridArray:
         """Return w_q(Pi P^j) of equation (3), at client level clipped to ``bound``."""
-        rows = enter(self.rows, *frame)
-        counts = np.bincount(nearest_center(rows @ Pi, projected_Q), minlength=len(projected_Q))
-        return clip_norm(counts.astype(np.float64), bound)
+        return clipped_counts(self.enter(*frame).projected(Pi).counts(projected_Q), bound)
 
     @answers("sum of the clear rows in each cluster", "number of clear rows in each cluster")
-    def clear_cluster_sums(self, lifted: Floats, Pi: Floats, *frame: Floats, margin: float) -> tuple[Floats, Floats]:
+    def clear_cluster_sums(
+        self, lifted: Floats, xi: Floats, Pi: Floats, *frame: Floats, margin: float
+    ) -> tuple[GridArray, GridArray]:
         """Return the sums and counts of the rows within the margin (Algorithm 5, part 2)."""
-        rows, labels = self._clear_rows(lifted, Pi, *frame, margin=margin)
-        return cluster_sums(rows, labels, len(lifted))
+        rows, labels = self._clear_rows(xi, Pi, *frame, margin=margin)
+        return rows.sums(labels, len(lifted))
 
     @answers(
         "mean of the client's clear rows in each cluster, less its center",
         "whether a cluster has a clear row of the client",
     )
     def clear_cluster_means(
-        self, lifted: Floats, Pi: Floats, *frame: Floats, margin: float, means_bound: float
-    ) -> tuple[Floats, Floats]:
+        self, lifted: Floats, xi: Floats, Pi: Floats, *frame: Floats, margin: float, means_bound: float
+    ) -> tuple[GridArray, GridArray]:
         """Return the offsets and the presence of the rows within the margin."""
-        rows, labels = self._clear_rows(lifted, Pi, *frame, margin=margin)
+        rows, labels = self._clear_rows(xi, Pi, *frame, margin=margin)
         return offsets_and_presence(rows, labels, lifted, means_bound)
 
-    def _clear_rows(self, lifted: Floats, Pi: Floats, *frame: Floats, margin: float) -> tuple[Floats, NDArray[np.intp]]:
-        rows = enter(self.rows, *frame)
-        projected, xi = rows @ Pi, lifted @ Pi
-        labels = nearest_center(projected, xi)
-        clear = within_margin(projected, xi, labels, margin)
+    def _clear_rows(
+        self, xi: Floats, Pi: Floats, *frame: Floats, margin: float
+    ) -> tuple[RowsInFrame, NDArray[np.intp]]:
+        rows = self.enter(*frame)
+        projected, points = rows.projected(Pi), rows.points(xi)
+        labels = projected.nearest(xi)
+        clear = within_margin(projected.integers, points, labels, margin)
         return rows[clear], labels[clear]
 
 

@@ -15,8 +15,8 @@ from flower_fedclust.numerics.initialisation import N_RESTARTS
 from flower_fedclust.numerics.prototypes import Prototypes, moment_of, nearest_covariances, products_of
 from flower_fedclust.numerics.spectral import top_graph_eigenvectors, unit_rows
 from flower_fedclust.numerics.structural_graph import StructuralGraph
-from flower_fedclust.privacy.noise import NoiseSource, draw
-from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.noise import noise_in_floats
+from flower_fedclust.privacy.sampling import NoiseSource
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -83,13 +83,13 @@ def noisy_as_in_the_paper(found: Prototypes, epsilon: float, max_l1_norm: float,
     client's smallest cluster, depends on the rows. The counts have no noise.
     """
     smallest = float(found.counts.min())
-    of_means = Release("laplace", 2.0 * max_l1_norm / smallest, 1.0 / epsilon, "")
-    of_covariances = Release("laplace", (2.0 * math.sqrt(2.0) + 4.0) * max_l1_norm**2 / smallest, 1.0 / epsilon, "")
-    means = found.means + draw(of_means, found.means.size, source).reshape(found.means.shape)
+    of_means = 2.0 * max_l1_norm / smallest / epsilon
+    of_covariances = (2.0 * math.sqrt(2.0) + 4.0) * max_l1_norm**2 / smallest / epsilon
+    means = found.means + noise_in_floats("laplace", of_means, found.means.shape, source)
     if found.is_diagonal:
-        noisy = found.covariances + draw(of_covariances, found.covariances.size, source).reshape(means.shape)
+        noisy = found.covariances + noise_in_floats("laplace", of_covariances, means.shape, source)
     else:
-        n_products = len(products_of(found.covariances[0]))
-        drawn = draw(of_covariances, len(found) * n_products, source).reshape(len(found), n_products)
+        shape = (len(found), len(products_of(found.covariances[0])))
+        drawn = noise_in_floats("laplace", of_covariances, shape, source)
         noisy = found.covariances + np.array([moment_of(noise) for noise in drawn])
     return Prototypes(means, nearest_covariances(noisy), found.counts)
