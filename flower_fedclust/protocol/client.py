@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.models import Model
 from flower_fedclust.numerics.checks import DataError, check_choice, checked_rows
+from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.metrics import count_table
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.noise import Sendable, add_noise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise

@@ -15,7 +15,6 @@ from flower_fedclust.privacy.noise import Sendable, on_grid
 from flower_fedclust.protocol.rounds import Array, Sent
 from flower_fedclust.protocol.wire import decode
 
-
 #: Where a reply names the units of its arrays: exponents as JSON, null for one that is not on a grid.
 EXPONENTS = "exponents"
 
@@ -135,7 +134,9 @@ def shapes_of(arrays: Sequence[Sendable], sends: Sequence[Sent] | None = None) -
     """
     if sends is None:
         return ", ".join(
-            f"{array.integers.shape} in units of 2^{array.exponent}" if isinstance(array, GridArray) else str(array.shape)
+            f"{array.integers.shape} in units of 2^{array.exponent}"
+            if isinstance(array, GridArray)
+            else str(array.shape)
             for array in arrays
         )
     plain = [array.integers if isinstance(array, GridArray) else array for array in arrays]

@@ -15,8 +15,8 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from flower_fedclust.models import Model
-from flower_fedclust.numerics.metrics import add_tables, agreement
 from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.numerics.metrics import add_tables, agreement
 from flower_fedclust.privacy.noise import Sendable, add_noise, noise_exponent, variation_of_noise
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message

@@ -415,7 +415,9 @@ class DPFedCClient(ProtocolClient):
 
     def _secret_minibatches(self, n_steps: int, batch_size: int) -> Iterator[NDArray[np.intp]]:
         """Draw rows that the server cannot foresee, as it could from random_state: part of the guarantee."""
-        return self._minibatches(n_steps, batch_size, lambda: np.argsort(self.noise_source.words(len(self.rows)), kind="stable"))
+        return self._minibatches(
+            n_steps, batch_size, lambda: np.argsort(self.noise_source.words(len(self.rows)), kind="stable")
+        )
 
     def _minibatches(
         self, n_steps: int, batch_size: int, shuffled: Callable[[], NDArray[np.intp]]
