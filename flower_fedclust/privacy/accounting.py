@@ -95,8 +95,9 @@ def divided(shares: Mapping[str, Share], budget: Mapping[str, float] | None) -> 
 def composed_epsilon(releases: Iterable[Release], delta: float, *, near: float | None = None) -> float:
     """Return the epsilon that all the releases together spend at this delta, under the relation that they share.
 
-    All but a part ``SAMPLING_PART`` of delta is for the noise as it is accounted for. By privacy loss distributions. Where rows are sampled, by Renyi divergences too, which alone know of samples, and
-    the smaller of the two: a large sample costs their bound more than it gains.
+    By privacy loss distributions. Where rows are sampled, by Renyi divergences too, which alone know of samples, and
+    the smaller of the two: a large sample costs their bound more than it gains. A part ``SAMPLING_PART`` of delta is
+    left for the sampler.
 
     Parameters
     ----------

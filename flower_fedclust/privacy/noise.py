@@ -153,4 +153,5 @@ def noise_in_floats(mechanism: Mechanism, scale: float, shape: tuple[int, ...], 
     source : NoiseSource
     """
     draw = sample_gaussian if mechanism == "gaussian" else sample_laplace
-    return draw(2.0**20, math.prod(shape), source).reshape(shape) * (scale * 2.0**-20)
+    noise: Floats = draw(2.0**20, math.prod(shape), source).reshape(shape) * np.float64(scale * 2.0**-20)
+    return noise

@@ -41,8 +41,8 @@ PLACE_SENTENCES: dict[NoisePlace, str] = {
 COLLUSION_SENTENCES: dict[NoisePlace, str] = {
     "server": "Clients that collude with each other learn no more of the others than the server publishes.",
     "clients": (
-        "Clients that tell the server their shares of the noise take them away: the guarantee then is that of the noise "
-        "which the others have added. So it is with clients of which the server itself plays some."
+        "Clients that tell the server their shares of the noise take them away: what is left is the noise of the "
+        "others, and the guarantee is smaller. So it is where the server itself plays some of the clients."
     ),
     "local": "Whoever colludes with whom, nobody learns more of a client than its own replies say.",
 }
@@ -50,10 +50,10 @@ COLLUSION_SENTENCES: dict[NoisePlace, str] = {
 #: What every guarantee rests on, and what none covers.
 TRUST_SENTENCES = (
     "Each client is trusted with its own rows, to clip them and to run this software unchanged.",
-    "Labels, metrics and costs that a result shows are exact: they are computed from the rows, where the rows are, and "
-    "no noise covers them. Do not publish them with the model.",
-    "Sums are sums of integers, so that no rounding adds to a sensitivity; noise is integers too, and how far its random "
-    "numbers are from the noise that is accounted for is part of delta.",
+    "Labels, metrics and costs that a result shows are exact: they are computed from the rows, where the rows are, "
+    "and no noise covers them. Do not publish them with the model.",
+    "Sums are sums of integers, so that no rounding adds to a sensitivity. Noise is drawn as integers, and how far it "
+    "is from the noise that is accounted for is part of delta.",
     "When a client answers, how long it takes, and that it fails, is not covered.",
 )
 
@@ -223,8 +223,8 @@ class PrivacyReport:
             return "None. Nothing that depends on the rows is covered by a privacy mechanism."
         if not self.is_noise_exact_enough:
             return (
-                f"None that can be stated: at epsilon {self.epsilon:.4g} and delta {self.delta:g} the random numbers are "
-                "too few to tell the noise from the noise that is accounted for. Such a budget protects nobody."
+                f"None that can be stated: at epsilon {self.epsilon:.4g} and delta {self.delta:g} the noise that is "
+                "drawn is not near enough to the noise that is accounted for. Such a budget protects nobody."
             )
         statement = (
             f"({self.epsilon:.4g}, {self.delta:g})-differential privacy per {self.unit}"
@@ -241,9 +241,9 @@ class PrivacyReport:
     def meaning(self) -> str | None:
         """Return what the guarantee means for one person, as odds; None if there is none.
 
-        Of two hypotheses that are as likely, whatever is computed from an (epsilon, delta)-private output tells the true
-        one with a probability of at most ``(e^epsilon + delta) / (e^epsilon + 1)``; and a test that accuses wrongly with
-        probability a finds what is there with probability ``e^epsilon a + delta`` at most.
+        Of two hypotheses that are equally likely, whatever is computed from an (epsilon, delta)-private output tells
+        the true one with a probability of at most ``(e^epsilon + delta) / (e^epsilon + 1)``; and a test that accuses
+        wrongly with probability a finds what is there with probability ``e^epsilon a + delta`` at most.
         """
         if not self.releases or self.delta is None or not self.is_noise_exact_enough or not self.unit:
             return None
@@ -254,8 +254,8 @@ class PrivacyReport:
         what = "your row" if self.unit == "record" else "your data"
         asked = f"whether {what} is in it" if self.relation == "add-or-remove" else f"which of two values {what} has"
         sentence = (
-            f"If {whose}: somebody who knows everything else, sees all that is covered and guesses {asked} is right with "
-            f"a probability of at most {100 * right:.3g}%, where tossing a coin gives 50%; odds of 1 to 1 become "
+            f"If {whose}: somebody who knows everything else, sees all that is covered and guesses {asked} is right "
+            f"with a probability of at most {100 * right:.3g}%, where tossing a coin gives 50%; odds of 1 to 1 become "
             f"{factor:.3g} to 1 at most. A test that accuses 1 in 100 wrongly finds at most {100 * found:.3g} in 100."
         )
         if self.unit == "record":

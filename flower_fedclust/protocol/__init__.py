@@ -11,7 +11,8 @@
 """
 
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.protocol.client import ClientData, Consent, ProtocolClient, client_app, client_fn
+from flower_fedclust.protocol.client import Consent, ProtocolClient, client_app, client_fn
+from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.entries import Entry
 from flower_fedclust.protocol.message_api import MessageStrategy
 from flower_fedclust.protocol.parameters import parameter

@@ -14,7 +14,8 @@ from flwr.server import Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.protocol.client import ClientData, ProtocolClient
+from flower_fedclust.protocol.client import ProtocolClient
+from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.rounds import Array
 from flower_fedclust.protocol.strategy import ProtocolStrategy
 from flower_fedclust.protocol.wire import decode, encode

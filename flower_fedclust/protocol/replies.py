@@ -32,7 +32,7 @@ def client_order(name: str) -> tuple[int, int, str]:
 
 
 def sent_arrays(arrays: Sequence[Sendable]) -> tuple[list[Array], dict[str, str]]:
-    """Return what goes over the wire: the arrays, of those on a grid the integers, and a metric that has their units."""
+    """Return what goes over the wire: the arrays, those on a grid as integers, and a metric that has their units."""
     exponents = [array.exponent if isinstance(array, GridArray) else None for array in arrays]
     plain = [array.integers if isinstance(array, GridArray) else np.asarray(array) for array in arrays]
     return plain, {EXPONENTS: json.dumps(exponents)} if any(exponent is not None for exponent in exponents) else {}

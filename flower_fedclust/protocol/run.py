@@ -1,10 +1,9 @@
-"""The books of one run: who takes part, what was asked, what came back, and what has left the clients."""
+"""One run: who takes part, what is asked, and what comes back."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +20,7 @@ from flower_fedclust.privacy.noise import Sendable, add_noise, noise_exponent, v
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message
 from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
+from flower_fedclust.protocol.books import EVALUATE, Books
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
 from flower_fedclust.protocol.replies import (
     ReplyError,
@@ -31,7 +31,7 @@ from flower_fedclust.protocol.replies import (
     unlike_most,
     values_of,
 )
-from flower_fedclust.protocol.rounds import Answer, Failure, Question, Reply, Round, Sum, Total, Traffic
+from flower_fedclust.protocol.rounds import Answer, Question, Reply, Round, Sum, Total, Traffic
 from flower_fedclust.protocol.wire import encode, size_of
 
 #: How many clients have to answer where the user says nothing: the sum over a single client hides nothing of it.
@@ -39,9 +39,6 @@ MIN_CLIENTS = 2
 
 #: How many entries an array may have of which the server sees nothing.
 UNSEEN_ENTRIES = 2**32
-
-#: The task under which the books have the evaluation of the model.
-EVALUATE = "evaluate"
 
 
 class ProtocolError(RuntimeError):
@@ -74,25 +71,16 @@ class Run:
     clients : dict of str to ClientProxy
         Those that enrolled, in the order in which their replies are added up.
     n_columns : int
-    messages : list of Message
-        What has left the clients.
-    traffic : list of Traffic
-    failures : list of Failure
+    books : Books
     evaluation : dict of str to float, or None
-    ended : str
-        Where the run ended before the protocol did; empty where it did not.
     """
 
     settings: RunSettings
     clients: dict[str, ClientProxy] = field(default_factory=dict)
     n_columns: int = 0
-    messages: list[Message] = field(default_factory=list)
-    traffic: list[Traffic] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    books: Books = field(default_factory=Books)
     evaluation: dict[str, float] | None = None
-    ended: str = ""
     rng: np.random.Generator = field(init=False)
-    _noisy_rows: set[str] = field(default_factory=set)  # those that clients keep in place of their own, with noise
     _addressed: dict[str, str] = field(default_factory=dict)  # Flower's client id -> name
     _bystanders: set[str] = field(default_factory=set)  # of these, those of whom no answer is wanted
     _bytes_down: dict[str, int] = field(default_factory=dict)
@@ -103,18 +91,6 @@ class Run:
     @property
     def _key(self) -> str:
         return self.settings.client_type.key()
-
-    def notes(self) -> list[str]:
-        """Return what the privacy report has to say of replies that were not used, and of an early end."""
-        lost = Counter((failure.round, failure.task) for failure in self.failures if failure.task != EVALUATE)
-        found = [
-            f"{count} client{'s' if count > 1 else ''} did not answer round {number} ('{task}') as asked; what they may "
-            "have sent counts as sent."
-            for (number, task), count in sorted(lost.items())
-        ]
-        if self.ended:
-            found.append(f"The run ended early, in {self.ended}. What had left the clients by then is listed here.")
-        return found
 
     # Enrolment: every client gives its name and its columns.
 
@@ -142,9 +118,9 @@ class Run:
         for proxy, res in results:
             name = str(res.metrics["client"])
             answered.add(self._addressed[proxy.cid])
-            self.traffic.append(Traffic(server_round, ENROL, name, 0, 0))
+            self.books.traffic.append(Traffic(server_round, ENROL, name, 0, 0))
             if "failure" in res.metrics:
-                self._refused(server_round, ENROL, name, str(res.metrics["failure"]))
+                self.books.note_refusal(server_round, ENROL, name, str(res.metrics["failure"]))
             elif name in proxies:
                 raise ProtocolError(f"two clients call themselves '{name}'; give every client a name of its own.")
             else:
@@ -158,13 +134,13 @@ class Run:
                 others = sorted((name for name in columns if columns[name] != common), key=client_order)
             for name in others:
                 reason = f"client {name} has the columns {columns[name]} where {whose} {common}."
-                self.failures.append(Failure(server_round, ENROL, name, reason))
+                self.books.note_failure(server_round, ENROL, name, reason)
                 del proxies[name]
             known = json.loads(str(common))
             self.n_columns = known if isinstance(known, int) else len(known)
         self.clients = {name: proxies[name] for name in sorted(proxies, key=client_order)}
-        self._sort()
-        self.messages.append(Message(server_round, ENROL, "name and columns", "one per client", harmless=True))
+        self.books.sort()
+        self.books.messages.append(Message(server_round, ENROL, "name and columns", "one per client", harmless=True))
         self._check_enough(server_round, ENROL, len(self.clients), self.settings.min_clients or MIN_CLIENTS)
 
     # Rounds.
@@ -204,9 +180,12 @@ class Run:
         n_asked = len(self._addressed) - len(self._bystanders)
         replies = self._checked_replies(server_round, round_, results, failures)
         if len(replies) < n_asked or self._bystanders:
-            self._sort()
+            self.books.sort()
         # Before anything can end the run: what the server holds has left the clients.
-        self._note_messages(server_round, round_, releases, replies)
+        addressed = set(self._addressed.values()) - self._bystanders
+        asked = tuple(name for name in self.clients if name in addressed)
+        variations = self._variations(round_, releases, next(iter(replies.values()), []), n_asked)
+        self.books.note_round(server_round, round_, releases, variations, asked=asked, n_clients=len(self.clients))
         self._check_enough(server_round, round_.task, len(replies), self._required(round_, n_asked))
         if answer.keeps:
             return []
@@ -242,9 +221,9 @@ class Run:
         ordered: list[EvaluateRes] = []
         for proxy, res in sorted(results, key=lambda pair: client_order(self._addressed[pair[0].cid])):
             name = self._addressed[proxy.cid]
-            self.traffic.append(Traffic(server_round, EVALUATE, name, self._bytes_down[name], 0))
+            self.books.traffic.append(Traffic(server_round, EVALUATE, name, self._bytes_down[name], 0))
             if "failure" in res.metrics:
-                self._refused(server_round, EVALUATE, name, str(res.metrics["failure"]))
+                self.books.note_refusal(server_round, EVALUATE, name, str(res.metrics["failure"]))
             else:
                 ordered.append(res)
         self.evaluation = {}  # whatever came, it is not asked for again
@@ -260,7 +239,7 @@ class Run:
         if tables:
             self.evaluation |= agreement(add_tables(tables))
         for content in ("k-means cost of the rows", "number of rows", "table of classes by clusters"):
-            self.messages.append(Message(server_round, EVALUATE, content, "one per client"))
+            self.books.messages.append(Message(server_round, EVALUATE, content, "one per client"))
         return self.evaluation
 
     # Behind them: whom to ask, and how.
@@ -378,10 +357,12 @@ class Run:
         for proxy, res in sorted(results, key=lambda pair: client_order(self._addressed[pair[0].cid])):
             name = self._addressed[proxy.cid]
             task = own_task[name]
-            self.traffic.append(Traffic(server_round, task, name, self._bytes_down[name], size_of(res.parameters)))
+            self.books.traffic.append(
+                Traffic(server_round, task, name, self._bytes_down[name], size_of(res.parameters))
+            )
             if "failure" in res.metrics:
                 missed = bool(res.metrics.get("missed"))
-                self._refused(server_round, task, name, str(res.metrics["failure"]), missed=missed)
+                self.books.note_refusal(server_round, task, name, str(res.metrics["failure"]), missed=missed)
             elif name not in self._bystanders:
                 try:
                     sends = () if answer.keeps else answer.sends
@@ -389,7 +370,7 @@ class Run:
                         name, res.parameters, res.metrics, sends, self.n_columns, sums=isinstance(round_, Sum)
                     )
                 except ReplyError as error:
-                    self.failures.append(Failure(server_round, task, name, str(error)))
+                    self.books.note_failure(server_round, task, name, str(error))
         answered = {self._addressed[proxy.cid] for proxy, _ in results}
         self._note_silence(server_round, own_task, answered, failures)
         if replies:
@@ -399,71 +380,27 @@ class Run:
             common, unlike = unlike_most(shapes)
             for name in unlike:
                 reason = f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}."
-                self.failures.append(Failure(server_round, round_.task, name, reason))
+                self.books.note_failure(server_round, round_.task, name, reason)
                 del replies[name]
         return replies
 
-    def _note_messages(
-        self,
-        server_round: int,
-        round_: Round,
-        releases: Sequence[Release | None],
-        replies: Mapping[str, Sequence[Sendable]],
-    ) -> None:
-        """Record what the round brought, or what the clients have kept with noise."""
-        # Those that were asked, whether they answered or not: the server may have seen an answer that it did not use.
-        addressed = set(self._addressed.values()) - self._bystanders
-        asked = tuple(name for name in self.clients if name in addressed)
-        everybody = len(asked) == len(self.clients)
-        derived = round_.rows in self._noisy_rows
-        one = next(iter(replies.values()), [])
-        for index, (sent, release) in enumerate(zip(round_.answer.sends, releases, strict=True)):
-            protected = release is not None and release.noise_multiplier > 0
-            if sent.kept_as and (protected or derived):
-                self._noisy_rows.add(sent.kept_as)
-            elif sent.kept_as:
-                self._noisy_rows.discard(sent.kept_as)  # what was kept before is not there any more
-            if sent.kept_as and not protected:
-                continue  # nothing has left the client
-            detail = "sum over the clients" if isinstance(round_, Sum) else f"one per {sent.per}"
-            if not everybody:
-                detail += f", {len(asked)} of {len(self.clients)} clients drawn"
-            if sent.kept_as:
-                detail = f"one per {sent.per}, kept by the client"
-            self.messages.append(
-                Message(
-                    server_round,
-                    round_.task,
-                    sent.content,
-                    detail,
-                    release,
-                    post_processing=derived and not protected,
-                    counts_rows=sent.counts_rows,
-                    clients=None if everybody else asked,
-                    reveals=sent.reveals,
-                    variation=self._variation(round_, release, one[index] if index < len(one) else None, len(asked)),
-                )
-            )
-
-    def _variation(self, round_: Round, release: Release | None, array: Sendable | None, n_asked: int) -> float:
-        """Return how far the noise of one array may be from its law; of what nobody has seen, with many entries."""
-        if release is None or release.scale == 0:
-            return 0.0
-        if not isinstance(array, GridArray):
-            return variation_of_noise(release, UNSEEN_ENTRIES, 1, 0)
-        n_shares = self._n_shares(round_, n_asked)
-        exponent = array.exponent
-        if self.settings.noise == "server":
-            exponent = noise_exponent(release, 1, exponent)
-        return variation_of_noise(release, array.integers.size, n_shares, exponent)
-
-    def _refused(self, server_round: int, task: str, name: str, reason: str, *, missed: bool = False) -> None:
-        """Record a client that says why it cannot answer: something that it says of its rows, or of a missed round."""
-        self.failures.append(Failure(server_round, task, name, reason))
-        if missed:
-            return
-        content = f"why client {name} could not answer (a row and a column, no value)"
-        self.messages.append(Message(server_round, task, content, "one sentence"))
+    def _variations(
+        self, round_: Round, releases: Sequence[Release | None], reply: Sequence[Sendable], n_asked: int
+    ) -> list[float]:
+        """Return how far the noise of each array may be from its law; of what nobody has seen, with many entries."""
+        n_shares, found = self._n_shares(round_, n_asked), []
+        for index, release in enumerate(releases):
+            array = reply[index] if index < len(reply) else None
+            if release is None or release.scale == 0:
+                found.append(0.0)
+            elif not isinstance(array, GridArray):
+                found.append(variation_of_noise(release, UNSEEN_ENTRIES, 1, 0))
+            else:
+                exponent = array.exponent
+                if self.settings.noise == "server":
+                    exponent = noise_exponent(release, 1, exponent)
+                found.append(variation_of_noise(release, array.integers.size, n_shares, exponent))
+        return found
 
     def _note_silence(
         self,
@@ -473,36 +410,16 @@ class Run:
         failures: Sequence[tuple[ClientProxy, Any] | BaseException],
     ) -> None:
         """Record the clients that were addressed, each with its task, and of which nothing came back."""
-        silent = tasks.keys() - answered
-        if not silent:
-            return
-        reasons = sorted({_one_line(failure) for failure in failures if isinstance(failure, BaseException)})
-        why = f" ({reasons[0]})" if reasons else ""
-        for name in sorted(silent, key=client_order):
-            self.failures.append(Failure(server_round, tasks[name], name, f"client {name} did not answer{why}."))
-            self.traffic.append(Traffic(server_round, tasks[name], name, self._bytes_down.get(name, 0), 0))
-
-    def _sort(self) -> None:
-        self.failures.sort(key=lambda failure: (failure.round, client_order(failure.client)))
-        self.traffic.sort(key=lambda row: (row.round, client_order(row.client)))
+        silent = {name: (tasks[name], self._bytes_down.get(name, 0)) for name in tasks.keys() - answered}
+        if silent:
+            self.books.note_silence(server_round, silent, failures)
 
     def _check_enough(self, server_round: int, task: str, n_answered: int, required: int) -> None:
         if n_answered >= required:
             return
-        failures = [failure for failure in self.failures if failure.round == server_round]
-        reasons = list(dict.fromkeys(failure.reason for failure in failures if failure.task == task))
         all_bring_noise = self.settings.noise == "clients" and self.settings.min_clients is None and task != ENROL
+        why = " (with noise='clients' a missing client's share of the noise is missing too)" if all_bring_noise else ""
+        reasons = " ".join(self.books.reasons(server_round, task)[:3])
         raise ProtocolError(
-            f"round {server_round} ('{task}'): {n_answered} clients answered and {required} have to"
-            + (
-                " (with noise='clients' a missing client's share of the noise is missing too)"
-                if all_bring_noise
-                else ""
-            )
-            + ". "
-            + " ".join(reasons[:3])
+            f"round {server_round} ('{task}'): {n_answered} clients answered and {required} have to{why}. {reasons}"
         )
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

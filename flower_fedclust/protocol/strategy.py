@@ -196,23 +196,23 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         private = self.epsilon is not None
         return PrivacyReport(
             strategy=self.name,
-            messages=tuple(self._current.messages),
+            messages=tuple(self._current.books.messages),
             requested_epsilon=self.epsilon,
             delta=self.delta if private else None,
             unit=self.privacy_unit if private else None,
             noise=self.noise if private else None,
-            notes=(*self.privacy_notes(), *self._current.notes()),
+            notes=(*self.privacy_notes(), *self._current.books.notes()),
         )
 
     @property
     def failures(self) -> list[Failure]:
         """The clients that failed, with the reason, in the order of the rounds."""
-        return self._current.failures
+        return self._current.books.failures
 
     @property
     def traffic(self) -> list[Traffic]:
         """Bytes to and from each client in each round."""
-        return self._current.traffic
+        return self._current.books.traffic
 
     @property
     def evaluation(self) -> dict[str, float] | None:
@@ -314,7 +314,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         try:
             yield
         except Exception as error:
-            self._current.ended = f"round {server_round} ('{self._task}')"
+            self._current.books.ended = f"round {server_round} ('{self._task}')"
             error.privacy_report = self.report  # type: ignore[attr-defined]
             raise
 

@@ -159,7 +159,7 @@ class MomentsClient(FrameClient):
         Sent("number of rows", counts_rows=True),
     )
     def column_spread(self, *frame: Floats) -> tuple[GridArray, GridArray, GridArray, GridArray, GridArray]:
-        """Return sum and squares about the mean, the mean distance (FedSC, equation 41), 1 or 0, and the rows' number."""
+        """Return sum and squares about the mean, the mean distance (FedSC, equation 41), 1 or 0, and how many rows."""
         rows = self.enter(*frame)
         distance, unit = mean_distance(rows.integers, rows.exponent)
         return (

@@ -91,7 +91,7 @@ def _not_finite(honest: Callable[[], FitRes]) -> FitRes:
 
 def _other_shapes(honest: Callable[[], FitRes]) -> FitRes:
     res = honest()
-    arrays = [np.zeros((*array.shape, 2)) for array in decode(res.parameters)]
+    arrays = [np.zeros((*array.shape, 2), array.dtype) for array in decode(res.parameters)]
     return FitRes(res.status, encode(arrays), 1, res.metrics)
 
 

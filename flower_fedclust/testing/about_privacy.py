@@ -14,8 +14,8 @@ import numpy as np
 
 from flower_fedclust.privacy.accounting import divided
 from flower_fedclust.protocol import Consent, PrivateStrategy, ProtocolError, Sum
-from flower_fedclust.protocol.replies import add_up
-from flower_fedclust.protocol.run import EVALUATE
+from flower_fedclust.protocol.books import EVALUATE
+from flower_fedclust.protocol.replies import add_up, values_of
 from flower_fedclust.testing.about_runs import evaluated
 from flower_fedclust.testing.checks import check, require
 from flower_fedclust.testing.neighbours import (
@@ -46,7 +46,7 @@ def _noisy_arrays(run: Run) -> list[bytes]:
         protected = [release is not None and release.scale > 0 for release in round_.releases]
         received = run.received.get(number) or []
         replies = [list(received)] if isinstance(round_, Sum) else [reply.arrays for reply in received]
-        replies += [arrays for arrays in run.sent(number).values() if run.strategy.noise != "server"]
+        replies += [values_of(arrays) for arrays in run.sent(number).values() if run.strategy.noise != "server"]
         found += [array.tobytes() for reply in replies for array, one in zip(reply, protected, strict=False) if one]
     return found
 
@@ -78,7 +78,7 @@ def random_state_never_reaches_the_noise(subject: Subject) -> None:
         sent = list(run.sent(number).values())
         if not isinstance(round_, Sum) or round_.fraction < 1.0 or len(sent) < len(subject.names):
             return
-        drawn.append([one - total for one, total in zip(received, add_up(sent), strict=True)])
+        drawn.append([one - total for one, total in zip(received, values_of(add_up(sent)), strict=True)])
     index = subject.releases[0][1]
     scale = subject.releases[0][2].scale
     same = drawn[0][index].shape == drawn[1][index].shape and np.allclose(
@@ -174,7 +174,7 @@ def noise_off_is_no_noise(subject: Subject) -> None:
     for number, round_ in run.rounds.items():
         if isinstance(round_, Sum) and not round_.answer.keeps and round_.answer.sends:
             asked = [name for name in order if name in run.sent(number) and run.sent(number)[name]]
-            exact = add_up([run.sent(number)[name] for name in asked])
+            exact = values_of(add_up([run.sent(number)[name] for name in asked]))
             same = all(np.array_equal(one, two) for one, two in zip(run.received[number], exact, strict=True))
             require(same, f"without epsilon the sums of '{round_.task}' are not those of the replies.")
             require(run.received[number].n_clients == len(asked), "a sum is over another number of clients.")
@@ -202,7 +202,7 @@ def _check_moved(subject: Subject, pairs: Sequence[Neighbours], *, only: int | N
         warnings.simplefilter("ignore")
         for moved in how_far(subject.run, subject.names[0], pairs, only=only):
             require(
-                moved.ratio <= 1 + 1e-9,
+                not moved.is_too_far,
                 f"{moved.neighbours.what}: '{moved.content}' of round {moved.round} moves by {moved.ratio:.6g} times "
                 "its sensitivity.",
             )

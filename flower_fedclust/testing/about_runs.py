@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 import flower_fedclust.protocol as fp
 from flower_fedclust.models import Model
+from flower_fedclust.protocol.books import EVALUATE
 from flower_fedclust.protocol.client import ENROL
-from flower_fedclust.protocol.replies import client_order
+from flower_fedclust.protocol.replies import EXPONENTS, client_order
 from flower_fedclust.protocol.rounds import Askable, Round
-from flower_fedclust.protocol.run import EVALUATE
 from flower_fedclust.results import Result
 from flower_fedclust.simulation import noise_seed_of, simulate
 from flower_fedclust.testing.checks import check, require
@@ -143,7 +143,7 @@ def all_that_leaves_is_declared_and_reported(subject: Subject) -> None:
         assert exchange.res is not None
         task = str(exchange.ins.config["task"])
         require(exchange.res.num_examples == 1, f"'{task}' says how many rows a client has.")
-        allowed = {"client", "columns"} if task == ENROL else {"client"}
+        allowed = {"client", "columns"} if task == ENROL else {"client", EXPONENTS}
         require(set(exchange.res.metrics) <= allowed, f"'{task}' sends {sorted(exchange.res.metrics)} beside arrays.")
         if task == ENROL:
             continue
@@ -163,6 +163,18 @@ def all_that_leaves_is_declared_and_reported(subject: Subject) -> None:
         require(free or said, f"'{message.content}' carries no noise and is not listed as unprotected.")
         require(not (has_noise and said), f"'{message.content}' carries noise and is listed as unprotected.")
         require(message.task == ENROL or not message.harmless, f"'{message.content}' is called harmless.")
+
+
+@check
+def units_are_public(subject: Subject) -> None:
+    """The units of what is sent follow from the message: those of a round are the same for all clients."""
+    units: dict[tuple[int, str], set[str]] = {}
+    for exchange in subject.run.exchanges:
+        assert exchange.res is not None
+        key = (exchange.round, str(exchange.ins.config["task"]))
+        units.setdefault(key, set()).add(str(exchange.res.metrics.get(EXPONENTS)))
+    for (number, task), found in units.items():
+        require(len(found) == 1, f"in round {number} the clients answer '{task}' in different units: {sorted(found)}.")
 
 
 @check

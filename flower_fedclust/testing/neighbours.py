@@ -6,23 +6,28 @@ noise. What lies between their answers is what the noise of a release has to hid
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from fractions import Fraction
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.app.user_config import UserConfig
 from numpy.typing import NDArray
 
+from flower_fedclust.numerics.exact import is_off_diagonal
+from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.privacy.releases import PrivacyUnit, Relation
+from flower_fedclust.privacy.noise import Sendable
+from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
 from flower_fedclust.protocol import ClientData
+from flower_fedclust.protocol.replies import received_arrays
 from flower_fedclust.protocol.wire import decode
 from flower_fedclust.testing.runs import Exchange, Run
 
 Floats = NDArray[np.float64]
-Arrays = list[NDArray[Any]]
+Arrays = list[Sendable]
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ class Moved:
     task : str
     content : str
     ratio : float
+    is_too_far : bool
+        Whether it is farther than declared, by as little as it may be: of integers this is compared exactly.
     neighbours : Neighbours
     """
 
@@ -60,6 +67,7 @@ class Moved:
     task: str
     content: str
     ratio: float
+    is_too_far: bool
     neighbours: Neighbours
 
 
@@ -94,7 +102,7 @@ def shadow_answers(
             with one_thread():
                 arrays, _, facts = shadow.fit(decode(exchange.ins.parameters), config)
             kept = _kept(run, exchange, context)
-            answers[exchange.round] = None if "failure" in facts else kept or arrays
+            answers[exchange.round] = None if "failure" in facts else kept or received_arrays(arrays, facts)
     return answers
 
 
@@ -141,14 +149,38 @@ def how_far(run: Run, client: str, pairs: Iterable[Neighbours], *, only: int | N
                 if release is None or release.scale == 0:
                     continue
                 content = round_.answer.sends[index].content
-                first, second = one[index], another[index]
-                if not (np.isfinite(first).all() and np.isfinite(second).all()):
-                    raise AssertionError(f"'{content}' is not made of finite numbers for {pair.what}.")
-                if first.shape != second.shape:
-                    raise AssertionError(f"'{content}' has the shapes {first.shape} and {second.shape}: {pair.what}.")
-                moved = np.ravel(first if pair.others is None else first - second).astype(np.float64)
-                distance = np.linalg.norm(moved, ord=1 if release.norm == "L1" else 2)
-                yield Moved(number, round_.task, content, float(distance) / release.sensitivity, pair)
+                ratio, is_too_far = _distance(one[index], None if pair.others is None else another[index], release)
+                if math.isnan(ratio):
+                    raise AssertionError(f"'{content}' is not of one shape and of finite numbers for {pair.what}.")
+                yield Moved(number, round_.task, content, ratio, is_too_far, pair)
+
+
+def _distance(first: Sendable, second: Sendable | None, release: Release) -> tuple[float, bool]:
+    """Return the distance over the sensitivity, and whether it exceeds 1; NaN where there is no distance."""
+    exponent = first.exponent if isinstance(first, GridArray) else 0
+    arrays = [
+        array.integers if isinstance(array, GridArray) else array for array in (first, second) if array is not None
+    ]
+    if len({array.shape for array in arrays}) > 1 or not all(np.isfinite(array).all() for array in arrays):
+        return math.nan, True
+    if isinstance(second, GridArray) and second.exponent != exponent:
+        return math.nan, True
+    moved = np.ravel(arrays[0] if second is None else arrays[0] - arrays[1])
+    weights = np.ones(moved.size, dtype=np.int64)
+    if release.triangle:
+        weights[is_off_diagonal((math.isqrt(8 * moved.size + 1) - 1) // 2)] = 2
+    norm = 1 if release.norm == "L1" else 2
+    if moved.dtype != np.int64:
+        length = float(np.linalg.norm(moved, ord=norm))
+        return length / release.sensitivity, length > release.sensitivity * (1 + 1e-12)
+    # Python's integers and fractions, which neither overflow nor round.
+    present = np.flatnonzero(moved)
+    total = sum(
+        weight * abs(entry) ** norm
+        for weight, entry in zip(weights[present].tolist(), moved[present].tolist(), strict=True)
+    )
+    share = Fraction(total) / (Fraction(release.sensitivity) / Fraction(2) ** exponent) ** norm
+    return float(share) ** (1.0 / norm), share > 1
 
 
 def neighbours(

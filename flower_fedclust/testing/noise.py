@@ -16,9 +16,11 @@ from flwr.server.client_proxy import ClientProxy
 from numpy.typing import NDArray
 from scipy.stats import chi2, gamma
 
+from flower_fedclust.numerics.exact import is_off_diagonal
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData, ProtocolStrategy, Reply, Sum
-from flower_fedclust.protocol.replies import add_up
+from flower_fedclust.protocol.books import Books
+from flower_fedclust.protocol.replies import add_up, received_arrays, values_of
 from flower_fedclust.protocol.wire import decode
 from flower_fedclust.testing.runs import Exchange, Run, watched_run
 
@@ -70,7 +72,10 @@ class _Collected:
     def add(self, number: int, releases: list[Release | None], arrays: list[Any], plain: list[Any]) -> None:
         for index, release in enumerate(releases):
             if release is not None and release.scale > 0:
-                self.parts.setdefault((number, index), []).append(np.ravel(arrays[index] - plain[index]))
+                noise = np.ravel(arrays[index] - plain[index])
+                if release.triangle:
+                    noise = np.where(is_off_diagonal(_size(noise)), noise * math.sqrt(2.0), noise)
+                self.parts.setdefault((number, index), []).append(noise)
 
 
 def drawn_noise(strategy: ProtocolStrategy, data: Mapping[str, ClientData], seed: int) -> list[Drawn]:
@@ -109,23 +114,23 @@ def _draw_on_server(run: Run, number: int, results: list[tuple[ClientProxy, FitR
     round_ = run.rounds[number]
     releases = list(round_.releases)
     asked = {exchange.client for exchange in run.asked(number)}
-    by_name = {str(res.metrics["client"]): decode(res.parameters) for _, res in results}
+    by_name = {str(res.metrics["client"]): received_arrays(decode(res.parameters), res.metrics) for _, res in results}
     replies = [by_name[name] for name in run.strategy.client_names if name in asked & by_name.keys()]
     if not any(releases) or not replies:
         return
     books = run.strategy._run
     assert books is not None
-    for repetition in range(_repetitions(releases, replies[0])):
+    for repetition in range(_repetitions(releases, values_of(replies[0]))):
         probe = copy.copy(books)
-        probe.messages, probe.traffic, probe.failures = [], [], []
+        probe.books = Books()
         probe.settings = replace(books.settings, noise_seed=1_000_000 + repetition)
         received = probe.receive(number, round_, results, [])
         if isinstance(round_, Sum):
-            collected.add(number, releases, list(received), add_up(replies))
+            collected.add(number, releases, list(received), values_of(add_up(replies)))
         else:
             for reply in received:
                 assert isinstance(reply, Reply)
-                collected.add(number, releases, reply.arrays, by_name[reply.client])
+                collected.add(number, releases, reply.arrays, values_of(by_name[reply.client]))
 
 
 def _draw_on_clients(run: Run, collected: _Collected) -> None:
@@ -152,7 +157,7 @@ def _draw_on_clients(run: Run, collected: _Collected) -> None:
                 }
                 without = answers.get(False, plain)
                 if summed:
-                    collected.add(number, releases, add_up(answers[True]), add_up(without))
+                    collected.add(number, releases, _sums(answers[True]), _sums(without))
                 else:
                     for one, other in zip(answers[True], without, strict=True):
                         collected.add(number, releases, one, other)
@@ -169,12 +174,20 @@ def _answer(
         context.state = RecordDict(dict(context.state))
     client = run.strategy.client_type(run.data[exchange.client], name=exchange.client, context=context, noise_seed=seed)
     config = {key: value for key, value in exchange.ins.config.items() if noisy or key != "releases"}
-    arrays, _, _ = client.fit(decode(exchange.ins.parameters), config)
+    arrays, _, facts = client.fit(decode(exchange.ins.parameters), config)
     round_ = run.rounds[exchange.round]
     if not round_.answer.keeps:
-        return [np.asarray(array) for array in arrays]
+        return values_of(received_arrays(arrays, facts))
     records = (context.state.get(f"fedclust.{sent.kept_as}") for sent in round_.answer.sends)
     return [record.to_numpy_ndarrays()[0] for record in records if isinstance(record, ArrayRecord)]
+
+
+def _sums(answers: list[list[Any]]) -> list[Any]:
+    return [np.sum(arrays, axis=0) for arrays in zip(*answers, strict=True)]
+
+
+def _size(triangle: Floats) -> int:
+    return (math.isqrt(8 * triangle.size + 1) - 1) // 2
 
 
 def _repetitions(releases: list[Release | None], arrays: list[Any], n_replies: int = 1) -> int:

@@ -18,7 +18,9 @@ from flwr.server.client_proxy import ClientProxy
 
 from flower_fedclust.models import Model
 from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.privacy.noise import Sendable
 from flower_fedclust.protocol import ClientData, Consent, ProtocolClient, ProtocolStrategy
+from flower_fedclust.protocol.replies import received_arrays, values_of
 from flower_fedclust.protocol.rounds import Array, Outcome, Protocol, Round
 from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.results import Result, result_of
@@ -38,9 +40,14 @@ class Exchange:
     res: FitRes | None
 
     @property
+    def sent(self) -> list[Sendable]:
+        """What the client sent: integers in a unit, and what is not on a grid as it is."""
+        return [] if self.res is None else received_arrays(decode(self.res.parameters), self.res.metrics)
+
+    @property
     def arrays(self) -> list[Array]:
-        """What the client sent."""
-        return [] if self.res is None else decode(self.res.parameters)
+        """What the client sent, in the units of the data."""
+        return values_of(self.sent)
 
 
 class Site(ClientProxy):
@@ -145,9 +152,9 @@ class Run:
         """Whether a client keeps anything from one message to the next."""
         return any(site.context.state for site in self.sites)
 
-    def sent(self, number: int) -> dict[str, list[Array]]:
+    def sent(self, number: int) -> dict[str, list[Sendable]]:
         """Return what each client that was asked sent in a round; others may have worked for themselves."""
-        return {exchange.client: exchange.arrays for exchange in self.asked(number)}
+        return {exchange.client: exchange.sent for exchange in self.asked(number)}
 
     def asked(self, number: int) -> list[Exchange]:
         """Return the messages of a round to those that it asked."""

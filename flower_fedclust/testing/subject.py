@@ -88,7 +88,7 @@ class Subject:
     @cached_property
     def epsilon(self) -> float:
         """What the releases of that run compose to."""
-        return self.run.strategy.report.epsilon
+        return self.run.strategy.report.composed_epsilon
 
     def changed(self, name: str, rows: ArrayLike) -> dict[str, ClientData]:
         """Return the data with other rows of one client."""

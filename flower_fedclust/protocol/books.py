@@ -1,0 +1,156 @@
+"""What a run writes down: what has left the clients, what each was sent and answered, and what went wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.server.client_proxy import ClientProxy
+
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.report import Message
+from flower_fedclust.protocol.replies import client_order
+from flower_fedclust.protocol.rounds import Failure, Round, Sum, Traffic
+
+#: The task under which the books have the evaluation of the model.
+EVALUATE = "evaluate"
+
+
+@dataclass
+class Books:
+    """The books of one run.
+
+    Attributes
+    ----------
+    messages : list of Message
+        What has left the clients.
+    traffic : list of Traffic
+    failures : list of Failure
+    ended : str
+        Where the run ended before the protocol did; empty where it did not.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    traffic: list[Traffic] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    ended: str = ""
+    _noisy_rows: set[str] = field(default_factory=set)  # those that clients keep in place of their own, with noise
+
+    def notes(self) -> list[str]:
+        """Return what the privacy report has to say of replies that were not used, and of an early end."""
+        lost = Counter((failure.round, failure.task) for failure in self.failures if failure.task != EVALUATE)
+        found = [
+            f"{count} client{'s' if count > 1 else ''} did not answer round {number} ('{task}') as asked; what they "
+            "may have sent counts as sent."
+            for (number, task), count in sorted(lost.items())
+        ]
+        if self.ended:
+            found.append(f"The run ended early, in {self.ended}. What had left the clients by then is listed here.")
+        return found
+
+    def note_round(
+        self,
+        number: int,
+        round_: Round,
+        releases: Sequence[Release | None],
+        variations: Sequence[float],
+        *,
+        asked: tuple[str, ...],
+        n_clients: int,
+    ) -> None:
+        """Record what a round brought, or what the clients have kept with noise.
+
+        Parameters
+        ----------
+        number : int
+            Of the Flower round.
+        round_ : Round
+        releases : sequence of (Release or None)
+        variations : sequence of float
+            How far the noise of each array may be from its law.
+        asked : tuple of str
+            Whether they answered or not: the server may have seen an answer that it did not use.
+        n_clients : int
+            In the run.
+        """
+        everybody = len(asked) == n_clients
+        derived = round_.rows in self._noisy_rows
+        for sent, release, variation in zip(round_.answer.sends, releases, variations, strict=True):
+            protected = release is not None and release.noise_multiplier > 0
+            if sent.kept_as and (protected or derived):
+                self._noisy_rows.add(sent.kept_as)
+            elif sent.kept_as:
+                self._noisy_rows.discard(sent.kept_as)  # what was kept before is not there any more
+            if sent.kept_as and not protected:
+                continue  # nothing has left the client
+            detail = "sum over the clients" if isinstance(round_, Sum) else f"one per {sent.per}"
+            if not everybody:
+                detail += f", {len(asked)} of {n_clients} clients drawn"
+            if sent.kept_as:
+                detail = f"one per {sent.per}, kept by the client"
+            self.messages.append(
+                Message(
+                    number,
+                    round_.task,
+                    sent.content,
+                    detail,
+                    release,
+                    post_processing=derived and not protected,
+                    counts_rows=sent.counts_rows,
+                    clients=None if everybody else asked,
+                    reveals=sent.reveals,
+                    variation=variation,
+                )
+            )
+
+    def note_failure(self, number: int, task: str, name: str, reason: str) -> None:
+        """Record a client that did not answer as it should have."""
+        self.failures.append(Failure(number, task, name, reason))
+
+    def note_refusal(self, number: int, task: str, name: str, reason: str, *, missed: bool = False) -> None:
+        """Record a client that says why it cannot answer: something that it says of its rows, or of a missed round."""
+        self.note_failure(number, task, name, reason)
+        if missed:
+            return
+        content = f"why client {name} could not answer (a row and a column, no value)"
+        self.messages.append(Message(number, task, content, "one sentence"))
+
+    def note_silence(
+        self,
+        number: int,
+        silent: Mapping[str, tuple[str, int]],
+        failures: Sequence[tuple[ClientProxy, Any] | BaseException],
+    ) -> None:
+        """Record clients of which nothing came back.
+
+        Parameters
+        ----------
+        number : int
+            Of the round.
+        silent : mapping of str to (str, int)
+            The task of each, and how many bytes it was sent.
+        failures : sequence
+            As Flower gives them.
+        """
+        reasons = sorted({_one_line(failure) for failure in failures if isinstance(failure, BaseException)})
+        why = f" ({reasons[0]})" if reasons else ""
+        for name in sorted(silent, key=client_order):
+            task, n_bytes = silent[name]
+            self.note_failure(number, task, name, f"client {name} did not answer{why}.")
+            self.traffic.append(Traffic(number, task, name, n_bytes, 0))
+
+    def reasons(self, number: int, task: str) -> list[str]:
+        """Return why clients failed in a round, each reason once."""
+        failures = [failure for failure in self.failures if (failure.round, failure.task) == (number, task)]
+        return list(dict.fromkeys(failure.reason for failure in failures))
+
+    def sort(self) -> None:
+        """Order failures and traffic by round and client."""
+        self.failures.sort(key=lambda failure: (failure.round, client_order(failure.client)))
+        self.traffic.sort(key=lambda row: (row.round, client_order(row.client)))
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
