@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -13,8 +14,8 @@ from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, ProtocolStrategy, parameter
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, lloyd_steps
-from flower_fedclust.steps.first_centers import FirstCenters
-from flower_fedclust.steps.frame import Frame
+from flower_fedclust.steps.first_centers import FirstCenters, frame_with_centers
+from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, frame_of_rows
 from flower_fedclust.steps.local_centers import LocalCentersClient
 from flower_fedclust.steps.private_clusters import ClientBounds, cluster_statistic, counting
 from flower_fedclust.steps.server_data import ServerDataStrategy
@@ -27,7 +28,8 @@ class FederatedKMeansClient(ClusterClient, LocalCentersClient):
 class FederatedKMeans(ProtocolStrategy):
     """Lloyd's algorithm on rows that stay where they are.
 
-    The centers are those of Lloyd's algorithm on the pooled rows from the same start. Nothing hides the sums; see
+    The centers are those of Lloyd's algorithm on the pooled rows from the same start, to 2^-24 of how far the rows
+    reach: three rounds of sums find a grid on which every client's rows are integers. Nothing hides the sums; see
     :class:`PrivateFederatedKMeans` for noise on them.
 
     Parameters
@@ -74,13 +76,18 @@ class FederatedKMeans(ProtocolStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """One for each Lloyd step, and one for k-FED."""
-        return self.n_rounds + self._start.by_k_fed
+        """Those that find the frame, one for k-FED, and one for each Lloyd step."""
+        return FRAME_ROUNDS + self._start.by_k_fed + self.n_rounds
 
     def protocol(self) -> Protocol:
-        """Assign, add up, divide; until nothing moves."""
-        centers = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
-        return KMeansModel((yield from lloyd_steps(centers, self.n_rounds, self.tol)))
+        """Find a frame and first centers; assign, add up, divide, until nothing moves."""
+        frame, _ = yield from frame_of_rows()
+        given = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
+        # Beyond four times the rows' reach a center has no row, if any other is within: every row is nearer to that.
+        frame, first = frame_with_centers(frame, given, times_the_reach=4.0)
+        centers = yield from lloyd_steps(first, frame, self.n_rounds, self.tol)
+        has_moved = (centers != first).any(axis=1, keepdims=True)
+        return KMeansModel(np.where(has_moved, frame.leave(centers), given))
 
 
 class PrivateFederatedKMeans(ClippedStrategy):
@@ -218,6 +225,11 @@ class DPLloyd(ServerDataStrategy):
         frame = Frame.around(server_data, centered=self.center_rows)
         server_rows = frame.enter(server_data)
         centers = SERVER_INITIALISATIONS[self.init](server_rows, self.n_clusters, frame.radius, self.rng)
+        farthest = float(np.linalg.norm(centers, axis=1).max())
+        if farthest > frame.radius:
+            # Centers of a cube may lie outside of the ball to which rows are clipped: the grid reaches as far as they.
+            nowhere = np.zeros((1, centers.shape[1]))
+            frame = replace(frame, anchors=nowhere, shifts=nowhere, outer_radius=farthest)
         bound = None
         if self.privacy_unit == "client":
             bound = ClientBounds.from_server_rows(server_rows, self.n_clusters, self.rows_per_client).means

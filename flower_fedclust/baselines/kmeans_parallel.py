@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.exact import squared_distances
+from flower_fedclust.numerics.grid import GridArray, unit_exponent
 from flower_fedclust.numerics.initialisation import weighted_kmeans
-from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
-from flower_fedclust.numerics.kmedian import nearest_distance
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import NoisePlace
@@ -28,6 +29,7 @@ from flower_fedclust.protocol import (
     parameter,
 )
 from flower_fedclust.steps.clusters import ClusterClient, lloyd_steps
+from flower_fedclust.steps.frame import FRAME_ROUNDS, RowsInFrame, frame_of_rows
 from flower_fedclust.steps.perturbed_rows import (
     NOISY_ROWS,
     ROWS_SHARE,
@@ -38,13 +40,17 @@ from flower_fedclust.steps.perturbed_rows import (
 
 Floats = NDArray[np.float64]
 
+#: Of a sum of squared distances: one is at most 2^52 squared units of the frame, so that 2^25 rows fit into an int64.
+COST_EXPONENT = 14
+
 
 class KMeansParallel(ClippedStrategy):
     """k-means||, federated: the clients draw rows that are far from those drawn before, and the server clusters them.
 
     k-means++ draws k centers one after the other, which would be k rounds. Here each of a few rounds draws about
     ``oversampling`` rows (Algorithm 2). Every candidate gets the number of rows that are nearest to it as its weight,
-    the server clusters the weighted candidates, and Lloyd steps on sums go on from there.
+    the server clusters the weighted candidates, and Lloyd steps on sums go on from there. Three rounds of sums come
+    first: they find a grid on which every client's rows are integers, so that costs and weights are exact.
 
     The rows that are drawn leave the clients as they are. With an epsilon each client first replaces its rows by noisy
     ones, and everything is done with these: differential privacy of each record against the server too, at the price
@@ -84,8 +90,8 @@ class KMeansParallel(ClippedStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Noise, the first candidate, two for each time that rows are drawn, the weights, and the Lloyd steps."""
-        return (self.epsilon is not None) + 1 + 2 * self.n_sampling_rounds + 1 + self.n_rounds
+        """Noise, the frame, the first candidate, two for each time that rows are drawn, weights, and Lloyd steps."""
+        return (self.epsilon is not None) + FRAME_ROUNDS + 1 + 2 * self.n_sampling_rounds + 1 + self.n_rounds
 
     def shares(self) -> Mapping[str, Share]:
         """Return one, for the rows."""
@@ -99,29 +105,33 @@ class KMeansParallel(ClippedStrategy):
         if release := rows_release(self):
             yield from perturb_rows(release=release)
             rows = NOISY_ROWS
+        frame, _ = yield from frame_of_rows(rows=rows)
+        exponent = unit_exponent(frame.radius)
         # Step 1: a row drawn uniformly from all. Asking first how many rows each client has, and then one of them for a
         # row, would be one round more, and a round that a single client answers.
         replies = yield Gather(KMeansParallelClient.uniform_row.asked(random_state=self._seed()), rows=rows)
         n_rows = np.array([float(reply.arrays[1]) for reply in replies])
-        candidates = replies[self.rng.choice(len(replies), p=n_rows / n_rows.sum())].arrays[0][None, :]
+        candidates = replies[self.rng.choice(len(replies), p=n_rows / n_rows.sum())].arrays[0][None, :] - frame.origin
         costs = []
         for _ in range(self.n_sampling_rounds):
             # Step 2, and the same in every round for step 4.
-            (cost,) = yield Sum(KMeansParallelClient.candidate_cost.asked(candidates), rows=rows)
-            costs.append(float(cost))
+            (cost,) = yield Sum(KMeansParallelClient.candidate_cost.asked(candidates, *frame.arrays), rows=rows)
+            costs.append(float(np.ldexp(cost, 2 * exponent)))
             if cost == 0:
                 break  # every row is a candidate
             # Steps 4 and 5. Rows that are equal are one candidate: the second would be nearest to none.
             question = KMeansParallelClient.far_rows.asked(
                 candidates,
+                *frame.arrays,
                 oversampling=2.0 * self.n_clusters if self.oversampling is None else self.oversampling,
                 cost=float(cost),
                 random_state=self._seed(),
             )
             replies = yield Gather(question, rows=rows)
-            candidates = np.unique(np.concatenate([candidates, *(reply.arrays[0] for reply in replies)]), axis=0)
+            drawn = [reply.arrays[0] - frame.origin for reply in replies]
+            candidates = np.unique(np.concatenate([candidates, *drawn]), axis=0)
         # Step 7.
-        (weights,) = yield Sum(KMeansParallelClient.candidate_weights.asked(candidates), rows=rows)
+        (weights,) = yield Sum(KMeansParallelClient.candidate_weights.asked(candidates, *frame.arrays), rows=rows)
         nearest_to_some = weights > 0  # not those of a client that has left since
         if np.count_nonzero(nearest_to_some) < self.n_clusters:
             raise DataError(
@@ -130,7 +140,7 @@ class KMeansParallel(ClippedStrategy):
             )
         # Step 8.
         centers = weighted_kmeans(candidates[nearest_to_some], weights[nearest_to_some], self.n_clusters, self.rng)
-        centers = yield from lloyd_steps(centers, self.n_rounds, self.tol, rows=rows)
+        centers = frame.leave((yield from lloyd_steps(centers, frame, self.n_rounds, self.tol, rows=rows)))
         if self.epsilon is not None and self.max_norm is not None:
             centers = clip_rows(centers, self.max_norm)  # where the means of clipped rows must lie
         return Outcome(KMeansModel(centers), history={"candidate_cost": costs})
@@ -152,21 +162,38 @@ class KMeansParallelClient(PerturbedRowsClient, ClusterClient):
         return self.rows[drawn], np.array(float(len(self.rows)))
 
     @answers("sum of the squared distances of the rows from the nearest candidate")
-    def candidate_cost(self, candidates: Floats) -> Floats:
-        """Return the client's part of phi_X(C)."""
-        return np.array(kmeans_cost(self.rows, candidates))
+    def candidate_cost(self, candidates: Floats, *frame: Floats) -> GridArray:
+        """Return the client's part of phi_X(C), in squared units of the frame; 0 only where every row is a candidate.
+
+        Each distance is rounded up to an integer.
+        """
+        squares = np.ceil(np.ldexp(_least_squares(self.enter(*frame), candidates), -COST_EXPONENT))
+        return GridArray(squares.astype(np.int64).sum(), COST_EXPONENT)
 
     @answers(Sent("the rows that were drawn", "rows", per="row", has_columns=True))
-    def far_rows(self, candidates: Floats, *, oversampling: float, cost: float, random_state: int) -> Floats:
-        """Return each row with probability ``l d^2(x, C) / phi_X(C)``, and with certainty where that is above 1."""
-        distances, _ = nearest_distance(self.rows, candidates)
-        chances = oversampling * (distances**2 / cost)
+    def far_rows(
+        self, candidates: Floats, *frame: Floats, oversampling: float, cost: float, random_state: int
+    ) -> Floats:
+        """Return each row with probability ``l d^2(x, C) / phi_X(C)``, and with certainty where that is above 1.
+
+        The rows are those of the data, and the cost is in squared units of the frame.
+        """
+        chances = oversampling * (_least_squares(self.enter(*frame), candidates) / cost)
         return self.rows[self.generator(random_state).random(len(self.rows)) < chances]
 
     @answers("number of rows nearest to each candidate")
-    def candidate_weights(self, candidates: Floats) -> Floats:
+    def candidate_weights(self, candidates: Floats, *frame: Floats) -> GridArray:
         """Return w_x for each candidate x."""
-        return np.bincount(nearest_center(self.rows, candidates), minlength=len(candidates)).astype(np.float64)
+        return self.enter(*frame).counts(candidates)
+
+
+def _least_squares(rows: RowsInFrame, candidates: Floats) -> Floats:
+    """Return each row's squared distance from the nearest candidate, exactly, in squared units of the frame."""
+    points = rows.points(candidates)
+    found = np.empty(len(rows))
+    for block in blocks(len(rows), len(points)):
+        found[block] = squared_distances(rows.integers[block], points).min(axis=1)
+    return found
 
 
 KMeansParallel.client_type = KMeansParallelClient

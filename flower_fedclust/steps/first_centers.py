@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.grid import unit_exponent
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.protocol.rounds import Reply, Round
+from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.local_centers import merge_local_centers
 
 Floats = NDArray[np.float64]
@@ -90,3 +92,37 @@ def points_in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     points: Floats = radius * rng.uniform(size=(n_points, 1)) ** (1.0 / n_columns) * directions
     return points
+
+
+def frame_with_centers(frame: Frame, centers: Floats, *, times_the_reach: float) -> tuple[Frame, Floats]:
+    """Return a frame that has room for first centers as well as for rows, and the centers in it.
+
+    The wider the ball, the coarser its grid. So it is only widened for centers beyond it, and not without limit: to
+    some times the reach of the rows, or of the nearest center where this is farther. Centers beyond that are moved
+    towards the origin.
+
+    Parameters
+    ----------
+    frame : Frame
+        In which no row is clipped.
+    centers : ndarray of shape (n_clusters, n_columns)
+        In the coordinates of the data.
+    times_the_reach : float
+
+    Returns
+    -------
+    frame : Frame
+    centers : ndarray of shape (n_clusters, n_columns)
+        In the coordinates of the frame.
+    """
+    # Halves, as a difference may be too large a number; and a power of two as the unit, which rounds nothing.
+    halves = 0.5 * centers - 0.5 * frame.origin
+    power = math.frexp(float(np.abs(halves).max()))[1]
+    scaled = np.ldexp(halves, -power)
+    distances, reach = np.linalg.norm(scaled, axis=1), math.ldexp(frame.radius, -1 - power)
+    wanted = min(float(distances.max()), times_the_reach * max(reach, float(distances.min())))
+    if wanted > reach:
+        frame = replace(frame, radius=math.ldexp(1.0, min(unit_exponent(wanted, bits=0) + 1 + power, 1023)))
+    # So far inside that no rounding takes one out again.
+    within = clip_rows(scaled, math.ldexp(frame.radius, -1 - power) * (1.0 - 2.0**-40))
+    return frame, np.ldexp(within, 1 + power)

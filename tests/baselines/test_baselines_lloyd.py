@@ -8,10 +8,14 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData
 from flower_fedclust.simulation import simulate
 from flower_fedclust.steps.clusters import ClusterClient
+from flower_fedclust.steps.frame import FRAME_ROUNDS
 from flower_fedclust.testing import watched_run
 
 RNG = np.random.default_rng(3)
 K, D = 4, 3
+
+#: In which round the first Lloyd step is taken where clients enrol and a frame is found before.
+FIRST_STEP = 1 + FRAME_ROUNDS + 1
 MEANS = RNG.uniform(-5, 5, size=(K, D))
 ROWS = MEANS[RNG.integers(K, size=300)] + RNG.normal(size=(300, D)) * 1.5
 CLIENTS = np.split(ROWS, [20, 21, 100, 230])
@@ -30,7 +34,7 @@ def slow_lloyd(rows, centers, n_rounds):
 @pytest.mark.parametrize("n_rounds", [0, 1, 2, 5])
 def test_federated_rounds_equal_pooled_lloyd_steps(n_rounds):
     result = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=n_rounds), CLIENTS)
-    np.testing.assert_allclose(result.model.cluster_centers_, slow_lloyd(ROWS, ROWS[:K], n_rounds), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(result.model.cluster_centers_, slow_lloyd(ROWS, ROWS[:K], n_rounds), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("start", range(4))
@@ -38,16 +42,16 @@ def test_federated_kmeans_equals_scikit_learns_after_convergence(start):
     init = ROWS[start * K : (start + 1) * K]
     result = simulate(FederatedKMeans(K, init=init, n_rounds=100, tol=0.0), CLIENTS)
     reference = KMeans(K, init=init, n_init=1, max_iter=1000, tol=0.0).fit(ROWS)
-    np.testing.assert_allclose(result.model.cluster_centers_, reference.cluster_centers_, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(result.model.cluster_centers_, reference.cluster_centers_, rtol=0, atol=1e-6)
     assert np.array_equal(np.concatenate(result.labels), reference.labels_)
-    assert result.metrics["cost"] == pytest.approx(reference.inertia_, rel=1e-12)
+    assert result.metrics["cost"] == pytest.approx(reference.inertia_, rel=1e-6)
 
 
 def test_run_stops_when_nothing_moves_any_more():
     result = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=100), CLIENTS)
     assert max(row.round for row in result.traffic) < 60
     longer = simulate(FederatedKMeans(K, init=result.model.cluster_centers_, n_rounds=100), CLIENTS)
-    assert max(row.round for row in longer.traffic) == 2
+    assert max(row.round for row in longer.traffic) == FIRST_STEP
 
 
 def test_larger_tol_stops_earlier():
@@ -55,31 +59,54 @@ def test_larger_tol_stops_earlier():
         max(row.round for row in simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=100, tol=tol), CLIENTS).traffic)
         for tol in (0.0, 0.3, 100.0)
     ]
-    assert rounds[0] > rounds[1] > rounds[2] == 2
+    assert rounds[0] > rounds[1] > rounds[2] == FIRST_STEP
 
 
 def test_cluster_without_a_row_keeps_its_center():
     init = np.vstack([ROWS[:3], [1e3, 1e3, 1e3]])
     centers = simulate(FederatedKMeans(K, init=init, n_rounds=3), CLIENTS).model.cluster_centers_
     assert np.array_equal(centers[3], init[3])
-    np.testing.assert_allclose(centers, slow_lloyd(ROWS, init, 3), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(centers, slow_lloyd(ROWS, init, 3), rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("distance", [30.0, 1e4, 1e200])
+def test_given_centers_may_lie_as_far_from_the_rows_as_they_like(distance):
+    towards = np.array([[1.0, 0.2, 0.0], [0.0, 1.0, 0.1], [-1.0, -1.0, 0.0], [0.0, 0.0, -1.0]])
+    near = np.vstack([ROWS[:3], distance * towards[3:]])
+    centers = simulate(FederatedKMeans(K, init=near, n_rounds=2), CLIENTS).model.cluster_centers_
+    assert np.array_equal(centers[3], near[3])
+    np.testing.assert_allclose(centers[:3], slow_lloyd(ROWS, near[:3], 2), rtol=0, atol=3e-6)
+    if distance < 1e3:
+        far = simulate(FederatedKMeans(K, init=distance * towards, n_rounds=2), CLIENTS).model.cluster_centers_
+        np.testing.assert_allclose(far, slow_lloyd(ROWS, distance * towards, 2), rtol=0, atol=1e-5)
+
+
+def test_centers_do_not_depend_on_which_client_has_which_rows_to_the_last_bit():
+    parts = [np.split(ROWS, cuts) for cuts in ([20, 21, 100, 230], [150], list(range(1, 300)))]
+    one, *others = (simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=3), clients) for clients in parts)
+    for other in others:
+        assert np.array_equal(one.model.cluster_centers_, other.model.cluster_centers_)
 
 
 def test_federated_kmeans_is_not_disturbed_by_rows_far_from_the_origin():
     shift = np.array([1e4, -1e4, 0.0])
     near = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=3), CLIENTS)
     far = simulate(FederatedKMeans(K, init=ROWS[:K] + shift, n_rounds=3), [part + shift for part in CLIENTS])
-    np.testing.assert_allclose(far.model.cluster_centers_ - shift, near.model.cluster_centers_, atol=1e-7)
+    np.testing.assert_allclose(far.model.cluster_centers_ - shift, near.model.cluster_centers_, atol=1e-6)
 
 
 def test_federated_kmeans_from_k_fed_takes_one_round_more():
     result = simulate(FederatedKMeans(K, n_rounds=1, tol=0.0), [part for part in CLIENTS if len(part) > 5], seed=0)
-    assert [row.task for row in result.traffic if row.client == "0"] == ["enrol", "local_centers", "cluster_sums"]
+    assert [row.task for row in result.traffic if row.client == "0"] == [
+        "enrol", "entry_exponent", "column_sums", "reach", "local_centers", "cluster_sums",
+    ]  # fmt: skip
 
 
 def test_federated_kmeans_reports_that_nothing_covers_its_sums():
     report = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=2), CLIENTS).privacy
-    assert len(report.unprotected) == 4
+    sums = [message for message in report.unprotected if message.task == "cluster_sums"]
+    assert len(sums) == 4
+    assert len(report.unprotected) == 4 + FRAME_ROUNDS + 1  # one of these has an array more
     assert not report.covers_everything
 
 
@@ -101,7 +128,7 @@ def test_without_its_noise_the_private_run_is_pooled_lloyd_on_clipped_rows(n_rou
     clipped = ROWS * np.minimum(1, 5.0 / np.linalg.norm(ROWS, axis=1))[:, None]
     strategy = QuietFederatedKMeans(K, init=clipped[:K], n_rounds=n_rounds, max_norm=5.0)
     np.testing.assert_allclose(
-        simulate(strategy, CLIENTS).model.cluster_centers_, slow_lloyd(clipped, clipped[:K], n_rounds), atol=1e-10
+        simulate(strategy, CLIENTS).model.cluster_centers_, slow_lloyd(clipped, clipped[:K], n_rounds), atol=1e-6
     )
 
 
@@ -111,11 +138,12 @@ def test_private_federated_kmeans_declares_how_far_the_worst_row_moves_its_sums_
     run = watched_run(strategy, {str(index): ClientData(rows) for index, rows in enumerate(CLIENTS)}, seed=0)
     (round_,) = run.rounds.values()
     of_sums, of_counts = round_.releases
-    assert (of_sums.sensitivity, of_counts.sensitivity) == (2.0 * max_norm, pytest.approx(np.sqrt(2.0)))
+    assert (of_sums.sensitivity, of_counts.sensitivity) == pytest.approx((2.0 * max_norm, np.sqrt(2.0)), rel=1e-12)
     assert {release.relation for release in round_.releases} == {"replace"}
 
     def answer(row):
-        return ClusterClient(ClientData([row]), name="0").cluster_sums(*round_.question.arrays)
+        sent = ClusterClient(ClientData([row]), name="0").cluster_sums(*round_.question.arrays)
+        return [array.values for array in sent]
 
     # Of these two, on one axis, one is in another cluster and one has the other sign; both are clipped.
     rows = [[900.0, 0, 0], [-900.0, 0, 0], [0, 900.0, 0], [1.0, 0, 0]]
@@ -161,7 +189,7 @@ def test_dp_lloyd_without_noise_equals_pooled_lloyd_from_the_same_start(init, ce
     kept = (expected == start).all(axis=1)
     expected[kept] = inside[kept]
     expected = slow_lloyd(rows, expected, n_rounds - 1)
-    np.testing.assert_allclose(centers, expected + origin, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(centers, expected + origin, rtol=0, atol=1e-6)
 
 
 def test_dp_lloyd_starts_from_the_means_of_the_server_rows():
@@ -170,7 +198,7 @@ def test_dp_lloyd_starts_from_the_means_of_the_server_rows():
     start = KMeans(K, n_init=10, random_state=seed).fit(SERVER_ROWS - SERVER_ROWS.mean(axis=0)).cluster_centers_
     rows, _, origin, _ = slow_frame(ROWS, True)
     np.testing.assert_allclose(
-        simulate(strategy, CLIENTS).model.cluster_centers_, slow_lloyd(rows, start, 1) + origin, rtol=0, atol=1e-10
+        simulate(strategy, CLIENTS).model.cluster_centers_, slow_lloyd(rows, start, 1) + origin, rtol=0, atol=1e-6
     )
 
 
@@ -190,4 +218,4 @@ def test_dp_lloyd_declares_the_radius_and_one_row():
     sums, counts = (message.release for message in report.releases)
     assert isinstance(sums, Release)
     assert (sums.mechanism, counts.mechanism) == ("gaussian", "laplace")
-    assert (sums.sensitivity, counts.sensitivity) == (pytest.approx(radius), 1.0)
+    assert (sums.sensitivity, counts.sensitivity) == pytest.approx((radius, 1.0))
