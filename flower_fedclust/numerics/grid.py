@@ -55,6 +55,21 @@ class GridArray:
         object.__setattr__(self, "integers", np.asarray(integers).astype(np.int64, copy=False))
         object.__setattr__(self, "exponent", exponent)
 
+    @classmethod
+    def clipped(cls, array: Floats, bound: float, *, norm: int = 2) -> GridArray:
+        """Return a whole array clipped to a norm, in a unit that follows from the bound: see :func:`array_onto_grid`."""
+        return cls(*array_onto_grid(array, bound, norm=norm))
+
+    @classmethod
+    def truncated(cls, array: Floats, exponent: int) -> GridArray:
+        """Return an array in a unit that is given, entry by entry; beyond 2^53 units an entry is cut.
+
+        For what has no norm that anything rests on. NaN becomes 0.
+        """
+        with np.errstate(over="ignore"):
+            whole = np.trunc(np.ldexp(np.nan_to_num(array, posinf=np.inf, neginf=-np.inf), -exponent))
+        return cls(np.clip(whole, -(2.0**53), 2.0**53), exponent)
+
     @property
     def values(self) -> Floats:
         """What the integers are in the units of the data."""

@@ -280,6 +280,7 @@ class PrivacyReport:
             "meaning": self.meaning(),
             "assumptions": self.assumptions(),
             "epsilon": self.epsilon if finite else None,
+            "composed_epsilon": self.composed_epsilon if finite else None,
             "requested_epsilon": self.requested_epsilon,
             "delta": self.delta,
             "unit": self.unit,

@@ -202,7 +202,9 @@ class Round:
 class Sum(Round):
     """A round of which the server gets the sum over the clients, array by array, and nothing else.
 
-    ``total = yield Sum(Client.method.asked(...))`` gives a :class:`Total`. It can run under secure aggregation.
+    ``total = yield Sum(Client.method.asked(...))`` gives a :class:`Total`. What is summed are integers in a public unit
+    (:class:`~flower_fedclust.GridArray`, or counts), modulo 2^64, so that a sum has no order and can run under secure
+    aggregation.
     """
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.exact import truncated_means
-from flower_fedclust.numerics.grid import GridArray, array_onto_grid, from_units
+from flower_fedclust.numerics.grid import GridArray, from_units
 from flower_fedclust.numerics.kmeans import centers_of, shrunk_towards
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import Release
@@ -148,4 +148,4 @@ def offsets_and_presence(
     sums, counts = rows.sums(labels, len(centers))
     presence = counts.integers > 0
     offsets = (truncated_means(sums.integers, counts.integers) - rows.points(centers)) * presence[:, None]
-    return GridArray(*array_onto_grid(from_units(offsets, rows.exponent), means_bound)), GridArray(presence)
+    return GridArray.clipped(from_units(offsets, rows.exponent), means_bound), GridArray(presence)

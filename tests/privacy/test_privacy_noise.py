@@ -1,228 +1,200 @@
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from flower_fedclust.privacy import noise
-from flower_fedclust.privacy.noise import OperatingSystemNoise, SeededNoise, add_noise, add_relative_noise, draw
+from flower_fedclust.numerics.exact import is_off_diagonal
+from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.privacy.noise import (
+    MOST_REFINED,
+    SCALE_BITS,
+    add_noise,
+    add_relative_noise,
+    noise_exponent,
+    noise_in_floats,
+    on_grid,
+    variation_of_noise,
+)
 from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.sampling import OperatingSystemNoise, SeededNoise, sample_gaussian, sample_laplace
+from flower_fedclust.privacy.shares import (
+    delta_of_sampling,
+    sample_gaussian_share,
+    sample_laplace_share,
+    total_variation,
+)
 
-SIZE = 200_000
+SIZE = 50_000
 GAUSSIAN = Release("gaussian", sensitivity=4.0, noise_multiplier=0.75, bound="clipped")
 LAPLACE = Release("laplace", sensitivity=4.0, noise_multiplier=0.75, bound="counted")
 SCALE = 3.0
 
 
-class ConstantNoise:
-    def __init__(self, value):
-        self.value = value
-
-    def uniform(self, size):
-        return np.full(size, self.value)
+def zeros(size=SIZE, exponent=-20):
+    return GridArray(np.zeros(size), exponent)
 
 
-def bytes_of(*integers):
-    return b"".join(int(integer).to_bytes(8, "little") for integer in integers)
-
-
-@pytest.mark.parametrize("source", [SeededNoise([1]), OperatingSystemNoise()], ids=["seeded", "operating-system"])
-def test_uniform_numbers_are_uniform_and_uncorrelated(source):
-    # A true test at level 1e-9: it does not fail by chance, even where there is no seed.
-    numbers = source.uniform(SIZE)
-    assert numbers.shape == (SIZE,)
-    assert ((numbers > 0) & (numbers < 1)).all()
-    assert stats.kstest(numbers, "uniform").pvalue > 1e-9
-    assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 7 / np.sqrt(SIZE)
-
-
-def test_operating_system_noise_is_the_top_52_bits_of_what_urandom_gives(monkeypatch):
-    asked = []
-    integers = [0, 2**12, 2**63, 2**63 + 2**62, 12345678901234567890]
-
-    def urandom(n_bytes):
-        asked.append(n_bytes)
-        return bytes_of(*integers)
-
-    monkeypatch.setattr(noise.os, "urandom", urandom)
-    numbers = OperatingSystemNoise().uniform(5)
-    assert asked == [40]
-    np.testing.assert_allclose(numbers, [(integer // 2**12 + 0.5) / 2**52 for integer in integers], rtol=1e-15)
-
-
-def test_two_calls_of_operating_system_noise_differ():
-    source = OperatingSystemNoise()
-    assert not np.isin(source.uniform(1000), source.uniform(1000)).any()
-
-
-def test_numpys_seed_does_not_influence_operating_system_noise():
-    drawn = []
-    for _ in range(2):
-        np.random.seed(0)  # noqa: NPY002 - the seed that must not matter
-        drawn.append(draw(GAUSSIAN, 20, OperatingSystemNoise()))
-    assert not np.isin(*drawn).any()
-
-
-def test_noise_leaves_numpys_global_state_alone():
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
-    for source in (OperatingSystemNoise(), SeededNoise([1])):
-        draw(GAUSSIAN, 5, source)
-        draw(LAPLACE, 5, source, n_shares=3)
-    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
-
-
-def test_the_least_number_that_urandom_can_give_is_above_zero(monkeypatch):
-    monkeypatch.setattr(noise.os, "urandom", lambda n_bytes: b"\x00" * n_bytes)
-    assert (OperatingSystemNoise().uniform(2) > 0).all()
-    assert np.isfinite(draw(GAUSSIAN, 2, OperatingSystemNoise())).all()
-    assert np.isfinite(draw(LAPLACE, 2, OperatingSystemNoise())).all()
-
-
-def test_the_largest_number_that_urandom_can_give_is_below_one(monkeypatch):
-    monkeypatch.setattr(noise.os, "urandom", lambda n_bytes: b"\xff" * n_bytes)
-    assert (OperatingSystemNoise().uniform(2) < 1).all()
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("release", "n_shares"), [(GAUSSIAN, 1), (GAUSSIAN, 5), (LAPLACE, 5)], ids=str)
-def test_noise_is_finite_whatever_urandom_gives(release, n_shares, monkeypatch):
-    monkeypatch.setattr(noise.os, "urandom", lambda n_bytes: b"\xff" * n_bytes)
-    assert np.isfinite(draw(release, 4, OperatingSystemNoise(), n_shares=n_shares)).all()
+def drawn(release, source, *, n_shares=1, array=None):
+    (noisy,) = add_noise([zeros() if array is None else array], [release], source, n_shares=n_shares)
+    return noisy
 
 
 @pytest.mark.parametrize("release", [GAUSSIAN, LAPLACE], ids=["gaussian", "laplace"])
-@pytest.mark.parametrize("n_shares", [1, 4])
-def test_seeded_noise_repeats_for_its_seed_and_differs_for_another(release, n_shares):
-    first, again, other, longer = (
-        draw(release, 100, SeededNoise(seed), n_shares=n_shares) for seed in ([7, 1], (7, 1), [7, 2], [7, 1, 1])
-    )
-    np.testing.assert_array_equal(first, again)
-    for different in (other, longer):
-        assert not np.isin(first, different).any()
-
-
-def test_a_seeded_source_goes_on_and_does_not_start_again():
-    source = SeededNoise([3])
-    assert not np.isin(source.uniform(100), source.uniform(100)).any()
-
-
-@pytest.mark.parametrize(
-    ("release", "variance", "kurtosis"),
-    [(GAUSSIAN, SCALE**2, 3.0), (LAPLACE, 2 * SCALE**2, 6.0)],
-    ids=["gaussian", "laplace"],
-)
-def test_moments_of_the_noise_are_those_of_its_distribution(release, variance, kurtosis):
-    drawn = draw(release, SIZE, SeededNoise([11]))
-    # Five standard errors of each estimate.
-    assert abs(drawn.mean()) < 5 * np.sqrt(variance / SIZE)
-    assert abs(drawn.var() - variance) < 5 * variance * np.sqrt((kurtosis - 1) / SIZE)
-    skewness_error = {3.0: 15.0, 6.0: 90.0}[kurtosis]  # sixth standardised moment
-    assert abs(stats.skew(drawn)) < 5 * np.sqrt(skewness_error / SIZE)
-    eighth = {3.0: 105.0, 6.0: 2520.0}[kurtosis]
-    assert abs(stats.kurtosis(drawn, fisher=False) - kurtosis) < 5 * np.sqrt(eighth / SIZE)
-
-
-def distribution(release):
-    return stats.norm(scale=SCALE).cdf if release.mechanism == "gaussian" else stats.laplace(scale=SCALE).cdf
+@pytest.mark.parametrize("exponent", [-40, -20, 0, 1])
+def test_noise_has_the_law_and_the_scale_of_its_release_in_every_unit(release, exponent):
+    # The unit is made finer where the noise would be coarse: rounding to 2^-10 of the scale is not seen by the test.
+    noise = drawn(release, SeededNoise([3]), array=zeros(exponent=exponent)).values / SCALE
+    law = "norm" if release is GAUSSIAN else "laplace"
+    assert stats.kstest(noise, law).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("release", [GAUSSIAN, LAPLACE], ids=["gaussian", "laplace"])
-@pytest.mark.parametrize("n_shares", [1, 2, 50])
+@pytest.mark.parametrize("n_shares", [2, 10])
 def test_shares_add_up_to_noise_of_the_whole_distribution(release, n_shares):
-    size = 20_000
-    total = sum(draw(release, size, SeededNoise([5, share]), n_shares=n_shares) for share in range(n_shares))
-    assert stats.kstest(total, distribution(release)).pvalue > 0.01
+    total = sum(drawn(release, SeededNoise([5, share]), n_shares=n_shares).values for share in range(n_shares))
+    assert stats.kstest(total / SCALE, "norm" if release is GAUSSIAN else "laplace").pvalue > 1e-3
 
 
 @pytest.mark.parametrize("release", [GAUSSIAN, LAPLACE], ids=["gaussian", "laplace"])
 @pytest.mark.parametrize("n_shares", [2, 10])
 def test_one_share_carries_its_part_of_the_variance(release, n_shares):
-    variance = (1 if release.mechanism == "gaussian" else 2) * SCALE**2 / n_shares
-    drawn = draw(release, SIZE, SeededNoise([6]), n_shares=n_shares)
-    kurtosis = 3 if release.mechanism == "gaussian" else 3 + 3 * n_shares
-    assert abs(drawn.mean()) < 5 * np.sqrt(variance / SIZE)
-    assert abs(drawn.var() - variance) < 5 * variance * np.sqrt((kurtosis - 1) / SIZE)
+    share = drawn(release, SeededNoise([6]), n_shares=n_shares).values
+    np.testing.assert_allclose(share.var(), release.standard_deviation**2 / n_shares, rtol=0.08)
 
 
-def test_more_clients_than_shares_only_add_more_noise():
-    total = sum(draw(LAPLACE, 20_000, SeededNoise([8, client]), n_shares=5) for client in range(8))
-    assert total.var() > 1.4 * 2 * SCALE**2
+@pytest.mark.parametrize(("release", "draw"), [(GAUSSIAN, sample_gaussian), (LAPLACE, sample_laplace)], ids=str)
+def test_what_is_added_is_what_the_sampler_draws_for_a_scale_that_is_rounded_up(release, draw):
+    array = GridArray(np.arange(6).reshape(2, 3), -30)
+    noisy = drawn(release, SeededNoise([1]), array=array)
+    expected = draw(math.ldexp(math.nextafter(release.scale, math.inf), 30), 6, SeededNoise([1]))
+    assert noisy.exponent == -30
+    np.testing.assert_array_equal(noisy.integers, array.integers + expected.reshape(2, 3))
 
 
-def test_a_share_of_very_many_is_finite():
-    for n_shares in (1000, 100_000):
-        assert np.isfinite(draw(LAPLACE, 10_000, SeededNoise([1]), n_shares=n_shares)).all()
+@pytest.mark.parametrize(
+    ("release", "draw"), [(GAUSSIAN, sample_gaussian_share), (LAPLACE, sample_laplace_share)], ids=str
+)
+def test_a_share_is_what_the_sampler_of_shares_draws(release, draw):
+    noisy = drawn(release, SeededNoise([1]), n_shares=3, array=zeros(5, -30))
+    scale = math.ldexp(math.nextafter(release.scale, math.inf), 30)
+    np.testing.assert_array_equal(noisy.integers, draw(scale, 3, 5, SeededNoise([1])))
 
 
-def test_the_entries_of_one_draw_are_independent():
-    for release in (GAUSSIAN, LAPLACE):
-        for n_shares in (1, 3):
-            drawn = draw(release, SIZE, SeededNoise([2]), n_shares=n_shares)
-            assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 5 / np.sqrt(SIZE)
-            # The magnitudes too: halves that shared their uniform numbers would show here.
-            magnitudes = np.abs(drawn)
-            assert abs(np.corrcoef(magnitudes[: SIZE // 2], magnitudes[SIZE // 2 :])[0, 1]) < 0.05
+def test_no_scale_is_rounded_below_what_the_release_declares():
+    for sensitivity, multiplier in np.random.default_rng(0).uniform(0.1, 10.0, size=(200, 2)):
+        release = Release("gaussian", sensitivity, multiplier, "")
+        exact = Fraction(sensitivity) * Fraction(multiplier)
+        assert Fraction(math.nextafter(release.scale, math.inf)) >= exact
 
 
-def test_the_sign_of_laplace_noise_is_independent_of_its_size():
-    drawn = draw(LAPLACE, SIZE, SeededNoise([9]))
-    assert abs(np.corrcoef(np.sign(drawn), np.abs(drawn))[0, 1]) < 5 / np.sqrt(SIZE)
+def test_off_the_diagonal_of_a_triangle_the_noise_is_narrower_by_the_root_of_two():
+    size = 300
+    triangle = Release("gaussian", 4.0, 0.75, "clipped", triangle=True)
+    noise = drawn(triangle, SeededNoise([2]), array=zeros(size * (size + 1) // 2)).values
+    off = is_off_diagonal(size)
+    assert stats.kstest(noise[off] / (SCALE / math.sqrt(2.0)), "norm").pvalue > 1e-3
+    assert stats.kstest(noise[~off] / SCALE, "norm").pvalue > 1e-3
 
 
-def test_noise_grows_with_the_scale_of_the_release():
-    for mechanism in ("gaussian", "laplace"):
-        small, wide, noisy = (
-            draw(Release(mechanism, sensitivity, multiplier, ""), 10, SeededNoise([1]))
-            for sensitivity, multiplier in ((1.0, 1.0), (10.0, 1.0), (1.0, 10.0))
-        )
-        np.testing.assert_allclose(wide, 10 * small, rtol=1e-13)
-        np.testing.assert_allclose(noisy, 10 * small, rtol=1e-13)
+def test_only_gaussian_noise_has_a_triangle():
+    with pytest.raises(ValueError, match="triangle is given; only Gaussian noise"):
+        Release("laplace", 1.0, 1.0, "", triangle=True)
 
 
-def test_gaussian_noise_is_the_normal_quantile_of_the_uniform_number():
-    np.testing.assert_allclose(draw(GAUSSIAN, 2, ConstantNoise(0.975)), 1.959963984540054 * SCALE, rtol=1e-12)
-    np.testing.assert_allclose(draw(GAUSSIAN, 2, ConstantNoise(0.975), n_shares=4), 0.979981992270027 * SCALE)
+@pytest.mark.parametrize("n_shares", [1, 7, 10_000])
+def test_the_unit_is_fine_enough_for_the_noise_and_its_shares_and_no_finer_than_needed(n_shares):
+    for multiplier in (1e-3, 0.5, 1.0, 300.0):
+        release = Release("gaussian", 1.0, multiplier, "")
+        exponent = noise_exponent(release, n_shares, 0)
+        share = math.ldexp(release.scale, -exponent) / math.sqrt(n_shares)
+        assert share >= 2.0**SCALE_BITS or exponent == -MOST_REFINED
+        assert share < 2.0 ** (SCALE_BITS + 3) or exponent == 0
+        assert noise_exponent(release, n_shares, -60) == -60  # a unit that is fine enough stays
 
 
-def test_laplace_noise_is_the_quantile_of_one_uniform_number_with_the_sign_of_another():
-    np.testing.assert_allclose(draw(LAPLACE, 2, ConstantNoise(0.75)), -SCALE * np.log(0.75), rtol=1e-12)
-    np.testing.assert_allclose(draw(LAPLACE, 2, ConstantNoise(0.25)), SCALE * np.log(0.25), rtol=1e-12)
+def test_a_finer_unit_changes_no_value():
+    array = GridArray(np.array([3, -5, 2**40]), 2)
+    np.testing.assert_array_equal(array.refined(-7).values, array.values)
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_scale_zero_gives_zeros_and_draws_nothing(mechanism):
-    drawn = draw(Release(mechanism, 2.0, 0.0, ""), 7, source=None, n_shares=3)
-    np.testing.assert_array_equal(drawn, np.zeros(7))
+def test_two_sources_of_the_operating_system_never_give_the_same():
+    first, second = (drawn(GAUSSIAN, OperatingSystemNoise(), array=zeros(100)).integers for _ in range(2))
+    assert not np.isin(first, second).any()
 
 
-def test_add_noise_leaves_an_array_without_a_release_untouched():
-    plain, covered = np.random.default_rng(0).normal(size=(2, 3, 4))
-    released = add_noise([plain, covered], [None, GAUSSIAN], SeededNoise([1]))
+def test_numpys_seed_does_not_influence_operating_system_noise():
+    found = []
+    for _ in range(2):
+        np.random.seed(0)  # noqa: NPY002 - the seed that must not matter
+        found.append(drawn(GAUSSIAN, OperatingSystemNoise(), array=zeros(20)).integers)
+    assert not np.isin(*found).any()
+
+
+def test_add_noise_leaves_an_array_without_a_release_or_a_scale_untouched():
+    plain, covered = np.random.default_rng(0).normal(size=(3, 4)), zeros(12)
+    released = add_noise(
+        [plain, covered, covered], [None, GAUSSIAN, Release("gaussian", 1.0, 0.0, "")], SeededNoise([1])
+    )
     assert released[0] is plain
-    assert (released[1] != covered).all()
+    assert (released[1].integers != covered.integers).all()
+    assert released[2] is covered
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4), (0, 3)], ids=str)
-def test_add_noise_keeps_the_shape_and_adds_what_is_drawn(shape):
-    array = np.random.default_rng(0).normal(size=shape)
-    (released,) = add_noise([array], [LAPLACE], SeededNoise([1]), n_shares=3)
-    assert released.shape == shape
-    expected = draw(LAPLACE, array.size, SeededNoise([1]), n_shares=3).reshape(shape)
-    np.testing.assert_allclose(released - array, expected, atol=1e-12)
-
-
-def test_add_noise_does_not_write_to_its_input():
-    array = np.zeros((3, 4))
-    add_noise([array], [GAUSSIAN], SeededNoise([1]))
-    np.testing.assert_array_equal(array, np.zeros((3, 4)))
+def test_add_noise_keeps_the_shape_and_does_not_write_to_its_input(shape):
+    array = GridArray(np.full(shape, 7), -30)
+    assert drawn(LAPLACE, SeededNoise([1]), array=array, n_shares=3).integers.shape == shape
+    assert (array.integers == 7).all()
 
 
 def test_arrays_of_one_message_get_different_noise():
-    first, second = add_noise([np.zeros(50)] * 2, [GAUSSIAN, GAUSSIAN], SeededNoise([1]))
-    assert not np.isin(first, second).any()
+    first, second = add_noise([zeros(50)] * 2, [GAUSSIAN, GAUSSIAN], SeededNoise([1]))
+    assert not np.isin(first.integers, second.integers).any()
 
 
 def test_add_noise_wants_one_release_an_array():
     with pytest.raises(ValueError, match="zip"):
-        add_noise([np.zeros(2), np.zeros(2)], [GAUSSIAN], SeededNoise([1]))
+        add_noise([zeros(2), zeros(2)], [GAUSSIAN], SeededNoise([1]))
+
+
+def test_noise_on_floats_is_refused_and_whole_numbers_have_the_unit_1():
+    with pytest.raises(TypeError, match="array of floats is to be summed or given noise"):
+        add_noise([np.zeros(3)], [GAUSSIAN], SeededNoise([1]))
+    assert on_grid(np.array([True, False])).integers.tolist() == [1, 0]
+    assert on_grid(np.arange(3)).exponent == 0
+
+
+def test_noise_on_a_count_leaves_no_trace_of_the_count():
+    """An empty cell and a cell of one row give outputs on the same lattice: nothing but their law differs."""
+    empty, one = (
+        drawn(Release("laplace", 1.0, 5.0, ""), SeededNoise([7]), array=GridArray(np.full(1000, count)))
+        for count in (0, 1)
+    )
+    assert empty.exponent == one.exponent
+    steps = set(np.unique(empty.integers % 2**8)) & set(np.unique(one.integers % 2**8))
+    assert len(steps) > 200  # every residue is taken by both
+
+
+def test_the_distance_of_the_noise_adds_up_over_the_entries():
+    one = total_variation("gaussian", math.ldexp(SCALE, 20), 1)
+    assert variation_of_noise(GAUSSIAN, 1000, 1, -20) == pytest.approx(1000 * one)
+    assert variation_of_noise(Release("gaussian", 1.0, 0.0, ""), 1000, 1, -20) == 0.0
+    assert variation_of_noise(LAPLACE, 10, 5, -20) == pytest.approx(10 * total_variation("laplace", 3 * 2.0**20, 5))
+
+
+def test_what_the_distance_adds_to_delta():
+    assert delta_of_sampling(1.0, 1e-9) == pytest.approx((1 + math.e) * 1e-9)
+    assert delta_of_sampling(1000.0, 1e-9) == 1.0
+    assert delta_of_sampling(5.0, 0.0) == 0.0
+
+
+@pytest.mark.parametrize(("mechanism", "law"), [("gaussian", "norm"), ("laplace", "laplace")])
+def test_noise_in_floats_has_the_scale_that_is_given(mechanism, law):
+    noise = noise_in_floats(mechanism, 1e-3, (100, 500), SeededNoise([1]))
+    assert noise.shape == (100, 500)
+    assert stats.kstest(noise.ravel() / 1e-3, law).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("level", [0.05, 1.0, 3.0])
@@ -236,9 +208,10 @@ def test_relative_noise_is_in_proportion_to_the_deviation_of_all_the_entries(lev
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4)], ids=str)
-def test_relative_noise_is_what_a_gaussian_release_of_that_scale_draws(shape):
+def test_relative_noise_is_gaussian_in_a_fine_unit(shape):
     array = np.random.default_rng(0).normal(size=shape)
-    expected = array + draw(Release("gaussian", array.std(), 0.5, ""), array.size, SeededNoise([1])).reshape(shape)
+    units = sample_gaussian(2.0**20, array.size, SeededNoise([1])).reshape(shape)
+    expected = array + units * (0.5 * array.std() * 2.0**-20)
     np.testing.assert_array_equal(add_relative_noise(array, 0.5, SeededNoise([1])), expected)
 
 
@@ -265,8 +238,3 @@ def test_relative_noise_does_not_write_to_its_input():
 def test_relative_noise_of_one_source_goes_on_and_does_not_repeat():
     source, array = SeededNoise([1]), np.arange(6.0)
     assert not np.isin(add_relative_noise(array, 1.0, source), add_relative_noise(array, 1.0, source)).any()
-
-
-def test_negative_relative_noise_is_refused():
-    with pytest.raises(ValueError, match=r"noise_multiplier is -0\.5"):
-        add_relative_noise(np.arange(6.0), -0.5, SeededNoise([1]))

@@ -211,7 +211,7 @@ def test_what_comes_from_protected_rows_costs_nothing_and_is_listed_as_such():
     assert made.covers_everything
     assert made.unprotected == []
     assert made.releases == [KEPT]
-    assert made.epsilon == composed_epsilon([REPLACED], DELTA, near=2.0)
+    assert made.composed_epsilon == composed_epsilon([REPLACED], DELTA, near=2.0)
     assert made.guarantee().startswith("The whole run is covered by ")
     assert section(str(made), COMPUTED) == ["  round 3 'codes': code of every row (one per row)"]
 
@@ -238,12 +238,17 @@ def test_text_of_every_group_in_its_order():
     assert str(made).splitlines() == [
         "Privacy report of fedsc-perturbed-data",
         "",
-        f"Guarantee: The releases below compose to ({made.epsilon:.4g}, 1e-05)-differential privacy per record. The "
+        "Guarantee: The releases below compose to (2, 1e-05)-differential privacy per record. The "
         "run as a whole has NO such guarantee: 1 kinds of message left the clients unprotected.",
         "Neighbouring data sets differ in one row of one client, replaced by any other (how many rows a client has is "
         "not hidden).",
-        "Asked for: epsilon 2, delta 1e-05.",
-        "Each client adds all the noise to its own reply, so that every reply is private by itself.",
+        f"Asked for: epsilon 2, delta 1e-05. The releases that were made compose to {made.composed_epsilon:.4g}.",
+        "",
+        "What this means for one person:",
+        f"  {made.meaning()}",
+        "",
+        "Who is trusted, and with what:",
+        *[f"  - {assumption}" for assumption in made.assumptions()],
         "",
         PROTECTED,
         "  round 2 'perturb_rows': the rows (one per row, kept by the client)",

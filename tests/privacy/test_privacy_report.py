@@ -1,11 +1,19 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS, Release
-from flower_fedclust.privacy.report import NEIGHBOUR_SENTENCES, PLACE_SENTENCES, Message, PrivacyReport
+from flower_fedclust.privacy.report import (
+    COLLUSION_SENTENCES,
+    NEIGHBOUR_SENTENCES,
+    PLACE_SENTENCES,
+    TRUST_SENTENCES,
+    Message,
+    PrivacyReport,
+)
 
 SUMS = Release("gaussian", 2.5, 3.0, "rows are clipped to 2.5")
 COUNTS = Release("laplace", 1.0, 4.0, "a row counts once")
@@ -22,18 +30,70 @@ def report(*messages, **options):
     return PrivacyReport("feddp-kmeans", messages, **(fields | options))
 
 
-def test_epsilon_is_what_the_releases_that_ran_compose_to():
-    epsilon = report(NAME, SUM_2, COUNT_2, SUM_3).epsilon
+def test_composed_epsilon_is_what_the_releases_that_ran_compose_to():
+    epsilon = report(NAME, SUM_2, COUNT_2, SUM_3).composed_epsilon
     assert epsilon == composed_epsilon([SUMS, COUNTS, SUMS], DELTA, near=2.0)
-    assert epsilon > report(NAME, SUM_2, COUNT_2).epsilon
+    assert epsilon > report(NAME, SUM_2, COUNT_2).composed_epsilon
 
 
-def test_epsilon_is_not_what_was_asked_for_but_what_ran():
-    assert report(SUM_2, requested_epsilon=100.0).epsilon == pytest.approx(composed_epsilon([SUMS], DELTA), rel=0.05)
+def test_epsilon_is_what_was_asked_for_however_few_releases_ran():
+    # That a run ended early can come from what noise made of the rows.
+    for messages in ([SUM_2], [SUM_2, COUNT_2, SUM_3]):
+        assert report(*messages, requested_epsilon=100.0).epsilon == 100.0
+        assert report(*messages, requested_epsilon=100.0).guarantee().startswith("The whole run is covered by (100, ")
+
+
+def test_epsilon_is_more_than_what_was_asked_for_where_the_releases_compose_to_more():
+    made = report(*[SUM_2, COUNT_2, SUM_3] * 20, requested_epsilon=0.5)
+    assert made.epsilon == made.composed_epsilon > 0.5
+    assert report(SUM_2, requested_epsilon=None).epsilon == report(SUM_2).composed_epsilon
 
 
 def test_an_unprotected_message_does_not_change_the_epsilon_of_the_releases():
-    assert report(SUM_2, CENTERS).epsilon == report(SUM_2).epsilon
+    assert report(SUM_2, CENTERS).composed_epsilon == report(SUM_2).composed_epsilon
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "right", "odds", "found"), [(1.0, "73.1", "2.72", "2.72"), (0.1, "52.5", "1.11", "1.11")]
+)
+def test_what_epsilon_means_for_one_person_is_said_as_odds(epsilon, right, odds, found):
+    meaning = report(SUM_2, COUNT_2, requested_epsilon=epsilon).meaning()
+    assert f"right with a probability of at most {right}%" in meaning
+    assert f"odds of 1 to 1 become {odds} to 1 at most" in meaning
+    assert f"accuses 1 in 100 wrongly finds at most {found} in 100" in meaning
+    assert meaning in str(report(SUM_2, COUNT_2, requested_epsilon=epsilon))
+
+
+def test_a_large_epsilon_means_that_nearly_all_are_found():
+    meaning = report(SUM_2, COUNT_2, requested_epsilon=8.0).meaning()
+    assert "odds of 1 to 1 become 2.98e+03 to 1 at most" in meaning
+    assert "finds at most 100 in 100" in meaning
+
+
+def test_a_meaning_says_what_it_does_not_limit_and_is_missing_where_there_is_no_guarantee():
+    assert "listed as unprotected is not limited by this" in report(SUM_2, CENTERS).meaning()
+    assert "unprotected" not in report(SUM_2).meaning()
+    assert "Who has several rows" in report(SUM_2).meaning()
+    assert "several rows" not in report(SUM_2, unit="client").meaning()
+    assert report(CENTERS).meaning() is None
+    assert report(CENTERS).assumptions() == []
+
+
+@pytest.mark.parametrize("noise", NOISE_PLACES)
+def test_who_is_trusted_with_what_is_said(noise):
+    text = str(report(SUM_2, noise=noise))
+    for sentence in (PLACE_SENTENCES[noise], COLLUSION_SENTENCES[noise], *TRUST_SENTENCES):
+        assert f"  - {sentence}" in text
+    together = " ".join(TRUST_SENTENCES)
+    assert all(word in together for word in ("Labels, metrics and costs", "rounding", "clip them", "how long it takes"))
+
+
+def test_noise_that_is_farther_from_its_law_than_delta_allows_covers_nothing():
+    near, far = (replace(SUM_2, variation=variation) for variation in (1e-12, 1e-9))
+    assert report(near).guarantee().startswith("The whole run is covered")
+    assert report(far).guarantee().startswith("None that can be stated: at epsilon 2 and delta 1e-05")
+    assert report(far).meaning() is None
+    assert report(near, near, requested_epsilon=20.0).guarantee().startswith("None that can be stated")
 
 
 def test_epsilon_is_infinite_where_nothing_is_released():
@@ -140,7 +200,7 @@ def test_the_text_says_unit_relation_place_and_what_was_asked(unit, noise):
     assert f"differential privacy per {unit}" in text
     assert f"Neighbouring data sets differ in {NEIGHBOUR_SENTENCES[unit, 'add-or-remove']}." in text
     assert PLACE_SENTENCES[noise] in text
-    assert "Asked for: epsilon 2, delta 1e-05." in text
+    assert "Asked for: epsilon 2, delta 1e-05. The releases that were made compose to " in text
 
 
 def test_the_text_ends_with_the_notes():

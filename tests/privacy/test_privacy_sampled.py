@@ -246,10 +246,10 @@ def message(round_, multiplier, content="gradients", **options):
 
 def test_the_report_composes_the_arrays_of_a_round_as_ones_on_the_same_rows():
     same = report(message(2, 1.5), message(2, 1.5, "products"), message(3, 1.5))
-    assert same.epsilon == pytest.approx(divergences_epsilon([[release()] * 2, [release()]]), rel=1e-6)
+    assert same.composed_epsilon == pytest.approx(divergences_epsilon([[release()] * 2, [release()]]), rel=1e-6)
     anew = report(message(2, 1.5), message(3, 1.5, "products"), message(4, 1.5))
-    assert anew.epsilon == pytest.approx(divergences_epsilon([[release()]] * 3), rel=1e-9)
-    assert anew.epsilon < same.epsilon
+    assert anew.composed_epsilon == pytest.approx(divergences_epsilon([[release()]] * 3), rel=1e-9)
+    assert anew.composed_epsilon < same.composed_epsilon
 
 
 def test_the_text_says_how_many_rows_are_drawn_of_how_many():
@@ -297,7 +297,7 @@ def test_the_report_of_a_calibrated_run_says_what_was_asked(multipliers):
         for content, one in (("gradients", first), ("products", second))
     ]
     messages += [Message(number, "sums", "sums", "sum over the clients", other) for number in (8, 9, 10)]
-    assert 0.99 * EPSILON <= report(*messages).epsilon <= EPSILON
+    assert 0.99 * EPSILON <= report(*messages).composed_epsilon <= EPSILON
 
 
 def test_shares_of_unequal_counts_are_on_the_same_rows_as_long_as_both_are_there():

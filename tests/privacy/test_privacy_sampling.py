@@ -20,7 +20,6 @@ from flower_fedclust.privacy.sampling import (
     sample_laplace,
 )
 from flower_fedclust.privacy.shares import (
-    delta_left,
     sample_gaussian_share,
     sample_laplace_share,
     total_variation,
@@ -381,15 +380,6 @@ def test_total_variations_are_small_and_grow_with_the_shares(scale):
             found = total_variation("gaussian", scale, n_shares)
             assert total_variation("gaussian", scale) < found <= 2.0**-60
     assert total_variation("gaussian", 0.0, 5) == 0.0
-
-
-def test_delta_is_calibrated_with_what_the_sampler_owes():
-    assert delta_left(1e-6, 1.0, 0.0) == 1e-6
-    assert delta_left(1e-6, 1.0, 1e-8) == pytest.approx(1e-6 - (1 + math.e) * 1e-8)
-    assert delta_left(1e-6, 30.0, 2.0**-84 * 1e4) == pytest.approx(1e-6, rel=0.01)
-    for epsilon, variation in ((1.0, 1e-6), (800.0, 2.0**-84), (1e5, 1e-300)):
-        with pytest.raises(ValueError, match="larger delta"):
-            delta_left(1e-6, epsilon, variation)
 
 
 def test_an_entry_takes_a_few_hundred_nanoseconds():

@@ -11,6 +11,7 @@ from flwr.server import Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.protocol import (
     ClientData,
     DataError,
@@ -23,19 +24,23 @@ from flower_fedclust.protocol import (
 )
 
 
+def on_grid(array):
+    return GridArray.truncated(np.asarray(array, dtype=float), -40)
+
+
 class ToyClient(ProtocolClient):
     @answers("number of rows", "sum of the rows to a power")
     def moments(self, *, power=1):
-        return np.array([float(len(self.rows))]), (self.rows**power).sum(axis=0)
+        return np.array([len(self.rows)]), on_grid((self.rows**power).sum(axis=0))
 
     @answers("what was sent to all, times what was sent to this client")
     def scaled(self, shared, own):
-        return shared * own
+        return on_grid(shared * own)
 
     @answers("how often this client was asked")
     def visits(self):
         before = self.recall("visits")
-        now = np.array([1.0]) if before is None else before[0] + 1
+        now = np.array([1]) if before is None else before[0] + 1
         self.remember("visits", [now])
         return now
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from protocol_toys import Toy, ToyClient, drive, proxies_of
+from protocol_toys import Toy, ToyClient, drive, on_grid, proxies_of
 
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData, Consent, Gather, Sent, Sum, answers
@@ -17,23 +17,23 @@ SILENT = Release("gaussian", 2.0, 0.0, "nothing")
 class RevealingClient(ToyClient):
     @answers("a sum")
     def a_sum(self):
-        return self.rows.sum(axis=0)
+        return on_grid(self.rows.sum(axis=0))
 
     @answers(Sent("centers", "centers"))
     def some_centers(self):
-        return self.rows[:2]
+        return on_grid(self.rows[:2])
 
     @answers(Sent("codes", "codes", per="row"))
     def some_codes(self):
-        return self.rows[:, 0]
+        return on_grid(self.rows[:, 0])
 
     @answers(Sent("rows", "rows", per="row"), "number of rows")
     def rows_and_count(self):
-        return self.rows, np.array([1.0])
+        return on_grid(self.rows), np.array([1])
 
     @answers(Sent("rows", "rows", per="row", kept_as="copy"))
     def keep(self):
-        return self.rows
+        return on_grid(self.rows)
 
 
 QUESTIONS = {

@@ -1,4 +1,5 @@
 import io
+import json
 import re
 
 import numpy as np
@@ -11,9 +12,12 @@ from flower_fedclust.data import read_table
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData, DataError, Gather, ProtocolError, Sent, Sum, answers
-from flower_fedclust.protocol.replies import ReplyError, checked_reply
+from flower_fedclust.protocol.replies import EXPONENTS, ReplyError, checked_reply
 from flower_fedclust.protocol.wire import encode
 from flower_fedclust.simulation import simulate
+
+#: What the toy's client sends as the sum of its rows: two integers in a unit of 2^-40.
+SUMS = np.array([2**40, -(2**41)])
 
 
 @pytest.fixture
@@ -29,13 +33,13 @@ class MoodyClient(ToyClient):
     def bad_value(self, *, who):
         if self.name in who.split(","):
             raise DataError(f"client {self.name} has no such thing.")
-        return np.array([1.0])
+        return np.array([1])
 
     @answers("number")
     def bad_luck(self, *, who):
         if self.name in who.split(","):
             raise KeyError(f"secret {self.rows[0, 0]}")
-        return np.array([1.0])
+        return np.array([1])
 
 
 class Moody(Toy):
@@ -133,21 +137,30 @@ def test_undeclared_number_of_arrays_is_not_sent(clients):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "sentence"),
+    ("arrays", "exponents", "sentence"),
     [
-        ([np.array([3.0]), np.array([np.nan, 0.0])], "client 1 sent an array that is not made of finite numbers."),
-        ([np.array([np.inf]), np.zeros(2)], "client 1 sent an array that is not made of finite numbers."),
-        ([np.array([1 + 2j]), np.zeros(2)], "client 1 sent an array that is not made of finite numbers."),
-        ([np.array(["x"]), np.zeros(2)], "client 1 sent an array that is not made of finite numbers."),
-        ([np.array([3.0])], "client 1 sent 1 arrays where 2 were asked for."),
-        ([np.array([3.0]), np.zeros(3)], "client 1 sent arrays of the shapes .* where most sent .*"),
-        ([np.array([3.0]), np.zeros((2, 1))], "client 1 sent arrays of the shapes .* where most sent .*"),
-        ([np.array(3.0), np.zeros(2)], "client 1 sent arrays of the shapes .* where most sent .*"),
+        ([np.array([3]), np.array([np.nan, 0.0])], None, "client 1 sent an array that is not made of finite numbers."),
+        ([np.array([3]), np.array([np.inf, 0.0])], None, "client 1 sent an array that is not made of finite numbers."),
+        ([np.array([1 + 2j]), SUMS], None, "client 1 sent an array that is not made of finite numbers."),
+        ([np.array(["x"]), SUMS], None, "client 1 sent an array that is not made of finite numbers."),
+        ([np.array([3]), np.zeros(2)], None, "client 1 sent sum of the rows .* as floats; .* integers in a unit."),
+        ([np.array([3]), np.zeros(2)], [0, -40], "client 1 sent an array in a unit that is not made of integers .*"),
+        ([np.array([3]), SUMS.astype(np.int32)], [0, -40], "client 1 sent an array in a unit that is not .*"),
+        ([np.array([3]), SUMS], [0, 1e9], "client 1 sent an array in a unit that is not made of integers .*"),
+        ([np.array([3]), SUMS], [0, True], "client 1 sent an array in a unit that is not made of integers .*"),
+        ([np.array([3]), SUMS], [0], "client 1 sent units that are not one an array."),
+        ([np.array([3]), SUMS], {"0": 1}, "client 1 sent units that are not one an array."),
+        ([np.array([3]), SUMS], [0, -41], "client 1 sent arrays of the shapes .* where most sent .*"),
+        ([np.array([3])], None, "client 1 sent 1 arrays where 2 were asked for."),
+        ([np.array([3]), np.zeros(3, np.int64)], [0, -40], "client 1 sent arrays of the shapes .* where most sent .*"),
+        ([np.array([3]), SUMS[:, None]], [0, -40], "client 1 sent arrays of the shapes .* where most sent .*"),
+        ([np.array(3), SUMS], [0, -40], "client 1 sent arrays of the shapes .* where most sent .*"),
     ],
 )
-def test_rubbish_is_counted_as_a_failure_and_never_added_up(clients, arrays, sentence):
+def test_rubbish_is_counted_as_a_failure_and_never_added_up(clients, arrays, exponents, sentence):
     proxies = proxies_of(ToyClient, clients)
-    proxies[1].misbehave[2] = replaced(arrays)
+    metrics = {"client": "1"} if exponents is None else {"client": "1", EXPONENTS: json.dumps(exponents)}
+    proxies[1].misbehave[2] = lambda res: FitRes(res.status, encode(arrays), 1, metrics)
     toy = Toy([Sum(ToyClient.moments.asked())])
     drive(toy, proxies)
     (failure,) = toy.failures
@@ -156,7 +169,7 @@ def test_rubbish_is_counted_as_a_failure_and_never_added_up(clients, arrays, sen
     others = np.concatenate([clients[0], clients[2], clients[3]])
     count, sums = toy.outcome.model.brought[0]
     assert count == [len(others)]
-    np.testing.assert_allclose(sums, others.sum(axis=0), rtol=1e-13)
+    np.testing.assert_allclose(sums, others.sum(axis=0), atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -368,6 +381,6 @@ def test_client_that_failed_is_still_in_the_traffic_table(clients):
 
 def test_a_reply_with_other_columns_than_the_rows_is_refused():
     sends = (Sent("the rows", has_columns=True),)
-    assert len(checked_reply("3", encode([np.zeros((2, 4))]), sends, 4)) == 1
+    assert len(checked_reply("3", encode([np.zeros((2, 4))]), {}, sends, 4, sums=False)) == 1
     with pytest.raises(ReplyError, match=r"client 3 sent an array of the shape \(2, 5\) where the rows have 4 columns"):
-        checked_reply("3", encode([np.zeros((2, 5))]), sends, 4)
+        checked_reply("3", encode([np.zeros((2, 5))]), {}, sends, 4, sums=False)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
-from protocol_toys import Toy, ToyClient, drive, proxies_of, raising, replaced
-from scipy.special import ndtri
+from protocol_toys import Toy, ToyClient, drive, on_grid, proxies_of, raising, replaced
 
 from flower_fedclust.privacy.accounting import composed_epsilon
-from flower_fedclust.privacy.noise import SeededNoise, draw
+from flower_fedclust.privacy.noise import add_noise, noise_in_floats
 from flower_fedclust.privacy.releases import NOISE_PLACES, Release
+from flower_fedclust.privacy.sampling import SeededNoise
 from flower_fedclust.protocol import (
     ClientData,
     Failure,
@@ -36,20 +36,20 @@ MISSED = "client {0} has not kept its copy; it missed the round that makes them.
 class KeepingClient(ToyClient):
     @answers(Sent("a copy of the rows", per="row", kept_as="copy"))
     def keep(self, *, factor=1.0):
-        return factor * self.rows
+        return on_grid(factor * self.rows)
 
     @answers(Sent("a copy, and ten", per="row", kept_as="second copy"))
     def keep_again(self):
-        return self.rows + 10.0
+        return on_grid(self.rows + 10.0)
 
     @answers(Sent("one copy", kept_as="one"), Sent("another copy", kept_as="another"))
     def keep_two(self):
-        return self.rows, 2.0 * self.rows
+        return on_grid(self.rows), on_grid(2.0 * self.rows)
 
     @answers(Sent("rows", kept_as="copy"), Sent("the method's noise", kept_as="own noise"))
     def keep_own_noise(self):
-        own = ndtri(self.noise_source.uniform(self.rows.size)).reshape(self.rows.shape)
-        return self.rows + own, own
+        own = noise_in_floats("gaussian", 1.0, self.rows.shape, self.noise_source)
+        return on_grid(self.rows + own), on_grid(own)
 
     @answers(Sent("rows", kept_as="copy"), Sent("more", kept_as="second copy"))
     def keep_too_little(self):
@@ -61,7 +61,7 @@ class KeepingClient(ToyClient):
 
     @answers(Sent("number of rows", counts_rows=True))
     def count(self):
-        return np.array([float(len(self.rows))])
+        return np.array([len(self.rows)])
 
 
 class Keeping(Toy):
@@ -75,7 +75,8 @@ def private(rounds, **options):
 @pytest.fixture
 def clients():
     rng = np.random.default_rng(0)
-    return [rng.normal(size=(n, 2)) + 50.0 * index for index, n in enumerate((5, 3, 7, 4))]
+    made = [rng.normal(size=(n, 2)) + 50.0 * index for index, n in enumerate((5, 3, 7, 4))]
+    return [np.round(rows * 2**20) / 2**20 for rows in made]  # on the grid of what the toy keeps
 
 
 def away(proxy, *rounds):
@@ -388,7 +389,8 @@ def test_noise_is_in_the_kept_array_itself_and_is_not_drawn_again_when_it_is_use
     drive(toy, proxies)
     first, second = (rows_of(replies) for replies in toy.outcome.model.brought[1:])
     for proxy, rows in zip(proxies, clients, strict=True):
-        expected = rows + draw(RELEASE, rows.size, SeededNoise([proxy.noise_seed, 2])).reshape(rows.shape)
+        (noisy,) = add_noise([on_grid(rows)], [RELEASE], SeededNoise([proxy.noise_seed, 2]))
+        expected = noisy.values
         kept, _ = proxy.context.state["fedclust.copy"].to_numpy_ndarrays()
         assert np.array_equal(kept, expected)
         assert np.array_equal(first[proxy.name], expected)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from flwr.common import FitRes, parameters_to_ndarrays
-from protocol_toys import Toy, ToyClient, drive, proxies_of, raising, replaced, serve
+from protocol_toys import Toy, ToyClient, drive, on_grid, proxies_of, raising, replaced, serve
 
 from flower_fedclust.privacy.releases import NOISE_PLACES, Release
 from flower_fedclust.protocol import (
@@ -33,7 +33,7 @@ HALF = ("0", "2")
 class StandingByClient(ToyClient):
     @answers("what was sent, times a weight")
     def tell(self, array, *own, weight=1.0):
-        return weight * array + sum(own)
+        return on_grid(weight * array + sum(own))
 
     @answers()
     def note(self, *arrays, **arguments):

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.neighbors import radius_neighbors_graph
 
-from flower_fedclust.numerics.grid import GridArray, array_onto_grid
+from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Sum, answers
 from flower_fedclust.protocol.rounds import Array, Round
@@ -93,4 +93,4 @@ class DiameterClient(FrameClient):
 
 def clipped_counts(counts: GridArray, bound: float) -> GridArray:
     """Return a client's counts, clipped together to a Euclidean norm; infinity clips nothing."""
-    return counts if math.isinf(bound) else GridArray(*array_onto_grid(counts.values, bound))
+    return counts if math.isinf(bound) else GridArray.clipped(counts.values, bound)

@@ -21,7 +21,7 @@ from flower_fedclust.numerics.exact import (
     upper_triangle,
     within_margin,
 )
-from flower_fedclust.numerics.grid import GridArray, array_onto_grid, from_units
+from flower_fedclust.numerics.grid import GridArray, from_units
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
 from flower_fedclust.privacy.accounting import Share
@@ -284,8 +284,8 @@ class FedDPKMeansClient(ClusterClient, DiameterClient):
         rows = self.enter(*frame)
         matrix, exponent = second_moment(rows.integers, rows.exponent)
         if math.isfinite(bound):
-            clipped, exponent = array_onto_grid(from_units(matrix, exponent), bound)
-            matrix = clipped.astype(np.int64)
+            clipped = GridArray.clipped(from_units(matrix, exponent), bound)
+            matrix, exponent = clipped.integers, clipped.exponent
         return GridArray(upper_triangle(matrix), exponent)
 
     @answers("number of rows nearest to each server row, in the data subspace")
