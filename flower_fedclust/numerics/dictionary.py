@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, pinvh
 
-from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kernel import gaussian_kernel
 
 Floats = NDArray[np.float64]
@@ -136,33 +135,6 @@ def _around_the_atoms(rows: Floats, Z: Floats) -> tuple[Floats, Floats]:
     return rows - origin, Z - origin
 
 
-def clipped_gradient(rows: Floats, Z: Floats, C: Floats, bandwidth: float, bound: float) -> Floats:
-    """Return the sum over rows of each row's gradient by the atoms, clipped to a norm.
-
-    The objective, and so equation (15), is a sum over rows: a row that is added or removed moves this sum by no more
-    than ``bound``, and one that is replaced by no more than twice that.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Z : ndarray of shape (n_atoms, n_columns)
-    C : ndarray of shape (n_rows, n_atoms)
-    bandwidth : float
-    bound : float
-        Of the Frobenius norm of one row's gradient, in squared units of the kernel over units of the rows.
-
-    Returns
-    -------
-    ndarray of shape (n_atoms, n_columns)
-    """
-    total = np.zeros_like(Z)
-    for block in blocks(len(rows), Z.size):
-        norms, gradients = row_gradients(rows[block], Z, C[block], bandwidth)
-        kept = np.minimum(1.0, bound / np.maximum(norms, _TINY))
-        total += np.tensordot(kept, gradients, axes=1)
-    return total
-
-
 def row_gradients(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> tuple[Floats, Floats]:
     """Return the gradient of each row's part of the objective, and its norm.
 
@@ -223,13 +195,16 @@ def factors(rows: Floats, Z: Floats, bandwidth: float, regularization: float) ->
     return gaussian_kernel(rows, Z, bandwidth) @ factor_map(Z, bandwidth, regularization)
 
 
-def factor_map(Z: Floats, bandwidth: float, regularization: float) -> Floats:
+def factor_map(Z: Floats, bandwidth: float, regularization: float, *, steepest: float = math.inf) -> Floats:
     """Return the matrix that turns a row's kernel values with the atoms into its factors.
 
     Parameters
     ----------
     Z : ndarray of shape (n_atoms, n_columns)
     bandwidth, regularization : float
+    steepest : float, default=inf
+        By how much a direction is magnified at most. Where kernel values are rounded, what was rounded is magnified by
+        as much; with a lambda above ``1 / (4 steepest^2)`` no direction is.
 
     Returns
     -------
@@ -241,8 +216,26 @@ def factor_map(Z: Floats, bandwidth: float, regularization: float) -> Floats:
     weights = np.divide(
         np.sqrt(np.maximum(values, 0.0)), values + regularization, out=np.zeros_like(values), where=kept
     )
-    map_: Floats = (vectors * weights) @ vectors.T
+    map_: Floats = (vectors * np.minimum(weights, steepest)) @ vectors.T
     return map_
+
+
+def code_map(Z: Floats, bandwidth: float, regularization: float) -> Floats:
+    """Return the matrix that turns a row's kernel values with the atoms into its code (equation 14).
+
+    Parameters
+    ----------
+    Z : ndarray of shape (n_atoms, n_columns)
+    bandwidth, regularization : float
+
+    Returns
+    -------
+    ndarray of shape (n_atoms, n_atoms)
+        ``(K(Z, Z) + lambda I)^-1``, or its pseudo-inverse.
+    """
+    Kzz = gaussian_kernel(Z, Z, bandwidth)
+    Kzz[np.diag_indices_from(Kzz)] += regularization
+    return np.asarray(pinvh(Kzz))
 
 
 def matched_dictionary(mean: Floats, deviation: Floats, n_atoms: int, rng: np.random.Generator) -> Floats:

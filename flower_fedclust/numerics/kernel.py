@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,9 @@ Floats = NDArray[np.float64]
 
 #: Beyond it squares overflow, and a row that is so far away has kernel values of 0 wherever it is.
 FARTHEST = 1e150
+
+#: Between 2^-300 and 2^300 neither the bandwidth nor its inverse has a square that is out of range.
+EXTREME_POWER = 300
 
 
 def gaussian_kernel(rows: Floats, others: Floats, bandwidth: float) -> Floats:
@@ -28,6 +33,12 @@ def gaussian_kernel(rows: Floats, others: Floats, bandwidth: float) -> Floats:
     -------
     ndarray of shape (n_rows, n_others)
     """
+    bandwidth, power = math.frexp(bandwidth)
+    if abs(power) > EXTREME_POWER:
+        with np.errstate(over="ignore"):
+            rows, others = (np.ldexp(points, -power) for points in (rows, others))
+    else:
+        bandwidth = math.ldexp(bandwidth, power)
     kernel = squared_distances(*(np.clip(points, -FARTHEST, FARTHEST) for points in (rows, others)))
     kernel *= -0.5 / bandwidth**2
     return np.exp(kernel, out=kernel)

@@ -15,6 +15,7 @@ from sklearn.neighbors import NearestNeighbors
 from flower_fedclust.models import SpectralModel
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.dictionary import factor_map, kernel_root
+from flower_fedclust.numerics.grid import from_units, rows_within, unit_exponent
 from flower_fedclust.numerics.initialisation import N_RESTARTS
 from flower_fedclust.numerics.kernel import gaussian_kernel, mean_distance
 from flower_fedclust.numerics.spectral import (
@@ -27,6 +28,7 @@ from flower_fedclust.numerics.spectral import (
 )
 from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.rounds import Array, Gather, Reply, Round, answers
+from flower_fedclust.steps.frame import Frame
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -63,6 +65,18 @@ class Dictionary:
     def kernel(self) -> dict[str, float]:
         """Bandwidth and regularization, as the keyword arguments of what computes codes and factors."""
         return {"bandwidth": self.bandwidth, "regularization": self.regularization}
+
+    def within(self, frame: Frame) -> Floats:
+        """Return the atoms in the coordinates of a frame, on the grid of its rows; its ball draws in those outside."""
+        exponent = unit_exponent(frame.radius)
+        return from_units(rows_within(self.atoms, frame.origin, exponent), exponent)
+
+
+def leave_within_range(frame: Frame, points: Floats) -> Floats:
+    """Return points of a frame in the coordinates of the data; what is beyond the largest float is drawn in to it."""
+    largest = np.finfo(np.float64).max
+    with np.errstate(over="ignore"):
+        return np.clip(frame.leave(points), -largest, largest)
 
 
 def kernel_graph(rows: Floats, bandwidth: float, n_neighbors: int) -> csr_array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Generator
 
@@ -10,24 +11,26 @@ from numpy.typing import NDArray
 
 from flower_fedclust.models import SpectralModel
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
-from flower_fedclust.numerics.dictionary import factor_map, factors
+from flower_fedclust.numerics.dictionary import factor_map
+from flower_fedclust.numerics.exact import triangle_to_symmetric, upper_triangle
+from flower_fedclust.numerics.exact_spectral import STEEPEST_FACTOR, embedded_rows, factor_sum, normalized_moment
+from flower_fedclust.numerics.grid import GridArray, array_onto_grid, from_units
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.spectral import (
     DEGREE_FLOOR,
     degree_floor,
-    normalized_moment,
     spectral_coordinates,
     spectral_projection,
 )
-from flower_fedclust.numerics.vectors import clip_rows, symmetric_to_vector, vector_to_symmetric
+from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
 from flower_fedclust.protocol.rounds import Array, Round
 from flower_fedclust.steps.clusters import ClusterClient
 from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.private_clusters import cluster_statistic
-from flower_fedclust.steps.spectral import Dictionary
+from flower_fedclust.steps.spectral import Dictionary, leave_within_range
 
 Floats = NDArray[np.float64]
 
@@ -36,6 +39,9 @@ EMBEDDING = "embedding"
 
 #: Where noise is added. The lower the floor of the degrees, the farther one row can move F' D^-1 F.
 NOISY_DEGREE_FLOOR = 0.5
+
+#: A sum of factors, or a projection, that is no longer than this is 0.
+LEAST_TOTAL = 1e-100
 
 #: Lloyd steps without noise, and with.
 LLOYD_ROUNDS, NOISY_LLOYD_ROUNDS = 20, 1
@@ -60,24 +66,39 @@ class SpectralSumsStrategy(ClippedStrategy):
     n_lloyd_rounds: int | None = parameter(None, at_least=0)
     degree_floor: float | None = parameter(None, above=0, at_most=1)
 
-    def cluster_by_sums(self, dictionary: Dictionary) -> Generator[Round, list[Array], SpectralModel]:
-        """Cluster the rows by the factors that a dictionary gives them, in at most ``n_clustering_rounds`` rounds."""
-        Z, kernel = dictionary.atoms, dictionary.kernel
+    def cluster_by_sums(self, dictionary: Dictionary, frame: Frame) -> Generator[Round, list[Array], SpectralModel]:
+        """Cluster the rows by the factors that a dictionary gives them, in at most ``n_clustering_rounds`` rounds.
+
+        Parameters
+        ----------
+        dictionary : Dictionary
+        frame : Frame
+            In which the clients measure their rows. Its ball draws in atoms that lie far outside.
+        """
+        Z, bandwidth = dictionary.within(frame), dictionary.bandwidth
+        to_factors = factor_map(Z, **dictionary.kernel, steepest=STEEPEST_FACTOR)
         # Degrees D = F (F' 1), and the top eigenvectors of D^-1/2 F F' D^-1/2 from F' D^-1 F.
         release = self.release("factor_sum", 1.0, "factors are no longer than 1")
-        (total,) = yield Sum(SpectralSumsClient.factor_sum.asked(Z, **kernel), releases=[release])
+        question = SpectralSumsClient.factor_sum.asked(Z, to_factors, *frame.arrays, bandwidth=bandwidth)
+        (total,) = yield Sum(question, releases=[release])
+        on_grid, exponent = array_onto_grid(total, max(float(np.linalg.norm(total)), LEAST_TOTAL))
+        total = from_units(on_grid, exponent)
         lowest = degree_floor(total, dictionary.n_rows, floor=self._degree_floor)
-        bound = "factors are no longer than 1, and no degree is below the inverse of this"
-        release = self.release("normalized_moment", 1.0 / lowest, bound)
-        question = SpectralSumsClient.normalized_moment.asked(Z, total, **kernel, floor=lowest)
+        bound = 1.0 / math.sqrt(lowest)
+        reason = "factors are no longer than 1, and no degree is below the inverse of this"
+        release = self.release("normalized_moment", bound**2, reason, triangle=True)
+        question = SpectralSumsClient.normalized_moment.asked(
+            Z, to_factors, total, *frame.arrays, bandwidth=bandwidth, exponent=exponent, floor=lowest, bound=bound
+        )
         (moment,) = yield Sum(question, releases=[release])
-        projection = spectral_projection(vector_to_symmetric(moment), self.n_clusters)
-        projection = factor_map(Z, **kernel) @ projection
+        of_factors = spectral_projection(triangle_to_symmetric(moment), self.n_clusters)
+        projection = to_factors @ of_factors
 
         # k-means of the embedded rows, which stay with the clients. They lie on the unit sphere. The rows nearest to
         # each atom are summed up; a k-means of their means, with restarts, says where to start.
-        yield Sum(SpectralSumsClient.embed_rows.asked(Z, projection, bandwidth=dictionary.bandwidth))
-        atoms = spectral_coordinates(Z, Z, projection, dictionary.bandwidth)
+        longest = max(float(np.linalg.norm(of_factors, 2)), LEAST_TOTAL)
+        yield Sum(SpectralSumsClient.embed_rows.asked(Z, projection, *frame.arrays, bandwidth=bandwidth, bound=longest))
+        atoms = spectral_coordinates(Z, Z, projection, bandwidth)
         means, counts, smallest = yield from self._lloyd_step(("cell_sums", "cell_counts"), atoms)
         counts = np.where(counts > smallest, counts, 0.0)
         if np.count_nonzero(counts) < self.n_clusters:
@@ -94,7 +115,7 @@ class SpectralSumsStrategy(ClippedStrategy):
             if np.array_equal(former, centers):
                 break
         warn_of_empty_clusters(self.name, sizes > smallest)
-        return SpectralModel(Z, dictionary.bandwidth, projection, centers)
+        return SpectralModel(leave_within_range(frame, Z), bandwidth, projection, centers)
 
     def _lloyd_step(
         self, shares: tuple[str, str], centers: Floats
@@ -146,19 +167,31 @@ class SpectralSumsClient(ClusterClient):
     """The answers of a client whose rows are clustered by their factors. What has an entry for a row, it keeps."""
 
     @answers("sum of the rows' factors")
-    def factor_sum(self, Z: Floats, *, bandwidth: float, regularization: float) -> Floats:
+    def factor_sum(self, Z: Floats, to_factors: Floats, *frame: Floats, bandwidth: float) -> GridArray:
         """Return F_p' 1, of shape (n_atoms,)."""
-        return np.asarray(factors(self.rows, Z, bandwidth, regularization).sum(axis=0))
+        rows = self.enter(*frame)
+        return GridArray(*factor_sum(rows.integers, rows.points(Z), rows.exponent, bandwidth, to_factors))
 
     @answers("sum of the outer products of the factors, over the degrees (upper triangle)")
     def normalized_moment(
-        self, Z: Floats, total: Floats, *, bandwidth: float, regularization: float, floor: float
-    ) -> Floats:
-        """Return F_p' D_p^-1 F_p as a vector, where D_p has the degrees ``F_p (F' 1)``, or the floor."""
-        F = factors(self.rows, Z, bandwidth, regularization)
-        return symmetric_to_vector(normalized_moment(F, np.maximum(F @ total, floor)))
+        self,
+        Z: Floats,
+        to_factors: Floats,
+        total: Floats,
+        *frame: Floats,
+        bandwidth: float,
+        exponent: int,
+        floor: float,
+        bound: float,
+    ) -> GridArray:
+        """Return the upper triangle of F_p' D_p^-1 F_p, where D_p has the degrees ``F_p (F' 1)``, or the floor."""
+        rows = self.enter(*frame)
+        kernel = (rows.integers, rows.points(Z), rows.exponent, bandwidth)
+        moment, unit = normalized_moment(*kernel, to_factors, total, exponent, floor, bound)
+        return GridArray(upper_triangle(moment), unit)
 
     @answers(Sent("the embedded rows", "codes", per="row", kept_as=EMBEDDING))
-    def embed_rows(self, Z: Floats, projection: Floats, *, bandwidth: float) -> Floats:
+    def embed_rows(self, Z: Floats, projection: Floats, *frame: Floats, bandwidth: float, bound: float) -> GridArray:
         """Return the rows in the embedding, to be kept."""
-        return spectral_coordinates(self.rows, Z, projection, bandwidth)
+        rows = self.enter(*frame)
+        return GridArray(*embedded_rows(rows.integers, rows.points(Z), rows.exponent, bandwidth, projection, bound))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Generator
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.dictionary import (
-    clipped_gradient,
+    code_map,
     codes,
     curvature,
     dictionary_steps,
@@ -17,13 +19,18 @@ from flower_fedclust.numerics.dictionary import (
     objective,
     row_gradients,
 )
+from flower_fedclust.numerics.exact_spectral import dictionary_gradient
+from flower_fedclust.numerics.grid import BITS, GridArray
+from flower_fedclust.numerics.kernel import FARTHEST
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
 from flower_fedclust.protocol.rounds import Round
+from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.moments import (
+    MOMENT_ROUNDS,
     Moments,
     MomentsClient,
     checked_bandwidth,
@@ -32,12 +39,21 @@ from flower_fedclust.steps.moments import (
     moment_shares,
     noisy_column_moments,
 )
-from flower_fedclust.steps.spectral import ATOMS_PER_CLUSTER, FEWEST_ATOMS, Dictionary
+from flower_fedclust.steps.spectral import ATOMS_PER_CLUSTER, FEWEST_ATOMS, Dictionary, leave_within_range
 
 Floats = NDArray[np.float64]
 
 #: S, where nothing is said and a round costs no epsilon.
 DEFAULT_ROUNDS = 10
+
+#: How much finer than rows the dictionaries of clients are, which are averaged.
+ATOM_BITS = 13
+
+#: The unit of objectives is 2 to this: they are between 0 and half of the number of rows.
+OBJECTIVE_EXPONENT = -32
+
+#: Bandwidths in radii of the frame: with a smaller one no two rows are alike, with a larger one all are.
+NARROWEST, WIDEST = 1e-100, 1e100
 
 #: How many made-up rows tell the server how long a row's gradient is, and how long a step may be.
 N_MADE_UP_ROWS = 512
@@ -79,7 +95,7 @@ class DictionaryStrategy(ClippedStrategy):
 
     def learn_dictionary(
         self, *, rows: str = "", relative_noise: float = 0.0
-    ) -> Generator[Round, Any, tuple[Dictionary, list[float]]]:
+    ) -> Generator[Round, Any, tuple[Dictionary, Frame, list[float]]]:
         """Run stage I, in at most ``n_dictionary_rounds`` rounds.
 
         Parameters
@@ -93,44 +109,49 @@ class DictionaryStrategy(ClippedStrategy):
         Returns
         -------
         dictionary : Dictionary
+        frame : Frame
+            In which the clients measure their rows.
         objectives : list of float
             For each round, the objective (7) of the dictionary that it began with, with the codes that are best for
             it, over the clients that took part, divided by the number of their rows. With noise: empty.
         """
         if self.has_noisy_dictionary:
-            return (yield from self._learn_with_noise()), []
-        moments = yield from column_moments(rows=rows)
+            return *(yield from self._learn_with_noise()), []
+        moments, frame = yield from column_moments(rows=rows)
         first = self._first_dictionary(moments)
-        Z, objectives = first.atoms, []  # line 1
+        Z, objectives = first.atoms - frame.origin, []  # line 1
         for _ in range(self.n_steps):  # lines 3 to 21; the base draws the clients (lines 2 and 20)
             question = DictionaryClient.dictionary_steps.asked(
-                Z, **first.kernel, n_steps=self.n_local_steps, relative_noise=relative_noise
+                Z, *frame.arrays, **first.kernel, n_steps=self.n_local_steps, relative_noise=relative_noise
             )
             total = yield Sum(question, fraction=self.fraction_fit, rows=rows)
             former, Z = Z, total[0] / total.n_clients  # line 4, equation 11
             objectives.append(float(total[1] / total[2]))
-            if np.linalg.norm(Z - former, axis=1).max() <= self.tol * first.bandwidth:
+            if np.linalg.norm(Z / first.bandwidth - former / first.bandwidth, axis=1).max() <= self.tol:
                 break
-        return Dictionary(Z, first.bandwidth, first.regularization, first.n_rows), objectives
+        return dataclasses.replace(first, atoms=leave_within_range(frame, Z)), frame, objectives
 
-    def _learn_with_noise(self) -> Generator[Round, Any, Dictionary]:
+    def _learn_with_noise(self) -> Generator[Round, Any, tuple[Dictionary, Frame]]:
         """Run stage I with one local step a round (Q = 1), of which the noisy sum over the rows is released.
 
         With Q = 1 the mean of the clients' dictionaries (11) is a step along the sum of their gradients. That is a sum
         over rows: each row's part is clipped, which bounds what a row can do, where Theorem 3.9 assumes four bounds
         that nothing enforces. Neither the bound nor the length of the step depends on a row: the server takes both from
-        rows that it makes up, with the noisy moments.
+        rows that it makes up, with the noisy moments. Lengths are in bandwidths here, the gradient's too.
         """
         assert self.max_norm is not None
-        moments = yield from noisy_column_moments(self.max_norm, moment_releases(self, self.max_norm))
-        first = self._first_dictionary(moments)
-        Z, bandwidth = first.atoms, first.bandwidth
+        frame = Frame(np.zeros(self.n_columns), self.max_norm)
+        moments = yield from noisy_column_moments(self.max_norm, self.n_columns, moment_releases(self, self.max_norm))
+        found = self._first_dictionary(moments)
+        bandwidth = found.bandwidth
         for _ in range(self.n_steps):
+            Z = found.within(frame)
             drawn = matched_dictionary(moments.mean, moments.deviation, N_MADE_UP_ROWS, self.rng)
-            made_up = clip_rows(drawn, self.max_norm)
-            C = codes(made_up, Z, **first.kernel)
-            bound = float(np.median(row_gradients(made_up, Z, C, bandwidth)[0]))
-            L = curvature(made_up, Z, C, bandwidth) * (moments.n_rows / N_MADE_UP_ROWS)
+            made_up = in_bandwidths(clip_rows(drawn, self.max_norm), bandwidth)
+            atoms = in_bandwidths(Z, bandwidth)
+            C = codes(made_up, atoms, 1.0, self.regularization)
+            bound = float(np.median(row_gradients(made_up, atoms, C, 1.0)[0]))
+            L = curvature(made_up, atoms, C, 1.0) * (moments.n_rows / N_MADE_UP_ROWS)
             if bound == 0:
                 break  # no row would move an atom
             if self.shares()["dictionary_steps"].relation == "replace":
@@ -138,10 +159,18 @@ class DictionaryStrategy(ClippedStrategy):
                 release = self.release("dictionary_steps", 2.0 * bound, reason)
             else:
                 release = self.release("dictionary_steps", bound, "the client clips the gradient of every row")
-            question = DictionaryClient.clipped_gradient.asked(Z, **first.kernel, max_norm=self.max_norm, bound=bound)
+            to_codes = code_map(Z, **found.kernel)
+            question = DictionaryClient.clipped_gradient.asked(
+                Z,
+                to_codes,
+                *frame.arrays,
+                bandwidth=bandwidth,
+                code_bound=longest_code(to_codes, self.regularization),
+                bound=bound,
+            )
             (step,) = yield Sum(question, releases=[release])
-            Z = Z - step / np.maximum(L, L.mean())[:, None]
-        return Dictionary(Z, bandwidth, first.regularization, first.n_rows)
+            found = dataclasses.replace(found, atoms=Z - bandwidth * (step / np.maximum(L, L.mean())[:, None]))
+        return found, frame
 
     def _first_dictionary(self, moments: Moments) -> Dictionary:
         """Return Z^0, and the kernel that it is for."""
@@ -166,8 +195,8 @@ class DictionaryStrategy(ClippedStrategy):
 
     @property
     def n_dictionary_rounds(self) -> int:
-        """The moments (two rounds, or one with noise), and S."""
-        return (1 if self.has_noisy_dictionary else 2) + self.n_steps
+        """The moments (four rounds, or one with noise), and S."""
+        return (1 if self.has_noisy_dictionary else MOMENT_ROUNDS) + self.n_steps
 
     def dictionary_shares(self, moments: float, steps: float, relation: Relation) -> dict[str, Share]:
         """Return the shares of a budget that pay for stage I, with their fractions."""
@@ -175,6 +204,30 @@ class DictionaryStrategy(ClippedStrategy):
         if self.n_steps > 0:
             shares["dictionary_steps"] = Share("gaussian", steps, self.n_steps, relation)
         return shares
+
+
+def longest_code(to_codes: Floats, regularization: float) -> float:
+    """Return a bound on the norm of a code, whatever the row.
+
+    ``(K(Z, Z) + lambda I)^-1 phi(Z)'`` has the norm ``1 / (2 sqrt(lambda))`` at most. Without lambda, d kernel values
+    have a norm of ``sqrt(d)`` at most.
+
+    Parameters
+    ----------
+    to_codes : ndarray of shape (n_atoms, n_atoms)
+        What turns kernel values into codes.
+    regularization : float
+        lambda.
+    """
+    if regularization > 0:
+        return 0.5 / math.sqrt(regularization)
+    return math.sqrt(len(to_codes)) * float(np.linalg.norm(to_codes, 2))
+
+
+def in_bandwidths(points: Floats, bandwidth: float) -> Floats:
+    """Return points in units of the bandwidth, drawn in where squares would overflow."""
+    with np.errstate(over="ignore"):
+        return np.clip(points / bandwidth, -FARTHEST, FARTHEST)
 
 
 def n_atoms_of(given: int | None, n_clusters: int, n_rows: float) -> int:
@@ -208,19 +261,39 @@ class DictionaryClient(MomentsClient):
         Sent("number of rows", counts_rows=True),
     )
     def dictionary_steps(
-        self, Z: Floats, *, bandwidth: float, regularization: float, n_steps: int, relative_noise: float
-    ) -> tuple[Floats, Floats, Floats]:
-        """Return Z_p^s (Algorithm 1, lines 8 to 15), and the objective before the steps."""
-        C = codes(self.rows, Z, bandwidth, regularization)
-        value = objective(self.rows, Z, C, bandwidth, regularization)
-        own = dictionary_steps(self.rows, Z, C, bandwidth, n_steps)
-        own = add_relative_noise(own, relative_noise, self.noise_source)
-        return own, np.array(value), np.array(float(len(self.rows)))
+        self,
+        Z: Floats,
+        *frame: Floats,
+        bandwidth: float,
+        regularization: float,
+        n_steps: int,
+        relative_noise: float,
+    ) -> tuple[GridArray, GridArray, GridArray]:
+        """Return Z_p^s (Algorithm 1, lines 8 to 15), and the objective before the steps.
+
+        Both are computed in floats, with lengths in radii of the frame, and truncated.
+        """
+        rows = self.enter(*frame)
+        power = rows.exponent + BITS
+        X, start, origin = rows.integers * 2.0**-BITS, np.ldexp(Z, -power), np.ldexp(frame[0], -power)
+        mantissa, exponent = math.frexp(bandwidth)
+        r = min(max(math.ldexp(mantissa, exponent - power), NARROWEST), WIDEST)
+        C = codes(X, start, r, regularization)
+        value = objective(X, start, C, r, regularization)
+        # The noise is relative to the entries as they are in the coordinates of the data.
+        own = dictionary_steps(X, start, C, r, n_steps) + origin
+        own = add_relative_noise(own, relative_noise, self.noise_source) - origin
+        return (
+            GridArray.truncated(np.ldexp(own, power), rows.exponent - ATOM_BITS),
+            GridArray.truncated(np.array(value), OBJECTIVE_EXPONENT),
+            GridArray(np.array(len(rows))),
+        )
 
     @answers(Sent("sum over the rows of the dictionary's clipped gradient", has_columns=True))
     def clipped_gradient(
-        self, Z: Floats, *, bandwidth: float, regularization: float, max_norm: float, bound: float
-    ) -> Floats:
-        """Return the sum of the gradients (15) of single rows, each clipped to ``bound``."""
-        rows = clip_rows(self.rows, max_norm)
-        return clipped_gradient(rows, Z, codes(rows, Z, bandwidth, regularization), bandwidth, bound)
+        self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, code_bound: float, bound: float
+    ) -> GridArray:
+        """Return the sum of the gradients (15) of single rows, each clipped to ``bound``; lengths are in bandwidths."""
+        rows = self.enter(*frame)
+        kernel = (rows.integers, rows.points(Z), rows.exponent, bandwidth)
+        return GridArray(*dictionary_gradient(*kernel, to_codes, code_bound, bound))

@@ -7,7 +7,6 @@ paper writes samples as columns. Here they are rows: the rows of Z are atoms, an
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Generator, Mapping
 from typing import Any, Literal
 
@@ -15,13 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
-from flower_fedclust.numerics.dictionary import codes
-from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.numerics.dictionary import code_map, codes
+from flower_fedclust.numerics.exact_kernel import linear_features
+from flower_fedclust.numerics.exact_spectral import distance_of_features, kernel_values, matrix_onto_grid
+from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Reply, Sent, answers, parameter
 from flower_fedclust.protocol.rounds import Round
+from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.perturbed_rows import (
     NOISY_ROWS,
     ROWS_SHARE,
@@ -30,7 +33,7 @@ from flower_fedclust.steps.perturbed_rows import (
     rows_release,
 )
 from flower_fedclust.steps.spectral import Dictionary, LabelsClient, cluster_codes, send_labels
-from flower_fedclust.strategies.fedsc.dictionary import DictionaryClient, DictionaryStrategy
+from flower_fedclust.strategies.fedsc.dictionary import DictionaryClient, DictionaryStrategy, longest_code
 
 Floats = NDArray[np.float64]
 
@@ -154,10 +157,10 @@ class FedSC(DictionaryStrategy):
         if self.perturb == "data":  # section 3.1, equation 22
             yield from perturb_rows(release=rows_release(self), relative_noise=self.relative_data_noise)
             rows = NOISY_ROWS
-        dictionary, objectives = yield from self.learn_dictionary(
+        dictionary, frame, objectives = yield from self.learn_dictionary(
             rows=rows, relative_noise=self.relative_dictionary_noise
         )
-        replies = yield from self._codes(dictionary, rows)
+        replies = yield from self._codes(dictionary, frame, rows)
         # Stage II: the reconstructed kernel C K(Z, Z) C', of which each row keeps its largest entries (equation 25).
         C = np.concatenate([reply.arrays[0] for reply in replies])
         model, labels = cluster_codes(
@@ -173,19 +176,23 @@ class FedSC(DictionaryStrategy):
         by_client = yield from send_labels(labels, replies)
         return Outcome(model, by_client, history={"objective": objectives})
 
-    def _codes(self, dictionary: Dictionary, rows: str) -> Generator[Round, Any, list[Reply]]:
+    def _codes(self, dictionary: Dictionary, frame: Frame, rows: str) -> Generator[Round, Any, list[Reply]]:
         """Return the clients' codes.
 
         The paper sends C_p^S, which belongs to the dictionary before the last average; these belong to the last one.
         """
-        arguments = dictionary.kernel | {"relative_noise": self.relative_code_noise}
-        release = None
-        if self.has_noisy_dictionary:
-            release = self._codes_release()
-            norms = {"max_norm": self.max_norm, "max_code_norm": self.max_code_norm}
-            arguments |= {name: norm for name, norm in norms.items() if norm is not None}
-        question = FedSCClient.codes.asked(dictionary.atoms, **arguments)
-        replies: list[Reply] = yield Gather(question, releases=[release], rows=rows)
+        Z, r = dictionary.atoms, dictionary.bandwidth
+        if not self.has_noisy_dictionary:
+            question = FedSCClient.codes.asked(Z, **dictionary.kernel, relative_noise=self.relative_code_noise)
+            replies: list[Reply] = yield Gather(question, rows=rows)
+            return replies
+        Z = dictionary.within(frame)
+        to_codes = matrix_onto_grid(code_map(Z, **dictionary.kernel))
+        bound = longest_code(to_codes, self.regularization)
+        bound = bound if self.max_code_norm is None else min(bound, self.max_code_norm)
+        release = self._codes_release(gaussian_kernel(Z, Z, r), to_codes, bound)
+        question = FedSCClient.clipped_codes.asked(Z, to_codes, *frame.arrays, bandwidth=r, bound=bound)
+        replies = yield Gather(question, releases=[release], rows=rows)
         return replies
 
     # Bounds and budget.
@@ -208,19 +215,16 @@ class FedSC(DictionaryStrategy):
             return ROWS_SHARE
         return self.dictionary_shares(0.1, 0.1, "replace") | {"codes": Share("gaussian", 0.8, relation="replace")}
 
-    def _codes_release(self) -> Release:
+    def _codes_release(self, Kzz: Floats, to_codes: Floats, bound: float) -> Release:
         """Return the release of the codes, one of which changes where a row is replaced.
 
         c = (K(Z, Z) + lambda I)^-1 phi(Z)' phi(x) is linear in phi(x), by a map of norm 1 / (2 sqrt(lambda)) at most;
         and ||phi(x) - phi(x')||^2 = 2 - 2 k(x, x') is at most 2. The paper's bound (Lemma J.1) is far larger.
         """
-        bounds = {}
-        if self.regularization > 0:
-            bounds["no two codes are farther apart"] = 1.0 / math.sqrt(2.0 * self.regularization)
-        if self.max_code_norm is not None:
-            bounds["the client clips every code to half of this norm"] = 2.0 * self.max_code_norm
-        bound = min(bounds, key=lambda reason: bounds[reason])
-        return self.release("codes", bounds[bound], bound)
+        apart, clipped = distance_of_features(Kzz, to_codes, bound), 2.0 * bound
+        if apart < clipped:
+            return self.release("codes", apart, "no two codes are farther apart")
+        return self.release("codes", clipped, "the client clips every code to half of this norm")
 
     def privacy_notes(self) -> list[str]:
         """Add what the server can compute."""
@@ -245,19 +249,16 @@ class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
     """What a client answers besides: the codes of its rows."""
 
     @answers(Sent("code of every row", "codes", per="row"))
-    def codes(
-        self,
-        Z: Floats,
-        *,
-        bandwidth: float,
-        regularization: float,
-        relative_noise: float,
-        max_norm: float = math.inf,
-        max_code_norm: float = math.inf,
-    ) -> Floats:
-        """Return C_p (equation 14), clipped, and with relative noise where that was asked for."""
-        C = codes(clip_rows(self.rows, max_norm), Z, bandwidth, regularization)
-        return add_relative_noise(clip_rows(C, max_code_norm), relative_noise, self.noise_source)
+    def codes(self, Z: Floats, *, bandwidth: float, regularization: float, relative_noise: float) -> Floats:
+        """Return C_p (equation 14), with relative noise where that was asked for."""
+        return add_relative_noise(codes(self.rows, Z, bandwidth, regularization), relative_noise, self.noise_source)
+
+    @answers(Sent("code of every row", "codes", per="row"))
+    def clipped_codes(self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, bound: float) -> GridArray:
+        """Return C_p of the clipped rows, each code clipped too: integers, as they take noise."""
+        rows = self.enter(*frame)
+        kernel = kernel_values(rows.integers, rows.points(Z), rows.exponent, bandwidth)
+        return GridArray(*linear_features(kernel, to_codes, bound))
 
 
 FedSC.client_type = FedSCClient

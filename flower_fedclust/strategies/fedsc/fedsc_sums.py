@@ -48,8 +48,8 @@ class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
 
     def protocol(self) -> Protocol:
         """Run stage I of FedSC, then stage II on sums."""
-        dictionary, objectives = yield from self.learn_dictionary()
-        model = yield from self.cluster_by_sums(dictionary)
+        dictionary, frame, objectives = yield from self.learn_dictionary()
+        model = yield from self.cluster_by_sums(dictionary, frame)
         return Outcome(model, history={"objective": objectives})
 
     # Budget.

@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 from scipy.linalg import pinvh
 
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
+from flower_fedclust.numerics.exact_spectral import kernel_values
+from flower_fedclust.numerics.grid import BITS, GridArray
 from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
+from flower_fedclust.steps.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.steps.spectral import Dictionary, LabelsClient, cluster_codes, send_labels
 from flower_fedclust.steps.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
@@ -103,11 +106,17 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy):
         # Step 2: every client sends the kernel values of its rows with them.
         Y, bandwidth = dictionary.atoms, dictionary.bandwidth
         W = gaussian_kernel(Y, Y, bandwidth)
-        replies = yield Gather(
-            FedSpeClustClient.landmark_kernel.asked(Y, bandwidth=bandwidth, relative_noise=self.noise_on_codes),
-            releases=[self._kernel_release(W)],
-            rows=self.coded_rows,
-        )
+        release = self._kernel_release(W)
+        if release is None:
+            question = FedSpeClustClient.landmark_kernel.asked(
+                Y, bandwidth=bandwidth, relative_noise=self.noise_on_codes
+            )
+            replies = yield Gather(question, rows=self.coded_rows)
+        else:
+            assert self.max_norm is not None
+            frame = self._landmark_frame(self.max_norm)
+            question = FedSpeClustClient.landmark_kernel_on_grid.asked(Y, *frame.arrays, bandwidth=bandwidth)
+            replies = yield Gather(question, releases=[release])
         # Step 3: C W^-1 are codes of the rows by the landmarks, so that with W they give the kernel C W^-1 C'.
         C = np.concatenate([reply.arrays[0] for reply in replies])
         W[np.diag_indices_from(W)] += self.regularization
@@ -129,11 +138,13 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy):
         """Return the release of one row's kernel values.
 
         phi(Y)' phi(x) is linear in phi(x), by a map whose norm is the root of W's largest eigenvalue, and two phi(x)
-        are at most sqrt(2) apart; and each value lies between 0 and 1.
+        are at most sqrt(2) apart; and each value lies between 0 and 1. Truncation adds at most a unit to a difference.
         """
         if self.epsilon is None or self.perturb != "kernel":
             return None
-        sensitivity = math.sqrt(min(2.0 * float(np.linalg.eigvalsh(W)[-1]), len(W)))
+        in_feature_space = math.sqrt(2.0 * float(np.linalg.eigvalsh(W)[-1])) * (1.0 + 2.0**-30)
+        truncated = 2.0 * math.sqrt(len(W)) * 2.0**-BITS
+        sensitivity = min(in_feature_space + truncated, math.sqrt(len(W)))
         return self.release("kernel", sensitivity, "no two rows' kernel values are farther apart")
 
 
@@ -171,15 +182,20 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
     def protocol(self) -> Protocol:
         """Run Algorithm 1, then the clustering on sums."""
         landmarks = yield from self.learn_landmarks()
-        model = yield from self.cluster_by_sums(self.dictionary(landmarks))
+        if self.epsilon is None or self.max_norm is None:
+            frame, _ = yield from frame_of_rows()
+        else:
+            frame = self._landmark_frame(self.max_norm)
+        model = yield from self.cluster_by_sums(self.dictionary(landmarks), frame)
         return Outcome(model, history={"mmd": landmarks.mmds})
 
     # Rounds and budget.
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Algorithm 1, and the clustering."""
-        return self.n_landmark_rounds + self.n_clustering_rounds
+        """Algorithm 1, a frame where max_norm gives none, and the clustering."""
+        frame_rounds = FRAME_ROUNDS if self.epsilon is None else 0
+        return self.n_landmark_rounds + frame_rounds + self.n_clustering_rounds
 
     def shares(self) -> Mapping[str, Share]:
         """Return those of the moments, the landmarks' gradients, the two sums of the factors, and k-means."""
@@ -198,6 +214,13 @@ class FedSpeClustClient(LandmarksClient, PerturbedRowsClient, LabelsClient):
         """Return K(X_p, Y) (Algorithm 3, step 2)."""
         kernel = gaussian_kernel(self.rows, Y, bandwidth)
         return add_relative_noise(kernel, relative_noise, self.noise_source)
+
+    @answers(Sent("kernel values of every row with the landmarks", "codes", per="row"))
+    def landmark_kernel_on_grid(self, Y: Floats, *frame: Floats, bandwidth: float) -> GridArray:
+        """Return K(X_p, Y) as integers, as they take noise."""
+        rows = self.enter(*frame)
+        kernel = kernel_values(rows.integers, rows.points(Y), rows.exponent, bandwidth)
+        return GridArray.truncated(kernel, -BITS)
 
 
 class FedSpeClustSumsClient(LandmarksClient, SpectralSumsClient):
