@@ -25,9 +25,6 @@ SAMPLED_RELATION = dp_accounting.NeighboringRelation.REPLACE_ONE
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
 
 
-#: The part of delta that is left for how far the noise that is drawn is from the noise that is accounted for.
-SAMPLING_PART = 2.0**-10
-
 
 @dataclass(frozen=True)
 class Share:
@@ -96,8 +93,7 @@ def composed_epsilon(releases: Iterable[Release], delta: float, *, near: float |
     """Return the epsilon that all the releases together spend at this delta, under the relation that they share.
 
     By privacy loss distributions. Where rows are sampled, by Renyi divergences too, which alone know of samples, and
-    the smaller of the two: a large sample costs their bound more than it gains. A part ``SAMPLING_PART`` of delta is
-    left for the sampler.
+    the smaller of the two: a large sample costs their bound more than it gains.
 
     Parameters
     ----------
@@ -120,7 +116,6 @@ def composed_epsilon(releases: Iterable[Release], delta: float, *, near: float |
         If the releases are for different relations.
     """
     releases = list(releases)
-    delta *= 1.0 - SAMPLING_PART
     if len({release.relation for release in releases}) > 1:
         raise ValueError("releases for adding or removing a record do not compose with releases for replacing one.")
     event = _composed(Counter(release.event() for release in releases))
@@ -140,8 +135,7 @@ def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) 
     As in section 5 of FedDP-KMeans, a share is a release that would be (its epsilon, its delta)-private alone; the
     epsilons stand in the proportion of the fractions, and their common factor is the largest for which
     dp-accounting's composition of all the releases stays within the total. The paper gives each the total delta; here
-    each has its part of it, so that there always is such a factor, however many releases there are. A part
-    ``SAMPLING_PART`` of delta stays aside for the sampler's distance from the noise that is accounted for.
+    each has its part of it, so that there always is such a factor, however many releases there are.
 
     Parameters
     ----------
@@ -162,8 +156,7 @@ def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) 
     ValueError
         If a fraction is not positive, or if the shares are for different relations.
     """
-    within = delta * (1.0 - SAMPLING_PART)
-    return dict(zip(shares, _calibrated(tuple(shares.values()), epsilon, within), strict=True))
+    return dict(zip(shares, _calibrated(tuple(shares.values()), epsilon, delta), strict=True))
 
 
 @lru_cache(maxsize=256)

@@ -142,7 +142,7 @@ def add_relative_noise(array: Floats, relative_noise: float, source: NoiseSource
 
 
 def noise_in_floats(mechanism: Mechanism, scale: float, shape: tuple[int, ...], source: NoiseSource) -> Floats:
-    """Return noise as floats, 20 bits finer than its scale: for experiments that promise nothing.
+    """Return noise as floats, 40 bits finer than its scale: for experiments that promise nothing.
 
     Parameters
     ----------
@@ -153,5 +153,5 @@ def noise_in_floats(mechanism: Mechanism, scale: float, shape: tuple[int, ...], 
     source : NoiseSource
     """
     draw = sample_gaussian if mechanism == "gaussian" else sample_laplace
-    noise: Floats = draw(2.0**20, math.prod(shape), source).reshape(shape) * np.float64(scale * 2.0**-20)
+    noise: Floats = draw(2.0**40, math.prod(shape), source).reshape(shape) * np.float64(scale * 2.0**-40)
     return noise

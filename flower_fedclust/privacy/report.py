@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from flower_fedclust.privacy.accounting import SAMPLING_PART, composed_epsilon
+from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release, on_the_same_rows
-from flower_fedclust.privacy.shares import delta_of_sampling
+from flower_fedclust.privacy.shares import SAMPLING_PART, delta_of_composition, delta_of_sampling
 
 NEIGHBOUR_SENTENCES: dict[tuple[PrivacyUnit, Relation], str] = {
     ("record", "add-or-remove"): (
@@ -182,7 +182,8 @@ class PrivacyReport:
         """
         if not self.releases or self.delta is None:
             return float("inf")
-        return max(composed_epsilon(group, self.delta, near=self.requested_epsilon) for group in self._groups())
+        delta = delta_of_composition(self.delta)
+        return max(composed_epsilon(group, delta, near=self.requested_epsilon) for group in self._groups())
 
     @property
     def is_noise_exact_enough(self) -> bool:

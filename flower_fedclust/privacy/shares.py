@@ -26,6 +26,9 @@ from flower_fedclust.privacy.sampling import (
     with_signs,
 )
 
+#: The part of delta that is left for how far the noise that is drawn is from the noise that is accounted for.
+SAMPLING_PART = 2.0**-10
+
 #: A share of Gaussian noise is at least so many units wide, so that the sum of rounded shares is as good as rounded.
 LEAST_SHARE = 4.0
 
@@ -203,6 +206,11 @@ def total_variation(mechanism: Mechanism, scale: float, n_shares: int = 1) -> fl
     aliases = math.expm1(n_shares * math.log1p(2.1 * math.exp(-((math.pi * share) ** 2) / 2)))
     one_integer = aliases / (math.sqrt(2 * math.pi) * scale)
     return of_sampler + (14 * scale + n_shares / 2 + 1) * one_integer + 2.0**-138
+
+
+def delta_of_composition(delta: float) -> float:
+    """Return the part of delta for which noise is calibrated: all but ``SAMPLING_PART`` of it."""
+    return delta * (1.0 - SAMPLING_PART)
 
 
 def delta_of_sampling(epsilon: float, variation: float) -> float:

@@ -21,6 +21,7 @@ from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.accounting import Share, calibrate, divided
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
 from flower_fedclust.protocol.entries import Entry
 from flower_fedclust.protocol.parameters import Declared, parameter
@@ -369,7 +370,7 @@ class PrivateStrategy(ProtocolStrategy):
 
     def noise_multipliers(self) -> dict[str, float]:
         """Return the noise multiplier of each share, with which the whole run is (epsilon, delta)-private."""
-        return calibrate(divided(self.shares(), self.budget), self.epsilon, self.delta)
+        return calibrate(divided(self.shares(), self.budget), self.epsilon, delta_of_composition(self.delta))
 
     def release(self, share: str, sensitivity: float, bound: str, *, triangle: bool = False) -> Release:
         """Return the release of one array with the noise that its share of the budget pays for.

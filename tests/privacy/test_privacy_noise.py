@@ -210,8 +210,8 @@ def test_relative_noise_is_in_proportion_to_the_deviation_of_all_the_entries(lev
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4)], ids=str)
 def test_relative_noise_is_gaussian_in_a_fine_unit(shape):
     array = np.random.default_rng(0).normal(size=shape)
-    units = sample_gaussian(2.0**20, array.size, SeededNoise([1])).reshape(shape)
-    expected = array + units * (0.5 * array.std() * 2.0**-20)
+    units = sample_gaussian(2.0**40, array.size, SeededNoise([1])).reshape(shape)
+    expected = array + units * (0.5 * array.std() * 2.0**-40)
     np.testing.assert_array_equal(add_relative_noise(array, 0.5, SeededNoise([1])), expected)
 
 

@@ -9,6 +9,7 @@ import pytest
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, Release
 from flower_fedclust.privacy.report import NEIGHBOUR_SENTENCES, Message, PrivacyReport
+from flower_fedclust.privacy.shares import delta_of_composition
 
 DELTA = 1e-5
 RELATIONS = ("add-or-remove", "replace")
@@ -211,7 +212,7 @@ def test_what_comes_from_protected_rows_costs_nothing_and_is_listed_as_such():
     assert made.covers_everything
     assert made.unprotected == []
     assert made.releases == [KEPT]
-    assert made.composed_epsilon == composed_epsilon([REPLACED], DELTA, near=2.0)
+    assert made.composed_epsilon == composed_epsilon([REPLACED], delta_of_composition(DELTA), near=2.0)
     assert made.guarantee().startswith("The whole run is covered by ")
     assert section(str(made), COMPUTED) == ["  round 3 'codes': code of every row (one per row)"]
 

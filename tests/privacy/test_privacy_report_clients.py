@@ -9,6 +9,7 @@ import pytest
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
+from flower_fedclust.privacy.shares import delta_of_composition
 
 DELTA = 1e-5
 SUMS = Release("gaussian", 2.5, 3.0, "rows are clipped to 2.5")
@@ -30,7 +31,7 @@ def asked(round_, clients, release=SUMS, **options):
 
 
 def epsilon_of(*releases):
-    return composed_epsilon(releases, DELTA, near=2.0)
+    return composed_epsilon(releases, delta_of_composition(DELTA), near=2.0)
 
 
 # Composition.
@@ -79,7 +80,11 @@ def test_epsilon_is_the_largest_over_the_clients_of_what_each_was_asked_for(seed
         chosen = (SUMS, LOUD, COUNTS)[rng.integers(3)]
         messages.append(asked(number, drawn if drawn and rng.random() < 0.8 else None, chosen))
     slow = max(
-        composed_epsilon([m.release for m in messages if m.clients is None or name in m.clients], DELTA, near=2.0)
+        composed_epsilon(
+            [m.release for m in messages if m.clients is None or name in m.clients],
+            delta_of_composition(DELTA),
+            near=2.0,
+        )
         for name in "abcdef"
     )
     assert report(*messages).composed_epsilon == pytest.approx(slow, rel=1e-6)

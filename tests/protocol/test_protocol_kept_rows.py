@@ -12,6 +12,7 @@ from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.noise import add_noise, noise_in_floats
 from flower_fedclust.privacy.releases import NOISE_PLACES, Release
 from flower_fedclust.privacy.sampling import SeededNoise
+from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.protocol import (
     ClientData,
     Failure,
@@ -419,7 +420,7 @@ def test_messages_from_kept_rows_can_have_a_release_of_their_own_too(clients, no
     assert result.model.brought[1][0] != [19.0]
     assert [message.task for message in result.privacy.releases] == ["keep", "count"]
     assert not any(message.post_processing for message in result.privacy.messages)
-    assert result.privacy.epsilon == composed_epsilon([RELEASE, RELEASE], 1e-6, near=1.0)
+    assert result.privacy.composed_epsilon == composed_epsilon([RELEASE, RELEASE], delta_of_composition(1e-6), near=1.0)
 
 
 @pytest.mark.parametrize("noise", NOISE_PLACES)
@@ -516,7 +517,7 @@ def test_what_is_kept_with_noise_is_a_release_and_what_is_computed_from_it_costs
     ]
     assert report.unprotected == []
     assert report.covers_everything
-    assert report.epsilon == composed_epsilon([RELEASE], 1e-6, near=1.0)
+    assert report.composed_epsilon == composed_epsilon([RELEASE], delta_of_composition(1e-6), near=1.0)
 
 
 def test_release_of_multiplier_0_on_what_comes_from_protected_rows_is_still_post_processing(clients):
@@ -582,7 +583,7 @@ def test_noise_on_what_is_kept_from_rows_with_noise_is_paid_for_twice(clients):
         Sum(KeepingClient.keep_again.asked(), rows="copy", releases=[RELEASE]),
     ]
     report = simulate(private(rounds), clients).privacy
-    assert report.epsilon == composed_epsilon([RELEASE] * 2, 1e-6, near=1.0)
+    assert report.composed_epsilon == composed_epsilon([RELEASE] * 2, delta_of_composition(1e-6), near=1.0)
 
 
 def test_name_under_which_the_true_rows_are_kept_later_protects_nothing_any_more(clients):
