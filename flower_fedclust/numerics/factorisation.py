@@ -14,15 +14,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.grid import BITS, ball_in_units, integer_norms, truncated_to_ball, unit_exponent
 from flower_fedclust.numerics.vectors import clip_norm
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 #: alpha_1 of Theorem 4, above 1: how much longer than the least a gradient step on H divides by.
 ALPHA_H = 1.5
 
 #: Steps, and the change of the memberships relative to the largest, with which they count as found for given centers.
 MOST_STEPS, SMALL_CHANGE = 300, 1e-6
+
+#: Of the directions of memberships in a sum of gradients: an entry of an outer product is at most 2^41, a sum over
+#: 2^12 rows 2^53.
+DIRECTION_BITS = 16
+
+#: Rows whose outer products are added in float64, and entries that are worked on at a time.
+GRADIENT_ROWS, BLOCK_ENTRIES = 2 ** (53 - BITS - DIRECTION_BITS), 2**18
 
 
 @dataclass(frozen=True)
@@ -105,11 +115,72 @@ def membership_steps(rows: Floats, H: Floats, W: Floats, penalties: Penalties, n
 
 
 def _membership_steps(XW: Floats, H: Floats, WW: Floats, penalties: Penalties, n_steps: int) -> Floats:
-    gamma = ALPHA_H / 2 * _lipschitz(WW, penalties)
+    gamma = _step_divisor(WW, penalties)
     if gamma == 0:
         return H
     for _ in range(n_steps):
         H = np.maximum(H - _membership_gradient(XW, H, WW, penalties) / gamma, 0.0)
+    return H
+
+
+def membership_step_divisor(W: Floats, penalties: Penalties) -> float:
+    """Return gamma, what a gradient step on H divides by (17).
+
+    Parameters
+    ----------
+    W : ndarray of shape (n_clusters, n_columns)
+    penalties : Penalties
+
+    Returns
+    -------
+    float
+        In squared units of the centers; 0 where they and the penalties are 0.
+    """
+    return _step_divisor(W @ W.T, penalties)
+
+
+def _step_divisor(WW: Floats, penalties: Penalties) -> float:
+    return ALPHA_H / 2 * _lipschitz(WW, penalties)
+
+
+def exact_membership_steps(
+    rows: Floats, H: Floats, W: Floats, exponent: int, penalties: Penalties, gamma: float, n_steps: int
+) -> Floats:
+    """Take projected gradient steps on H (17) by operations that every machine rounds alike, row by row.
+
+    Products of rows and centers are products of integers, and exact. All else is done entry by entry, and what is
+    added up over clusters one cluster after the other.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25, as are the centers.
+    H : ndarray of shape (n_rows, n_clusters)
+    W : ndarray of shape (n_clusters, n_columns)
+    exponent : int
+        Of the unit of both.
+    penalties : Penalties
+    gamma : float
+        From :func:`membership_step_divisor`. It is given, as eigenvalues have other last digits on other machines.
+    n_steps : int
+        Q_1.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_clusters)
+        The same bits for a row whatever rows stand beside it.
+    """
+    if gamma == 0:
+        return H
+    XW, WW = rows @ W.T, W @ W.T
+    rho, mu_h, divisor = np.ldexp([penalties.rho, penalties.mu_h, gamma], -2 * exponent)
+    for _ in range(n_steps):
+        fit, total = -XW, np.zeros((len(rows), 1))
+        for column, products in enumerate(WW):
+            own = H[:, column : column + 1]
+            fit += own * products
+            total += own
+        H = np.maximum(H - (2.0 * fit + (mu_h - rho) * H + rho * total) / divisor, 0.0)
     return H
 
 
@@ -206,25 +277,48 @@ def center_steps(
     return W
 
 
-def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, bound: float) -> Floats:
-    """Return the sum over rows of the gradient in W of the fit, each row's clipped to a norm.
+def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, exponent: int, bound: float) -> tuple[Integers, int]:
+    """Return the sum over rows of the gradient in W of the fit, each row's clipped to a norm, exactly.
 
-    A row x with memberships h has the gradient ``2 h (h W - x)'``, whose Frobenius norm is ``2 ||h|| ||h W - x||``.
+    A row x with memberships h has the gradient ``2 h (h W - x)'``. It is the outer product of the direction of h, of
+    norm 1, with ``2 ||h|| (h W - x)``, whose norm is that of the gradient. The first is truncated to 16 bits, the
+    second clipped to the bound and truncated to 25: so one row adds integers of Frobenius norm at most the bound,
+    whatever rows stand beside it.
 
     Parameters
     ----------
     rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25, as are the centers.
     H : ndarray of shape (n_rows, n_clusters)
+        Integers of norm at most 2^25, in units of 2^-25: memberships of norm at most 1.
     W : ndarray of shape (n_clusters, n_columns)
+    exponent : int
+        Of the unit of rows and centers.
     bound : float
-        G: what one row can add to the sum, in Frobenius norm.
+        G: what one row can add to the sum, in Frobenius norm. Positive and finite.
 
     Returns
     -------
-    ndarray of shape (n_clusters, n_columns)
+    gradient : ndarray of shape (n_clusters, n_columns), int64
+        Of up to 2^22 rows.
+    exponent : int
+        Of its unit.
     """
-    residuals = H @ W - rows
-    norms = 2.0 * np.linalg.norm(H, axis=1) * np.linalg.norm(residuals, axis=1)
-    kept = np.divide(bound, norms, out=np.ones_like(norms), where=norms > bound)
-    gradient: Floats = (2.0 * kept[:, None] * H).T @ residuals
-    return gradient
+    n_clusters, n_columns = W.shape
+    # A column of W is at most sqrt(k) times as long as a row may be: with so many bits less, products stay below 2^53.
+    dropped = max(0, ((n_clusters - 1).bit_length() + 1) // 2 - 3)
+    unit = unit_exponent(bound)
+    within = ball_in_units(float(bound), 2, unit)
+    gradient = np.zeros(W.shape, dtype=np.int64)
+    widest = max(n_clusters, n_columns)
+    for block in blocks(len(rows), widest, block_entries=min(BLOCK_ENTRIES, GRADIENT_ROWS * widest)):
+        residuals = np.trunc(H[block] * 2.0**-dropped) @ W
+        residuals -= rows[block] * 2.0 ** (BITS - dropped)
+        lengths = np.sqrt(integer_norms(H[block], 2))[:, None]
+        residuals *= lengths * 2.0 ** (1 - BITS)
+        # What is taken away is more than rounding can have added.
+        directions = np.trunc(H[block] / np.maximum(lengths, 1.0) * (2.0**DIRECTION_BITS * (1.0 - 2.0**-40)))
+        finer = unit - (exponent - BITS + dropped)
+        pulls = truncated_to_ball(residuals, np.zeros(n_columns), finer, *within, 2)
+        gradient += (directions.T @ pulls).astype(np.int64)
+    return gradient, unit - DIRECTION_BITS

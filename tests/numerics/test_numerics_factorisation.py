@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,11 +12,14 @@ from flower_fedclust.numerics.factorisation import (
     center_step_size,
     center_steps,
     clipped_center_gradient,
+    exact_membership_steps,
     membership_gradient,
+    membership_step_divisor,
     membership_steps,
     memberships_of,
     objective,
 )
+from flower_fedclust.numerics.grid import GridArray, points_onto_grid, rows_onto_grid
 
 RNG = np.random.default_rng(3)
 ROWS = RNG.uniform(size=(30, 5))
@@ -149,7 +153,10 @@ def test_steps_do_not_write_into_what_they_are_given():
     rows, begun, centers = ROWS.copy(), H.copy(), W.copy()
     membership_steps(rows, begun, centers, PENALTIES, 3)
     memberships_of(rows, centers, PENALTIES)
-    clipped_center_gradient(rows, begun, centers, 0.1)
+    grids = on_grids(rows, begun, centers)
+    before = [array.copy() for array in grids[:3]]
+    clipped_center_gradient(*grids, 0.1)
+    assert all(map(np.array_equal, before, grids[:3]))
     assert np.array_equal(rows, ROWS)
     assert np.array_equal(begun, H)
     assert np.array_equal(centers, W)
@@ -239,30 +246,90 @@ def slow_clipped_gradient(rows, H, W, bound):
     return total, norms
 
 
+def on_grids(rows, H, W):
+    """Rows, memberships of norm at most 1 and centers as integers, with the exponent of rows and centers."""
+    radius = float(max(np.linalg.norm(rows, axis=1).max(), np.linalg.norm(W, axis=1).max()))
+    integers, exponent = rows_onto_grid(rows, np.zeros(rows.shape[1]), radius)
+    memberships, _ = rows_onto_grid(H, np.zeros(H.shape[1]), 1.0)
+    return integers, memberships, points_onto_grid(W, exponent), exponent
+
+
+def exact_gradient(rows, H, W, bound):
+    *arrays, exponent = on_grids(rows, H, W)
+    return GridArray(*clipped_center_gradient(*arrays, exponent, bound))
+
+
 @settings(deadline=None)
 @given(factorisations(), st.sampled_from([1e-6, 1e-2, 0.3, 0.9, 2.0]))
 def test_clipped_gradient_is_the_sum_of_clipped_gradients_of_single_rows(case, part):
     rows, H, W, _ = case
+    H = H / max(np.linalg.norm(H, axis=1).max(), 1e-300)
     largest = max(2 * np.linalg.norm(h) * np.linalg.norm(h @ W - x) for x, h in zip(rows, H, strict=True))
     bound = part * largest or 1.0
-    total, norms = slow_clipped_gradient(rows, H, W, bound)
-    np.testing.assert_allclose(
-        clipped_center_gradient(rows, H, W, bound), total, rtol=1e-9, atol=1e-12 * sum(norms) + 1e-300
-    )
+    total, _ = slow_clipped_gradient(rows, H, W, bound)
+    # What truncation takes from a residual, in parts of the longest row or center.
+    unit = 2.0**-22 * max(np.linalg.norm(rows, axis=1).max(), np.linalg.norm(W, axis=1).max())
+    lost = len(rows) * (min(unit, bound) + 2.0**-14 * bound)
+    np.testing.assert_allclose(exact_gradient(rows, H, W, bound).values, total, rtol=0, atol=lost)
     for x, h in zip(rows, H, strict=True):
-        assert np.linalg.norm(clipped_center_gradient(x[None], h[None], W, bound)) <= bound * (1 + 1e-12)
+        own = exact_gradient(x[None], h[None], W, bound)
+        assert Fraction(4) ** own.exponent * int((own.integers.astype(object) ** 2).sum()) <= Fraction(bound) ** 2
 
 
 def test_gradient_within_the_bound_is_the_gradient_of_the_fit():
-    for bound in (1e9, math.inf):
-        np.testing.assert_allclose(
-            clipped_center_gradient(ROWS, H, W, bound), center_gradient(ROWS, H, W, 0.0), rtol=1e-12
-        )
+    small = 0.5 * H
+    found = exact_gradient(ROWS, small, W, 20.0).values
+    np.testing.assert_allclose(found, center_gradient(ROWS, small, W, 0.0), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("n_clusters", [1, 3, 65, 300])
+def test_what_a_row_adds_to_the_gradient_does_not_depend_on_the_others(n_clusters):
+    rng = np.random.default_rng(n_clusters)
+    rows, memberships = rng.normal(size=(5000, 4)), rng.uniform(size=(5000, n_clusters))
+    *arrays, exponent = on_grids(rows, memberships, rng.normal(size=(n_clusters, 4)))
+    integers, memberships, centers = arrays
+
+    def gradient(part):
+        return clipped_center_gradient(integers[part], memberships[part], centers, exponent, 0.7)[0]
+
+    whole = gradient(slice(None))
+    for left_out in (0, 17, 4999):
+        assert np.array_equal(whole - gradient(slice(left_out, left_out + 1)), gradient(np.arange(5000) != left_out))
 
 
 def test_row_that_belongs_to_nothing_or_is_met_exactly_has_no_share():
-    assert not clipped_center_gradient(ROWS, np.zeros_like(H), W, 0.1).any()
-    assert not clipped_center_gradient(H @ W, H, W, 0.1).any()
+    assert not exact_gradient(ROWS, np.zeros_like(H), W, 0.1).integers.any()
+    assert not exact_gradient(np.repeat(W, 2, axis=0), np.repeat(np.eye(3), 2, axis=0), W, 0.1).integers.any()
+
+
+# Steps on a grid
+
+
+@pytest.mark.parametrize("power", [0, -300, 300])
+def test_steps_on_a_grid_are_those_in_floats(power):
+    scale = 2.0**power
+    penalties = Penalties(PENALTIES.rho * scale**2, PENALTIES.mu_h * scale**2)
+    integers, _, centers, exponent = on_grids(ROWS * scale, H, W * scale)
+    gamma = membership_step_divisor(W * scale, penalties)
+    found = exact_membership_steps(integers, H, centers, exponent, penalties, gamma, 20)
+    np.testing.assert_allclose(found, membership_steps(ROWS * scale, H, W * scale, penalties, 20), rtol=1e-5, atol=1e-6)
+
+
+def test_steps_on_a_grid_give_a_row_the_same_bits_whatever_rows_stand_beside_it():
+    rng = np.random.default_rng(0)
+    integers, _, centers, exponent = on_grids(rng.normal(size=(200, 7)), H, rng.normal(size=(5, 7)))
+    begun = rng.uniform(size=(200, 5))
+    told = (centers, exponent, PENALTIES, 9.0, 15)
+    together = exact_membership_steps(integers, begun, *told)
+    for part in (slice(0, 1), slice(3, 5), slice(7, 20), slice(0, 199)):
+        assert np.array_equal(exact_membership_steps(integers[part], begun[part], *told), together[part])
+
+
+def test_steps_on_a_grid_do_nothing_where_nothing_depends_on_memberships():
+    integers, _, centers, exponent = on_grids(ROWS, H, np.zeros_like(W))
+    gamma = membership_step_divisor(np.zeros_like(W), Penalties())
+    assert gamma == 0
+    assert np.array_equal(exact_membership_steps(integers, H, centers, exponent, Penalties(), gamma, 5), H)
 
 
 # Steps on the centers

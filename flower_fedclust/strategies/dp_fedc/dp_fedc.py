@@ -17,15 +17,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.models import FactorModel
 from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.digits import digits_of, value_of_digits
+from flower_fedclust.numerics.exact import second_moment, triangle_to_symmetric, upper_triangle
+from flower_fedclust.numerics.exponents import LEAST_EXPONENT, largest_exponent, table_exponent
 from flower_fedclust.numerics.factorisation import (
     Penalties,
     center_step_size,
     center_steps,
     clipped_center_gradient,
+    exact_membership_steps,
+    membership_step_divisor,
     membership_steps,
     objective,
 )
-from flower_fedclust.numerics.vectors import clip_rows, symmetric_to_vector, vector_to_symmetric
+from flower_fedclust.numerics.grid import GridArray, rows_onto_grid
+from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import (
@@ -34,7 +40,6 @@ from flower_fedclust.protocol import (
     Gather,
     Outcome,
     Protocol,
-    ProtocolClient,
     Question,
     Reply,
     Sent,
@@ -45,6 +50,7 @@ from flower_fedclust.protocol import (
 )
 from flower_fedclust.protocol.rounds import Round
 from flower_fedclust.steps.first_centers import GIVEN_CENTERS_NOTE, check_given_centers
+from flower_fedclust.steps.frame import Frame, FrameClient, RowsInFrame
 from flower_fedclust.steps.turns import drawn_in_turns
 
 Floats = NDArray[np.float64]
@@ -64,6 +70,10 @@ BATCH_SIZE, ALL_ROWS = 50, 0
 #: With noise: the largest norm of one row's memberships in what is sent. A row at a center that is as long has 1.
 MAX_MEMBERSHIP = 1.0
 
+#: Without noise: by how many bits the unit of what clients send is finer than the largest entry of the centers. Of an
+#: entry that moves by more than 2^17 times that, the rest is cut.
+MOVE_BITS = 36
+
 #: Where a client keeps H.
 MEMBERSHIPS = "memberships"
 
@@ -76,6 +86,8 @@ class LocalSteps(TypedDict):
     n_membership_steps: int
     random_state: int
     max_norm: float
+    #: gamma, for clients that work on a grid; 0 for those that work in floats.
+    divisor: float
 
 
 class DPFedC(ClippedStrategy):
@@ -167,6 +179,9 @@ class DPFedC(ClippedStrategy):
     _most_rounds: int = dataclasses.field(default=0, init=False)
     _fewest_rows: int = dataclasses.field(default=0, init=False)
 
+    #: Without noise: the exponent of the rows' largest entry, where centers of zeros say nothing of a unit.
+    _rows_exponent: int = dataclasses.field(default=LEAST_EXPONENT, init=False)
+
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first parameter which cannot be right."""
         super().check_parameters()
@@ -183,13 +198,17 @@ class DPFedC(ClippedStrategy):
         squared_norm = 0.0
         if self.rho == "paper":
             total = yield Sum(DPFedCClient.squared_norm.asked())
-            squared_norm = float(total[0]) / total.n_clients
+            squared_norm = value_of_digits(total[0]) / total.n_clients
+        self._rows_exponent = LEAST_EXPONENT
+        if self._asks_for_exponent:
+            (indicator,) = yield Sum(DPFedCClient.entry_exponent.asked())
+            self._rows_exponent = largest_exponent(indicator)
         clients = (yield from self._count_rows()) if self._is_private else self.client_names
         K = self.n_to_draw(self.fraction_fit, len(clients))
         drawn, self._most_rounds = drawn_in_turns(clients, K, self.n_rounds, self.rng)
         objectives: list[float] = []
         for t, S in enumerate(drawn, start=1):
-            local = self._local_steps(self._penalties(t, W, squared_norm))
+            local = self._local_steps(W, self._penalties(t, W, squared_norm))
             W, mean_objective = yield from self._round(t, W, S, local)
             objectives += [] if mean_objective is None else [mean_objective]
             if self.on_centers is not None:
@@ -210,11 +229,12 @@ class DPFedC(ClippedStrategy):
             n_center_steps=self._n_center_steps(t),
             batch_size=self.batch_size or BATCH_SIZE,
             step_scale=self.step_scale or STEP_SCALE,
+            exponent=max(table_exponent(W), self._rows_exponent) - MOVE_BITS,
             **local,
         )
         total = yield self._of_drawn(asked, W, S, local)
         moved, objectives = total
-        return W + moved / total.n_clients, float(objectives) / total.n_clients  # (16)
+        return W + moved / total.n_clients, value_of_digits(objectives) / total.n_clients  # (16)
 
     def _noisy_step(self, W: Floats, S: Sequence[str], local: LocalSteps) -> Generator[Round, Total, Floats]:
         """Take the step that is the average of the drawn clients' with one eta for all.
@@ -229,12 +249,12 @@ class DPFedC(ClippedStrategy):
         )
         releases = (
             self.release("gradients", 2.0 * G, "the client clips every row's gradient to half of this norm"),
-            self.release("products", math.sqrt(2.0), "a row's memberships have a norm of 1 at most"),
+            self.release("products", math.sqrt(2.0), "a row's memberships have a norm of 1 at most", triangle=True),
         )
         total = yield self._of_drawn(asked, W, S, local, releases)
         gradient, products = total
         mu_w = total.n_clients * self.mu_w
-        eta = center_step_size(vector_to_symmetric(products), self.step_scale or NOISY_STEP_SCALE, mu_w)
+        eta = center_step_size(triangle_to_symmetric(products), self.step_scale or NOISY_STEP_SCALE, mu_w)
         # Where noise leaves no positive eigenvalue, no step size can be found.
         if eta > 0:
             W = W - (gradient + mu_w * W) / eta
@@ -251,7 +271,8 @@ class DPFedC(ClippedStrategy):
 
     def _first_centers(self) -> Floats:
         if self.init is not None:
-            return checked_rows(self.init, owner="init")
+            given = checked_rows(self.init, owner="init")
+            return clip_rows(given, self.max_norm) if self._on_grid and self.max_norm is not None else given
         W = np.abs(self.rng.standard_normal((self.n_clusters, self.n_columns)))
         if not self._is_private or self.max_norm is None:
             return W
@@ -279,13 +300,14 @@ class DPFedC(ClippedStrategy):
             rho = first * (last / first) ** progress * float(np.mean(np.sum(W**2, axis=1)))
         return Penalties(rho, PAPER_MU_H / PAPER_RHO * rho if self.mu_h is None else self.mu_h, self.mu_w)
 
-    def _local_steps(self, penalties: Penalties) -> LocalSteps:
+    def _local_steps(self, W: Floats, penalties: Penalties) -> LocalSteps:
         return LocalSteps(
             rho=penalties.rho,
             mu_h=penalties.mu_h,
             n_membership_steps=self.n_membership_steps,
             random_state=int(self.rng.integers(2**31)),
             max_norm=self.max_norm if self._is_private and self.max_norm is not None else math.inf,
+            divisor=membership_step_divisor(W, penalties) if self._on_grid else 0.0,
         )
 
     def _n_center_steps(self, t: int) -> int:
@@ -297,6 +319,15 @@ class DPFedC(ClippedStrategy):
     @property
     def _is_private(self) -> bool:
         return self.epsilon is not None
+
+    @property
+    def _on_grid(self) -> bool:
+        """Whether what a client sends must be the same whatever other rows it has, to the last bit."""
+        return self._is_private
+
+    @property
+    def _asks_for_exponent(self) -> bool:
+        return not self._is_private and self.init is not None and not np.any(self.init)
 
     @property
     def _private_batch_size(self) -> int:
@@ -332,14 +363,14 @@ class DPFedC(ClippedStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """R; and one for what the paper's penalties, or noise, have to be told first."""
-        return self.n_rounds + (self.rho == "paper") + self._is_private
+        """R; and one for what the paper's penalties, noise, or centers of zeros have to be told first."""
+        return self.n_rounds + (self.rho == "paper") + self._is_private + self._asks_for_exponent
 
 
 # The client half.
 
 
-class DPFedCClient(ProtocolClient):
+class DPFedCClient(FrameClient):
     """The answers of a client that keeps its rows' memberships: ``recall("memberships")`` gives them."""
 
     @answers()
@@ -347,7 +378,10 @@ class DPFedCClient(ProtocolClient):
         """Take the steps on H (lines 9 to 11), and send nothing."""
         self._updated_memberships(W, local)
 
-    @answers(Sent("by how much the client's centers have moved", has_columns=True), "objective of the client's rows")
+    @answers(
+        Sent("by how much the client's centers have moved", has_columns=True),
+        "objective of the client's rows, as digits",
+    )
     def factorise(
         self,
         W: Floats,
@@ -356,20 +390,22 @@ class DPFedCClient(ProtocolClient):
         n_center_steps: int,
         batch_size: int,
         step_scale: float,
+        exponent: int,
         **local: Unpack[LocalSteps],
-    ) -> tuple[Floats, Floats]:
+    ) -> tuple[GridArray, GridArray]:
         """Take the steps on H and on W (lines 9 to 15); return W_i less W, and F_i of (14) between the two.
 
         The average of the differences added to W is that of the centers (16).
         """
-        rows, H = self._updated_memberships(W, local)
+        rows, H = self.rows, self._updated_memberships(W, local)
         F_i = objective(rows, H, W, Penalties(local["rho"], local["mu_h"], mu_w))
         # The gradient of a minibatch, scaled up, is on average that of all rows (25); here eta is scaled down instead.
         part = self._n_drawn(batch_size) / len(rows)
         eta = center_step_size(part * H.T @ H, step_scale, part * mu_w)
         public = self.generator(local["random_state"])
         batches = self._minibatches(n_center_steps, batch_size, lambda: public.permutation(len(rows)))
-        return center_steps(rows, H, W, batches, part * mu_w, eta) - W, np.array(F_i)
+        moved = center_steps(rows, H, W, batches, part * mu_w, eta) - W
+        return GridArray.truncated(moved, exponent), GridArray(digits_of(F_i))
 
     @answers(
         Sent("sum over the rows of the gradients of the centers", has_columns=True),
@@ -377,37 +413,52 @@ class DPFedCClient(ProtocolClient):
     )
     def clipped_gradient(
         self, W: Floats, *, batch_size: int, max_gradient_norm: float, **local: Unpack[LocalSteps]
-    ) -> tuple[Floats, Floats]:
-        """Take the steps on H; return the clipped gradient of (18) of one minibatch, and its H'H as a vector."""
-        rows, H = self._updated_memberships(W, local)
+    ) -> tuple[GridArray, GridArray]:
+        """Take the steps on H; return the clipped gradient of (18) of one minibatch, and its H'H as a triangle."""
+        rows, H = self._clipped_rows(local["max_norm"]), self._updated_memberships(W, local)
         (batch,) = self._secret_minibatches(1, batch_size)
-        drawn = clip_rows(H[batch], MAX_MEMBERSHIP)
-        gradient = clipped_center_gradient(rows[batch], drawn, W, max_gradient_norm)
-        return gradient, symmetric_to_vector(drawn.T @ drawn)
+        drawn, unit = rows_onto_grid(H[batch], np.zeros(len(W)), MAX_MEMBERSHIP)
+        gradient = clipped_center_gradient(
+            rows.integers[batch], drawn, rows.points(W), rows.exponent, max_gradient_norm
+        )
+        products, unit_of_products = second_moment(drawn, unit)
+        return GridArray(*gradient), GridArray(upper_triangle(products), unit_of_products)
 
-    @answers("sum of the squared norms of the rows")
-    def squared_norm(self) -> Floats:
+    @answers("sum of the squared norms of the rows, as digits")
+    def squared_norm(self) -> GridArray:
         """Return the client's part of ||X||^2."""
-        return np.array(float(np.sum(self.rows**2)))
+        return GridArray(digits_of(float(np.sum(self.rows**2))))
 
     @answers(Sent("number of rows", counts_rows=True))
     def row_count(self) -> Floats:
         """Return n_i."""
         return np.array(float(len(self.rows)))
 
-    def _updated_memberships(self, W: Floats, local: LocalSteps) -> tuple[Floats, Floats]:
-        """Return the rows, clipped if need be, and their memberships after Q_1 steps (17), which are kept.
+    def _clipped_rows(self, max_norm: float) -> RowsInFrame:
+        """Return the rows as integers on a grid, clipped to a norm."""
+        return self.enter(*Frame(np.zeros(self.rows.shape[1]), max_norm).arrays)
+
+    def _updated_memberships(self, W: Floats, local: LocalSteps) -> Floats:
+        """Return the memberships of the rows, which are clipped if need be, after Q_1 steps (17), and keep them.
 
         They begin uniformly random; so do those of a client that comes late, or has lost what it kept.
         """
-        rows = clip_rows(self.rows, local["max_norm"])
         kept = self.recall(MEMBERSHIPS)
         if kept is None:
             (start,) = self.generator(local["random_state"]).spawn(1)  # not the numbers that draw the minibatches
-            kept = [start.uniform(size=(len(rows), len(W)))]
-        H = membership_steps(rows, kept[0], W, Penalties(local["rho"], local["mu_h"]), local["n_membership_steps"])
+            kept = [start.uniform(size=(len(self.rows), len(W)))]
+        (H,) = kept
+        penalties, n_steps = Penalties(local["rho"], local["mu_h"]), local["n_membership_steps"]
+        if local["divisor"] > 0:
+            rows = self._clipped_rows(local["max_norm"])
+            points = rows.points(W)
+            H = exact_membership_steps(rows.integers, H, points, rows.exponent, penalties, local["divisor"], n_steps)
+        else:
+            max_norm = local["max_norm"]
+            clipped = self.rows if math.isinf(max_norm) else self._clipped_rows(max_norm).values
+            H = membership_steps(clipped, H, W, penalties, n_steps)
         self.remember(MEMBERSHIPS, [H])
-        return rows, H
+        return H
 
     def _n_drawn(self, batch_size: int) -> int:
         """Return how many rows a minibatch has."""

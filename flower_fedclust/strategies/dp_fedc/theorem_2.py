@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.factorisation import center_steps
+from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import PrivacyReport
@@ -69,6 +70,11 @@ class DPFedCTheorem2(DPFedC):
     def _is_private(self) -> bool:
         return True
 
+    @property
+    def _on_grid(self) -> bool:
+        # Whatever the rows are, each step is clipped: what is sent has the norm of all steps at most.
+        return False
+
     def _round(
         self, t: int, W: Floats, S: Sequence[str], local: LocalSteps
     ) -> Generator[Round, Total, tuple[Floats, None]]:
@@ -127,12 +133,13 @@ class DPFedCTheorem2Client(DPFedCClient):
         eta: float,
         max_gradient_norm: float,
         **local: Unpack[LocalSteps],
-    ) -> Floats:
+    ) -> GridArray:
         """Take the steps on H and on W (lines 9 to 15), each gradient clipped; return W_i less W."""
-        rows, H = self._updated_memberships(W, local)
+        rows, H = self._clipped_rows(local["max_norm"]).values, self._updated_memberships(W, local)
         part = self._n_drawn(batch_size) / len(rows)
         batches = self._secret_minibatches(n_center_steps, batch_size)
-        return center_steps(rows, H, W, batches, part * mu_w, eta, max_gradient_norm) - W
+        moved = center_steps(rows, H, W, batches, part * mu_w, eta, max_gradient_norm) - W
+        return GridArray.clipped(moved, theorems.sensitivity(max_gradient_norm, n_center_steps, eta) / 2.0)
 
 
 DPFedCTheorem2.client_type = DPFedCTheorem2Client

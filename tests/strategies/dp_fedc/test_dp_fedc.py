@@ -13,6 +13,7 @@ from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
 from flower_fedclust.numerics.factorisation import Penalties, membership_steps, objective
 from flower_fedclust.protocol import ClientData, DataError
+from flower_fedclust.protocol.replies import received_arrays, values_of
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.dp_fedc import dp_fedc
 from flower_fedclust.strategies.dp_fedc.dp_fedc import MEMBERSHIPS, DPFedC, DPFedCClient
@@ -37,8 +38,9 @@ class WatchedClient(DPFedCClient):
     def fit(self, parameters, config):
         sent, n_examples, facts = super().fit(parameters, config)
         kept = self.recall(MEMBERSHIPS)
+        arrived = values_of(received_arrays(sent, facts))
         self.log.append(
-            (config["round"], config["task"], self.name, parameters, None if kept is None else kept[0], sent)
+            (config["round"], config["task"], self.name, parameters, None if kept is None else kept[0], arrived)
         )
         return sent, n_examples, facts
 
@@ -117,8 +119,8 @@ def test_one_client_is_the_pooled_algorithm(rows, options, monkeypatch):
     strategy = BegunDPFedC(3, n_rounds=12, init=W_0, batch_size=999, min_clients=1, fraction_fit=1.0, **options)
     result = simulate(strategy, [rows])
     W, H = by_the_paper([rows], [["0"]] * 12, **options)
-    np.testing.assert_allclose(result.model.components_, W, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(log[-1][4], H["0"], rtol=1e-8, atol=1e-11)
+    np.testing.assert_allclose(result.model.components_, W, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(log[-1][4], H["0"], rtol=1e-6, atol=1e-8)
     assert result.model.penalties == Penalties(options["rho"], options["mu_h"])
 
 
@@ -138,10 +140,10 @@ def test_several_clients_are_algorithm_1_with_the_clients_that_were_drawn(log, o
     names = {"fraction_fit": None, "step_scale": "alpha", "n_membership_steps": "Q_1", "n_center_steps": "Q_hat"}
     papers = {names.get(name, name): value for name, value in options.items() if name != "fraction_fit"}
     W, H = by_the_paper(CLIENTS, drawn_by_round(result), **papers)
-    np.testing.assert_allclose(result.model.components_, W, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(result.model.components_, W, rtol=1e-6, atol=1e-8)
     kept = {name: memberships for _, _, name, _, memberships, _ in log if memberships is not None}
     for name, memberships in kept.items():
-        np.testing.assert_allclose(memberships, H[name], rtol=1e-8, atol=1e-11)
+        np.testing.assert_allclose(memberships, H[name], rtol=1e-6, atol=1e-8)
     assert set(kept) == set(H_0) - {"5"}
 
 
@@ -256,14 +258,14 @@ def test_batches_of_another_round_are_others_and_those_of_the_same_seed_the_same
 
 
 def test_a_small_batch_counts_for_its_part_of_the_rows_in_the_step_size_and_in_the_penalty():
-    local = {"rho": 0.5, "mu_h": 0.1, "n_membership_steps": 2, "random_state": 4, "max_norm": np.inf}
+    local = {"rho": 0.5, "mu_h": 0.1, "n_membership_steps": 2, "random_state": 4, "max_norm": np.inf, "divisor": 0.0}
     client = BegunClient(ClientData(CLIENTS[0]), name="0", context=Context(0, 0, {}, RecordDict(), {}))
-    moved, _ = client.factorise(W_0, mu_w=3.0, n_center_steps=1, batch_size=5, step_scale=2.0, **local)
+    moved, _ = client.factorise(W_0, mu_w=3.0, n_center_steps=1, batch_size=5, step_scale=2.0, exponent=-40, **local)
     H = membership_steps(CLIENTS[0], H_0["0"], W_0, Penalties(0.5, 0.1), 2)
     batch = client.generator(4).permutation(20)[:5]
     eta = 2.0 * (np.linalg.eigvalsh(H.T @ H / 4)[-1] + 3.0 / 4 / 2)
     gradient = 2 * H[batch].T @ (H[batch] @ W_0 - CLIENTS[0][batch]) + 3.0 / 4 * W_0
-    np.testing.assert_allclose(moved, -gradient / eta, rtol=1e-10)
+    np.testing.assert_allclose(moved.values, -gradient / eta, rtol=1e-10)
 
 
 # Who does what
@@ -524,6 +526,16 @@ def test_rows_in_any_unit_are_no_failure(scale):
     assert result.failures == []
     assert np.isfinite(result.model.components_).all()
     assert np.isfinite(result.history["objective"]).all()
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1.0, 1e60])
+def test_first_centers_of_zeros_take_their_unit_from_the_rows_in_one_round_more(scale):
+    strategy = DPFedC(3, init=np.zeros((3, 4)), n_rounds=3, rho=0.0, random_state=0)
+    result = simulate(strategy, [rows * scale for rows in CLIENTS])
+    assert [row.task for row in result.traffic if row.client == "0"][:2] == ["enrol", "entry_exponent"]
+    assert strategy.num_rounds == 5
+    # The first step is from 0: -2 H' (0 - X) / eta, with memberships of the order of 1.
+    assert 0.1 * scale < np.abs(result.model.components_).max() < 100 * scale
 
 
 NAN, INFINITY = float("nan"), float("inf")

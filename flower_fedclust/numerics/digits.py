@@ -1,0 +1,53 @@
+"""A float as digits that can be added up: for a number of which nobody knows in advance how large it is.
+
+A unit for a sum has to be chosen before the numbers are known. The digits of a float to the base 2^32, from the least
+that a float can have to the largest, are integers of no unit, whose sums over the clients are those of the numbers,
+exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: The last digit stands for multiples of 2^-1152, below the least float, 2^-1074, with all bits of its mantissa.
+N_FRACTION_BITS = 1152
+
+#: Digits of 32 bits: up to the largest float, below 2^1024.
+N_DIGITS = (N_FRACTION_BITS + 1024) // 32
+
+
+def digits_of(value: float) -> Integers:
+    """Return the digits of a number, the last first; of a negative one all negative.
+
+    Parameters
+    ----------
+    value : float
+        What is not finite counts as the largest float.
+
+    Returns
+    -------
+    ndarray of shape (68,), int64
+        Each below 2^32: so that 2^31 of them can be added up.
+    """
+    if not math.isfinite(value):
+        value = sys.float_info.max
+    mantissa, exponent = math.frexp(abs(value))
+    whole = int(math.ldexp(mantissa, 53)) << (exponent - 53 + N_FRACTION_BITS)
+    digits = np.frombuffer(whole.to_bytes(4 * N_DIGITS, "little"), dtype="<u4").astype(np.int64)
+    return -digits if value < 0 else digits
+
+
+def value_of_digits(digits: Floats | Integers) -> float:
+    """Return the number that digits, or sums of digits, stand for: rounded once, and infinite if it is too large."""
+    whole = sum(int(digit) << (32 * position) for position, digit in enumerate(digits))
+    try:
+        return whole / (1 << N_FRACTION_BITS)
+    except OverflowError:
+        return math.inf if whole > 0 else -math.inf
