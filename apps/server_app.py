@@ -16,7 +16,7 @@ from apps.config import given, listed, parameters, simulated_rows, strategy_name
 from flower_fedclust import ClientData, ProtocolStrategy, Result
 from flower_fedclust.data import FederatedRows, read_table
 from flower_fedclust.lab.jobs import make_strategies, needs_server_rows
-from flower_fedclust.lab.show import save_all, show_all
+from flower_fedclust.lab.show import run_and_save, show_all
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.results import result_of
 
@@ -40,18 +40,25 @@ def main(grid: Grid, context: Context) -> None:
     seed = given(config, "noise-seed")
     if seed is not None and not simulated:
         raise ValueError("noise-seed is for simulated rows: noise that protects somebody is never repeatable.")
-    results: list[Result] = []
-    for strategy in make_strategies(names, parameters(config), rows.server_rows, rows.server_rows_origin):
+    strategies = make_strategies(names, parameters(config), rows.server_rows, rows.server_rows_origin)
+    for strategy in strategies:
         strategy.wait_for_clients = float(config["wait-for-clients"])
         strategy.expected_clients = n_nodes
         strategy.server_columns = rows.columns
         strategy.noise_seed = None if seed is None else int(seed)
         if strategy.random_state is None and seed is not None:
             strategy.random_state = int(seed)
-        results.append(_run(strategy, grid, given(config, "round-timeout"), _by_name(rows)))
-    n_clients = len(results[0].names)
+    clients, timeout = _by_name(rows), given(config, "round-timeout")
+    results, path, failed = run_and_save(
+        strategies,
+        lambda strategy: _run(strategy, grid, timeout, clients),
+        text(config, "out"),
+        parent=RESULTS,
+        labels=rows.labels,
+    )
+    n_clients = max((len(result.names) for result in results), default=0)
     title = f"{config['dataset'] or 'rows of the SuperNodes'}: {n_clients} clients, {config['n-clusters']} clusters"
-    show_all(results, title, save_all(results, text(config, "out"), parent=RESULTS, labels=rows.labels), Console())
+    show_all(results, title, path, Console(), failed)
 
 
 def _settled_number_of_nodes(grid: Grid, quiet: float = 1.0) -> int:

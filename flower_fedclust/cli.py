@@ -6,6 +6,7 @@ import inspect
 import json
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -130,7 +131,7 @@ def run(
 ) -> None:
     """Run strategies on a data set or on your own rows, and save labels, centers, metrics and privacy reports."""
     from flower_fedclust.lab.jobs import RowsChoice, make_strategies, needs_server_rows
-    from flower_fedclust.lab.show import save_all, show_all
+    from flower_fedclust.lab.show import run_and_save, show_all
     from flower_fedclust.simulation import simulate
 
     names = [name.strip() for name in strategies.split(",")]
@@ -148,22 +149,20 @@ def run(
         seed=0 if seed is None else seed,
     )
     rows = choice.load(n_clusters, needs_server_rows=needs_server_rows(names))
-    results = [
-        simulate(
-            strategy,
-            rows.clients,
-            labels=rows.labels,
-            names=rows.names,
-            columns=rows.columns,
-            engine=engine,  # type: ignore[arg-type]
-            seed=seed,
-        )
-        for strategy in make_strategies(names, given, rows.server_rows, rows.server_rows_origin)
-    ]
-    console = Console()
+    run_one = partial(
+        simulate,
+        clients=rows.clients,
+        labels=rows.labels,
+        names=rows.names,
+        columns=rows.columns,
+        engine=engine,  # type: ignore[arg-type]
+        seed=seed,
+    )
+    made = make_strategies(names, given, rows.server_rows, rows.server_rows_origin)
+    results, path, failed = run_and_save(made, run_one, out, labels=rows.labels)
     n_rows = sum(map(len, rows.clients))
     title = f"{dataset or data}: {n_rows} rows, {len(rows.clients)} clients, {n_clusters} clusters"
-    show_all(results, title, save_all(results, out, labels=rows.labels), console)
+    show_all(results, title, path, Console(), failed)
 
 
 @app.command()

@@ -109,8 +109,7 @@ class Result:
                     path / "embedding" / f"{name}.csv", places, delimiter=",", fmt="%.9g", header="x,y", comments=""
                 )
         (path / "metrics.json").write_text(json.dumps(self.summary(), indent=2) + "\n")
-        (path / "privacy.json").write_text(json.dumps(self.privacy.to_dict(), indent=2) + "\n")
-        (path / "privacy.txt").write_text(f"{self.privacy}\n")
+        write_report(self.privacy, path)
         with (path / "traffic.csv").open("w", newline="") as file:
             table = csv.DictWriter(file, [column.name for column in fields(Traffic)])
             table.writeheader()
@@ -135,6 +134,12 @@ class Result:
             },
             "failures": [asdict(failure) for failure in self.failures],
         }
+
+
+def write_report(report: PrivacyReport, folder: Path) -> None:
+    """Write ``privacy.json`` and ``privacy.txt`` into a folder."""
+    (folder / "privacy.json").write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
+    (folder / "privacy.txt").write_text(f"{report}\n", encoding="utf-8")
 
 
 def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], seconds: float) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -20,7 +20,9 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from flower_fedclust.results import Result
+from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.protocol import ProtocolStrategy
+from flower_fedclust.results import Result, write_report
 
 
 def results_table(results: Sequence[Result], title: str) -> Table:
@@ -44,18 +46,24 @@ def results_table(results: Sequence[Result], title: str) -> Table:
     return table
 
 
-def save_all(
-    results: Sequence[Result],
+def run_and_save(
+    strategies: Sequence[ProtocolStrategy],
+    run: Callable[[ProtocolStrategy], Result],
     folder: str | Path | None,
     *,
     parent: Path = Path("results"),
     labels: Sequence[ArrayLike] | None = None,
-) -> Path:
-    """Save each result in a folder of its own, with pictures if it is a map, and all metrics in one file.
+) -> tuple[list[Result], Path, dict[str, Exception]]:
+    """Run strategies one after the other, and save each result as soon as it is there; one that fails stops no other.
+
+    Each result has a folder of its own, with pictures if it is a map, and all metrics are in one file. Of a run that
+    ended early there is the privacy report of what had left the clients by then.
 
     Parameters
     ----------
-    results : sequence of Result
+    strategies : sequence of ProtocolStrategy
+    run : callable
+        Takes a strategy and returns its result.
     folder : str or Path or None
         None makes a folder in ``parent`` that is named after the time.
     parent : Path, default=Path("results")
@@ -64,21 +72,42 @@ def save_all(
 
     Returns
     -------
-    Path
+    results : list of Result
+    path : Path
         The absolute path of the folder.
+    failed : dict of str to Exception
+        Why strategies have no result, by name.
 
     Raises
     ------
     FileExistsError
-        If the folder already holds something.
+        If the folder already holds something; before anything runs.
     """
     path = empty_folder(folder or _folder_of_now(Path(parent)))
-    for result in results:
-        result.save(path / result.strategy)
-        if result.embedding:
-            _draw(result, path / result.strategy, labels)
-    (path / "metrics.json").write_text(json.dumps([result.summary() for result in results], indent=2) + "\n")
-    return path
+    results: list[Result] = []
+    failed: dict[str, Exception] = {}
+    for strategy in strategies:
+        try:
+            result = run(strategy)
+        except Exception as error:
+            failed[strategy.name] = error
+            _save_report(path / strategy.name, error)
+        else:
+            results.append(result)
+            result.save(path / result.strategy)
+            if result.embedding:
+                _draw(result, path / result.strategy, labels)
+            (path / "metrics.json").write_text(json.dumps([one.summary() for one in results], indent=2) + "\n")
+    return results, path, failed
+
+
+def _save_report(folder: Path, error: Exception) -> None:
+    """Save the privacy report of a run that ended early; there is none where nothing had left a client."""
+    report: PrivacyReport | None = getattr(error, "privacy_report", None)
+    if report is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "failure.txt").write_text(f"{error}\n", encoding="utf-8")
+        write_report(report, folder)
 
 
 def _folder_of_now(parent: Path) -> Path:
@@ -120,16 +149,19 @@ def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> N
         curve_figure(history, folder / "history.png", title=title)
 
 
-def show_all(results: Sequence[Result], title: str, path: Path, console: Console) -> None:
+def show_all(
+    results: Sequence[Result], title: str, path: Path, console: Console, failed: Mapping[str, Exception]
+) -> None:
     """Print the table, what is private about each strategy, and where the results are saved.
 
     The privacy report of the first strategy is printed in full, and one line for each of the others, whose reports are
-    in the folder.
+    in the folder. Then the first failure is raised, if there is one.
     """
     if not console.is_terminal:
         console.width = 140  # A log has no width; rich would assume 80 columns and cut the table.
-    console.print(results_table(results, title))
-    lines = [f"\n{results[0].privacy}", *(["\nThe others:"] if len(results) > 1 else [])]
+    if results:
+        console.print(results_table(results, title))
+    lines = [f"\n{result.privacy}" for result in results[:1]] + (["\nThe others:"] if len(results) > 1 else [])
     for result in results[1:]:
         unprotected = "; ".join(dict.fromkeys(message.content for message in result.privacy.unprotected))
         lines.append(f"  {result.strategy}: {result.privacy.guarantee()}")
@@ -139,7 +171,10 @@ def show_all(results: Sequence[Result], title: str, path: Path, console: Console
         for result in results
         for failure in result.failures
     ]
-    print_lines(console, *lines, f"\nSaved in {path}")
+    lines += [f"{name} failed: {error}" for name, error in failed.items()]
+    print_lines(console, *lines, *([f"\nSaved in {path}"] if path.exists() else []))
+    for error in failed.values():
+        raise error
 
 
 def print_lines(console: Console, *lines: str) -> None:

@@ -11,7 +11,8 @@ from rich.console import Console
 
 import flower_fedclust as fc
 from flower_fedclust.lab.rehearsal import rehearse
-from flower_fedclust.lab.show import save_all, show_all
+from flower_fedclust.lab.show import run_and_save, show_all
+from flower_fedclust.testing.runs import watched_run
 
 RNG = np.random.default_rng(0)
 CLIENTS = [RNG.normal(size=(40, 5)) for _ in range(3)]
@@ -26,7 +27,7 @@ def results():
 
 def shown(results, path):
     text = io.StringIO()
-    show_all(results, "a title", path, Console(file=text))
+    show_all(results, "a title", path, Console(file=text), {})
     return text.getvalue()
 
 
@@ -47,18 +48,68 @@ def test_a_log_without_a_width_does_not_cut_the_table(results, tmp_path):
     assert "…" not in shown(results, tmp_path)
 
 
+class Ending(fc.FedDPKMeans):
+    """FedDP-KMeans that ends early."""
+
+    def protocol(self):
+        steps = super().protocol()
+        yield next(steps)
+        raise fc.DataError("there is nothing to cluster by.")
+
+
+def run_of(strategy):
+    return fc.simulate(strategy, CLIENTS)
+
+
 def test_all_metrics_are_saved_together_and_nothing_is_overwritten(results, tmp_path):
-    path = save_all(results, tmp_path / "out")
+    by_name = {result.strategy: result for result in results}
+    _, path, failed = run_and_save(list(by_name), by_name.get, tmp_path / "out")
+    assert failed == {}
     assert [summary["strategy"] for summary in json.loads((path / "metrics.json").read_text())] == [
         "feddp-kmeans",
         "k-fed",
     ]
+
+    def never(_):
+        raise AssertionError("a strategy ran although its result cannot be saved")
+
     with pytest.raises(FileExistsError, match="already holds something"):
-        save_all(results, tmp_path / "out")
+        run_and_save(["k-fed"], never, tmp_path / "out")
 
 
 def test_without_a_folder_one_is_named_after_the_time(results, tmp_path):
-    assert save_all(results, None, parent=tmp_path).parent == tmp_path
+    assert run_and_save(["k-fed"], lambda _: results[1], None, parent=tmp_path)[1].parent == tmp_path
+
+
+def test_a_run_that_ends_early_leaves_its_report_and_stops_no_other(tmp_path):
+    ending = Ending(3, server_data=PUBLIC, epsilon=2.0)
+    results, path, failed = run_and_save([ending, fc.KFED(3)], run_of, tmp_path / "out")
+    assert [result.strategy for result in results] == ["k-fed"]
+    assert list(failed) == [ending.name]
+    report = json.loads((path / ending.name / "privacy.json").read_text())
+    assert report["epsilon"] == 2.0
+    assert report["composed_epsilon"] < 2.0
+    assert [message["task"] for message in report["messages"]] == ["enrol", "second_moment"]
+    assert report["notes"][-1] == (
+        "The run ended early, in round 2 ('second_moment'). What had left the clients by then is listed here."
+    )
+    assert (path / ending.name / "failure.txt").read_text() == "there is nothing to cluster by.\n"
+    text = io.StringIO()
+    with pytest.raises(fc.DataError):
+        show_all(results, "a title", path, Console(file=text), failed)
+    assert f"{ending.name} failed: there is nothing to cluster by." in text.getvalue()
+    assert f"Saved in {path}" in text.getvalue()
+
+
+def test_replies_that_a_run_ends_without_using_are_in_its_report(tmp_path):
+    """The server holds two replies when a third client is missing: what they carry has left the clients."""
+    strategy = fc.FedDPKMeans(3, server_data=PUBLIC, epsilon=2.0, noise="clients")
+    gone = {"2": lambda number, honest: honest() if number == 1 else 1 / 0}
+    with pytest.raises(fc.ProtocolError, match="share of the noise is missing too") as caught:
+        watched_run(strategy, {str(index): fc.ClientData(rows) for index, rows in enumerate(CLIENTS)}, tamper=gone)
+    report = caught.value.privacy_report
+    assert [message.task for message in report.messages] == ["enrol", "second_moment"]
+    assert "1 client did not answer round 2 ('second_moment') as asked" in str(report)
 
 
 def test_a_rehearsal_says_what_a_run_says():
