@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.fuzzy import SMALLEST_WEIGHT, fuzzy_steps
+from flower_fedclust.numerics.fuzzy import fuzzy_steps, more_bits_for
+from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of, squared_distances
 from flower_fedclust.numerics.vectors import clip_rows
@@ -23,7 +24,6 @@ from flower_fedclust.protocol import (
     Entry,
     Gather,
     Protocol,
-    ProtocolClient,
     ProtocolStrategy,
     Sent,
     Sum,
@@ -31,11 +31,15 @@ from flower_fedclust.protocol import (
     parameter,
 )
 from flower_fedclust.protocol.rounds import Array, Round
-from flower_fedclust.steps.first_centers import FirstCenters
+from flower_fedclust.steps.first_centers import FirstCenters, frame_with_centers
+from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, FrameClient, frame_of_rows
 from flower_fedclust.steps.local_centers import LocalCentersClient
 from flower_fedclust.steps.turns import drawn_in_turns
 
 Floats = NDArray[np.float64]
+
+#: A cluster whose weight is smaller, in rows, has no row.
+SMALLEST_WEIGHT = 2.0**-40
 
 
 class FuzzyStrategy(ProtocolStrategy):
@@ -87,23 +91,26 @@ class FuzzyStrategy(ProtocolStrategy):
     def _step(
         self,
         centers: Floats,
+        frame: Frame,
         clients: Sequence[str],
         *,
         n_local_steps: int = 1,
-        max_norm: float = math.inf,
+        more_bits: int = 0,
         releases: Sequence[Release] = (),
     ) -> Generator[Round, Any, Floats]:
-        """Return the merged centers of one round."""
+        """Return the merged centers of one round, in the coordinates of the frame."""
         # With noise, a weight below that of one row is noise, and would only magnify the noise of the sum.
         at_least = 1.0 if releases else SMALLEST_WEIGHT
 
         def divided(sums_and_weights: Sequence[Array]) -> Floats:
             sums, weights = sums_and_weights
             # Averages of clipped rows lie in the ball, whatever noise does to the sums.
-            return clip_rows(centers_of(sums, weights, fallback=centers, at_least=at_least), max_norm)
+            return clip_rows(centers_of(sums, weights, fallback=centers, at_least=at_least), frame.radius)
 
         asked = FuzzyClient.fuzzy_sums if self.merge == "average" else FuzzyClient.own_fuzzy_sums
-        question = asked.asked(centers, fuzzifier=self.fuzzifier, n_local_steps=n_local_steps, max_norm=max_norm)
+        question = asked.asked(
+            centers, *frame.arrays, fuzzifier=self.fuzzifier, n_local_steps=n_local_steps, more_bits=more_bits
+        )
         if self.merge == "average":
             return divided((yield Sum(question, clients=clients, releases=releases)))
         replies = yield Gather(question, clients=clients, releases=releases)
@@ -121,9 +128,14 @@ class FFCM(FuzzyStrategy):
     In a round every client starts from the server's centers, takes steps of fuzzy c-means on its own rows, and sends
     of each cluster the sum of its rows, each weighted by its membership to the power of the fuzzifier, and the sum of
     these weights. The server merges the clients' centers. With one local step and merge="average" it is fuzzy c-means
-    on the pooled rows, whichever client has which. Nothing hides what is sent; see :class:`PrivateFFCM` for noise.
+    on the pooled rows, whichever client has which: three rounds of sums find a grid on which rows are integers, and
+    sums are exact. Nothing hides what is sent; see :class:`PrivateFFCM` for noise.
 
     The model predicts by the nearest center, in which a row's membership is the largest.
+
+    Weights are multiples of 2^-25, or of up to 2^-16 where there are more than 4,096 rows, so that their sums are
+    exact. In k clusters the weight of a row that is in none may be as small as ``k^-m``: a fuzzifier for which this is
+    below these multiples leaves clusters without weight, and their centers where they are.
 
     Parameters
     ----------
@@ -151,15 +163,26 @@ class FFCM(FuzzyStrategy):
     n_local_steps: int = parameter(1, at_least=1)
     tol: float = parameter(1e-6, at_least=0)
 
+    @property
+    def n_protocol_rounds(self) -> int:
+        """Those that find the frame, one for k-FED, and one for each round of steps."""
+        return FRAME_ROUNDS + super().n_protocol_rounds
+
     def protocol(self) -> Protocol:
         """Send the centers, have them moved by the clients, merge what comes back; until nothing moves."""
-        centers = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
+        frame, n_rows = yield from frame_of_rows()
+        given = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
+        # A center that is farther still has hardly a weight, unless all are.
+        frame, first = frame_with_centers(frame, given, times_the_reach=256.0)
+        options = {"n_local_steps": self.n_local_steps, "more_bits": more_bits_for(n_rows)}
+        centers = first
         drawn, _ = self._drawn()
         for clients in drawn:
-            former, centers = centers, (yield from self._step(centers, clients, n_local_steps=self.n_local_steps))
+            former, centers = centers, (yield from self._step(centers, frame, clients, **options))
             if np.linalg.norm(centers - former, axis=1).max() <= self.tol:
                 break
-        return KMeansModel(centers)
+        has_moved = (centers != first).any(axis=1, keepdims=True)
+        return KMeansModel(np.where(has_moved, frame.leave(centers), given))
 
 
 class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
@@ -243,8 +266,9 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
             self.release("sums", 2.0 * self.max_norm, clipped),
             self.release("weights", math.sqrt(2.0), "a row's weights add up to 1 at most"),
         )
+        ball = Frame(np.zeros(centers.shape[1]), self.max_norm)
         for clients in drawn:
-            centers = yield from self._step(centers, clients, max_norm=self.max_norm, releases=releases)
+            centers = yield from self._step(centers, ball, clients, releases=releases)
         return KMeansModel(centers)
 
 
@@ -269,7 +293,7 @@ def _merged_by_kmeans(
 # The client half.
 
 
-class FuzzyClient(ProtocolClient):
+class FuzzyClient(FrameClient):
     """The answers of a client about its part of a round."""
 
     @answers(
@@ -277,20 +301,23 @@ class FuzzyClient(ProtocolClient):
         "sum of the weights in each cluster",
     )
     def fuzzy_sums(
-        self, centers: Floats, *, fuzzifier: float, n_local_steps: int, max_norm: float
-    ) -> tuple[Floats, Floats]:
+        self, centers: Floats, *frame: Floats, fuzzifier: float, n_local_steps: int, more_bits: int
+    ) -> tuple[GridArray, GridArray]:
         """Return ``sum_i u_ij^m x_i`` and ``sum_i u_ij^m``, whose quotient is the client's center after its steps."""
-        return fuzzy_steps(clip_rows(self.rows, max_norm), centers, fuzzifier, n_local_steps)
+        rows = self.enter(*frame)
+        points = rows.points(centers)
+        sums, weights, unit = fuzzy_steps(rows.integers, points, fuzzifier, n_local_steps, more_bits=more_bits)
+        return GridArray(sums, rows.exponent + unit), GridArray(weights, unit)
 
     @answers(
         Sent("sum of the client's rows in each cluster, weighted by membership", "centers", has_columns=True),
         Sent("sum of the client's weights in each cluster", "centers"),
     )
     def own_fuzzy_sums(
-        self, centers: Floats, *, fuzzifier: float, n_local_steps: int, max_norm: float
-    ) -> tuple[Floats, Floats]:
+        self, centers: Floats, *frame: Floats, fuzzifier: float, n_local_steps: int, more_bits: int
+    ) -> tuple[GridArray, GridArray]:
         """Return the same to a server that sees the sums of every client, and so its centers."""
-        return self.fuzzy_sums(centers, fuzzifier=fuzzifier, n_local_steps=n_local_steps, max_norm=max_norm)
+        return self.fuzzy_sums(centers, *frame, fuzzifier=fuzzifier, n_local_steps=n_local_steps, more_bits=more_bits)
 
 
 class FFCMClient(FuzzyClient, LocalCentersClient):

@@ -1,4 +1,8 @@
-"""Fuzzy c-means: how much a row belongs to each center, and what a center needs to move."""
+"""Fuzzy c-means on a grid: how much a row belongs to each center, and what a center needs to move.
+
+A row's memberships follow from exact squared distances by operations that every machine rounds alike, and become
+integers before anything is added: what a row adds depends on the row and on the centers alone.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.kmeans import centers_of, squared_distances
+from flower_fedclust.numerics.elementary import power
+from flower_fedclust.numerics.exact import squared_distances
+from flower_fedclust.numerics.exact_kernel import WEIGHT_BITS, weighted_sums
+from flower_fedclust.numerics.grid import BITS, points_onto_grid, rows_onto_grid
+from flower_fedclust.numerics.kmeans import centers_of
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
-#: How far a row may be, in units of the centers' distances, before all centers are equally far from it, to the last
-#: digit. The squares of what is nearer are finite numbers.
-FAR = 1e100
-
-#: In parts of the numbers that were subtracted: smaller differences come from rounding alone. A client whose rows are
-#: all equal gets all of its centers there, and which of them is nearest then must not depend on the last digit.
-ROUNDING = 16 * float(np.finfo(np.float64).eps)
-
-#: A cluster whose weight is smaller has no row: its center would be one denormal number divided by another.
-SMALLEST_WEIGHT = float(np.finfo(np.float64).tiny)
+#: By so many bits weights can be finer than the least that they have.
+MOST_MORE_BITS = BITS - WEIGHT_BITS
 
 
 def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats:
-    """Return how much every row belongs to every cluster (Bezdek 1981).
+    """Return how much every row belongs to every cluster (Bezdek 1981), the same bits on every machine.
 
     ``u_ij = 1 / sum_l (||x_i - c_j|| / ||x_i - c_l||)^(2 / (m - 1))``. A row that lies on centers belongs to these,
     in equal parts. A row's memberships depend on the centers and on no other row.
@@ -31,6 +32,7 @@ def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats
     Parameters
     ----------
     rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25, as are the centers.
     centers : ndarray of shape (n_clusters, n_columns)
     fuzzifier : float
         m, above 1: near 1 a row belongs to the nearest center alone, far above it to all centers alike.
@@ -40,75 +42,97 @@ def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats
     ndarray of shape (n_rows, n_clusters)
         Between 0 and 1; each row adds up to 1.
     """
-    points, targets = _in_units_of_the_centers(rows, centers)
-    distances = squared_distances(points, targets)
-    squares = np.einsum("ij,ij->i", points, points)[:, None] + np.einsum("ij,ij->i", targets, targets)
-    distances[distances <= ROUNDING * squares] = 0.0
+    distances = squared_distances(rows, centers)
     nearest = distances.min(axis=1, keepdims=True)
     # At most 1, whatever the distances are, so that no power of it is too large a number.
-    memberships: Floats = np.divide(nearest, distances, out=np.ones_like(distances), where=distances > 0)
-    memberships **= 1.0 / (fuzzifier - 1.0)
-    memberships /= memberships.sum(axis=1, keepdims=True)
+    ratios = np.divide(nearest, distances, out=np.ones_like(distances), where=distances > 0)
+    memberships = power(ratios, 1.0 / (fuzzifier - 1.0))
+    total = np.zeros((len(rows), 1))
+    for column in range(len(centers)):  # one after the other, as the order in which they are added matters
+        total += memberships[:, column : column + 1]
+    memberships /= total
     return memberships
 
 
-def _in_units_of_the_centers(rows: Floats, centers: Floats) -> tuple[Floats, Floats]:
-    """Move the first center to the origin, and divide by the largest entry of the others: memberships stay the same."""
-    # Halves, as the difference of two large numbers may be too large a number.
-    halves, first = 0.5 * centers, 0.5 * centers[0]
-    offsets = halves - first
-    offsets[np.abs(offsets) <= ROUNDING * np.maximum(np.abs(halves), np.abs(first))] = 0.0
-    unit = float(np.abs(offsets).max()) or 1.0
-    with np.errstate(over="ignore"):
-        points = np.clip((0.5 * rows - first) / unit, -FAR, FAR)
-    return points, offsets / unit
+def more_bits_for(n_rows: float) -> int:
+    """Return by how many bits weights of so many rows, of all clients together, can be finer than they are at least.
+
+    Sums of rows of 25 bits, times weights, have to fit into an int64.
+    """
+    return int(np.clip(62 - BITS - WEIGHT_BITS - np.ceil(np.log2(max(n_rows, 1.0))), 0, MOST_MORE_BITS))
 
 
-def fuzzy_sums(rows: Floats, centers: Floats, fuzzifier: float) -> tuple[Floats, Floats]:
-    """Add up the rows of each cluster, each by the weight that it has there.
+def fuzzy_sums(
+    rows: Floats, centers: Floats, fuzzifier: float, *, more_bits: int = 0
+) -> tuple[Integers, Integers, int]:
+    """Add up the rows of each cluster, each by the weight that it has there, exactly.
+
+    The weights of a row are truncated to integers whose sum is at most 1. So what a row adds to the weights has a norm
+    of at most 1, and to the sums one of at most its own, exactly.
 
     Parameters
     ----------
     rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25, as are the centers.
     centers : ndarray of shape (n_clusters, n_columns)
     fuzzifier : float
         m.
+    more_bits : int, default=0
+        Weights are multiples of ``2^-(16 + more_bits)``; of up to ``2^(22 - more_bits)`` rows, of all clients together.
 
     Returns
     -------
-    sums : ndarray of shape (n_clusters, n_columns)
+    sums : ndarray of shape (n_clusters, n_columns), int64
         ``sum_i u_ij^m x_i``.
-    weights : ndarray of shape (n_clusters,)
+    weights : ndarray of shape (n_clusters,), int64
         ``sum_i u_ij^m``.
+    exponent : int
+        Of the unit of weights; that of the sums is finer than the rows' by as much.
     """
-    sums, weights = np.zeros_like(centers), np.zeros(len(centers))
+    sums, totals = np.zeros(centers.shape, dtype=np.int64), np.zeros(len(centers), dtype=np.int64)
+    nothing = np.zeros(len(centers))
     for block in blocks(len(rows), max(rows.shape[1], len(centers))):
-        powers = fuzzy_memberships(rows[block], centers, fuzzifier) ** fuzzifier
-        sums += powers.T @ rows[block]
-        weights += powers.sum(axis=0)
-    return sums, weights
+        powers = power(fuzzy_memberships(rows[block], centers, fuzzifier), fuzzifier)
+        weights = rows_onto_grid(powers, nothing, 1.0, norm=1)[0] * 2.0**-BITS
+        parts = [weights]
+        if more_bits:
+            high = np.trunc(weights * 2.0**WEIGHT_BITS) * 2.0**-WEIGHT_BITS
+            low = np.trunc((weights - high) * 2.0 ** (WEIGHT_BITS + more_bits)) * 2.0**-WEIGHT_BITS
+            parts = [high, low]
+        for part, bits in zip(parts, (more_bits, 0), strict=False):
+            of_rows, of_weights = weighted_sums(rows[block], part)
+            sums += of_rows << bits
+            totals += of_weights << bits
+    return sums, totals, -WEIGHT_BITS - more_bits
 
 
-def fuzzy_steps(rows: Floats, centers: Floats, fuzzifier: float, n_steps: int) -> tuple[Floats, Floats]:
+def fuzzy_steps(
+    rows: Floats, centers: Floats, fuzzifier: float, n_steps: int, *, more_bits: int = 0
+) -> tuple[Integers, Integers, int]:
     """Take iterations of fuzzy c-means, and return what gives the last centers: sums, and weights to divide them by.
 
     Parameters
     ----------
     rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25, as are the centers.
     centers : ndarray of shape (n_clusters, n_columns)
         Where the iterations begin.
     fuzzifier : float
         m.
     n_steps : int
         1 or more.
+    more_bits : int, default=0
+        As in :func:`fuzzy_sums`.
 
     Returns
     -------
-    tuple of two ndarray
+    tuple of two ndarray and int
         As :func:`fuzzy_sums`.
     """
-    sums, weights = fuzzy_sums(rows, centers, fuzzifier)
+    sums, weights, exponent = fuzzy_sums(rows, centers, fuzzifier, more_bits=more_bits)
     for _ in range(n_steps - 1):
-        centers = centers_of(sums, weights, fallback=centers, at_least=SMALLEST_WEIGHT)
-        sums, weights = fuzzy_sums(rows, centers, fuzzifier)
-    return sums, weights
+        # In units of the rows, as sums are finer than these by as much as weights than 1.
+        moved = centers_of(sums.astype(np.float64), weights.astype(np.float64), fallback=centers)
+        centers = points_onto_grid(moved, 0)
+        sums, weights, exponent = fuzzy_sums(rows, centers, fuzzifier, more_bits=more_bits)
+    return sums, weights, exponent
