@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         ClippedStrategy,
         Consent,
         DataError,
+        GridArray,
         MessageStrategy,
         PrivateStrategy,
         ProtocolClient,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     )
     from flower_fedclust.results import Result
     from flower_fedclust.simulation import simulate
+    from flower_fedclust.steps.frame import Frame, FrameClient
     from flower_fedclust.testing import check_strategy
 
 #: Where each public name lives. It is imported when first used, so that ``import flower_fedclust`` is fast. Strategies
@@ -37,6 +39,9 @@ _HOME = {
     "ClippedStrategy": "protocol",
     "Consent": "protocol",
     "DataError": "protocol",
+    "Frame": "steps.frame",
+    "FrameClient": "steps.frame",
+    "GridArray": "protocol",
     "MessageStrategy": "protocol",
     "Model": "models",
     "PrivacyReport": "privacy.report",
@@ -56,6 +61,9 @@ __all__ = [
     "ClippedStrategy",
     "Consent",
     "DataError",
+    "Frame",
+    "FrameClient",
+    "GridArray",
     "MessageStrategy",
     "Model",
     "PrivacyReport",

@@ -11,6 +11,7 @@
 """
 
 from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.protocol.client import Consent, ProtocolClient, client_app, client_fn
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.entries import Entry
@@ -41,6 +42,7 @@ __all__ = [
     "Entry",
     "Failure",
     "Gather",
+    "GridArray",
     "MessageStrategy",
     "Outcome",
     "PrivateStrategy",

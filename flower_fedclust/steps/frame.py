@@ -81,6 +81,11 @@ class RowsInFrame:
         """Return how many rows are nearest to each public point."""
         return GridArray(np.bincount(self.nearest(points), minlength=len(points)))
 
+    def total(self) -> tuple[GridArray, GridArray]:
+        """Return the sum of the rows, of shape (n_columns,), and their number."""
+        # Of integers below 2^25, so that a float64 holds the sum of 2^28 rows exactly.
+        return GridArray(self.integers.sum(axis=0), self.exponent), GridArray(np.array(len(self.integers)))
+
     def sums(self, labels: Labels, n_clusters: int) -> tuple[GridArray, GridArray]:
         """Return the sum and the number of the rows in each cluster."""
         sums, counts = cluster_sums(self.integers, labels, n_clusters)

@@ -161,13 +161,14 @@ class MomentsClient(FrameClient):
     def column_spread(self, *frame: Floats) -> tuple[GridArray, GridArray, GridArray, GridArray, GridArray]:
         """Return sum and squares about the mean, the mean distance (FedSC, equation 41), 1 or 0, and how many rows."""
         rows = self.enter(*frame)
+        total, count = rows.total()
         distance, unit = mean_distance(rows.integers, rows.exponent)
         return (
-            GridArray(rows.integers.sum(axis=0), rows.exponent),
+            total,
             GridArray(*square_sums(rows.integers, rows.exponent)),
             GridArray(np.array(distance), unit),
             GridArray(np.array(len(rows) > 1)),
-            GridArray(np.array(len(rows))),
+            count,
         )
 
     @answers(
@@ -178,8 +179,5 @@ class MomentsClient(FrameClient):
     def clipped_column_sums(self, *frame: Floats) -> tuple[GridArray, GridArray, GridArray]:
         """Return sum, sum of squares and number of the rows, clipped to the frame's radius."""
         rows = self.enter(*frame)
-        return (
-            GridArray(rows.integers.sum(axis=0), rows.exponent),
-            GridArray(*square_sums(rows.integers, rows.exponent)),
-            GridArray(np.array(len(rows))),
-        )
+        total, count = rows.total()
+        return total, GridArray(*square_sums(rows.integers, rows.exponent)), count
