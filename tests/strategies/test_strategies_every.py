@@ -59,8 +59,7 @@ KNOWN = {
     "no_tie_moves_a_release_too_far": (
         "a matrix product rounds a row differently when other rows stand beside it",
         {
-            "dp-lloyd-server-kmeans++", "dp-lloyd-server-lloyds", "dp-lloyd-sphere-packing", "feddp-kmeans",
-            "spp-fgc-private-prototypes", "spp-fgc-sums",
+            "feddp-kmeans",
         },
     ),
 }  # fmt: skip
