@@ -22,8 +22,8 @@ Labels = NDArray[np.intp]
 #: Of rows in second moments: a product of two entries is at most 2^32, a sum over 2^20 rows 2^52.
 COARSE_BITS = 16
 
-#: Of rows in sums of squares by column: a square is at most 2^40.
-SQUARE_BITS = 20
+#: Of squares in sums by column.
+SQUARE_BITS = 40
 
 #: How much finer than rows distances between them are.
 DISTANCE_BITS = 10
@@ -267,7 +267,7 @@ def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
 
 
 def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
-    """Return the sum of the squares in each column, exactly, of rows truncated to 20 bits.
+    """Return the sum of the squares in each column, each square truncated to 40 bits of the largest that there can be.
 
     A row of norm at most R has a vector of squares of norm at most R^2, exactly.
 
@@ -287,9 +287,11 @@ def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
     """
     squares = np.zeros(rows.shape[1], dtype=np.int64)
     for block in blocks(len(rows), rows.shape[1], block_entries=2**12 * rows.shape[1]):
-        coarse = np.trunc(rows[block] * 2.0 ** (SQUARE_BITS - BITS))
-        squares += np.einsum("ij,ij->j", coarse, coarse).astype(np.int64)
-    return squares, 2 * (exponent + BITS - SQUARE_BITS)
+        # A square is exact, and so is the sum of 2^12 truncated ones.
+        part = rows[block] * rows[block]
+        part *= 2.0 ** (SQUARE_BITS - 2 * BITS)
+        squares += np.trunc(part, out=part).sum(axis=0).astype(np.int64)
+    return squares, 2 * (exponent + BITS) - SQUARE_BITS
 
 
 def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:
