@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,15 @@ class Dictionary:
         """Return the atoms in the coordinates of a frame, on the grid of its rows; its ball draws in those outside."""
         exponent = unit_exponent(frame.radius)
         return from_units(rows_within(self.atoms, frame.origin, exponent), exponent)
+
+
+#: Atoms are spread as rows are, column by column, so that some lie farther out than any row: by so much at most.
+ROOM_FOR_ATOMS = 4.0
+
+
+def with_room(frame: Frame) -> Frame:
+    """Return a frame with room for atoms outside of the ball, where neither they nor rows are drawn in."""
+    return replace(frame, radius=min(ROOM_FOR_ATOMS * frame.radius, 2.0**1023))
 
 
 def leave_within_range(frame: Frame, points: Floats) -> Floats:

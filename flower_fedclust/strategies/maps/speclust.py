@@ -25,7 +25,7 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
 from flower_fedclust.steps.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
-from flower_fedclust.steps.spectral import Dictionary, LabelsClient, cluster_codes, send_labels
+from flower_fedclust.steps.spectral import Dictionary, LabelsClient, cluster_codes, send_labels, with_room
 from flower_fedclust.steps.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
 from flower_fedclust.strategies.maps.coded_rows import CodedRowsStrategy
 from flower_fedclust.strategies.maps.landmarks import Landmarks, LandmarksClient, LandmarkStrategy
@@ -184,6 +184,7 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
         landmarks = yield from self.learn_landmarks()
         if self.epsilon is None or self.max_norm is None:
             frame, _ = yield from frame_of_rows()
+            frame = with_room(frame)
         else:
             frame = self._landmark_frame(self.max_norm)
         model = yield from self.cluster_by_sums(self.dictionary(landmarks), frame)
