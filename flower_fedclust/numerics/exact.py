@@ -203,9 +203,7 @@ def directions_onto_grid(directions: Floats) -> Floats:
     return whole * 2.0**-DIRECTION_BITS
 
 
-def project_rows(
-    rows: Floats, directions: Floats, radius: float, *, norm: int = 2, exponent: int | None = None
-) -> Floats:
+def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int = 2) -> Floats:
     """Project rows on the grid, truncate them to the same grid, and clip each to the radius again.
 
     The product is a multiple of 2^-27 below 2^25, so exact, and what is truncated is the same everywhere. The server
@@ -220,8 +218,6 @@ def project_rows(
     radius : float
         That of the rows, in the units of the data.
     norm : 1 or 2, default=2
-    exponent : int, optional
-        Of the rows' unit, where it is not that of the radius but a larger one.
 
     Returns
     -------
@@ -229,7 +225,7 @@ def project_rows(
         Integers in the unit of the rows, of norm at most the radius.
     """
     projected: Floats = rows @ directions_onto_grid(directions)
-    bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius) if exponent is None else exponent)
+    bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius))
     return truncated_to_ball(projected, np.zeros(projected.shape[1]), 0, bound, limit, norm)
 
 
