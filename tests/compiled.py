@@ -1,8 +1,8 @@
 """Keeps on the disk what numba compiles for UMAP, so that one process compiles it for all, and for the next time.
 
 Some of umap-learn's functions ask numba for that, the largest do not: each process that draws a map would compile them
-anew, which takes longer than all the tests of maps. What is kept is the same machine code: numba keeps it by the source,
-its own version and the CPU.
+anew, which takes longer than most tests of maps. What is kept is the machine code that it would run anyway, by the
+source, numba's version and the CPU.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class _BeforeUmap(importlib.abc.MetaPathFinder):
     def find_spec(
         self,
         name: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         if name == "umap":
             sys.meta_path.remove(self)
