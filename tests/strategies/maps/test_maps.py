@@ -182,12 +182,17 @@ def test_new_rows_are_placed_near_their_class(of_digits, option):
     assert classifier.score(result.model.transform(NEW_DIGITS), NEW_CLASSES) > 0.9
 
 
-def test_history_has_an_mmd_a_round_which_falls(of_digits):
-    mmds = of_digits("distances", "iid")[0].history["mmd"]
+def mmds_of_digits(option, scheme):
+    strategy, options = OPTIONS[option]
+    return simulate(strategy(10, **options), [DIGITS[part] for part in PARTITIONS[scheme]], seed=0).history["mmd"]
+
+
+def test_history_has_an_mmd_a_round_which_falls():
+    mmds = mmds_of_digits("distances", "iid")
     assert len(mmds) == 25
     assert mmds[-1] < mmds[0]
     assert all(later <= earlier + 1e-4 for earlier, later in pairwise(mmds))
-    unlike = of_digits("one local step", "one class a client")[0].history["mmd"]
+    unlike = mmds_of_digits("one local step", "one class a client")
     assert len(unlike) == 25
     assert unlike[-1] < unlike[0]
 
