@@ -18,7 +18,6 @@ from flower_fedclust.numerics.dictionary import code_map, codes
 from flower_fedclust.numerics.exact_kernel import linear_features
 from flower_fedclust.numerics.exact_spectral import distance_of_features, kernel_values, matrix_onto_grid
 from flower_fedclust.numerics.grid import GridArray
-from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import NoisePlace, Release
@@ -32,7 +31,7 @@ from flower_fedclust.steps.perturbed_rows import (
     perturb_rows,
     rows_release,
 )
-from flower_fedclust.steps.spectral import Dictionary, LabelsClient, cluster_codes, send_labels
+from flower_fedclust.steps.spectral import Dictionary, LabelsClient, cluster_codes, kernel_within, send_labels
 from flower_fedclust.strategies.fedsc.dictionary import (
     DictionaryClient,
     DictionaryStrategy,
@@ -196,7 +195,7 @@ class FedSC(DictionaryStrategy):
         to_codes = matrix_onto_grid(code_map(Z, **dictionary.kernel))
         bound = longest_code(to_codes, self.regularization)
         bound = bound if self.max_code_norm is None else min(bound, self.max_code_norm)
-        release = self._codes_release(gaussian_kernel(Z, Z, r), to_codes, bound)
+        release = self._codes_release(kernel_within(frame, Z, r), to_codes, bound)
         question = FedSCClient.clipped_codes.asked(
             Z, to_codes, *frame.arrays, bandwidth=r, max_norm=self.max_norm, bound=bound
         )
