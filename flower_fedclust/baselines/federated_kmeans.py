@@ -23,7 +23,6 @@ from flower_fedclust.steps.local_centers import LocalCentersClient
 from flower_fedclust.steps.private_clusters import ClientBounds, cluster_statistic, counting
 from flower_fedclust.steps.server_data import ServerDataStrategy
 
-
 Floats = NDArray[np.float64]
 
 
