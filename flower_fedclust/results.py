@@ -38,7 +38,8 @@ class Result:
     failures : list of Failure
         Clients that did not answer, with the reason.
     metrics : dict of str to float
-        "cost", "cost_per_row", and, where true classes were given, "accuracy", "nmi" and "ari".
+        "cost", "cost_per_row", unless they are beyond the largest float; and, where true classes were given,
+        "accuracy", "nmi" and "ari".
     seconds : float
         Wall-clock time of the run, evaluation apart.
     embedding : list of ndarray of shape (n_i, 2)
@@ -185,7 +186,9 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
 def _metrics(
     n_clusters: int, cost: float, data: Sequence[ClientData], labels: Sequence[NDArray[np.intp]]
 ) -> dict[str, float]:
-    metrics = {"cost": cost, "cost_per_row": cost / sum(len(client.rows) for client in data)}
+    n_rows = sum(len(client.rows) for client in data)
+    # A cost beyond the largest float says nothing: it is left out, as is the cost of a model without one.
+    metrics = {"cost": cost, "cost_per_row": cost / n_rows} if math.isfinite(cost) else {}
     tables = [
         count_table(client.labels, clusters, n_clusters)
         for client, clusters in zip(data, labels, strict=True)

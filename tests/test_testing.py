@@ -13,6 +13,7 @@ from flower_fedclust.protocol import (
     ClippedStrategy,
     DataError,
     Gather,
+    GridArray,
     Protocol,
     ProtocolClient,
     Sent,
@@ -20,10 +21,15 @@ from flower_fedclust.protocol import (
     answers,
     parameter,
 )
+from flower_fedclust.steps.frame import enter
 from flower_fedclust.testing import Check, Subject, check_strategy, neighbours, strategy_checks, watched_run
 from flower_fedclust.testing.neighbours import how_far
 
 CHECKS = {check.name: check for check in strategy_checks()}
+
+
+def totals(rows, max_norm):
+    return enter(rows, np.zeros(rows.shape[1]), np.array([max_norm, 2.0])).total()
 
 
 class MeansClient(ProtocolClient):
@@ -31,7 +37,7 @@ class MeansClient(ProtocolClient):
 
     @answers("sum of the rows", "number of rows")
     def sums(self, *, max_norm: float):
-        return clip_rows(self.rows, max_norm).sum(axis=0), np.array([float(len(self.rows))])
+        return totals(self.rows, max_norm)
 
     @answers(Sent("the mean of the rows", "centers", has_columns=True))
     def own_mean(self):
@@ -78,7 +84,7 @@ class Means(ClippedStrategy):
         """Ask and divide."""
         for _ in range(self.n_rounds):
             sums, counts = yield self.ask()
-        mean = clip_rows((sums / max(float(counts[0]), 1.0))[None], self.max_norm)[0]
+        mean = clip_rows((sums / max(float(counts), 1.0))[None], self.max_norm)[0]
         directions = self.rng.normal(size=(self.n_clusters, self.n_columns))
         return KMeansModel(mean + 0.1 * directions)
 
@@ -139,36 +145,37 @@ def strategy(**attributes):
 
 @answers("sum of the rows", "number of rows")
 def unclipped(self, *, max_norm):
-    return self.rows.sum(axis=0), np.array([float(len(self.rows))])
+    return totals(self.rows, 1e3 * max_norm)
 
 
 @answers("sum of the rows", "number of rows")
 def counted_twice(self, *, max_norm):
-    return clip_rows(self.rows, max_norm).sum(axis=0), np.array([2.0 * len(self.rows)])
+    sums, counts = totals(self.rows, max_norm)
+    return sums, GridArray(2 * counts.integers)
 
 
 @answers("sum of the rows", "number of rows")
 def clipped_after_the_sum(self, *, max_norm):
-    return clip_rows(self.rows.sum(axis=0)[None], 10 * max_norm)[0], np.array([float(len(self.rows))])
+    return GridArray.clipped(self.rows.sum(axis=0), 10 * max_norm), np.array(len(self.rows))
 
 
 @answers("sum of the rows", "number of rows")
 def quoting(self, *, max_norm):
     if len(self.rows) == 1:
         raise DataError(f"{self.name} has one row, which begins with {self.rows[0, 0]:.5f}.")
-    return clip_rows(self.rows, max_norm).sum(axis=0), np.array([float(len(self.rows))])
+    return totals(self.rows, max_norm)
 
 
 @answers("sum of the rows", "number of rows")
 def careless_with_rows(self, *, max_norm):
     self.data.rows[0, 0] += 1e-3
-    return clip_rows(self.rows, max_norm).sum(axis=0), np.array([float(len(self.rows))])
+    return totals(self.rows, max_norm)
 
 
 @answers("sum of the rows", "number of rows")
 def random_itself(self, *, max_norm):
     jitter = np.random.default_rng().normal(size=self.rows.shape[1]) * 1e-3
-    return clip_rows(self.rows, max_norm).sum(axis=0) + jitter, np.array([float(len(self.rows))])
+    return totals(self.rows + jitter, max_norm)
 
 
 class Loud(MeansClient):
@@ -320,7 +327,7 @@ def test_noise_of_another_width_is_found_wherever_it_is_drawn(noise, monkeypatch
 
 
 def test_noise_from_random_state_is_found(monkeypatch):
-    from flower_fedclust.privacy.noise import SeededNoise
+    from flower_fedclust.privacy.sampling import SeededNoise
     from flower_fedclust.protocol.run import Run
 
     subject = Subject(Means(3))
@@ -339,6 +346,7 @@ def test_what_a_neighbour_moves_is_measured_exactly():
     assert len(pairs) == 3
     found = [moved.ratio for moved in how_far(subject.run, "site-b", pairs[:1])]
     assert found == pytest.approx([1.0, 1.0])
+    assert not any(moved.is_too_far for moved in how_far(subject.run, "site-b", pairs))
     halves = Subject(strategy(releases=half_sensitivity)(3, n_rounds=1))
     assert max(moved.ratio for moved in how_far(halves.run, "site-b", pairs)) == pytest.approx(2.0)
 

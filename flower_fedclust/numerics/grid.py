@@ -57,7 +57,7 @@ class GridArray:
 
     @classmethod
     def clipped(cls, array: Floats, bound: float, *, norm: int = 2) -> GridArray:
-        """Return a whole array clipped to a norm, in a unit that follows from the bound: see :func:`array_onto_grid`."""
+        """Return a whole array clipped to a norm, in a unit that follows from it: see :func:`array_onto_grid`."""
         return cls(*array_onto_grid(array, bound, norm=norm))
 
     @classmethod

@@ -25,7 +25,6 @@ SAMPLED_RELATION = dp_accounting.NeighboringRelation.REPLACE_ONE
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
 
 
-
 @dataclass(frozen=True)
 class Share:
     """A named part of a privacy budget: the releases whose noise it pays for.

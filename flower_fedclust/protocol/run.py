@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -230,7 +231,8 @@ class Run:
         if not ordered:
             return {}
         n_rows = sum(res.num_examples for res in ordered)
-        self.evaluation |= {"cost": float(sum(res.loss for res in ordered)), "n_rows": float(n_rows)}
+        cost = float(sum(res.loss for res in ordered))
+        self.evaluation |= ({"cost": cost} if math.isfinite(cost) else {}) | {"n_rows": float(n_rows)}
         tables = [
             {name: np.array(counts) for name, counts in json.loads(str(res.metrics["table"]))}
             for res in ordered

@@ -297,11 +297,11 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         tuple of (float, dict)
-            The mean cost of a row; and "cost", "n_rows", and "accuracy", "nmi", "ari" over the clients that have
-            labels.
+            The mean cost of a row; and "cost", unless it is beyond the largest float, "n_rows", and "accuracy", "nmi",
+            "ari" over the clients that have labels.
         """
         metrics = self._current.receive_evaluation(server_round, results, failures)
-        return (metrics["cost"] / metrics["n_rows"], dict(metrics)) if metrics else (None, {})
+        return (metrics["cost"] / metrics["n_rows"] if "cost" in metrics else None), dict(metrics)
 
     def evaluate(self, server_round: int, parameters: Parameters) -> None:
         """Do nothing: the server has no rows to evaluate with."""

@@ -59,11 +59,11 @@ def column_moments(*, rows: str = "") -> Generator[Round, Total, tuple[Moments, 
     """
     frame, _ = yield from frame_of_rows(rows=rows)
     # A client may have dropped out since, so that the rows are counted again.
-    total, squares, distance, n_clients, count = yield Sum(MomentsClient.column_spread.asked(*frame.arrays), rows=rows)
+    total, squares, distances, n_clients, count = yield Sum(MomentsClient.column_spread.asked(*frame.arrays), rows=rows)
     offset = total / count
     variance = np.maximum(squares / count - offset**2, 0.0)
     # A client with a single row has no distance to speak of, and is left out of the mean.
-    distance = float(distance / max(n_clients, 1.0))
+    distance = float(distances / max(n_clients, 1.0))
     return Moments(float(count), frame.origin + offset, np.sqrt(variance), distance), frame
 
 

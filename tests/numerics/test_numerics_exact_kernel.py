@@ -19,7 +19,7 @@ from flower_fedclust.numerics.exact_kernel import (
     weighted_sums,
 )
 from flower_fedclust.numerics.grid import from_units, points_onto_grid, rows_onto_grid
-from flower_fedclust.numerics.landmarks import attraction_sum, longest_row_gradient
+from flower_fedclust.numerics.landmarks import attraction_sum, longest_attraction
 
 
 def some_rows(n_rows=200, n_columns=4, n_points=6, seed=0, radius=3.0):
@@ -245,7 +245,7 @@ def test_attraction_sums_are_those_of_floats_to_4e_6_of_the_bound():
     gamma = 0.025
     sums, unit = attraction_sums(rows, points, exponent, gamma)
     floats = attraction_sum(from_units(rows, exponent), from_units(points, exponent), gamma)
-    longest = longest_row_gradient(gamma, 20) * 5000
+    longest = 4 * gamma / 20 * longest_attraction(gamma, 20) * 5000
     assert np.abs(-4 * gamma / 20 * from_units(sums, unit) - floats).max() < 4e-6 * longest
 
 
@@ -256,7 +256,7 @@ def assert_within_the_bound(row, points, exponent, gamma):
     bound = len(points) * exact_exponential(Fraction(-1)) / (2 * Fraction(gamma))
     assert squared <= bound
     # And below what is declared, which was computed in floats.
-    assert squared <= Fraction(longest_row_gradient(gamma, len(points)) * len(points) / (4 * gamma)) ** 2
+    assert squared <= Fraction(longest_attraction(gamma, len(points))) ** 2
     assert squared <= Fraction(math.sqrt(len(points)) * math.exp(-0.5) / math.sqrt(2 * gamma)) ** 2
     return float(squared / bound) ** 0.5
 

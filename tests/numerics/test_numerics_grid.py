@@ -26,7 +26,7 @@ from flower_fedclust.numerics.exact import (
 )
 from flower_fedclust.numerics.exponents import (
     LEAST_EXPONENT,
-    entries_onto_grid,
+    entry_sums,
     exponent_indicator,
     largest_exponent,
     reach_exponent,
@@ -323,9 +323,9 @@ def test_without_a_radius_exponents_give_a_unit_that_clips_nothing(size):
     rows = np.clip(rng.normal(size=(40, 6)), -1.7, 1.7) * size
     exponent = table_exponent(rows)
     assert Fraction(2) ** (exponent - 1) < Fraction(float(np.abs(rows).max())) <= Fraction(2) ** exponent
-    integers = entries_onto_grid(rows, exponent)
-    assert np.abs(integers).max() <= 2**38
-    mean = from_units(integers.sum(axis=0) / len(rows), exponent - 38)  # divided first: a sum may overflow
+    sums = entry_sums(rows, exponent)
+    assert np.abs(sums).max() <= len(rows) * 2**38
+    mean = from_units(sums / len(rows), exponent - 38)  # divided first: a sum may overflow
     np.testing.assert_allclose(mean / size, np.mean(rows / size, axis=0), rtol=1e-9, atol=1e-9 if size > 1e-320 else 1)
     e = reach_exponent(rows, mean)
     longest = max(sum((Fraction(a) - Fraction(b)) ** 2 for a, b in zip(r, mean, strict=True)) for r in rows)

@@ -30,6 +30,7 @@ SIZE = 50_000
 GAUSSIAN = Release("gaussian", sensitivity=4.0, noise_multiplier=0.75, bound="clipped")
 LAPLACE = Release("laplace", sensitivity=4.0, noise_multiplier=0.75, bound="counted")
 SCALE = 3.0
+NAMES = ["gaussian", "laplace"]
 
 
 def zeros(size=SIZE, exponent=-20):
@@ -41,7 +42,7 @@ def drawn(release, source, *, n_shares=1, array=None):
     return noisy
 
 
-@pytest.mark.parametrize("release", [GAUSSIAN, LAPLACE], ids=["gaussian", "laplace"])
+@pytest.mark.parametrize("release", [GAUSSIAN, LAPLACE], ids=NAMES)
 @pytest.mark.parametrize("exponent", [-40, -20, 0, 1])
 def test_noise_has_the_law_and_the_scale_of_its_release_in_every_unit(release, exponent):
     # The unit is made finer where the noise would be coarse: rounding to 2^-10 of the scale is not seen by the test.
@@ -50,21 +51,21 @@ def test_noise_has_the_law_and_the_scale_of_its_release_in_every_unit(release, e
     assert stats.kstest(noise, law).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("release", [GAUSSIAN, LAPLACE], ids=["gaussian", "laplace"])
+@pytest.mark.parametrize("release", [GAUSSIAN, LAPLACE], ids=NAMES)
 @pytest.mark.parametrize("n_shares", [2, 10])
 def test_shares_add_up_to_noise_of_the_whole_distribution(release, n_shares):
     total = sum(drawn(release, SeededNoise([5, share]), n_shares=n_shares).values for share in range(n_shares))
     assert stats.kstest(total / SCALE, "norm" if release is GAUSSIAN else "laplace").pvalue > 1e-3
 
 
-@pytest.mark.parametrize("release", [GAUSSIAN, LAPLACE], ids=["gaussian", "laplace"])
+@pytest.mark.parametrize("release", [GAUSSIAN, LAPLACE], ids=NAMES)
 @pytest.mark.parametrize("n_shares", [2, 10])
 def test_one_share_carries_its_part_of_the_variance(release, n_shares):
     share = drawn(release, SeededNoise([6]), n_shares=n_shares).values
     np.testing.assert_allclose(share.var(), release.standard_deviation**2 / n_shares, rtol=0.08)
 
 
-@pytest.mark.parametrize(("release", "draw"), [(GAUSSIAN, sample_gaussian), (LAPLACE, sample_laplace)], ids=str)
+@pytest.mark.parametrize(("release", "draw"), [(GAUSSIAN, sample_gaussian), (LAPLACE, sample_laplace)], ids=NAMES)
 def test_what_is_added_is_what_the_sampler_draws_for_a_scale_that_is_rounded_up(release, draw):
     array = GridArray(np.arange(6).reshape(2, 3), -30)
     noisy = drawn(release, SeededNoise([1]), array=array)
@@ -74,7 +75,7 @@ def test_what_is_added_is_what_the_sampler_draws_for_a_scale_that_is_rounded_up(
 
 
 @pytest.mark.parametrize(
-    ("release", "draw"), [(GAUSSIAN, sample_gaussian_share), (LAPLACE, sample_laplace_share)], ids=str
+    ("release", "draw"), [(GAUSSIAN, sample_gaussian_share), (LAPLACE, sample_laplace_share)], ids=NAMES
 )
 def test_a_share_is_what_the_sampler_of_shares_draws(release, draw):
     noisy = drawn(release, SeededNoise([1]), n_shares=3, array=zeros(5, -30))

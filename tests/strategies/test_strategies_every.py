@@ -45,27 +45,6 @@ EPSILON = 8.0
 #: Bounds that noise needs.
 BOUNDS = {"max_norm": 1.0, "max_l1_norm": 2.0, "max_code_norm": 1.0}
 
-#: What is known to fail, by check: why, and for which strategies. Rows on a grid (issue 13) mend both. Which way a tie
-#: is rounded depends on the CPU and on the centers, so that this one may pass as well as fail.
-KNOWN = {
-    "metrics_of_extreme_values_are_finite": (
-        "squared distances from such rows overflow",
-        {
-            "coreset-k-median", "dp-fedc-theorem-2", "dp-lloyd-server-kmeans++", "dp-lloyd-server-lloyds",
-            "dp-lloyd-sphere-packing", "dsc", "fed-ssc", "feddp-kmeans", "federated-kmeans", "federated-kmeans-private",
-            "ffcm", "ffcm-private", "k-fed", "pooled-kmeans", "spp-fgc", "spp-fgc-printed",
-            "spp-fgc-private-prototypes",
-        },
-    ),
-    "no_tie_moves_a_release_too_far": (
-        "a matrix product rounds a row differently when other rows stand beside it",
-        {
-            "feddp-kmeans",
-        },
-    ),
-}  # fmt: skip
-MAY_PASS = {"no_tie_moves_a_release_too_far"}
-
 
 def options_of(entry):
     accepted = set(entry.strategy.parameter_names()) - set(entry.fixed)
@@ -158,11 +137,7 @@ def parametrised():
     for case in cases():
         for check in strategy_checks():
             if applies(check.name, case):
-                why, where = KNOWN.get(check.name, ("", set()))
-                strict = check.name not in MAY_PASS
-                marks = [pytest.mark.xfail(strict=strict, raises=AssertionError, reason=why)]
-                marks *= case.partition(" ")[0] in where
-                yield pytest.param(case, check, marks=marks, id=f"{case}-{check.name}".replace(" ", "-"))
+                yield pytest.param(case, check, id=f"{case}-{check.name}".replace(" ", "-"))
 
 
 @pytest.mark.usefixtures("few_iterations")
