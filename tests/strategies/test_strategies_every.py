@@ -52,8 +52,8 @@ KNOWN = {
         {
             "coreset-k-median", "dp-fedc-theorem-2", "dp-lloyd-server-kmeans++", "dp-lloyd-server-lloyds",
             "dp-lloyd-sphere-packing", "dsc", "fed-ssc", "feddp-kmeans", "federated-kmeans", "federated-kmeans-private",
-            "ffcm", "ffcm-private", "k-fed", "pooled-kmeans", "spp-fgc", "spp-fgc-printed",
-            "spp-fgc-private-prototypes",
+            "ffcm", "ffcm-private", "k-fed", "pe-means", "pooled-kmeans", "private-kmeans", "spp-fgc",
+            "spp-fgc-printed", "spp-fgc-private-prototypes",
         },
     ),
     "no_tie_moves_a_release_too_far": (

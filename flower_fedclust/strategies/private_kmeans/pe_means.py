@@ -60,9 +60,9 @@ class PEMeans(ClippedStrategy):
 
     Parameters
     ----------
-    max_norm : float
+    max_norm : float, optional
         The radius of the ball about ``origin`` to which every client clips its rows, and which the first candidates
-        fill. It is public, and not taken from data; the paper takes it from the rows without paying.
+        fill; needed. It is public, and not taken from data; the paper takes it from the rows without paying.
     epsilon : float, default=1.0
         The privacy budget of the whole run, for one row that is added or removed.
     origin : array-like of shape (n_columns,), optional
