@@ -62,6 +62,7 @@ def test_explain_prints_every_release_before_anything_runs(capsys, monkeypatch):
     assert report["description"].startswith(strategies()["feddp-kmeans"].strategy.__doc__.splitlines()[0])
 
 
+@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize("strategy", list(strategies()))
 def test_every_strategy_can_be_explained(capsys, monkeypatch, strategy):
     code, out, _ = fedclust(capsys, monkeypatch, "explain", strategy, "--n-clusters", "3")

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.exact import nearest_point
+from flower_fedclust.numerics.exponents import reach_exponent
+from flower_fedclust.numerics.grid import BITS, points_onto_grid
 from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, ProtocolStrategy, parameter
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, lloyd_steps
 from flower_fedclust.steps.first_centers import FirstCenters, frame_with_centers
-from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, frame_of_rows
+from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, RowsInFrame, frame_of_rows
 from flower_fedclust.steps.local_centers import LocalCentersClient
 from flower_fedclust.steps.private_clusters import ClientBounds, cluster_statistic, counting
 from flower_fedclust.steps.server_data import ServerDataStrategy
+
+Floats = NDArray[np.float64]
 
 
 class FederatedKMeansClient(ClusterClient, LocalCentersClient):
@@ -172,6 +177,30 @@ class PrivateFederatedKMeans(ClippedStrategy):
         return KMeansModel(centers)
 
 
+@dataclass(frozen=True)
+class RowsAmongFarCenters(RowsInFrame):
+    """Rows in a frame beside centers that may lie outside of its ball, such as in the corners of a cube around it."""
+
+    def points(self, points: Floats) -> Floats:
+        """Return public points in units of the rows, as far out as they are."""
+        return np.trunc(np.ldexp(points, -self.exponent))
+
+    def nearest(self, points: Floats) -> NDArray[np.intp]:
+        """Return the index of the nearest point, on a grid that reaches as far as the points do."""
+        exponent = max(self.exponent, reach_exponent(points, np.zeros(points.shape[1])) - BITS)
+        coarse = np.trunc(np.ldexp(self.integers, self.exponent - exponent))
+        return nearest_point(coarse, points_onto_grid(points, exponent))
+
+
+class DPLloydClient(ClusterClient):
+    """The client half of DP Lloyd: that of a Lloyd step, whose first centers may lie outside of the ball."""
+
+    def enter(self, *frame: Floats) -> RowsAmongFarCenters:
+        """Return the client's rows in a frame."""
+        rows = super().enter(*frame)
+        return RowsAmongFarCenters(rows.integers, rows.exponent, rows.radius, rows.norm)
+
+
 class DPLloyd(ServerDataStrategy):
     """DP Lloyd: FedDP-Lloyds (Algorithm 2) from centers that cost no privacy, as they use no client's row.
 
@@ -202,7 +231,7 @@ class DPLloyd(ServerDataStrategy):
             ("sphere-packing", "centers spread over space, whatever the rows"),
         )
     )
-    client_type = ClusterClient
+    client_type = DPLloydClient
 
     init: Literal["server-kmeans++", "server-lloyds", "sphere-packing"] = parameter("server-lloyds")
     n_rounds: int = parameter(1, at_least=1)
@@ -225,11 +254,6 @@ class DPLloyd(ServerDataStrategy):
         frame = Frame.around(server_data, centered=self.center_rows)
         server_rows = frame.enter(server_data)
         centers = SERVER_INITIALISATIONS[self.init](server_rows, self.n_clusters, frame.radius, self.rng)
-        farthest = float(np.linalg.norm(centers, axis=1).max())
-        if farthest > frame.radius:
-            # Centers of a cube may lie outside of the ball to which rows are clipped: the grid reaches as far as they.
-            nowhere = np.zeros((1, centers.shape[1]))
-            frame = replace(frame, anchors=nowhere, shifts=nowhere, outer_radius=farthest)
         bound = None
         if self.privacy_unit == "client":
             bound = ClientBounds.from_server_rows(server_rows, self.n_clusters, self.rows_per_client).means

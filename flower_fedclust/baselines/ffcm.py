@@ -174,11 +174,11 @@ class FFCM(FuzzyStrategy):
         given = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
         # A center that is farther still has hardly a weight, unless all are.
         frame, first = frame_with_centers(frame, given, times_the_reach=256.0)
-        options = {"n_local_steps": self.n_local_steps, "more_bits": more_bits_for(n_rows)}
-        centers = first
+        centers, more_bits, n_steps = first, more_bits_for(n_rows), self.n_local_steps
         drawn, _ = self._drawn()
         for clients in drawn:
-            former, centers = centers, (yield from self._step(centers, frame, clients, **options))
+            step = self._step(centers, frame, clients, n_local_steps=n_steps, more_bits=more_bits)
+            former, centers = centers, (yield from step)
             if np.linalg.norm(centers - former, axis=1).max() <= self.tol:
                 break
         has_moved = (centers != first).any(axis=1, keepdims=True)

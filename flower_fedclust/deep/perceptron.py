@@ -9,11 +9,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, check_choice
+from flower_fedclust.numerics.exponents import SUM_BITS
+from flower_fedclust.numerics.grid import unit_exponent
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 #: What a hidden layer does with its sums. The last layer is linear.
 ACTIVATIONS = ("relu", "tanh")
+
+#: How many times larger than the largest of all weights and biases, before training, one may become.
+GROWTH = 256.0
 
 
 def outputs(rows: Floats, layers: Sequence[Floats], activation: str = "relu") -> Floats:
@@ -44,6 +50,40 @@ def outputs(rows: Floats, layers: Sequence[Floats], activation: str = "relu") ->
         np.matmul(values, weights, out=found[block])
         found[block] += biases
     return found
+
+
+def layers_exponent(layers: Sequence[Floats]) -> int:
+    """Return the exponent of a unit for layers that begin as these, and are trained.
+
+    Parameters
+    ----------
+    layers : sequence of ndarray
+        Not all 0.
+    """
+    return unit_exponent(GROWTH * max(float(np.abs(layer).max()) for layer in layers), bits=SUM_BITS)
+
+
+def layers_onto_grid(layers: Sequence[Floats], exponent: int) -> list[Integers]:
+    """Truncate layers to integers of 38 bits in a unit; times 2^25 rows they fit into an int64. What is larger is cut.
+
+    Parameters
+    ----------
+    layers : sequence of ndarray
+    exponent : int
+        Of the unit, from :func:`layers_exponent`.
+
+    Raises
+    ------
+    DataError
+        If training has led to weights that are not finite.
+    """
+    if not all(np.isfinite(layer).all() for layer in layers):
+        raise DataError(
+            "the network has weights that are not finite after training; look for rows far from all others."
+        )
+    most = 2.0**SUM_BITS
+    with np.errstate(over="ignore"):
+        return [np.clip(np.trunc(np.ldexp(layer, -exponent)), -most, most).astype(np.int64) for layer in layers]
 
 
 def checked_layers(layers: Sequence[ArrayLike], activation: str) -> list[Floats]:

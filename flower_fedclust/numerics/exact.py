@@ -22,8 +22,8 @@ Labels = NDArray[np.intp]
 #: Of rows in second moments: a product of two entries is at most 2^32, a sum over 2^20 rows 2^52.
 COARSE_BITS = 16
 
-#: Of rows in sums of squares by column: a square is at most 2^40.
-SQUARE_BITS = 20
+#: Of squares in sums by column.
+SQUARE_BITS = 40
 
 #: How much finer than rows distances between them are.
 DISTANCE_BITS = 10
@@ -203,9 +203,7 @@ def directions_onto_grid(directions: Floats) -> Floats:
     return whole * 2.0**-DIRECTION_BITS
 
 
-def project_rows(
-    rows: Floats, directions: Floats, radius: float, *, norm: int = 2, exponent: int | None = None
-) -> Floats:
+def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int = 2) -> Floats:
     """Project rows on the grid, truncate them to the same grid, and clip each to the radius again.
 
     The product is a multiple of 2^-27 below 2^25, so exact, and what is truncated is the same everywhere. The server
@@ -220,8 +218,6 @@ def project_rows(
     radius : float
         That of the rows, in the units of the data.
     norm : 1 or 2, default=2
-    exponent : int, optional
-        Of the rows' unit, where it is not that of the radius but a larger one.
 
     Returns
     -------
@@ -229,7 +225,7 @@ def project_rows(
         Integers in the unit of the rows, of norm at most the radius.
     """
     projected: Floats = rows @ directions_onto_grid(directions)
-    bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius) if exponent is None else exponent)
+    bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius))
     return truncated_to_ball(projected, np.zeros(projected.shape[1]), 0, bound, limit, norm)
 
 
@@ -267,7 +263,7 @@ def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
 
 
 def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
-    """Return the sum of the squares in each column, exactly, of rows truncated to 20 bits.
+    """Return the sum of the squares in each column, each square truncated to 40 bits of the largest that there can be.
 
     A row of norm at most R has a vector of squares of norm at most R^2, exactly.
 
@@ -287,9 +283,11 @@ def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
     """
     squares = np.zeros(rows.shape[1], dtype=np.int64)
     for block in blocks(len(rows), rows.shape[1], block_entries=2**12 * rows.shape[1]):
-        coarse = np.trunc(rows[block] * 2.0 ** (SQUARE_BITS - BITS))
-        squares += np.einsum("ij,ij->j", coarse, coarse).astype(np.int64)
-    return squares, 2 * (exponent + BITS - SQUARE_BITS)
+        # A square is exact, and so is the sum of 2^12 truncated ones.
+        part = rows[block] * rows[block]
+        part *= 2.0 ** (SQUARE_BITS - 2 * BITS)
+        squares += np.trunc(part, out=part).sum(axis=0).astype(np.int64)
+    return squares, 2 * (exponent + BITS) - SQUARE_BITS
 
 
 def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:

@@ -96,9 +96,8 @@ def attraction_sum(rows: Floats, Y: Floats, gamma: float) -> Floats:
     """Return the sum over rows of each row's part of equation (13).
 
     The first term of (13) is ``(1 / n_p) sum_i g(x_i)``, where ``g(x)_j = -(4 gamma / n_y) k(x, y_j) (x - y_j)``. This
-    is the sum, without ``1 / n_p``: a row that is added or removed moves it by no more than
-    :func:`longest_row_gradient`, and one that is replaced by no more than twice that. The second term,
-    :func:`repulsion_gradient`, needs no rows.
+    is the sum, without ``1 / n_p``. The second term, :func:`repulsion_gradient`, needs no rows. Where noise is added,
+    :func:`~flower_fedclust.numerics.exact_kernel.attraction_sums` gives the same exactly, without the factor.
 
     Parameters
     ----------
@@ -123,13 +122,29 @@ def attraction_sum(rows: Floats, Y: Floats, gamma: float) -> Floats:
     return -(4.0 * gamma / len(Y)) * (pull - weight[:, None] * Y)
 
 
-def longest_row_gradient(gamma: float, n_landmarks: int) -> float:
-    """Return the bound on the norm of one row's part of equation (13), whatever the row and the landmarks.
+def longest_pull(gamma: float) -> float:
+    """Return the bound on ``k(x, y) ||x - y||``, whatever the row x and the landmark y.
 
-    ``k(x, y) ||x - y||`` is largest at ``||x - y|| = 1 / sqrt(2 gamma)``, where it is ``exp(-1/2) / sqrt(2 gamma)``,
-    and there are n_y of them: ``||g(x)|| <= (4 gamma / n_y) sqrt(n_y) exp(-1/2) / sqrt(2 gamma)``, which is
-    ``sqrt(8 gamma / (e n_y))``. A row at that distance from every landmark reaches it. It is the sensitivity of the
-    sum over rows to one row more or less, with no clipping.
+    It is largest at ``||x - y|| = 1 / sqrt(2 gamma)``, where it is ``exp(-1/2) / sqrt(2 gamma)``.
+
+    Parameters
+    ----------
+    gamma : float
+
+    Returns
+    -------
+    float
+        In the units of the rows.
+    """
+    return math.exp(-0.5) / math.sqrt(2.0 * gamma)
+
+
+def longest_attraction(gamma: float, n_landmarks: int) -> float:
+    """Return the bound on the norm of one row's ``k(x, y_j) (x - y_j)`` over all landmarks, whatever the row and these.
+
+    There are n_y of them, none longer than :func:`longest_pull`; a row at the distance ``1 / sqrt(2 gamma)`` from every
+    landmark reaches it. It is the sensitivity of the sum over rows to one row more or less, with no clipping. Times
+    ``4 gamma / n_y`` it is that of the first term of (13), ``sqrt(8 gamma / (e n_y))``.
 
     Parameters
     ----------
@@ -139,9 +154,9 @@ def longest_row_gradient(gamma: float, n_landmarks: int) -> float:
     Returns
     -------
     float
-        In one over the units of the rows.
+        In the units of the rows.
     """
-    return math.sqrt(8.0 * gamma / (math.e * n_landmarks))
+    return math.sqrt(n_landmarks) * longest_pull(gamma)
 
 
 def repulsion_gradient(Y: Floats, gamma: float) -> Floats:
@@ -219,12 +234,48 @@ def landmark_steps(rows: Floats, Y: Floats, gamma: float, n_steps: int) -> Float
     -------
     ndarray of shape (n_landmarks, n_columns)
     """
+    return Y + landmark_moves(rows, Y, gamma, n_steps)
+
+
+def landmark_moves(rows: Floats, Y: Floats, gamma: float, n_steps: int) -> Floats:
+    """Return how far the landmarks are moved by :func:`landmark_steps`, by no more than :func:`longest_move`.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    Y : ndarray of shape (n_landmarks, n_columns)
+    gamma : float
+    n_steps : int
+
+    Returns
+    -------
+    ndarray of shape (n_landmarks, n_columns)
+    """
     rows, start = _around_the_landmarks(rows, Y)
     moved = start
     size = step_size(gamma, len(Y))
     for _ in range(n_steps):
         moved = moved - size * mmd_gradient(rows, moved, gamma)
-    return Y + (moved - start)
+    return moved - start
+
+
+def longest_move(gamma: float, n_steps: int) -> float:
+    """Return a bound on how far some gradient steps move a landmark, but for rounding.
+
+    A step is the mean of rows' pulls less the mean of the other landmarks' pulls, none of which is longer than
+    :func:`longest_pull`.
+
+    Parameters
+    ----------
+    gamma : float
+    n_steps : int
+
+    Returns
+    -------
+    float
+        In the units of the rows.
+    """
+    return 2.0 * n_steps * longest_pull(gamma)
 
 
 def _kernel(rows: Floats, Y: Floats, gamma: float) -> Floats:

@@ -126,21 +126,6 @@ def nearest_covariances(covariances: Floats) -> Floats:
     return 0.5 * (repaired + repaired.transpose(0, 2, 1))
 
 
-def products_of(moment: Floats) -> Floats:
-    """Return the upper triangle of a symmetric matrix by rows, each product once."""
-    products: Floats = moment[np.triu_indices(len(moment))]
-    return products
-
-
-def moment_of(products: Floats) -> Floats:
-    """Undo :func:`products_of`."""
-    size = int((np.sqrt(8 * len(products) + 1) - 1) / 2)
-    moment = np.empty((size, size))
-    first, second = np.triu_indices(size)
-    moment[first, second] = moment[second, first] = products
-    return moment
-
-
 def kullback_leibler(prototypes: Prototypes) -> Floats:
     """Return the divergence KL(N_a || N_b) of each prototype from each (equation 10).
 

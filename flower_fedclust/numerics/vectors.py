@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -26,6 +27,9 @@ def clip_rows(rows: Floats, radius: float, *, norm: int = 2) -> Floats:
     ndarray of shape (n_rows, n_columns)
         Every row has norm at most ``radius``, up to the last bits of a float.
     """
+    if 2.0**500 <= radius < math.inf:  # whose square may be too large a number
+        power = math.frexp(radius)[1]
+        return np.asarray(np.ldexp(clip_rows(np.ldexp(rows, -power), math.ldexp(radius, -power), norm=norm), power))
     if norm == 1:
         lengths = np.abs(rows).sum(axis=1)
     else:

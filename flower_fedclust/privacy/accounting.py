@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import dp_accounting
 from dp_accounting import pld, rdp
@@ -196,7 +196,7 @@ def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) 
     bracket = dp_accounting.LowerEndpointAndGuess(epsilon * 1e-3, epsilon)
     tolerance = epsilon * 1e-4
     factor = dp_accounting.calibrate_dp_mechanism(
-        lambda: pld.PLDAccountant(RELATION, interval), event, epsilon, delta, bracket, tol=tolerance
+        lambda: _Remembering(partial(_epsilon, interval=interval)), event, epsilon, delta, bracket, tol=tolerance
     )
     # Of a small epsilon at a small delta the divergences of these orders know nothing, whatever the noise.
     if any(share.sample for share in shares) and (
@@ -204,7 +204,7 @@ def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) 
     ):
         bracket = dp_accounting.LowerEndpointAndGuess(bracket.lower_endpoint, factor)
         of_samples = dp_accounting.calibrate_dp_mechanism(
-            _sampled_accountant,
+            lambda: _Remembering(_sampled_epsilon),
             lambda factor: event(factor, sampled=True),
             epsilon,
             delta,
@@ -235,8 +235,9 @@ def _rounds(shares: Sequence[Share]) -> Iterator[tuple[int, list[int]]]:
 
 
 def _composed(counts: Counter[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
+    # A tuple, so that the event can be looked up among those whose epsilon is known.
     return dp_accounting.ComposedDpEvent(
-        [dp_accounting.SelfComposedDpEvent(event, count) for event, count in counts.items()]
+        tuple(dp_accounting.SelfComposedDpEvent(event, count) for event, count in counts.items())
     )
 
 
@@ -248,13 +249,34 @@ def _discretization(epsilon: float) -> float:
     return min(max(epsilon * 1e-4, 1e-5), 1e-2)
 
 
+class _Remembering:
+    """An accountant for dp-accounting's calibration, which asks for both ends of its bracket and for its root twice.
+
+    Parameters
+    ----------
+    epsilon : callable
+        From an event and delta; remembers what it has answered.
+    """
+
+    ledger = dp_accounting.NoOpDpEvent()
+
+    def __init__(self, epsilon: Callable[[dp_accounting.DpEvent, float], float]) -> None:
+        self._epsilon = epsilon
+        self._event: dp_accounting.DpEvent = self.ledger
+
+    def compose(self, event: dp_accounting.DpEvent) -> _Remembering:
+        self._event = event
+        return self
+
+    def get_epsilon(self, delta: float) -> float:
+        return self._epsilon(self._event, delta)
+
+
+@lru_cache(maxsize=1024)
 def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> float:
     return float(pld.PLDAccountant(RELATION, interval).compose(event).get_epsilon(delta))
 
 
+@lru_cache(maxsize=1024)
 def _sampled_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
-    return float(_sampled_accountant().compose(event).get_epsilon(delta))
-
-
-def _sampled_accountant() -> rdp.RdpAccountant:
-    return rdp.RdpAccountant(ORDERS, SAMPLED_RELATION)
+    return float(rdp.RdpAccountant(ORDERS, SAMPLED_RELATION).compose(event).get_epsilon(delta))

@@ -119,10 +119,16 @@ def frame_with_centers(frame: Frame, centers: Floats, *, times_the_reach: float)
     halves = 0.5 * centers - 0.5 * frame.origin
     power = math.frexp(float(np.abs(halves).max()))[1]
     scaled = np.ldexp(halves, -power)
-    distances, reach = np.linalg.norm(scaled, axis=1), math.ldexp(frame.radius, -1 - power)
+    distances, reach = np.linalg.norm(scaled, axis=1), _times_power(frame.radius, -1 - power)
     wanted = min(float(distances.max()), times_the_reach * max(reach, float(distances.min())))
     if wanted > reach:
         frame = replace(frame, radius=math.ldexp(1.0, min(unit_exponent(wanted, bits=0) + 1 + power, 1023)))
     # So far inside that no rounding takes one out again.
-    within = clip_rows(scaled, math.ldexp(frame.radius, -1 - power) * (1.0 - 2.0**-40))
+    within = clip_rows(scaled, _times_power(frame.radius, -1 - power) * (1.0 - 2.0**-40))
     return frame, np.ldexp(within, 1 + power)
+
+
+def _times_power(radius: float, power: int) -> float:
+    """Return ``radius * 2**power``, infinite where it is too large."""
+    with np.errstate(over="ignore"):
+        return float(np.ldexp(radius, power))

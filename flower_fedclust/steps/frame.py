@@ -27,11 +27,10 @@ from flower_fedclust.numerics.exponents import (
 )
 from flower_fedclust.numerics.grid import (
     GridArray,
-    ball_in_units,
     from_units,
     points_onto_grid,
     rows_onto_grid,
-    truncated_to_ball,
+    unit_exponent,
 )
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.protocol.client import ProtocolClient
@@ -99,8 +98,7 @@ class RowsInFrame:
         directions : ndarray of shape (n_columns, n_directions)
             From :func:`~flower_fedclust.numerics.exact.directions_onto_grid`, so that the server knows what they are.
         """
-        projected = project_rows(self.integers, directions, self.radius, norm=self.norm, exponent=self.exponent)
-        return replace(self, integers=projected)
+        return replace(self, integers=project_rows(self.integers, directions, self.radius, norm=self.norm))
 
     def __getitem__(self, kept: NDArray[np.bool_]) -> RowsInFrame:
         return replace(self, integers=self.integers[kept])
@@ -120,7 +118,7 @@ class Frame:
     shifts : ndarray of shape (n_anchors, n_columns), optional
         What is added to a row whose nearest anchor this is.
     outer_radius : float, optional
-        With anchors: the radius to which rows are clipped before they are moved.
+        With anchors: the radius to which rows are clipped where the nearest anchor is sought.
     norm : 1 or 2, default=2
         Whether the ball is one of the L1 norm, for Laplace noise, or of the Euclidean norm.
     """
@@ -172,12 +170,15 @@ def enter(rows: Floats, origin: Floats, ball: Floats, *moved: Floats) -> RowsInF
     if not moved:
         return RowsInFrame(*rows_onto_grid(rows, origin, radius, norm=norm), radius, norm)
     anchors, shifts = moved
-    integers, exponent = rows_onto_grid(rows, origin, float(ball[2]), norm=norm)
-    nearest = nearest_point(integers, points_onto_grid(anchors, exponent))
-    integers += np.trunc(np.ldexp(shifts, -exponent))[nearest]
-    within = ball_in_units(radius, norm, exponent)
-    integers = truncated_to_ball(integers, np.zeros(rows.shape[1]), 0, *within, norm)
-    return RowsInFrame(integers, exponent, radius, norm)
+    coarse, outer_exponent = rows_onto_grid(rows, origin, float(ball[2]), norm=norm)
+    nearest = nearest_point(coarse, points_onto_grid(anchors, outer_exponent))
+    # Regions that are moved alike have one origin, around which their rows are put onto a grid that suits the ball.
+    moves, of_anchor = np.unique(shifts, axis=0, return_inverse=True)
+    moved_by, integers = of_anchor.ravel()[nearest], np.empty(rows.shape)
+    for index, move in enumerate(moves):
+        part = moved_by == index
+        integers[part], _ = rows_onto_grid(rows[part], origin - move, radius, norm=norm)
+    return RowsInFrame(integers, unit_exponent(radius), radius, norm)
 
 
 class FrameClient(ProtocolClient):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,8 @@ from sklearn.neighbors import NearestNeighbors
 from flower_fedclust.models import SpectralModel
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.dictionary import factor_map, kernel_root
-from flower_fedclust.numerics.grid import from_units, rows_within, unit_exponent
+from flower_fedclust.numerics.exact_spectral import kernel_values
+from flower_fedclust.numerics.grid import from_units, points_onto_grid, rows_within, unit_exponent
 from flower_fedclust.numerics.initialisation import N_RESTARTS
 from flower_fedclust.numerics.kernel import gaussian_kernel, mean_distance
 from flower_fedclust.numerics.spectral import (
@@ -70,6 +71,30 @@ class Dictionary:
         """Return the atoms in the coordinates of a frame, on the grid of its rows; its ball draws in those outside."""
         exponent = unit_exponent(frame.radius)
         return from_units(rows_within(self.atoms, frame.origin, exponent), exponent)
+
+
+#: Atoms are spread as rows are, column by column, so that some lie farther out than any row: by so much at most.
+ROOM_FOR_ATOMS = 4.0
+
+
+def with_room(frame: Frame) -> Frame:
+    """Return a frame with room for atoms outside of the ball, where neither they nor rows are drawn in."""
+    return replace(frame, radius=min(ROOM_FOR_ATOMS * frame.radius, 2.0**1023))
+
+
+def kernel_within(frame: Frame, points: Floats, bandwidth: float) -> Floats:
+    """Return the kernel of points with one another as clients compute it, on the grid of a frame.
+
+    Parameters
+    ----------
+    frame : Frame
+    points : ndarray of shape (n_points, n_columns)
+        In the coordinates of the frame.
+    bandwidth : float
+    """
+    exponent = unit_exponent(frame.radius)
+    on_grid = points_onto_grid(points, exponent)
+    return kernel_values(on_grid, on_grid, exponent, bandwidth)
 
 
 def leave_within_range(frame: Frame, points: Floats) -> Floats:

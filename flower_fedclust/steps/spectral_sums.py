@@ -73,7 +73,7 @@ class SpectralSumsStrategy(ClippedStrategy):
         ----------
         dictionary : Dictionary
         frame : Frame
-            In which the clients measure their rows. Its ball draws in atoms that lie far outside.
+            In which the clients measure their rows, with room for the atoms: its ball draws in those outside.
         """
         Z, bandwidth = dictionary.within(frame), dictionary.bandwidth
         to_factors = factor_map(Z, **dictionary.kernel, steepest=STEEPEST_FACTOR)

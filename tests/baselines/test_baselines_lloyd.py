@@ -157,7 +157,7 @@ def test_private_federated_kmeans_asks_no_client_for_its_first_centers_and_takes
     assert {message.task for message in report.messages} == {"enrol", "cluster_sums"}
     assert len(report.releases) == 6
     assert report.covers_everything
-    assert 0.99 < report.epsilon <= 1.0 + 1e-9
+    assert 0.99 < report.composed_epsilon <= 1.0 + 1e-9
 
 
 def slow_frame(rows, center_rows):
@@ -209,7 +209,7 @@ def test_dp_lloyd_spends_the_whole_budget_on_its_steps(unit, tasks):
     assert {message.task for message in report.releases} == tasks
     assert len(report.releases) == 4
     assert report.unprotected == []
-    assert 0.99 < report.epsilon <= 1.0 + 1e-9
+    assert 0.99 < report.composed_epsilon <= 1.0 + 1e-9
 
 
 def test_dp_lloyd_declares_the_radius_and_one_row():

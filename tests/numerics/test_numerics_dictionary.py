@@ -8,9 +8,7 @@ from scipy.spatial.distance import cdist
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 from sklearn.preprocessing import scale
 
-from flower_fedclust.numerics import blocks
 from flower_fedclust.numerics.dictionary import (
-    clipped_gradient,
     codes,
     curvature,
     dictionary_steps,
@@ -282,7 +280,6 @@ def test_steps_change_none_of_their_inputs():
     arrays = random_case(0)
     copies = [array.copy() for array in arrays]
     dictionary_steps(*arrays, 0.9, 3)
-    clipped_gradient(*arrays, 0.9, 0.1)
     row_gradients(*arrays, 0.9)
     codes(*arrays[:2], 0.9, 0.1)
     for array, copy in zip(arrays, copies, strict=True):
@@ -327,67 +324,11 @@ def test_a_rows_gradient_is_the_gradient_of_that_row_alone(case):
     np.testing.assert_allclose(gradients.sum(axis=0), gradient(rows, Z, C, 0.7), rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_bound_beyond_all_norms_clips_nothing(case):
-    rows, Z, C = random_case(*case)
-    for bound in (np.inf, 1e9):
-        clipped = clipped_gradient(rows, Z, C, 0.7, bound)
-        np.testing.assert_allclose(clipped, gradient(rows, Z, C, 0.7), rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("bound", [1e-6, 0.05, 0.5])
-def test_the_clipped_gradient_is_a_loop_over_rows_that_shortens_the_long_ones(bound):
-    rows, Z, C = random_case(0, n_rows=40)
-    expected, n_long = np.zeros_like(Z), 0
-    for i in range(len(rows)):
-        alone = gradient(rows[i : i + 1], Z, C[i : i + 1], 2.0)
-        n_long += np.linalg.norm(alone) > bound
-        expected += alone * min(1.0, bound / np.linalg.norm(alone))
-    assert n_long > 0
-    np.testing.assert_allclose(clipped_gradient(rows, Z, C, 2.0, bound), expected, rtol=1e-9, atol=1e-12)
-
-
-def test_the_clipped_gradient_is_the_same_block_by_block(monkeypatch):
-    rows, Z, C = random_case(0, n_rows=40)
-    whole = clipped_gradient(rows, Z, C, 2.0, 0.5)
-    for entries in (1, Z.size, 7 * Z.size + 1, 39 * Z.size, 40 * Z.size):
-        monkeypatch.setattr(blocks, "BLOCK_ENTRIES", entries)
-        np.testing.assert_allclose(clipped_gradient(rows, Z, C, 2.0, 0.5), whole, rtol=1e-12)
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    seed=st.integers(0, 10_000),
-    bound=st.floats(1e-6, 1e3),
-    log_codes=st.floats(-3, 6),
-    log_row=st.floats(-2, 8),
-)
-def test_one_row_moves_the_clipped_gradient_by_no_more_than_the_bound(seed, bound, log_codes, log_row):
-    rows, Z, C = random_case(seed)
-    rows[0] *= 10**log_row
-    C[0] *= 10**log_codes
-    room = 1e-12 * bound * len(rows)
-    whole = clipped_gradient(rows, Z, C, 1.0, bound)
-    without = clipped_gradient(rows[1:], Z, C[1:], 1.0, bound)
-    assert np.linalg.norm(whole - without) <= bound + room
-    # One row in place of another: out, and in.
-    rows[0], C[0] = -rows[1], -3 * C[2]
-    assert np.linalg.norm(whole - clipped_gradient(rows, Z, C, 1.0, bound)) <= 2 * bound + room
-
-
-def test_a_row_with_a_long_gradient_moves_the_clipped_gradient_by_exactly_the_bound():
-    rows, Z, C = random_case(0)
-    C[0] *= 1e3
-    moved = clipped_gradient(rows, Z, C, 1.0, 0.01) - clipped_gradient(rows[1:], Z, C[1:], 1.0, 0.01)
-    assert np.linalg.norm(moved) == pytest.approx(0.01, rel=1e-9)
-
-
 def test_a_row_without_a_code_has_no_gradient():
     rows, Z, C = random_case(0)
     C[3] = 0.0
     with np.errstate(all="raise"):
         norms, gradients = row_gradients(rows, Z, C, 1.0)
-        assert np.isfinite(clipped_gradient(rows, Z, C, 1.0, 0.1)).all()
     assert norms[3] == 0
     np.testing.assert_array_equal(gradients[3], 0.0)
 

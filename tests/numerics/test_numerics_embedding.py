@@ -1,8 +1,11 @@
 import builtins
+import os
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
+import compiled
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
@@ -263,7 +266,8 @@ def test_another_process_places_rows_at_the_same_points(tmp_path):
         expected[name] = place(new_neighbors, new_distances, arrays[name])
     np.savez(tmp_path / "arrays.npz", **arrays)
     program = (
-        "import sys, numpy as np\n"
+        "import compiled, sys, numpy as np\n"
+        "compiled.keep()\n"
         "from flower_fedclust.numerics.embedding import place_tsne, place_umap\n"
         "a = np.load(sys.argv[1])\n"
         "t = place_tsne(a['neighbors'], a['distances'], a['tsne'])\n"
@@ -271,7 +275,10 @@ def test_another_process_places_rows_at_the_same_points(tmp_path):
         "np.savez(sys.argv[2], tsne=t, umap=u)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "arrays.npz"), str(tmp_path / "placed.npz")]
-    subprocess.run(command, check=True)
+    path = os.pathsep.join([str(Path(compiled.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    # Of umap-learn's functions some use as many threads as there are: here one, there two.
+    environment = os.environ | {"PYTHONPATH": path, "NUMBA_NUM_THREADS": "2"}
+    subprocess.run(command, check=True, env=environment)
     found = np.load(tmp_path / "placed.npz")
     for name, placed in expected.items():
         np.testing.assert_array_equal(found[name], placed)

@@ -12,8 +12,10 @@ from flower_fedclust.numerics.landmarks import (
     attraction_sum,
     curvature,
     landmark_gamma,
+    landmark_moves,
     landmark_steps,
-    longest_row_gradient,
+    longest_attraction,
+    longest_move,
     mmd,
     mmd_gradient,
     repulsion_gradient,
@@ -131,7 +133,7 @@ def test_one_row_moves_the_sum_by_no_more_than_the_longest_gradient(seed, n_land
     rows, Y = random_case(seed, n_landmarks=n_landmarks)
     rows[0] *= 10**log_row
     # Rows far out cost digits of the sum over the others, which have none of their own there.
-    longest = longest_row_gradient(gamma, n_landmarks) * (1 + 1e-9)
+    longest = 4 * gamma / n_landmarks * longest_attraction(gamma, n_landmarks) * (1 + 1e-9)
     whole, without = attraction_sum(rows, Y, gamma), attraction_sum(rows[1:], Y, gamma)
     assert np.linalg.norm(whole - without) <= longest
     rows[0] = 2 * Y[0] - rows[1]
@@ -145,7 +147,7 @@ def test_no_row_has_a_longer_gradient_than_the_bound(seed, n_landmarks, gamma):
     scale = 10 ** rng.uniform(-2, 2, (40, 1)) / math.sqrt(gamma)
     rows, Y = scale * rng.normal(size=(40, 3)), scale[:n_landmarks] * rng.normal(size=(n_landmarks, 3))
     longest = max(np.linalg.norm(attraction_sum(row[None], Y, gamma)) for row in rows)
-    assert longest <= longest_row_gradient(gamma, n_landmarks) * (1 + 1e-9)
+    assert longest <= 4 * gamma / n_landmarks * longest_attraction(gamma, n_landmarks) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("gamma", [1e-3, 1.0])
@@ -164,7 +166,27 @@ def test_a_row_at_one_distance_from_all_landmarks_reaches_the_bound(gamma):
     norm = np.linalg.norm(attraction_sum(np.zeros((1, 4)), Y, gamma))
     expected = 4 * gamma / 7 * math.sqrt(7) * math.exp(-0.5) / math.sqrt(2 * gamma)
     assert norm == pytest.approx(expected, rel=1e-9)
-    assert longest_row_gradient(gamma, 7) == pytest.approx(expected, rel=1e-12)
+    assert 4 * gamma / 7 * longest_attraction(gamma, 7) == pytest.approx(expected, rel=1e-12)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10_000),
+    n_landmarks=st.integers(1, 8),
+    n_steps=st.integers(0, 4),
+    gamma=st.floats(1e-2, 1e2),
+    scale=st.sampled_from([0.01, 1.0, 50.0]),
+)
+def test_no_landmark_is_moved_farther_than_the_bound(seed, n_landmarks, n_steps, gamma, scale):
+    rows, Y = random_case(seed, n_landmarks=n_landmarks)
+    moves = landmark_moves(scale * rows, Y, gamma, n_steps)
+    assert np.linalg.norm(moves, axis=1).max() <= longest_move(gamma, n_steps) * (1 + 1e-9)
+
+
+def test_a_step_can_move_a_landmark_by_all_that_its_bound_says():
+    # All rows on one side and all other landmarks on the other, at the distance of the longest pull.
+    rows, Y = np.full((3, 1), 1.0), np.array([[0.0], *[[-1.0]] * 4])
+    assert landmark_moves(rows, Y, 0.5, 1)[0, 0] == pytest.approx(longest_move(0.5, 1))
 
 
 # Curvature and steps

@@ -9,9 +9,7 @@ from flower_fedclust.numerics.prototypes import (
     jeffreys,
     kullback_leibler,
     log_densities,
-    moment_of,
     nearest_covariances,
-    products_of,
     prototypes_of,
     shrunk,
 )
@@ -264,11 +262,3 @@ def test_log_densities_are_scipys_but_for_a_constant(diagonal):
 def test_log_densities_far_away_do_not_underflow():
     found = random_prototypes()
     assert np.isfinite(log_densities(np.full((1, 3), 1e100), found)).all()
-
-
-def test_upper_triangle_says_all_of_a_symmetric_matrix():
-    for size in (1, 2, 5):
-        moment = RNG.normal(size=(size, size))
-        moment += moment.T
-        assert products_of(moment).shape == (size * (size + 1) // 2,)
-        assert np.array_equal(moment_of(products_of(moment)), moment)

@@ -195,3 +195,13 @@ def test_top_eigenvectors_span_numpys_leading_right_singular_vectors():
     vectors = top_eigenvectors(rows.T @ rows, 10)
     _, _, right = np.linalg.svd(rows, full_matrices=False)
     np.testing.assert_allclose(vectors @ vectors.T, right[:10].T @ right[:10], atol=1e-9)
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_rows_near_the_largest_float_are_clipped_to_a_radius_that_is_as_large(norm):
+    rows = np.array([[3e305, -4e305], [1e300, 0.0], [3.0, 4.0]])
+    clipped = clip_rows(rows, 1e305, norm=norm)
+    length = 7.0 if norm == 1 else 5.0
+    np.testing.assert_allclose(clipped[0], np.array([3e305, -4e305]) / length, rtol=1e-12)
+    assert np.array_equal(clipped[1], rows[1])
+    np.testing.assert_allclose(clip_rows(rows, 1e307, norm=norm)[:2], rows[:2], rtol=0)

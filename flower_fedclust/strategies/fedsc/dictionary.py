@@ -20,7 +20,7 @@ from flower_fedclust.numerics.dictionary import (
     row_gradients,
 )
 from flower_fedclust.numerics.exact_spectral import dictionary_gradient
-from flower_fedclust.numerics.grid import BITS, GridArray
+from flower_fedclust.numerics.grid import BITS, GridArray, ball_in_units, truncated_to_ball
 from flower_fedclust.numerics.kernel import FARTHEST
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
@@ -28,7 +28,7 @@ from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
 from flower_fedclust.protocol.rounds import Round
-from flower_fedclust.steps.frame import Frame
+from flower_fedclust.steps.frame import Frame, RowsInFrame
 from flower_fedclust.steps.moments import (
     MOMENT_ROUNDS,
     Moments,
@@ -39,7 +39,7 @@ from flower_fedclust.steps.moments import (
     moment_shares,
     noisy_column_moments,
 )
-from flower_fedclust.steps.spectral import ATOMS_PER_CLUSTER, FEWEST_ATOMS, Dictionary, leave_within_range
+from flower_fedclust.steps.spectral import ATOMS_PER_CLUSTER, FEWEST_ATOMS, Dictionary, leave_within_range, with_room
 
 Floats = NDArray[np.float64]
 
@@ -110,7 +110,7 @@ class DictionaryStrategy(ClippedStrategy):
         -------
         dictionary : Dictionary
         frame : Frame
-            In which the clients measure their rows.
+            In which rows and atoms have room.
         objectives : list of float
             For each round, the objective (7) of the dictionary that it began with, with the codes that are best for
             it, over the clients that took part, divided by the number of their rows. With noise: empty.
@@ -129,7 +129,7 @@ class DictionaryStrategy(ClippedStrategy):
             objectives.append(float(total[1] / total[2]))
             if np.linalg.norm(Z / first.bandwidth - former / first.bandwidth, axis=1).max() <= self.tol:
                 break
-        return dataclasses.replace(first, atoms=leave_within_range(frame, Z)), frame, objectives
+        return dataclasses.replace(first, atoms=leave_within_range(frame, Z)), with_room(frame), objectives
 
     def _learn_with_noise(self) -> Generator[Round, Any, tuple[Dictionary, Frame]]:
         """Run stage I with one local step a round (Q = 1), of which the noisy sum over the rows is released.
@@ -140,7 +140,7 @@ class DictionaryStrategy(ClippedStrategy):
         rows that it makes up, with the noisy moments. Lengths are in bandwidths here, the gradient's too.
         """
         assert self.max_norm is not None
-        frame = Frame(np.zeros(self.n_columns), self.max_norm)
+        frame = with_room(Frame(np.zeros(self.n_columns), self.max_norm))
         moments = yield from noisy_column_moments(self.max_norm, self.n_columns, moment_releases(self, self.max_norm))
         found = self._first_dictionary(moments)
         bandwidth = found.bandwidth
@@ -165,6 +165,7 @@ class DictionaryStrategy(ClippedStrategy):
                 to_codes,
                 *frame.arrays,
                 bandwidth=bandwidth,
+                max_norm=self.max_norm,
                 code_bound=longest_code(to_codes, self.regularization),
                 bound=bound,
             )
@@ -252,6 +253,12 @@ def n_atoms_of(given: int | None, n_clusters: int, n_rows: float) -> int:
 # The client half.
 
 
+def clipped_integers(rows: RowsInFrame, max_norm: float) -> Floats:
+    """Return rows of a frame that has room for more, clipped to a norm."""
+    within = ball_in_units(max_norm, 2, rows.exponent)
+    return truncated_to_ball(rows.integers, np.zeros(rows.integers.shape[1]), 0, *within, 2)
+
+
 class DictionaryClient(MomentsClient):
     """The answers of a client that helps to learn a dictionary."""
 
@@ -291,9 +298,16 @@ class DictionaryClient(MomentsClient):
 
     @answers(Sent("sum over the rows of the dictionary's clipped gradient", has_columns=True))
     def clipped_gradient(
-        self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, code_bound: float, bound: float
+        self,
+        Z: Floats,
+        to_codes: Floats,
+        *frame: Floats,
+        bandwidth: float,
+        max_norm: float,
+        code_bound: float,
+        bound: float,
     ) -> GridArray:
         """Return the sum of the gradients (15) of single rows, each clipped to ``bound``; lengths are in bandwidths."""
         rows = self.enter(*frame)
-        kernel = (rows.integers, rows.points(Z), rows.exponent, bandwidth)
+        kernel = (clipped_integers(rows, max_norm), rows.points(Z), rows.exponent, bandwidth)
         return GridArray(*dictionary_gradient(*kernel, to_codes, code_bound, bound))

@@ -18,7 +18,6 @@ from flower_fedclust.numerics.dictionary import code_map, codes
 from flower_fedclust.numerics.exact_kernel import linear_features
 from flower_fedclust.numerics.exact_spectral import distance_of_features, kernel_values, matrix_onto_grid
 from flower_fedclust.numerics.grid import GridArray
-from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import NoisePlace, Release
@@ -32,8 +31,13 @@ from flower_fedclust.steps.perturbed_rows import (
     perturb_rows,
     rows_release,
 )
-from flower_fedclust.steps.spectral import Dictionary, LabelsClient, cluster_codes, send_labels
-from flower_fedclust.strategies.fedsc.dictionary import DictionaryClient, DictionaryStrategy, longest_code
+from flower_fedclust.steps.spectral import Dictionary, LabelsClient, cluster_codes, kernel_within, send_labels
+from flower_fedclust.strategies.fedsc.dictionary import (
+    DictionaryClient,
+    DictionaryStrategy,
+    clipped_integers,
+    longest_code,
+)
 
 Floats = NDArray[np.float64]
 
@@ -186,12 +190,15 @@ class FedSC(DictionaryStrategy):
             question = FedSCClient.codes.asked(Z, **dictionary.kernel, relative_noise=self.relative_code_noise)
             replies: list[Reply] = yield Gather(question, rows=rows)
             return replies
+        assert self.max_norm is not None
         Z = dictionary.within(frame)
         to_codes = matrix_onto_grid(code_map(Z, **dictionary.kernel))
         bound = longest_code(to_codes, self.regularization)
         bound = bound if self.max_code_norm is None else min(bound, self.max_code_norm)
-        release = self._codes_release(gaussian_kernel(Z, Z, r), to_codes, bound)
-        question = FedSCClient.clipped_codes.asked(Z, to_codes, *frame.arrays, bandwidth=r, bound=bound)
+        release = self._codes_release(kernel_within(frame, Z, r), to_codes, bound)
+        question = FedSCClient.clipped_codes.asked(
+            Z, to_codes, *frame.arrays, bandwidth=r, max_norm=self.max_norm, bound=bound
+        )
         replies = yield Gather(question, releases=[release], rows=rows)
         return replies
 
@@ -254,10 +261,12 @@ class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
         return add_relative_noise(codes(self.rows, Z, bandwidth, regularization), relative_noise, self.noise_source)
 
     @answers(Sent("code of every row", "codes", per="row"))
-    def clipped_codes(self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, bound: float) -> GridArray:
+    def clipped_codes(
+        self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, max_norm: float, bound: float
+    ) -> GridArray:
         """Return C_p of the clipped rows, each code clipped too: integers, as they take noise."""
         rows = self.enter(*frame)
-        kernel = kernel_values(rows.integers, rows.points(Z), rows.exponent, bandwidth)
+        kernel = kernel_values(clipped_integers(rows, max_norm), rows.points(Z), rows.exponent, bandwidth)
         return GridArray(*linear_features(kernel, to_codes, bound))
 
 

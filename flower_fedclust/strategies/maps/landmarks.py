@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.dictionary import matched_dictionary
+from flower_fedclust.numerics.exact_kernel import attraction_sums
+from flower_fedclust.numerics.grid import GridArray, unit_exponent
 from flower_fedclust.numerics.landmarks import (
-    attraction_sum,
     landmark_gamma,
-    landmark_steps,
-    longest_row_gradient,
+    landmark_moves,
+    longest_attraction,
+    longest_move,
     mean_similarity,
     mmd,
     mmd_gradient,
@@ -32,7 +34,9 @@ from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
 from flower_fedclust.protocol.rounds import Round
+from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.moments import (
+    MOMENT_ROUNDS,
     Moments,
     MomentsClient,
     column_moments,
@@ -49,6 +53,19 @@ DEFAULT_ROUNDS, DEFAULT_NOISY_ROUNDS = 50, 10
 
 #: The name under which a client keeps the term of its MMD that does not change.
 OWN_SIMILARITY = "own similarity"
+
+#: Landmarks' moves are sums of integers of so many bits; what is added to them for experiments has 15 bits more.
+MOVE_BITS = 38
+
+#: An MMD lies between -2 and 2, and is sent in this unit.
+MMD_EXPONENT = -40
+
+#: Landmarks whose kernel is so wide that it is flat may move by so many times the reach of rows and landmarks at most.
+FARTHEST_MOVE = 64.0
+
+#: With noise on the gradients, rows and landmarks lie within so many times max_norm of 0: landmarks are spread as rows
+#: are, column by column, so that some lie farther out than any row.
+REACH = 4.0
 
 
 @dataclass(frozen=True)
@@ -126,53 +143,89 @@ class LandmarkStrategy(ClippedStrategy):
         if self.landmarks_cost_epsilon:
             return (yield from self._learn_noisy_landmarks())
         averaging = averaging or self.averaging
-        moments = yield from column_moments(rows=rows)
-        # Line 1.
-        Y, gamma = self._first_landmarks(moments)
+        moments, frame = yield from column_moments(rows=rows)
+        check_spread(moments)
+        # Line 1. All is measured from the frame's origin, in units of its radius, a power of two: so nothing overflows,
+        # and the unit of the data changes no bit. No deviation is above 1, but that of very long rows may overflow.
+        radius = frame.radius
+        given = None if self.gamma is None else _in_other_units(self.gamma, radius, 1)
+        deviation = np.fmin(moments.deviation / radius, 1.0)
+        Y, gamma = self._first_landmarks(moments.mean / radius - frame.origin / radius, deviation, given)
         eta = step_size(gamma, len(Y))
         mmds = []
         for _ in range(self.max_landmark_rounds):
             # Lines 3 to 12.
             question = LandmarksClient.landmark_steps.asked(
-                Y, gamma=gamma, n_steps=self.n_local_steps, averaging=averaging, relative_noise=relative_noise
+                Y,
+                *frame.arrays,
+                gamma=gamma,
+                n_steps=self.n_local_steps,
+                averaging=averaging,
+                relative_noise=relative_noise,
+                exponent=self._exponent_of_moves(Y, frame, gamma, averaging, relative_noise),
             )
             replies = yield Sum(question, fraction=self.fraction_fit, rows=rows)
             mean, discrepancy = (total / replies.n_clients for total in replies)
             # Lines 13 to 15: equation (15), or (16).
-            former, Y = Y, mean if averaging == "landmarks" else Y - eta * mean
+            former, Y = Y, Y + mean if averaging == "landmarks" else Y - eta * mean
             mmds.append(float(discrepancy))
             if np.linalg.norm(Y - former, axis=1).max() * math.sqrt(2.0 * gamma) <= self.tol:
                 break
-        return Landmarks(Y, gamma, moments.n_rows, tuple(mmds))
+        gamma = _in_other_units(gamma, radius, -1) if self.gamma is None else self.gamma
+        return Landmarks(Y * radius + frame.origin, gamma, moments.n_rows, tuple(mmds))
+
+    def _exponent_of_moves(
+        self, Y: Floats, frame: Frame, gamma: float, averaging: Averaging, relative_noise: float
+    ) -> int:
+        """Return the exponent of the unit of what the clients send: of moves, or of gradients."""
+        # A single step where gradients are sent, in units of the step size.
+        steps = self.n_local_steps if averaging == "landmarks" else 1
+        bound = min(longest_move(gamma, steps), FARTHEST_MOVE * (1.0 + float(np.abs(Y).max())))
+        if averaging == "landmarks":
+            # Noise in proportion to the deviation of the landmarks themselves, wherever they are.
+            farthest = float(np.abs(Y + frame.origin / frame.radius).max())
+            return unit_exponent(bound + relative_noise * farthest, bits=MOVE_BITS)
+        return unit_exponent((1.0 + relative_noise) * bound / step_size(gamma, len(Y)), bits=MOVE_BITS)
 
     def _learn_noisy_landmarks(self) -> Generator[Round, Any, Landmarks]:
         """Run Algorithm 1 on gradients with noise (section 5.2).
 
-        Only the first term of the gradient (13) depends on rows, and it is a mean over rows. Its sum is released: one
-        row moves it by no more than :func:`~flower_fedclust.numerics.landmarks.longest_row_gradient`, whatever the
-        row, so that nothing has to be clipped; the bound of Theorem 6 rests on norms that nothing enforces. All rows
-        weigh the same then, where (8) weighs all clients the same.
+        Only the first term of the gradient (13) depends on rows, and it is a mean over rows. Its sum is released,
+        without the factor ``-4 gamma / n_y``, which the step size takes away again: one row moves it by no more than
+        :func:`~flower_fedclust.numerics.landmarks.longest_attraction`, whatever the row, so that nothing has to be
+        clipped for it; the bound of Theorem 6 rests on norms that nothing enforces. All rows weigh the same then, where
+        (8) weighs all clients the same.
         """
         assert self.max_norm is not None
-        moments = yield from noisy_column_moments(self.max_norm, moment_releases(self, self.max_norm))
-        Y, gamma = self._first_landmarks(moments)
+        moments = yield from noisy_column_moments(self.max_norm, self.n_columns, moment_releases(self, self.max_norm))
+        check_spread(moments)
+        Y, gamma = self._first_landmarks(moments.mean, moments.deviation, self.gamma)
         eta = step_size(gamma, len(Y))
+        frame = self._landmark_frame(self.max_norm)
+        # Landmarks on the grid of the rows are the same for the clients and the server.
+        Y = frame.enter(Y)
+        replaced = self.max_landmark_rounds > 0 and self.shares()["landmarks"].relation == "replace"
+        # Of a wide kernel the distance is the bound: rounding to the grid moves neither point by the radius.
+        longest = min(longest_attraction(gamma, len(Y)), 4.0 * frame.radius * math.sqrt(len(Y)))
         for _ in range(self.max_landmark_rounds):
-            replaced = self.shares()["landmarks"].relation == "replace"
             release = self.release(
                 "landmarks",
-                longest_row_gradient(gamma, len(Y)) * (2.0 if replaced else 1.0),
-                "no row's gradient is longer" + (", and one is replaced" if replaced else ""),
+                longest * (2.0 if replaced else 1.0),
+                "no row attracts the landmarks more" + (", and one is replaced" if replaced else ""),
             )
-            (attraction,) = yield Sum(LandmarksClient.landmark_attraction.asked(Y, gamma=gamma), releases=[release])
-            Y = Y - eta * (attraction / moments.n_rows + repulsion_gradient(Y, gamma))
+            question = LandmarksClient.landmark_attraction.asked(Y, *frame.arrays, gamma=gamma)
+            (attraction,) = yield Sum(question, releases=[release])
+            Y = frame.enter(Y + attraction / moments.n_rows - eta * repulsion_gradient(Y, gamma))
         return Landmarks(Y, gamma, moments.n_rows)
 
-    def _first_landmarks(self, moments: Moments) -> tuple[Floats, float]:
-        """Return Y^0, drawn with the moments of the columns, and gamma."""
-        check_spread(moments)
-        gamma = landmark_gamma(moments.deviation**2) if self.gamma is None else self.gamma
-        return matched_dictionary(moments.mean, moments.deviation, self.n_landmarks, self.rng), gamma
+    def _landmark_frame(self, max_norm: float) -> Frame:
+        """Return the frame in which rows and landmarks lie, where something of them takes noise."""
+        return Frame(np.zeros(self.n_columns), REACH * max_norm)
+
+    def _first_landmarks(self, mean: Floats, deviation: Floats, gamma: float | None) -> tuple[Floats, float]:
+        """Return Y^0, drawn with the columns' means and deviations, and gamma, by default that of the deviations."""
+        gamma = landmark_gamma(deviation**2) if gamma is None else gamma
+        return matched_dictionary(mean, deviation, self.n_landmarks, self.rng), gamma
 
     # Rounds and budget.
 
@@ -191,13 +244,19 @@ class LandmarkStrategy(ClippedStrategy):
     @property
     def n_landmark_rounds(self) -> int:
         """Those of :meth:`learn_landmarks` at most."""
-        return (1 if self.landmarks_cost_epsilon else 2) + self.max_landmark_rounds
+        return (1 if self.landmarks_cost_epsilon else MOMENT_ROUNDS) + self.max_landmark_rounds
 
     def landmark_shares(self, moments: float, landmarks: float, relation: Relation) -> dict[str, Share]:
         """Return the shares of the moments and of the landmarks' gradients, with these fractions for each."""
         S = self.max_landmark_rounds
         of_gradients = {"landmarks": Share("gaussian", landmarks, S, relation)} if S > 0 else {}
         return moment_shares(moments, relation) | of_gradients
+
+
+def _in_other_units(gamma: float, scale: float, direction: Literal[-1, 1]) -> float:
+    """Return gamma in one over squared units of ``scale`` (or back), a power of two; a normal float in any case."""
+    mantissa, power = math.frexp(gamma)
+    return math.ldexp(mantissa, min(max(power + 2 * direction * (math.frexp(scale)[1] - 1), -1000), 1000))
 
 
 def check_spread(moments: Moments) -> None:
@@ -213,28 +272,46 @@ class LandmarksClient(MomentsClient):
     """The answers of a client that helps to learn landmarks."""
 
     @answers(
-        Sent("landmarks after the client's own steps, or their gradient", has_columns=True),
+        Sent("how far the client's own steps move the landmarks, or their gradient", has_columns=True),
         "MMD of the client's rows from the landmarks",
     )
     def landmark_steps(
-        self, Y: Floats, *, gamma: float, n_steps: int, averaging: Averaging, relative_noise: float
-    ) -> tuple[Floats, Floats]:
-        """Return Y_p^s, or the gradient after all but one of the steps (Algorithm 1, lines 5 to 11)."""
-        if averaging == "landmarks":
-            own = landmark_steps(self.rows, Y, gamma, n_steps)
-        else:
-            own = mmd_gradient(self.rows, landmark_steps(self.rows, Y, gamma, n_steps - 1), gamma)
-        discrepancy = mmd(self.rows, Y, gamma, own=self._own_similarity(gamma))
-        return add_relative_noise(own, relative_noise, self.noise_source), np.array(discrepancy)
+        self,
+        Y: Floats,
+        origin: Floats,
+        ball: Floats,
+        *,
+        gamma: float,
+        n_steps: int,
+        averaging: Averaging,
+        relative_noise: float,
+        exponent: int,
+    ) -> tuple[GridArray, GridArray]:
+        """Return Y_p^s less Y, or the gradient after all but one of the steps (Algorithm 1, lines 5 to 11).
 
-    def _own_similarity(self, gamma: float) -> float:
+        Landmarks and gamma are measured from the origin, in units of the ball's radius, which is a power of two. Floats
+        until they are sent, so that their last digits are a processor's own: nothing is promised of them.
+        """
+        scale = 1.0 / float(ball[0])
+        rows = self.rows * scale - origin * scale
+        moves = landmark_moves(rows, Y, gamma, n_steps - (averaging == "gradients"))
+        if averaging == "landmarks":
+            landmarks = Y + origin * scale + moves
+            own = moves + (add_relative_noise(landmarks, relative_noise, self.noise_source) - landmarks)
+        else:
+            own = add_relative_noise(mmd_gradient(rows, Y + moves, gamma), relative_noise, self.noise_source)
+        discrepancy = mmd(rows, Y, gamma, own=self._own_similarity(rows, gamma))
+        return GridArray.truncated(own, exponent), GridArray.truncated(np.array(discrepancy), MMD_EXPONENT)
+
+    def _own_similarity(self, rows: Floats, gamma: float) -> float:
         """Return the term of the MMD that no landmark changes; it takes all pairs of rows, and is computed once."""
         if (known := self.recall(OWN_SIMILARITY)) is None:
-            known = [np.array(mean_similarity(self.rows, gamma))]
+            known = [np.array(mean_similarity(rows, gamma))]
             self.remember(OWN_SIMILARITY, known)
         return float(known[0])
 
-    @answers(Sent("sum over the rows of the landmarks' gradient", has_columns=True))
-    def landmark_attraction(self, Y: Floats, *, gamma: float) -> Floats:
-        """Return the sum over rows of the first term of (13), without its ``1 / n_p``."""
-        return attraction_sum(self.rows, Y, gamma)
+    @answers(Sent("sum over the rows of how they attract the landmarks", has_columns=True))
+    def landmark_attraction(self, Y: Floats, *frame: Floats, gamma: float) -> GridArray:
+        """Return the sum over rows of ``k(x, y_j) (x - y_j)``, to which the first term of (13) is proportional."""
+        rows = self.enter(*frame)
+        return GridArray(*attraction_sums(rows.integers, rows.points(Y), rows.exponent, gamma))

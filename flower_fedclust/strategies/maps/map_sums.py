@@ -24,6 +24,7 @@ from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, Sent, Sum
 from flower_fedclust.protocol.rounds import Round
 from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.moments import (
+    MOMENT_ROUNDS,
     Moments,
     MomentsClient,
     column_moments,
@@ -84,9 +85,8 @@ class FederatedMapSums(ClippedStrategy):
 
     def _exact_centers(self) -> Generator[Round, Any, tuple[Floats, Floats, dict[str, Floats]]]:
         """Return centers among the rows, and how many rows each has."""
-        moments = yield from column_moments()
+        moments, frame = yield from column_moments()
         check_spread(moments)
-        frame = Frame(moments.mean, np.inf)
         centers, sizes = yield from spread_centers(
             self._n_centers(moments), frame, moments.deviation, self.rng, steps=self._lloyd_steps
         )
@@ -98,14 +98,14 @@ class FederatedMapSums(ClippedStrategy):
         Noise on few columns hides less of the rows.
         """
         assert self.max_norm is not None
-        moments = yield from noisy_column_moments(self.max_norm, moment_releases(self, self.max_norm))
+        moments = yield from noisy_column_moments(self.max_norm, self.n_columns, moment_releases(self, self.max_norm))
         check_spread(moments)
         spread = float(np.linalg.norm(moments.deviation))
         frame = Frame(moments.mean, RADIUS * spread or self.max_norm)
         n_directions, release = min(N_DIRECTIONS, self.n_columns), None
         if n_directions < self.n_columns:
             bound = "the client clips every row to the radius, whose square this is"
-            release = self.release("directions", frame.radius**2, bound)
+            release = self.release("directions", frame.radius**2, bound, triangle=True)
         directions = yield from reduce_rows(frame, n_directions, release)
         n_centers = self._n_centers(moments)
         statistic = cluster_statistic(self, ("sums", "counts"), frame.radius, n_centers)
@@ -143,7 +143,7 @@ class FederatedMapSums(ClippedStrategy):
     @property
     def n_protocol_rounds(self) -> int:
         """For the moments, the directions where there is noise, the centers and the places."""
-        return (2 if self.epsilon is None else 3) + self._n_lloyd_rounds + 1
+        return (MOMENT_ROUNDS if self.epsilon is None else 3) + self._n_lloyd_rounds + 1
 
     def shares(self) -> Mapping[str, Share]:
         """Return those of the moments, the directions, and the sums and counts of the Lloyd steps.

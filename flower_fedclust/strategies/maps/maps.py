@@ -14,12 +14,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.embedding import N_ROWS_OF_A_MAP
+from flower_fedclust.numerics.exact import squared_distances
+from flower_fedclust.numerics.grid import GridArray, ball_in_units, truncated_to_ball
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.nystrom import distances_between, landmark_distances, nystrom_neighbors
-from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
@@ -62,14 +64,13 @@ class FederatedMap(CodedRowsStrategy):
         landmarks = yield from self.landmarks()
         Y = landmarks.points
         # Step 2: every client sends the distances of its rows to them.
-        bound = self.max_norm if self.epsilon is not None and self.perturb == "distances" else None
-        replies = yield Gather(
-            FederatedMapClient.landmark_distances.asked(
-                Y, relative_noise=self.noise_on_codes, max_norm=math.inf if bound is None else bound
-            ),
-            releases=[None if bound is None else self._distances_release(bound, len(Y))],
-            rows=self.coded_rows,
-        )
+        if self.max_norm is not None and self.epsilon is not None and self.perturb == "distances":
+            frame = self._landmark_frame(self.max_norm)
+            question = FederatedMapClient.clipped_distances.asked(Y, *frame.arrays, max_norm=self.max_norm)
+            replies = yield Gather(question, releases=[self._distances_release(self.max_norm, len(Y))])
+        else:
+            question = FederatedMapClient.landmark_distances.asked(Y, relative_noise=self.noise_on_codes)
+            replies = yield Gather(question, rows=self.coded_rows)
         # Step 3: equations (21) and (22), of whose matrix only the nearest neighbours are ever computed.
         B = np.concatenate([reply.arrays[0] for reply in replies])
         self._check_enough_rows(len(B))
@@ -88,7 +89,7 @@ class FederatedMap(CodedRowsStrategy):
         return self.release(
             "distances",
             2.0 * max_norm * math.sqrt(n_landmarks),
-            "the client clips every row, and no distance changes by more than the row",
+            "the client clips every row, and every distance to what a row of this norm can have",
         )
 
     def _check_enough_rows(self, n_rows: int) -> None:
@@ -179,10 +180,27 @@ class FederatedMapClient(LandmarksClient, PerturbedRowsClient):
     """What a client answers: its rows' distances to the landmarks. It keeps the places that it gets."""
 
     @answers(Sent("distances of every row to the landmarks", "codes", per="row"))
-    def landmark_distances(self, Y: Floats, *, relative_noise: float, max_norm: float) -> Floats:
+    def landmark_distances(self, Y: Floats, *, relative_noise: float) -> Floats:
         """Return B_p (Algorithm 2, step 2)."""
-        B = landmark_distances(clip_rows(self.rows, max_norm), Y)
-        return add_relative_noise(B, relative_noise, self.noise_source)
+        return add_relative_noise(landmark_distances(self.rows, Y), relative_noise, self.noise_source)
+
+    @answers(Sent("distances of every clipped row to the landmarks", "codes", per="row"))
+    def clipped_distances(self, Y: Floats, *frame: Floats, max_norm: float) -> GridArray:
+        """Return B_p of rows of norm at most ``max_norm``, exactly, for noise.
+
+        A distance is the root of an exact integer, truncated. A row of norm R has a distance between ``||y|| - R`` and
+        ``||y|| + R`` from y; what rounding takes beyond is cut, so that no two rows' distances are more than 2 R apart.
+        """
+        rows = self.enter(*frame)
+        points, zeros = rows.points(Y), np.zeros(Y.shape[1])
+        bound, limit = ball_in_units(max_norm, 2, rows.exponent)
+        of_zero = np.trunc(np.sqrt(squared_distances(zeros[None], points)))
+        nearest, farthest = of_zero - math.floor(bound), of_zero + math.floor(bound)
+        distances = np.empty((len(rows), len(Y)), dtype=np.int64)
+        for block in blocks(len(rows), len(Y)):
+            clipped = truncated_to_ball(rows.integers[block], zeros, 0, bound, limit, 2)
+            distances[block] = np.clip(np.sqrt(squared_distances(clipped, points)), nearest, farthest)
+        return GridArray(distances, rows.exponent)
 
     @answers()
     def keep_places(self, places: Floats, labels: NDArray[np.intp]) -> None:

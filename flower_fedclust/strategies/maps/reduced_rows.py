@@ -7,11 +7,18 @@ from collections.abc import Generator
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.vectors import symmetric_to_vector, top_eigenvectors, vector_to_symmetric
+from flower_fedclust.numerics.exact import (
+    directions_onto_grid,
+    second_moment,
+    triangle_to_symmetric,
+    upper_triangle,
+)
+from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.numerics.vectors import top_eigenvectors
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import ProtocolClient, Sent, Sum, answers
+from flower_fedclust.protocol import Sent, Sum, answers
 from flower_fedclust.protocol.rounds import Array, Round
-from flower_fedclust.steps.frame import Frame, enter
+from flower_fedclust.steps.frame import Frame, FrameClient
 
 Floats = NDArray[np.float64]
 
@@ -29,32 +36,34 @@ def reduce_rows(frame: Frame, n_directions: int, release: Release | None) -> Gen
     n_directions : int
         At most as many as there are columns; with as many, the columns are kept and nothing is released.
     release : Release or None
-        Of the second moment.
+        Of the upper triangle of the second moment.
 
     Returns
     -------
     ndarray of shape (n_columns, n_directions)
-        Orthonormal columns.
+        Orthonormal columns but for rounding, on the grid on which the clients use them.
     """
     n_columns = len(frame.origin)
     directions = np.eye(n_columns)
     if n_directions < n_columns:
         (products,) = yield Sum(ReducedRowsClient.frame_products.asked(*frame.arrays), releases=[release])
-        directions = top_eigenvectors(vector_to_symmetric(products), n_directions)
+        directions = directions_onto_grid(top_eigenvectors(triangle_to_symmetric(products), n_directions))
     yield Sum(ReducedRowsClient.reduce_rows.asked(directions, *frame.arrays))
     return directions
 
 
-class ReducedRowsClient(ProtocolClient):
+class ReducedRowsClient(FrameClient):
     """The answers of a client that works on reduced rows."""
 
     @answers("sum of the outer products of the rows (upper triangle)")
-    def frame_products(self, *frame: Floats) -> Floats:
+    def frame_products(self, *frame: Floats) -> GridArray:
         """Return X' X of the rows in the frame, as a vector."""
-        rows = enter(self.rows, *frame)
-        return symmetric_to_vector(rows.T @ rows)
+        rows = self.enter(*frame)
+        matrix, exponent = second_moment(rows.integers, rows.exponent)
+        return GridArray(upper_triangle(matrix), exponent)
 
     @answers(Sent("the rows in few columns", "rows", per="row", kept_as=REDUCED_ROWS))
-    def reduce_rows(self, directions: Floats, *frame: Floats) -> Floats:
-        """Return the rows, clipped and projected, to be kept."""
-        return np.ascontiguousarray(enter(self.rows, *frame) @ directions)
+    def reduce_rows(self, directions: Floats, *frame: Floats) -> GridArray:
+        """Return the rows, clipped and projected, to be kept; on the grid of a frame of this radius about 0."""
+        rows = self.enter(*frame).projected(directions)
+        return GridArray(rows.integers, rows.exponent)

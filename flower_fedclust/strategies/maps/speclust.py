@@ -25,7 +25,14 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
 from flower_fedclust.steps.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
-from flower_fedclust.steps.spectral import Dictionary, LabelsClient, cluster_codes, send_labels
+from flower_fedclust.steps.spectral import (
+    Dictionary,
+    LabelsClient,
+    cluster_codes,
+    kernel_within,
+    send_labels,
+    with_room,
+)
 from flower_fedclust.steps.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
 from flower_fedclust.strategies.maps.coded_rows import CodedRowsStrategy
 from flower_fedclust.strategies.maps.landmarks import Landmarks, LandmarksClient, LandmarkStrategy
@@ -106,8 +113,7 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy):
         # Step 2: every client sends the kernel values of its rows with them.
         Y, bandwidth = dictionary.atoms, dictionary.bandwidth
         W = gaussian_kernel(Y, Y, bandwidth)
-        release = self._kernel_release(W)
-        if release is None:
+        if self.epsilon is None or self.perturb != "kernel":
             question = FedSpeClustClient.landmark_kernel.asked(
                 Y, bandwidth=bandwidth, relative_noise=self.noise_on_codes
             )
@@ -115,6 +121,7 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy):
         else:
             assert self.max_norm is not None
             frame = self._landmark_frame(self.max_norm)
+            release = self._kernel_release(kernel_within(frame, Y, bandwidth))
             question = FedSpeClustClient.landmark_kernel_on_grid.asked(Y, *frame.arrays, bandwidth=bandwidth)
             replies = yield Gather(question, releases=[release])
         # Step 3: C W^-1 are codes of the rows by the landmarks, so that with W they give the kernel C W^-1 C'.
@@ -134,14 +141,12 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy):
         by_client = yield from send_labels(labels, replies)
         return Outcome(model, by_client, history={"mmd": landmarks.mmds})
 
-    def _kernel_release(self, W: Floats) -> Release | None:
+    def _kernel_release(self, W: Floats) -> Release:
         """Return the release of one row's kernel values.
 
         phi(Y)' phi(x) is linear in phi(x), by a map whose norm is the root of W's largest eigenvalue, and two phi(x)
         are at most sqrt(2) apart; and each value lies between 0 and 1. Truncation adds at most a unit to a difference.
         """
-        if self.epsilon is None or self.perturb != "kernel":
-            return None
         in_feature_space = math.sqrt(2.0 * float(np.linalg.eigvalsh(W)[-1])) * (1.0 + 2.0**-30)
         truncated = 2.0 * math.sqrt(len(W)) * 2.0**-BITS
         sensitivity = min(in_feature_space + truncated, math.sqrt(len(W)))
@@ -184,6 +189,7 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
         landmarks = yield from self.learn_landmarks()
         if self.epsilon is None or self.max_norm is None:
             frame, _ = yield from frame_of_rows()
+            frame = with_room(frame)
         else:
             frame = self._landmark_frame(self.max_norm)
         model = yield from self.cluster_by_sums(self.dictionary(landmarks), frame)

@@ -9,15 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center
+from flower_fedclust.numerics.exact import nearest_point
+from flower_fedclust.numerics.grid import GridArray, unit_exponent
+from flower_fedclust.numerics.kmeans import centers_of
+from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.protocol.rounds import Array, Round, Sum, answers
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic
-from flower_fedclust.steps.frame import Frame, enter
+from flower_fedclust.steps.frame import Frame
 
 Floats = NDArray[np.float64]
 
 #: How far the two halves of a center are set apart, in standard deviations of the rows.
 SPLIT = 0.05
+
+#: Squared distances, of up to 52 bits, are added in two parts, the lower of so many bits, which are both exact.
+LOWER_BITS = 26
 
 
 def n_splits(n_centers: int) -> int:
@@ -49,7 +55,7 @@ def spread_centers(
     ----------
     n_centers : int
     frame : Frame
-        Of the rows; the centers are in its coordinates.
+        Of the rows; the centers are in its coordinates, and within its radius.
     deviation : ndarray of shape (n_columns,)
         About that of the rows, by column.
     rng : numpy.random.Generator
@@ -70,17 +76,21 @@ def spread_centers(
         How many rows each had in the last round, 0 at least; with noise, about.
     """
     cells = _Cells(np.zeros((1, len(deviation))), np.ones(1), np.ones(1) if statistic is None else None)
+    # Rows are nowhere farther apart; and the deviation of very long ones may have overflowed.
+    apart = SPLIT * np.fmin(deviation, frame.radius)
+    around_zero = Frame(np.zeros(len(deviation)), frame.radius)
     after_split, last = steps
     numbers = [min(2**split, n_centers) for split in range(1, n_splits(n_centers) + 1) for _ in range(after_split)]
     for number in numbers + [n_centers] * last:
-        centers = _split(cells, number, SPLIT * deviation, smallest, rng)
+        # On the grid of the rows, so that the server knows from where the clients measure.
+        centers = around_zero.enter(_split(cells, number, apart, smallest, rng))
         cells = yield from _lloyd_step(centers, frame, statistic, rows)
     return cells.centers, np.where(cells.sizes > smallest, cells.sizes, 0.0)
 
 
 @dataclass(frozen=True)
 class _Cells:
-    """The centers, how many rows each has, and their k-means cost where it is known."""
+    """The centers, how many rows each has, and their k-means cost where it is known, in squared units of the grid."""
 
     centers: Floats
     sizes: Floats
@@ -92,13 +102,15 @@ def _lloyd_step(
 ) -> Generator[Round, list[Array], _Cells]:
     if statistic is not None:
         reply = yield statistic.asked(centers, frame, rows=rows)
-        return _Cells(statistic.next_centers(reply, centers), reply[1], None)
+        # Within the ball, where the means of clipped rows must lie whatever noise does.
+        return _Cells(clip_rows(statistic.next_centers(reply, centers), frame.radius), reply[1], None)
     question = SpreadCentersClient.cluster_sums_and_costs.asked(centers, *frame.arrays)
-    sums, counts, costs = yield Sum(question, rows=rows)
+    sums, counts, (higher, lower) = yield Sum(question, rows=rows)
     new = centers_of(sums, counts, fallback=centers)
     # The clients measure from the former centers; from their mean, the rows of a cell have so much less.
-    costs = np.maximum(costs - counts * np.einsum("ij,ij->i", new - centers, new - centers), 0.0)
-    return _Cells(new, counts, costs)
+    moved = np.ldexp(new - centers, -unit_exponent(frame.radius))
+    costs = 2.0**LOWER_BITS * higher + lower - counts * np.einsum("ij,ij->i", moved, moved)
+    return _Cells(new, counts, np.maximum(costs, 0.0))
 
 
 def _split(cells: _Cells, wanted: int, apart: Floats, smallest: float, rng: np.random.Generator) -> Floats:
@@ -132,13 +144,20 @@ class SpreadCentersClient(ClusterClient):
     @answers(
         "sum of the rows in each cluster",
         "number of rows in each cluster",
-        "sum of the squared distances of the rows in each cluster from its center",
+        "sum of the squared distances of the rows in each cluster from its center, in squared units of their grid",
     )
-    def cluster_sums_and_costs(self, centers: Floats, *frame: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the sum, the number and the k-means cost of the rows in each cluster."""
-        rows = enter(self.rows, *frame)
-        labels = nearest_center(rows, centers)
-        offsets = rows - centers[labels]
-        squared = np.einsum("ij,ij->i", offsets, offsets)
-        costs: Floats = np.bincount(labels, squared, len(centers)).astype(np.float64)
-        return *cluster_sums(rows, labels, len(centers)), costs
+    def cluster_sums_and_costs(self, centers: Floats, *frame: Floats) -> tuple[GridArray, GridArray, GridArray]:
+        """Return the sum, the number and the k-means cost of the rows in each cluster.
+
+        The cost is exact, in two rows: how many times ``2**LOWER_BITS`` squared units of the grid, and what is left of
+        each row's. In squared units of the data it could overflow.
+        """
+        rows = self.enter(*frame)
+        points = rows.points(centers)
+        labels = nearest_point(rows.integers, points)
+        offsets = rows.integers - points[labels]
+        squared = np.einsum("ij,ij->i", offsets, offsets)  # of integers, and at most 2^52
+        higher = np.floor(squared * 2.0**-LOWER_BITS)
+        lower = squared - higher * 2.0**LOWER_BITS
+        costs = [np.bincount(labels, part, len(centers)) for part in (higher, lower)]
+        return *rows.sums(labels, len(centers)), GridArray(np.array(costs))

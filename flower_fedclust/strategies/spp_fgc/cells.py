@@ -14,17 +14,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, check_max_l1_norm
+from flower_fedclust.numerics.exact import (
+    second_moment,
+    square_sums,
+    squared_distances,
+    triangle_to_symmetric,
+    upper_triangle,
+)
+from flower_fedclust.numerics.grid import GridArray, unit_exponent
 from flower_fedclust.numerics.initialisation import weighted_kmeans
-from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
-from flower_fedclust.numerics.prototypes import FULL_COLUMNS, moment_of, products_of
+from flower_fedclust.numerics.kmeans import centers_of
+from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import PrivateStrategy, Sum, answers, parameter
 from flower_fedclust.protocol.rounds import Array, Round
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic
-from flower_fedclust.steps.frame import Frame, enter
+from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, RowsInFrame, frame_of_rows
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -74,7 +83,8 @@ class Cells:
     Parameters
     ----------
     frame : Frame
-        In whose coordinates the centers are: an origin, and an L1 ball around it.
+        In whose coordinates the centers are: an origin, and a ball around it; one of the L1 norm, but for exact sums
+        of rows that nothing bounds.
     centers : ndarray of shape (n_cells, n_columns)
     counts : ndarray of shape (n_cells,)
         Rows of each in the last step; with noise, about. Positive.
@@ -138,7 +148,7 @@ class CellsStrategy(PrivateStrategy):
         }
 
     def find_cells(self, n_lloyd_rounds: int) -> Generator[Round, list[Array], Cells]:
-        """Return cells: their frame in one round, or two with noise, their directions in one, then Lloyd steps.
+        """Return cells: their frame (``n_frame_rounds``), their directions in one round, then Lloyd steps.
 
         Parameters
         ----------
@@ -153,7 +163,7 @@ class CellsStrategy(PrivateStrategy):
         Raises
         ------
         DataError
-            If there are fewer rows than clusters.
+            If there are fewer rows than clusters, or if rows that nothing bounds are farther apart than 1e150.
         """
         frame, n_rows = yield from self._frame()
         if self.epsilon is None and n_rows < self.n_clusters:
@@ -195,18 +205,28 @@ class CellsStrategy(PrivateStrategy):
         """Return the Laplace parameter of the noise in a sum over the clients; 0 without noise."""
         return 0.0 if release is None else self.noise_of_sum(release) / math.sqrt(2.0)
 
+    @property
+    def n_frame_rounds(self) -> int:
+        """The origin and the distances; without noise the origin alone, or where no bound is given, both as sums."""
+        if self.max_l1_norm is None:
+            return FRAME_ROUNDS
+        return 1 if self.epsilon is None else 2
+
     def _frame(self) -> Generator[Round, list[Array], tuple[Frame, float]]:
         """Return the mean of the rows as the origin, the radius that holds most of them, and how many there are."""
-        bound = math.inf if self.max_l1_norm is None else self.max_l1_norm
+        if self.max_l1_norm is None:
+            return (yield from frame_of_rows())
+        bound = self.max_l1_norm
         everywhere = Frame(np.zeros(self.n_columns), bound, norm=1)
         statistic = self.sums_and_counts("origin", bound)
         sums, counts = yield statistic.asked(np.zeros((1, self.n_columns)), everywhere)
         n_rows = max(float(counts[0]), 1.0)
         origin = clip_rows(sums / n_rows, bound, norm=1)[0]
         if self.epsilon is None:
-            return Frame(origin, math.inf, norm=1), n_rows
+            # Two points of a ball are at most its diameter apart.
+            return Frame(origin, 2.0 * bound, norm=1), n_rows
         release = self.release("distances", 1.0, "a row is at one distance")
-        question = CellsClient.distance_counts.asked(origin, max_l1_norm=bound)
+        question = CellsClient.distance_counts.asked(origin, *everywhere.arrays)
         (found,) = yield Sum(question, releases=[release])
         return Frame(origin, radius_of(found, bound, self.noise_scale(release)), norm=1), n_rows
 
@@ -214,13 +234,19 @@ class CellsStrategy(PrivateStrategy):
         """Return a root of the second moment of the rows in the frame, of shape (n_columns, n_columns)."""
         release = None
         if self.epsilon is not None:
-            # |x_i x_j| over i <= j adds up to (||x||_1^2 + ||x||_2^2) / 2, which is ||x||_1^2 at most.
+            # |x_i x_j| over i <= j adds up to (||x||_1^2 + ||x||_2^2) / 2, which is ||x||_1^2 at most; so it does for
+            # the coarser integers that clients multiply, as to truncate makes no entry larger.
             release = self.release("second_moment", frame.radius**2, PRODUCTS)
         (found,) = yield Sum(CellsClient.entry_products.asked(*frame.arrays), releases=[release])
+        if not np.isfinite(found).all():
+            raise DataError(
+                "the rows are so far apart that their squares are beyond the largest number there is; look for a wrong "
+                "value."
+            )
         if len(frame.origin) > FULL_COLUMNS:
             variances = np.maximum(found / n_rows, 0.0)
             return np.diag(np.sqrt(np.maximum(variances, 1e-4 * variances.mean())))
-        values, vectors = np.linalg.eigh(moment_of(found) / n_rows)
+        values, vectors = np.linalg.eigh(triangle_to_symmetric(found) / n_rows)
         values = np.maximum(values, 1e-4 * max(float(values.mean()), 0.0))
         root: Floats = vectors * np.sqrt(values)
         return root
@@ -281,8 +307,10 @@ def moved_centers(sums: Floats, counts: Floats, centers: Floats, frame: Frame, s
 
 def distance_edges(max_l1_norm: float) -> Floats:
     """Return the outer ends of the rings in which distances are counted, ascending, of shape (N_DISTANCES,)."""
-    # Two points of a ball are at most its diameter apart.
-    return np.asarray(2.0 * max_l1_norm * 2.0 ** (-0.5 * np.arange(N_DISTANCES)[::-1]), dtype=np.float64)
+    # Two points of a ball are at most its diameter apart. Of a product and powers of two, so the same on every machine.
+    steps = np.arange(N_DISTANCES)[::-1]
+    ends = max_l1_norm * np.where(steps % 2 == 1, math.sqrt(0.5), 1.0)
+    return np.asarray(np.ldexp(ends, 1 - steps // 2))
 
 
 def radius_of(counts: Floats, max_l1_norm: float, scale: float) -> float:
@@ -313,43 +341,81 @@ class CellsClient(ClusterClient):
     """The answers of a client among whose rows cells are found. All are sums over rows."""
 
     @answers("number of rows at each distance from a point")
-    def distance_counts(self, origin: Floats, *, max_l1_norm: float) -> Floats:
-        """Return how many rows lie in each ring around the origin, by L1 distance."""
-        distances = np.abs(clip_rows(self.rows, max_l1_norm, norm=1) - origin).sum(axis=1)
-        rings = np.minimum(np.searchsorted(distance_edges(max_l1_norm), distances), N_DISTANCES - 1)
-        return np.bincount(rings, minlength=N_DISTANCES).astype(np.float64)
+    def distance_counts(self, origin: Floats, *frame: Floats) -> GridArray:
+        """Return how many rows lie in each ring around the origin, by L1 distance.
+
+        Distances are integers, from rows and origin on the grid, and so are the ends of the rings.
+        """
+        rows = self.enter(*frame)
+        on_grid = rows.points(origin[None, :])
+        edges = np.floor(distance_edges(math.ldexp(rows.radius, -rows.exponent)))
+        counts = np.zeros(N_DISTANCES, dtype=np.int64)
+        for block in blocks(len(rows), rows.integers.shape[1]):
+            distances = np.abs(rows.integers[block] - on_grid).sum(axis=1)
+            rings = np.minimum(np.searchsorted(edges, distances), N_DISTANCES - 1)
+            counts += np.bincount(rings, minlength=N_DISTANCES)
+        return GridArray(counts)
 
     @answers("sum over rows of the products of their entries")
-    def entry_products(self, *frame: Floats) -> Floats:
+    def entry_products(self, *frame: Floats) -> GridArray:
         """Return the upper triangle of X'X in the frame; of wide rows, the sums of squares alone.
 
         The noise on d (d + 1) / 2 products would hide the directions of wide rows; the deviations by column remain.
         """
-        rows = enter(self.rows, *frame)
-        if rows.shape[1] > FULL_COLUMNS:
-            return np.asarray(np.einsum("ij,ij->j", rows, rows))
-        return products_of(rows.T @ rows)
+        rows = self.enter(*frame)
+        return products_of(rows, diagonal=rows.integers.shape[1] > FULL_COLUMNS)
 
     @answers("sum of the rows in each cell, and in one more column their number times a weight")
-    def weighted_cell_sums(self, centers: Floats, *frame: Floats, weight: float) -> Floats:
-        """Return the sums and counts of the rows in each cell as one array, of shape (n_cells, n_columns + 1)."""
-        rows = enter(self.rows, *frame)
-        sums, counts = cluster_sums(rows, nearest_center(rows, centers), len(centers))
-        return np.column_stack([sums, weight * counts])
+    def weighted_cell_sums(self, centers: Floats, *frame: Floats, weight: float) -> GridArray:
+        """Return the sums and counts of the rows in each cell as one array, of shape (n_cells, n_columns + 1).
+
+        The weight is a number of units of the rows (:func:`weight_onto_grid`).
+        """
+        rows = self.enter(*frame)
+        sums, counts = rows.sums(rows.nearest(centers), len(centers))
+        weighted = counts.integers * int(math.ldexp(weight, -rows.exponent))
+        return GridArray(np.column_stack([sums.integers, weighted]), rows.exponent)
 
     @answers("number of rows that have two centers as their nearest, by pair of centers")
-    def votes(self, centers: Floats, *frame: Floats) -> Floats:
+    def votes(self, centers: Floats, *frame: Floats) -> GridArray:
         """Return the votes, in the order of the upper triangle of a table of pairs."""
-        table = np.zeros((len(centers), len(centers)))
-        nearest, second = two_nearest(enter(self.rows, *frame), centers)
-        np.add.at(table, (np.minimum(nearest, second), np.maximum(nearest, second)), 1.0)
-        return table[np.triu_indices(len(centers), 1)]
+        rows, n_centers = self.enter(*frame), len(centers)
+        nearest, second = two_nearest(rows.integers, rows.points(centers))
+        pairs = np.minimum(nearest, second) * n_centers + np.maximum(nearest, second)
+        table = np.bincount(pairs, minlength=n_centers**2).reshape(n_centers, n_centers)
+        return GridArray(table[np.triu_indices(n_centers, 1)])
+
+
+def products_of(rows: RowsInFrame, *, diagonal: bool) -> GridArray:
+    """Return the sum over rows of the products of their entries, each product once; or of their squares alone.
+
+    In integers: a row of L1 norm R changes it by R^2 at most, in L1 norm.
+    """
+    if diagonal:
+        return GridArray(*square_sums(rows.integers, rows.exponent))
+    matrix, exponent = second_moment(rows.integers, rows.exponent)
+    return GridArray(upper_triangle(matrix), exponent)
+
+
+def weight_onto_grid(weight: float, radius: float) -> float:
+    """Return a weight truncated to the unit of the rows in a frame of this radius."""
+    exponent = unit_exponent(radius)
+    return math.ldexp(math.floor(math.ldexp(weight, -exponent)), exponent)
 
 
 def two_nearest(rows: Floats, centers: Floats) -> tuple[Labels, Labels]:
-    """Return the nearest and the second nearest center of each row, both of shape (n_rows,)."""
-    distances = squared_distances(rows, centers)
-    index = np.arange(len(rows))
-    nearest = distances.argmin(axis=1)
-    distances[index, nearest] = np.inf
-    return nearest, distances.argmin(axis=1)
+    """Return the nearest and the second nearest center of each row, both of shape (n_rows,).
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25, as are the centers: so ties, which go to the lowest index, are ties everywhere.
+    centers : ndarray of shape (n_centers, n_columns)
+    """
+    nearest, second = np.empty(len(rows), dtype=np.intp), np.empty(len(rows), dtype=np.intp)
+    for block in blocks(len(rows), len(centers)):
+        distances = squared_distances(rows[block], centers)
+        nearest[block] = distances.argmin(axis=1)
+        distances[np.arange(len(distances)), nearest[block]] = np.inf
+        second[block] = distances.argmin(axis=1)
+    return nearest, second

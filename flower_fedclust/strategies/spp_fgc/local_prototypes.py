@@ -11,8 +11,9 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 
+from flower_fedclust.numerics.exact import triangle_to_symmetric
 from flower_fedclust.numerics.initialisation import N_RESTARTS
-from flower_fedclust.numerics.prototypes import Prototypes, moment_of, nearest_covariances, products_of
+from flower_fedclust.numerics.prototypes import Prototypes, nearest_covariances
 from flower_fedclust.numerics.spectral import top_graph_eigenvectors, unit_rows
 from flower_fedclust.numerics.structural_graph import StructuralGraph
 from flower_fedclust.privacy.noise import noise_in_floats
@@ -89,7 +90,8 @@ def noisy_as_in_the_paper(found: Prototypes, epsilon: float, max_l1_norm: float,
     if found.is_diagonal:
         noisy = found.covariances + noise_in_floats("laplace", of_covariances, means.shape, source)
     else:
-        shape = (len(found), len(products_of(found.covariances[0])))
+        n_columns = found.means.shape[1]
+        shape = (len(found), n_columns * (n_columns + 1) // 2)
         drawn = noise_in_floats("laplace", of_covariances, shape, source)
-        noisy = found.covariances + np.array([moment_of(noise) for noise in drawn])
+        noisy = found.covariances + np.array([triangle_to_symmetric(noise) for noise in drawn])
     return Prototypes(means, nearest_covariances(noisy), found.counts)

@@ -8,22 +8,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.numerics.exact import triangle_to_symmetric
+from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.kmeans import nearest_center
-from flower_fedclust.numerics.prototypes import moment_of, nearest_covariances, products_of
+from flower_fedclust.numerics.prototypes import nearest_covariances
 from flower_fedclust.numerics.structural_graph import client_graph
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.protocol import Entry, Gather, Sent, answers, parameter
 from flower_fedclust.protocol.rounds import Array, Reply, Round
-from flower_fedclust.steps.frame import enter
 from flower_fedclust.steps.spectral import LabelsClient
-from flower_fedclust.strategies.spp_fgc.cells import CLIPPED, IN_ONE_CELL, PRODUCTS, Cells, CellsClient, CellsStrategy
+from flower_fedclust.strategies.spp_fgc.cells import (
+    CLIPPED,
+    IN_ONE_CELL,
+    PRODUCTS,
+    Cells,
+    CellsClient,
+    CellsStrategy,
+    products_of,
+)
 from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER, StructuralGraphStrategy
 from flower_fedclust.strategies.spp_fgc.uploads import (
     GRAPH,
@@ -102,8 +112,8 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Four for the cells (origin, radius, directions and a Lloyd step), then the graphs and the labels."""
-        return 4 + super().n_protocol_rounds
+        """For the cells the frame, the directions and a Lloyd step, then the graphs and the labels."""
+        return self.n_frame_rounds + 2 + super().n_protocol_rounds
 
     def shares(self) -> Mapping[str, Share]:
         """Return those of the cells, a half of the budget, and those of the prototypes."""
@@ -154,7 +164,7 @@ def prototypes_of_cells(reply: Reply, cells: Cells, products: Release, counts: R
     if moments.shape[1] == n_columns:
         covariances = nearest_covariances(moments - means**2)
     else:
-        full = np.array([moment_of(moment) for moment in moments])
+        full = np.array([triangle_to_symmetric(moment) for moment in moments])
         covariances = nearest_covariances(full - means[:, :, None] * means[:, None, :])
     position = np.cumsum(kept) - 1
     moved = np.where(kept, position, nearest_center(centers, centers[kept]))[np.asarray(own, dtype=np.intp)]
@@ -182,18 +192,19 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         n_neighbors: int,
         rank_constraint: bool,
         diagonal: bool,
-    ) -> tuple[Array, ...]:
+    ) -> tuple[Array | GridArray, ...]:
         """Return E^p, the cell of each row, and of each cell what means and covariances are made of."""
         E = client_graph(self.rows, n_clusters, n_neighbors, rank_constraint=rank_constraint)
-        rows = enter(self.rows, *frame)
-        labels = nearest_center(rows, centers)
-        counts = np.bincount(labels, minlength=len(centers)).astype(np.float64)
-        width = rows.shape[1] if diagonal else len(products_of(np.eye(rows.shape[1])))
-        sums, products = np.zeros_like(centers), np.zeros((len(centers), width))
-        for cell in np.flatnonzero(counts):
-            own = rows[labels == cell]
-            sums[cell] = own.sum(axis=0)
-            products[cell] = np.einsum("ij,ij->j", own, own) if diagonal else products_of(own.T @ own)
+        rows = self.enter(*frame)
+        labels = rows.nearest(centers)
+        sums, counts = rows.sums(labels, len(centers))
+        ends = np.cumsum(counts.integers)
+        by_cell = rows.integers[np.argsort(labels, kind="stable")]
+        own = [
+            products_of(dataclasses.replace(rows, integers=by_cell[start:end]), diagonal=diagonal)
+            for start, end in pairwise([0, *ends])
+        ]
+        products = GridArray(np.array([one.integers for one in own]), own[0].exponent)
         return (*sent_graph(labels, E, n_neighbors), sums, products, counts)
 
 

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.deep.perceptron import layers_exponent, layers_onto_grid
 from flower_fedclust.deep.vae import Trained, codes_of, encoder_of, new_vae, trained_vae
 from flower_fedclust.models import EncodedModel
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
 from flower_fedclust.numerics.global_graph import full_affinity
+from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS, jeffreys, prototypes_of, shrunk
 from flower_fedclust.numerics.structural_graph import client_graph
@@ -39,7 +41,7 @@ from flower_fedclust.protocol import (
 )
 from flower_fedclust.protocol.client import MissedRoundError
 from flower_fedclust.protocol.rounds import Array, Round
-from flower_fedclust.steps.moments import MomentsClient, column_moments
+from flower_fedclust.steps.moments import MOMENT_ROUNDS, MomentsClient, column_moments
 from flower_fedclust.steps.spectral import LabelsClient, cluster_embedding, send_labels
 from flower_fedclust.strategies.spp_fgc.local_prototypes import atoms, n_atoms_of, noisy_as_in_the_paper
 from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER, joined
@@ -138,7 +140,9 @@ class SPPFGCPlus(ProtocolStrategy):
         """Run Algorithm 2."""
         # Line 2: the VAE, and P_g^0.
         frame = yield from self._frame()
-        layers = yield from self._averaged_layers(frame)
+        layers = new_vae(self.n_columns, self.n_latent, self.n_hidden, int(self.rng.integers(2**31)))
+        exponent = layers_exponent(layers)
+        layers = yield from self._averaged_layers(frame, layers, exponent)
         replies = yield Gather(SPPFGCPlusClient.encoded_graph.asked(*frame, *layers, **self._upload))
         labels, P_g = self._server_side(replies)
         history: dict[str, list[float]] = {"reconstruction": [], "clustering": []}
@@ -155,7 +159,7 @@ class SPPFGCPlus(ProtocolStrategy):
         # Line 21.
         warn_of_empty_clusters(self.name, np.bincount(labels, minlength=self.n_clusters))
         by_client = yield from send_labels(labels, replies)
-        *sums, n_rows = yield Sum(SPPFGCPlusClient.own_encoder.asked())
+        *sums, n_rows = yield Sum(SPPFGCPlusClient.own_encoder.asked(exponent=exponent))
         origin, scale = frame
         model = EncodedModel(
             [layer / n_rows for layer in sums], P_g, origin=origin, scale=np.full(len(origin), float(scale))
@@ -164,19 +168,30 @@ class SPPFGCPlus(ProtocolStrategy):
 
     def _frame(self) -> Generator[Round, list[Array], tuple[Floats, Floats]]:
         """Return the origin and the one scale with which the rows of all clients have about mean 0 and scale 1."""
-        moments = yield from column_moments()
+        moments, _ = yield from column_moments()
         scale = float(np.sqrt(np.mean(moments.deviation**2)))
         return moments.mean, np.array(scale if scale > 0 else 1.0)
 
-    def _averaged_layers(self, frame: tuple[Floats, Floats]) -> Generator[Round, Any, list[Floats]]:
-        """Return the layers that all clients begin with, or an empty list where each has trained its own."""
-        layers = new_vae(self.n_columns, self.n_latent, self.n_hidden, int(self.rng.integers(2**31)))
+    def _averaged_layers(
+        self, frame: tuple[Floats, Floats], layers: list[Floats], exponent: int
+    ) -> Generator[Round, Any, list[Floats]]:
+        """Return the layers that all clients begin with, or an empty list where each has trained its own.
+
+        Parameters
+        ----------
+        frame : tuple of two ndarray
+        layers : list of ndarray
+            Of a network that has seen nothing.
+        exponent : int
+            Of the unit in which layers are summed.
+        """
         if self.n_average_rounds == 0:
             training = self._training | {"n_steps": ROUNDS_ALONE * self.n_local_steps}
             yield Gather(SPPFGCPlusClient.train_alone.asked(*frame, *layers, **training))
             return []
         for _ in range(self.n_average_rounds):
-            *sums, n_rows = yield Sum(SPPFGCPlusClient.trained_layers.asked(*frame, *layers, **self._training))
+            wanted = self._training | {"exponent": exponent}
+            *sums, n_rows = yield Sum(SPPFGCPlusClient.trained_layers.asked(*frame, *layers, **wanted))
             layers = [layer / n_rows for layer in sums]
         return layers
 
@@ -198,8 +213,8 @@ class SPPFGCPlus(ProtocolStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The moments (two), the averaged layers, the graphs, the labels, and the encoders."""
-        return 2 + max(1, self.n_average_rounds) + 1 + self.n_rounds + 2
+        """The moments, the averaged layers, the graphs, the labels, and the encoders."""
+        return MOMENT_ROUNDS + max(1, self.n_average_rounds) + 1 + self.n_rounds + 2
 
     def privacy_notes(self) -> list[str]:
         """Add what noise on the prototypes does not cover."""
@@ -260,11 +275,11 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
         Sent("number of rows", counts_rows=True),
     )
     def trained_layers(
-        self, origin: Floats, scale: Floats, *layers: Floats, n_steps: int, random_state: int
-    ) -> list[Floats]:
+        self, origin: Floats, scale: Floats, *layers: Floats, n_steps: int, random_state: int, exponent: int
+    ) -> list[GridArray]:
         """Return the layers after some steps on the client's rows, by how many rows it has (McMahan et al. 2017)."""
         trained = self._train(self._scaled(origin, scale), layers, n_steps, random_state)
-        return self._by_rows(trained.layers)
+        return self._by_rows(trained.layers, exponent)
 
     @answers()
     def train_alone(self, origin: Floats, scale: Floats, *layers: Floats, n_steps: int, random_state: int) -> None:
@@ -302,9 +317,9 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
         *(f"sum of the encoder's {what}" for what in ("weights", "biases", "code weights", "code biases")),
         Sent("number of rows", counts_rows=True),
     )
-    def own_encoder(self) -> list[Floats]:
+    def own_encoder(self, *, exponent: int) -> list[GridArray]:
         """Return the layers that make codes of rows, by how many rows the client has."""
-        return self._by_rows(encoder_of(self._own_layers()))
+        return self._by_rows(encoder_of(self._own_layers()), exponent)
 
     def _graph(
         self,
@@ -332,9 +347,10 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
     def _scaled(self, origin: Floats, scale: Floats) -> Floats:
         return (self.rows - origin) / float(scale)
 
-    def _by_rows(self, layers: Sequence[Floats]) -> list[Floats]:
-        n_rows = float(len(self.rows))
-        return [*(layer * n_rows for layer in layers), np.array(n_rows)]
+    def _by_rows(self, layers: Sequence[Floats], exponent: int) -> list[GridArray]:
+        n_rows = len(self.rows)
+        on_grid = (GridArray(layer * n_rows, exponent) for layer in layers_onto_grid(layers, exponent))
+        return [*on_grid, GridArray(np.array(n_rows))]
 
     def _own_layers(self) -> list[Floats]:
         kept = self.recall(OWN_LAYERS)

@@ -22,6 +22,7 @@ from flower_fedclust.strategies.spp_fgc.cells import (
     CellsClient,
     CellsStrategy,
     moved_centers,
+    weight_onto_grid,
 )
 from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER
 
@@ -98,10 +99,11 @@ class SPPFGCSums(CellsStrategy):
 
         Which of the two it is may depend on noisy counts, so that both must cost the same: one array, one release. A
         row adds its entries, of L1 norm R at most, and a weight w. With ``w = R (1 - p) / p`` that is ``R / p`` in all,
-        and the noise is as large as if the sums had the part p of epsilon, and the counts the rest.
+        and the noise is as large as if the sums had the part p of epsilon, and the counts the rest. The weight is a
+        number of units of the grid that the rows are on.
         """
         radius = cells.frame.radius
-        weight = 1.0 if self.epsilon is None else radius * (1.0 - SUMS_PART) / SUMS_PART
+        weight = weight_onto_grid(radius * (1.0 - SUMS_PART) / SUMS_PART, radius)
         release = self._last_release(radius + weight, CLIPPED)
         question = CellsClient.weighted_cell_sums.asked(cells.centers, *cells.frame.arrays, weight=weight)
         (found,) = yield Sum(question, releases=[release])
@@ -117,8 +119,8 @@ class SPPFGCSums(CellsStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The frame (one, or two with noise), the directions, the Lloyd steps, and the votes."""
-        return (1 if self.epsilon is None else 2) + 1 + self._n_lloyd_rounds + 1
+        """The frame, the directions, the Lloyd steps, and the votes."""
+        return self.n_frame_rounds + 1 + self._n_lloyd_rounds + 1
 
     @property
     def _n_lloyd_rounds(self) -> int:

@@ -206,8 +206,8 @@ def test_epsilon_is_composed_over_the_rounds_for_which_a_client_is_drawn(epsilon
     assert all(tuple(round_.releases) == (gradients, products) for round_, _ in seen)
     own = gaussians_composed([gradients.noise_multiplier, products.noise_multiplier] * most, delta)
     report = result.privacy
-    assert report.epsilon == pytest.approx(own, rel=2e-3)
-    assert 0.99 * epsilon <= report.epsilon <= epsilon * ALLOWANCE
+    assert report.composed_epsilon == pytest.approx(own, rel=2e-3)
+    assert 0.99 * epsilon <= report.composed_epsilon <= epsilon * ALLOWANCE
     assert (report.requested_epsilon, report.delta, report.unit) == (epsilon, delta, "record")
     assert report.relation == "replace"
     assert report.covers_everything
@@ -350,7 +350,7 @@ def test_noise_on_a_sample_is_enough_for_two_sums_of_the_same_drawn_rows(sampled
 def test_report_on_a_sample_says_at_least_what_the_two_sums_spend(sampled):
     report = sampled[1].privacy
     own = sampled_composed(*sampled[0][0][0].releases, 4, 1e-6)
-    assert own * 0.998 <= report.epsilon <= 12.0 * 1.002
+    assert own * 0.998 <= report.composed_epsilon <= 12.0 * 1.002
     assert "on 10 rows drawn from at least 120" in str(report)
 
 
@@ -406,8 +406,8 @@ def test_report_of_theorem_2_says_what_its_rounds_compose_to():
     report = result.privacy
     multipliers = [round_.releases[0].noise_multiplier for round_, _ in seen]
     assert multipliers == pytest.approx([noise_multiplier(0.1, 1.0, 1e-6)] * 10)
-    assert report.epsilon == pytest.approx(gaussians_composed(multipliers, 1e-6, step=1e-3), rel=2e-3)
-    assert report.epsilon > 10.0
+    assert report.composed_epsilon == pytest.approx(gaussians_composed(multipliers, 1e-6, step=1e-3), rel=2e-3)
+    assert report.composed_epsilon > 10.0
     assert report.requested_epsilon is None
     assert (report.delta, report.unit, report.noise, report.relation) == (1e-6, "record", "server", "replace")
     assert report.covers_everything

@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pytest
 
+from flower_fedclust.numerics.exact import directions_onto_grid
 from flower_fedclust.protocol import ClientData
 from flower_fedclust.steps.frame import Frame
 from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeansClient
 
 RNG = np.random.default_rng(2)
 D = 5
-PI = np.linalg.qr(RNG.normal(size=(D, 3)))[0]
+PI = directions_onto_grid(np.linalg.qr(RNG.normal(size=(D, 3)))[0])
 XI = RNG.normal(size=(3, 3)) * 3
 LIFTED = XI @ PI.T
 ROWS = LIFTED[RNG.integers(3, size=200)] + RNG.normal(size=(200, D)) * 1.5
@@ -37,29 +38,29 @@ def slow(margin, radius):
 
 
 @pytest.mark.parametrize("margin", [0.25, 1 / 3, 0.9])
-@pytest.mark.parametrize("radius", [4.0, np.inf])
+@pytest.mark.parametrize("radius", [4.0, 100.0])
 def test_clear_rows_are_those_of_a_slow_loop(margin, radius):
     clusters = slow(margin, radius)
-    sums, counts = client().clear_cluster_sums(LIFTED, PI, *ball(radius), margin=margin)
-    assert counts.tolist() == [len(members) for members in clusters]
-    assert 0 < counts.sum() < len(ROWS)
+    sums, counts = client().clear_cluster_sums(LIFTED, XI, PI, *ball(radius), margin=margin)
+    assert counts.integers.tolist() == [len(members) for members in clusters]
+    assert 0 < counts.integers.sum() < len(ROWS)
     expected = [np.sum(members, axis=0) if members else np.zeros(D) for members in clusters]
-    np.testing.assert_allclose(sums, expected, atol=1e-10)
+    np.testing.assert_allclose(sums.values, expected, atol=len(ROWS) * radius * 2.0**-24)
 
 
 def test_clear_means_are_those_of_a_slow_loop():
-    clusters = slow(1 / 3, np.inf)
-    offsets, presence = client().clear_cluster_means(LIFTED, PI, *ball(np.inf), margin=1 / 3, means_bound=1e9)
-    assert presence.tolist() == [float(bool(members)) for members in clusters]
+    clusters = slow(1 / 3, 100.0)
+    offsets, presence = client().clear_cluster_means(LIFTED, XI, PI, *ball(100.0), margin=1 / 3, means_bound=100.0)
+    assert presence.values.tolist() == [float(bool(members)) for members in clusters]
     expected = [
         np.mean(own, axis=0) - center if own else np.zeros(D) for own, center in zip(clusters, LIFTED, strict=True)
     ]
-    np.testing.assert_allclose(offsets, expected, atol=1e-10)
+    np.testing.assert_allclose(offsets.values, expected, atol=100 * 2.0**-23)
 
 
 def test_smaller_margin_keeps_fewer_rows():
     kept = [
-        client().clear_cluster_sums(LIFTED, PI, *ball(np.inf), margin=margin)[1].sum()
+        client().clear_cluster_sums(LIFTED, XI, PI, *ball(100.0), margin=margin)[1].integers.sum()
         for margin in (0.1, 1 / 3, 0.7, 1.0)
     ]
     assert kept == sorted(kept)

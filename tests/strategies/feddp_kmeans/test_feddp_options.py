@@ -37,7 +37,7 @@ def test_simplify_keeps_server_rows_in_heavy_clusters_and_drops_those_far_from_e
     all_rows, Pi = weights[0].question.arrays[:2]
     kept = weights[-1].question.arrays[0]
     origin = server_rows.mean(axis=0)
-    np.testing.assert_allclose(all_rows, (server_rows - origin) @ Pi, atol=1e-9)
+    np.testing.assert_allclose(all_rows, (server_rows - origin) @ Pi, atol=320 * 2.0**-22)
     index = [int(np.argmin(((all_rows - row) ** 2).sum(axis=1))) for row in kept]
     assert np.array_equal(all_rows[index], kept)
     assert max(index) < 5 * K
@@ -49,7 +49,7 @@ def test_simplify_leaves_the_centers_of_heavy_clusters_where_they_are(heavy):
     plain, _ = recorded(clients, server_rows)
     simplified, _ = recorded(clients, server_rows, simplify_server_data=True)
     order = [simplified.model.predict([center])[0] for center in plain.model.cluster_centers_]
-    np.testing.assert_allclose(simplified.model.cluster_centers_[order], plain.model.cluster_centers_, atol=1e-8)
+    np.testing.assert_allclose(simplified.model.cluster_centers_[order], plain.model.cluster_centers_, atol=1e-5)
 
 
 def test_simplify_keeps_all_server_rows_where_fewer_than_k_are_heavy(heavy):
@@ -114,7 +114,7 @@ def two_far_groups(far):
 
 def radii(yielded):
     """Of the ball to which each round clips: its radius is the first of two numbers among what is sent."""
-    balls = ([array for array in round_.question.arrays if array.shape == (2,)] for round_, _ in yielded)
+    balls = ([array for array in round_.question.arrays if array.shape in ((2,), (3,))] for round_, _ in yielded)
     return [float(ball[0]) for (ball,) in balls]
 
 
@@ -127,7 +127,9 @@ def test_far_groups_are_moved_together_and_the_centers_come_back():
     assert max(after) < 1e4
     order = [reduced.model.predict([center])[0] for center in plain.model.cluster_centers_]
     assert sorted(order) == [0, 1, 2]
-    np.testing.assert_allclose(reduced.model.cluster_centers_[order], plain.model.cluster_centers_, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(
+        reduced.model.cluster_centers_[order], plain.model.cluster_centers_, rtol=0, atol=1e6 * 2.0**-24
+    )
 
 
 def test_no_row_of_a_far_group_is_clipped_after_the_move():
@@ -137,7 +139,7 @@ def test_no_row_of_a_far_group_is_clipped_after_the_move():
         members = np.concatenate(clients)[
             result.model.predict(np.concatenate(clients)) == result.model.predict([center])
         ]
-        np.testing.assert_allclose(center, members.mean(axis=0), atol=1e-8)
+        np.testing.assert_allclose(center, members.mean(axis=0), atol=1e4 * 2.0**-24)
 
 
 def test_compact_group_is_left_as_it_is():

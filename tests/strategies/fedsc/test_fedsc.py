@@ -18,6 +18,7 @@ from flower_fedclust.numerics.dictionary import kernel_root
 from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.numerics.spectral import similarity_graph
 from flower_fedclust.protocol import DataError, Sent, answers
+from flower_fedclust.protocol.replies import received_arrays, values_of
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.fedsc.fedsc import FedSC, FedSCClient
 
@@ -38,7 +39,8 @@ class WatchedClient(FedSCClient):
     def fit(self, parameters, config):
         sent, n_examples, facts = super().fit(parameters, config)
         labels = self.recall("labels")
-        self.log.append((config["task"], self.name, parameters, sent, None if labels is None else labels[0]))
+        values = values_of(received_arrays(sent, facts))
+        self.log.append((config["task"], self.name, parameters, values, None if labels is None else labels[0]))
         return sent, n_examples, facts
 
 
@@ -138,21 +140,21 @@ def test_model_predicts_rows_that_were_not_in_the_run(name, n_clusters, accuracy
 
 def test_default_bandwidth_is_the_mean_over_clients_of_their_mean_distance():
     model = simulate(FedSC(3, random_state=0), CLIENTS).model
-    assert model.bandwidth_ == pytest.approx(np.mean([mean_distance(rows) for rows in CLIENTS]), rel=1e-12)
+    assert model.bandwidth_ == pytest.approx(np.mean([mean_distance(rows) for rows in CLIENTS]), rel=1e-6)
     assert simulate(FedSC(3, bandwidth=3.5, random_state=0), CLIENTS).model.bandwidth_ == 3.5
 
 
 def test_bandwidth_leaves_out_clients_with_one_row():
     clients = [ROWS[:60], ROWS[60:61], ROWS[61:]]
     model = simulate(FedSC(3, random_state=0), clients).model
-    assert model.bandwidth_ == pytest.approx((mean_distance(clients[0]) + mean_distance(clients[2])) / 2, rel=1e-12)
+    assert model.bandwidth_ == pytest.approx((mean_distance(clients[0]) + mean_distance(clients[2])) / 2, rel=1e-6)
 
 
 def test_first_dictionary_is_drawn_with_the_means_and_deviations_of_all_columns():
     rows = ROWS * [1.0, 100.0, 0.01, 1.0] + 50.0
     atoms = simulate(FedSC(3, n_rounds=0, random_state=5), np.split(rows, CUTS)).model.dictionary_
     expected = rows.mean(axis=0) + rows.std(axis=0) * np.random.default_rng(5).standard_normal((50, 4))
-    np.testing.assert_allclose(atoms, expected, rtol=1e-10)
+    np.testing.assert_allclose(atoms, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("options", "n_atoms"), [({}, 50), ({"n_clusters": 6}, 60), ({"n_atoms": 7}, 7)])
@@ -174,7 +176,8 @@ def test_dictionary_is_the_mean_over_the_clients_that_were_asked(log, fraction_f
         parameters[0].tobytes(): parameters[0] for task, _, parameters, *_ in log if task == "codes"
     }.values()
     assert len(steps) == 3 * n_asked
-    sent_out = [steps[index][0] for index in range(0, len(steps), n_asked)] + [received]
+    origin = next(parameters[1] for task, _, parameters, *_ in log if task == "dictionary_steps")
+    sent_out = [steps[index][0] for index in range(0, len(steps), n_asked)] + [received - origin]
     for number in range(3):
         mean = np.mean([own for _, own in steps[number * n_asked : (number + 1) * n_asked]], axis=0)
         np.testing.assert_allclose(sent_out[number + 1], mean, rtol=1e-12, atol=1e-12)
@@ -188,7 +191,8 @@ def test_fraction_fit_asks_fewer_clients_in_stage_one_and_nowhere_else(log):
     for row in result.traffic:
         asked.setdefault((row.round, row.task), set()).add(row.client)
     assert {task: len(names) for (_, task), names in asked.items()} == {
-        "enrol": 8, "column_sums": 8, "column_spread": 8, "dictionary_steps": 2, "codes": 8, "keep_labels": 8,
+        "enrol": 8, "entry_exponent": 8, "column_sums": 8, "reach": 8, "column_spread": 8, "dictionary_steps": 2,
+        "codes": 8, "keep_labels": 8,
     }  # fmt: skip
     assert len({frozenset(names) for (_, task), names in asked.items() if task == "dictionary_steps"}) > 1
 
@@ -318,12 +322,12 @@ def test_clients_keep_their_labels(log):
 @pytest.mark.parametrize(
     ("options", "n_rounds"),
     [
-        ({"n_rounds": 0}, 5),
-        ({"n_rounds": 3}, 8),
-        ({"perturb": "data", "epsilon": 9.0, "max_norm": 12.0, "n_rounds": 3}, 9),
+        ({"n_rounds": 0}, 7),
+        ({"n_rounds": 3}, 10),
+        ({"perturb": "data", "epsilon": 9.0, "max_norm": 12.0, "n_rounds": 3}, 11),
         ({"perturb": "factors", "epsilon": 9.0, "max_norm": 12.0}, 4),
         ({"perturb": "factors", "epsilon": 9.0, "max_norm": 12.0, "n_rounds": 3}, 7),
-        ({"perturb": "factors", "relative_code_noise": 0.1, "n_rounds": 3}, 8),
+        ({"perturb": "factors", "relative_code_noise": 0.1, "n_rounds": 3}, 10),
     ],
 )
 def test_number_of_rounds_is_that_of_the_traffic_table(options, n_rounds):
@@ -356,7 +360,7 @@ def failing(task, names):
     return Strategy
 
 
-@pytest.mark.parametrize("task", ["column_sums", "column_spread", "dictionary_steps"])
+@pytest.mark.parametrize("task", ["entry_exponent", "column_sums", "reach", "column_spread", "dictionary_steps"])
 def test_client_that_fails_before_the_codes_is_labelled_with_the_others(task):
     result = simulate(failing(task, {"1"})(3, n_rounds=2, tol=0, random_state=0), CLIENTS, labels=LABELS)
     assert [len(labels) for labels in result.labels] == [len(rows) for rows in CLIENTS]

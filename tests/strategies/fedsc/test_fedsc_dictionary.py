@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.exponents import exponent_indicator
 from flower_fedclust.protocol import ClientData, DataError, Outcome, Total, parameter
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.fedsc.dictionary import DictionaryClient, DictionaryStrategy, n_atoms_of
@@ -39,7 +40,7 @@ class Learning(DictionaryStrategy):
 
     def protocol(self):
         model = KMeansModel(np.zeros((1, 2)))
-        model.found, model.objectives = yield from self.learn_dictionary(relative_noise=self.relative_noise)
+        model.found, _, model.objectives = yield from self.learn_dictionary(relative_noise=self.relative_noise)
         return Outcome(model)
 
 
@@ -56,6 +57,7 @@ def stepped(seed, **options):
 
     class Stepped(Learning):
         rng = np.random.default_rng(seed)
+        n_columns = 2
 
     return Stepped(**(OPTIONS | options))
 
@@ -133,9 +135,9 @@ def algorithm_1(options, clients, seed, answering=lambda number, drawn: drawn):
 
 def assert_same(found, expected):
     Z, r, objectives = expected
-    np.testing.assert_allclose(found.found.atoms, Z, rtol=1e-7, atol=1e-8)
-    assert found.found.bandwidth == pytest.approx(r, rel=1e-8)
-    np.testing.assert_allclose(found.objectives, objectives, rtol=1e-7)
+    np.testing.assert_allclose(found.found.atoms, Z, rtol=1e-6, atol=1e-5)
+    assert found.found.bandwidth == pytest.approx(r, rel=1e-6)
+    np.testing.assert_allclose(found.objectives, objectives, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ class Deserting(DictionaryClient):
     """Client 1 is gone in the second step."""
 
     def fit(self, parameters, config):
-        if self.name == "1" and config["task"] == "dictionary_steps" and config["round"] == 5:
+        if self.name == "1" and config["task"] == "dictionary_steps" and config["round"] == 7:
             config = config | {"task": "nothing"}
         return super().fit(parameters, config)
 
@@ -172,7 +174,7 @@ def test_dictionary_is_the_mean_over_the_clients_that_answered():
         client_type = Deserting
 
     result = simulate(Left(**OPTIONS, random_state=7), CLIENTS)
-    assert [(failure.round, failure.client) for failure in result.failures] == [(5, "1")]
+    assert [(failure.round, failure.client) for failure in result.failures] == [(7, "1")]
     expected = algorithm_1(
         learning(), CLIENTS, 7, lambda number, drawn: [index for index in drawn if (number, index) != (1, 1)]
     )
@@ -216,25 +218,23 @@ def test_every_round_is_on_the_rows_that_are_named():
     steps = stepped(0).learn_dictionary(rows="noisy rows")
     rounds = [next(steps)]
     for brought in (
+        [exponent_indicator(2)],
         [np.array([4.0, 4.0]), np.array(8.0)],
-        [np.array([8.0, 8.0]), np.array(2.0), np.array(2.0), np.array(8.0)],
+        [exponent_indicator(1)],
+        [np.zeros(2), np.array([8.0, 8.0]), np.array(2.0), np.array(2.0), np.array(8.0)],
         [np.full((4, 2), 6.0), np.array(24.0), np.array(8.0)],
     ):
         rounds.append(steps.send(Total(brought, 2)))
-    assert [round_.task for round_ in rounds] == [
-        "column_sums",
-        "column_spread",
-        "dictionary_steps",
-        "dictionary_steps",
-    ]
+    tasks = ["entry_exponent", "column_sums", "reach", "column_spread", "dictionary_steps", "dictionary_steps"]
+    assert [round_.task for round_ in rounds] == tasks
     assert {round_.rows for round_ in rounds} == {"noisy rows"}
-    assert rounds[2].question.arguments == {
+    assert rounds[4].question.arguments == {
         "bandwidth": 1.0,
         "regularization": 0.05,
         "n_steps": 3,
         "relative_noise": 0.0,
     }
-    assert np.array_equal(rounds[3].question.arrays[0], np.full((4, 2), 3.0))
+    assert np.array_equal(rounds[5].question.arrays[0], np.full((4, 2), 3.0))
 
 
 def test_relative_noise_is_on_what_each_client_sends_and_repeats_for_a_seed():
@@ -328,8 +328,8 @@ def test_noise_off_gives_steps_along_the_sum_of_clipped_gradients(max_norm, rela
     options = {"n_rounds": 2} | noisy(relation, max_norm)
     model = learned(**options)
     Z, r = slow_noisy(learning(**options), CLIENTS, 7, max_norm)
-    np.testing.assert_allclose(model.found.atoms, Z, rtol=1e-7)
-    assert model.found.bandwidth == pytest.approx(r, rel=1e-9)
+    np.testing.assert_allclose(model.found.atoms, Z, rtol=1e-6, atol=1e-5)
+    assert model.found.bandwidth == pytest.approx(r, rel=1e-5)
     assert model.objectives == []
     assert model.found.n_rows == 46.0
 
@@ -365,25 +365,25 @@ def test_sensitivity_is_the_bound_and_twice_that_where_a_row_is_replaced(relatio
     assert {release.relation for release in moments.releases if release is not None} == {relation}
     round_ = steps.send([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)])
     (release,) = round_.releases
-    (Z,), arguments = round_.question.arrays, round_.question.arguments
+    arrays, arguments = round_.question.arrays, round_.question.arguments
     bound, max_norm = arguments["bound"], arguments["max_norm"]
     assert (release.mechanism, release.noise_multiplier, release.relation) == ("gaussian", 3.0, relation)
-    assert release.sensitivity == (2 * bound if relation == "replace" else bound)
+    assert release.sensitivity == pytest.approx(2 * bound if relation == "replace" else bound)
     assert ("one is replaced" in release.bound) == (relation == "replace")
 
     def sent(rows):
         client = DictionaryClient(ClientData(rows), name="0")
-        return client.clipped_gradient(Z, **arguments)
+        return client.clipped_gradient(*arrays, **arguments).values
 
     rng, farthest = np.random.default_rng(0), 0.0
     for _ in range(300):
         rows = rng.normal(size=(3, 2)) * rng.choice([0.5, 3.0, 100.0])
         others = rows[1:] if relation == "add-or-remove" else np.concatenate([rows[1:], -rows[:1]])
         farthest = max(farthest, np.linalg.norm(sent(rows) - sent(others)))
-    assert 0.5 * bound < farthest <= release.sensitivity * (1 + 1e-9)
+    assert 0.5 * bound < farthest <= release.sensitivity
     # A row is clipped before anything is computed from it.
     assert max_norm == 6.0
-    np.testing.assert_allclose(sent([[600.0, 800.0]]), sent([[3.6, 4.8]]), rtol=1e-9)
+    np.testing.assert_allclose(sent([[600.0, 800.0]]), sent([[3.6, 4.8]]), rtol=1e-5, atol=1e-6 * bound)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -400,7 +400,9 @@ def test_run_with_noise_is_covered_and_sends_no_array_without_a_release(relation
 
 def test_run_without_noise_is_not_covered():
     report = simulate(learning(), CLIENTS).privacy
-    assert {message.task for message in report.unprotected} == {"column_sums", "column_spread", "dictionary_steps"}
+    assert {message.task for message in report.unprotected} == {
+        "entry_exponent", "column_sums", "reach", "column_spread", "dictionary_steps",
+    }  # fmt: skip
     counted = [message.content for message in report.messages if message.counts_rows]
     assert counted == ["number of rows"] * 5
 

@@ -5,6 +5,7 @@ import pytest
 
 from flower_fedclust import ClientData, PrivateStrategy, simulate
 from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.exact import triangle_to_symmetric
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Sum, parameter
@@ -48,7 +49,7 @@ class Reducing(PrivateStrategy):
         release = None if self.epsilon is None else self.release("directions", 36.0, "the radius")
         directions = yield from reduce_rows(FRAME, self.n_directions, release)
         center = np.zeros((1, self.n_directions))
-        sums, counts = yield ClusterStatistic().asked(center, Frame(center[0], np.inf), rows=REDUCED_ROWS)
+        sums, counts = yield ClusterStatistic().asked(center, Frame(center[0], FRAME.radius), rows=REDUCED_ROWS)
         model = KMeansModel(sums / counts[:, None])
         model.directions = directions
         return model
@@ -58,7 +59,7 @@ class Keyed(WatchedClient):
     @property
     def data(self):
         if self.recall(REDUCED_ROWS) is not None:
-            raise AssertionError("the rows themselves were looked at")
+            return ClientData(np.full_like(self._given_data.rows, 1e9))  # nothing that anybody should use
         return self._given_data
 
 
@@ -85,10 +86,12 @@ def without_metrics():
 def test_directions_are_those_in_which_the_clipped_rows_are_spread_most(n_directions):
     result, _ = reduced(Reducing(2, n_directions=n_directions))
     directions = result.model.directions
-    np.testing.assert_allclose(directions.T @ directions, np.eye(n_directions), atol=1e-10)
+    np.testing.assert_allclose(directions.T @ directions, np.eye(n_directions), atol=1e-7)
+    assert np.array_equal(directions, np.trunc(directions * 2.0**27) * 2.0**-27)
     _, vectors = np.linalg.eigh(entered(ROWS).T @ entered(ROWS))
     best = vectors[:, -n_directions:]
-    np.testing.assert_allclose(directions @ directions.T, best @ best.T, atol=1e-8)
+    # The second moment is that of rows of 16 bits.
+    np.testing.assert_allclose(directions @ directions.T, best @ best.T, atol=5e-4)
 
 
 def test_clients_keep_their_rows_in_these_directions_and_send_nothing():
@@ -100,8 +103,10 @@ def test_clients_keep_their_rows_in_these_directions_and_send_nothing():
             assert sent == []
             seen.append(name)
             assert kept.shape == (len(CLIENTS[int(name)]), 2)
-            np.testing.assert_allclose(kept, entered(CLIENTS[int(name)]) @ directions, atol=1e-10)
-            assert np.linalg.norm(kept, axis=1).max() <= 6.0 * (1 + 1e-12)
+            np.testing.assert_allclose(kept, entered(CLIENTS[int(name)]) @ directions, atol=2e-6)
+            assert np.linalg.norm(kept, axis=1).max() <= 6.0
+            # On the grid of later rounds, which so lose nothing more.
+            assert np.array_equal(kept, Frame(np.zeros(2), 6.0).enter(kept))
         elif task == "frame_products":
             assert [array.shape for array in sent] == [(21,)]
     assert sorted(seen) == ["0", "1", "2"]
@@ -133,6 +138,8 @@ def test_the_first_round_is_a_sum_with_a_release_and_the_second_carries_none():
     assert isinstance(products, Sum)
     assert list(products.releases) == [release]
     kept = steps.send([np.arange(21.0)])
+    directions = kept.question.arrays[0]
+    assert np.array_equal(directions, np.trunc(directions * 2.0**27) * 2.0**-27)
     assert kept.task == "reduce_rows"
     assert not any(kept.releases)
     for arrays in (kept.question.arrays[1:], products.question.arrays):
@@ -142,22 +149,21 @@ def test_the_first_round_is_a_sum_with_a_release_and_the_second_carries_none():
 def test_one_row_moves_the_products_by_the_radius_squared_at_most_and_by_no_less():
     def products(rows):
         client = ReducedRowsClient(ClientData(rows), name="0")
-        return client.frame_products(*FRAME.arrays)
+        return triangle_to_symmetric(client.frame_products(*FRAME.arrays).values)
 
     rng, farthest = np.random.default_rng(0), 0.0
     for scale in np.repeat([1e-3, 1.0, 10.0, 1e8, 1e200], 20):
         rows = np.vstack([rng.normal(size=(1, 6)) * scale, ROWS[:4]])
         farthest = max(farthest, np.linalg.norm(products(rows) - products(rows[1:])))
-    assert 0.999 * 36.0 <= farthest <= 36.0 * (1 + 1e-9)
-    # The norm of the vector is that of the matrix.
-    assert np.linalg.norm(products(ROWS)) == pytest.approx(np.linalg.norm(entered(ROWS).T @ entered(ROWS)))
+    assert 0.999 * 36.0 <= farthest <= 36.0
+    np.testing.assert_allclose(products(ROWS), entered(ROWS).T @ entered(ROWS), rtol=1e-3, atol=0.1)
 
 
 def test_noise_of_the_release_reaches_the_directions_and_is_covered():
     exact, _ = reduced(Reducing(2))
     noisy, _ = reduced(Reducing(2, epsilon=0.1), seed=1)
     assert not np.allclose(np.abs(noisy.model.directions), np.abs(exact.model.directions), atol=1e-3)
-    np.testing.assert_allclose(noisy.model.directions.T @ noisy.model.directions, np.eye(2), atol=1e-10)
+    np.testing.assert_allclose(noisy.model.directions.T @ noisy.model.directions, np.eye(2), atol=1e-7)
     assert {message.task for message in noisy.privacy.releases} == {"frame_products"}
     assert {message.task for message in noisy.privacy.unprotected} == {"cluster_sums"}
 

@@ -142,7 +142,7 @@ def test_fewer_rows_than_clusters_is_one_sentence():
 
 def test_a_client_that_missed_the_training_says_so():
     client = SPPFGCPlus.client_type(ClientData(np.eye(3)), name="late", context=None)
-    _, _, facts = client.fit([], {"task": "own_encoder", "round": 9})
+    _, _, facts = client.fit([], {"task": "own_encoder", "round": 9, "arguments": '{"exponent": -30}'})
     assert facts["missed"]
     assert "missed the round that makes it" in facts["failure"]
 

