@@ -196,8 +196,8 @@ class PrivateKMeans(ClippedStrategy):
         of_clients = self.privacy_unit == "client"
         bound = "the client clips " + ("the mean of its rows" if of_clients else "every row") + " to this norm"
         asked = PrivateKMeansClient.row_mean if of_clients else PrivateKMeansClient.row_sum
-        (total,) = yield Sum(asked.asked(*frame.arrays), releases=[self.release("row_sum", radius, bound)])
-        mean = clip_rows((total / (len(self.client_names) if of_clients else n_rows))[None, :], radius)[0]
+        (total,) = received = yield Sum(asked.asked(*frame.arrays), releases=[self.release("row_sum", radius, bound)])
+        mean = clip_rows((total / (received.n_clients if of_clients else n_rows))[None, :], radius)[0]
         return Frame(frame.origin + mean, radius + float(np.linalg.norm(mean))), n_rows
 
     def _n_rows(self) -> Generator[Round, Total, float]:
@@ -215,8 +215,8 @@ class PrivateKMeans(ClippedStrategy):
         of_clients = self.privacy_unit == "client"
         release = self.release("distances", 1.0, "a client is in one class" if of_clients else "a row is in one class")
         asked = PrivateKMeansClient.moment_size if of_clients else PrivateKMeansClient.distances
-        (classes,) = yield Sum(asked.asked(*frame.arrays), releases=[release])
-        n_units = len(self.client_names) if of_clients else n_rows
+        (classes,) = received = yield Sum(asked.asked(*frame.arrays), releases=[release])
+        n_units = received.n_clients if of_clients else n_rows
         reach = frame.radius * class_reach(_class_of_most(classes, n_units, self.noise_of_sum(release)))
         if of_clients:
             release = self.release("second_moment", reach**2, "the client clips the matrix to this norm", triangle=True)
@@ -373,6 +373,8 @@ class PrivateKMeans(ClippedStrategy):
     def privacy_notes(self) -> list[str]:
         """Add what is taken to be public."""
         notes = super().privacy_notes()
+        if self.privacy_unit == "client":
+            notes.append("How many clients there are is taken to be public.")
         if self.n_rows is not None:
             notes.append(f"The number of all rows, {self.n_rows}, is taken to be public, and no guarantee covers it.")
         if self.server_data is not None:
