@@ -400,3 +400,9 @@ def test_squares_are_truncated_and_no_longer_than_the_squared_norm():
         alone, _ = square_sums(row[None], exponent)
         norm = sum(int(entry) ** 2 for entry in row)
         assert sum(int(entry) ** 2 for entry in alone) * 4**shift <= norm**2
+
+
+def test_a_difference_that_overflows_keeps_its_direction():
+    rows = np.array([[1.7e308, 1.7e308], [-1.7e308, 0.0]])
+    on_grid, exponent = rows_onto_grid(rows, np.array([-1.7e308, 1.7e308]), 1.0)
+    np.testing.assert_allclose(from_units(on_grid, exponent), [[1.0, 0.0], [0.0, -1.0]], atol=1e-6)
