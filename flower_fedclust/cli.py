@@ -187,7 +187,7 @@ def compare(
         int | None, typer.Option(help="Without --server-data: how many of the rows are made public; 20 a cluster.")
     ] = None,
     n_clusters: Annotated[
-        int | None, typer.Option(help="How many clusters; by default as many as there are classes.")
+        str | None, typer.Option(help="How many clusters (2,3,4: each of them); by default one a class.")
     ] = None,
     epsilons: Annotated[
         str | None,
@@ -198,6 +198,9 @@ def compare(
     parameters: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any other parameter: name=value, or strategy.name=value; may be given again."),
+    ] = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="As --set, with several values: name=1,2,3 runs each of them.")
     ] = None,
     engine: Annotated[
         str | None, typer.Option(help="inline or ray (Flower's simulation, one run at a time); inline.")
@@ -232,10 +235,18 @@ def compare(
     }
     chosen = {} if settings is None else settings_from_toml(settings)
     chosen |= {name: value for name, value in options.items() if value is not None}
-    if parameters:
-        chosen["set"] = {**chosen.get("set", {}), **_parsed_parameters(parameters)}
+    for name, given in (("set", parameters), ("grid", grid)):
+        if given:
+            chosen[name] = {**chosen.get(name, {}), **_parsed_parameters(given)}
     try:
-        rows = run_comparison(comparison_from(chosen), out, jobs=jobs, retry_failed=retry_failed, progress=progress)
+        rows = run_comparison(
+            comparison_from(chosen),
+            out,
+            jobs=jobs,
+            retry_failed=retry_failed,
+            progress=progress,
+            announce=lambda lines: Console(stderr=True).print("\n  ".join(lines), markup=False, highlight=False),
+        )
     except KeyboardInterrupt:
         _say_error(f"stopped; what is done is in {out.absolute()}, and the same command goes on from there.")
         raise typer.Exit(130) from None

@@ -10,6 +10,8 @@ from flower_fedclust.lab.report.data import Spread
 
 #: What is shown if there is no value.
 NOTHING = "–"
+#: The names of the measures.
+NAMES = {"accuracy": "accuracy", "nmi": "NMI", "ari": "ARI", "cost_per_row": "cost per row"}
 
 
 class Html(str):
@@ -112,6 +114,11 @@ def share_text(value: float) -> str:
     return f"{value:.3f}"
 
 
+def measure_text(measure: str, value: float) -> str:
+    """Return a value of a measure."""
+    return number_text(value) if measure == "cost_per_row" else share_text(value)
+
+
 def bytes_text(value: float, digits: str = ",.1f") -> str:
     """Return a count of bytes in the unit that fits."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -131,6 +138,8 @@ def deviation_text(spread: Spread, text: str) -> str:
         return ""
     if "e" in text:
         return f"± {spread.deviation:.1e}"
+    if spread.deviation <= 1e-9 * abs(spread.mean):
+        return "± 0"  # what is left is rounding
     decimals = len(text.partition(".")[2])
     least = 10.0**-decimals
     if 0 < spread.deviation < least / 2:
