@@ -213,6 +213,7 @@ def compare(
 ) -> None:
     """Compare strategies over data sets, partitions, budgets and seeds; what was stopped goes on where it was."""
     from flower_fedclust.lab.compare import comparison_from, settings_from_toml
+    from flower_fedclust.lab.comparing import Results
     from flower_fedclust.lab.runner import run_comparison
     from flower_fedclust.lab.summary import failure_lines, summary_table
 
@@ -256,6 +257,8 @@ def compare(
         n_failed = sum(row["status"] == "failed" for row in rows)
         lines = [f"{n_failed} of {len(rows)} runs failed (--retry-failed runs them again):", *failures]
         console.print("\n" + "\n  ".join(lines), markup=False, highlight=False, soft_wrap=True)
+    if rows:
+        console.print("\n" + "\n".join(Results(out).verdicts), markup=False, highlight=False, soft_wrap=True)
     console.print(f"\nSaved in {out.absolute()}", markup=False, highlight=False, soft_wrap=True)
     _write_report(out, console)
     if failures:

@@ -97,7 +97,8 @@ def _scenario_parts(scenario: Scenario, identifier: str) -> tuple[list[object], 
         parts.append(tag("p", tag("strong", "Collapsed, and not ranked: ", class_="failed"), f"{text}."))
     if missing := [one.name for one in scenario.contenders if not one.trials]:
         link = tag("a", "what failed", href="#failures")
-        parts.append(tag("p", f"Without a result: {', '.join(missing)} (", link, ").", class_="note"))
+        names = ", ".join(missing) if len(missing) <= 3 else f"{len(missing)} of {len(scenario.contenders)} contenders"
+        parts.append(tag("p", f"Without a result: {names} (", link, ").", class_="note"))
     if any(one.trials for one in scenario.contenders):
         parts += [scenario_table(scenario, f"{identifier}-table"), daggers_sentence(scenario)]
     panels = epsilon_charts(scenario, f"{identifier}-epsilon")

@@ -15,7 +15,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 88, 28, 16, 62
 #: How many series a chart may have.
 MOST_SERIES = 8
 # Of a letter, and of a line, in the label of a series.
-_LETTER, _LINE = 7.2, 17.0
+_LETTER, _LINE = 8.2, 17.0
 
 #: Marks within a circle of radius 1; ten colours and seven marks make seventy pairs.
 _MARKS = (
@@ -99,7 +99,8 @@ class Level:
     y: float
     style: Style
     tip: str
-    label: str = ""  #: What stands above it.
+    label: str = ""  #: What stands at its beginning.
+    is_label_below: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Chart:
         parts = [self._axes(), self._front(), *map(self._level, self.levels)]
         parts += [self._line(style, places) for style, places in self.lines]
         parts += map(self._point, self.points)
-        parts.append(self._labels())
+        parts += [self._labels(), self._names()]
         return tag("svg", *parts, class_="chart", viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=self.name)
 
     @property
@@ -168,7 +169,11 @@ class Chart:
         ends = {"x1": _LEFT, "x2": self._right, "y1": y, "y2": y}
         line = tag("line", **ends, class_="line level", stroke_dasharray=level.style.dash)
         mark = level.style.mark(self._right, float(y), data_tip=level.tip, data_y=y)
-        label = tag("text", level.label, x=_LEFT + 6, y=float(y) - 6, class_="label") if level.label else None
+        label = (
+            tag("text", level.label, x=_LEFT + 6, y=float(y) + (17 if level.is_label_below else -7), class_="label")
+            if level.label
+            else None
+        )
         return tag("g", line, mark, label, class_=level.style.color)
 
     def _labels(self) -> Html:
@@ -188,14 +193,26 @@ class Chart:
 
     def _point(self, point: Point) -> Html:
         x, y = self._x(point.x), self._y(point.y)
-        label = None
-        if point.label:
-            is_left = x > (_LEFT + self._right) / 2
-            place = {"x": f"{x + (-12 if is_left else 12):.1f}", "y": f"{y - 10:.1f}"}
-            label = tag("text", point.label, **place, class_="label end" if is_left else "label")
         at: dict[str, Any] = {"data_x": f"{x:.1f}", "data_y": f"{y:.1f}"}
         mark = point.style.mark(x, y, is_hollow=point.is_hollow, data_tip=point.tip, **at)
-        return tag("g", mark, label, class_=point.style.color)
+        return tag("g", mark, class_=point.style.color)
+
+    def _names(self) -> Html:
+        """Draw the names of points beside them, each above all that it would lie on."""
+        taken: list[tuple[float, float, float]] = []
+        parts = []
+        for point in sorted((one for one in self.points if one.label), key=lambda one: (one.y, one.x)):
+            x, y, width = self._x(point.x), self._y(point.y) - 10, _LETTER * len(point.label)
+            is_left = x > (_LEFT + self._right) / 2
+            start = x - 12 - width if is_left else x + 12
+            while any(
+                abs(y - other) < _LINE and start < right and left < start + width for left, right, other in taken
+            ):
+                y -= _LINE / 2
+            taken.append((start, start + width, y))
+            anchor = {"x": f"{x + (-12 if is_left else 12):.1f}", "y": f"{y:.1f}"}
+            parts.append(tag("text", point.label, **anchor, class_="label end" if is_left else "label"))
+        return tag("g", *parts)
 
     def _front(self) -> Html | None:
         """Draw the best that each price buys: it stays the same until the next point of the front."""

@@ -102,6 +102,15 @@ class TrialResult:
         return ""
 
     @cached_property
+    def n_classes(self) -> float | None:
+        """How many true classes the rows have; None if that is not known."""
+        path = None if self.folder is None else self.folder / "classes.csv"
+        if self.number("n_classes") is not None or path is None or not path.is_file():
+            return self.number("n_classes")
+        with path.open(newline="", encoding="utf-8") as file:  # of a version that did not write it into the row
+            return float(len({row.get("class") for row in csv.DictReader(file)}))
+
+    @cached_property
     def metrics(self) -> Mapping[str, Any]:
         """The content of ``metrics.json``; empty if it cannot be read."""
         return {} if self.folder is None else json_object(self.folder / "metrics.json")
@@ -215,8 +224,8 @@ class Scenario:
     def measure(self) -> str:
         """What decides which contender is best: the first measure that there is and that can rank."""
         trials = [trial for one in self.contenders for trial in one.trials]
-        numbers = {(trial.number("n_classes"), trial.number("n_clusters")) for trial in trials}
-        differ = any(None not in pair and pair[0] != pair[1] for pair in numbers)
+        n_classes = next((number for trial in trials if (number := trial.n_classes) is not None), None)
+        differ = n_classes is not None and any(trial.number("n_clusters") not in (None, n_classes) for trial in trials)
         measures: tuple[str, ...] = _MEASURES_IF_NUMBERS_DIFFER if differ else MEASURES
         if not self._finds_classes:
             measures = ("cost_per_row", *measures)

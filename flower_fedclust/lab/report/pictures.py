@@ -145,7 +145,16 @@ def epsilon_charts(scenario: Scenario, identifier: str) -> list[Html]:
                 x,
                 y,
                 points,
-                [Level(s.mean, Style(0, is_pooled=True), _tip(scenario, one, s), text) for one, s, text in levels],
+                [
+                    Level(
+                        quality.mean,
+                        Style(0, is_pooled=True),
+                        _tip(scenario, one, quality),
+                        text,
+                        is_label_below=quality.mean < max(level[1].mean for level in levels) or one is not levels[0][0],
+                    )
+                    for one, quality, text in levels
+                ],
                 lines=[(styles[name], line) for name, line in places.items() if len(line) > 1],
                 labels=[(styles[name], line[-1][1], name) for name, line in places.items()],
             )

@@ -82,7 +82,7 @@ def privacy_section(comparison: ComparisonResults) -> Html:
 
 
 def _kind(group: Sequence[Reported]) -> str:
-    if all(one.report.covers_everything for one in group):
+    if all(one.trial.text("covers_everything").lower() == "true" for one in group):
         return _COVERED
     return _IN_PART if any(one.report.releases for one in group) else _NOTHING_COVERED
 

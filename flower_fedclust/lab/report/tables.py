@@ -94,6 +94,9 @@ COLUMNS = (
     Column("map_trustworthiness", "map: trustworthiness", share_text, higher_is_better=True),
 )
 
+#: What stands after the guarantee.
+_LAST = ("rounds", "bytes_down", "peak_memory_mb", "map_ca_10", "map_npa_10", "map_nmi", "map_trustworthiness")
+
 
 def guarantee_kind(contender: Contender) -> str:
     """Return the class of the guarantee, as the page calls it wherever it sorts by it."""
@@ -121,19 +124,20 @@ def scenario_table(scenario: Scenario, identifier: str) -> Html:
     done = [one for one in scenario.contenders if one.trials]
     columns = [column for column in COLUMNS if any(one.spread(column.name) for one in done)]
     columns.sort(key=lambda column: column.name != scenario.measure)
+    first, last = ([column for column in columns if (column.name in _LAST) == is_last] for is_last in (False, True))
     ranked = scenario.ranked(scenario.federated)
     collapsed = [one for one in scenario.federated if scenario.collapse(one)]
     has_gap = scenario.reference is not None and bool(scenario.federated)
     best = {column.name: column.best([one for one in scenario.federated if one not in collapsed]) for column in columns}
     near = [one.other for one in differences(scenario) if one.p_value >= LEVEL]
     headings = [_button("strategy"), _button("epsilon")]
-    for column in columns:
+    for column in first:
         is_measure = column.name == scenario.measure
         order = "descending" if scenario.higher_is_better else "ascending"
         headings.append(_button(column.heading, aria_sort=order if is_measure else None))
         if is_measure and has_gap:
             headings.append(_button("beside pooled"))
-    headings.append(_button("guarantee", class_="words"))
+    headings += [_button("guarantee", class_="words"), *(_button(column.heading) for column in last)]
 
     def row(one: Contender) -> Html:
         kind = "pooled reference" if one.is_pooled else f"collapsed: {why}" if (why := scenario.collapse(one)) else None
@@ -143,12 +147,14 @@ def scenario_table(scenario: Scenario, identifier: str) -> Html:
             tag("th", tag("span", one.strategy), *notes, scope="row", data_value=one.title),
             tag("th", epsilon[0], scope="row", data_value=epsilon[1]),
         ]
-        for column in columns:
-            is_measure, is_rival = column.name == scenario.measure, not one.is_pooled and one not in collapsed
-            cells.append(column.cell(one, best[column.name] if is_rival else None, is_near=is_measure and one in near))
+        stars = best if not one.is_pooled and one not in collapsed else {}
+        for column in first:
+            is_measure = column.name == scenario.measure
+            cells.append(column.cell(one, stars.get(column.name), is_near=is_measure and one in near))
             if is_measure and has_gap:
                 cells.append(_gap_cell(scenario, one))
-        return tag("tr", *cells, _guarantee_cell(one), data_guarantee=guarantee_kind(one))
+        cells += [_guarantee_cell(one), *(column.cell(one, stars.get(column.name)) for column in last)]
+        return tag("tr", *cells, data_guarantee=guarantee_kind(one))
 
     # A cost in another space cannot be ranked; it comes after those that can.
     unranked = [one for one in scenario.federated if one.trials and one not in ranked and one not in collapsed]
@@ -186,6 +192,10 @@ def overview_table(scenarios: Sequence[Scenario], identifier: str) -> Html:
     best = [scenario.quality(scenario.best(scenario.federated)) for scenario in scenarios]
     bodies: dict[bool, list[Html]] = {}
     for title, epsilon in order:
+        if not any(
+            one.trials and (one.title, one.epsilon) == (title, epsilon) for s in scenarios for one in s.contenders
+        ):
+            continue  # What failed everywhere is told below.
         is_pooled = keys[title, epsilon]
         cells = [
             tag("th", tag("span", title), scope="row"),

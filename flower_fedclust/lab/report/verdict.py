@@ -90,7 +90,7 @@ def _described(scenario: Scenario, one: Contender) -> str:
     if spread is not None and scenario.measure != "cost_per_row":
         beside = f" (pooled {measure_text(scenario.measure, top.mean)})" if top is not None else ""
         parts.append(f"{NAMES[scenario.measure]} {measure_text(scenario.measure, spread.mean)}{beside}")
-    parts += filter(None, [_cost_beside(one, reference)])
+    parts += filter(None, [_cost_beside(one, scenario.pooled)])
     clients = one.spread("n_clients")
     if (sent := one.spread("bytes_up")) is not None and clients is not None and clients.mean:
         parts.append(f"{bytes_text(sent.mean / clients.mean)} a site")
@@ -99,14 +99,13 @@ def _described(scenario: Scenario, one: Contender) -> str:
     return f"{name}: {', '.join(parts)}"
 
 
-def _cost_beside(one: Contender, reference: Contender | None) -> str:
+def _cost_beside(one: Contender, pooled: Sequence[Contender]) -> str:
     column = "cost_per_row"
-    if reference is None or not (one.is_comparable(column) and reference.is_comparable(column)):
+    own = one.spread(column) if one.is_comparable(column) else None
+    costs = [spread.mean for other in pooled if other.is_comparable(column) and (spread := other.spread(column))]
+    if own is None or not costs or min(costs) <= 0:
         return ""
-    own, pooled = one.spread(column), reference.spread(column)
-    if own is None or pooled is None or pooled.mean <= 0:
-        return ""
-    percent = 100 * (own.mean / pooled.mean - 1)
+    percent = 100 * (own.mean / min(costs) - 1)
     if abs(percent) < 0.05:
         return "at the pooled cost"
     return f"{abs(percent):,.{0 if abs(percent) >= 10 else 1}f}% {'above' if percent > 0 else 'below'} the pooled cost"
