@@ -48,7 +48,7 @@ def compare(
     out : str or Path, optional
         The folder for the results: a new one, or that of a stopped comparison. By default a new temporary one.
     jobs, retry_failed, progress
-        As for :func:`flower_fedclust.lab.runner.run_comparison`.
+        As for ``run_comparison`` of ``flower_fedclust.lab.runner``.
     **settings
         The other options of the command by name: ``data``, ``client_column``, ``label_column``, ``columns``,
         ``partitions``, ``n_clients``, ``server_data``, ``n_server_rows``, ``n_clusters`` (one number or several),

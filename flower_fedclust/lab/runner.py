@@ -159,7 +159,8 @@ def _asked(trial: Trial) -> dict[str, Any]:
 
 def _outcome(trial: Trial, row: dict[str, Any], place: Path) -> dict[str, Any]:
     """Run the strategy, write its result, and return its part of the row."""
-    strategies().setdefault(trial.strategy, trial.entry)
+    if ":" not in trial.strategy:  # module:Class is found without the registry
+        strategies().setdefault(trial.strategy, trial.entry)
     n_clusters = trial.n_clusters or trial.choice.n_classes()
     if n_clusters is None:
         raise ValueError(f"{trial.data} has no known classes to count; give n_clusters.")

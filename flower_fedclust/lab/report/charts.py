@@ -15,7 +15,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 88, 28, 16, 62
 #: How many series a chart may have.
 MOST_SERIES = 8
 # Of a letter, and of a line, in the label of a series.
-_LETTER, _LINE = 8.2, 17.0
+_LETTER, _LINE = 8.8, 17.0
 
 #: Marks within a circle of radius 1; ten colours and seven marks make seventy pairs.
 _MARKS = (

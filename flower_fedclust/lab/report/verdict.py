@@ -76,8 +76,10 @@ def certainty(scenario: Scenario) -> str:
     seeds = len(_by_seed(ranked[0], scenario.measure))
     test = f"paired t-tests over {plural(seeds, 'seed')}, Holm's correction, p < {LEVEL}"
     if not sure:
-        return f"{ranked[0].name} is first, but “better” may be said over none of the {len(found)} others ({test})."
-    text = f"“Better” may be said of {ranked[0].name} over {len(sure)} of {len(found)} others ({test})"
+        others = "not over the other" if len(found) == 1 else f"over none of the {len(found)} others"
+        return f"{ranked[0].name} is first, but “better” may be said {others} ({test})."
+    others = "the other" if len(found) == 1 else f"{len(sure)} of the {len(found)} others"
+    text = f"“Better” may be said of {ranked[0].name} over {others} ({test})"
     return f"{text}, but not over {', '.join(unsure)}." if unsure else f"{text}."
 
 
