@@ -246,7 +246,7 @@ def compare(
             jobs=jobs,
             retry_failed=retry_failed,
             progress=progress,
-            announce=lambda lines: Console(stderr=True).print("\n  ".join(lines), markup=False, highlight=False),
+            announce=lambda lines: print("\n  ".join(lines), file=sys.stderr),
         )
     except KeyboardInterrupt:
         _say_error(f"stopped; what is done is in {out.absolute()}, and the same command goes on from there.")
