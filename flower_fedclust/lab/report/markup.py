@@ -111,7 +111,7 @@ def number_text(value: float | None, significant: int = 4) -> str:
 
 def share_text(value: float) -> str:
     """Return a figure between 0 and 1, such as an accuracy."""
-    return f"{value:.3f}"
+    return f"{value + 0.0 if abs(value) >= 0.0005 else 0.0:.3f}"  # never "-0.000"
 
 
 def measure_text(measure: str, value: float) -> str:

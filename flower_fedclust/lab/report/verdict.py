@@ -16,6 +16,7 @@ from flower_fedclust.lab.report.markup import NAMES, bytes_text, measure_text, p
 LEVEL = 0.05
 #: A paired test over fewer seeds than this tells nothing.
 LEAST_SEEDS = 3
+_MOST_NAMES = 5
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,22 @@ def verdict(scenario: Scenario) -> str:
     """Return the result of a scenario in one sentence: the best, and the best whose whole run is covered."""
     best = scenario.best(scenario.federated)
     if best is None:
-        collapsed = any(map(scenario.collapse, scenario.contenders))
-        return "No strategy is better than one cluster for all." if collapsed else "There is nothing to rank."
+        none_is_left = any(map(scenario.collapse, scenario.contenders))
+        return "No strategy is better than one cluster for all." if none_is_left else "There is nothing to rank."
     private = scenario.best(one for one in scenario.federated if one.is_covered)
     if private is None or private is best:
         covered = "; its whole run is covered" if private is best else "; of none the whole run is covered"
         return f"Best is {_described(scenario, best)}{covered}."
     return f"Best is {_described(scenario, best)}; with the whole run covered, {_described(scenario, private)}."
+
+
+def collapsed(scenario: Scenario) -> str:
+    """Return what collapsed, by how it did; "" if nothing did."""
+    found: dict[str, list[str]] = {}
+    for one in scenario.contenders:
+        if why := scenario.collapse(one):
+            found.setdefault(why, []).append(_name(one))
+    return "; ".join(f"{why}: {', '.join(names)}" for why, names in found.items())
 
 
 def certainty(scenario: Scenario) -> str:
@@ -72,20 +82,21 @@ def certainty(scenario: Scenario) -> str:
     if not found:
         return f"Which is better cannot be told from chance: that takes at least {LEAST_SEEDS} seeds."
     sure = [one for one in found if one.p_value < LEVEL and one.lead > 0]
-    unsure = [one.other.name for one in found if one not in sure]
+    unsure = [_name(one.other) for one in found if one not in sure]
+    if len(unsure) > _MOST_NAMES:
+        unsure[_MOST_NAMES - 1 :] = [f"{len(unsure) - _MOST_NAMES + 1} more"]
     seeds = len(_by_seed(ranked[0], scenario.measure))
     test = f"paired t-tests over {plural(seeds, 'seed')}, Holm's correction, p < {LEVEL}"
     if not sure:
         others = "not over the other" if len(found) == 1 else f"over none of the {len(found)} others"
-        return f"{ranked[0].name} is first, but “better” may be said {others} ({test})."
+        return f"{_name(ranked[0])} is first, but “better” may be said {others} ({test})."
     others = "the other" if len(found) == 1 else f"{len(sure)} of the {len(found)} others"
-    text = f"“Better” may be said of {ranked[0].name} over {others} ({test})"
+    text = f"“Better” may be said of {_name(ranked[0])} over {others} ({test})"
     return f"{text}, but not over {', '.join(unsure)}." if unsure else f"{text}."
 
 
 def _described(scenario: Scenario, one: Contender) -> str:
     """Return a contender with its measure, its cost beside the pooled one, its traffic and its time."""
-    name = one.title + (f" at epsilon {one.epsilon:g}" if one.epsilon is not None else "")
     parts = []
     spread, reference = scenario.quality(one), scenario.reference
     top = scenario.quality(reference)
@@ -98,7 +109,12 @@ def _described(scenario: Scenario, one: Contender) -> str:
         parts.append(f"{bytes_text(sent.mean / clients.mean)} a site")
     if (seconds := one.spread("seconds")) is not None:
         parts.append(f"{seconds.mean:.2g} s" if seconds.mean < 10 else f"{seconds.mean:,.0f} s")
-    return f"{name}: {', '.join(parts)}"
+    return f"{_name(one)}: {', '.join(parts)}"
+
+
+def _name(one: Contender) -> str:
+    """Return a name that can stand in a list with commas."""
+    return one.title if one.epsilon is None else f"{one.title} at epsilon {one.epsilon:g}"
 
 
 def _cost_beside(one: Contender, pooled: Sequence[Contender]) -> str:
