@@ -37,7 +37,6 @@ class Style:
 
     index: int
     is_pooled: bool = False
-    is_dashed: bool = True
 
     @property
     def color(self) -> str:
@@ -47,7 +46,7 @@ class Style:
     @property
     def dash(self) -> str | None:
         """A pattern for lines."""
-        return None if self.is_pooled or not self.is_dashed else _DASHES[self.index % len(_DASHES)] or None
+        return None if self.is_pooled else _DASHES[self.index % len(_DASHES)] or None
 
     def mark(self, x: float, y: float, *, is_hollow: bool = False, size: float = _MARK_SIZE, **more: object) -> Html:
         """Return the mark at a place."""
