@@ -318,10 +318,10 @@ def test_an_entry_for_every_row_must_say_so():
 def test_noise_of_another_width_is_found_wherever_it_is_drawn(noise, monkeypatch):
     import flower_fedclust.privacy.noise as module
 
-    drawn = module.draw
+    drawn = module.sample_gaussian_share
     subject = Subject(Means(3, noise=noise))
     CHECKS["noise_has_its_declared_scale"](subject)
-    monkeypatch.setattr(module, "draw", lambda *args, **options: drawn(*args, **options) / np.sqrt(2))
+    monkeypatch.setattr(module, "sample_gaussian_share", lambda scale, *others: drawn(scale / np.sqrt(2), *others))
     with pytest.raises(AssertionError, match=r"is 0\.\d+ times what is declared"):
         CHECKS["noise_has_its_declared_scale"](subject)
 

@@ -1,9 +1,8 @@
-"""Clipping, symmetric matrices as vectors, and subspaces."""
+"""Clipping, and subspaces."""
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,51 +51,6 @@ def clip_norm(array: Floats, bound: float) -> Floats:
     """
     norm = float(np.linalg.norm(array))
     return array if norm <= bound else array * (bound / norm)
-
-
-@lru_cache(maxsize=32)
-def _upper_triangle(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
-    first, second = np.triu_indices(size)
-    return first, second, np.where(first == second, 1.0, np.sqrt(2.0))
-
-
-def symmetric_to_vector(matrix: Floats) -> Floats:
-    """Write a symmetric matrix as a vector with the same Euclidean norm.
-
-    The upper triangle by rows, what lies off the diagonal multiplied by the square root of 2. The Frobenius
-    norm of the matrix is the norm of the vector, so that a sensitivity means the same in both, and noise that
-    is added to the vector is symmetric in the matrix.
-
-    Parameters
-    ----------
-    matrix : ndarray of shape (size, size)
-
-    Returns
-    -------
-    ndarray of shape (size * (size + 1) / 2,)
-    """
-    first, second, scale = _upper_triangle(len(matrix))
-    vector: Floats = matrix[first, second] * scale
-    return vector
-
-
-def vector_to_symmetric(vector: Floats) -> Floats:
-    """Undo :func:`symmetric_to_vector`.
-
-    Parameters
-    ----------
-    vector : ndarray of shape (size * (size + 1) / 2,)
-
-    Returns
-    -------
-    ndarray of shape (size, size)
-    """
-    size = int((np.sqrt(8 * len(vector) + 1) - 1) / 2)
-    first, second, scale = _upper_triangle(size)
-    matrix = np.empty((size, size))
-    matrix[first, second] = vector / scale
-    matrix[second, first] = matrix[first, second]
-    return matrix
 
 
 def top_eigenvectors(matrix: Floats, n_vectors: int) -> Floats:

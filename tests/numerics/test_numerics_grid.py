@@ -18,6 +18,7 @@ from flower_fedclust.numerics.exact import (
     nearest_point,
     project_rows,
     second_moment,
+    square_sums,
     squared_distances,
     triangle_to_symmetric,
     truncated_means,
@@ -387,3 +388,21 @@ def test_the_results_are_the_same_bits_with_any_blas_kernel_and_any_numpy_dispat
         done = subprocess.run(child, env=os.environ | kernel, capture_output=True, text=True, check=True)
         hashes[json.dumps(kernel)] = done.stdout
     assert len(set(hashes.values())) == 1, hashes
+
+
+def test_squares_are_truncated_and_no_longer_than_the_squared_norm():
+    rng = np.random.default_rng(0)
+    rows, exponent = rows_onto_grid(rng.normal(size=(9000, 3)), np.zeros(3), 1.0)
+    squares, unit = square_sums(rows, exponent)
+    shift = unit - 2 * exponent
+    assert squares.tolist() == [sum(int(entry) ** 2 >> shift for entry in column) for column in rows.T]
+    for row in rows[:200]:
+        alone, _ = square_sums(row[None], exponent)
+        norm = sum(int(entry) ** 2 for entry in row)
+        assert sum(int(entry) ** 2 for entry in alone) * 4**shift <= norm**2
+
+
+def test_a_difference_that_overflows_keeps_its_direction():
+    rows = np.array([[1.7e308, 1.7e308], [-1.7e308, 0.0]])
+    on_grid, exponent = rows_onto_grid(rows, np.array([-1.7e308, 1.7e308]), 1.0)
+    np.testing.assert_allclose(from_units(on_grid, exponent), [[1.0, 0.0], [0.0, -1.0]], atol=1e-6)

@@ -5,9 +5,7 @@ from sklearn.datasets import load_digits
 from flower_fedclust.numerics.vectors import (
     clip_norm,
     clip_rows,
-    symmetric_to_vector,
     top_eigenvectors,
-    vector_to_symmetric,
 )
 
 
@@ -114,48 +112,6 @@ def test_clip_norm_leaves_a_short_array_bit_for_bit():
 def test_clip_norm_leaves_zeros_zero():
     with np.errstate(all="raise"):
         np.testing.assert_array_equal(clip_norm(np.zeros((2, 2)), 0.5), np.zeros((2, 2)))
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 17, 100])
-def test_symmetric_vector_goes_back_to_the_same_matrix(size):
-    matrix = symmetric(size)
-    vector = symmetric_to_vector(matrix)
-    assert vector.shape == (size * (size + 1) // 2,)
-    np.testing.assert_allclose(vector_to_symmetric(vector), matrix, rtol=1e-15)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 17, 100])
-def test_symmetric_vector_keeps_the_norm(size):
-    matrix = symmetric(size)
-    assert np.linalg.norm(symmetric_to_vector(matrix)) == pytest.approx(np.linalg.norm(matrix, "fro"), rel=1e-13)
-
-
-def test_symmetric_vector_keeps_the_distance_of_two_matrices():
-    first, second = symmetric(6, 1), symmetric(6, 2)
-    distance = np.linalg.norm(symmetric_to_vector(first) - symmetric_to_vector(second))
-    assert distance == pytest.approx(np.linalg.norm(first - second), rel=1e-13)
-
-
-def test_symmetric_vector_is_the_upper_triangle_by_rows_with_the_off_diagonal_times_the_root_of_2():
-    root = np.sqrt(2)
-    matrix = np.array([[1.0, 2.0, 3.0], [2.0, 4.0, 5.0], [3.0, 5.0, 6.0]])
-    np.testing.assert_allclose(symmetric_to_vector(matrix), [1, 2 * root, 3 * root, 4, 5 * root, 6], rtol=1e-15)
-
-
-def test_noise_on_the_vector_is_symmetric_in_the_matrix():
-    matrix = symmetric(8)
-    noise = np.random.default_rng(1).normal(size=36)
-    noisy = vector_to_symmetric(symmetric_to_vector(matrix) + noise)
-    np.testing.assert_array_equal(noisy, noisy.T)
-    assert np.linalg.norm(noisy - matrix) == pytest.approx(np.linalg.norm(noise), rel=1e-12)
-
-
-def test_a_row_moves_the_vector_of_the_outer_products_by_its_squared_norm():
-    rows = np.random.default_rng(0).normal(size=(30, 5))
-    for index in range(len(rows)):
-        rest = np.delete(rows, index, axis=0)
-        moved = np.linalg.norm(symmetric_to_vector(rows.T @ rows) - symmetric_to_vector(rest.T @ rest))
-        assert moved == pytest.approx(rows[index] @ rows[index], rel=1e-11)
 
 
 @pytest.fixture

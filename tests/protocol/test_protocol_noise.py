@@ -226,3 +226,12 @@ def test_server_that_adds_the_noise_gets_the_sum_without_it(clients):
     res = proxies[1].fit(ins)
     assert res.metrics == {"client": "1", "exponents": "[null, -40]"}
     assert "trusted" in str(simulate(noisy(), clients).privacy)
+
+
+@pytest.mark.parametrize("noise", ["server", "clients", "local"])
+def test_how_far_the_noise_is_from_its_law_is_in_every_message_with_noise(clients, noise):
+    report = simulate(noisy(noise=noise), clients).privacy
+    distances = [message.variation for message in report.messages if message.release is not None]
+    # ROWS entries, each within 2^-84 of its law, or five shares of it.
+    assert distances == pytest.approx([ROWS * (5 if noise == "clients" else 1) * 2.0**-84] * 2, rel=1e-3, abs=0)
+    assert report.is_noise_exact_enough

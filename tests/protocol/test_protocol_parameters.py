@@ -8,7 +8,7 @@ import pytest
 from sklearn.base import clone
 
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.accounting import Share, calibrate
 from flower_fedclust.protocol import ClippedStrategy, Entry, PrivateStrategy, ProtocolStrategy, parameter
 from flower_fedclust.protocol.parameters import Declared
 
@@ -257,3 +257,19 @@ def test_a_base_that_would_hide_a_parameter_of_another_is_refused():
         """Has that of Other."""
 
     assert Right().size == 5
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-30, 1e-13, 1.0])
+def test_a_delta_below_what_can_be_computed_is_refused(delta):
+    with pytest.raises(ValueError, match=r"delta is .*; it must be a finite number at least 1e-12 and below 1"):
+        Private(2, delta=delta).check_parameters()
+    Private(2, delta=1e-12).check_parameters()
+
+
+def test_a_part_of_delta_is_left_for_the_sampler():
+    strategy = Private(2, epsilon=2.0, delta=1e-5)
+    with_part = calibrate(strategy.shares(), 2.0, 1e-5 * (1 - 2.0**-10))
+    assert strategy.noise_multipliers() == with_part
+    assert all(
+        strategy.noise_multipliers()[name] > whole for name, whole in calibrate(strategy.shares(), 2.0, 1e-5).items()
+    )

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.grid import from_units, points_onto_grid, unit_exponent
 from flower_fedclust.protocol import ClientData, ProtocolStrategy
 from flower_fedclust.simulation import simulate
 from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, FrameClient, enter, frame_of_rows
@@ -165,3 +166,17 @@ def test_a_client_enters_a_frame_once_where_its_table_is_large_and_nothing_is_mi
         assert len(entered) == expected
         for index, value in zip((0, 0, 1, 0), values, strict=True):
             assert np.array_equal(value, enter(data.rows, *frames[index]).values)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_row_half_way_between_two_points_is_on_a_tie_whatever_the_points_digits(turned):
+    """What a row is compared with are the points on its grid, in integers: the lowest index has it, in either order."""
+    frame = Frame(np.zeros(3), 4.0)
+    points = np.array([[0.1, 0.7, -0.3], [1.3, -0.9, 2.1 + 1e-9]])
+    on_grid = points_onto_grid(points, unit_exponent(4.0))
+    points[1] += from_units((on_grid[0] + on_grid[1]) % 2, unit_exponent(4.0))  # so that there is a middle
+    middle = from_units(points_onto_grid(points, unit_exponent(4.0)).sum(axis=0) / 2, unit_exponent(4.0))
+    rows = np.concatenate([middle[None], RNG.normal(size=(7, 3))])
+    given_points = points[::-1] if turned else points
+    assert enter(rows[:1], *frame.arrays).nearest(given_points)[0] == 0
+    assert enter(rows, *frame.arrays).nearest(given_points)[0] == 0

@@ -17,7 +17,8 @@ from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import Entry, Sent, Total, answers, parameter
 from flower_fedclust.protocol.rounds import Round
 from flower_fedclust.strategies.dp_fedc import theorems
-from flower_fedclust.strategies.dp_fedc.dp_fedc import BATCH_SIZE, STEP_SCALE, DPFedC, DPFedCClient, LocalSteps
+from flower_fedclust.strategies.dp_fedc.client import DPFedCClient, LocalSteps
+from flower_fedclust.strategies.dp_fedc.dp_fedc import BATCH_SIZE, STEP_SCALE, DPFedC
 
 Floats = NDArray[np.float64]
 

@@ -15,8 +15,9 @@ from flower_fedclust.numerics.factorisation import Penalties, membership_steps, 
 from flower_fedclust.protocol import ClientData, DataError
 from flower_fedclust.protocol.replies import received_arrays, values_of
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.dp_fedc import dp_fedc
-from flower_fedclust.strategies.dp_fedc.dp_fedc import MEMBERSHIPS, DPFedC, DPFedCClient
+from flower_fedclust.strategies.dp_fedc import client as dp_fedc
+from flower_fedclust.strategies.dp_fedc.client import MEMBERSHIPS, DPFedCClient
+from flower_fedclust.strategies.dp_fedc.dp_fedc import DPFedC
 
 RNG = np.random.default_rng(0)
 MEANS = np.array([[9.0, 0, 1, 0], [0, 9, 0, 1], [0, 0, 9, 9]])

@@ -22,7 +22,7 @@ from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.protocol import ClientData, DataError
 from flower_fedclust.protocol.replies import received_arrays
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.dp_fedc import dp_fedc
+from flower_fedclust.strategies.dp_fedc import client as dp_fedc
 from flower_fedclust.strategies.dp_fedc.dp_fedc import DPFedC
 from flower_fedclust.strategies.dp_fedc.theorem_2 import DPFedCTheorem2, DPFedCTheorem2Client
 from flower_fedclust.strategies.dp_fedc.theorems import noise_multiplier, sensitivity

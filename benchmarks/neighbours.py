@@ -1,0 +1,75 @@
+"""How far worst-case neighbours move what each strategy releases, over what it declares; at most 1, exactly.
+
+python benchmarks/neighbours.py [NAME ...]   every strategy with noise, in each place and for each unit; or some of them
+
+Two hundred pairs of tables and more for each: rows on ties beside other numbers of rows, duplicates, one row and two,
+the longest rows, 1e300, the largest float, denormals, rows of all sizes between, clients that are not there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from flower_fedclust.testing import Subject, neighbours
+from flower_fedclust.testing.neighbours import Neighbours, extreme_rows, far_rows, how_far, tied_neighbours, tied_tables
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "strategies"))
+from test_strategies_every import cases
+
+N_RANDOM = 60
+
+
+def pairs_of(subject: Subject) -> list[Neighbours]:
+    """Return neighbours of a client's table."""
+    rng = np.random.default_rng(0)
+    rows, d = subject.rows[0], subject.n_columns
+    hard = far_rows(rows) + extreme_rows(d)
+    for index in range(N_RANDOM):
+        row = rng.normal(size=d) * 10.0 ** rng.uniform(-8, 12) + rows[index % len(rows)] * (index % 2)
+        hard.append((f"a random row, number {index}", row))
+    hard.append(("a row that is there already", rows[1]))
+    unit, relation = subject.strategy.privacy_unit, subject.releases[0][2].relation
+    found = neighbours(rows, hard, unit, relation)
+    if unit == "record" and relation == "add-or-remove":
+        found += [Neighbours("one row and two", rows[:1], np.vstack([rows[:1], row])) for _, row in hard]
+        found += [Neighbours("two equal rows and one", np.vstack([row, row]), row[None]) for _, row in hard]
+    elif unit == "record":
+        found += [Neighbours("one row and another", rows[:1], row[None]) for _, row in hard]
+    else:
+        found += [pair for size in (1, 2, 7) for pair in neighbours(rows[:size], hard, unit, relation)]
+    return found
+
+
+def main(names: list[str]) -> None:
+    """Print a line a case."""
+    warnings.simplefilter("ignore")
+    worst, n_pairs = 0.0, 0
+    print(f"{'case':44} {'pairs':>6} {'largest':>10}  seconds")
+    for case, strategy in cases().items():
+        if (names and case.partition(" ")[0] not in names) or strategy.epsilon is None:
+            continue
+        start, subject = time.perf_counter(), Subject(strategy)
+        pairs, client = pairs_of(subject), subject.names[0]
+        moved = list(how_far(subject.run, client, pairs))
+        count = len(pairs)
+        unit, relation = strategy.privacy_unit, subject.releases[0][2].relation
+        for number, tables in tied_tables(subject.run, client).items():
+            tied = tied_neighbours(tables, unit, relation)
+            count += len(tied)
+            moved += how_far(subject.run, client, tied, only=number)
+        largest = max(one.ratio for one in moved)
+        too_far = [one for one in moved if one.is_too_far]
+        print(f"{case:44} {count:6} {largest:10.8f}  {time.perf_counter() - start:.1f}", flush=True)
+        for one in too_far[:3]:
+            print(f"    TOO FAR: {one.neighbours.what}: '{one.content}' of round {one.round}, {one.ratio!r}")
+        worst, n_pairs = max(worst, largest), n_pairs + count
+    print(f"the largest of all, over {n_pairs} pairs: {worst:.10f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
