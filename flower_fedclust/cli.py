@@ -246,7 +246,7 @@ def compare(
             jobs=jobs,
             retry_failed=retry_failed,
             progress=progress,
-            announce=lambda lines: print("\n  ".join(lines), file=sys.stderr),
+            announce=lambda lines: typer.echo("\n  ".join(lines), err=True),
         )
     except KeyboardInterrupt:
         _say_error(f"stopped; what is done is in {out.absolute()}, and the same command goes on from there.")

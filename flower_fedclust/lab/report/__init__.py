@@ -73,7 +73,8 @@ def report_page(comparison: ComparisonResults) -> str:
     if failures := failure_parts(comparison):
         add("failures", "What failed", *failures)
     add("about", "How to repeat it", *about_parts(comparison))
-    names = _listed(comparison.strategies)
+    few = len(comparison.strategies) <= 3
+    names = _listed(comparison.strategies) if few else f"{len(comparison.strategies)} strategies"
     data = _listed(list(dict.fromkeys(one.data for one in comparison.scenarios if one.data)))
     parts_of_page = {
         "TITLE": html.escape(f"{names} on {data}" if data else names),
