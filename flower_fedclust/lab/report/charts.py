@@ -137,7 +137,7 @@ class Chart:
     @property
     def _right(self) -> float:
         """Where the axes end."""
-        return WIDTH - max([_RIGHT, *(14 + _LETTER * len(text) for _, _, text in self.labels)])
+        return WIDTH - max([_RIGHT, *(28 + _LETTER * len(text) for _, _, text in self.labels)])
 
     def _x(self, value: float) -> float:
         return _LEFT + self.x.at(value) * (self._right - _LEFT)
@@ -180,9 +180,9 @@ class Chart:
         parts, least = [], -math.inf
         for style, value, text in sorted(self.labels, key=lambda one: -one[1]):
             least = max(least + _LINE, self._y(value))
-            parts.append(
-                tag("text", text, x=self._right + 10, y=f"{least:.1f}", dy=".35em", class_=f"label {style.color}")
-            )
+            mark = style.mark(self._right + 16, least, size=5)
+            name = tag("text", text, x=self._right + 26, y=f"{least:.1f}", dy=".35em", class_="label")
+            parts.append(tag("g", mark, name, class_=style.color))
         return tag("g", *parts)
 
     def _line(self, style: Style, places: Sequence[tuple[float, float]]) -> Html:
