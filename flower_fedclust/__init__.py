@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flower_fedclust.lab.comparing import compare
     from flower_fedclust.models import Model
     from flower_fedclust.privacy.report import PrivacyReport
     from flower_fedclust.protocol import (
@@ -53,6 +54,7 @@ _HOME = {
     "check_strategy": "testing",
     "client_app": "protocol",
     "client_fn": "protocol",
+    "compare": "lab.comparing",
     "simulate": "simulation",
 }
 
@@ -75,6 +77,7 @@ __all__ = [
     "check_strategy",
     "client_app",
     "client_fn",
+    "compare",
     "simulate",
 ]
 

@@ -187,7 +187,7 @@ def compare(
         int | None, typer.Option(help="Without --server-data: how many of the rows are made public; 20 a cluster.")
     ] = None,
     n_clusters: Annotated[
-        int | None, typer.Option(help="How many clusters; by default as many as there are classes.")
+        str | None, typer.Option(help="How many clusters (2,3,4: each of them); by default one a class.")
     ] = None,
     epsilons: Annotated[
         str | None,
@@ -198,6 +198,9 @@ def compare(
     parameters: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any other parameter: name=value, or strategy.name=value; may be given again."),
+    ] = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(help="As --set, with several values: name=1,2,3 runs each of them.")
     ] = None,
     engine: Annotated[
         str | None, typer.Option(help="inline or ray (Flower's simulation, one run at a time); inline.")
@@ -210,6 +213,7 @@ def compare(
 ) -> None:
     """Compare strategies over data sets, partitions, budgets and seeds; what was stopped goes on where it was."""
     from flower_fedclust.lab.compare import comparison_from, settings_from_toml
+    from flower_fedclust.lab.comparing import Results
     from flower_fedclust.lab.runner import run_comparison
     from flower_fedclust.lab.summary import failure_lines, summary_table
 
@@ -232,10 +236,18 @@ def compare(
     }
     chosen = {} if settings is None else settings_from_toml(settings)
     chosen |= {name: value for name, value in options.items() if value is not None}
-    if parameters:
-        chosen["set"] = {**chosen.get("set", {}), **_parsed_parameters(parameters)}
+    for name, given in (("set", parameters), ("grid", grid)):
+        if given:
+            chosen[name] = {**chosen.get(name, {}), **_parsed_parameters(given)}
     try:
-        rows = run_comparison(comparison_from(chosen), out, jobs=jobs, retry_failed=retry_failed, progress=progress)
+        rows = run_comparison(
+            comparison_from(chosen),
+            out,
+            jobs=jobs,
+            retry_failed=retry_failed,
+            progress=progress,
+            announce=lambda lines: typer.echo("\n  ".join(lines), err=True),
+        )
     except KeyboardInterrupt:
         _say_error(f"stopped; what is done is in {out.absolute()}, and the same command goes on from there.")
         raise typer.Exit(130) from None
@@ -245,6 +257,8 @@ def compare(
         n_failed = sum(row["status"] == "failed" for row in rows)
         lines = [f"{n_failed} of {len(rows)} runs failed (--retry-failed runs them again):", *failures]
         console.print("\n" + "\n  ".join(lines), markup=False, highlight=False, soft_wrap=True)
+    if rows:
+        console.print("\n" + "\n".join(Results(out).verdicts), markup=False, highlight=False, soft_wrap=True)
     console.print(f"\nSaved in {out.absolute()}", markup=False, highlight=False, soft_wrap=True)
     _write_report(out, console)
     if failures:

@@ -5,7 +5,7 @@ A :class:`Table` holds rows that are in one place, as :func:`load_dataset` and :
 ``simulate`` and the apps take them; :func:`read_folder` reads one from a folder with a file a client.
 """
 
-from flower_fedclust.data.datasets import DATASETS, dataset_names, load_dataset
+from flower_fedclust.data.datasets import DATASETS, dataset_names, find_dataset, load_dataset
 from flower_fedclust.data.federation import FederatedRows, Table
 from flower_fedclust.data.files import read_folder, read_table
 from flower_fedclust.data.partition import hold_out_server_rows, partition, partition_indices
@@ -15,6 +15,7 @@ __all__ = [
     "FederatedRows",
     "Table",
     "dataset_names",
+    "find_dataset",
     "hold_out_server_rows",
     "load_dataset",
     "partition",

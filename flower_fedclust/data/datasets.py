@@ -5,6 +5,8 @@ Each function raises ValueError if an option is out of range, or if the package 
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.util
 import inspect
 import math
@@ -55,7 +57,7 @@ def load_dataset(name: str, *, random_state: int = 0, **options: Any) -> Table:
         If there is no such data set or option (the message names the nearest), if an option is out of range,
         or if the data set needs a package that is not installed.
     """
-    load = look_up(name, DATASETS, "data set").load
+    load = find_dataset(name)
     known = dict.fromkeys(inspect.signature(load).parameters)
     seed = {"random_state": random_state} if "random_state" in known else {}
     known.pop("random_state", None)
@@ -64,6 +66,36 @@ def load_dataset(name: str, *, random_state: int = 0, **options: Any) -> Table:
             raise ValueError(f"The data set '{name}' has no options; leave out '{option}'.")
         look_up(option, known, f"option of the data set '{name}'")
     return load(**seed, **options)
+
+
+def find_dataset(name: str) -> Callable[..., Table]:
+    """Return the function that makes a data set, by its name or as ``module:function``.
+
+    The function gives a :class:`Table`, or rows of shape (n_rows, n_columns) and labels of shape (n_rows,) or None; it
+    may take ``random_state``.
+
+    Raises
+    ------
+    ValueError
+        If there is none; the message gives the nearest name.
+    """
+    if ":" not in name:
+        return look_up(name, DATASETS, "data set").load
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"There is no data set '{name}': {error}.") from None
+
+    @functools.wraps(found)
+    def load(**options: Any) -> Table:
+        made = found(**options)
+        if isinstance(made, Table):
+            return made
+        rows, labels = made
+        return Table(rows, labels, name=name)
+
+    return load
 
 
 def iris() -> Table:

@@ -10,12 +10,16 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from flower_fedclust.data import DATASETS, read_table
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.data import find_dataset, read_table
 from flower_fedclust.data.partition import parsed_scheme
-from flower_fedclust.lab.jobs import RowsChoice, needs_server_rows
+from flower_fedclust.lab.jobs import SERVER_ROWS_PER_CLUSTER, RowsChoice, make_strategies, needs_server_rows
 from flower_fedclust.lab.options import parse_epsilon
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
@@ -48,6 +52,7 @@ class Trial:
     epsilon: float | None
     seed: int
     parameters: Mapping[str, Any]  #: The parameters of the strategy, except n_clusters and server rows.
+    variant: str | None  #: The parameters of the grid that the strategy knows, as text; None if there are none.
     engine: str
     needs_server_rows: bool  #: Whether any strategy of the comparison needs them: all are compared on the same rows.
 
@@ -76,7 +81,8 @@ class Comparison:
     #: How rows are spread over clients; by default "iid". Not for a file or folder that names the clients.
     partitions: tuple[str, ...] = ()
     n_clients: int = 10
-    n_clusters: int | None = None  #: By default as many as each data set has classes.
+    #: How many clusters, one number or several; by default as many as each data set has classes.
+    n_clusters: int | tuple[int, ...] | None = None
     #: The budgets; None is no noise. By default each strategy's own. A strategy without noise runs once per
     #: seed.
     epsilons: tuple[float | None, ...] = ()
@@ -86,6 +92,8 @@ class Comparison:
     engine: str = "inline"
     #: Parameters for all strategies that know them, or, as "STRATEGY.PARAMETER", for one.
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    #: As ``parameters``, with several values each: every strategy runs with all combinations of those that it knows.
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.strategies:
@@ -95,11 +103,14 @@ class Comparison:
         if not self.datasets and self.data is None:
             raise ValueError("there are no rows; give data sets (datasets), a file of your own (data), or both.")
         for name in self.datasets:
-            look_up(name, DATASETS, "data set")
+            find_dataset(name)
         self._check_partitions()
-        for name in ("n_clients", "n_clusters", "n_server_rows"):
+        for name in ("n_clients", "n_server_rows"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), at_least=1)
+        for number in self._numbers_of_clusters:
+            if number is not None:
+                check_integer("n_clusters", number, at_least=1)
         for epsilon in self.epsilons:
             if epsilon is not None:
                 check_real("epsilon", epsilon, above=0)
@@ -116,10 +127,15 @@ class Comparison:
         """Return the trials, in the order of the table."""
         trials = []
         for source in self._sources:
-            n_clusters = self.n_clusters or self._n_classes(source)
-            for partition, strategy in itertools.product(self._partitions_of(source), self.strategies):
-                for epsilon, seed in itertools.product(self._epsilons_of(strategy), self.seeds):
-                    trials.append(self._trial(strategy, self._choice(source, partition, seed), n_clusters, epsilon))
+            n_classes = self._n_classes(source) if None in self._numbers_of_clusters else None
+            for partition, asked, strategy in itertools.product(
+                self._partitions_of(source), self._numbers_of_clusters, self.strategies
+            ):
+                for epsilon, point, seed in itertools.product(
+                    self._epsilons_of(strategy), self._grid_of(strategy), self.seeds
+                ):
+                    choice = self._choice(source, partition, seed)
+                    trials.append(self._trial(strategy, choice, asked or n_classes, epsilon, point))
         return trials
 
     def settings(self) -> dict[str, Any]:
@@ -141,22 +157,27 @@ class Comparison:
             "files": files,
         }
         del settings["datasets"]
+        if not self.grid:
+            del settings["grid"]  # as in a folder of before there was one
         # Through JSON, so that the settings can be compared with those of a file.
         plain: dict[str, Any] = json.loads(json.dumps(settings, default=dict))
         return plain
 
-    def _trial(self, strategy: str, choice: RowsChoice, n_clusters: int | None, epsilon: float | None) -> Trial:
-        prefix = f"{strategy}."
-        given = {
-            **{name: value for name, value in self.parameters.items() if "." not in name},
-            **{name[len(prefix) :]: value for name, value in self.parameters.items() if name.startswith(prefix)},
-            "epsilon": epsilon,
-            "delta": self.delta,
-        }
+    def _trial(
+        self,
+        strategy: str,
+        choice: RowsChoice,
+        n_clusters: int | None,
+        epsilon: float | None,
+        point: Mapping[str, Any],
+    ) -> Trial:
+        given = {**_own(strategy, self.parameters), **point, "epsilon": epsilon, "delta": self.delta}
+        variant = ", ".join(f"{name}={json.dumps(value)}" for name, value in point.items()) or None
+        several = [f"clusters-{n_clusters}"] if len(self._numbers_of_clusters) > 1 else []
         data = choice.dataset or Path(choice.data or "").name
         shown = "none" if epsilon is None else repr(float(epsilon)).removesuffix(".0")
         where = (data[:_LONGEST_NAME_IN_KEY], choice.partition_name)
-        parts = (strategy, *where, f"epsilon-{shown}", f"seed-{choice.seed}")
+        parts = (strategy, *where, f"epsilon-{shown}", *several, *filter(None, [variant]), f"seed-{choice.seed}")
         return Trial(
             key="__".join(re.sub(r"[^A-Za-z0-9+._-]", "-", part) for part in parts),
             strategy=strategy,
@@ -167,9 +188,27 @@ class Comparison:
             epsilon=epsilon,
             seed=choice.seed,
             parameters={name: given[name] for name in given if name in accepted_parameters(strategy)},
+            variant=variant,
             engine=self.engine,
             needs_server_rows=needs_server_rows(self.strategies),
         )
+
+    @cached_property
+    def public_rows(self) -> NDArray[np.float64]:
+        """The rows of ``server_data``."""
+        assert self.server_data is not None
+        return read_table(self.server_data, label_column=self.label_column, columns=self.columns).rows
+
+    @property
+    def _numbers_of_clusters(self) -> tuple[int | None, ...]:
+        return self.n_clusters if isinstance(self.n_clusters, tuple) else (self.n_clusters,)
+
+    def _grid_of(self, strategy: str) -> list[dict[str, Any]]:
+        """Return the points of the grid of a strategy: one without parameters if it knows none of the grid."""
+        own = {
+            name: values for name, values in _own(strategy, self.grid).items() if name in accepted_parameters(strategy)
+        }
+        return [dict(zip(own, point, strict=True)) for point in itertools.product(*own.values())]
 
     @property
     def _sources(self) -> tuple[str | None, ...]:
@@ -230,7 +269,7 @@ class Comparison:
     def _check_parameters(self) -> None:
         accepted = {name: accepted_parameters(name) for name in self.strategies}
         known = dict.fromkeys(sorted(set().union(*accepted.values())))
-        for given in self.parameters:
+        for given in (*self.parameters, *self.grid):
             strategy, dot, name = given.rpartition(".")
             if name in _SET_BY:
                 raise ValueError(f"{name} is not set as a parameter here; give {_SET_BY[name]}.")
@@ -245,7 +284,7 @@ class Comparison:
         if self.data is not None and self._n_classes(None) is None and self.n_clusters is None:
             raise ValueError(f"{self.data.name} has no known classes to count; give n_clusters, or label_column.")
         if self.server_data is not None:
-            read_table(self.server_data, label_column=self.label_column, columns=self.columns)
+            _ = self.public_rows
 
 
 def comparison_from(settings: Mapping[str, Any]) -> Comparison:
@@ -266,7 +305,7 @@ def comparison_from(settings: Mapping[str, Any]) -> Comparison:
     for key, value in settings.items():
         name = key.replace("-", "_")
         read = look_up(name, _READERS, "setting of a comparison called")
-        given["parameters" if name == "set" else name] = read(name, value)
+        given[_FIELDS.get(name, name)] = read(name, value)
     if "strategies" not in given:
         raise ValueError("strategies is missing; name some, or all.")
     return Comparison(**given)
@@ -361,6 +400,20 @@ def _parameters(key: str, value: Any) -> dict[str, Any]:
     return parameters
 
 
+def _grid(key: str, value: Any) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(_list(name, values)) for name, values in _parameters(key, value).items()}
+
+
+def _numbers(key: str, value: Any) -> int | tuple[int, ...]:
+    try:
+        numbers = [int(one) if isinstance(one, str) else one for one in _list(key, value)]
+    except ValueError:
+        raise ValueError(f"{key} is '{value}'; give a whole number, or several with commas.") from None
+    return numbers[0] if len(numbers) == 1 else tuple(dict.fromkeys(numbers))
+
+
+_FIELDS = {"set": "parameters"}
+
 _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "strategies": _strategies,
     "datasets": _texts,
@@ -374,9 +427,40 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "seeds": _seeds,
     "engine": _text,
     "set": _parameters,
+    "grid": _grid,
+    "n_clusters": _numbers,
     # Checked by the class.
-    **dict.fromkeys(("n_server_rows", "n_clients", "n_clusters", "delta"), lambda _, value: value),
+    **dict.fromkeys(("n_server_rows", "n_clients", "delta"), lambda _, value: value),
 }
+
+
+def _own(strategy: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that are given to all strategies, and those that are given to this one."""
+    prefix = f"{strategy}."
+    return {name: value for name, value in parameters.items() if "." not in name} | {
+        name[len(prefix) :]: value for name, value in parameters.items() if name.startswith(prefix)
+    }
+
+
+def why_impossible(trial: Trial, comparison: Comparison) -> str | None:
+    """Return why a trial cannot run, as far as that is known without its rows; None if nothing speaks against it."""
+    if trial.n_clusters is None:
+        return None  # The trial will say what its data set lacks.
+    parameters = dict(trial.parameters)
+    if "n_clusters" in accepted_parameters(trial.strategy):
+        parameters["n_clusters"] = trial.n_clusters
+    public = None
+    if needs_server_rows((trial.strategy,)):
+        # Of rows that are drawn only the number is known here.
+        n_rows = comparison.n_server_rows or SERVER_ROWS_PER_CLUSTER * trial.n_clusters
+        public = np.arange(2.0 * n_rows).reshape(n_rows, 2)
+        if comparison.server_data is not None:
+            public = comparison.public_rows
+    try:
+        make_strategies([trial.strategy], parameters, public)
+    except (ValueError, ImportError) as error:
+        return " ".join(str(error).split())
+    return None
 
 
 def _fingerprint(path: Path) -> str:

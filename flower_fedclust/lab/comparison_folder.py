@@ -19,13 +19,13 @@ from filelock import FileLock, Timeout
 
 _PACKAGES = ("flwr", "numpy", "scikit-learn", "flower-fedclust")
 _KINDS = (
-    ("string", ("key", "strategy", "data", "partition")),
-    ("Int64", ("n_clients", "n_rows", "n_columns", "n_clusters")),
+    ("string", ("key", "strategy", "variant", "data", "partition")),
+    ("Int64", ("n_clients", "n_rows", "n_columns", "n_classes", "n_clusters")),
     ("Float64", ("epsilon", "delta")),
     ("string", ("privacy_unit", "noise")),
     ("Int64", ("seed",)),
     ("string", ("engine", "status", "reason")),
-    ("Float64", ("accuracy", "nmi", "ari", "cost", "cost_per_row")),
+    ("Float64", ("accuracy", "nmi", "ari", "cost", "cost_per_row", "cost_of_one_cluster", "largest_cluster")),
     ("Float64", ("map_ca_10", "map_npa_10", "map_nmi", "map_trustworthiness", "epsilon_spent")),
     ("boolean", ("covers_everything",)),
     ("string", ("guarantee",)),

@@ -13,7 +13,7 @@ import threading
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -26,10 +26,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from flower_fedclust.data import FederatedRows
-from flower_fedclust.lab.compare import Comparison, Trial
+from flower_fedclust.lab.compare import Comparison, Trial, why_impossible
 from flower_fedclust.lab.comparison_folder import COLUMNS, ComparisonFolder, as_json, installed_versions, is_disk_full
 from flower_fedclust.lab.jobs import make_strategies
 from flower_fedclust.lab.show import progress_columns
+from flower_fedclust.lab.summary import failure_lines
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.protocol import ProtocolError
@@ -52,6 +53,7 @@ def run_comparison(
     jobs: int | None = None,
     retry_failed: bool = False,
     progress: bool | None = None,
+    announce: Callable[[list[str]], object] | None = None,
 ) -> list[dict[str, Any]]:
     """Run the trials of a comparison that have not ended yet, and return the rows of its table.
 
@@ -68,6 +70,8 @@ def run_comparison(
         Whether trials that failed are repeated.
     progress : bool, optional
         Whether to show a progress bar; by default only if the output is a terminal.
+    announce : callable, optional
+        It is given, before the first run, the lines that say which runs are not possible and what each lacks.
 
     Returns
     -------
@@ -88,6 +92,15 @@ def run_comparison(
         ended = {trial.key: row for trial in trials if (row := folder.row(trial.key)) is not None}
         repeated = {key for key, row in ended.items() if retry_failed and row["status"] == "failed"}
         waiting = [trial for trial in trials if trial.key not in ended.keys() - repeated]
+        reasons = {trial.key: why_impossible(trial, comparison) for trial in waiting}
+        impossible = {key: reason for key, reason in reasons.items() if reason is not None}
+        for trial in waiting:
+            if trial.key in impossible:
+                ended[trial.key] = _record_impossible(trial, folder, impossible[trial.key])
+        if impossible and announce is not None:
+            said = failure_lines([ended[key] for key in impossible])
+            announce([f"{len(impossible)} of {len(trials)} runs are not possible and are left out:", *said])
+        waiting = [trial for trial in waiting if trial.key not in impossible]
 
         def rows() -> list[dict[str, Any]]:
             return [ended[trial.key] for trial in trials if trial.key in ended]
@@ -138,7 +151,7 @@ def execute(trial: Trial, folder: ComparisonFolder) -> None:
 
 def _asked(trial: Trial) -> dict[str, Any]:
     """Return the part of the row that is known before the trial begins."""
-    names = ("key", "strategy", "data", "n_clusters", "epsilon", "seed", "engine")
+    names = ("key", "strategy", "variant", "data", "n_clusters", "epsilon", "seed", "engine")
     asked = {name: getattr(trial, name) for name in names}
     delta = None if trial.epsilon is None else trial.parameters.get("delta")
     return asked | {"partition": trial.choice.partition_name, "delta": delta} | installed_versions()
@@ -146,7 +159,8 @@ def _asked(trial: Trial) -> dict[str, Any]:
 
 def _outcome(trial: Trial, row: dict[str, Any], place: Path) -> dict[str, Any]:
     """Run the strategy, write its result, and return its part of the row."""
-    strategies().setdefault(trial.strategy, trial.entry)
+    if ":" not in trial.strategy:  # module:Class is found without the registry
+        strategies().setdefault(trial.strategy, trial.entry)
     n_clusters = trial.n_clusters or trial.choice.n_classes()
     if n_clusters is None:
         raise ValueError(f"{trial.data} has no known classes to count; give n_clusters.")
@@ -157,6 +171,7 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path) -> dict[str, Any]:
         n_clients=len(rows.clients),
         n_rows=sum(map(len, rows.clients)),
         n_columns=rows.clients[0].shape[1],
+        n_classes=None if rows.labels is None else len(np.unique(np.concatenate(rows.labels))),
     )
     parameters = dict(trial.parameters)
     if "n_clusters" in accepted_parameters(trial.strategy):
@@ -179,6 +194,7 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path) -> dict[str, Any]:
     report = result.privacy.to_dict()
     return {
         **result.metrics,
+        **_of_one_cluster(result, rows),
         **scores,
         "delta": report["delta"],
         "privacy_unit": report["unit"],
@@ -191,6 +207,16 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path) -> dict[str, Any]:
         "rounds": result.summary()["rounds"],
         "seconds": result.seconds,
     }
+
+
+def _of_one_cluster(result: Result, rows: FederatedRows) -> dict[str, float]:
+    """Return what tells that a run collapsed: the share of the largest cluster, and what one cluster for all costs."""
+    # The mean squared distance to the mean of all rows, without a copy of them.
+    n_rows = sum(map(len, rows.clients))
+    center = sum(part.sum(axis=0) for part in rows.clients) / n_rows
+    cost = sum(float(((part - center) ** 2).sum()) for part in rows.clients) / n_rows
+    _, sizes = np.unique(np.concatenate(result.labels), return_counts=True)
+    return {"cost_of_one_cluster": cost} | ({"largest_cluster": float(sizes.max() / sizes.sum())} if len(sizes) else {})
 
 
 def _map_scores(result: Result, rows: FederatedRows, seed: int) -> dict[str, float]:
@@ -291,6 +317,12 @@ def _record_death(trial: Trial, folder: ComparisonFolder, code: int) -> None:
         how = f"ended with code {code}, {_ATTEMPTS} times, without a result"
     with folder.new_trial(trial.key) as place:
         _write_row(place, _asked(trial) | {"status": "failed", "reason": f"The process of this run {how}."})
+
+
+def _record_impossible(trial: Trial, folder: ComparisonFolder, reason: str) -> dict[str, Any]:
+    with folder.new_trial(trial.key) as place:
+        _write_row(place, _asked(trial) | {"status": "failed", "reason": reason})
+    return folder.row(trial.key) or {}
 
 
 def _context() -> Any:

@@ -174,7 +174,8 @@ def test_what_fails_is_recorded_with_its_sentence_and_the_rest_goes_on(tmp_path,
         has_traceback = (tmp_path / "runs" / key / "traceback.txt").exists()
         assert has_traceback == beginning.startswith("toy")
     lines = failure_lines(rows)
-    assert any(line.startswith("k-fed (2 runs, ") for line in lines)
+    assert any(line.startswith("2 of fedsc-sums: give max_norm") for line in lines)
+    assert any("k-fed" in line and "install the extra" in line for line in lines)
     assert summary_table(rows).row_count == 12
 
 

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from flower_fedclust.lab.report.about import about_parts, failure_parts
-from flower_fedclust.lab.report.charts import Style, legend
-from flower_fedclust.lab.report.data import ComparisonResults, Contender, Scenario, read_comparison
+from flower_fedclust.lab.report.data import ComparisonResults, Scenario, read_comparison
 from flower_fedclust.lab.report.maps import map_figures
-from flower_fedclust.lab.report.markup import Html, capital, count_text, joined, plural, tag
-from flower_fedclust.lab.report.pictures import bytes_chart, curve_charts, epsilon_chart
+from flower_fedclust.lab.report.markup import Html, count_text, details, joined, plural, tag
+from flower_fedclust.lab.report.pictures import bytes_chart, curve_charts, dot_plot, epsilon_charts
 from flower_fedclust.lab.report.privacy import privacy_section
-from flower_fedclust.lab.report.tables import NAMES, daggers_sentence, measure_text, overview_table, scenario_table
-
-_CHARTS = {"epsilon": epsilon_chart, "bytes": bytes_chart}
+from flower_fedclust.lab.report.tables import daggers_sentence, overview_table, scenario_table
+from flower_fedclust.lab.report.verdict import certainty, collapsed, verdict
 
 
 def write_report(folder: str | Path) -> Path:
@@ -51,10 +49,6 @@ def write_report(folder: str | Path) -> Path:
 
 def report_page(comparison: ComparisonResults) -> str:
     """Return the page of a comparison."""
-    pooled = {trial.strategy for trial in comparison.trials if trial.is_pooled}
-    # Pooled references have no colour of their own, so the colours begin with the others.
-    order = sorted(comparison.strategies, key=lambda name: name in pooled)
-    styles = {name: Style(index, name in pooled) for index, name in enumerate(order)}
     maps: list[dict[str, Any]] = []
     links: list[Html] = []
     sections: list[Html] = []
@@ -65,19 +59,22 @@ def report_page(comparison: ComparisonResults) -> str:
         sections.append(tag("section", heading, *parts, id=identifier, aria_labelledby=f"{identifier}-heading"))
 
     if len(comparison.scenarios) > 1:
-        body = overview_table(comparison.scenarios, styles, "overview-table")
-        add("overview", "All data sets", body, title="All data sets at a glance")
+        said = [tag("li", tag("b", f"{one.name}: "), verdict(one)) for one in comparison.scenarios]
+        verdicts = tag("ul", *said, class_="verdicts")
+        body = overview_table(comparison.scenarios, "overview-table")
+        add("overview", "All data sets", verdicts, body, title="All data sets at a glance")
     for number, scenario in enumerate(comparison.scenarios):
-        parts, drawn = _scenario_parts(scenario, styles, f"scenario-{number}")
+        parts, drawn = _scenario_parts(scenario, f"scenario-{number}")
         add(f"scenario-{number}", scenario.name, tag("p", _facts(scenario), class_="facts"), *parts)
         maps += drawn
     if len(comparison.failed) < len(comparison.trials):
         title = "What leaves the clients, and what is protected"
-        add("privacy", "What leaves the clients", privacy_section(comparison, styles), title=title)
+        add("privacy", "What leaves the clients", privacy_section(comparison), title=title)
     if failures := failure_parts(comparison):
         add("failures", "What failed", *failures)
     add("about", "How to repeat it", *about_parts(comparison))
-    names = _listed(comparison.strategies)
+    few = len(comparison.strategies) <= 3
+    names = _listed(comparison.strategies) if few else f"{len(comparison.strategies)} strategies"
     data = _listed(list(dict.fromkeys(one.data for one in comparison.scenarios if one.data)))
     parts_of_page = {
         "TITLE": html.escape(f"{names} on {data}" if data else names),
@@ -92,19 +89,29 @@ def report_page(comparison: ComparisonResults) -> str:
     return re.sub("@@([A-Z]+)@@", lambda match: parts_of_page[match[1]], template)
 
 
-def _scenario_parts(
-    scenario: Scenario, styles: Mapping[str, Style], identifier: str
-) -> tuple[list[object], list[dict[str, Any]]]:
-    table = scenario_table(scenario, styles, f"{identifier}-table")
-    parts: list[object] = [_tiles(scenario), table, daggers_sentence(scenario)]
-    charts = [make(scenario, styles, f"{identifier}-{name}") for name, make in _CHARTS.items()]
+def _scenario_parts(scenario: Scenario, identifier: str) -> tuple[list[object], list[dict[str, Any]]]:
+    parts: list[object] = [tag("p", verdict(scenario), class_="verdict")]
+    if sure := certainty(scenario):
+        parts.append(tag("p", sure, class_="note"))
+    if came_to_nothing := collapsed(scenario):
+        parts.append(tag("p", tag("strong", "Collapsed, and not ranked. ", class_="failed"), f"{came_to_nothing}."))
+    if missing := [one.name for one in scenario.contenders if not one.trials]:
+        link = tag("a", "what failed", href="#failures")
+        names = ", ".join(missing) if len(missing) <= 3 else f"{len(missing)} of {len(scenario.contenders)} contenders"
+        parts.append(tag("p", f"Without a result: {names} (", link, ").", class_="note"))
+    if any(one.trials for one in scenario.contenders):
+        parts += [scenario_table(scenario, f"{identifier}-table"), daggers_sentence(scenario)]
+    panels = epsilon_charts(scenario, f"{identifier}-epsilon")
+    if not panels:
+        parts.append(dot_plot(scenario, f"{identifier}-dots"))
+    charts = [*panels, bytes_chart(scenario, f"{identifier}-bytes")]
     if any(charts):
-        shown = dict.fromkeys(one.strategy for one, _ in scenario.measured)
-        names = sorted(((name, styles[name]) for name in shown), key=lambda pair: (pair[1].is_pooled, pair[1].index))
-        parts.append(tag("h3", f"{capital(NAMES[scenario.measure])}, privacy and traffic"))
-        parts.append(tag("div", legend(names), tag("div", *charts, class_="figures"), class_="linked"))
-    if curves := curve_charts(scenario, styles, f"{identifier}-curve"):
-        parts += [tag("h3", "Convergence"), tag("div", *curves, class_="figures")]
+        parts.append(tag("div", *charts, class_="figures"))
+    if curves := curve_charts(scenario, f"{identifier}-curve"):
+        about = tag("p", "What strategies recorded by round: a curve that still falls would go on with more rounds.")
+        parts.append(
+            details(f"Convergence ({plural(len(curves), 'chart')})", about, tag("div", *curves, class_="figures"))
+        )
     figures, contents = map_figures(scenario, f"{identifier}-map")
     if figures:
         parts += [tag("h3", "Maps"), _map_controls(identifier, contents), tag("div", *figures, class_="figures maps")]
@@ -118,23 +125,6 @@ def _map_controls(identifier: str, contents: Sequence[Mapping[str, Any]]) -> Htm
     label = tag("label", "Colour by ", tag("select", *options, data_colors=identifier))
     hint = " Point at a row for its client and class; on the keyboard, arrow keys go from row to row."
     return tag("p", label, hint, class_="note")
-
-
-def _tiles(scenario: Scenario) -> Html:
-    """Return the pooled reference, the best result without pooling, and the best that is covered completely."""
-    wanted: dict[str, list[Contender]] = {
-        "Pooled reference": scenario.pooled,
-        "Best without pooling the rows": scenario.federated,
-        "Best with the whole run covered": [one for one in scenario.federated if one.is_covered],
-    }
-    tiles = []
-    for label, contenders in wanted.items():
-        one = scenario.best(contenders)
-        spread = scenario.quality(one)
-        if one is not None and spread is not None:
-            value = tag("b", measure_text(scenario, spread), tag("small", " ", NAMES[scenario.measure]))
-            tiles.append(tag("li", tag("span", label), value, tag("span", one.name, class_="who")))
-    return tag("ul", *tiles, class_="tiles") if tiles else Html()
 
 
 def _facts(scenario: Scenario) -> str:

@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from flower_fedclust.lab.report.data import ComparisonResults
-from flower_fedclust.lab.report.markup import NOTHING, Html, details, plural, table, tag
+from flower_fedclust.lab.report.data import ComparisonResults, TrialResult
+from flower_fedclust.lab.report.markup import NOTHING, Html, capital, details, plural, table, tag
+from flower_fedclust.lab.summary import failures_by_remedy
 
 _VERSIONS = {
     "flower_fedclust": "flower-fedclust",
@@ -30,17 +31,12 @@ _OPTIONS = {
 def failure_parts(comparison: ComparisonResults) -> list[Html]:
     """Return the runs that failed with their reasons, the clients that failed, and the runs without a result."""
     parts: list[Html] = []
-    alike: dict[tuple[str, str], list[str]] = {}
-    for trial in comparison.failed:
-        reason = trial.text("reason") or "No reason was written."
-        alike.setdefault((trial.strategy, reason), []).append(trial.key)
-    if alike:
-        rows = [
-            [*key, details(plural(len(keys), "run"), tag("ul", *(tag("li", one) for one in keys), class_="key"))]
-            for key, keys in alike.items()
-        ]
-        caption = "Runs that failed; the others went on."
-        parts.append(table(caption, ["strategy", "reason", "runs"], rows, class_="prose", identifier="failed"))
+    pairs = [(trial.strategy, trial.text("reason")) for trial in comparison.failed]
+    for remedy, runs in failures_by_remedy(pairs).items():
+        concerned = [trial for trial in comparison.failed if _remedy(trial) == remedy]
+        summary = f"{capital(remedy)}: {plural(len(concerned), 'run')} of {', '.join(runs)}"
+        reasons = tag("ul", *(tag("li", f"{one.key}: {one.text('reason')}") for one in concerned))
+        parts.append(details(summary, reasons))
     refused = []
     for trial in comparison.trials:
         failures = trial.metrics.get("failures") if trial.is_done else None
@@ -56,6 +52,10 @@ def failure_parts(comparison: ComparisonResults) -> list[Html]:
         names = ", ".join(comparison.unfinished)
         parts.append(tag("p", f"Without a result, since they were stopped or are still at work: {names}."))
     return parts
+
+
+def _remedy(trial: TrialResult) -> str:
+    return next(iter(failures_by_remedy([(trial.strategy, trial.text("reason"))])))
 
 
 def about_parts(comparison: ComparisonResults) -> list[Html]:
@@ -109,6 +109,9 @@ def command_of(settings: Mapping[str, Any]) -> str:
     parameters = settings.get("parameters")
     for name, value in (parameters if isinstance(parameters, dict) else {}).items():
         words += ["--set", f"{name}={_plain(value)}"]
+    grid = settings.get("grid")
+    for name, values in (grid if isinstance(grid, dict) else {}).items():
+        words += ["--grid", f"{name}={_plain(values)}"]
     return shlex.join([*words, "--out", "DIR"])
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flower_fedclust.lab.report.markup import Html, bytes_text, joined, number_text, tag
 
 # In units of the picture, which is scaled to the width of the page.
-WIDTH, HEIGHT = 500, 340
+WIDTH, HEIGHT = 560, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 88, 28, 16, 62
+#: How many series a chart may have.
+MOST_SERIES = 8
+# Of a letter, and of a line, in the label of a series.
+_LETTER, _LINE = 8.8, 17.0
 
 #: Marks within a circle of radius 1; ten colours and seven marks make seventy pairs.
 _MARKS = (
@@ -29,11 +33,10 @@ _MARK_SIZE = 6.5
 
 @dataclass(frozen=True)
 class Style:
-    """The look of one strategy in every chart of the page; a pooled reference has the colour of the text."""
+    """The look of one series of a chart; a pooled reference has the colour of the text."""
 
     index: int
     is_pooled: bool = False
-    is_dashed: bool = True
 
     @property
     def color(self) -> str:
@@ -43,7 +46,7 @@ class Style:
     @property
     def dash(self) -> str | None:
         """A pattern for lines."""
-        return None if self.is_pooled or not self.is_dashed else _DASHES[self.index % len(_DASHES)] or None
+        return None if self.is_pooled else _DASHES[self.index % len(_DASHES)] or None
 
     def mark(self, x: float, y: float, *, is_hollow: bool = False, size: float = _MARK_SIZE, **more: object) -> Html:
         """Return the mark at a place."""
@@ -84,8 +87,8 @@ class Point:
     y: float
     style: Style
     tip: str
-    deviation: float | None = None
     is_hollow: bool = False
+    label: str = ""  #: What stands beside it.
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ class Level:
     y: float
     style: Style
     tip: str
+    label: str = ""  #: What stands at its beginning.
+    is_label_below: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,8 @@ class Chart:
     front: Sequence[Point] = ()
     #: Each series is a line through its points in their order.
     lines: Sequence[tuple[Style, Sequence[tuple[float, float]]]] = ()
+    #: What stands right of the axes, at the height of a value.
+    labels: Sequence[tuple[Style, float, str]] = ()
 
     @property
     def name(self) -> str:
@@ -124,16 +131,22 @@ class Chart:
         parts = [self._axes(), self._front(), *map(self._level, self.levels)]
         parts += [self._line(style, places) for style, places in self.lines]
         parts += map(self._point, self.points)
+        parts += [self._labels(), self._names()]
         return tag("svg", *parts, class_="chart", viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=self.name)
 
+    @property
+    def _right(self) -> float:
+        """Where the axes end."""
+        return WIDTH - max([_RIGHT, *(28 + _LETTER * len(text) for _, _, text in self.labels)])
+
     def _x(self, value: float) -> float:
-        return _LEFT + self.x.at(value) * (WIDTH - _LEFT - _RIGHT)
+        return _LEFT + self.x.at(value) * (self._right - _LEFT)
 
     def _y(self, value: float) -> float:
         return HEIGHT - _BOTTOM - self.y.at(value) * (HEIGHT - _TOP - _BOTTOM)
 
     def _axes(self) -> Html:
-        bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
+        bottom, right = HEIGHT - _BOTTOM, self._right
         parts = []
         for value in self.y.ticks:
             y = f"{self._y(value):.1f}"
@@ -152,27 +165,53 @@ class Chart:
 
     def _level(self, level: Level) -> Html:
         y = f"{self._y(level.y):.1f}"
-        ends = {"x1": _LEFT, "x2": WIDTH - _RIGHT, "y1": y, "y2": y}
+        ends = {"x1": _LEFT, "x2": self._right, "y1": y, "y2": y}
         line = tag("line", **ends, class_="line level", stroke_dasharray=level.style.dash)
-        mark = level.style.mark(WIDTH - _RIGHT, float(y), data_tip=level.tip, data_y=y)
-        return tag("g", line, mark, class_=f"series {level.style.color}", data_series=level.style.index)
+        mark = level.style.mark(self._right, float(y), data_tip=level.tip, data_y=y)
+        label = (
+            tag("text", level.label, x=_LEFT + 6, y=float(y) + (17 if level.is_label_below else -7), class_="label")
+            if level.label
+            else None
+        )
+        return tag("g", line, mark, label, class_=level.style.color)
+
+    def _labels(self) -> Html:
+        """Draw the names of the series at the ends of their lines, none over another."""
+        parts, least = [], -math.inf
+        for style, value, text in sorted(self.labels, key=lambda one: -one[1]):
+            least = max(least + _LINE, self._y(value))
+            mark = style.mark(self._right + 16, least, size=5)
+            name = tag("text", text, x=self._right + 26, y=f"{least:.1f}", dy=".35em", class_="label")
+            parts.append(tag("g", mark, name, class_=style.color))
+        return tag("g", *parts)
 
     def _line(self, style: Style, places: Sequence[tuple[float, float]]) -> Html:
         path = " ".join(f"{self._x(x):.1f},{self._y(y):.1f}" for x, y in places)
         line = tag("polyline", points=path, class_="line", stroke_dasharray=style.dash)
-        return tag("g", line, class_=f"series {style.color}", data_series=style.index)
+        return tag("g", line, class_=style.color)
 
     def _point(self, point: Point) -> Html:
         x, y = self._x(point.x), self._y(point.y)
-        bar = None
-        if point.deviation:
-            reach = [point.y + sign * point.deviation for sign in (-1, 1)]
-            ends = [self._y(min(max(value, self.y.low), self.y.high)) for value in reach]
-            path = f"M{x:.1f} {ends[0]:.1f}V{ends[1]:.1f}" + "".join(f"M{x - 4:.1f} {end:.1f}h8" for end in ends)
-            bar = tag("path", d=path, class_="bar")
-        place: dict[str, Any] = {"data_x": f"{x:.1f}", "data_y": f"{y:.1f}"}
-        mark = point.style.mark(x, y, is_hollow=point.is_hollow, data_tip=point.tip, **place)
-        return tag("g", bar, mark, class_=f"series {point.style.color}", data_series=point.style.index)
+        at: dict[str, Any] = {"data_x": f"{x:.1f}", "data_y": f"{y:.1f}"}
+        mark = point.style.mark(x, y, is_hollow=point.is_hollow, data_tip=point.tip, **at)
+        return tag("g", mark, class_=point.style.color)
+
+    def _names(self) -> Html:
+        """Draw the names of points beside them, each above all that it would lie on."""
+        taken: list[tuple[float, float, float]] = []
+        parts = []
+        for point in sorted((one for one in self.points if one.label), key=lambda one: (one.y, one.x)):
+            x, y, width = self._x(point.x), self._y(point.y) - 10, _LETTER * len(point.label)
+            is_left = x > (_LEFT + self._right) / 2
+            start = x - 12 - width if is_left else x + 12
+            while any(
+                abs(y - other) < _LINE and start < right and left < start + width for left, right, other in taken
+            ):
+                y -= _LINE / 2
+            taken.append((start, start + width, y))
+            anchor = {"x": f"{x + (-12 if is_left else 12):.1f}", "y": f"{y:.1f}"}
+            parts.append(tag("text", point.label, **anchor, class_="label end" if is_left else "label"))
+        return tag("g", *parts)
 
     def _front(self) -> Html | None:
         """Draw the best that each price buys: it stays the same until the next point of the front."""
@@ -182,7 +221,7 @@ class Chart:
         path = f"M{self._x(best[0].x):.1f} {self._y(best[0].y):.1f}"
         for point in best[1:]:
             path += f"H{self._x(point.x):.1f}V{self._y(point.y):.1f}"
-        path += f"H{WIDTH - _RIGHT}"
+        path += f"H{self._right}"
         places = [(f"{self._x(point.x):.1f}", f"{self._y(point.y):.1f}") for point in best]
         return tag(
             "g",
@@ -220,14 +259,9 @@ def logarithmic_axis(title: str, values: Sequence[float], *, ticks_at_values: bo
     return Axis(title, low, high, ticks or different, is_logarithmic=True)
 
 
-def legend(names: Sequence[tuple[str, Style]]) -> Html:
-    """Return the legend; each name is a button that highlights its strategy."""
-    items = []
-    for name, style in names:
-        label = tag("span", name, " (pooled reference)" if style.is_pooled else "")
-        press = {"type": "button", "aria_pressed": "false", "data_series": style.index}
-        items.append(tag("li", tag("button", style.sample(), label, **press)))
-    return tag("ul", *items, class_="legend", aria_label="Legend; press a name to highlight it")
+def legend(names: Iterable[tuple[str, Style]]) -> Html:
+    """Return what the looks of a chart mean."""
+    return tag("ul", *(tag("li", style.sample(), tag("span", name)) for name, style in names), class_="legend")
 
 
 def figure(chart: Chart, *below: object) -> Html:

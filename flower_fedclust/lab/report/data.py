@@ -15,9 +15,13 @@ from flower_fedclust.lab.comparison_folder import json_object
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 
-#: The measures that decide which strategy is best: the first that any trial has.
-MEASURES = ("accuracy", "nmi", "cost_per_row")
+#: The measures that decide which strategy is best: the first that any trial has. Where there are more or fewer clusters
+#: than classes, accuracy counts every further cluster as wrong and praises one large one, so that it comes last.
+MEASURES = ("accuracy", "ari", "nmi", "cost_per_row")
+_MEASURES_IF_NUMBERS_DIFFER = ("ari", "nmi", "cost_per_row", "accuracy")
 _COSTS = ("cost", "cost_per_row")
+# What is as little as this is nothing: clusters that know nothing of the classes, rows outside of the largest cluster.
+_ABOUT_NOTHING = 0.01
 #: The name of a strategy that pools the rows begins so; it is a reference and takes no part in the ranking.
 _POOLED = "pooled"
 
@@ -59,6 +63,11 @@ class TrialResult:
         return self.text("strategy") or self.key
 
     @property
+    def variant(self) -> str:
+        """The parameters of the grid that it ran with; "" if there is no grid."""
+        return self.text("variant")
+
+    @property
     def is_pooled(self) -> bool:
         """Whether the server had the rows themselves: such a result is a reference."""
         return self.strategy.startswith(_POOLED)
@@ -80,6 +89,26 @@ class TrialResult:
         if self.embedding_folder is not None or self.number("map_trustworthiness") is not None:
             return False
         return self.folder is None or (self.folder / "centers.csv").exists()
+
+    @cached_property
+    def collapse(self) -> str:
+        """How the run came to nothing, whatever its measures say; "" if it did not."""
+        clusters, largest = self.number("n_clusters"), self.number("largest_cluster")
+        if clusters != 1 and largest is not None and largest > 1 - _ABOUT_NOTHING:
+            return "all rows in one cluster" if largest == 1 else "nearly all rows in one cluster"
+        cost, worst = self.number("cost_per_row"), self.number("cost_of_one_cluster")
+        if cost is not None and worst is not None and self.has_comparable_cost and cost >= worst:
+            return "no better than one cluster for all"
+        return ""
+
+    @cached_property
+    def n_classes(self) -> float | None:
+        """How many true classes the rows have; None if that is not known."""
+        path = None if self.folder is None else self.folder / "classes.csv"
+        if self.number("n_classes") is not None or path is None or not path.is_file():
+            return self.number("n_classes")
+        with path.open(newline="", encoding="utf-8") as file:  # of a version that did not write it into the row
+            return float(len({row.get("class") for row in csv.DictReader(file)}))
 
     @cached_property
     def metrics(self) -> Mapping[str, Any]:
@@ -138,11 +167,17 @@ class Contender:
     epsilon: float | None
     trials: Sequence[TrialResult]
     failed: Sequence[TrialResult] = ()
+    variant: str = ""  #: The parameters of the grid.
+
+    @property
+    def title(self) -> str:
+        """The strategy and the parameters of the grid."""
+        return f"{self.strategy} ({self.variant})" if self.variant else self.strategy
 
     @property
     def name(self) -> str:
-        """The strategy and the epsilon that was asked for."""
-        return self.strategy if self.epsilon is None else f"{self.strategy}, epsilon {self.epsilon:g}"
+        """The strategy, the parameters of the grid, and the epsilon that was asked for."""
+        return self.title if self.epsilon is None else f"{self.title}, epsilon {self.epsilon:g}"
 
     @property
     def is_pooled(self) -> bool:
@@ -178,17 +213,42 @@ class Scenario:
     data: str
     partition: str
     contenders: Sequence[Contender]
+    n_clusters: str = ""  #: If the comparison has several numbers of clusters: that of this scenario.
 
     @property
     def name(self) -> str:
-        """The data set and how it is spread."""
-        return ", ".join(filter(None, (self.data, self.partition)))
+        """The data set, how it is spread and, if there are several, the number of clusters."""
+        return ", ".join(filter(None, (self.data, self.partition, self.n_clusters and f"{self.n_clusters} clusters")))
 
     @cached_property
     def measure(self) -> str:
-        """What decides which contender is best: accuracy, NMI or, without true classes, the cost per row."""
-        has = (column for column in MEASURES if any(one.spread(column) for one in self.contenders))
-        return next(has, MEASURES[0])
+        """What decides which contender is best: the first measure that there is and that can rank."""
+        trials = [trial for one in self.contenders for trial in one.trials]
+        n_classes = next((number for trial in trials if (number := trial.n_classes) is not None), None)
+        differ = n_classes is not None and any(trial.number("n_clusters") not in (None, n_classes) for trial in trials)
+        measures: tuple[str, ...] = _MEASURES_IF_NUMBERS_DIFFER if differ else MEASURES
+        if not self._finds_classes:
+            measures = ("cost_per_row", *measures)
+        return next((name for name in measures if any(one.spread(name) for one in self.contenders)), MEASURES[0])
+
+    @cached_property
+    def _finds_classes(self) -> bool:
+        """Whether any contender's clusters tell of the classes; if none do, the classes cannot rank."""
+        found = [spread.mean for one in self.contenders if (spread := one.spread("nmi")) is not None]
+        return not found or max(found) >= _ABOUT_NOTHING
+
+    def collapse(self, contender: Contender) -> str:
+        """Return how the runs of a contender came to nothing, and how many of them; "" if none did."""
+        reasons = []
+        for trial in contender.trials:
+            nmi = trial.number("nmi")
+            tells_nothing = self._finds_classes and nmi is not None and nmi < _ABOUT_NOTHING
+            if reason := trial.collapse or ("NMI about 0" if tells_nothing else ""):
+                reasons.append(reason)
+        if not reasons:
+            return ""
+        share = "" if len(reasons) == len(contender.trials) else f" in {len(reasons)} of {len(contender.trials)} runs"
+        return " or ".join(dict.fromkeys(reasons)) + share
 
     @property
     def higher_is_better(self) -> bool:
@@ -217,10 +277,19 @@ class Scenario:
         return contender.spread(self.measure)
 
     def best(self, contenders: Iterable[Contender]) -> Contender | None:
-        """Return the best by the measure; None if none has it."""
-        sign = 1 if self.higher_is_better else -1
+        """Return the best by the measure among those that did not collapse; None if none has it."""
+        return next(iter(self.ranked(contenders)), None)
+
+    def ranked(self, contenders: Iterable[Contender]) -> list[Contender]:
+        """Return those that have the measure and did not collapse, the best first."""
+        sign = -1 if self.higher_is_better else 1
         measured = [(sign * spread.mean, one) for one in contenders if (spread := self.quality(one)) is not None]
-        return max(measured, key=lambda pair: pair[0])[1] if measured else None
+        return [one for _, one in sorted(measured, key=lambda pair: pair[0]) if not self.collapse(one)]
+
+    @cached_property
+    def reference(self) -> Contender | None:
+        """The best of those that pool the rows."""
+        return self.best(self.pooled)
 
 
 @dataclass(frozen=True)
@@ -235,15 +304,18 @@ class ComparisonResults:
     @cached_property
     def scenarios(self) -> list[Scenario]:
         """The trials by data set and partition, in the order of the settings, then in that of the trials."""
-        found: dict[tuple[str, str], list[TrialResult]] = {}
+        settings = ("data", "partitions", "n_clusters")
+        known = [list(map(str, self._asked(setting))) for setting in settings]
+        found: dict[tuple[str, str, str], list[TrialResult]] = {}
         for trial in self.trials:
-            found.setdefault((trial.text("data"), trial.text("partition")), []).append(trial)
-        known = [list(map(str, self._asked(setting))) for setting in ("data", "partitions")]
+            # A single number of clusters, or one a data set, needs no mention.
+            clusters = trial.text("n_clusters") if known[2] else ""
+            found.setdefault((trial.text("data"), trial.text("partition"), clusters), []).append(trial)
 
-        def order(key: tuple[str, str]) -> list[int]:
+        def order(key: tuple[str, str, str]) -> list[int]:
             return [names.index(one) if one in names else len(names) for one, names in zip(key, known, strict=True)]
 
-        return [Scenario(*key, _contenders(found[key])) for key in sorted(found, key=order)]
+        return [Scenario(key[0], key[1], _contenders(found[key]), key[2]) for key in sorted(found, key=order)]
 
     @cached_property
     def strategies(self) -> list[str]:
@@ -308,18 +380,19 @@ def pareto_front(prices: Sequence[float], gains: Sequence[float]) -> list[bool]:
 
 
 def _contenders(trials: Sequence[TrialResult]) -> list[Contender]:
-    done: dict[tuple[str, float | None, str, str], list[TrialResult]] = {}
-    failed: dict[tuple[str, float | None], list[TrialResult]] = {}
+    done: dict[tuple[str, float | None, str, str, str], list[TrialResult]] = {}
+    failed: dict[tuple[str, float | None, str], list[TrialResult]] = {}
     for trial in trials:
+        asked = (trial.strategy, trial.epsilon, trial.variant)
         if trial.is_done:
             unit = (trial.text("privacy_unit"), trial.text("noise"))
-            done.setdefault((trial.strategy, trial.epsilon, *unit), []).append(trial)
+            done.setdefault((*asked, *unit), []).append(trial)
         else:
-            failed.setdefault((trial.strategy, trial.epsilon), []).append(trial)
+            failed.setdefault(asked, []).append(trial)
     # A failed trial may not know its unit: it is listed with the first contender of its strategy and budget.
     found = [
-        Contender(*key[:2], sorted(group, key=lambda one: one.number("seed") or 0.0), failed.pop(key[:2], ()))
+        Contender(*key[:2], sorted(group, key=lambda one: one.number("seed") or 0.0), failed.pop(key[:3], ()), key[2])
         for key, group in done.items()
     ]
-    found += [Contender(*key, (), group) for key, group in failed.items()]
-    return sorted(found, key=lambda one: (one.strategy, one.epsilon is None, one.epsilon or 0.0))
+    found += [Contender(*key[:2], (), group, key[2]) for key, group in failed.items()]
+    return sorted(found, key=lambda one: (one.strategy, one.variant, one.epsilon is None, one.epsilon or 0.0))

@@ -10,6 +10,8 @@ from flower_fedclust.lab.report.data import Spread
 
 #: What is shown if there is no value.
 NOTHING = "–"
+#: The names of the measures.
+NAMES = {"accuracy": "accuracy", "nmi": "NMI", "ari": "ARI", "cost_per_row": "cost per row"}
 
 
 class Html(str):
@@ -109,7 +111,12 @@ def number_text(value: float | None, significant: int = 4) -> str:
 
 def share_text(value: float) -> str:
     """Return a figure between 0 and 1, such as an accuracy."""
-    return f"{value:.3f}"
+    return f"{value + 0.0 if abs(value) >= 0.0005 else 0.0:.3f}"  # never "-0.000"
+
+
+def measure_text(measure: str, value: float) -> str:
+    """Return a value of a measure."""
+    return number_text(value) if measure == "cost_per_row" else share_text(value)
 
 
 def bytes_text(value: float, digits: str = ",.1f") -> str:
@@ -131,6 +138,8 @@ def deviation_text(spread: Spread, text: str) -> str:
         return ""
     if "e" in text:
         return f"± {spread.deviation:.1e}"
+    if spread.deviation <= 1e-9 * abs(spread.mean):
+        return "± 0"  # what is left is rounding
     decimals = len(text.partition(".")[2])
     least = 10.0**-decimals
     if 0 < spread.deviation < least / 2:

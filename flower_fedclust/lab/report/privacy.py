@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flower_fedclust.lab.report.charts import Style
 from flower_fedclust.lab.report.data import ComparisonResults, TrialResult
 from flower_fedclust.lab.report.markup import NOTHING, Html, bullets, details, joined, plural, table, tag
 from flower_fedclust.privacy.releases import Release
@@ -16,6 +16,8 @@ UNPROTECTED = "unprotected"
 PROTECTED = "protected by noise"
 DERIVED = "computed from nothing but what is protected"
 HARMLESS = "independent of the values of the rows"
+_COVERED, _IN_PART, _NOTHING_COVERED = "The whole run is covered", "Covered in part", "No guarantee"
+_UNKNOWN = "Not known"
 _EXPLAINED = {UNPROTECTED: "no mechanism covers it", DERIVED: "it costs no more"}
 
 #: Task, content, how fine, and status.
@@ -46,19 +48,19 @@ class Reported:
         return found
 
 
-def privacy_section(comparison: ComparisonResults, styles: Mapping[str, Style]) -> Html:
-    """Return a table of all strategies, and for each of them a table of its messages."""
-    rows: list[list[object]] = []
-    parts = []
+def privacy_section(comparison: ComparisonResults) -> Html:
+    """Return, folded by how much is covered, a table of the strategies and for each of them one of its messages."""
+    rows: dict[str, list[list[object]]] = {one: [] for one in (_COVERED, _IN_PART, _NOTHING_COVERED, _UNKNOWN)}
+    parts: dict[str, list[Html]] = {}
     for number, name in enumerate(comparison.strategies):
         groups = _groups(comparison.trials, name)
-        heading = joined([styles[name].sample(), name])
+        heading = Html(html.escape(name))
         if not groups:
-            rows.append([heading, "No run of it is done, so nothing is known.", NOTHING, NOTHING])
+            rows[_UNKNOWN].append([heading, "No run of it is done, so nothing is known.", NOTHING, NOTHING])
             continue
         for group in groups:
             which = _which(group, groups)
-            rows.append(
+            rows[_kind(group)].append(
                 [
                     joined([heading, tag("em", which) if which else None]),
                     _guarantees(group),
@@ -66,10 +68,23 @@ def privacy_section(comparison: ComparisonResults, styles: Mapping[str, Style]) 
                     bullets(_contents(group, PROTECTED)) or "nothing",
                 ]
             )
-        parts.append(_strategy_part(name, groups, f"privacy-{number}"))
-    caption = "Every strategy: its guarantee, and what leaves the clients without protection."
+        parts.setdefault(_kind(groups[0]), []).append(_strategy_part(name, groups, f"privacy-{number}"))
     headings = ["strategy", "guarantee", "leaves the clients unprotected", "leaves them protected by noise"]
-    return joined([table(caption, headings, rows, class_="prose", identifier="privacy-summary"), *parts])
+    return joined(
+        details(
+            joined([tag("b", kind), ": ", ", ".join(dict.fromkeys(str(row[0]).partition("<")[0] for row in found))]),
+            table(f"{kind}.", headings, found, class_="prose", identifier=f"privacy-summary-{number}"),
+            *parts.get(kind, []),
+        )
+        for number, (kind, found) in enumerate(rows.items())
+        if found
+    )
+
+
+def _kind(group: Sequence[Reported]) -> str:
+    if all(one.trial.text("covers_everything").lower() == "true" for one in group):
+        return _COVERED
+    return _IN_PART if any(one.report.releases for one in group) else _NOTHING_COVERED
 
 
 def _groups(trials: Sequence[TrialResult], strategy: str) -> list[list[Reported]]:
