@@ -168,7 +168,7 @@ class Comparison:
             seed=choice.seed,
             parameters={name: given[name] for name in given if name in accepted_parameters(strategy)},
             engine=self.engine,
-            needs_server_rows=needs_server_rows(self.strategies),
+            needs_server_rows=needs_server_rows(self.strategies, self.n_server_rows),
         )
 
     @property
