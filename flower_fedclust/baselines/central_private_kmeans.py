@@ -73,9 +73,9 @@ class CentralDPLloyd(CentralPrivateKMeans):
     it. Three things in that code are at odds with the epsilon it states, and are kept here, as what is compared is what
     it gives. The parts of the budget for a count and for a column are exchanged, so that with d columns and
     ``c = (4 d 0.225^2)^(1/3)`` a step that was to cost 1 costs ``(1 + d c) / (d + c)``, 1.4 with 16 columns and 2.9
-    with 128, by the sensitivity that it is calibrated for; this is twice what one row can add between symmetric
-    bounds, and a row that is replaced by another needs it. An empty cluster gets no noise, so that whether one is empty
-    is known for certain. And the noise is of floats.
+    with 128, where a row moves a sum by the sensitivity it is calibrated for, upper less lower bound; where it moves it
+    by half of this, as one that is added between symmetric bounds does, 0.7 and 1.5. An empty cluster gets no noise, so
+    that whether one is empty is known for certain, at any epsilon. And the noise is of floats.
 
     References
     ----------
