@@ -74,7 +74,7 @@ def simulated_rows(config: Mapping[str, Any], n_clients: int) -> FederatedRows:
             seed=int(config["data-seed"]),
         ),
         int(config["n-clusters"]),
-        needs_server_rows(strategy_names(config)),
+        needs_server_rows(strategy_names(config), given(config, "n-server-rows")),
     )
 
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from apps.config import given, listed, parameters, simulated_rows, strategy_names, text
 from flower_fedclust import ClientData, ProtocolStrategy, Result
 from flower_fedclust.data import FederatedRows, read_table
-from flower_fedclust.lab.jobs import make_strategies, needs_server_rows
+from flower_fedclust.lab.jobs import can_use_server_rows, make_strategies
 from flower_fedclust.lab.show import run_and_save, show_all
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.results import result_of
@@ -40,7 +40,10 @@ def main(grid: Grid, context: Context) -> None:
     seed = given(config, "noise-seed")
     if seed is not None and not simulated:
         raise ValueError("noise-seed is for simulated rows: noise that protects somebody is never repeatable.")
-    strategies = make_strategies(names, parameters(config), rows.server_rows, rows.server_rows_origin)
+    were_given = text(config, "server-data") is not None or given(config, "n-server-rows") is not None
+    strategies = make_strategies(
+        names, parameters(config), rows.server_rows, rows.server_rows_origin, were_given=were_given
+    )
     for strategy in strategies:
         strategy.wait_for_clients = float(config["wait-for-clients"])
         strategy.expected_clients = n_nodes
@@ -97,7 +100,7 @@ def _by_name(rows: FederatedRows) -> dict[str, ClientData]:
 def _rows_of_the_server(config: Any, names: list[str]) -> FederatedRows:
     """Return the public rows of a deployment, whose clients' rows are elsewhere."""
     path = text(config, "server-data")
-    if path is None or not needs_server_rows(names):
+    if path is None or not can_use_server_rows(names):
         return FederatedRows(clients=[], labels=None, names=[])
     table = read_table(path, label_column=text(config, "label-column"), columns=listed(text(config, "columns")))
     return FederatedRows(

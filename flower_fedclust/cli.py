@@ -23,6 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+#: What 'fedclust run' runs if it is not told what: it keeps rows private, and needs no public ones.
+DEFAULT_STRATEGY = "private-kmeans"
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NClusters = Annotated[int, typer.Option(help="How many clusters.")]
 Epsilon = Annotated[
@@ -102,7 +105,9 @@ def explain(
 
 @app.command()
 def run(
-    strategies: Annotated[str, typer.Argument(help="A strategy, or several with commas between them.")],
+    strategies: Annotated[
+        str, typer.Argument(help="A strategy, or several with commas between them; see 'fedclust list'.")
+    ] = DEFAULT_STRATEGY,
     dataset: Annotated[str | None, typer.Option(help="A data set; see 'fedclust datasets'.")] = None,
     data: Annotated[Path | None, typer.Option(help="Your rows: a .csv, .parquet or .npy file, or a folder.")] = None,
     client_column: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
@@ -148,7 +153,7 @@ def run(
         n_server_rows=n_server_rows,
         seed=0 if seed is None else seed,
     )
-    rows = choice.load(n_clusters, needs_server_rows=needs_server_rows(names))
+    rows = choice.load(n_clusters, needs_server_rows=needs_server_rows(names, n_server_rows))
     run_one = partial(
         simulate,
         clients=rows.clients,
@@ -158,7 +163,7 @@ def run(
         engine=engine,  # type: ignore[arg-type]
         seed=seed,
     )
-    made = make_strategies(names, given, rows.server_rows, rows.server_rows_origin)
+    made = make_strategies(names, given, rows.server_rows, rows.server_rows_origin, were_given=choice.gives_server_rows)
     results, path, failed = run_and_save(made, run_one, out, labels=rows.labels)
     n_rows = sum(map(len, rows.clients))
     title = f"{dataset or data}: {n_rows} rows, {len(rows.clients)} clients, {n_clusters} clusters"

@@ -94,6 +94,19 @@ def test_run_on_a_users_file_saves_labels_centers_metrics_and_the_report(capsys,
     assert set(summary["metrics"]) == {"cost", "cost_per_row", "accuracy", "nmi", "ari"}
 
 
+def test_run_without_a_strategy_is_private_kmeans_of_all_rows(capsys, monkeypatch, tmp_path):
+    code, out, _ = fedclust(
+        capsys,
+        monkeypatch,
+        *("run", "--dataset", "iris", "--n-clusters", "3", "--set", "max_norm=12", "--out", str(tmp_path / "out")),
+    )
+    assert code == 0
+    assert "Guarantee: The whole run is covered by" in out
+    assert "are taken to be public" not in out  # none of the rows were made public
+    labels = (tmp_path / "out" / "private-kmeans" / "labels").iterdir()
+    assert sum(len(pd.read_csv(path)) for path in labels) == 150
+
+
 def test_a_seed_repeats_the_run_and_the_report_says_that_it_protects_nobody(capsys, monkeypatch, tmp_path):
     centers = []
     for name in ("a", "b"):
@@ -117,6 +130,10 @@ def test_a_seed_repeats_the_run_and_the_report_says_that_it_protects_nobody(caps
         ),
         (["explain", "kfed"], "There is no strategy 'kfed': did you mean 'k-fed'?"),
         (["run", "k-fed", "--dataset", "irris"], "There is no data set 'irris': did you mean 'iris'?"),
+        (
+            ["run", "--dataset", "iris"],
+            "rows are clipped: say how far rows can be from the origin, as is known without",
+        ),
         (["run", "k-fed"], "give either a data set or a file of your own"),
         (["run", "k-fed", "--data", "nowhere.csv"], "nowhere.csv"),
         (["run", "feddp-kmeans", "--dataset", "iris", "--epsilon", "lots"], "epsilon is 'lots'; it must be a number"),

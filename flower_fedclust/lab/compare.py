@@ -190,7 +190,7 @@ class Comparison:
             parameters={name: given[name] for name in given if name in accepted_parameters(strategy)},
             variant=variant,
             engine=self.engine,
-            needs_server_rows=needs_server_rows(self.strategies),
+            needs_server_rows=needs_server_rows(self.strategies, self.n_server_rows),
         )
 
     @cached_property

@@ -20,7 +20,7 @@ from flower_fedclust.data import (
 )
 from flower_fedclust.names import look_up
 from flower_fedclust.protocol import ProtocolStrategy
-from flower_fedclust.registry import accepted_parameters, make_strategy
+from flower_fedclust.registry import accepted_parameters, find, make_strategy
 
 #: How many server rows per cluster are taken out of a data set if none are given: as in appendix G.1 of FedDP-KMeans.
 SERVER_ROWS_PER_CLUSTER = 20
@@ -40,6 +40,11 @@ class RowsChoice:
     server_data: str | Path | None = None  #: A file of public rows.
     n_server_rows: int | None = None  #: How many rows are drawn as public rows if there are none.
     seed: int = 0  #: The seed of the data set and the partition.
+
+    @property
+    def gives_server_rows(self) -> bool:
+        """Whether the user gave public rows, or said how many rows to make public."""
+        return self.server_data is not None or self.n_server_rows is not None
 
     @property
     def is_folder(self) -> bool:
@@ -108,7 +113,12 @@ class RowsChoice:
 
 
 def make_strategies(
-    names: Sequence[str], parameters: Mapping[str, Any], server_rows: Any, server_rows_origin: str = ""
+    names: Sequence[str],
+    parameters: Mapping[str, Any],
+    server_rows: Any,
+    server_rows_origin: str = "",
+    *,
+    were_given: bool = True,
 ) -> list[ProtocolStrategy]:
     """Return strategies that share parameters; each takes those that it accepts.
 
@@ -120,6 +130,9 @@ def make_strategies(
     server_rows : ndarray or None
     server_rows_origin : str
         Their origin, for the privacy report.
+    were_given : bool, default=True
+        Whether the user gave the server rows. Others, which were made public for a strategy that needs them, do not go
+        to one that can do without.
 
     Raises
     ------
@@ -133,7 +146,8 @@ def make_strategies(
     strategies = []
     for name in names:
         own = {key: value for key, value in parameters.items() if key in accepted[name]}
-        if "server_data" in accepted[name]:
+        needs_rows = needs_server_rows([name])
+        if needs_rows or ("server_data" in accepted[name] and were_given and server_rows is not None):
             if server_rows is None:
                 raise ValueError(f"{name} needs public rows at the server; give a file of them with server-data.")
             own["server_data"] = server_rows
@@ -143,6 +157,15 @@ def make_strategies(
     return strategies
 
 
-def needs_server_rows(names: Sequence[str]) -> bool:
-    """Tell whether any of the strategies needs public rows."""
+def needs_server_rows(names: Sequence[str], n_server_rows: int | None = None) -> bool:
+    """Tell whether rows must be made public if no file has any: where a strategy cannot do without them.
+
+    Where a number of them was asked for, it suffices that a strategy can use them.
+    """
+    required = any("server_data" in find(name).strategy.required_parameters() for name in names)
+    return required or (n_server_rows is not None and can_use_server_rows(names))
+
+
+def can_use_server_rows(names: Sequence[str]) -> bool:
+    """Tell whether any of the strategies can use public rows."""
     return any("server_data" in accepted_parameters(name) for name in names)

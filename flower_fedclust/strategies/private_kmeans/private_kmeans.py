@@ -153,6 +153,12 @@ class PrivateKMeans(ClippedStrategy):
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first parameter which cannot be right."""
         if self.server_data is None:
+            if self.epsilon is not None and self.max_norm is None:
+                raise ValueError(
+                    "max_norm is missing; noise for an epsilon needs a norm to which rows are clipped: say how far "
+                    "rows can be from the origin, as is known without looking at them (--set max_norm=30 on the "
+                    "command line), or give public rows as server_data."
+                )
             super().check_parameters()
         else:
             super(ClippedStrategy, self).check_parameters()
