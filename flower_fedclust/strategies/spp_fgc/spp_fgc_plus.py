@@ -201,7 +201,7 @@ class SPPFGCPlus(ProtocolStrategy):
         # Lines 15 to 17, as Algorithm 1 has them by default.
         prototypes = shrunk(uploads.prototypes)
         divergences = jeffreys(prototypes)
-        E = joined(uploads, prototypes, divergences)
+        E = joined(uploads, prototypes, divergences, self.n_clusters)
         embedding = E.embedding(self.n_clusters, full_affinity(divergences))
         # Line 18.
         _, labels = cluster_embedding(embedding, self.n_clusters, self.rng)
