@@ -12,6 +12,7 @@ from sklearn.base import clone
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
 from flower_fedclust.models import PrototypeModel
+from flower_fedclust.numerics.global_graph import without_far_edges
 from flower_fedclust.numerics.prototypes import jeffreys, kullback_leibler, shrunk
 from flower_fedclust.protocol import ClientData, DataError, Reply
 from flower_fedclust.simulation import simulate
@@ -140,8 +141,8 @@ def seen_by_the_server(mode):
     seen = {}
     joined = spp_fgc.joined
 
-    def watched(found, prototypes, divergences, **options):
-        graph = joined(found, prototypes, divergences, **options)
+    def watched(found, prototypes, divergences, n_clusters, **options):
+        graph = joined(found, prototypes, divergences, n_clusters, **options)
         seen.update(found=found, prototypes=prototypes, divergences=divergences, graph=graph)
         return graph
 
@@ -155,8 +156,10 @@ def test_global_graph_has_the_graphs_of_the_clients_on_its_diagonal_and_prototyp
     seen = seen_by_the_server("own")
     dense, owner = seen["graph"].toarray(), seen["found"].client
     ends = [0, *CUTS, len(ROWS)]
+    blocks = without_far_edges(seen["found"].diagonal, seen["found"].prototype, seen["divergences"]).toarray()
     for index, (start, end) in enumerate(itertools.pairwise(ends)):
-        np.testing.assert_allclose(dense[start:end, start:end], seen["found"].blocks[index].toarray(), atol=1e-12)
+        np.testing.assert_allclose(dense[start:end, start:end], blocks[start:end, start:end], atol=1e-12)
+        assert (blocks[start:end, start:end] <= seen["found"].blocks[index].toarray()).all()
     between = dense[:20, 20:]
     assert between.any()
     of_prototypes = seen["graph"].affinity[np.ix_(seen["found"].prototype[:20], seen["found"].prototype[20:])]
