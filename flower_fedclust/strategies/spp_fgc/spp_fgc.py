@@ -100,8 +100,6 @@ class StructuralGraphStrategy(ProtocolStrategy):
         if self.assignment is not None:
             of_solver = ("eigenvectors",) if self.solver == "spectral" else ("components", "rows-of-s")
             check_choice("assignment", self.assignment, of_solver)
-        if not (self.private_graph and self.global_graph) and self.solver == "clr":
-            raise ValueError("solver is 'clr', which needs both graphs; leave private_graph and global_graph True.")
 
     # The server half.
 

@@ -62,10 +62,10 @@ def scaled(name):
     return dataclasses.replace(table, rows=rows)
 
 
-def accuracies(name, scheme, seeds, **options):
+def accuracies(name, scheme, seeds, n_clients=4, **options):
     found = []
     for seed in seeds:
-        parts = partition(scaled(name), scheme, n_clients=4, random_state=seed)
+        parts = partition(scaled(name), scheme, n_clients=n_clients, random_state=seed)
         result = simulate(SPPFGC(N_CLUSTERS[name], **options), parts.clients, labels=parts.labels, seed=seed)
         found.append(result.metrics["accuracy"])
     return found
@@ -92,9 +92,15 @@ def test_clusters_of_clients_that_are_alike_are_found(name, accuracy):
     assert min(accuracies(name, "iid", range(3))) >= accuracy
 
 
-@pytest.mark.parametrize(("name", "accuracy"), [("iris", 0.86), ("breast-cancer", 0.88), ("moons", 0.80)])
+@pytest.mark.parametrize(("name", "accuracy"), [("iris", 0.90), ("breast-cancer", 0.91), ("moons", 0.90)])
 def test_clusters_of_clients_that_differ_are_found_on_average(name, accuracy):
     assert np.mean(accuracies(name, "dirichlet:0.5", range(5))) >= accuracy
+
+
+@pytest.mark.parametrize(("name", "accuracy"), [("iris", 0.94), ("moons", 0.97)])
+def test_two_clients_of_which_one_lacks_much_of_a_cluster_find_it(name, accuracy):
+    # A prototype whose nearest foreign one is far away must not be joined to it: moons were 0.86, iris 0.92.
+    assert np.mean(accuracies(name, "dirichlet:0.5", range(5), n_clients=2)) >= accuracy
 
 
 @pytest.mark.parametrize(("name", "at_most"), [("iris", 0.88), ("breast-cancer", 0.75), ("moons", 0.75)])
@@ -102,6 +108,11 @@ def test_recipe_as_it_is_printed_finds_far_less(name, at_most):
     printed = np.mean(accuracies(name, "iid", range(2), **PRINTED))
     assert printed <= at_most
     assert printed <= np.mean(accuracies(name, "iid", range(2))) - 0.08
+
+
+@pytest.mark.parametrize("without", [{"private_graph": False}, {"global_graph": False}])
+def test_printed_recipe_runs_without_one_of_its_graphs(without):
+    assert_complete(quiet(SPPFGC(3, **(PRINTED | without)), CLIENTS), CLIENTS)
 
 
 def test_printed_recipe_has_a_name_of_its_own():
@@ -358,8 +369,6 @@ def test_rank_constraint_is_refused_for_more_rows_than_fit(monkeypatch):
             {"solver": "clr", "assignment": "eigenvectors"},
             "assignment is 'eigenvectors'; it must be one of: components, rows-of-s",
         ),
-        ({"solver": "clr", "private_graph": False}, "solver is 'clr', which needs both graphs"),
-        ({"solver": "clr", "global_graph": False}, "solver is 'clr', which needs both graphs"),
         ({"epsilon": 1.0, "calibration": "paper"}, "max_l1_norm is missing; noise for an epsilon needs an L1 norm"),
         (
             {"epsilon": 1.0, "max_l1_norm": 1.0},
