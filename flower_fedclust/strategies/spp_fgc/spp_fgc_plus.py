@@ -282,10 +282,8 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
 
     @answers("sum of the outer products of the rows (upper triangle)")
     def frame_products(self, *frame: Floats) -> GridArray:
-        """Return X' X of the rows in a frame, as a vector."""
-        rows = self.enter(*frame)
-        matrix, exponent = second_moment(rows.integers, rows.exponent)
-        return GridArray(upper_triangle(matrix), exponent)
+        """Return X' X of the rows in a frame, as a vector: in units of the frame, in which no square is infinite."""
+        return GridArray(upper_triangle(second_moment(self.enter(*frame).integers, 0)[0]))
 
     @answers(
         *(
