@@ -128,9 +128,9 @@ def trained_vae(
     """Train a VAE further: L_vae + lambda L_dec(P) (equation 14).
 
     L_dec is KL(P || Q), Q the soft assignment of a code to the centers, which stay where they are: it is the codes that
-    move. In deep embedded clustering the target P is Q made sharper, which draws a row to the nearest center, and would
-    cut every cluster that is not round. Here P is for the cluster that the row is in, by whatever graph. Where a code
-    is as wide as its row, the divergence of codes from a standard normal counts nothing.
+    move. In deep embedded clustering the target P is Q made sharper, which draws a row to the nearest center, and with
+    a large weight cuts clusters that are not round. Here P is for the cluster that the row is in, by whatever graph.
+    Where a code is as wide as its row, the divergence of codes from a standard normal counts nothing.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ class SPPFGCPlus(ProtocolStrategy):
     - the network begins linear, so that the first codes are coordinates along the principal axes of all rows, which
       sums give; where a code is as wide as its row it begins as the row, with no training before the first graph;
     - a row is drawn to the mean code of the cluster that the server's graph has found for it. Deep embedded clustering
-      draws it to the nearest mean, which cuts clusters that are not round (moons: 0.86 in place of 1.00);
+      draws it to the nearest mean, which cuts clusters that are not round where clustering_weight is large;
     - as in :class:`SPPFGC`, a client has several prototypes a cluster, and not those of its DEC clusters.
 
     Nothing is proved of its privacy, with any noise: graphs are sent as they are, and codes come from layers that were
