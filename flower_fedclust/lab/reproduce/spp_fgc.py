@@ -360,8 +360,8 @@ PAPER = Paper(
                 "other rows are without noise; the paper's may be with it. Nor does a smaller bound help: where rows "
                 "have an L1 norm of 1, variances of pixels are near 1e-5, and the noise on them is of scale (2 sqrt(2) "
                 "+ 4) / (N_min epsilon), which is 6.8e-4 for N_min 100 and epsilon 100 (measured at the norm 1: NMI "
-                "0.05 at epsilon 10, and 0.04 at 1,000). A loss of 0.0035, the paper's, cannot come from its own calibration. "
-                f"{_PIXELS}"
+                "0.05 at epsilon 10, and 0.04 at 1,000). A loss of 0.0035, the paper's, cannot come from its own "
+                f"calibration. {_PIXELS}"
             ),
             needs=("mlxtend",),
         ),
