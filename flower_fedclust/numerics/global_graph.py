@@ -23,6 +23,10 @@ Labels = NDArray[np.intp]
 #: What a row gives to rows of other clients together, where it gives 1 to those of its own.
 BETWEEN_CLIENTS = 0.5
 
+#: Prototypes of one client that are so many times as far from each other as usual neighbours are no neighbours: an edge
+#: between their rows counts less. A client that has a few rows of a cluster joins them to whatever else it has.
+FAR = 10.0
+
 
 def prototype_affinity(
     divergences: Floats,
@@ -31,6 +35,8 @@ def prototype_affinity(
     *,
     n_nearest: int | None = None,
     weight: float = BETWEEN_CLIENTS,
+    part: Labels | None = None,
+    n_parts: int = 1,
 ) -> Floats:
     """Return A, what a row of one prototype gives to each row of another client's prototype.
 
@@ -38,6 +44,10 @@ def prototype_affinity(
     other clients each keeps as many as there are other clients, the nearest, as a row keeps its nearest rows. What a
     row gives them adds up to ``weight``, ``sum_b A_ab n_b``, where it gives 1 to rows of its own client. Equation (10)
     is :func:`printed_affinity`.
+
+    The nearest can be far, where the other clients have none of a cluster. So what a gives b is multiplied by
+    ``min(1, r_b / J_ab)``, where r_b is how far b's own links go: less where b has no such link back. Where each keeps
+    one only, links that are not mutual are left out, and the shortest others join what falls apart.
 
     Parameters
     ----------
@@ -50,6 +60,10 @@ def prototype_affinity(
     n_nearest : int, optional
         How many prototypes each keeps; by default as many as there are other clients.
     weight : float, default=BETWEEN_CLIENTS
+    part : ndarray of shape (n_prototypes,), intp, optional
+        From :func:`parts_of`: which prototypes hang together without any link. By default each is alone.
+    n_parts : int, default=1
+        Where each keeps one only: how many parts there may be in the end, the number of clusters.
 
     Returns
     -------
@@ -61,13 +75,74 @@ def prototype_affinity(
         return np.zeros_like(divergences)
     distances = np.where(foreign, divergences, np.inf)
     n_kept = min(n_nearest or len(np.unique(client)) - 1, int(foreign.sum(axis=1).min()))
+    reach = np.sort(distances, axis=1)[:, n_kept - 1]
     # Of prototypes that are equally near all are kept: what is kept must not depend on their order.
-    kept = foreign & (distances <= np.sort(distances, axis=1)[:, n_kept - 1 : n_kept])
+    kept = foreign & (distances <= reach[:, None])
+    if n_kept == 1:
+        kept = _with_bridges(kept & kept.T, distances, np.arange(len(kept)) if part is None else part, n_parts)
     exponents = np.where(kept, np.log(counts) - distances / _scale(distances.min(axis=1)), -np.inf)
-    shares = np.exp(exponents - exponents.max(axis=1, keepdims=True))  # all would underflow without the largest
-    shares /= shares.sum(axis=1, keepdims=True)
+    largest = exponents.max(axis=1, keepdims=True)  # all would underflow without it
+    shares = np.exp(exponents - np.where(np.isfinite(largest), largest, 0.0))
+    total = shares.sum(axis=1, keepdims=True)
+    shares /= np.where(total > 0, total, 1.0)
+    if n_kept > 1:
+        back = np.divide(reach, distances, out=np.ones_like(distances), where=kept & (distances > 0))
+        shares *= np.minimum(back, 1.0)
     affinity: Floats = weight * shares / counts
     return 0.5 * (affinity + affinity.T)
+
+
+def _with_bridges(kept: NDArray[np.bool_], distances: Floats, part: Labels, n_parts: int) -> NDArray[np.bool_]:
+    """Return links with the shortest others that it takes to leave n_parts parts; equally short ones come together."""
+    n_left, component = components_of(csr_array(kept | (part[:, None] == part)))
+    while n_left > n_parts:
+        between = np.where(component[:, None] != component, distances, np.inf)
+        shortest = between.min()
+        if not np.isfinite(shortest):
+            break
+        bridges = between == shortest
+        kept = kept | bridges
+        n_left, component = components_of(csr_array(bridges | (component[:, None] == component)))
+    return kept
+
+
+def parts_of(blocks: csr_array, prototype: Labels, n_prototypes: int) -> Labels:
+    """Return which part each prototype is in, where edges between rows join their prototypes.
+
+    Parameters
+    ----------
+    blocks : csr_array of shape (n_rows, n_rows)
+        The clients' graphs, one after the other on the diagonal.
+    prototype : ndarray of shape (n_rows,), intp
+    n_prototypes : int
+    """
+    edges = blocks.tocoo()
+    ends = (prototype[edges.coords[0]], prototype[edges.coords[1]])
+    return components_of(csr_array(coo_array((np.ones(edges.nnz), ends), shape=(n_prototypes, n_prototypes))))[1]
+
+
+def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats) -> csr_array:
+    """Return the clients' graphs, in which an edge between prototypes that are far from each other counts less.
+
+    An edge between rows of prototypes a and b is multiplied by ``min(1, FAR tau / J_ab)``, where tau is the median over
+    prototypes of the nearest J, in whichever client.
+
+    Parameters
+    ----------
+    blocks : csr_array of shape (n_rows, n_rows)
+        Symmetric.
+    prototype : ndarray of shape (n_rows,), intp
+    divergences : ndarray of shape (n_prototypes, n_prototypes)
+        J: symmetric, 0 on the diagonal.
+    """
+    if len(divergences) < 2:
+        return blocks
+    nearest = np.where(np.eye(len(divergences), dtype=bool), np.inf, divergences).min(axis=1)
+    edges = blocks.tocoo()
+    across = divergences[prototype[edges.coords[0]], prototype[edges.coords[1]]]
+    usual = FAR * _scale(nearest)
+    factors = np.divide(usual, across, out=np.ones(edges.nnz), where=across > usual)
+    return csr_array(coo_array((edges.data * factors, edges.coords), shape=blocks.shape))
 
 
 def printed_affinity(divergences: Floats, client: Labels) -> Floats:

@@ -14,8 +14,10 @@ from flower_fedclust.numerics.global_graph import (
     GlobalGraph,
     components_of,
     full_affinity,
+    parts_of,
     printed_affinity,
     prototype_affinity,
+    without_far_edges,
 )
 from flower_fedclust.numerics.prototypes import Prototypes, jeffreys, prototypes_of, shrunk
 from flower_fedclust.numerics.spectral import top_normalized_eigenvectors, unit_rows
@@ -35,14 +37,19 @@ def random_divergences(size=9, seed=0, scale=5.0):
 def slow_affinity(J, counts, client, n_kept, weight):
     """The affinity as its docstring says, one prototype at a time, before and after it is made symmetric."""
     size = len(J)
-    nearest = [min(J[a, b] for b in range(size) if client[b] != client[a]) for a in range(size)]
+    others = [sorted((b for b in range(size) if client[b] != client[a]), key=lambda b: J[a, b]) for a in range(size)]
+    nearest = [J[a, others[a][0]] for a in range(size)]
+    reach = [J[a, others[a][n_kept - 1]] for a in range(size)]
     tau = np.median(nearest)
     A = np.zeros((size, size))
     for a in range(size):
-        others = sorted((b for b in range(size) if client[b] != client[a]), key=lambda b: J[a, b])
-        for b in others[:n_kept]:
+        links = [b for b in others[a][:n_kept] if n_kept > 1 or others[b][0] == a]
+        for b in links:
             A[a, b] = np.exp(-(J[a, b] - nearest[a]) / tau)
-        A[a] *= weight / (A[a] @ counts)
+        if links:
+            A[a] *= weight / (A[a] @ counts)
+        if n_kept > 1:
+            A[a] *= [min(1.0, reach[b] / J[a, b]) if b in links else 1.0 for b in range(size)]
     return A, 0.5 * (A + A.T)
 
 
@@ -54,8 +61,9 @@ def slow_affinity(J, counts, client, n_kept, weight):
 def test_affinity_is_that_of_one_prototype_after_the_other(n_nearest, weight):
     J = random_divergences()
     one_sided, expected = slow_affinity(J, COUNTS, CLIENT, n_nearest or 2, weight)
-    np.testing.assert_allclose(one_sided @ COUNTS, weight)
-    found = prototype_affinity(J, COUNTS, CLIENT, n_nearest=n_nearest, weight=weight)
+    assert (one_sided @ COUNTS <= weight * (1 + 1e-12)).all()
+    # As many parts as there are prototypes: no bridges.
+    found = prototype_affinity(J, COUNTS, CLIENT, n_nearest=n_nearest, weight=weight, n_parts=9)
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-300)
 
 
@@ -82,18 +90,71 @@ def test_divergences_of_any_size_neither_underflow_nor_overflow(scale):
     np.testing.assert_allclose(found, prototype_affinity(J, COUNTS, CLIENT), rtol=1e-9)
 
 
-def test_a_prototype_far_from_all_others_has_its_weight_nevertheless():
+def test_a_prototype_far_from_all_others_gives_and_gets_little():
     J = random_divergences()
     J[4], J[:, 4] = 1e6, 1e6
     J[4, 4] = 0.0
     found = prototype_affinity(J, COUNTS, CLIENT)
-    assert found[4] @ COUNTS == pytest.approx(0.25, rel=1e-6)  # its half, of which the others give nothing back
+    assert 0 < found[4] @ COUNTS < 1e-4
+    assert (np.delete(found, 4, axis=0) @ COUNTS).min() > 0.05
+
+
+def two_clients_of_which_one_lacks_a_cluster():
+    """Client 0 has prototypes at 0, 1 and 50, client 1 at 0.1, 1.2 and 1.5: that at 50 has its nearest far away."""
+    places, client = np.array([0.0, 1.0, 50.0, 0.1, 1.2, 1.5]), np.array([0, 0, 0, 1, 1, 1])
+    return (places[:, None] - places) ** 2, client
+
+
+def test_of_two_clients_only_mutual_links_count():
+    J, client = two_clients_of_which_one_lacks_a_cluster()
+    found = prototype_affinity(J, np.ones(6), client, n_parts=4)
+    assert [tuple(map(int, pair)) for pair in np.argwhere(np.triu(found) > 0)] == [(0, 3), (1, 4)]
+
+
+def test_bridges_are_the_shortest_links_that_leave_as_many_parts_as_there_are_clusters():
+    J, client = two_clients_of_which_one_lacks_a_cluster()
+    # 1 is nearer to 0.1 than 0 is to 1.2.
+    for n_parts, expected in ((3, [(0, 3), (1, 4), (1, 5)]), (2, [(0, 3), (1, 3), (1, 4), (1, 5)])):
+        found = prototype_affinity(J, np.ones(6), client, n_parts=n_parts)
+        assert [(int(a), int(b)) for a, b in np.argwhere(np.triu(found) > 0)] == expected
+    # What a client's own rows join needs no bridge; and where no bridge can be, none is looked for without end.
+    part = np.array([0, 0, 1, 0, 0, 0])
+    assert (np.triu(prototype_affinity(J, np.ones(6), client, part=part, n_parts=2)) > 0).sum() == 2
+    assert (np.triu(prototype_affinity(J, np.ones(6), client, n_parts=1)) > 0).sum() == 5
+
+
+def test_equally_short_bridges_come_together():
+    places, client = np.array([0.0, 10.0, 1.0, 11.0]), np.array([0, 0, 1, 1])
+    J = np.abs(places[:, None] - places)
+    J[0, 3] = J[3, 0] = J[1, 2] = J[2, 1] = 9.0
+    found = prototype_affinity(J, np.ones(4), client, n_parts=1)
+    assert (found[[0, 1], [3, 2]] > 0).all()
+
+
+def test_parts_are_prototypes_that_edges_of_rows_join():
+    blocks = np.zeros((6, 6))
+    blocks[0, 2] = blocks[2, 0] = blocks[3, 4] = blocks[4, 3] = 1.0
+    prototype = np.array([0, 0, 1, 2, 3, 4])
+    assert list(parts_of(csr_array(blocks), prototype, 6)) == [0, 0, 1, 1, 2, 3]
+
+
+def test_an_edge_between_prototypes_far_from_each_other_counts_less():
+    J = np.array([[0.0, 1, 100], [1, 0, 20], [100, 20, 0]])  # the nearest: 1, 1, 20
+    prototype = np.array([0, 0, 1, 2])
+    found = without_far_edges(csr_array(1.0 - np.eye(4)), prototype, J).toarray()
+    expected = [[0, 1, 1, 0.1], [1, 0, 1, 0.1], [1, 1, 0, 0.5], [0.1, 0.1, 0.5, 0]]
+    np.testing.assert_allclose(found, expected)
+    np.testing.assert_allclose(without_far_edges(csr_array(1.0 - np.eye(4)), prototype, 1e9 * J).toarray(), expected)
+    ones = csr_array(1.0 - np.eye(4))
+    np.testing.assert_array_equal(
+        without_far_edges(ones, np.zeros(4, dtype=int), np.zeros((1, 1))).toarray(), 1 - np.eye(4)
+    )
 
 
 def test_equal_divergences_are_shared_by_the_counts():
     for value in (0.0, 3.0):
         J = np.full((9, 9), value)
-        found = prototype_affinity(J, COUNTS, CLIENT, n_nearest=1)
+        found = prototype_affinity(J, COUNTS, CLIENT, n_nearest=1)  # all are mutual
         foreign = CLIENT[:, None] != CLIENT
         A = 0.5 * foreign / (foreign @ COUNTS)[:, None]
         np.testing.assert_allclose(found, 0.5 * (A + A.T), rtol=1e-12)
@@ -107,7 +168,8 @@ def test_where_most_of_the_nearest_divergences_are_0_their_mean_is_the_scale():
         found = prototype_affinity(J, np.ones(5), client)
     near, far = 1.0, np.exp(-(8.0 - 4.0) / (8.0 / 5.0))
     assert found[3, 4] == pytest.approx(0.5 * near / (near + 2 * far))  # 3 keeps 4 and, equally near, 1 and 2
-    assert found[3, 1] == pytest.approx(0.25 * far / (near + 2 * far))
+    # 1 and 2 keep what coincides with them, so that a link to them is not returned at all.
+    assert found[3, 1] == 0
     assert found[0, 1] == pytest.approx(0.25)
 
 

@@ -22,7 +22,7 @@ SHORT = {
     "n_membership_steps": 2,
     "n_center_steps": 2,
     "n_sampling_rounds": 1,
-    "n_average_rounds": 1,
+    "n_pretraining_rounds": 1,
     "n_landmarks": 6,
     "n_atoms": 6,
     "n_prototypes": 6,

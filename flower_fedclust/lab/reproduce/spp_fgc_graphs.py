@@ -49,7 +49,7 @@ def draw_graphs(folder: Path) -> list[str]:
         progress=False,
     )
     uploads, prototypes = seen[0]
-    E = joined(uploads, prototypes, jeffreys(prototypes)).toarray()
+    E = joined(uploads, prototypes, jeffreys(prototypes), n_clusters).toarray()
     S = rank_constrained_solution(E, n_clusters)[0]
     n_first = uploads.blocks[0].shape[0]
     graphs = {

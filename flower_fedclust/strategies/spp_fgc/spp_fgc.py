@@ -23,8 +23,10 @@ from flower_fedclust.numerics.global_graph import (
     GlobalGraph,
     components_of,
     full_affinity,
+    parts_of,
     printed_affinity,
     prototype_affinity,
+    without_far_edges,
 )
 from flower_fedclust.numerics.prototypes import (
     FULL_COLUMNS,
@@ -98,8 +100,6 @@ class StructuralGraphStrategy(ProtocolStrategy):
         if self.assignment is not None:
             of_solver = ("eigenvectors",) if self.solver == "spectral" else ("components", "rows-of-s")
             check_choice("assignment", self.assignment, of_solver)
-        if not (self.private_graph and self.global_graph) and self.solver == "clr":
-            raise ValueError("solver is 'clr', which needs both graphs; leave private_graph and global_graph True.")
 
     # The server half.
 
@@ -128,7 +128,7 @@ class StructuralGraphStrategy(ProtocolStrategy):
         # Line 12: E^g is the same for all rows of two prototypes, and so is known by what these are to each other.
         divergences = (jeffreys if self.affinity == "jeffreys" else kullback_leibler)(prototypes)
         # Line 13.
-        E = joined(uploads, prototypes, divergences, affinity=self.affinity, private_graph=self.private_graph)
+        E = joined(uploads, prototypes, divergences, C, affinity=self.affinity, private_graph=self.private_graph)
         # Lines 14 and 15, where a cluster need not be a component: the eigenvectors of E* itself.
         if self.solver == "spectral":
             return cluster_embedding(E.embedding(C, full_affinity(divergences)), C, self.rng)[1]
@@ -179,6 +179,7 @@ def joined(
     uploads: Uploads,
     prototypes: Prototypes,
     divergences: Floats,
+    n_clusters: int,
     *,
     affinity: str = "jeffreys",
     private_graph: bool = True,
@@ -191,6 +192,8 @@ def joined(
     prototypes : Prototypes
         Its prototypes, with covariances that have an inverse.
     divergences : ndarray of shape (n_prototypes, n_prototypes)
+    n_clusters : int
+        C: with two clients, links are added until there are so few parts.
     affinity, private_graph
         As in :class:`StructuralGraphStrategy`.
     """
@@ -199,8 +202,15 @@ def joined(
         blocks, owner = blocks * 0.0, np.arange(len(prototypes))
         blocks.eliminate_zeros()
     if affinity == "jeffreys":
-        n_others = len(uploads.blocks) - 1
-        between = prototype_affinity(divergences, prototypes.counts, owner, n_nearest=n_others)
+        blocks = without_far_edges(blocks, uploads.prototype, divergences)
+        between = prototype_affinity(
+            divergences,
+            prototypes.counts,
+            owner,
+            n_nearest=len(uploads.blocks) - 1,
+            part=parts_of(blocks, uploads.prototype, len(prototypes)),
+            n_parts=n_clusters,
+        )
     else:
         between = printed_affinity(divergences, owner)
         between = 0.5 * (between + between.T)

@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.deep.perceptron import layers_exponent, layers_onto_grid
-from flower_fedclust.deep.vae import Trained, codes_of, encoder_of, new_vae, trained_vae
+from flower_fedclust.deep.vae import codes_of, encoder_of, new_vae, trained_vae
 from flower_fedclust.models import EncodedModel
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
+from flower_fedclust.numerics.exact import second_moment, triangle_to_symmetric, upper_triangle
 from flower_fedclust.numerics.global_graph import full_affinity
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS, jeffreys, prototypes_of, shrunk
 from flower_fedclust.numerics.structural_graph import client_graph
-from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
 from flower_fedclust.privacy.accounting import Share, calibrate
 from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.protocol import (
@@ -50,11 +51,8 @@ from flower_fedclust.strategies.spp_fgc.uploads import GRAPH, read_uploads, sent
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: The name under which a client keeps the layers of its own VAE.
-OWN_LAYERS = "layers of the VAE"
-
-#: For how many rounds' steps each client trains alone, where no layers are averaged.
-ROUNDS_ALONE = 6
+#: The exponent of the unit in which the losses of clients are summed.
+LOSS_EXPONENT = -20
 
 
 class SPPFGCPlus(ProtocolStrategy):
@@ -65,11 +63,14 @@ class SPPFGCPlus(ProtocolStrategy):
     prototypes P_g, towards which the clients train on (equation 14).
 
     The paper does not say how codes of different clients come to mean the same. Here all begin with the same layers,
-    and the clients' layers are averaged over the first rounds; without that, clients that hold different classes do not
-    agree (on digits over four of them, dealt out by a Dirichlet distribution of 0.5, accuracy is 0.66 without it and
-    0.79 with it). After these rounds, layers stay with the clients, in the Context's state; at the end the server gets
-    the sum of the encoders, for a model that places new rows. As in :class:`SPPFGC`, a client has several prototypes a
-    cluster, and not those of its DEC clusters.
+    and the server averages the layers after every round: where they stay with the clients, these drift apart (rings in
+    20 columns: 0.50 in place of 1.00). What works besides, and is not in the paper:
+
+    - the network begins linear, so that the first codes are coordinates along the principal axes of all rows, which
+      sums give; where a code is as wide as its row it begins as the row, with no training before the first graph;
+    - a row is drawn to the mean code of the cluster that the server's graph has found for it. Deep embedded clustering
+      draws it to the nearest mean, which cuts clusters that are not round where clustering_weight is large;
+    - as in :class:`SPPFGC`, a client has several prototypes a cluster, and not those of its DEC clusters.
 
     Nothing is proved of its privacy, with any noise: graphs are sent as they are, and codes come from layers that were
     trained on the rows, so that one row can move all codes of its client. For a guarantee, encode the rows by a network
@@ -81,17 +82,16 @@ class SPPFGCPlus(ProtocolStrategy):
         C.
     n_rounds : int, default=5
         T: rounds of training towards the global prototypes.
-    n_average_rounds : int, default=6
-        Rounds in which the clients' layers are averaged, before. With 0, each client trains alone for as long as 6
-        would take, and no layer leaves a client before the end.
+    n_pretraining_rounds : int, default=6
+        Rounds before, without prototypes. There are none where a code is as wide as its row.
     n_local_steps : int, default=50
         Steps of a client in a round, of 128 rows each; it goes through its rows once at least.
     n_latent : int, default=10
-        Numbers of a code.
+        Numbers of a code; as many as there are columns where these are fewer.
     n_hidden : int, default=256
         Units between the two layers of the encoder, and of the decoder.
-    clustering_weight : float, default=10
-        lambda of equation (14).
+    clustering_weight : float, default=0.15
+        lambda of equation (14), beside the mean squared error of an entry.
     n_neighbors : int, default=10
         k of the graph at most, as in :class:`SPPFGC`.
     n_prototypes : int, optional
@@ -103,7 +103,7 @@ class SPPFGCPlus(ProtocolStrategy):
     delta : float, default=1e-6
         Of that epsilon.
     max_l1_norm : float, optional
-        With epsilon: codes are clipped to this L1 norm; by default twice n_latent. Codes have about unit variance.
+        With epsilon: codes are clipped to this L1 norm; by default twice the numbers of a code.
 
     References
     ----------
@@ -121,11 +121,11 @@ class SPPFGCPlus(ProtocolStrategy):
     )
 
     n_rounds: int = parameter(5, at_least=0)
-    n_average_rounds: int = parameter(6, at_least=0)
+    n_pretraining_rounds: int = parameter(6, at_least=0)
     n_local_steps: int = parameter(50, at_least=1)
     n_latent: int = parameter(10, at_least=1)
     n_hidden: int = parameter(256, at_least=1)
-    clustering_weight: float = parameter(10.0, at_least=0)
+    clustering_weight: float = parameter(0.15, at_least=0)
     n_neighbors: int = parameter(10, at_least=1)
     n_prototypes: int | None = parameter(None, at_least=1)
     epsilon: float | None = parameter(None, above=0, at_most=1000)
@@ -139,61 +139,71 @@ class SPPFGCPlus(ProtocolStrategy):
     def protocol(self) -> Protocol:
         """Run Algorithm 2."""
         # Line 2: the VAE, and P_g^0.
-        frame = yield from self._frame()
-        layers = new_vae(self.n_columns, self.n_latent, self.n_hidden, int(self.rng.integers(2**31)))
+        frame, layers = yield from self._first_layers()
         exponent = layers_exponent(layers)
-        layers = yield from self._averaged_layers(frame, layers, exponent)
+        for _ in range(self._n_pretraining_rounds):
+            layers, _ = yield from self._trained(frame, layers, exponent)
         replies = yield Gather(SPPFGCPlusClient.encoded_graph.asked(*frame, *layers, **self._upload))
         labels, P_g = self._server_side(replies)
         history: dict[str, list[float]] = {"reconstruction": [], "clustering": []}
         for _ in range(self.n_rounds):
-            # Lines 5 to 12.
-            wanted = self._upload | self._training | {"weight": float(self.clustering_weight)}
-            replies = yield Gather(SPPFGCPlusClient.tuned_graph.asked(*frame, P_g, **wanted))
+            # Line 18 of the round before: each client gets the clusters of its rows.
+            yield from send_labels(labels, replies)
+            # Lines 5 to 7, and the mean of the layers.
+            layers, losses = yield from self._trained(frame, layers, exponent, P_g)
+            # Lines 8 to 12.
+            replies = yield Gather(SPPFGCPlusClient.encoded_graph.asked(*frame, *layers, **self._upload))
             # Lines 14 to 18.
             labels, P_g = self._server_side(replies, P_g)
-            losses = np.array([reply.arrays[6] for reply in replies])
-            rows = np.array([len(reply.arrays[0]) for reply in replies])
-            for name, loss in zip(history, np.average(losses, axis=0, weights=rows), strict=True):
+            for name, loss in zip(history, losses, strict=True):
                 history[name].append(float(loss))
         # Line 21.
         warn_of_empty_clusters(self.name, np.bincount(labels, minlength=self.n_clusters))
         by_client = yield from send_labels(labels, replies)
-        *sums, n_rows = yield Sum(SPPFGCPlusClient.own_encoder.asked(exponent=exponent))
         origin, scale = frame
-        model = EncodedModel(
-            [layer / n_rows for layer in sums], P_g, origin=origin, scale=np.full(len(origin), float(scale))
-        )
+        model = EncodedModel(encoder_of(layers), P_g, origin=origin, scale=np.full(len(origin), float(scale)))
         return Outcome(model, by_client, history=history)
 
-    def _frame(self) -> Generator[Round, list[Array], tuple[Floats, Floats]]:
-        """Return the origin and the one scale with which the rows of all clients have about mean 0 and scale 1."""
-        moments, _ = yield from column_moments()
-        scale = float(np.sqrt(np.mean(moments.deviation**2)))
-        return moments.mean, np.array(scale if scale > 0 else 1.0)
+    def _first_layers(self) -> Generator[Round, Any, tuple[tuple[Floats, Floats], list[Floats]]]:
+        """Return the origin and the one scale with which all rows have about mean 0 and scale 1; and the first layers.
 
-    def _averaged_layers(
-        self, frame: tuple[Floats, Floats], layers: list[Floats], exponent: int
-    ) -> Generator[Round, Any, list[Floats]]:
-        """Return the layers that all clients begin with, or an empty list where each has trained its own.
+        With these layers codes are coordinates along the principal axes, or, where there is one for each column, rows.
+        """
+        moments, around = yield from column_moments()
+        scale = float(np.sqrt(np.mean(moments.deviation**2)))
+        if self._n_latent == self.n_columns:
+            directions = np.eye(self.n_columns)
+        else:
+            (products,) = yield Sum(SPPFGCPlusClient.frame_products.asked(*around.arrays))
+            directions = top_eigenvectors(triangle_to_symmetric(products), self._n_latent)
+        seed = int(self.rng.integers(2**31))
+        layers = new_vae(self.n_columns, self._n_latent, self.n_hidden, seed, directions)
+        return (moments.mean, np.array(scale if scale > 0 else 1.0)), layers
+
+    def _trained(
+        self, frame: tuple[Floats, Floats], layers: list[Floats], exponent: int, P_g: Floats | None = None
+    ) -> Generator[Round, Any, tuple[list[Floats], Floats]]:
+        """Let every client train the layers, and return their mean by rows (McMahan et al. 2017), and the mean losses.
 
         Parameters
         ----------
         frame : tuple of two ndarray
         layers : list of ndarray
-            Of a network that has seen nothing.
         exponent : int
             Of the unit in which layers are summed.
+        P_g : ndarray of shape (n_clusters, n_latent), optional
+            Towards which codes are trained; without, the loss of the VAE alone counts.
         """
-        if self.n_average_rounds == 0:
-            training = self._training | {"n_steps": ROUNDS_ALONE * self.n_local_steps}
-            yield Gather(SPPFGCPlusClient.train_alone.asked(*frame, *layers, **training))
-            return []
-        for _ in range(self.n_average_rounds):
-            wanted = self._training | {"exponent": exponent}
-            *sums, n_rows = yield Sum(SPPFGCPlusClient.trained_layers.asked(*frame, *layers, **wanted))
-            layers = [layer / n_rows for layer in sums]
-        return layers
+        wanted: dict[str, Any] = {
+            "n_steps": self.n_local_steps,
+            "random_state": int(self.rng.integers(2**31)),
+            "weight": float(self.clustering_weight),
+            "exponent": exponent,
+        }
+        centers = np.zeros((0, self._n_latent)) if P_g is None else P_g
+        question = SPPFGCPlusClient.trained_layers.asked(*frame, centers, *layers, **wanted)
+        *sums, losses, n_rows = yield Sum(question)
+        return [layer / n_rows for layer in sums], losses / n_rows
 
     def _server_side(self, replies: Sequence[Reply], former: Floats | None = None) -> tuple[Labels, Floats]:
         """Return the clusters of all rows, and P_g: the mean code of each; an empty one keeps its former mean."""
@@ -201,7 +211,7 @@ class SPPFGCPlus(ProtocolStrategy):
         # Lines 15 to 17, as Algorithm 1 has them by default.
         prototypes = shrunk(uploads.prototypes)
         divergences = jeffreys(prototypes)
-        E = joined(uploads, prototypes, divergences)
+        E = joined(uploads, prototypes, divergences, self.n_clusters)
         embedding = E.embedding(self.n_clusters, full_affinity(divergences))
         # Line 18.
         _, labels = cluster_embedding(embedding, self.n_clusters, self.rng)
@@ -213,8 +223,17 @@ class SPPFGCPlus(ProtocolStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The moments, the averaged layers, the graphs, the labels, and the encoders."""
-        return MOMENT_ROUNDS + max(1, self.n_average_rounds) + 1 + self.n_rounds + 2
+        """The moments and the axes; pre-training; labels, training and graphs of each round; a graph and labels."""
+        return MOMENT_ROUNDS + 1 + self.n_pretraining_rounds + 3 * self.n_rounds + 2
+
+    @property
+    def _n_latent(self) -> int:
+        return min(self.n_latent, self.n_columns)
+
+    @property
+    def _n_pretraining_rounds(self) -> int:
+        """None where codes begin as the rows: there is nothing to learn before there are prototypes."""
+        return self.n_pretraining_rounds if self._n_latent < self.n_columns else 0
 
     def privacy_notes(self) -> list[str]:
         """Add what noise on the prototypes does not cover."""
@@ -231,11 +250,6 @@ class SPPFGCPlus(ProtocolStrategy):
         return notes
 
     @property
-    def _training(self) -> dict[str, Any]:
-        """How a client trains, for a round: each time with another seed."""
-        return {"n_steps": self.n_local_steps, "random_state": int(self.rng.integers(2**31))}
-
-    @property
     def _upload(self) -> dict[str, Any]:
         """What a client uploads, for a round: each time with another seed."""
         wanted = {
@@ -249,7 +263,7 @@ class SPPFGCPlus(ProtocolStrategy):
         # Means and covariances, in each round.
         share = Share("laplace", 1.0, 2 * (self.n_rounds + 1))
         multiplier = calibrate({"prototypes": share}, self.epsilon, self.delta)["prototypes"]
-        bound = 2.0 * self.n_latent if self.max_l1_norm is None else float(self.max_l1_norm)
+        bound = 2.0 * self._n_latent if self.max_l1_norm is None else float(self.max_l1_norm)
         return wanted | {"epsilon": 1.0 / multiplier, "max_l1_norm": bound}
 
 
@@ -264,7 +278,12 @@ UPLOAD = (
 
 
 class SPPFGCPlusClient(MomentsClient, LabelsClient):
-    """The client half: it trains its VAE, and sends graph and prototypes of the codes."""
+    """The client half: it trains the VAE, and sends graph and prototypes of the codes."""
+
+    @answers("sum of the outer products of the rows (upper triangle)")
+    def frame_products(self, *frame: Floats) -> GridArray:
+        """Return X' X of the rows in a frame, as a vector: in units of the frame, in which no square is infinite."""
+        return GridArray(upper_triangle(second_moment(self.enter(*frame).integers, 0)[0]))
 
     @answers(
         *(
@@ -272,54 +291,38 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
             for part in ("encoder", "decoder")
             for what in ("first weights", "first biases", "last weights", "last biases")
         ),
+        "sum of the losses",
         Sent("number of rows", counts_rows=True),
     )
     def trained_layers(
-        self, origin: Floats, scale: Floats, *layers: Floats, n_steps: int, random_state: int, exponent: int
-    ) -> list[GridArray]:
-        """Return the layers after some steps on the client's rows, by how many rows it has (McMahan et al. 2017)."""
-        trained = self._train(self._scaled(origin, scale), layers, n_steps, random_state)
-        return self._by_rows(trained.layers, exponent)
-
-    @answers()
-    def train_alone(self, origin: Floats, scale: Floats, *layers: Floats, n_steps: int, random_state: int) -> None:
-        """Train the layers on the client's rows, and keep them."""
-        self.remember(OWN_LAYERS, self._train(self._scaled(origin, scale), layers, n_steps, random_state).layers)
-
-    @answers(*UPLOAD)
-    def encoded_graph(self, /, origin: Floats, scale: Floats, *layers: Floats, **wanted: Any) -> tuple[Array, ...]:
-        """Return E^p and P_k of the codes: by the layers that came, which the client keeps, or by its own."""
-        if layers:
-            self.remember(OWN_LAYERS, layers)
-        return self._graph(codes_of(self._scaled(origin, scale), self._own_layers()), **wanted)
-
-    @answers(*UPLOAD, "losses of the client's training")
-    def tuned_graph(
         self,
-        /,
         origin: Floats,
         scale: Floats,
         P_g: Floats,
-        *,
+        *layers: Floats,
         n_steps: int,
-        weight: float,
         random_state: int,
-        **wanted: Any,
-    ) -> tuple[Array, ...]:
-        """Train towards P_g (line 7), and return E^p and P_k of the codes (lines 8 to 11), and the losses."""
-        rows = self._scaled(origin, scale)
-        trained = self._train(rows, self._own_layers(), n_steps, random_state, centers=P_g, weight=weight)
-        self.remember(OWN_LAYERS, trained.layers)
-        losses = np.array([np.mean(trained.reconstruction), np.mean(trained.clustering)])
-        return (*self._graph(codes_of(rows, trained.layers), random_state=random_state, **wanted), losses)
+        weight: float,
+        exponent: int,
+    ) -> list[GridArray]:
+        """Train the layers, towards P_g if there are any (line 7); return them and the losses by how many rows it has.
 
-    @answers(
-        *(f"sum of the encoder's {what}" for what in ("weights", "biases", "code weights", "code biases")),
-        Sent("number of rows", counts_rows=True),
-    )
-    def own_encoder(self, *, exponent: int) -> list[GridArray]:
-        """Return the layers that make codes of rows, by how many rows the client has."""
-        return self._by_rows(encoder_of(self._own_layers()), exponent)
+        The losses are their means over the training.
+        """
+        towards: dict[str, Any] = {}
+        if len(P_g):
+            towards = {"centers": P_g, "labels": self._own_labels(), "weight": weight}
+        seed = int(self.generator(random_state).integers(2**31))
+        trained = trained_vae(self._scaled(origin, scale), layers, n_steps=n_steps, random_state=seed, **towards)
+        n_rows = len(self.rows)
+        on_grid = [GridArray(layer * n_rows, exponent) for layer in layers_onto_grid(trained.layers, exponent)]
+        losses = np.array([np.mean(trained.reconstruction), np.mean(trained.clustering) if len(P_g) else 0.0])
+        return [*on_grid, GridArray.truncated(losses * n_rows, LOSS_EXPONENT), GridArray(np.array(n_rows))]
+
+    @answers(*UPLOAD)
+    def encoded_graph(self, /, origin: Floats, scale: Floats, *layers: Floats, **wanted: Any) -> tuple[Array, ...]:
+        """Return E^p and P_k of the codes (lines 8 to 11)."""
+        return self._graph(codes_of(self._scaled(origin, scale), layers), **wanted)
 
     def _graph(
         self,
@@ -347,22 +350,13 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
     def _scaled(self, origin: Floats, scale: Floats) -> Floats:
         return (self.rows - origin) / float(scale)
 
-    def _by_rows(self, layers: Sequence[Floats], exponent: int) -> list[GridArray]:
-        n_rows = len(self.rows)
-        on_grid = (GridArray(layer * n_rows, exponent) for layer in layers_onto_grid(layers, exponent))
-        return [*on_grid, GridArray(np.array(n_rows))]
-
-    def _own_layers(self) -> list[Floats]:
-        kept = self.recall(OWN_LAYERS)
-        if kept is None:
-            raise MissedRoundError(f"client {self.name} has no VAE yet; it missed the round that makes it.")
-        return kept
-
-    def _train(
-        self, rows: Floats, layers: Sequence[Floats], n_steps: int, random_state: int, **towards: Any
-    ) -> Trained:
-        seed = int(self.generator(random_state).integers(2**31))
-        return trained_vae(rows, layers, n_steps=n_steps, random_state=seed, **towards)
+    def _own_labels(self) -> Labels:
+        kept = self.recall("labels")
+        if kept is None or len(kept[0]) != len(self.rows):
+            raise MissedRoundError(
+                f"client {self.name} has no clusters of its rows; it missed the round that has them."
+            )
+        return kept[0].astype(np.intp)
 
 
 SPPFGCPlus.client_type = SPPFGCPlusClient

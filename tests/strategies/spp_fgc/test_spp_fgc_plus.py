@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from flower_fedclust.data import Table, partition
+from flower_fedclust.data import Table, load_dataset, partition
+from flower_fedclust.deep.vae import trained_vae
 from flower_fedclust.protocol import ClientData
+from flower_fedclust.protocol.client import MissedRoundError
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.spp_fgc import spp_fgc_plus
-from flower_fedclust.strategies.spp_fgc.spp_fgc_plus import OWN_LAYERS, SPPFGCPlus
+from flower_fedclust.strategies.spp_fgc.spp_fgc_plus import SPPFGCPlus
 
 torch = pytest.importorskip("torch")
 
 DIGITS = load_digits()
-FEW = {"n_rounds": 3, "n_average_rounds": 3, "n_local_steps": 20, "n_hidden": 64}
-TINY = {"n_rounds": 1, "n_average_rounds": 1, "n_local_steps": 2, "n_hidden": 8, "n_latent": 3}
+FEW = {"n_rounds": 3, "n_pretraining_rounds": 3, "n_local_steps": 20, "n_hidden": 64}
+TINY = {"n_rounds": 1, "n_pretraining_rounds": 1, "n_local_steps": 2, "n_hidden": 8, "n_latent": 3}
 
 
 @pytest.fixture(scope="module")
@@ -54,39 +56,54 @@ def test_the_model_places_rows_that_were_not_there(found, digits):
     assert found.model.encode(digits.clients[0]).shape == (len(digits.clients[0]), 10)
 
 
-def test_layers_stay_with_the_clients_once_the_averaging_is_over(found):
-    after = [message for message in found.privacy.messages if message.task in ("encoded_graph", "tuned_graph")]
-    assert after
-    assert not any("weights" in m.content and "nearest rows" not in m.content for m in after)
-    averaged = {message.round for message in found.privacy.messages if message.task == "trained_layers"}
-    assert len(averaged) == FEW["n_average_rounds"]
+def test_layers_leave_a_client_as_sums_alone_and_are_averaged_in_every_round(found):
+    of_layers = [message for message in found.privacy.messages if "weights" in message.content]
+    of_layers = [message for message in of_layers if "nearest rows" not in message.content]
+    assert {message.task for message in of_layers} == {"trained_layers"}
+    assert len({message.round for message in of_layers}) == FEW["n_pretraining_rounds"] + FEW["n_rounds"]
 
 
-def test_without_averaging_only_the_last_sum_of_encoders_leaves(blobs):
-    strategy = SPPFGCPlus(3, random_state=0, **(TINY | {"n_average_rounds": 0}))
+def test_clients_train_with_the_layers_and_the_clusters_that_they_were_sent(blobs, monkeypatch):
+    seen, begun = [], []
+
+    def watched(rows, layers, **options):
+        trained = trained_vae(rows, layers, **options)
+        begun.append(layers[0])
+        seen.append((options, trained.layers, len(rows)))
+        return trained
+
+    monkeypatch.setattr(spp_fgc_plus, "trained_vae", watched)
+    strategy = SPPFGCPlus(3, random_state=0, **(TINY | {"n_rounds": 2, "n_latent": 2}))
     result = simulate(strategy, blobs)
-    of_layers = {m.task for m in result.privacy.messages if "encoder" in m.content or "decoder" in m.content}
-    assert of_layers == {"own_encoder"}
-    # Each trained alone, for long enough that they differ.
-    assert result.model.n_clusters == 3
+    assert len(seen) == 3 * (1 + 2)
+    assert "centers" not in seen[0][0]
+    for options, _, n_rows in seen[3:]:
+        assert options["centers"].shape == (3, 2)
+        assert options["labels"].shape == (n_rows,)
+    for first in (0, 3, 6):
+        assert all(np.array_equal(begun[first], other) for other in begun[first : first + 3])
+        assert len({options["random_state"] for options, _, _ in seen[first : first + 3]}) == 3
+    means = [np.mean([layers[0] for _, layers, _ in seen[first : first + 3]], axis=0) for first in (0, 3, 6)]
+    np.testing.assert_allclose(begun[3], means[0], atol=1e-6)
+    np.testing.assert_allclose(result.model.layers_[0], means[2], atol=1e-6)
 
 
-def test_a_client_keeps_its_own_layers_in_its_context(blobs, monkeypatch):
-    kept = {}
-    remember = SPPFGCPlus.client_type.remember
+def test_where_a_code_is_as_wide_as_a_row_the_first_graph_is_that_of_the_rows(blobs):
+    result = simulate(SPPFGCPlus(3, random_state=0, **(TINY | {"n_rounds": 0, "n_hidden": 6})), blobs)
+    tasks = {message.task for message in result.privacy.messages}
+    assert "encoded_graph" in tasks
+    assert not tasks & {"trained_layers", "frame_products"}
+    rows = np.concatenate(blobs)
+    np.testing.assert_allclose(
+        result.model.encode(rows), (rows - rows.mean(axis=0)) / rows.std(axis=0).mean(), rtol=0.2
+    )
 
-    def watched(self, key, arrays):
-        kept.setdefault((self.name, key), []).append([np.array(array) for array in arrays])
-        remember(self, key, arrays)
 
-    monkeypatch.setattr(SPPFGCPlus.client_type, "remember", watched)
-    simulate(SPPFGCPlus(3, random_state=0, **(TINY | {"n_rounds": 2})), blobs, names=["a", "b", "c"])
-    for name in "abc":
-        assert len(kept[name, OWN_LAYERS]) == 3  # the averaged ones, and those after each of two rounds
-    begun = [kept[name, OWN_LAYERS][0][0] for name in "abc"]
-    tuned = [kept[name, OWN_LAYERS][-1][0] for name in "abc"]
-    assert np.array_equal(begun[0], begun[1])
-    assert not np.array_equal(tuned[0], tuned[1])
+def test_moons_stay_whole_through_the_rounds():
+    table = load_dataset("moons", n_rows=400)
+    parts = partition(table, "iid", n_clients=2, random_state=0)
+    strategy = SPPFGCPlus(2, random_state=0, n_rounds=3, n_local_steps=30, n_hidden=32)
+    assert simulate(strategy, parts.clients, labels=parts.labels).metrics["accuracy"] > 0.97
 
 
 def test_nothing_is_promised_with_or_without_noise(blobs):
@@ -140,11 +157,12 @@ def test_fewer_rows_than_clusters_is_one_sentence():
         simulate(SPPFGCPlus(6, random_state=0, **TINY), rows)
 
 
-def test_a_client_that_missed_the_training_says_so():
+def test_a_client_that_missed_its_clusters_says_so():
     client = SPPFGCPlus.client_type(ClientData(np.eye(3)), name="late", context=None)
-    _, _, facts = client.fit([], {"task": "own_encoder", "round": 9, "arguments": '{"exponent": -30}'})
-    assert facts["missed"]
-    assert "missed the round that makes it" in facts["failure"]
+    with pytest.raises(MissedRoundError, match="missed the round that has them"):
+        client.trained_layers(
+            np.zeros(3), np.array(1.0), np.eye(3), n_steps=1, random_state=0, weight=1.0, exponent=-30
+        )
 
 
 def test_without_torch_it_says_what_to_install():
