@@ -186,6 +186,13 @@ def directions_onto_grid(directions: Floats) -> Floats:
     ValueError
         If an entry is not finite.
     """
+    return _directions_onto_grid(np.ascontiguousarray(directions, dtype=np.float64).tobytes(), directions.shape)
+
+
+@lru_cache(maxsize=8)
+def _directions_onto_grid(given: bytes, shape: tuple[int, int]) -> Floats:
+    """Put directions onto their grid once for all clients of a process: they get the same message."""
+    directions = np.frombuffer(given).reshape(shape)
     with np.errstate(over="ignore", invalid="ignore"):
         whole = np.trunc(directions * 2.0**DIRECTION_BITS)
         squares = np.einsum("ij,ij->j", whole, whole)
@@ -200,7 +207,9 @@ def directions_onto_grid(directions: Floats) -> Floats:
     if long.any():
         # To one unit less, which is more than rounding can add.
         whole[:, long] = scaled_to(np.ascontiguousarray(whole[:, long].T), 2.0**DIRECTION_BITS - 1.0, 2).T
-    return whole * 2.0**-DIRECTION_BITS
+    whole *= 2.0**-DIRECTION_BITS
+    whole.flags.writeable = False
+    return whole
 
 
 def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int = 2) -> Floats:

@@ -185,7 +185,15 @@ def points_onto_grid(points: Floats, exponent: int) -> Floats:
     ndarray of shape (n_points, n_columns)
         Integers of norm at most 2^25, whatever the server sent: so products with rows are exact.
     """
-    return rows_within(points, np.zeros(points.shape[1]), exponent)
+    return _points_onto_grid(np.ascontiguousarray(points, dtype=np.float64).tobytes(), points.shape, exponent)
+
+
+@lru_cache(maxsize=8)
+def _points_onto_grid(points: bytes, shape: tuple[int, int], exponent: int) -> Floats:
+    """Put points onto the grid once for all clients of a process: they get the same message."""
+    on_grid = rows_within(np.frombuffer(points).reshape(shape), np.zeros(shape[1]), exponent)
+    on_grid.flags.writeable = False
+    return on_grid
 
 
 def array_onto_grid(array: Floats, bound: float, *, norm: int = 2) -> tuple[Floats, int]:

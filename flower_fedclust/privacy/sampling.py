@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, localcontext
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -80,7 +80,12 @@ class SeededNoise:
     """
 
     def __init__(self, seed: Sequence[int]) -> None:
-        self._generator = np.random.PCG64(list(seed))
+        self._seed = list(seed)
+
+    @cached_property
+    def _generator(self) -> np.random.PCG64:
+        """Made when the first word is drawn: most messages draw none."""
+        return np.random.PCG64(self._seed)
 
     def words(self, size: int) -> Words:
         """Return the next ``size`` words."""
