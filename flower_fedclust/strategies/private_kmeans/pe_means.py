@@ -1,0 +1,193 @@
+"""PE-means: k-means from noisy votes on candidates that evolve.
+
+"PE-means: Improved Differentially Private k-means Clustering through Private Evolution", arXiv 2606.00342 (2026). The
+paper's data sit in one place; here the votes are sums over clients, so that nothing else leaves them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.exact import directions_onto_grid
+from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.numerics.kmeans import centers_of
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, Sum, parameter
+from flower_fedclust.protocol.rounds import Round, Total, answers
+from flower_fedclust.steps.frame import Frame
+from flower_fedclust.strategies.private_kmeans.candidates import (
+    clustered,
+    in_ball,
+    kept_votes,
+    mutants,
+    packed_in_ball,
+)
+from flower_fedclust.strategies.private_kmeans.client import VotesClient
+from flower_fedclust.strategies.private_kmeans.private_kmeans import gaussian_shares
+
+Floats = NDArray[np.float64]
+
+#: The mutants' steps: their part of the radius, and the index of Levy's law.
+STEP, BETA = 0.01, 1.75
+#: Candidates of the first population that are packed; the others are drawn from the ball, as packing takes long.
+MOST_PACKED = 200
+#: Rows for each mutant.
+ROWS_A_MUTANT = 5
+#: Parts of what all releases may cost; the count and the last step only where there are such.
+COSTS = {"row_count": 0.02, "votes": 0.7, "sums": 0.27, "counts": 0.03}
+#: Restarts of the k-means of candidates: in a generation, and in the last one.
+N_INIT, N_INIT_LAST = 3, 10
+
+
+class PEMeansClient(VotesClient):
+    """What a client answers: votes and, where they are taken in a projection, the sums of the last step."""
+
+    @answers("sum of the rows in each cluster", "number of rows in each cluster")
+    def projected_sums(self, centers: Floats, directions: Floats, *frame: Floats) -> tuple[GridArray, GridArray]:
+        """Return sums, in all columns, of the rows nearest to each center in the projection."""
+        rows = self.enter(*frame)
+        return rows.sums(rows.projected(directions).nearest(centers), len(centers))
+
+
+class PEMeans(ClippedStrategy):
+    """PE-means: each generation, rows vote for the nearest candidate, and the next candidates are mutants of the best.
+
+    Parameters
+    ----------
+    max_norm : float, optional
+        The radius of the ball about ``origin`` to which every client clips its rows, and which the first candidates
+        fill; needed. It is public, and not taken from data; the paper takes it from the rows without paying.
+    epsilon : float, default=1.0
+        The privacy budget of the whole run, for one row that is added or removed.
+    origin : array-like of shape (n_columns,), optional
+        The public middle of the ball; 0 by default. The paper takes the mean of the rows without paying.
+    n_rows : int, optional
+        The number of all rows, where it is public, as in the paper; otherwise a noisy count is paid for.
+    n_rounds : int, default=8
+        Generations. The paper's number is :meth:`generations`, which grows with the columns and with epsilon.
+    n_directions : int, optional
+        Votes are taken in a random projection to so many directions, and a last step leaves it; by default in all
+        columns. The paper has 16 where there are more than 32 columns.
+
+    References
+    ----------
+    "PE-means: Improved Differentially Private k-means Clustering through Private Evolution", arXiv 2606.00342.
+    """
+
+    entries = (
+        Entry(
+            "pe-means",
+            "private k-means from noisy votes on candidates that evolve",
+            "PE-means 2026",
+            example={"max_norm": 3.0},
+        ),
+    )
+    client_type = PEMeansClient
+
+    epsilon: float = parameter(1.0, above=0, at_most=1000)
+    origin: ArrayLike | None = parameter(None)
+    n_rows: int | None = parameter(None, at_least=1)
+    n_rounds: int = parameter(8, at_least=1)
+    n_directions: int | None = parameter(None, at_least=1)
+
+    @staticmethod
+    def generations(n_columns: int, epsilon: float) -> int:
+        """Return the paper's number of generations, for the columns in which votes are taken."""
+        return max(1, round(4 * math.sqrt(n_columns) * max(epsilon, 1.0)))
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right."""
+        super().check_parameters()
+        if self.origin is not None:
+            origin = np.asarray(self.origin, dtype=np.float64)
+            if origin.ndim != 1 or not np.isfinite(origin).all():
+                raise ValueError("origin must be a point: one finite number for each column.")
+
+    def protocol(self) -> Protocol:
+        """Vote, cluster the candidates, mutate; at the end leave the projection, if there is one."""
+        assert self.max_norm is not None
+        origin = np.zeros(self.n_columns) if self.origin is None else np.asarray(self.origin, dtype=np.float64)
+        frame = Frame(origin, self.max_norm)
+        n_rows = yield from self._count()
+        directions = np.zeros((0, 0))
+        if self.n_directions is not None:
+            drawn = self.rng.standard_normal((self.n_columns, self.n_directions)) / math.sqrt(self.n_directions)
+            # On the clients' grid a direction is at most 1 long; all are made shorter alike, which moves no vote.
+            directions = directions_onto_grid(drawn / max(float(np.linalg.norm(drawn, axis=0).max()), 1.0))
+        centers = yield from self._evolve(frame, directions, n_rows)
+        if directions.size:
+            centers = yield from self._leave_projection(frame, directions, centers)
+        return KMeansModel(frame.leave(centers))
+
+    def _count(self) -> Generator[Round, Total, float]:
+        if self.n_rows is not None:
+            return float(self.n_rows)
+        release = self.release("row_count", 1.0, "a row counts once")
+        (count,) = yield Sum(PEMeansClient.row_count.asked(), releases=[release])
+        return max(float(count), 1.0)
+
+    def _evolve(self, frame: Frame, directions: Floats, n_rows: float) -> Generator[Round, Total, Floats]:
+        """Return the centers of the last generation."""
+        k, radius = self.n_clusters, frame.radius
+        release = self.release("votes", 1.0, "a row votes once")
+        variance = self.noise_of_sum(release) ** 2
+        n_mutants = max(1, int(n_rows / (ROWS_A_MUTANT * k)))  # L
+        n_candidates = (n_mutants + 1) * k
+        n_columns = directions.shape[1] if directions.size else self.n_columns
+        candidates = packed_in_ball(min(n_candidates, MOST_PACKED), n_columns, radius, self.rng)
+        drawn = in_ball(n_candidates - len(candidates), n_columns, radius, self.rng)
+        candidates = np.concatenate([candidates, drawn])
+        for generation in range(self.n_rounds):
+            (votes,) = yield Sum(PEMeansClient.votes.asked(candidates, directions, *frame.arrays), releases=[release])
+            # Where votes are mostly noise, fewer candidates have more votes each.
+            if votes @ votes - len(votes) * variance < len(votes) * variance:
+                n_mutants = max(1, n_mutants // 2)
+            is_last = generation == self.n_rounds - 1
+            n_init = N_INIT_LAST if is_last else N_INIT
+            centers = clustered(candidates, kept_votes(votes, n_rows), k, self.rng, n_init=n_init)
+            moved = mutants(centers, n_mutants, STEP * radius, BETA, radius, self.rng)
+            candidates = np.concatenate([centers, moved])
+        return centers
+
+    def _leave_projection(self, frame: Frame, directions: Floats, centers: Floats) -> Generator[Round, Total, Floats]:
+        """Return the noisy means, in all columns, of the rows nearest to each center in the projection.
+
+        With noise of its own in every column, paid for from the budget: the authors' code adds one number to all
+        columns, and calibrates it for two releases fewer than there are.
+        """
+        releases = [
+            self.release("sums", frame.radius, "the client clips every row to this norm"),
+            self.release("counts", 1.0, "a row has one nearest center"),
+        ]
+        question = PEMeansClient.projected_sums.asked(centers, directions, *frame.arrays)
+        sums, counts = yield Sum(question, releases=releases)
+        return clip_rows(centers_of(sums, counts, fallback=np.zeros_like(sums)), frame.radius)
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """One for the count, unless it is public, one for each generation, and one to leave the projection."""
+        return int(self.n_rows is None) + self.n_rounds + int(self.n_directions is not None)
+
+    @property
+    def expected_columns(self) -> int | None:
+        """The width of the origin, where it was given."""
+        return None if self.origin is None else len(np.asarray(self.origin))
+
+    def shares(self) -> Mapping[str, Share]:
+        """Return those of the votes, of the count, and of the last step."""
+        last = int(self.n_directions is not None)
+        counts = {"row_count": int(self.n_rows is None), "votes": self.n_rounds, "sums": last, "counts": last}
+        return gaussian_shares({name: (COSTS[name], count) for name, count in counts.items() if count})
+
+    def privacy_notes(self) -> list[str]:
+        """Add what is taken to be public."""
+        notes = super().privacy_notes()
+        if self.n_rows is not None:
+            notes.append(f"The number of all rows, {self.n_rows}, is taken to be public, and no guarantee covers it.")
+        return notes

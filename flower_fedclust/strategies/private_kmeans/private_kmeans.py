@@ -1,0 +1,408 @@
+"""PrivateKMeans: private k-means where the server has no public rows.
+
+Votes for candidates, as in "PE-means: Improved Differentially Private k-means Clustering through Private Evolution"
+(arXiv 2606.00342, 2026), in the subspace that FedDP-KMeans (ICML 2025) finds; candidates from the noisy second moment
+instead of the ball; then Lloyd steps on offsets that are clipped to the clusters' own size, first of more clusters than
+are sought.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.exact import directions_onto_grid, triangle_to_symmetric
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit, Release
+from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, Sum, parameter
+from flower_fedclust.protocol.rounds import Round, Total
+from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, frame_of_rows
+from flower_fedclust.strategies.private_kmeans.candidates import (
+    clustered,
+    kept_votes,
+    shrunk_offsets,
+    spread_of,
+    weight_of,
+)
+from flower_fedclust.strategies.private_kmeans.client import N_CLASSES, PrivateKMeansClient, class_reach
+
+Floats = NDArray[np.float64]
+
+#: Parts of what all releases together may cost, in the sense in which Gaussian releases add up: their inverse squared
+#: noise multipliers. The constants here were chosen on generated mixtures, wine, breast cancer and digits.
+COSTS: Mapping[str, float] = {
+    "row_sum": 0.03,
+    "row_count": 0.01,
+    "distances": 0.03,
+    "second_moment": 0.20,
+    "votes": 0.30,
+    "fine_sums": 0.20,
+    "fine_counts": 0.02,
+    "sums": 0.20,
+    "counts": 0.02,
+}
+#: The part of the rows that may lie outside of the ball in which the second moment is taken.
+PART_OUTSIDE = 0.1
+#: One candidate for so many standard deviations of the noise in votes.
+DEVIATIONS_A_CANDIDATE = 0.8
+#: Candidates for each cluster that is sought: at least and at most.
+FEWEST_CANDIDATES, MOST_CANDIDATES = 4, 40
+#: The part of the candidates that is drawn afresh in each generation.
+PART_FRESH = 0.1
+#: How many clusters of candidates there are for each cluster that is sought.
+FINER = 2
+#: Offsets are clipped to so many root mean square distances of a row from its center.
+OFFSET_REACH = 1.3
+#: At client level, how much room the bound of the mean offset has.
+CLIENT_MARGIN = 1.5
+#: Restarts of the k-means of candidates: in a generation, and in the last one.
+N_INIT, N_INIT_LAST = 3, 10
+
+
+@dataclass(frozen=True)
+class _Space:
+    """Where the rows lie, as far as noise lets see.
+
+    ``total`` is the mean squared norm of a row; ``directions`` are all the eigenvectors of the second moment, of which
+    the first ``n_inside`` stand above the noise, with the standard deviations ``spread``.
+    """
+
+    frame: Frame
+    n_rows: float
+    directions: Floats
+    n_inside: int
+    spread: Floats
+    total: float
+
+    @property
+    def inside(self) -> Floats:
+        return directions_onto_grid(self.directions[:, : self.n_inside])
+
+
+class PrivateKMeans(ClippedStrategy):
+    """Private k-means without public rows: votes on candidates, then Lloyd steps on clipped offsets.
+
+    Each generation the server sends candidates, every row votes for the nearest, and the server gets the noisy sums of
+    the votes; the next candidates stand where the votes are. Rows, distances and centers of a client never leave it.
+
+    Parameters
+    ----------
+    max_norm : float, optional
+        The Euclidean distance from ``origin`` to which every client clips its rows; needed with an epsilon, unless
+        there is ``server_data``. It is public, and not taken from data. It may be generous: how far the rows really
+        reach is found privately.
+    epsilon : float or None, default=1.0
+        The privacy budget of the whole run. None is no noise and no guarantee.
+    privacy_unit : "record" or "client", default="record"
+        Whether the guarantee is for a row or for all that one client contributes.
+    rows_per_client : int, default=50
+        At client level: about how many rows a client has, as is known publicly. It sets the bounds to which clients
+        clip; a wrong value costs accuracy, not privacy.
+    origin : array-like of shape (n_columns,), optional
+        A public point about which rows are clipped; 0 by default.
+    center_rows : bool, default=True
+        Whether the noisy mean of the rows is found first, and everything else is measured from there. Without it the
+        origin should be about in the middle of the rows.
+    n_rows : int, optional
+        The number of all rows, where it is public; otherwise a noisy count is paid for.
+    server_data : array-like of shape (n_server_rows, n_columns), optional
+        Public rows, which become candidates. Nothing protects them. Their mean is the origin and their radius is
+        max_norm, unless these are given.
+    n_rounds : int, default=4
+        Generations of votes.
+    n_lloyd_rounds : int, default=1
+        Lloyd steps at the end, in all columns.
+    shrink_centers : bool, default=True
+        Whether noisy offsets of centers are shrunk by what noise can have added, which costs no privacy.
+
+    References
+    ----------
+    "PE-means: Improved Differentially Private k-means Clustering through Private Evolution", arXiv 2606.00342;
+    "Differentially private federated k-means with server-side data", ICML 2025, Algorithm 1, steps 1 and 3.
+    """
+
+    entries = (
+        Entry(
+            "private-kmeans",
+            "private k-means without public rows, by votes on candidates and clipped Lloyd steps",
+            "after PE-means 2026 and FedDP-KMeans 2025",
+            example={"max_norm": 3.0},
+        ),
+    )
+    client_type = PrivateKMeansClient
+    promises = PRIVACY_UNITS
+
+    epsilon: float | None = parameter(1.0, above=0, at_most=1000)
+    privacy_unit: PrivacyUnit = parameter("record")
+    rows_per_client: int = parameter(50, at_least=1)
+    origin: ArrayLike | None = parameter(None)
+    center_rows: bool = parameter(True)
+    n_rows: int | None = parameter(None, at_least=1)
+    server_data: ArrayLike | None = parameter(None)
+    n_rounds: int = parameter(4, at_least=1)
+    n_lloyd_rounds: int = parameter(1, at_least=0)
+    shrink_centers: bool = parameter(True)
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right."""
+        if self.server_data is None:
+            super().check_parameters()
+        else:
+            super(ClippedStrategy, self).check_parameters()
+            rows = checked_rows(self.server_data, owner="server_data")
+            if self.max_norm is None and (rows == rows[0]).all():
+                raise ValueError("server_data: all rows are equal, so that their radius is 0; give rows that differ.")
+        if self.origin is not None:
+            origin = np.asarray(self.origin, dtype=np.float64)
+            if origin.ndim != 1 or not np.isfinite(origin).all():
+                raise ValueError("origin must be a point: one finite number for each column.")
+            if self.server_data is not None and len(origin) != np.asarray(self.server_data).shape[1]:
+                raise ValueError("origin and server_data have different numbers of columns.")
+
+    # The server half.
+
+    def protocol(self) -> Protocol:
+        """Find where the rows lie, let them vote, and move the centers."""
+        frame, n_rows = yield from self._frame()
+        space = yield from self._space(frame, n_rows)
+        centers, weights = yield from self._votes(space)
+        # Of more clusters than are sought, as k-means merges or splits what lies near together: the noisy means of
+        # these, and not the candidates, are what the centers are then found from.
+        fine, weights = yield from self._lloyd_step(space, centers, weights, ("fine_sums", "fine_counts"), inside=True)
+        weights = np.maximum(weights, 0.01 * space.n_rows / len(fine))
+        inside = clustered(fine, weights, self.n_clusters, self.rng, n_init=N_INIT_LAST)
+        weights = weight_of(fine, weights, inside)
+        centers = inside @ space.inside.T
+        for _ in range(self.n_lloyd_rounds):
+            centers, weights = yield from self._lloyd_step(space, centers, weights, ("sums", "counts"), inside=False)
+        return KMeansModel(space.frame.leave(centers))
+
+    def _frame(self) -> Generator[Round, Total, tuple[Frame, float]]:
+        """Return a frame about the middle of the rows, and how many rows there are."""
+        radius = self._radius
+        if radius is None:
+            return (yield from frame_of_rows())
+        frame = Frame(self._origin, radius)
+        n_rows = yield from self._n_rows()
+        if not self.center_rows:
+            return frame, n_rows
+        of_clients = self.privacy_unit == "client"
+        bound = "the client clips " + ("the mean of its rows" if of_clients else "every row") + " to this norm"
+        asked = PrivateKMeansClient.row_mean if of_clients else PrivateKMeansClient.row_sum
+        (total,) = received = yield Sum(asked.asked(*frame.arrays), releases=[self.release("row_sum", radius, bound)])
+        mean = clip_rows((total / (received.n_clients if of_clients else n_rows))[None, :], radius)[0]
+        return Frame(frame.origin + mean, radius + float(np.linalg.norm(mean))), n_rows
+
+    def _n_rows(self) -> Generator[Round, Total, float]:
+        if self.n_rows is not None:
+            return float(self.n_rows)
+        if self.privacy_unit == "client":
+            return float(self.rows_per_client * len(self.client_names))
+        (count,) = yield Sum(
+            PrivateKMeansClient.row_count.asked(), releases=[self.release("row_count", 1.0, "a row counts once")]
+        )
+        return max(float(count), float(self.n_clusters))
+
+    def _space(self, frame: Frame, n_rows: float) -> Generator[Round, Total, _Space]:
+        """Return the subspace of the directions in which the rows spread more than noise does."""
+        of_clients = self.privacy_unit == "client"
+        release = self.release("distances", 1.0, "a client is in one class" if of_clients else "a row is in one class")
+        asked = PrivateKMeansClient.moment_size if of_clients else PrivateKMeansClient.distances
+        (classes,) = received = yield Sum(asked.asked(*frame.arrays), releases=[release])
+        n_units = received.n_clients if of_clients else n_rows
+        reach = frame.radius * class_reach(_class_of_most(classes, n_units, self.noise_of_sum(release)))
+        if of_clients:
+            release = self.release("second_moment", reach**2, "the client clips the matrix to this norm", triangle=True)
+            question = PrivateKMeansClient.mean_second_moment.asked(*frame.arrays, bound=reach**2)
+        else:
+            release = self.release("second_moment", reach**2, "the client clips every row to its root", triangle=True)
+            question = PrivateKMeansClient.second_moment.asked(*Frame(frame.origin, reach).arrays)
+        (triangle,) = yield Sum(question, releases=[release])
+        values, directions = np.linalg.eigh(triangle_to_symmetric(triangle) / n_units)
+        values, directions = values[::-1], directions[:, ::-1]
+        # Beyond this no eigenvalue of the noise alone lies, as the semicircle law has it.
+        edge = self.noise_of_sum(release) / n_units * math.sqrt(2 * len(values))
+        n_inside = min(max(int(np.count_nonzero(values > edge)), 1), self.n_clusters)
+        spread = np.sqrt(np.maximum(values[:n_inside], edge / 4))
+        total = max(float(values.sum()), edge / 4, 1e-12 * frame.radius**2)
+        return _Space(frame, n_rows, np.ascontiguousarray(directions), n_inside, spread, total)
+
+    def _votes(self, space: _Space) -> Generator[Round, Total, tuple[Floats, Floats]]:
+        """Return the centers of the last generations' candidates in the subspace, and the votes for each."""
+        release, scale, bound = self._votes_release()
+        deviation = self.noise_of_sum(release) * scale
+        k = self.n_clusters
+        fewest, most = max(FEWEST_CANDIDATES * k, 8), MOST_CANDIDATES * k
+        wanted = space.n_rows / (DEVIATIONS_A_CANDIDATE * deviation) if deviation > 0 else math.inf
+        n_candidates = int(min(max(wanted, fewest), most))
+        candidates = self._drawn(space, n_candidates)
+        former: tuple[Floats, Floats] | None = None
+        for generation in range(self.n_rounds):
+            asked = [candidates, space.inside, *space.frame.arrays]
+            if bound is None:
+                question = PrivateKMeansClient.votes.asked(*asked)
+            else:
+                question = PrivateKMeansClient.mean_votes.asked(*asked, bound=bound)
+            (votes,) = yield Sum(question, releases=[release])
+            weights = kept_votes(votes * scale, space.n_rows)
+            # The last two generations together: each counted all of the rows, and the noise is another.
+            points, both = candidates, weights
+            if former is not None:
+                points, both = np.concatenate([former[0], points]), np.concatenate([former[1], both])
+            former = candidates, weights
+            is_last = generation == self.n_rounds - 1
+            n_centers = max(min(FINER * k, int(np.count_nonzero(both)) // 2, n_candidates // 2), k)
+            centers = clustered(points, both, n_centers, self.rng, n_init=N_INIT_LAST if is_last else N_INIT)
+            if is_last:
+                break
+            width = spread_of(points, both, centers)
+            n_fresh = int(PART_FRESH * n_candidates)
+            n_moved = n_candidates - n_fresh - n_centers
+            parents = centers[np.resize(self.rng.permutation(n_centers), n_moved)]
+            moved = parents + width * self.rng.standard_normal(parents.shape)
+            candidates = np.concatenate([centers, moved, self._drawn(space, n_fresh)])
+        return centers, weight_of(points, both, centers)
+
+    def _drawn(self, space: _Space, n_points: int) -> Floats:
+        """Return candidates: public rows, as far as there are any, and points of the Gaussian of the second moment."""
+        points = self.rng.standard_normal((n_points, space.n_inside)) * space.spread
+        if self.server_data is not None:
+            public = space.frame.enter(np.asarray(self.server_data, dtype=np.float64)) @ space.inside
+            chosen = public[self.rng.permutation(len(public))[:n_points]]
+            points[: len(chosen)] = chosen
+        return points
+
+    def _lloyd_step(
+        self, space: _Space, centers: Floats, weights: Floats, shares: tuple[str, str], *, inside: bool
+    ) -> Generator[Round, Total, tuple[Floats, Floats]]:
+        """Move the centers by the noisy means of the clipped offsets of their rows; return them and their weights."""
+        of_clients = self.privacy_unit == "client"
+        frame, n_rows, n_centers = space.frame, space.n_rows, len(centers)
+        weights = weights * (n_rows / max(float(weights.sum()), 1.0))
+        total = float((space.spread**2).sum()) if inside else space.total
+        within = max(total - float(weights @ (centers**2).sum(axis=1)) / n_rows, 0.02 * total)
+        bound = min(OFFSET_REACH * math.sqrt(max(within, 1e-18 * frame.radius**2)), 2 * frame.radius)
+        directions = space.inside if inside else np.zeros((0, 0))
+        asked = [centers, directions, *frame.arrays]
+        if of_clients:
+            m = self.rows_per_client
+            of_offsets, of_counts = CLIENT_MARGIN * bound / math.sqrt(m), _norm_of_parts(m, n_centers)
+            question = PrivateKMeansClient.mean_offsets.asked(
+                *asked, bound=bound, offsets_bound=of_offsets, counts_bound=of_counts
+            )
+            scale, words = n_rows / len(self.client_names), "the client clips its mean to this norm"
+        else:
+            of_offsets, of_counts, scale = bound, 1.0, 1.0
+            question = PrivateKMeansClient.offset_sums.asked(*asked, bound=bound)
+            words = "the client clips every offset to this norm"
+        releases = [
+            self.release(shares[0], of_offsets, words),
+            self.release(shares[1], of_counts, words if of_clients else "a row has one nearest center"),
+        ]
+        sums, counts = yield Sum(question, releases=releases)
+        sums, counts = sums * scale, counts * scale
+        deviation, of_count = (self.noise_of_sum(release) * scale for release in releases)
+        # A count within its noise divides nothing: such a center moves little.
+        divisor = np.maximum(counts, max(0.3 * of_count, n_rows / n_centers / 20, 1.0))
+        offsets = sums / divisor[:, None]
+        if self.shrink_centers:
+            turned = np.eye(space.n_inside) if inside else space.directions
+            offsets = shrunk_offsets(offsets, (deviation / divisor) ** 2, turned, space.n_inside)
+        return clip_rows(centers + offsets, frame.radius), np.maximum(counts, 0.0)
+
+    def _votes_release(self) -> tuple[Release, float, float | None]:
+        """Return the release of votes, what makes rows of them, and the norm to which a client clips them, if any."""
+        if self.privacy_unit == "record":
+            return self.release("votes", 1.0, "a row votes once"), 1.0, None
+        bound = _norm_of_parts(self.rows_per_client, self.n_clusters)
+        release = self.release("votes", bound, "the client clips its votes to this norm")
+        return release, float(self.rows_per_client), bound
+
+    # Parameters and budget.
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """Those that find the frame, two for the space, the generations, and the Lloyd steps."""
+        first = FRAME_ROUNDS if self._radius is None else int(self.center_rows) + self._pays_for_count
+        return first + 2 + self.n_rounds + 1 + self.n_lloyd_rounds
+
+    @property
+    def expected_columns(self) -> int | None:
+        """The width of the server's rows or of the origin, where one of them was given."""
+        if self.server_data is not None:
+            return int(np.asarray(self.server_data).shape[1])
+        return None if self.origin is None else len(np.asarray(self.origin))
+
+    @property
+    def _pays_for_count(self) -> bool:
+        return self.n_rows is None and self.privacy_unit == "record"
+
+    @property
+    def _radius(self) -> float | None:
+        if self.max_norm is not None or self.server_data is None:
+            return self.max_norm
+        rows = np.asarray(self.server_data, dtype=np.float64)
+        return float(np.linalg.norm(rows - self._origin, axis=1).max())
+
+    @property
+    def _origin(self) -> Floats:
+        if self.origin is not None:
+            return np.asarray(self.origin, dtype=np.float64)
+        if self.server_data is not None:
+            return np.asarray(np.asarray(self.server_data, dtype=np.float64).mean(axis=0))
+        return np.zeros(self.n_columns)
+
+    def shares(self) -> Mapping[str, Share]:
+        """Return a share for each round; of those for sums a small part goes to the counts beside them."""
+        counts = dict.fromkeys(COSTS, 1) | {
+            "row_sum": int(self.center_rows),
+            "row_count": int(self._pays_for_count),
+            "votes": self.n_rounds,
+            "sums": self.n_lloyd_rounds,
+            "counts": self.n_lloyd_rounds,
+        }
+        return gaussian_shares({name: (COSTS[name], count) for name, count in counts.items() if count})
+
+    def privacy_notes(self) -> list[str]:
+        """Add what is taken to be public."""
+        notes = super().privacy_notes()
+        if self.privacy_unit == "client":
+            notes.append("How many clients there are is taken to be public.")
+        if self.n_rows is not None:
+            notes.append(f"The number of all rows, {self.n_rows}, is taken to be public, and no guarantee covers it.")
+        if self.server_data is not None:
+            n_rows = len(np.asarray(self.server_data))
+            note = f"The {n_rows} server rows are taken to be public, and no guarantee covers them."
+            notes.append(f"{note} {self.server_data_origin}".rstrip())
+        return notes
+
+
+def gaussian_shares(costs: Mapping[str, tuple[float, int]]) -> dict[str, Share]:
+    """Return shares by what they may cost together, as Gaussian releases add up, and their numbers of releases.
+
+    c releases of noise multiplier s cost ``w = c / s^2``; the epsilon of one is about proportional to 1 / s, so that
+    all c have the part ``c / s = sqrt(w c)`` of the sum of epsilons, in which a Share is measured.
+    """
+    return {name: Share("gaussian", math.sqrt(cost * count), count) for name, (cost, count) in costs.items()}
+
+
+def _norm_of_parts(n_rows: int, n_parts: int) -> float:
+    """Return the root mean square norm of the parts of so many rows that fall into so many classes at random."""
+    return math.sqrt(1 / n_rows + 1 / n_parts)
+
+
+def _class_of_most(classes: Floats, n_units: float, deviation: float) -> int:
+    """Return the nearest class outside of which there is but a small part of all, or nothing but noise."""
+    outside = np.cumsum(classes)
+    for index in range(N_CLASSES - 1):
+        noise = 2 * deviation * math.sqrt(index + 1)
+        if outside[index] > max(PART_OUTSIDE * n_units, noise) or outside[index] >= n_units / 2:
+            return index
+    return N_CLASSES - 1

@@ -1,0 +1,129 @@
+"""PrivateKMeans: near the pooled optimum with noise and without, and what its clients send."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+
+from flower_fedclust.protocol import ClientData
+from flower_fedclust.simulation import simulate
+from flower_fedclust.steps.frame import Frame
+from flower_fedclust.strategies.private_kmeans.client import N_CLASSES, PrivateKMeansClient, class_reach
+from flower_fedclust.strategies.private_kmeans.private_kmeans import PrivateKMeans
+
+K, D = 5, 12
+
+
+def mixture(n_rows, seed=7):
+    rng = np.random.default_rng(seed)
+    means = rng.uniform(-4, 4, size=(K, D)) + 3
+    return means[rng.integers(K, size=n_rows)] + rng.normal(size=(n_rows, D))
+
+
+def times_the_optimum(result, rows):
+    optimum = KMeans(K, n_init=10, random_state=0).fit(rows).inertia_
+    return result.model.cost(rows) / optimum
+
+
+def run(rows, n_clients, **parameters):
+    strategy = PrivateKMeans(n_clusters=K, random_state=0, **parameters)
+    return simulate(strategy, np.array_split(rows, n_clients), seed=0, progress=False)
+
+
+def client(rows):
+    return PrivateKMeansClient(ClientData(rows), name="0")
+
+
+@pytest.mark.parametrize("n_lloyd_rounds", [1, 3])
+def test_without_noise_the_centers_are_those_of_pooled_kmeans(n_lloyd_rounds):
+    rows = mixture(2000)
+    assert times_the_optimum(run(rows, 4, epsilon=None, n_lloyd_rounds=n_lloyd_rounds), rows) < 1.01
+
+
+def test_a_record_is_protected_without_public_rows_and_the_cost_is_near_the_optimum():
+    rows = mixture(10_000)
+    result = run(rows, 10, epsilon=1.0, max_norm=50.0)
+    assert times_the_optimum(result, rows) < 1.02
+    assert result.privacy.epsilon <= 1.0
+
+
+def test_a_client_is_protected_and_the_cost_is_near_the_optimum():
+    rows = mixture(50_000)
+    result = run(rows, 1000, epsilon=2.0, max_norm=50.0, privacy_unit="client")
+    assert times_the_optimum(result, rows) < 1.02
+
+
+def test_public_rows_give_origin_and_radius_and_take_part():
+    rows = mixture(4000)
+    result = run(rows, 4, epsilon=1.0, server_data=mixture(100), center_rows=False, n_rows=4000)
+    assert times_the_optimum(result, rows) < 1.05
+    assert "100 server rows" in str(result.privacy)
+
+
+def test_a_generous_radius_costs_little():
+    # The radius is 20 times what the rows need: the second moment's noise would be 400 times as large.
+    rows = mixture(10_000)
+    assert times_the_optimum(run(rows, 10, epsilon=1.0, max_norm=500.0), rows) < 1.05
+
+
+def test_offsets_are_those_of_a_slow_loop():
+    rows, rng = mixture(300), np.random.default_rng(1)
+    centers, bound, frame = rows[rng.choice(300, 4, replace=False)], 3.0, Frame(np.zeros(D), 100.0)
+    sums, counts = client(rows).offset_sums(centers, np.zeros((0, 0)), *frame.arrays, bound=bound)
+    expected, n = np.zeros((4, D)), [0] * 4
+    for row in rows:
+        r = min(range(4), key=lambda r: float(((row - centers[r]) ** 2).sum()))
+        offset = row - centers[r]
+        expected[r] += offset * min(1.0, bound / max(math.sqrt((offset**2).sum()), 1e-300))
+        n[r] += 1
+    np.testing.assert_allclose(sums.values, expected, atol=1e-3)
+    assert counts.integers.tolist() == n
+
+
+def test_one_row_moves_clipped_offsets_by_no_more_than_the_bound():
+    rows, frame, bound = mixture(50), Frame(np.zeros(D), 100.0).arrays, 0.37
+    ask = {"bound": bound}
+    everyone, _ = client(rows).offset_sums(rows[:3], np.zeros((0, 0)), *frame, **ask)
+    moved = []
+    for left_out in range(0, 50, 7):
+        others, _ = client(np.delete(rows, left_out, axis=0)).offset_sums(rows[:3], np.zeros((0, 0)), *frame, **ask)
+        difference = (everyone.integers - others.integers).astype(object)
+        assert everyone.exponent == others.exponent
+        moved.append(math.sqrt(int((difference**2).sum())) * 2.0**everyone.exponent)
+    assert max(moved) <= bound
+    assert max(moved) > 0.99 * bound
+
+
+def test_distances_fall_into_classes_by_half_powers_of_two():
+    radius = 8.0
+    lengths = [8.0, 5.7, 5.6, 4.1, 3.9, 0.0, 20.0]
+    rows = np.zeros((len(lengths), 3))
+    rows[:, 1] = lengths
+    found = client(rows).distances(*Frame(np.zeros(3), radius).arrays).integers
+    expected = [0] * N_CLASSES
+    for length in lengths:
+        inside = [index for index in range(N_CLASSES) if min(length, radius) <= radius * class_reach(index)]
+        expected[max(inside)] += 1
+    assert found.tolist() == expected
+
+
+def test_what_a_client_sends_at_client_level_keeps_to_its_bounds():
+    rows, frame = mixture(40), Frame(np.zeros(D), 100.0).arrays
+    one = client(rows)
+    everything = np.zeros((0, 0))
+    assert np.linalg.norm(one.mean_votes(rows[:9], everything, *frame, bound=0.2).values) <= 0.2
+    sums, counts = one.mean_offsets(rows[:3], everything, *frame, bound=5.0, offsets_bound=0.1, counts_bound=0.3)
+    assert np.linalg.norm(sums.values) <= 0.1
+    assert np.linalg.norm(counts.values) <= 0.3
+    triangle = one.mean_second_moment(*frame, bound=7.0).values
+    first, second = np.triu_indices(D)
+    assert math.sqrt((triangle**2 * np.where(first == second, 1, 2)).sum()) <= 7.0
+    assert one.moment_size(*frame).integers.sum() == 1
+
+
+def test_the_origin_must_be_a_point():
+    with pytest.raises(ValueError, match="origin must be a point"):
+        PrivateKMeans(n_clusters=2, max_norm=1.0, origin=[[0.0, 1.0]])
+    with pytest.raises(ValueError, match="max_norm is missing"):
+        PrivateKMeans(n_clusters=2)
