@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -175,10 +176,15 @@ class _Moves:
     def _pairs(self) -> Iterator[tuple[Neighbours, int | None]]:
         rows = self.subject.data[self.client].rows
         unit, relation = self.subject.strategy.privacy_unit, self.subject.releases[0][2].relation
-        for hard in (far_rows(rows), extreme_rows(rows.shape[1]), self._directions(rows)):
-            yield from ((pair, None) for pair in neighbours(rows, hard, unit, relation))
-        for number, tables in tied_tables(self.run, self.client).items():
-            yield from ((pair, number) for pair in tied_neighbours(tables, unit, relation))
+        hard = (far_rows(rows), extreme_rows(rows.shape[1]), self._directions(rows))
+        kinds = [[(pair, None) for pair in neighbours(rows, kind, unit, relation)] for kind in hard]
+        ties = [
+            [(pair, number) for pair in tied_neighbours(tables, unit, relation)]
+            for number, tables in tied_tables(self.run, self.client).items()
+        ]
+        # In turns, so that there are some of every kind where there is no time for all.
+        in_turns = zip_longest(*kinds, *ties)
+        yield from (one for turn in in_turns for one in turn if one is not None)
 
     def _directions(self, rows: Floats) -> list[tuple[str, Floats]]:
         """Return rows far out in many directions, whose norm rounding leaves just within its bound, or just beyond."""

@@ -17,7 +17,7 @@ from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 Verdict = Literal["sound", "broken", "not shown", "no guarantee"]
 
 #: An audit has shown something of the noise if it would have noticed noise of less than this part of its scale.
-NOTICED = 0.8
+NOTICED = 0.6
 
 
 @dataclass(frozen=True)
