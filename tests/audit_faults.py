@@ -120,7 +120,7 @@ def cases():
     found = dict(every.cases())
     fedc = {"n_clusters": 3, "max_norm": 1.0, "epsilon": 8.0, "fraction_fit": 0.5}
     found["dp-fedc turns"] = fc.DPFedC(**fedc, n_rounds=4)
-    found["dp-fedc sampled"] = fc.DPFedC(**fedc, n_rounds=40, batch_size=1)
+    found["dp-fedc sampled"] = fc.DPFedC(**fedc, n_rounds=12, batch_size=2)
     found["gathered server"] = audit_toys.Means(2, gathers=True)
     found["gathered clients"] = audit_toys.Means(2, gathers=True, noise="clients")
     found["kept twice"] = audit_toys.KeptTwice(2)

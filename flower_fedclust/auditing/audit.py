@@ -284,7 +284,7 @@ def _audited(run: Run, moves: _Moves, drawer: Drawer) -> Iterator[AuditedRelease
             0.0 if worst is None else worst.ratio,
             worst is not None and worst.is_too_far,
             "" if worst is None else worst.neighbours.what,
-            min((moves.n_pairs.get(key, 0) for key in keys), default=0),
+            max((moves.n_pairs.get(key, 0) for key in keys), default=0),
             test_noise([drawer.cells[key] for key in keys if key in drawer.cells]),
         )
 

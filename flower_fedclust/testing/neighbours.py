@@ -149,7 +149,7 @@ def how_far(run: Run, client: str, pairs: Iterable[Neighbours], *, only: int | N
         other = true if pair.others is None else answered(pair.others)
         for number, round_ in run.rounds.items():
             one, another = true.get(number), other.get(number)
-            if one is None or another is None:
+            if not one or not another:  # there is no answer, or it was not this client that was asked for one
                 continue
             for index, release in enumerate(round_.releases):
                 if release is None or release.scale == 0:
