@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flower_fedclust.models import Model
+    from flower_fedclust.privacy.audit import audit
     from flower_fedclust.privacy.report import PrivacyReport
     from flower_fedclust.protocol import (
         ClientData,
@@ -50,6 +51,7 @@ _HOME = {
     "ProtocolError": "protocol",
     "ProtocolStrategy": "protocol",
     "Result": "results",
+    "audit": "privacy.audit",
     "check_strategy": "testing",
     "client_app": "protocol",
     "client_fn": "protocol",
@@ -72,6 +74,7 @@ __all__ = [
     "ProtocolError",
     "ProtocolStrategy",
     "Result",
+    "audit",
     "check_strategy",
     "client_app",
     "client_fn",

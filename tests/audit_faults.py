@@ -50,13 +50,13 @@ WHERE: dict[str, tuple[str, ...]] = {
     # Counting.
     "release-uncounted": ONE,
     "repeated-release-uncounted": ONE,
-    "smallest-epsilon-reported": FEDC,
+    "smallest-epsilon-reported": ("unequal",),
     "delta-ignored": ONE,
     "count-of-share-ignored": ONE,
     "sample-fraction-halved": SAMPLED,
     "joint-multiplier-too-large": SAMPLED,
-    "report-hides-unprotected": ("fedsc-perturbed-factors", "coreset-k-median server-record"),
-    "row-count-called-harmless": ("counted",),
+    "report-hides-unprotected": ("unequal",),
+    "row-count-called-harmless": ("unequal",),
     "kept-rows-not-dropped": ("kept twice",),
     "asked-clients-uncounted": FEDC,
     "fewest-rows-wrong": SAMPLED,
@@ -123,6 +123,7 @@ def cases():
     found["dp-fedc sampled"] = fc.DPFedC(**fedc, n_rounds=12, batch_size=2)
     found["gathered server"] = audit_toys.Means(2, gathers=True)
     found["gathered clients"] = audit_toys.Means(2, gathers=True, noise="clients")
+    found["unequal"] = audit_toys.Unequal(2)
     found["kept twice"] = audit_toys.KeptTwice(2)
     return found
 
@@ -167,7 +168,9 @@ def main() -> int:
             command = [sys.executable, "tests/audit_faults.py", "--runs", str(args.runs), "--look", *WHERE[name]]
             try:
                 with planted(faults[name], copy):
-                    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+                    done = subprocess.run(
+                        command, cwd=copy, env=environment, capture_output=True, text=True, check=False
+                    )
             except ValueError as error:
                 print(f"STALE     {name}: {error}", flush=True)
                 continue

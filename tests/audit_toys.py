@@ -26,7 +26,7 @@ class MeansClient(ProtocolClient):
     def _rows(self, max_norm):
         return enter(self.rows, np.zeros(self.rows.shape[1]), np.array([max_norm, 2.0]))
 
-    @answers("sum of the rows", "number of rows")
+    @answers("sum of the rows", Sent("number of rows", counts_rows=True))
     def sums(self, *, max_norm: float):
         """Return the sum and the number of the clipped rows."""
         return self._rows(max_norm).total()
@@ -88,6 +88,30 @@ class Means(ClippedStrategy):
             else:
                 sums, counts = yield Sum(asked, releases=self.releases())
         return KMeansModel(centers(self, sums / max(float(counts), 1.0)))
+
+
+class Unequal(Means):
+    """Asks one client with much noise, and then the others with little.
+
+    Parameters
+    ----------
+    min_clients : int, default=1
+        How many have to answer.
+    """
+
+    min_clients: int = parameter(1, at_least=1)
+
+    def shares(self):
+        """Return a small share and a large one."""
+        return {"small": Share("gaussian", 0.1), "large": Share("gaussian", 0.9)}
+
+    def protocol(self) -> Protocol:
+        """Ask for the rows of some, then of the others."""
+        names = self.client_names
+        for share, asked in (("small", names[:1]), ("large", names[1:])):
+            releases = [self.release(share, self.max_norm, "clipped"), None]
+            sums, _ = yield Sum(MeansClient.sums.asked(max_norm=self.max_norm), releases=releases, clients=asked)
+        return KMeansModel(centers(self, sums))
 
 
 class KeptTwice(Means):

@@ -1,4 +1,4 @@
-"""The audit of a strategy, from outside: by its messages, its noise and its books, and by nothing that it says of itself."""
+"""The audit of a strategy, from outside: by its messages, its noise and its books."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flower_fedclust.auditing.coverage import (
 )
 from flower_fedclust.auditing.draws import Drawer
 from flower_fedclust.auditing.result import AuditedRelease, AuditResult
-from flower_fedclust.auditing.statistics import Loss, losses, repeated, test_noise
+from flower_fedclust.auditing.statistics import FALSE_ALARM, Loss, losses, repeated, test_noise
 from flower_fedclust.numerics.checks import check_integer, check_real
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ProtocolStrategy
@@ -57,6 +57,7 @@ def audit(
     runs: int = 1000,
     seconds: float | None = None,
     seed: int | None = None,
+    false_alarm: float = FALSE_ALARM,
     progress: Progress | None = None,
 ) -> AuditResult:
     """Measure what a strategy promises of privacy, from outside.
@@ -79,7 +80,9 @@ def audit(
     seconds : float, optional
         After which no more is drawn or compared; what was not is said.
     seed : int, optional
-        Of what the auditor and the server choose. Never of the noise.
+        Of what the auditor chooses. Never of the noise.
+    false_alarm : float, default=0.001
+        How often a sound strategy may be called broken, over all tests of the audit together.
     progress : callable, optional
         Called with what is done and which part of it is.
 
@@ -95,45 +98,54 @@ def audit(
     check_integer("runs", runs, at_least=2)
     if seconds is not None:
         check_real("seconds", seconds, above=0)
+    check_real("false_alarm", false_alarm, above=0, below=1)
+    subject = Subject(strategy, clients)
+    return audit_subject(subject, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress)
+
+
+def audit_subject(
+    subject: Subject,
+    *,
+    runs: int,
+    seconds: float | None = None,
+    seed: int | None = None,
+    false_alarm: float = FALSE_ALARM,
+    progress: Progress | None = None,
+) -> AuditResult:
+    """Audit a strategy whose run may be there already; the parameters are those of :func:`audit`."""
     start = time.perf_counter()
-
-    def says(what: str, part: float) -> None:
-        if progress is not None:
-            progress(what, part)
-
+    says: Progress = progress or (lambda _what, _part: None)
     with _quiet():
         says("a run", 0.0)
-        subject = Subject(strategy, clients)
         run = subject.run
-        deadline = start + seconds if seconds is not None else math.inf
-        spent = time.perf_counter()  # what calibration took is not charged to the comparisons
-        part = lambda share: deadline if math.isinf(deadline) else spent + share * max(deadline - spent, 0.5)  # noqa: E731
+        # What calibration takes, and maps, is not charged to what is compared and drawn.
+        begun = time.perf_counter()
+        left = math.inf if seconds is None else max(start + seconds - begun, 0.3)
         moves = _Moves(subject)
-        moves.compare(part(0.4), says)
-        pair = moves.worst
+        moves.compare(begun + 0.4 * left, says)
         findings, facts = _beside(subject, moves)
-        drawer = Drawer(run, moves.client, pair)
-        n_runs = _draw(drawer, runs, part(0.95), says)
+        drawer = Drawer(run, moves.client, moves.worst)
+        n_runs = _draw(drawer, runs, begun + 0.95 * left, says)
         findings += repeated(list(drawer.cells.values()), list(drawer.seeded.values()))
-        rng = np.random.default_rng(seed)
-        loss = _loss(run, moves, drawer, rng)
-        report = run.strategy.report
+        loss = _loss(run, moves, drawer, np.random.default_rng(seed), false_alarm)
         says("done", 1.0)
+    report = run.strategy.report
     return AuditResult(
-        run.strategy.name,
-        run.strategy.epsilon,
-        run.strategy.delta if run.strategy.epsilon is not None else None,
-        run.strategy.privacy_unit,
-        run.strategy.noise,
-        tuple(_audited(run, moves, drawer)),
-        loss,
-        counted_epsilon(run, run.strategy.delta),
-        tuple(dict.fromkeys(findings)),
-        tuple(facts),
-        tuple(dict.fromkeys(message.content for message in report.unprotected)),
-        report.covers_everything,
-        n_runs,
-        time.perf_counter() - start,
+        strategy=run.strategy.name,
+        epsilon=run.strategy.epsilon,
+        delta=run.strategy.delta if run.strategy.epsilon is not None else None,
+        unit=run.strategy.privacy_unit,
+        place=run.strategy.noise,
+        releases=tuple(_audited(run, moves, drawer)),
+        loss=loss,
+        epsilon_counted=counted_epsilon(run, run.strategy.delta),
+        findings=tuple(dict.fromkeys(findings)),
+        facts=tuple(facts),
+        unprotected=tuple(dict.fromkeys(message.content for message in report.unprotected)),
+        covers_everything=report.covers_everything,
+        n_runs=n_runs,
+        seconds=time.perf_counter() - start,
+        false_alarm=false_alarm,
     )
 
 
@@ -223,7 +235,9 @@ def _beside(subject: Subject, moves: _Moves) -> tuple[list[str], list[Fact]]:
     findings = list(moves.broken)
     facts: list[Fact] = []
     if subject.releases:
-        pairs = neighbours(rows, [*far_rows(rows)[:2], *extreme_rows(rows.shape[1])[2:3]], run.strategy.privacy_unit, relation)
+        pairs = neighbours(
+            rows, [*far_rows(rows)[:2], *extreme_rows(rows.shape[1])[2:3]], run.strategy.privacy_unit, relation
+        )
         more, facts = facts_under_neighbours(run, moves.client, pairs)
         findings += more
     findings += findings_of_books(run, counted_epsilon(run, run.strategy.delta))
@@ -245,7 +259,7 @@ def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
     return runs
 
 
-def _loss(run: Run, moves: _Moves, drawer: Drawer, rng: np.random.Generator) -> Loss | None:
+def _loss(run: Run, moves: _Moves, drawer: Drawer, rng: np.random.Generator, false_alarm: float) -> Loss | None:
     pair, epsilon = moves.worst, run.strategy.epsilon
     moved = moves.moves_of(pair)
     if pair is None or epsilon is None:
@@ -260,7 +274,7 @@ def _loss(run: Run, moves: _Moves, drawer: Drawer, rng: np.random.Generator) -> 
         if one.ratio > 0:
             multipliers[release.mechanism].append(release.noise_multiplier / one.ratio)
     expected = epsilon_of(multipliers["gaussian"], multipliers["laplace"], run.strategy.delta)
-    return Loss(epsilon, run.strategy.delta, of_one, of_other, sees_noise, pair.what, expected)
+    return Loss(epsilon, run.strategy.delta, of_one, of_other, sees_noise, pair.what, expected, false_alarm)
 
 
 def _audited(run: Run, moves: _Moves, drawer: Drawer) -> Iterator[AuditedRelease]:

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 #: Into how many steps the privacy loss is divided.
 N_STEPS = 2**17
 
-#: By how much of itself a stated epsilon may be smaller than what is counted here, which is rounded to the nearest step.
+#: By how much of itself a stated epsilon may be smaller than what is counted here, which is rounded.
 TOLERANCE = 2e-3
 
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
@@ -89,7 +89,7 @@ def epsilon_of(gaussian: Sequence[float], laplace: Sequence[float], delta: float
         part = _transformed(_laplace_losses(edges, 1.0 / multiplier, step))
         spectrum *= part ** laplace.count(multiplier)
     density = np.clip(np.roll(np.fft.irfft(spectrum, N_STEPS), N_STEPS // 2), 0.0, None)
-    return _epsilon(grid, density, delta, reach)
+    return _epsilon(np.asarray(grid, dtype=np.float64), np.asarray(density, dtype=np.float64), delta, reach)
 
 
 def _transformed(density: Floats) -> NDArray[np.complex128]:
@@ -103,7 +103,7 @@ def _laplace_losses(edges: Floats, pure: float, step: float) -> Floats:
     # The two atoms, each divided between the two steps beside it so that the mean is right.
     for place, weight in ((pure, 0.5), (-pure, 0.5 * math.exp(-pure))):
         where = (place - edges[0]) / step - 0.5
-        low = int(math.floor(where))
+        low = math.floor(where)
         mass[low] += weight * (low + 1 - where)
         mass[min(low + 1, len(mass) - 1)] += weight * (where - low)
     return mass

@@ -1,4 +1,4 @@
-"""What left the clients beside the releases, and whether it is said: arrays, metrics, sizes, failures, rounds, books."""
+"""What left the clients beside the releases, and whether it is said: metrics, sizes, failures, rounds, books."""
 
 from __future__ import annotations
 
@@ -54,13 +54,19 @@ def findings_of_books(run: Run, epsilon_counted: float) -> list[str]:
             found.append(f"the report states epsilon {stated:.4g} after the fact, and {asked:g} was calibrated")
         if epsilon_counted > stated * (1 + TOLERANCE) + 1e-6:
             found.append(f"the report states epsilon {stated:.4g}, and the releases compose to {epsilon_counted:.4g}")
+        if epsilon_counted > asked * (1 + TOLERANCE) + 1e-6:
+            found.append(f"epsilon {asked:g} was asked for, and the releases compose to {epsilon_counted:.4g}")
         if epsilon_counted > report.composed_epsilon * (1 + 5 * TOLERANCE) + 1e-4:
             found.append(
                 f"the report composes the releases to {report.composed_epsilon:.4g}, and they are {epsilon_counted:.4g}"
             )
     if report.releases:
         said = " ".join(report.assumptions())
-        for what, word in (("labels and metrics", "metrics"), ("answer times", "how long it takes"), ("failures", "fails")):
+        for what, word in (
+            ("labels and metrics", "metrics"),
+            ("answer times", "how long it takes"),
+            ("failures", "fails"),
+        ):
             if word not in said:
                 found.append(f"the report does not say that {what} are not covered")
         found += _sampler(run, report)
@@ -78,7 +84,9 @@ def _sampler(run: Run, report: PrivacyReport) -> list[str]:
     variation = math.fsum(message.variation for message in report.messages)
     with np.errstate(over="ignore"):
         enough = float((1.0 + np.exp(asked)) * variation) <= SAMPLING_PART * delta
-    return [] if enough == report.is_noise_exact_enough else ["the report takes the drawn noise to be exacter than it is"]
+    return (
+        [] if enough == report.is_noise_exact_enough else ["the report takes the drawn noise to be exacter than it is"]
+    )
 
 
 def _unlisted(run: Run, report: PrivacyReport) -> list[str]:
@@ -115,7 +123,7 @@ def _unlisted(run: Run, report: PrivacyReport) -> list[str]:
 
 
 def facts_under_neighbours(run: Run, client: str, pairs: Sequence[Neighbours]) -> tuple[list[str], list[Fact]]:
-    """Return in what replies to the same messages differ between neighbours, where no noise covers it; and what does not.
+    """Return in what replies of neighbours differ though no noise covers it, and what was compared.
 
     Returns
     -------
@@ -141,20 +149,26 @@ def facts_under_neighbours(run: Run, client: str, pairs: Sequence[Neighbours]) -
         if len(found) > 5:
             break
     facts = [
-        Fact("number of examples, metrics, sizes of messages, failures", f"the same for neighbours in {n_replies} replies"),
+        Fact(
+            "number of examples, metrics, sizes of messages, failures",
+            f"the same for neighbours in {n_replies} replies",
+        ),
     ]
     for exchange in run.exchanges:
         if exchange.res is None:
             continue
         allowed = {"client", "columns"} if exchange.ins.config["task"] == ENROL else {"client", EXPONENTS}
         if more := set(exchange.res.metrics) - allowed:
-            found[f"'{exchange.ins.config['task']}' sends {', '.join(sorted(more))} beside its arrays"] = None
+            found[f"'{exchange.ins.config['task']!s}' sends {', '.join(sorted(more))} beside its arrays"] = None
         if exchange.res.num_examples != 1:
-            found[f"'{exchange.ins.config['task']}' tells how many rows a client has"] = None
+            found[f"'{exchange.ins.config['task']!s}' tells how many rows a client has"] = None
     if seconds:
         medians = np.median(np.array(seconds), axis=0)
         facts.append(
-            Fact("time of an answer", f"not covered, and the report says so ({1e3 * medians[0]:.1f} and {1e3 * medians[1]:.1f} ms)")
+            Fact(
+                "time of an answer",
+                f"not covered, and the report says so ({1e3 * medians[0]:.1f} and {1e3 * medians[1]:.1f} ms)",
+            )
         )
     n_ran, n_most = len(run.rounds), run.strategy.n_protocol_rounds
     if n_ran > n_most:
@@ -203,7 +217,13 @@ def findings_of_losses(subject: Subject) -> list[str]:
     run, report, raised = _run_without(subject, {victim}, number)
     summed = isinstance(subject.run.rounds[number], Sum) and not subject.run.rounds[number].answer.keeps
     asked = {exchange.client for exchange in subject.run.asked(number)}
-    if victim in asked and subject.strategy.noise == "clients" and summed and not raised and subject.strategy.min_clients is None:
+    if (
+        victim in asked
+        and subject.strategy.noise == "clients"
+        and summed
+        and not raised
+        and subject.strategy.min_clients is None
+    ):
         found.append(f"a client is missing in round {number}, and its share of the noise is missing from the sum")
     if victim in asked and report is not None:
         found += _said(report, number, subject)

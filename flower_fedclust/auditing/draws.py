@@ -1,4 +1,4 @@
-"""Noise as a run really draws it, release by release: the messages of a run are answered, and added up, again and again.
+"""Noise as a run really draws it: the messages of a run are answered, and added up, again and again.
 
 The computation of a client is done once and its outcome is put in its place afterwards; all else is what happens in a
 run, on the client's side and on the server's: consent, noise, wire, checks of replies, sums. So a thousand draws take
@@ -79,7 +79,9 @@ class Cell:
         """The noise over its declared scale."""
         scale = self.release.scale
         return {
-            who: [part * (self.widths(part.size) / scale) for part in parts[: 1 + MOST_NUMBERS // max(parts[0].size, 1)]]
+            who: [
+                part * (self.widths(part.size) / scale) for part in parts[: 1 + MOST_NUMBERS // max(parts[0].size, 1)]
+            ]
             for who, parts in self.noise.items()
         }
 
@@ -104,7 +106,7 @@ class Drawer:
     target : str
         The client to which the neighbours belong.
     pair : Neighbours, optional
-        Its two tables: where clients draw the noise, every other draw is of its replies from the one, and from the other.
+        Its two tables: where clients draw the noise, every other draw is of its replies from the second.
     """
 
     def __init__(self, run: Run, target: str, pair: Neighbours | None = None) -> None:
@@ -139,7 +141,7 @@ class Drawer:
             one(repetition, False)
 
     def draw_seeded(self, repetition: int) -> None:
-        """The same with the noise that a seed gives to each client and to the server, in the cells ``seeded``."""
+        """Draw it once more with the seeds that a run with a seed gives to all, into the cells ``seeded``."""
         for one in self._draws:
             one(repetition, True)
 
@@ -157,7 +159,11 @@ class Drawer:
         if not replies:
             return
         addressed = {sites[one.client].cid: one.client for one in asked}
-        plain = {"": values_of(add_up(replies))} if isinstance(round_, Sum) else {n: values_of(r) for n, r in by_name.items()}
+        plain = (
+            {"": values_of(add_up(replies))}
+            if isinstance(round_, Sum)
+            else {n: values_of(r) for n, r in by_name.items()}
+        )
         self._add_cells(number, replies[0], 1, is_whole=True)
 
         def draw(repetition: int, seeded: bool) -> None:
@@ -166,7 +172,7 @@ class Drawer:
             probe.settings = replace(books.settings, noise_seed=1_000_000 + repetition if seeded else None)
             probe._addressed, probe._bystanders = addressed, set()
             probe._bytes_down = dict.fromkeys(addressed.values(), 0)
-            received = probe.receive(number, round_, results, [])  # type: ignore[arg-type]
+            received = probe.receive(number, round_, results, [])
             if isinstance(round_, Sum):
                 self._take(number, "", list(received), plain[""], seeded=seeded)
             else:
@@ -181,18 +187,19 @@ class Drawer:
     def _prepare_clients(self, number: int, asked: Sequence[Exchange], contexts: dict[str, Context]) -> None:
         run, round_ = self._run, self._run.rounds[number]
         n_shares = int(str(asked[0].ins.config["n_shares"]))
-        summed = n_shares > 1 or (run.strategy.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps)
-        plain = {one.client: _captured(run, one, self._data[one.client], contexts[one.client]) for one in asked}
+        summed = run.strategy.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
+        captured = {one.client: _captured(run, one, self._data[one.client], contexts[one.client]) for one in asked}
         if self._pair is not None:
             for one in asked:
                 if one.client == self._target:
-                    plain[_OTHER] = _captured(run, one, self._data[_OTHER], contexts[_OTHER])
-                    if self._pair.others is None and plain[_OTHER] is not None:
-                        plain[_OTHER] = [_nothing(array) for array in plain[_OTHER]]
-        if any(arrays is None for arrays in plain.values()):
+                    other = _captured(run, one, self._data[_OTHER], contexts[_OTHER])
+                    is_there = self._pair.others is not None
+                    captured[_OTHER] = other if is_there or other is None else [_nothing(array) for array in other]
+        plain = {name: arrays for name, arrays in captured.items() if arrays is not None}
+        if len(plain) < len(captured):
             return
         before = {name: _copied(context) for name, context in contexts.items()}
-        self._add_cells(number, next(iter(plain.values())) or [], n_shares, is_whole=n_shares == len(asked) or not summed)
+        self._add_cells(number, next(iter(plain.values())), n_shares, is_whole=n_shares == len(asked) or not summed)
         indices = {name: index for index, name in enumerate(run.data)}
 
         def draw(repetition: int, seeded: bool) -> None:
@@ -204,7 +211,6 @@ class Drawer:
                 seed = noise_seed_of(1_000_000 + repetition, indices[exchange.client]) if seeded else None
                 whose = _OTHER if is_other and exchange.client == self._target else exchange.client
                 true = plain[whose]
-                assert true is not None
                 noisy = _fit(run, exchange, self._data[whose], _copied(before[whose]), seed, true)
                 if not summed:
                     self._take(number, exchange.client, noisy, true, seeded=seeded)
@@ -218,7 +224,6 @@ class Drawer:
                 self._take(number, "", totals, [0.0] * len(totals), seeded=seeded)
                 if not seeded and self._target in plain:
                     one, two = plain[self._target], plain[_OTHER if is_other else self._target]
-                    assert one is not None and two is not None
                     moved = [_minus(*pair) for pair in zip(two, one, strict=True)]
                     seen = [part + np.reshape(more, np.shape(part)) for part, more in zip(totals, moved, strict=True)]
                     self._see(number, repetition, is_other, seen, [0.0] * len(seen))
@@ -240,7 +245,6 @@ class Drawer:
         for (of, index), cell in (self.seeded if seeded else self.cells).items():
             if of == number:
                 cell.add(who, _minus(arrays[index], plain[index]))
-
 
     def _see(self, number: int, repetition: int, is_other: bool, arrays: Sequence[Any], plain: Any) -> None:
         for (of, index), cell in self.cells.items():
@@ -268,8 +272,11 @@ def _minus(one: Any, other: Any) -> Floats:
         other = on_grid(other)
         if other.exponent < one.exponent:
             one = one.refined(other.exponent)
-        return np.ldexp((one.integers - other.refined(one.exponent).integers).astype(np.float64), one.exponent)
-    return np.asarray(one, dtype=np.float64) - (other.values if isinstance(other, GridArray) else other)
+        whole = one.integers - other.refined(one.exponent).integers
+        found: Floats = np.ldexp(whole.astype(np.float64), one.exponent)
+        return found
+    difference: Floats = np.asarray(one, dtype=np.float64) - (other.values if isinstance(other, GridArray) else other)
+    return difference
 
 
 def _copied(context: Context) -> Context:
@@ -321,6 +328,3 @@ def _fit(
         return received_arrays(decode(res.parameters), res.metrics)
     records = (context.state.get(f"fedclust.{sent.kept_as}") for sent in round_.answer.sends)
     return [record.to_numpy_ndarrays()[0] for record in records if isinstance(record, ArrayRecord)]
-
-
-

@@ -107,6 +107,8 @@ class AuditResult:
     n_runs : int
         How often the noise was drawn.
     seconds : float
+    false_alarm : float, default=0.001
+        How often a sound strategy may be called broken.
     """
 
     strategy: str
@@ -123,12 +125,13 @@ class AuditResult:
     covers_everything: bool
     n_runs: int
     seconds: float
+    false_alarm: float = FALSE_ALARM
 
     @property
     def level(self) -> float:
-        """Below which a p-value is called an alarm, so that all together give one in 1,000 audits at most."""
+        """Below which a p-value is called an alarm, so that all together rarely call a sound strategy broken."""
         n_tests = sum(len(release.noise.p_values) for release in self.releases)
-        return FALSE_ALARM * OF_NOISE / max(n_tests, 1)
+        return self.false_alarm * OF_NOISE / max(n_tests, 1)
 
     @property
     def broken(self) -> list[str]:
@@ -182,7 +185,9 @@ class AuditResult:
         if self.verdict == "not shown":
             return f"not shown: {self.missing[0]}."
         if not self.covers_everything:
-            return f"sound as far as seen, for what noise covers; {len(self.unprotected)} kinds of message are unprotected."
+            return (
+                f"sound as far as seen, for what noise covers; nothing covers {len(self.unprotected)} kinds of message."
+            )
         return "sound as far as seen."
 
     def to_dict(self) -> dict[str, Any]:
@@ -217,6 +222,7 @@ class AuditResult:
             "unprotected": list(self.unprotected),
             "covers_everything": self.covers_everything,
             "n_runs": self.n_runs,
+            "false_alarm": self.false_alarm,
             "seconds": self.seconds,
         }
 
@@ -233,20 +239,22 @@ class AuditResult:
             lines += ["", f"{'moved':>9} {'noise':>7} {'numbers':>8}  release"]
             lines += [
                 f"{release.moved:9.6f} {release.noise.factor:7.3f} {release.noise.n_numbers:8d}  {release.content} "
-                f"({_rounds(release.rounds)}, {release.release.mechanism}, sensitivity {release.release.sensitivity:.4g})"
+                f"({_rounds(release.rounds)}, {release.release.mechanism}, {release.release.sensitivity:.4g})"
                 for release in self.releases
             ]
-            lines += ["  (moved: by neighbours, over the sensitivity; noise: its width over the declared one)"]
+            lines += [
+                "  (moved: over the sensitivity, which is the last number; noise: its width over the declared one)"
+            ]
         if (loss := self.loss) is not None:
             how = "from the noise that was drawn" if loss.sees_noise else "from outputs alone"
             lines += [
                 "",
                 f"Privacy loss of {loss.n_runs} runs, {how}; neighbours: {loss.pair}.",
-                f"  largest {loss.largest:.3f}; epsilon at least {loss.epsilon_at_least:.3f} at 99.9% (so many runs show "
-                f"{loss.most_that_can_be_shown:.3f} at most)",
+                f"  largest {loss.largest:.3f}; epsilon at least {loss.epsilon_at_least:.3f} at "
+                f"{100 * (1 - self.false_alarm):.10g}% (so many runs show {loss.most_that_can_be_shown:.3f} at most)",
                 f"  these neighbours, through the declared noise: {loss.expected:.3f}; promised {loss.epsilon:g}",
-                f"  delta at epsilon {loss.epsilon:g}: seen {loss.delta_seen:.2g}, at most {loss.delta_at_most:.2g} at "
-                f"99.9%; promised {loss.delta:g}",
+                f"  delta at epsilon {loss.epsilon:g}: seen {loss.delta_seen:.2g}, at most {loss.delta_at_most:.2g}; "
+                f"promised {loss.delta:g}",
             ]
         lines += ["", "Beside the releases:"]
         lines += [f"  {fact.what}: {fact.covered}" for fact in self.facts]

@@ -121,8 +121,10 @@ def _alike(firsts: Sequence[tuple[str, int, str, Floats]]) -> list[str]:
     found = []
     for one, other in zip(*np.nonzero(near), strict=True):
         (content, number, who, _), (second, other_number, other_who, _) = kept[one], kept[other]
-        place, other_place = (f"'{c}' in round {n}" + (f" of client {w}" if w else "") for c, n, w in (
-            (content, number, who), (second, other_number, other_who)))
+        place, other_place = (
+            f"'{c}' in round {n}" + (f" of client {w}" if w else "")
+            for c, n, w in ((content, number, who), (second, other_number, other_who))
+        )
         found.append(f"the noise of {place} is that of {other_place}")
     return found[:3]
 
@@ -147,6 +149,8 @@ class Loss:
         Which neighbours.
     expected : float
         What epsilon the declared noise gives at that delta, for these two neighbours.
+    false_alarm : float, default=0.001
+        How often a sound strategy may be called broken, over all tests of an audit together.
     """
 
     epsilon: float
@@ -156,6 +160,7 @@ class Loss:
     sees_noise: bool
     pair: str
     expected: float = math.nan
+    false_alarm: float = FALSE_ALARM
 
     @property
     def n_runs(self) -> int:
@@ -177,14 +182,14 @@ class Loss:
 
     @property
     def delta_at_most(self) -> float:
-        """An upper bound on delta at the promised epsilon from these runs, at 99.9%."""
+        """An upper bound on delta at the promised epsilon from these runs."""
         beyond = max(int(np.sum(losses > self.epsilon)) for losses in (self.of_one, -self.of_other))
-        return upper(beyond, self.n_runs, FALSE_ALARM)
+        return upper(beyond, self.n_runs, self.false_alarm)
 
     @property
     def delta_at_least(self) -> float:
-        """A lower bound on delta at the promised epsilon: its threshold is chosen on one half, and counted on the other."""
-        level = FALSE_ALARM * OF_DELTA / 2
+        """A lower bound on delta at the promised epsilon: a threshold of one half of the runs, counts of the other."""
+        level = self.false_alarm * OF_DELTA / 2
         bounds = []
         for losses in (self.of_one, -self.of_other):
             first, second = losses[::2], losses[1::2]
@@ -197,8 +202,8 @@ class Loss:
 
     @property
     def epsilon_at_least(self) -> float:
-        """A lower bound on epsilon, by Clopper and Pearson: thresholds from one half of the runs, counts of the other."""
-        level = FALSE_ALARM * OF_EPSILON / 2
+        """A lower bound on epsilon, by Clopper and Pearson: a threshold of one half of runs, counts of the other."""
+        level = self.false_alarm * OF_EPSILON / 2
         best, chosen = -math.inf, (0.0, False)
         pooled = np.concatenate([self.of_one[::2], self.of_other[::2]])
         for threshold in np.unique(np.quantile(pooled, np.linspace(0.0, 1.0, 101))):
@@ -220,7 +225,7 @@ class Loss:
     def most_that_can_be_shown(self) -> float:
         """The largest lower bound on epsilon that so many runs can give."""
         n = self.n_runs // 2
-        level = FALSE_ALARM * OF_EPSILON / 2
+        level = self.false_alarm * OF_EPSILON / 2
         share = lower(n, n, level) - self.delta
         return max(0.0, math.log(share / upper(0, n, level))) if n and share > 0 else 0.0
 
@@ -287,7 +292,7 @@ def losses(
 
 
 def _mixed(losses: Floats, q: float) -> Floats:
-    """Return the loss where a row of the second table counts with probability q alone, and otherwise is as the first's."""
+    """Return the loss where the second table's row counts with probability q alone, and otherwise is as the first's."""
     if q >= 1.0:
         return losses
     return -np.logaddexp(math.log1p(-q), math.log(q) - losses)
@@ -297,7 +302,8 @@ def _ratios(cell: Cell, moved: Floats, seen: Floats) -> Floats:
     present = np.flatnonzero(moved)
     shift, x = moved[present], seen[:, present]
     if cell.release.mechanism == "laplace":
-        return np.sum(np.abs(x + shift) - np.abs(x), axis=1) / cell.release.scale
+        of_laplace: Floats = np.sum(np.abs(x + shift) - np.abs(x), axis=1) / cell.release.scale
+        return of_laplace
     widths = (cell.widths(moved.size) / cell.release.scale)[present]
     shift, x = shift * widths, x * widths
     found: Floats = x @ shift + 0.5 * float(shift @ shift)
