@@ -20,6 +20,7 @@ from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.audit import audit
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol.rounds import Askable
+from flower_fedclust.registry import make_strategy
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +33,17 @@ def sound():
 
 def test_an_audit_of_a_sound_strategy_says_so_in_one_line(sound):
     assert (sound.verdict, sound.sentence) == ("sound", "sound as far as seen.")
-    assert sound.broken == sound.missing == []
+    assert sound.broken == []
+    assert sound.missing == []
     assert str(sound).startswith("Audit of Means: sound as far as seen.")
 
 
 def test_the_hardest_neighbours_reach_the_sensitivity_and_do_not_exceed_it(sound):
     sums, counts = sound.releases
-    assert counts.moved == 1.0
+    assert 1 - 1e-14 < counts.moved <= 1.0  # a sensitivity is rounded up a little
     assert 0.999 < sums.moved <= 1.0
-    assert not (sums.is_too_far or counts.is_too_far)
+    assert not sums.is_too_far
+    assert not counts.is_too_far
 
 
 def test_the_result_is_json(sound):
@@ -77,7 +80,7 @@ def test_a_small_audit_takes_less_than_three_seconds(sound):
 
 
 def test_without_epsilon_there_is_no_guarantee_and_what_leaves_is_named():
-    found = audit(fc.KFed(3), runs=10)
+    found = audit(make_strategy("k-fed", n_clusters=3), runs=10)
     assert found.verdict == "no guarantee"
     assert found.unprotected == ("centers of the client's own clusters",)
     with pytest.raises(ValueError, match="k-fed has no measured privacy loss"):
@@ -119,12 +122,12 @@ def test_a_row_that_is_not_clipped_is_found():
 
 def test_neighbours_that_move_too_far_are_told_apart():
     def sums(self, *, max_norm):
-        total, number = self._rows(8 * max_norm).total()
+        total, number = self._rows(40 * max_norm).total()
         return total, number
 
-    found = audit(with_method("sums", sums)(2, epsilon=1.0), runs=600)
+    found = audit(with_method("sums", sums)(2, epsilon=1.0), runs=300)
     assert found.loss.epsilon_at_least > 1.0
-    assert found.loss.expected > 3.0
+    assert found.loss.expected > 8.0
     assert any(clause.startswith("neighbours can be told apart: epsilon is at least") for clause in found.broken)
 
 
@@ -206,11 +209,11 @@ def test_bounds_of_clopper_and_pearson():
 
 def test_a_lower_bound_on_epsilon_comes_near_to_it_and_not_above():
     rng = np.random.default_rng(0)
-    mu = 3.0
+    mu = 1.0
     one, other = (rng.normal(sign * mu**2 / 2, mu, size=20_000) for sign in (1, -1))
     epsilon = epsilon_of([1 / mu], [], 1e-2)
     loss = Loss(epsilon, 1e-2, one, other, True, "")
-    assert 0.6 * epsilon < loss.epsilon_at_least < epsilon
+    assert 0.5 * epsilon < loss.epsilon_at_least < epsilon
     assert loss.delta_at_least < 1e-2 < loss.delta_at_most
     assert loss.delta_seen == pytest.approx(1e-2, rel=0.2)
 
@@ -227,17 +230,17 @@ def test_sound_noise_is_called_broken_as_rarely_as_is_said():
     class Cell:
         def __init__(self, rng):
             self.release, self.is_whole, self.exponent = Release("laplace", 1.0, 1.0, ""), True, -12
-            self.noise = {"": [np.rint(rng.laplace(size=40) * 2.0**12) * 2.0**-12 for _ in range(10)]}
+            self.noise = {"": [np.rint(rng.laplace(size=40) * 2.0**12) * 2.0**-12 for _ in range(5)]}
 
         @property
         def standardised(self):
             return self.noise
 
     rng = np.random.default_rng(2)
-    tests = [check_noise([Cell(rng)]) for _ in range(500)]
+    tests = [check_noise([Cell(rng)]) for _ in range(300)]
     n_tests = len(tests[0].p_values)
     alarms = sum(min(test.p_values.values()) < 0.05 / n_tests for test in tests)
-    assert 5 <= alarms <= 45  # 25 are expected
+    assert 2 <= alarms <= 32  # 15 are expected
     assert FALSE_ALARM == 1e-3
 
 
@@ -246,7 +249,7 @@ def test_sound_noise_is_called_broken_as_rarely_as_is_said():
 
 def test_the_command_audits_by_name_and_saves(tmp_path):
     pytest.importorskip("matplotlib")
-    given = ["audit", "dp-lloyd-sphere-packing", "--runs", "80", "--seconds", "3", "--set", "max_norm=1.0"]
+    given = ["audit", "dp-lloyd-sphere-packing", "--runs", "80", "--seconds", "3"]
     done = CliRunner().invoke(app, [*given, "--epsilon", "8", "--out", str(tmp_path / "audit"), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "audit" / "audit.json").read_text())["verdict"] == "sound"

@@ -46,7 +46,7 @@ class Fact:
 def findings_of_books(run: Run, epsilon_counted: float) -> list[str]:
     """Return what the privacy report of a run leaves out or understates."""
     report: PrivacyReport = run.strategy.report
-    found = [*_unlisted(run, report)]
+    found = [*_unlisted(run, report), *_samples(run)]
     asked = run.strategy.epsilon
     if report.releases and asked is not None:
         stated = report.epsilon
@@ -71,6 +71,20 @@ def findings_of_books(run: Run, epsilon_counted: float) -> list[str]:
                 found.append(f"the report does not say that {what} are not covered")
         found += _sampler(run, report)
     return found
+
+
+def _samples(run: Run) -> list[str]:
+    """Return whether a client that was asked has fewer rows than those of which a release says that they are drawn."""
+    found = []
+    for number, round_ in run.rounds.items():
+        fewest = min((len(run.data[one.client].rows) for one in run.asked(number)), default=0)
+        for release, sent in zip(round_.releases, round_.answer.sends, strict=False):
+            if release is not None and release.sample is not None and release.sample[1] > fewest:
+                found.append(
+                    f"'{sent.content}' is said to be of rows that are drawn from {release.sample[1]}, and a client has "
+                    f"{fewest}"
+                )
+    return list(dict.fromkeys(found))
 
 
 def _sampler(run: Run, report: PrivacyReport) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,7 +187,7 @@ class Loss:
         beyond = max(int(np.sum(losses > self.epsilon)) for losses in (self.of_one, -self.of_other))
         return upper(beyond, self.n_runs, self.false_alarm)
 
-    @property
+    @cached_property
     def delta_at_least(self) -> float:
         """A lower bound on delta at the promised epsilon: a threshold of one half of the runs, counts of the other."""
         level = self.false_alarm * OF_DELTA / 2
@@ -200,7 +201,7 @@ class Loss:
             bounds.append(lower(beyond, len(second), level) * -math.expm1(-margin))
         return max(bounds)
 
-    @property
+    @cached_property
     def epsilon_at_least(self) -> float:
         """A lower bound on epsilon, by Clopper and Pearson: a threshold of one half of runs, counts of the other."""
         level = self.false_alarm * OF_EPSILON / 2
