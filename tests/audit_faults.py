@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 from faults import FAULTS, ROOT, copy_tree, planted, read_faults
@@ -77,14 +79,14 @@ WHERE: dict[str, tuple[str, ...]] = {
     "cluster-presence": FEDDP_CLIENT,
     "second-moment": FEDDP,
     "noisy-rows": ("fedsc-perturbed-data",),
-    "moments-squares": ("fedsc-sums server-record",),
-    "moments-replaced": ("fedsc-sums server-record",),
-    "dictionary-gradient": ("fedsc-sums server-record",),
-    "codes": ("fedsc-perturbed-factors",),
+    "moments-squares": ("fedsc long rows",),
+    "moments-replaced": ("fedsc-perturbed-factors",),
+    "dictionary-gradient": ("fedsc-perturbed-factors",),
+    "codes": ("fedsc narrow",),
     "spectral-moment": ("fedsc-sums server-record",),
-    "landmark-gradient": ("fed-speclust-sums server-record",),
-    "landmark-kernel": ("fed-speclust-sums server-record",),
-    "reduced-rows": ("fed-tsne-sums server-record",),
+    "landmark-gradient": ("fed-speclust kernel",),
+    "landmark-kernel": ("fed-speclust kernel",),
+    "reduced-rows": ("fed-tsne-sums wide",),
     "cell-sums": ("spp-fgc-sums server-record",),
     "prototype-products": ("spp-fgc-private-prototypes",),
     "fedc-gradient": FEDC,
@@ -121,11 +123,30 @@ def cases():
     fedc = {"n_clusters": 3, "max_norm": 1.0, "epsilon": 8.0, "fraction_fit": 0.5}
     found["dp-fedc turns"] = fc.DPFedC(**fedc, n_rounds=4)
     found["dp-fedc sampled"] = fc.DPFedC(**fedc, n_rounds=12, batch_size=2)
+    long_rows = {"n_clusters": 3, "n_rounds": 2, "n_atoms": 6, "n_lloyd_rounds": 2, "max_norm": 4.0, "epsilon": 8.0}
+    accepted = set(type(found["fedsc-sums server-record"]).parameter_names())
+    found["fedsc long rows"] = type(found["fedsc-sums server-record"])(
+        **{name: value for name, value in long_rows.items() if name in accepted}
+    )
+    factors = found["fedsc-perturbed-factors"]
+    found["fedsc narrow"] = type(factors)(
+        **{name: getattr(factors, name) for name in factors.parameter_names()} | {"bandwidth": 0.2}
+    )
+    found["fed-speclust kernel"] = fc.FedSpeClust(
+        3, n_landmarks=6, n_rounds=2, perturb="kernel", epsilon=8.0, max_norm=1.0, gamma=10.0
+    )
+    found["fed-tsne-sums wide"] = found["fed-tsne-sums server-record"]
     found["gathered server"] = audit_toys.Means(2, gathers=True)
     found["gathered clients"] = audit_toys.Means(2, gathers=True, noise="clients")
     found["unequal"] = audit_toys.Unequal(2)
     found["kept twice"] = audit_toys.KeptTwice(2)
     return found
+
+
+def wide_rows():
+    """Return tables of more columns than some strategies reduce rows to."""
+    rng = np.random.default_rng(0)
+    return [0.3 * rng.normal(size=(25, 24)) for _ in range(3)]
 
 
 def look(names: list[str], runs: int) -> int:
@@ -135,7 +156,8 @@ def look(names: list[str], runs: int) -> int:
     known = cases()
     for name in names:
         try:
-            found = audit(known[name], runs=runs, seconds=20.0)
+            rows = wide_rows() if name.endswith(" wide") else None
+            found = audit(known[name], rows, runs=runs, seconds=20.0)
         except Exception as error:  # a fault may keep a run from ending, which is noticed, too
             print(f"{name}: ends with {type(error).__name__}: {error}")
             return 0

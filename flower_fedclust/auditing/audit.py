@@ -25,7 +25,8 @@ from flower_fedclust.auditing.result import AuditedRelease, AuditResult
 from flower_fedclust.auditing.statistics import FALSE_ALARM, Loss, losses, repeated, test_noise
 from flower_fedclust.numerics.checks import check_integer, check_real
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import ProtocolStrategy
+from flower_fedclust.protocol import ClientData, ProtocolStrategy
+from flower_fedclust.protocol.wire import decode
 from flower_fedclust.testing.neighbours import (
     Moved,
     Neighbours,
@@ -36,8 +37,8 @@ from flower_fedclust.testing.neighbours import (
     tied_neighbours,
     tied_tables,
 )
-from flower_fedclust.testing.runs import Run
-from flower_fedclust.testing.subject import Subject
+from flower_fedclust.testing.runs import Run, watched_run
+from flower_fedclust.testing.subject import SEED, Subject
 
 Floats = NDArray[np.float64]
 
@@ -46,6 +47,9 @@ N_SEEDED = 20
 
 #: Directions in which rows just within and just beyond their bound are tried.
 N_DIRECTIONS = 12
+
+#: If there is less time, no second run is made.
+HARD_RUN_SECONDS = 4.0
 
 Progress = Callable[[str, float], None]
 
@@ -122,7 +126,9 @@ def audit_subject(
         begun = time.perf_counter()
         left = math.inf if seconds is None else max(start + seconds - begun, 0.3)
         moves = _Moves(subject)
-        moves.compare(begun + 0.4 * left, says)
+        moves.compare(run, begun + 0.3 * left, says)
+        if left > HARD_RUN_SECONDS:
+            moves.compare_hard(begun + 0.5 * left, says)
         findings, facts = _beside(subject, moves)
         drawer = Drawer(run, moves.client, moves.worst)
         n_runs = _draw(drawer, runs, begun + 0.95 * left, says)
@@ -162,37 +168,50 @@ class _Moves:
         self.by_pair: dict[int, tuple[Neighbours, dict[tuple[int, int], Moved]]] = {}
         self.broken: list[str] = []
 
-    def compare(self, deadline: float, says: Progress) -> None:
-        """Compare neighbours, the hardest first, until the time is over."""
+    def compare(self, run: Run, deadline: float, says: Progress) -> None:
+        """Compare neighbours through the messages of a run, of every kind some first, until the time is over."""
         if not self.subject.releases:
             return
-        pairs = list(self._pairs())
+        pairs = list(self._pairs(run))
         for index, (pair, only) in enumerate(pairs):
             if time.perf_counter() > deadline and index > 8:
                 break
             says("neighbours", 0.4 * index / len(pairs))
             try:
-                for moved in how_far(self.run, self.client, [pair], only=only):
-                    self._take(moved)
+                for moved in how_far(run, self.client, [pair], only=only):
+                    self._take(moved, is_measured=run is self.run)
             except AssertionError as broken:
                 self.broken.append(str(broken).rstrip("."))
 
-    def _take(self, moved: Moved) -> None:
+    def compare_hard(self, deadline: float, says: Progress) -> None:
+        """Do the same in a run on rows at the ends of the space, where what the server sends is far apart, too."""
+        if not self.subject.releases:
+            return
+        for tables in (poles(self.subject, 3.0), poles(self.subject, 0.9)):
+            try:
+                run = watched_run(self.subject.strategy, tables, seed=SEED)
+            except Exception as error:
+                self.broken.append(f"a run on rows at the ends of the space ends with {type(error).__name__}")
+                continue
+            self.compare(run, 0.5 * (time.perf_counter() + deadline), says)
+
+    def _take(self, moved: Moved, *, is_measured: bool) -> None:
         key = (moved.round, moved.index)
         self.n_pairs[key] = self.n_pairs.get(key, 0) + 1
         before = self.largest.get(key)
         if before is None or (moved.is_too_far, moved.ratio) > (before.is_too_far, before.ratio):
             self.largest[key] = moved
-        self.by_pair.setdefault(id(moved.neighbours), (moved.neighbours, {}))[1][key] = moved
+        if is_measured:
+            self.by_pair.setdefault(id(moved.neighbours), (moved.neighbours, {}))[1][key] = moved
 
-    def _pairs(self) -> Iterator[tuple[Neighbours, int | None]]:
-        rows = self.subject.data[self.client].rows
+    def _pairs(self, run: Run) -> Iterator[tuple[Neighbours, int | None]]:
+        rows = run.data[self.client].rows
         unit, relation = self.subject.strategy.privacy_unit, self.subject.releases[0][2].relation
-        hard = (far_rows(rows), extreme_rows(rows.shape[1]), self._directions(rows))
+        hard = (far_rows(rows), extreme_rows(rows.shape[1]), self._directions(rows), *points_sent(run, self.client))
         kinds = [[(pair, None) for pair in neighbours(rows, kind, unit, relation)] for kind in hard]
         ties = [
             [(pair, number) for pair in tied_neighbours(tables, unit, relation)]
-            for number, tables in tied_tables(self.run, self.client).items()
+            for number, tables in tied_tables(run, self.client).items()
         ]
         # In turns, so that there are some of every kind where there is no time for all.
         in_turns = zip_longest(*kinds, *ties)
@@ -225,6 +244,57 @@ class _Moves:
         release = self.run.rounds[key[0]].releases[key[1]]
         assert release is not None
         return release
+
+
+def poles(subject: Subject, reach: float) -> dict[str, ClientData]:
+    """Return tables whose rows lie in opposite directions, each cluster of them at an end of an axis."""
+    rng = np.random.default_rng(13)
+    rows = np.vstack(subject.rows)
+    center = rows.mean(axis=0)
+    radius = reach * max(float(np.linalg.norm(rows - center, axis=1).max()), np.finfo(np.float64).tiny)
+    n_columns = rows.shape[1]
+    ends = np.vstack([np.eye(n_columns), -np.eye(n_columns)])[
+        np.argsort(np.tile(np.arange(n_columns), 2), kind="stable")
+    ]
+    found = {}
+    for name, client in subject.data.items():
+        which = np.arange(len(client.rows)) % min(max(subject.strategy.n_clusters, 2), len(ends))
+        table = center + radius * (ends[which] + 0.01 * rng.normal(size=client.rows.shape))
+        found[name] = ClientData(table, owner=f"client {name}")
+    return found
+
+
+def points_sent(run: Run, client: str) -> list[list[tuple[str, Floats]]]:
+    """Return rows that lie on points which the server sent, and far beyond them: one list an array of points, at most 3.
+
+    What a client computes of such a row is of one point alone, as far as can be.
+    """
+    n_columns = run.data[client].rows.shape[1]
+    found: dict[str, list[tuple[str, Floats]]] = {}
+    for number, round_ in run.rounds.items():
+        for exchange in run.asked(number):
+            if exchange.client != client or not any(release and release.scale > 0 for release in round_.releases):
+                continue
+            arrays = [array.astype(float) for array in decode(exchange.ins.parameters) if array.dtype.kind in "fiu"]
+            origins = [array for array in arrays if array.shape == (n_columns,)] or [np.zeros(n_columns)]
+            for points in arrays:
+                if points.ndim == 2 and points.shape[1] == n_columns and len(points) > 1:
+                    apart = np.linalg.norm(points[:, None] - points[None], axis=2) if len(points) <= 64 else None
+                    pair = (0, 1) if apart is None else np.unravel_index(int(apart.argmax()), apart.shape)
+                    chosen = dict.fromkeys([int(pair[0]), int(pair[1]), *range(min(4, len(points)))])
+                    middle = points.mean(axis=0)
+                    far = 1e3 * (1.0 + np.abs(points).max())
+                    found[round_.task] = [
+                        *(
+                            (f"a row on point {index} of '{round_.task}'", points[index] + origins[0])
+                            for index in chosen
+                        ),
+                        *(
+                            (f"a row beyond point {index} of '{round_.task}'", middle + far * (points[index] - middle))
+                            for index in list(chosen)[:2]
+                        ),
+                    ]
+    return list(found.values())[-3:]
 
 
 def _beside(subject: Subject, moves: _Moves) -> tuple[list[str], list[Fact]]:
