@@ -3,7 +3,10 @@
 ``python tests/audit_faults.py``            every fault that is listed here; fails if an audit finds one of them not
 ``python tests/audit_faults.py --only ID``  some of them
 
-The faults are those of ``faults.toml``; no test runs. Each is looked for in the strategies in whose code it is.
+The faults are those of ``faults.toml``; no test runs. Each is looked for in the strategies in whose code it is. Not listed
+are three that break no promise: with ``noisy-rows`` clients clip to half of the smaller sensitivity, too, so that rows
+lose their ends and nobody privacy; ``huge-rows-overflow`` and ``nan-is-short`` each are behind the other, and make a row
+0 that should be long.
 """
 
 from __future__ import annotations
@@ -78,7 +81,6 @@ WHERE: dict[str, tuple[str, ...]] = {
     "cluster-sums": ONE,
     "cluster-presence": FEDDP_CLIENT,
     "second-moment": FEDDP,
-    "noisy-rows": ("fedsc-perturbed-data",),
     "moments-squares": ("fedsc long rows",),
     "moments-replaced": ("fedsc-perturbed-factors",),
     "dictionary-gradient": ("fedsc-perturbed-factors",),
@@ -100,14 +102,12 @@ WHERE: dict[str, tuple[str, ...]] = {
     "noisy-rows-not-clipped": ("fedsc-perturbed-data",),
     "moments-not-clipped": ("fedsc-sums server-record",),
     "row-gradients-not-clipped": ("fedsc-sums server-record",),
-    "memberships-not-clipped": FEDC,
-    "projection-not-clipped": FEDDP,
-    "ties-in-floats": (LLOYD, "feddp-kmeans"),
-    "huge-rows-overflow": ONE,
-    "nan-is-short": ONE,
-    "excess-left": (LLOYD, "fine rows"),
-    "squares-rounded-up": FEDDP,
-    "stale-frame": FEDDP,
+    "memberships-not-clipped": ("dp-fedc short centers",),
+    "projection-not-clipped": ("feddp wide",),
+    "ties-in-floats": ("lloyd wide",),
+    "excess-left": (LLOYD, "lloyd wide"),
+    "squares-rounded-up": ("fedsc-perturbed-factors", "fedsc-sums server-record"),
+    "stale-frame": ("feddp long wide",),
 }
 
 
@@ -118,6 +118,7 @@ def cases():
     import test_strategies_every as every
 
     import flower_fedclust as fc
+    from flower_fedclust.registry import make_strategy
 
     found = dict(every.cases())
     fedc = {"n_clusters": 3, "max_norm": 1.0, "epsilon": 8.0, "fraction_fit": 0.5}
@@ -136,6 +137,11 @@ def cases():
         3, n_landmarks=6, n_rounds=2, perturb="kernel", epsilon=8.0, max_norm=1.0, gamma=10.0
     )
     found["fed-tsne-sums wide"] = found["fed-tsne-sums server-record"]
+    found["dp-fedc short centers"] = fc.DPFedC(**fedc, n_rounds=2, init=0.05 * np.eye(3, 4))
+    public = 0.3 * np.random.default_rng(1).normal(size=(30, 24))
+    found["lloyd wide"] = make_strategy(LLOYD, n_clusters=4, epsilon=8.0, n_rounds=2, server_data=public)
+    found["feddp wide"] = fc.FedDPKMeans(n_clusters=4, epsilon=8.0, delta=1e-6, server_data=public)
+    found["feddp long wide"] = found["feddp wide"]
     found["gathered server"] = audit_toys.Means(2, gathers=True)
     found["gathered clients"] = audit_toys.Means(2, gathers=True, noise="clients")
     found["unequal"] = audit_toys.Unequal(2)
@@ -143,10 +149,10 @@ def cases():
     return found
 
 
-def wide_rows():
+def wide_rows(n_rows):
     """Return tables of more columns than some strategies reduce rows to."""
     rng = np.random.default_rng(0)
-    return [0.3 * rng.normal(size=(25, 24)) for _ in range(3)]
+    return [0.3 * rng.normal(size=(n_rows, 24)) for _ in range(3)]
 
 
 def look(names: list[str], runs: int) -> int:
@@ -156,7 +162,7 @@ def look(names: list[str], runs: int) -> int:
     known = cases()
     for name in names:
         try:
-            rows = wide_rows() if name.endswith(" wide") else None
+            rows = wide_rows(200 if "long" in name else 25) if name.endswith(" wide") else None
             found = audit(known[name], rows, runs=runs, seconds=20.0)
         except Exception as error:  # a fault may keep a run from ending, which is noticed, too
             print(f"{name}: ends with {type(error).__name__}: {error}")

@@ -265,7 +265,7 @@ def poles(subject: Subject, reach: float) -> dict[str, ClientData]:
 
 
 def points_sent(run: Run, client: str) -> list[list[tuple[str, Floats]]]:
-    """Return rows that lie on points which the server sent, and far beyond them: one list an array of points, at most 3.
+    """Return rows that lie on points which the server sent, and far beyond them: one list a task, at most 3.
 
     What a client computes of such a row is of one point alone, as far as can be.
     """

@@ -45,6 +45,7 @@ def audit_by_name(
     runs: int,
     seconds: float | None,
     seed: int | None = None,
+    false_alarm: float = 1e-3,
     show: bool | None = None,
 ) -> AuditResult:
     """Audit a strategy on made-up rows.
@@ -55,7 +56,7 @@ def audit_by_name(
     parameters : mapping of str to anything
         Of the strategy. What it needs and is not given is made up: public rows, and bounds.
     n_columns : int
-    runs, seconds, seed
+    runs, seconds, seed, false_alarm
         As in :func:`flower_fedclust.privacy.audit.audit`.
     show : bool, optional
         Whether to show a progress bar; by default only where the output is a terminal.
@@ -68,7 +69,9 @@ def audit_by_name(
     strategy = _made(name, parameters, n_columns)
     clients = None if needs_server_rows([name]) else _clients(strategy, n_columns)
     with _bar(name, show) as progress:
-        return audit(strategy, clients, runs=runs, seconds=seconds, seed=seed, progress=progress)
+        return audit(
+            strategy, clients, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress
+        )
 
 
 def _made(name: str, parameters: Mapping[str, Any], n_columns: int) -> ProtocolStrategy:
@@ -136,7 +139,9 @@ def audit_every(runs: int, seconds: float, say: Callable[[str], None]) -> list[t
     found = []
     for name, parameters in every_private_strategy():
         with suppress(ValueError):  # a class that is never private for that unit, or there
-            result = audit_by_name(name, {"n_clusters": 3, **parameters}, 4, runs=runs, seconds=seconds, show=False)
+            result = audit_by_name(
+                name, {"n_clusters": 3, **parameters}, 4, runs=runs, seconds=seconds, false_alarm=1e-6, show=False
+            )
             found.append((name, parameters, result))
             say(f"{result.seconds:6.1f} s  {name} ({result.place}, {result.unit}): {result.sentence}")
     return found
