@@ -86,6 +86,7 @@ def explain(
 ) -> None:
     """Show what leaves each client and what protects it, before anything runs on your rows."""
     from flower_fedclust.lab.rehearsal import rehearse
+    from flower_fedclust.privacy.attacks import attack_on
     from flower_fedclust.registry import find
 
     given = _given(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
@@ -98,6 +99,12 @@ def explain(
     print(f"{strategy}: {entry.summary}\nSource: {entry.source}\n")
     print(description)
     print(f"\n{report}")
+    if report.unprotected:
+        print("\nWhat somebody who sees what is unprotected can do (flower_fedclust.privacy.attacks):")
+        found = (
+            f"  {message.content}: {attack_on(message.content, message.reveals)}" for message in report.unprotected
+        )
+        print("\n".join(dict.fromkeys(found)))
 
 
 @app.command()

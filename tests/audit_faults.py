@@ -3,10 +3,9 @@
 ``python tests/audit_faults.py``            every fault that is listed here; fails if an audit finds one of them not
 ``python tests/audit_faults.py --only ID``  some of them
 
-The faults are those of ``faults.toml``; no test runs. Each is looked for in the strategies in whose code it is. Not listed
-are three that break no promise: with ``noisy-rows`` clients clip to half of the smaller sensitivity, too, so that rows
-lose their ends and nobody privacy; ``huge-rows-overflow`` and ``nan-is-short`` each are behind the other, and make a row
-0 that should be long.
+The faults are those of ``faults.toml``; no test runs. Each is looked for in strategies that have its code. Three are
+not listed, as they break no promise: with ``noisy-rows`` clients clip to half of the smaller sensitivity, too, so that
+rows lose their ends and nobody privacy; ``huge-rows-overflow`` and ``nan-is-short`` are behind each other.
 """
 
 from __future__ import annotations

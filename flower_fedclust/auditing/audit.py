@@ -48,6 +48,9 @@ N_SEEDED = 20
 #: Directions in which rows just within and just beyond their bound are tried.
 N_DIRECTIONS = 12
 
+#: So many draws are made whatever time they take, if so many are asked for: fewer say little of noise.
+LEAST_DRAWS = 80
+
 #: If there is less time, no second run is made.
 HARD_RUN_SECONDS = 4.0
 
@@ -323,7 +326,7 @@ def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
     for repetition in range(runs):
         if repetition % 16 == 0:
             says("noise", 0.45 + 0.5 * repetition / runs)
-            if repetition >= 32 and time.perf_counter() > deadline:
+            if repetition >= LEAST_DRAWS and time.perf_counter() > deadline:
                 return repetition
         drawer.draw(repetition)
     return runs
