@@ -171,14 +171,15 @@ def test_metrics_and_numbers_that_follow_from_rows_are_found():
     assert any("tells how many rows" in one for one in found.findings)
 
 
-def test_a_failure_that_follows_from_a_row_is_found():
+def test_a_failure_that_follows_from_a_row_is_shown_as_not_covered():
     def sums(self, *, max_norm):
         if np.abs(self.rows).max() > 100:
             raise fc.DataError("a row is too long.")
         return self._rows(max_norm).total()
 
     found = audit(with_method("sums", sums)(2), runs=40)
-    assert any("the failure of 'sums' is not the same for neighbours" in one for one in found.findings)
+    (failures,) = (fact for fact in found.facts if fact.what == "failures")
+    assert failures.covered.startswith("NOT the same for neighbours: sums (a ")
 
 
 # The numbers.
