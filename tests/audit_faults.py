@@ -159,6 +159,9 @@ def look(names: list[str], runs: int) -> int:
     from flower_fedclust.privacy.audit import audit
 
     known = cases()
+    if unknown := set(names) - known.keys():  # else it would look as if the fault had kept a run from ending
+        print(f"there is no {sorted(unknown)[0]} to be audited")
+        return 1
     for name in names:
         try:
             rows = wide_rows(200 if "long" in name else 25) if name.endswith(" wide") else None
