@@ -1,6 +1,7 @@
 # make run    sets up an environment and runs the main job: FedDP-KMeans and its comparison partners by `flwr run`
 # make test   sets up an environment and runs the tests, two at a time
-# make check  what the tests cannot hold in four minutes: the quick tests with other CPUs' kernels, and planted faults
+# make check  what the tests cannot hold in four minutes: the quick tests with other CPUs' kernels, planted faults, and
+#             audits of every strategy
 # make lint   ruff (lint and format) and mypy --strict
 # make docs   the site, in docs/_build
 # make bench  the benchmarks, which take some minutes
@@ -35,6 +36,8 @@ check: test
 	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" OMP_NUM_THREADS=1 \
 	  $(VENV)/bin/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal
 	$(VENV)/bin/python tests/faults.py --jobs 2
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/audits.py
+	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/audit_faults.py
 
 lint: $(READY)
 	ruff check .

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flower_fedclust.lab.comparing import compare
     from flower_fedclust.models import Model
+    from flower_fedclust.privacy.audit import audit
     from flower_fedclust.privacy.report import PrivacyReport
     from flower_fedclust.protocol import (
         ClientData,
@@ -51,6 +52,7 @@ _HOME = {
     "ProtocolError": "protocol",
     "ProtocolStrategy": "protocol",
     "Result": "results",
+    "audit": "privacy.audit",
     "check_strategy": "testing",
     "client_app": "protocol",
     "client_fn": "protocol",
@@ -74,6 +76,7 @@ __all__ = [
     "ProtocolError",
     "ProtocolStrategy",
     "Result",
+    "audit",
     "check_strategy",
     "client_app",
     "client_fn",

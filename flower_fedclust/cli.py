@@ -89,6 +89,7 @@ def explain(
 ) -> None:
     """Show what leaves each client and what protects it, before anything runs on your rows."""
     from flower_fedclust.lab.rehearsal import rehearse
+    from flower_fedclust.privacy.attacks import attack_on
     from flower_fedclust.registry import find
 
     given = _given(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
@@ -101,6 +102,44 @@ def explain(
     print(f"{strategy}: {entry.summary}\nSource: {entry.source}\n")
     print(description)
     print(f"\n{report}")
+    if report.unprotected:
+        print("\nWhat somebody who sees what is unprotected can do (flower_fedclust.privacy.attacks):")
+        found = (
+            f"  {message.content}: {attack_on(message.content, message.reveals)}" for message in report.unprotected
+        )
+        print("\n".join(dict.fromkeys(found)))
+
+
+@app.command()
+def audit(
+    strategy: Annotated[str, typer.Argument(help="A strategy, or module:Class; see 'fedclust list'.")],
+    runs: Annotated[int, typer.Option(help="How often the noise of all rounds is drawn.")] = 1000,
+    seconds: Annotated[float, typer.Option(help="After how long no more is drawn or compared.")] = 60.0,
+    n_clusters: NClusters = 3,
+    n_columns: Annotated[int, typer.Option(help="How many columns the rows have.")] = 4,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    privacy_unit: Unit = None,
+    noise: Noise = None,
+    n_rounds: Rounds = None,
+    parameters: Parameters = None,
+    seed: Annotated[int | None, typer.Option(help="Of what the auditor chooses; never of the noise.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for audit.txt, audit.json and audit.png.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what a strategy promises of privacy, from outside; ends with 1 if a promise is broken."""
+    from flower_fedclust.lab.audits import audit_by_name, save_audit
+
+    given = _given(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
+    result = audit_by_name(strategy, given, n_columns, runs=runs, seconds=seconds, seed=seed)
+    if as_json:
+        _print_json(result.to_dict())
+    else:
+        print(result)
+    if out is not None:
+        _say_saved(save_audit(result, out), sys.stderr if as_json else sys.stdout)
+    if result.verdict == "broken":
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -319,6 +358,10 @@ def _write_report(folder: Path, console: Console) -> None:
 
     page = write_report(folder)
     console.print(f"The report: {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _say_saved(folder: Path, file: Any) -> None:
+    print(f"Saved in {folder}", file=file)
 
 
 def _wide_console() -> Console:

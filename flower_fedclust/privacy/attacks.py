@@ -206,3 +206,87 @@ def relative_errors(recovered: Floats, rows: Floats) -> Floats:
     worst = np.where(errors > 0, np.inf, 0.0)
     relative: Floats = np.divide(errors, sizes, out=worst, where=sizes > 0)
     return relative
+
+
+def row_from_sums(
+    sums: Floats, counts: NDArray[np.intp], sums_before: Floats, counts_before: NDArray[np.intp]
+) -> Floats:
+    """Compute the rows that came to a client between two runs from its exact sums: one row, if one came.
+
+    Two runs without noise on tables that differ in one row give that row away, whoever else took part in both.
+
+    Parameters
+    ----------
+    sums : ndarray of shape (n_clusters, n_columns)
+        Of the rows in each cluster, for the same centers as those before.
+    counts : ndarray of shape (n_clusters,)
+    sums_before : ndarray of shape (n_clusters, n_columns)
+    counts_before : ndarray of shape (n_clusters,)
+
+    Returns
+    -------
+    ndarray of shape (n_changed, n_columns)
+        For each cluster whose count has changed, the mean of the rows that came or went.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit.
+    """
+    if sums.shape != sums_before.shape or counts.shape != counts_before.shape or len(sums) != len(counts):
+        raise ValueError("the sums and counts of two runs must be of the same clusters and columns.")
+    change = np.asarray(counts, dtype=np.int64) - np.asarray(counts_before, dtype=np.int64)
+    changed = np.flatnonzero(change)
+    rows: Floats = (sums - sums_before)[changed] / change[changed, None]
+    return rows
+
+
+def membership_from_centers(centers: Floats, rows: Floats) -> Floats:
+    """Score how likely rows are among those of a client that has sent centers of its clusters: higher is likelier.
+
+    A center is drawn to the rows that it is a mean of, and is a row where its cluster has but one.
+
+    Parameters
+    ----------
+    centers : ndarray of shape (n_centers, n_columns)
+    rows : ndarray of shape (n_rows, n_columns)
+        Of which it is asked whether they are the client's.
+
+    Returns
+    -------
+    ndarray of shape (n_rows,)
+        Minus the squared distance to the nearest center; 0 is a row that was sent as it is.
+    """
+    squared = np.sum((rows[:, None, :] - centers[None, :, :]) ** 2, axis=2)
+    scores: Floats = -squared.min(axis=1)
+    return scores
+
+
+def advantage(scores_of_members: Floats, scores_of_others: Floats) -> float:
+    """Return how often an attack ranks a member above another row, from 0.5 (a coin) to 1 (always)."""
+    above = scores_of_members[:, None] > scores_of_others[None, :]
+    equal = scores_of_members[:, None] == scores_of_others[None, :]
+    return float(np.mean(above + 0.5 * equal))
+
+
+def attack_on(content: str, reveals: str) -> str:
+    """Return what whoever sees an unprotected message can do with it, and which function here does it.
+
+    Parameters
+    ----------
+    content : str
+        What the message holds, as the privacy report says.
+    reveals : "sums", "centers", "codes" or "rows"
+    """
+    if reveals == "rows":
+        return "there is nothing to attack: these are the rows"
+    if reveals == "centers":
+        return "tell who is among the rows: membership_from_centers; a cluster of one row is that row"
+    if reveals == "codes":
+        words = {"kernel": "rows_from_kernel", "distance": "rows_from_distances", "code": "rows_from_codes"}
+        named = next((function for word, function in words.items() if word in content), "")
+        exactly = f"compute every row: {named}; " if named else ""
+        return f"{exactly}{'or ' if named else ''}cluster the rows without asking: clusters_from_codes"
+    if content.startswith("sum of the rows"):
+        return "compute a row that came between two runs: row_from_sums"
+    return "see what one row changes, in the difference between two runs"

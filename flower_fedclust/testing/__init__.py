@@ -1,7 +1,7 @@
 """Tests for strategies of your own: ``check_strategy``, its checks one by one, and what they are made of.
 
-``checks``  the suite; the checks themselves are in ``about_parameters``, ``about_runs``, ``about_failures`` and
-            ``about_privacy``
+``checks``  the suite; the checks themselves are in ``about_parameters``, ``about_runs``, ``about_failures``,
+            ``about_privacy`` and ``about_audits``
 ``runs``  a run whose wire is watched
 ``neighbours``  how far one record, or one client, moves what is released
 ``noise``  the noise of each release, measured

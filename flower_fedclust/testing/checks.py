@@ -73,7 +73,13 @@ def require(promised: object, found: str) -> None:
 
 def strategy_checks() -> list[Check]:
     """Return all checks, in the order in which they run; ``check(Subject(strategy))`` runs one."""
-    from flower_fedclust.testing import about_failures, about_parameters, about_privacy, about_runs  # noqa: F401
+    from flower_fedclust.testing import (  # noqa: F401
+        about_audits,
+        about_failures,
+        about_parameters,
+        about_privacy,
+        about_runs,
+    )
 
     return list(_CHECKS.values())
 

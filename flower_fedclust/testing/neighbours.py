@@ -61,6 +61,10 @@ class Moved:
     is_too_far : bool
         Whether it is farther than declared, by as little as it may be: of integers this is compared exactly.
     neighbours : Neighbours
+    index : int
+        Of the array in the answer.
+    difference : ndarray
+        By which the array moves, in its units, as one axis.
     """
 
     round: int
@@ -69,6 +73,8 @@ class Moved:
     ratio: float
     is_too_far: bool
     neighbours: Neighbours
+    index: int
+    difference: Floats
 
 
 def shadow_answers(
@@ -143,7 +149,7 @@ def how_far(run: Run, client: str, pairs: Iterable[Neighbours], *, only: int | N
         other = true if pair.others is None else answered(pair.others)
         for number, round_ in run.rounds.items():
             one, another = true.get(number), other.get(number)
-            if one is None or another is None:
+            if not one or not another:  # there is no answer, or it was not this client that was asked for one
                 continue
             for index, release in enumerate(round_.releases):
                 if release is None or release.scale == 0:
@@ -152,7 +158,8 @@ def how_far(run: Run, client: str, pairs: Iterable[Neighbours], *, only: int | N
                 ratio, is_too_far = _distance(one[index], None if pair.others is None else another[index], release)
                 if math.isnan(ratio):
                     raise AssertionError(f"'{content}' is not of one shape and of finite numbers for {pair.what}.")
-                yield Moved(number, round_.task, content, ratio, is_too_far, pair)
+                difference = _difference(one[index], None if pair.others is None else another[index])
+                yield Moved(number, round_.task, content, ratio, is_too_far, pair, index, difference)
 
 
 def _distance(first: Sendable, second: Sendable | None, release: Release) -> tuple[float, bool]:
@@ -181,6 +188,14 @@ def _distance(first: Sendable, second: Sendable | None, release: Release) -> tup
     )
     share = Fraction(total) / (Fraction(release.sensitivity) / Fraction(2) ** exponent) ** norm
     return float(share) ** (1.0 / norm), share > 1
+
+
+def _difference(first: Sendable, second: Sendable | None) -> Floats:
+    if isinstance(first, GridArray) and (second is None or isinstance(second, GridArray)):
+        moved = first.integers if second is None else first.integers - second.integers
+        return np.ravel(np.ldexp(moved.astype(np.float64), first.exponent))
+    one, other = (np.asarray(array, dtype=np.float64) for array in (first, 0.0 if second is None else second))
+    return np.ravel(one - other)
 
 
 def neighbours(

@@ -105,7 +105,9 @@ class Subject:
         ]
 
 
-def small_tables(strategy: ProtocolStrategy, n_clients: int = 3) -> tuple[list[Floats], list[NDArray[np.intp]]]:
+def small_tables(
+    strategy: ProtocolStrategy, n_clients: int = 3, n_columns: int = 4
+) -> tuple[list[Floats], list[NDArray[np.intp]]]:
     """Return blobs that suit a strategy: its columns, around its public rows, or within its bounds.
 
     Returns
@@ -116,7 +118,7 @@ def small_tables(strategy: ProtocolStrategy, n_clients: int = 3) -> tuple[list[F
     """
     rng = np.random.default_rng(7)
     public = np.asarray(getattr(strategy, "server_data", np.empty(0)), dtype=float)
-    n_columns = strategy.expected_columns or 4
+    n_columns = strategy.expected_columns or n_columns
     center, radius = np.zeros(n_columns), 1.0
     if public.ndim == 2:
         center = public.mean(axis=0)

@@ -1,0 +1,392 @@
+"""The audit of a strategy, from outside: by its messages, its noise and its books."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import zip_longest
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.auditing.counting import counted_epsilon, epsilon_of
+from flower_fedclust.auditing.coverage import (
+    Fact,
+    facts_under_neighbours,
+    findings_of_books,
+    findings_of_losses,
+)
+from flower_fedclust.auditing.draws import Drawer
+from flower_fedclust.auditing.result import AuditedRelease, AuditResult
+from flower_fedclust.auditing.statistics import FALSE_ALARM, Loss, losses, repeated, test_noise
+from flower_fedclust.numerics.checks import check_integer, check_real
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol import ClientData, ProtocolStrategy
+from flower_fedclust.protocol.wire import decode
+from flower_fedclust.testing.neighbours import (
+    Moved,
+    Neighbours,
+    extreme_rows,
+    far_rows,
+    how_far,
+    neighbours,
+    tied_neighbours,
+    tied_tables,
+)
+from flower_fedclust.testing.runs import Run, watched_run
+from flower_fedclust.testing.subject import SEED, Subject
+
+Floats = NDArray[np.float64]
+
+#: So many draws are made with seeds, to see whether noise repeats where a seed is given.
+N_SEEDED = 20
+
+#: Directions in which rows just within and just beyond their bound are tried.
+N_DIRECTIONS = 12
+
+#: So many draws are made whatever time they take, if so many are asked for: fewer say little of noise.
+LEAST_DRAWS = 80
+
+#: If there is less time, no second run is made.
+HARD_RUN_SECONDS = 4.0
+
+Progress = Callable[[str, float], None]
+
+
+def audit(
+    strategy: ProtocolStrategy,
+    clients: Sequence[ArrayLike] | None = None,
+    *,
+    runs: int = 1000,
+    seconds: float | None = None,
+    seed: int | None = None,
+    false_alarm: float = FALSE_ALARM,
+    progress: Progress | None = None,
+) -> AuditResult:
+    """Measure what a strategy promises of privacy, from outside.
+
+    A run is made and its messages are kept. A shadow of one client answers them with tables that differ in one row, or
+    in all rows of the client, made to be hard: that gives how far a release moves, exactly, beside its sensitivity. The
+    noise of every release is drawn again and again, where and how a run draws it: that gives its law, and the privacy
+    loss of each draw of all rounds together. What leaves beside the releases is compared between neighbours, and what
+    the report states is counted again.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+        Of ours or anybody's. It is not changed.
+    clients : sequence of array-like of shape (n_i, n_columns), optional
+        Tables; by default three small ones are made, within the bounds of the strategy.
+    runs : int, default=1000
+        How often the noise of all rounds is drawn. 60 tell noise that is far too narrow; a lower bound on epsilon of 4
+        takes 1,000.
+    seconds : float, optional
+        After which no more is drawn or compared; what was not is said.
+    seed : int, optional
+        Of what the auditor chooses. Never of the noise.
+    false_alarm : float, default=0.001
+        How often a sound strategy may be called broken, over all tests of the audit together.
+    progress : callable, optional
+        Called with what is done and which part of it is.
+
+    Returns
+    -------
+    AuditResult
+
+    Raises
+    ------
+    ValueError
+        If a parameter, or the strategy's own, cannot be right.
+    """
+    check_integer("runs", runs, at_least=2)
+    if seconds is not None:
+        check_real("seconds", seconds, above=0)
+    check_real("false_alarm", false_alarm, above=0, below=1)
+    subject = Subject(strategy, clients)
+    return audit_subject(subject, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress)
+
+
+def audit_subject(
+    subject: Subject,
+    *,
+    runs: int,
+    seconds: float | None = None,
+    seed: int | None = None,
+    false_alarm: float = FALSE_ALARM,
+    progress: Progress | None = None,
+) -> AuditResult:
+    """Audit a strategy whose run may be there already; the parameters are those of :func:`audit`."""
+    start = time.perf_counter()
+    says: Progress = progress or (lambda _what, _part: None)
+    with _quiet():
+        says("a run", 0.0)
+        run = subject.run
+        # What calibration takes, and maps, is not charged to what is compared and drawn.
+        begun = time.perf_counter()
+        left = math.inf if seconds is None else max(start + seconds - begun, 0.3)
+        moves = _Moves(subject)
+        moves.compare(run, begun + 0.3 * left, says)
+        if left > HARD_RUN_SECONDS:
+            moves.compare_hard(begun + 0.5 * left, says)
+        findings, facts = _beside(subject, moves)
+        drawer = Drawer(run, moves.client, moves.worst)
+        n_runs = _draw(drawer, runs, begun + 0.95 * left, says)
+        findings += repeated(list(drawer.cells.values()), list(drawer.seeded.values()))
+        loss = _loss(run, moves, drawer, np.random.default_rng(seed), false_alarm)
+        says("done", 1.0)
+    report = run.strategy.report
+    return AuditResult(
+        strategy=run.strategy.name,
+        epsilon=run.strategy.epsilon,
+        delta=run.strategy.delta if run.strategy.epsilon is not None else None,
+        unit=run.strategy.privacy_unit,
+        place=run.strategy.noise,
+        releases=tuple(_audited(run, moves, drawer)),
+        loss=loss,
+        epsilon_counted=counted_epsilon(run, run.strategy.delta),
+        findings=tuple(dict.fromkeys(findings)),
+        facts=tuple(facts),
+        unprotected=tuple(dict.fromkeys(message.content for message in report.unprotected)),
+        covers_everything=report.covers_everything,
+        n_runs=n_runs,
+        seconds=time.perf_counter() - start,
+        false_alarm=false_alarm,
+    )
+
+
+class _Moves:
+    """How far neighbours move each release of a run."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.run = subject, subject.run
+        noisy = [number for number, _, _ in subject.releases]
+        asked = {name: sum(name in self.run.sent(number) for number in noisy) for name in subject.names}
+        self.client = max(subject.names, key=lambda name: asked[name])
+        self.largest: dict[tuple[int, int], Moved] = {}
+        self.n_pairs: dict[tuple[int, int], int] = {}
+        self.by_pair: dict[int, tuple[Neighbours, dict[tuple[int, int], Moved]]] = {}
+        self.broken: list[str] = []
+
+    def compare(self, run: Run, deadline: float, says: Progress) -> None:
+        """Compare neighbours through the messages of a run, of every kind some first, until the time is over."""
+        if not self.subject.releases:
+            return
+        pairs = list(self._pairs(run))
+        for index, (pair, only) in enumerate(pairs):
+            if time.perf_counter() > deadline and index > 8:
+                break
+            says("neighbours", 0.4 * index / len(pairs))
+            try:
+                for moved in how_far(run, self.client, [pair], only=only):
+                    self._take(moved, is_measured=run is self.run)
+            except AssertionError as broken:
+                self.broken.append(str(broken).rstrip("."))
+
+    def compare_hard(self, deadline: float, says: Progress) -> None:
+        """Do the same in a run on rows at the ends of the space, where what the server sends is far apart, too."""
+        if not self.subject.releases:
+            return
+        for tables in (poles(self.subject, 3.0), poles(self.subject, 0.9)):
+            try:
+                run = watched_run(self.subject.strategy, tables, seed=SEED)
+            except Exception as error:
+                self.broken.append(f"a run on rows at the ends of the space ends with {type(error).__name__}")
+                continue
+            self.compare(run, 0.5 * (time.perf_counter() + deadline), says)
+
+    def _take(self, moved: Moved, *, is_measured: bool) -> None:
+        key = (moved.round, moved.index)
+        self.n_pairs[key] = self.n_pairs.get(key, 0) + 1
+        before = self.largest.get(key)
+        if before is None or (moved.is_too_far, moved.ratio) > (before.is_too_far, before.ratio):
+            self.largest[key] = moved
+        if is_measured:
+            self.by_pair.setdefault(id(moved.neighbours), (moved.neighbours, {}))[1][key] = moved
+
+    def _pairs(self, run: Run) -> Iterator[tuple[Neighbours, int | None]]:
+        rows = run.data[self.client].rows
+        unit, relation = self.subject.strategy.privacy_unit, self.subject.releases[0][2].relation
+        hard = (far_rows(rows), extreme_rows(rows.shape[1]), self._directions(rows), *points_sent(run, self.client))
+        kinds = [[(pair, None) for pair in neighbours(rows, kind, unit, relation)] for kind in hard]
+        ties = [
+            [(pair, number) for pair in tied_neighbours(tables, unit, relation)]
+            for number, tables in tied_tables(run, self.client).items()
+        ]
+        # In turns, so that there are some of every kind where there is no time for all.
+        in_turns = zip_longest(*kinds, *ties)
+        yield from (one for turn in in_turns for one in turn if one is not None)
+
+    def _directions(self, rows: Floats) -> list[tuple[str, Floats]]:
+        """Return rows far out in many directions, whose norm rounding leaves just within its bound, or just beyond."""
+        rng = np.random.default_rng(11)
+        found = []
+        for index in range(N_DIRECTIONS):
+            direction = rng.normal(size=rows.shape[1])
+            found.append((f"a far row in direction {index}", 1e3 * (1.0 + np.abs(rows).max()) * direction))
+        return found
+
+    @property
+    def worst(self) -> Neighbours | None:
+        """The neighbours that are told apart best through all the noise together."""
+        best, found = 0.0, None
+        for pair, moves in self.by_pair.values():
+            cost = sum((moved.ratio / self._release(key).noise_multiplier) ** 2 for key, moved in moves.items())
+            if cost > best:
+                best, found = cost, pair
+        return found
+
+    def moves_of(self, pair: Neighbours | None) -> dict[tuple[int, int], Moved]:
+        """Return how far two neighbours move each release."""
+        return self.by_pair[id(pair)][1] if pair is not None else {}
+
+    def _release(self, key: tuple[int, int]) -> Release:
+        release = self.run.rounds[key[0]].releases[key[1]]
+        assert release is not None
+        return release
+
+
+def poles(subject: Subject, reach: float) -> dict[str, ClientData]:
+    """Return tables whose rows lie in opposite directions, each cluster of them at an end of an axis."""
+    rng = np.random.default_rng(13)
+    rows = np.vstack(subject.rows)
+    center = rows.mean(axis=0)
+    radius = reach * max(float(np.linalg.norm(rows - center, axis=1).max()), np.finfo(np.float64).tiny)
+    n_columns = rows.shape[1]
+    ends = np.vstack([np.eye(n_columns), -np.eye(n_columns)])[
+        np.argsort(np.tile(np.arange(n_columns), 2), kind="stable")
+    ]
+    found = {}
+    for name, client in subject.data.items():
+        which = np.arange(len(client.rows)) % min(max(subject.strategy.n_clusters, 2), len(ends))
+        table = center + radius * (ends[which] + 0.01 * rng.normal(size=client.rows.shape))
+        found[name] = ClientData(table, owner=f"client {name}")
+    return found
+
+
+def points_sent(run: Run, client: str) -> list[list[tuple[str, Floats]]]:
+    """Return rows that lie on points which the server sent, and far beyond them: one list a task, at most 3.
+
+    What a client computes of such a row is of one point alone, as far as can be.
+    """
+    n_columns = run.data[client].rows.shape[1]
+    found: dict[str, list[tuple[str, Floats]]] = {}
+    for number, round_ in run.rounds.items():
+        for exchange in run.asked(number):
+            if exchange.client != client or not any(release and release.scale > 0 for release in round_.releases):
+                continue
+            arrays = [array.astype(float) for array in decode(exchange.ins.parameters) if array.dtype.kind in "fiu"]
+            origins = [array for array in arrays if array.shape == (n_columns,)] or [np.zeros(n_columns)]
+            for points in arrays:
+                if points.ndim == 2 and points.shape[1] == n_columns and len(points) > 1:
+                    apart = np.linalg.norm(points[:, None] - points[None], axis=2) if len(points) <= 64 else None
+                    pair = (0, 1) if apart is None else np.unravel_index(int(apart.argmax()), apart.shape)
+                    chosen = dict.fromkeys([int(pair[0]), int(pair[1]), *range(min(4, len(points)))])
+                    middle = points.mean(axis=0)
+                    far = 1e3 * (1.0 + np.abs(points).max())
+                    found[round_.task] = [
+                        *(
+                            (f"a row on point {index} of '{round_.task}'", points[index] + origins[0])
+                            for index in chosen
+                        ),
+                        *(
+                            (f"a row beyond point {index} of '{round_.task}'", middle + far * (points[index] - middle))
+                            for index in list(chosen)[:2]
+                        ),
+                    ]
+    return list(found.values())[-3:]
+
+
+def _beside(subject: Subject, moves: _Moves) -> tuple[list[str], list[Fact]]:
+    """Return what is broken beside the releases: facts that follow from rows, and books that lack something."""
+    run = subject.run
+    rows = subject.data[moves.client].rows
+    relation = subject.releases[0][2].relation if subject.releases else "replace"
+    findings = list(moves.broken)
+    facts: list[Fact] = []
+    if subject.releases:
+        pairs = neighbours(
+            rows, [*far_rows(rows)[:2], *extreme_rows(rows.shape[1])[2:3]], run.strategy.privacy_unit, relation
+        )
+        more, facts = facts_under_neighbours(run, moves.client, pairs)
+        findings += more
+    findings += findings_of_books(run, counted_epsilon(run, run.strategy.delta))
+    findings += findings_of_losses(subject)
+    return findings, facts
+
+
+def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
+    if not drawer.cells:
+        return 0
+    for repetition in range(N_SEEDED):
+        drawer.draw_seeded(repetition)
+    for repetition in range(runs):
+        if repetition % 16 == 0:
+            says("noise", 0.45 + 0.5 * repetition / runs)
+            if repetition >= LEAST_DRAWS and time.perf_counter() > deadline:
+                return repetition
+        drawer.draw(repetition)
+    return runs
+
+
+def _loss(run: Run, moves: _Moves, drawer: Drawer, rng: np.random.Generator, false_alarm: float) -> Loss | None:
+    pair, epsilon = moves.worst, run.strategy.epsilon
+    moved = moves.moves_of(pair)
+    if pair is None or epsilon is None:
+        return None
+    found = losses(list(drawer.cells.values()), {key: one.difference for key, one in moved.items()}, moves.client, rng)
+    if found is None:
+        return None
+    of_one, of_other, sees_noise = found
+    multipliers = {"gaussian": list[float](), "laplace": list[float]()}
+    for key, one in moved.items():
+        release = moves._release(key)
+        if one.ratio > 0:
+            multipliers[release.mechanism].append(release.noise_multiplier / one.ratio)
+    expected = epsilon_of(multipliers["gaussian"], multipliers["laplace"], run.strategy.delta)
+    return Loss(epsilon, run.strategy.delta, of_one, of_other, sees_noise, pair.what, expected, false_alarm)
+
+
+def _audited(run: Run, moves: _Moves, drawer: Drawer) -> Iterator[AuditedRelease]:
+    """Yield what was found about the releases, those of one method and array together."""
+    groups: dict[tuple[str, int, str], list[tuple[int, int]]] = {}
+    for number, round_ in run.rounds.items():
+        for index, release in enumerate(round_.releases):
+            if release is not None and release.scale > 0:
+                groups.setdefault((round_.task, index, release.mechanism), []).append((number, index))
+    for (task, index, _), keys in groups.items():
+        last = run.rounds[keys[-1][0]]
+        release = last.releases[index]
+        assert release is not None
+        seen = [moves.largest[key] for key in keys if key in moves.largest]
+        worst = max(seen, key=lambda moved: (moved.is_too_far, moved.ratio), default=None)
+        yield AuditedRelease(
+            tuple(number for number, _ in keys),
+            task,
+            last.answer.sends[index].content,
+            release,
+            0.0 if worst is None else worst.ratio,
+            worst is not None and worst.is_too_far,
+            "" if worst is None else worst.neighbours.what,
+            max((moves.n_pairs.get(key, 0) for key in keys), default=0),
+            test_noise([drawer.cells[key] for key in keys if key in drawer.cells]),
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep failures that an audit provokes out of the log."""
+    loggers = [logging.getLogger(name) for name in ("flwr", "flower_fedclust")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

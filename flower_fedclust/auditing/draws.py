@@ -1,0 +1,330 @@
+"""Noise as a run really draws it: the messages of a run are answered, and added up, again and again.
+
+The computation of a client is done once and its outcome is put in its place afterwards; all else is what happens in a
+run, on the client's side and on the server's: consent, noise, wire, checks of replies, sums. So a thousand draws take
+seconds. Without a seed the noise comes from the operating system, as it does where it has to protect somebody.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.common import Code, FitRes, Status
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.exact import is_off_diagonal
+from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.privacy.noise import Sendable, noise_exponent, on_grid
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol import ClientData, Reply, Sum
+from flower_fedclust.protocol.books import Books
+from flower_fedclust.protocol.replies import add_up, received_arrays, values_of
+from flower_fedclust.protocol.rounds import Askable
+from flower_fedclust.protocol.wire import decode, encode
+from flower_fedclust.simulation import noise_seed_of
+from flower_fedclust.testing.neighbours import Neighbours
+from flower_fedclust.testing.runs import Exchange, Run
+
+Floats = NDArray[np.float64]
+
+#: How often the noise of clients is drawn that the neighbours do not belong to, where each has noise of its own.
+OTHERS = 40
+
+#: Of one release so many numbers are kept at most.
+MOST_NUMBERS = 400_000
+
+
+@dataclass
+class Cell:
+    """The noise of one release.
+
+    Parameters
+    ----------
+    round : int
+    index : int
+        Of the array in the answer.
+    task, content : str
+    release : Release
+    exponent : int
+        Of the unit in which the noise is drawn.
+    is_whole : bool
+        Whether all that add a share have to answer, so that the noise is as wide as declared and no wider.
+    noise : dict of str to list of ndarray
+        By whose reply it is in, "" for a sum: one array a draw, in the units of the array, as one axis.
+    seen : tuple of (dict of int to ndarray, dict of int to ndarray)
+        Where clients draw the noise: by draw, what is seen of the one table, and of the other, less what the one table
+        would give without noise.
+    """
+
+    round: int
+    index: int
+    task: str
+    content: str
+    release: Release
+    exponent: int
+    is_whole: bool
+    noise: dict[str, list[Floats]] = field(default_factory=dict)
+    seen: tuple[dict[int, Floats], dict[int, Floats]] = field(default_factory=lambda: ({}, {}))
+
+    @property
+    def standardised(self) -> dict[str, list[Floats]]:
+        """The noise over its declared scale."""
+        scale = self.release.scale
+        return {
+            who: [
+                part * (self.widths(part.size) / scale) for part in parts[: 1 + MOST_NUMBERS // max(parts[0].size, 1)]
+            ]
+            for who, parts in self.noise.items()
+        }
+
+    def widths(self, size: int) -> Floats:
+        """Return how many times narrower than the scale the noise of each entry is declared to be."""
+        widths = np.ones(size)
+        if self.release.triangle:
+            widths[is_off_diagonal((math.isqrt(8 * size + 1) - 1) // 2)] = math.sqrt(2.0)
+        return widths
+
+    def add(self, who: str, noise: Floats) -> None:
+        """Take one draw in."""
+        self.noise.setdefault(who, []).append(np.ravel(noise))
+
+
+class Drawer:
+    """Draws the noise of a run's releases, as often as it is asked to.
+
+    Parameters
+    ----------
+    run : Run
+    target : str
+        The client to which the neighbours belong.
+    pair : Neighbours, optional
+        Its two tables: where clients draw the noise, every other draw is of its replies from the second.
+    """
+
+    def __init__(self, run: Run, target: str, pair: Neighbours | None = None) -> None:
+        self._run, self._target, self._pair = run, target, pair
+        self.cells: dict[tuple[int, int], Cell] = {}
+        self.seeded: dict[tuple[int, int], Cell] = {}
+        self._draws: list[Callable[[int, bool], None]] = []
+        contexts = {name: _new_context() for name in run.data}
+        data = dict(run.data)
+        if pair is not None:
+            data[target] = ClientData(pair.rows, owner=f"client {target}")
+            data[_OTHER] = ClientData(pair.rows if pair.others is None else pair.others, owner=f"client {target}")
+            contexts[_OTHER] = _new_context()
+        self._data = data
+        for number, round_ in run.rounds.items():
+            noisy = [release is not None and release.scale > 0 for release in round_.releases]
+            asked = run.asked(number)
+            by_clients = [exchange for exchange in asked if "releases" in exchange.ins.config]
+            if any(noisy) and by_clients:
+                self._prepare_clients(number, by_clients, contexts)
+            elif any(noisy):
+                self._prepare_server(number, asked)
+            if run.clients_remember:
+                for exchange in (one for one in run.exchanges if one.round == number):
+                    _fit(run, exchange, data[exchange.client], contexts[exchange.client], None, None)
+                    if exchange.client == target and pair is not None:
+                        _fit(run, exchange, data[_OTHER], contexts[_OTHER], None, None)
+
+    def draw(self, repetition: int) -> None:
+        """Draw the noise of all releases once more, from the operating system."""
+        for one in self._draws:
+            one(repetition, False)
+
+    def draw_seeded(self, repetition: int) -> None:
+        """Draw it once more with the seeds that a run with a seed gives to all, into the cells ``seeded``."""
+        for one in self._draws:
+            one(repetition, True)
+
+    # On the server.
+
+    def _prepare_server(self, number: int, asked: Sequence[Exchange]) -> None:
+        run, round_ = self._run, self._run.rounds[number]
+        books = run.strategy._run
+        assert books is not None
+        sites = {site.name: site for site in run.sites}
+        answered = [one for one in asked if one.res is not None and "failure" not in one.res.metrics]
+        results = [(sites[one.client], one.res) for one in answered if one.res is not None]
+        by_name = {one.client: one.sent for one in answered}
+        replies = [by_name[name] for name in run.strategy.client_names if name in by_name]
+        if not replies:
+            return
+        addressed = {sites[one.client].cid: one.client for one in asked}
+        plain = (
+            {"": values_of(add_up(replies))}
+            if isinstance(round_, Sum)
+            else {n: values_of(r) for n, r in by_name.items()}
+        )
+        self._add_cells(number, replies[0], 1, is_whole=True)
+
+        def draw(repetition: int, seeded: bool) -> None:
+            probe = copy.copy(books)
+            probe.books = Books()
+            probe.settings = replace(books.settings, noise_seed=1_000_000 + repetition if seeded else None)
+            probe._addressed, probe._bystanders = addressed, set()
+            probe._bytes_down = dict.fromkeys(addressed.values(), 0)
+            received = probe.receive(number, round_, results, [])
+            if isinstance(round_, Sum):
+                self._take(number, "", list(received), plain[""], seeded=seeded)
+            else:
+                for reply in received:
+                    assert isinstance(reply, Reply)
+                    self._take(number, reply.client, reply.arrays, plain[reply.client], seeded=seeded)
+
+        self._draws.append(draw)
+
+    # On the clients.
+
+    def _prepare_clients(self, number: int, asked: Sequence[Exchange], contexts: dict[str, Context]) -> None:
+        run, round_ = self._run, self._run.rounds[number]
+        n_shares = int(str(asked[0].ins.config["n_shares"]))
+        summed = run.strategy.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
+        captured = {one.client: _captured(run, one, self._data[one.client], contexts[one.client]) for one in asked}
+        if self._pair is not None:
+            for one in asked:
+                if one.client == self._target:
+                    other = _captured(run, one, self._data[_OTHER], contexts[_OTHER])
+                    is_there = self._pair.others is not None
+                    captured[_OTHER] = other if is_there or other is None else [_nothing(array) for array in other]
+        plain = {name: arrays for name, arrays in captured.items() if arrays is not None}
+        if len(plain) < len(captured):
+            return
+        before = {name: _copied(context) for name, context in contexts.items()}
+        self._add_cells(number, next(iter(plain.values())), n_shares, is_whole=n_shares == len(asked) or not summed)
+        indices = {name: index for index, name in enumerate(run.data)}
+
+        def draw(repetition: int, seeded: bool) -> None:
+            totals: list[Any] = []
+            is_other = repetition % 2 == 1 and _OTHER in plain
+            for exchange in asked:
+                if not (summed or exchange.client == self._target or repetition < OTHERS):
+                    continue
+                seed = noise_seed_of(1_000_000 + repetition, indices[exchange.client]) if seeded else None
+                whose = _OTHER if is_other and exchange.client == self._target else exchange.client
+                true = plain[whose]
+                noisy = _fit(run, exchange, self._data[whose], _copied(before[whose]), seed, true)
+                if not summed:
+                    self._take(number, exchange.client, noisy, true, seeded=seeded)
+                if exchange.client == self._target and not seeded and not summed:
+                    self._see(number, repetition, is_other, noisy, plain[self._target])
+                if not summed:
+                    continue
+                noise = [_minus(one, other) for one, other in zip(noisy, true, strict=True)]
+                totals = noise if not totals else [one + other for one, other in zip(totals, noise, strict=True)]
+            if summed:
+                self._take(number, "", totals, [0.0] * len(totals), seeded=seeded)
+                if not seeded and self._target in plain:
+                    one, two = plain[self._target], plain[_OTHER if is_other else self._target]
+                    moved = [_minus(*pair) for pair in zip(two, one, strict=True)]
+                    seen = [part + np.reshape(more, np.shape(part)) for part, more in zip(totals, moved, strict=True)]
+                    self._see(number, repetition, is_other, seen, [0.0] * len(seen))
+
+        self._draws.append(draw)
+
+    # Both.
+
+    def _add_cells(self, number: int, arrays: Sequence[Sendable], n_shares: int, *, is_whole: bool) -> None:
+        round_ = self._run.rounds[number]
+        for index, (release, array) in enumerate(zip(round_.releases, arrays, strict=False)):
+            if release is not None and release.scale > 0:
+                exponent = noise_exponent(release, n_shares, on_grid(array).exponent)
+                content = round_.answer.sends[index].content
+                for cells in (self.cells, self.seeded):
+                    cells[number, index] = Cell(number, index, round_.task, content, release, exponent, is_whole)
+
+    def _take(self, number: int, who: str, arrays: Sequence[Any], plain: Sequence[Any], *, seeded: bool) -> None:
+        for (of, index), cell in (self.seeded if seeded else self.cells).items():
+            if of == number:
+                cell.add(who, _minus(arrays[index], plain[index]))
+
+    def _see(self, number: int, repetition: int, is_other: bool, arrays: Sequence[Any], plain: Any) -> None:
+        for (of, index), cell in self.cells.items():
+            if of == number:
+                cell.seen[is_other][repetition] = np.ravel(_minus(arrays[index], plain[index]))
+
+
+#: Under which the second table of the client of the neighbours goes; no client is called so.
+_OTHER = "\0other"
+
+
+def _new_context() -> Context:
+    return Context(0, 0, UserConfig(), RecordDict(), UserConfig())
+
+
+def _nothing(array: Sendable) -> Sendable:
+    if isinstance(array, GridArray):
+        return GridArray(np.zeros_like(array.integers), array.exponent)
+    return np.zeros_like(array)
+
+
+def _minus(one: Any, other: Any) -> Floats:
+    """Return the difference in the units of the data, without rounding where both are on grids."""
+    if isinstance(one, GridArray):
+        other = on_grid(other)
+        if other.exponent < one.exponent:
+            one = one.refined(other.exponent)
+        whole = one.integers - other.refined(one.exponent).integers
+        found: Floats = np.ldexp(whole.astype(np.float64), one.exponent)
+        return found
+    difference: Floats = np.asarray(one, dtype=np.float64) - (other.values if isinstance(other, GridArray) else other)
+    return difference
+
+
+def _copied(context: Context) -> Context:
+    copied = copy.copy(context)
+    copied.state = RecordDict(dict(context.state))
+    return copied
+
+
+def _captured(run: Run, exchange: Exchange, data: ClientData, context: Context) -> list[Sendable] | None:
+    """Return what a client's method returns in answer to a message, without noise; None if it does not."""
+    client_type, task = run.strategy.client_type, str(exchange.ins.config["task"])
+    asked = getattr(client_type, task)
+    found: list[list[Sendable]] = []
+
+    def watched(self: Any, *arrays: Any, **arguments: Any) -> Any:
+        reply = asked.method(self, *arrays, **arguments)
+        given = list(reply) if isinstance(reply, (list, tuple)) else [reply]
+        found.append([array if isinstance(array, GridArray) else np.asarray(array) for array in given])
+        return reply
+
+    watched.__name__ = task
+    kind = type(client_type.__name__, (client_type,), {task: Askable(watched, asked.answer.sends)})
+    shadow = kind(data, name=exchange.client, context=_copied(context), noise_seed=0)
+    shadow.fit(decode(exchange.ins.parameters), dict(exchange.ins.config))
+    return found[0] if found else None
+
+
+def _fit(
+    run: Run, exchange: Exchange, data: ClientData, context: Context, seed: int | None, true: list[Sendable] | None
+) -> list[Any]:
+    """Return what a client sends, or keeps, if its method has returned what is given."""
+    kind, task = run.strategy.client_type, str(exchange.ins.config["task"])
+    if true is not None:
+        asked = getattr(kind, task)
+
+        def known(self: Any, *arrays: Any, **arguments: Any) -> Any:  # noqa: ARG001
+            return tuple(true)
+
+        known.__name__ = task
+        kind = type(kind.__name__, (kind,), {task: Askable(known, asked.answer.sends)})
+    client = kind(data, name=exchange.client, context=context, noise_seed=seed)
+    with one_thread():
+        arrays, n_examples, facts = client.fit(decode(exchange.ins.parameters), dict(exchange.ins.config))
+    if true is None:
+        return []
+    res = FitRes(Status(Code.OK, ""), encode(arrays), n_examples, facts)
+    round_ = run.rounds[exchange.round]
+    if not round_.answer.keeps:
+        return received_arrays(decode(res.parameters), res.metrics)
+    records = (context.state.get(f"fedclust.{sent.kept_as}") for sent in round_.answer.sends)
+    return [record.to_numpy_ndarrays()[0] for record in records if isinstance(record, ArrayRecord)]

@@ -1,0 +1,143 @@
+"""Small strategies for audits: what no strategy of the package does, and some fault could be in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.protocol import (
+    ClippedStrategy,
+    Gather,
+    GridArray,
+    Protocol,
+    ProtocolClient,
+    Sent,
+    Sum,
+    answers,
+    parameter,
+)
+from flower_fedclust.steps.frame import enter
+
+
+class MeansClient(ProtocolClient):
+    """Answers about clipped rows."""
+
+    def _rows(self, max_norm):
+        return enter(self.rows, np.zeros(self.rows.shape[1]), np.array([max_norm, 2.0]))
+
+    @answers("sum of the rows", Sent("number of rows", counts_rows=True))
+    def sums(self, *, max_norm: float):
+        """Return the sum and the number of the clipped rows."""
+        return self._rows(max_norm).total()
+
+    @answers(Sent("the clipped rows", "rows", per="row", kept_as="own"))
+    def keep(self, *, max_norm: float):
+        """Keep the clipped rows."""
+        rows = self._rows(max_norm)
+        return GridArray(rows.integers, rows.exponent)
+
+    @answers(Sent("the kept rows", "rows", per="row"))
+    def kept(self):
+        """Return the rows that were kept."""
+        return self.rows
+
+
+class Means(ClippedStrategy):
+    """Centers about the mean of all rows, in each of some rounds.
+
+    Parameters
+    ----------
+    n_rounds : int, default=2
+        How often the sums are asked for.
+    epsilon : float, default=8.0
+        The privacy budget of the whole run.
+    max_norm : float, default=1.0
+        To which rows are clipped.
+    gathers : bool, default=False
+        Whether the server sees each reply.
+    """
+
+    client_type = MeansClient
+
+    n_rounds: int = parameter(2, at_least=1)
+    epsilon: float = parameter(8.0, above=0, at_most=1000)
+    max_norm: float = parameter(1.0, above=0)
+    gathers: bool = parameter(False)
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """As many as asked for."""
+        return self.n_rounds
+
+    def shares(self):
+        """Return two shares."""
+        return {"sums": Share("gaussian", 0.5, self.n_rounds), "counts": Share("laplace", 0.5, self.n_rounds)}
+
+    def releases(self):
+        """Return the releases of a round."""
+        return [self.release("sums", self.max_norm, "clipped"), self.release("counts", 1.0, "a row counts once")]
+
+    def protocol(self) -> Protocol:
+        """Ask and divide."""
+        for _ in range(self.n_rounds):
+            asked = self.client_type.sums.asked(max_norm=self.max_norm)
+            if self.gathers:
+                replies = yield Gather(asked, releases=self.releases())
+                sums, counts = (sum(arrays) for arrays in zip(*(reply.arrays for reply in replies), strict=True))
+            else:
+                sums, counts = yield Sum(asked, releases=self.releases())
+        return KMeansModel(centers(self, sums / max(float(counts), 1.0)))
+
+
+class Unequal(Means):
+    """Asks one client with much noise, and then the others with little.
+
+    Parameters
+    ----------
+    min_clients : int, default=1
+        How many have to answer.
+    """
+
+    min_clients: int = parameter(1, at_least=1)
+
+    def shares(self):
+        """Return a small share and a large one."""
+        return {"small": Share("gaussian", 0.1), "large": Share("gaussian", 0.9)}
+
+    def protocol(self) -> Protocol:
+        """Ask for the rows of some, then of the others."""
+        names = self.client_names
+        for share, asked in (("small", names[:1]), ("large", names[1:])):
+            releases = [self.release(share, self.max_norm, "clipped"), None]
+            sums, _ = yield Sum(MeansClient.sums.asked(max_norm=self.max_norm), releases=releases, clients=asked)
+        return KMeansModel(centers(self, sums))
+
+
+class KeptTwice(Means):
+    """Keeps rows with noise, then the true ones under the same name, and sends them.
+
+    Parameters
+    ----------
+    n_rounds : int, default=3
+        How many rounds.
+    """
+
+    n_rounds: int = parameter(3, at_least=1)
+
+    def shares(self):
+        """Return one share."""
+        return {"rows": Share("gaussian", 1.0, 1, "replace")}
+
+    def protocol(self) -> Protocol:
+        """Keep, keep again, and ask."""
+        asked = MeansClient.keep.asked(max_norm=self.max_norm)
+        yield Gather(asked, releases=[self.release("rows", 2.0 * self.max_norm, "clipped")])
+        yield Gather(asked)
+        replies = yield Gather(MeansClient.kept.asked(), rows="own")
+        return KMeansModel(centers(self, replies[0].arrays[0].mean(axis=0)))
+
+
+def centers(strategy, mean):
+    """Return centers about a mean."""
+    return np.clip(mean, -1e3, 1e3) + 0.1 * strategy.rng.normal(size=(strategy.n_clusters, strategy.n_columns))

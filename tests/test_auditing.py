@@ -1,0 +1,257 @@
+"""Audits find what is planted, say nothing of what is sound, and say where they cannot know."""
+
+import json
+import math
+import time
+
+import audit_toys
+import numpy as np
+import pytest
+from scipy.stats import norm
+from typer.testing import CliRunner
+
+import flower_fedclust as fc
+from flower_fedclust.auditing.counting import epsilon_of
+from flower_fedclust.auditing.statistics import FALSE_ALARM, Loss, lower, upper
+from flower_fedclust.auditing.statistics import test_noise as check_noise
+from flower_fedclust.cli import app
+from flower_fedclust.privacy import noise as noise_module
+from flower_fedclust.privacy.accounting import composed_epsilon
+from flower_fedclust.privacy.audit import audit
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol.rounds import Askable
+from flower_fedclust.registry import make_strategy
+
+
+@pytest.fixture(scope="module")
+def sound():
+    return audit(audit_toys.Means(2), runs=120, seed=0)
+
+
+# What is sound.
+
+
+def test_an_audit_of_a_sound_strategy_says_so_in_one_line(sound):
+    assert (sound.verdict, sound.sentence) == ("sound", "sound as far as seen.")
+    assert sound.broken == []
+    assert sound.missing == []
+    assert str(sound).startswith("Audit of Means: sound as far as seen.")
+
+
+def test_the_hardest_neighbours_reach_the_sensitivity_and_do_not_exceed_it(sound):
+    sums, counts = sound.releases
+    assert 1 - 1e-14 < counts.moved <= 1.0  # a sensitivity is rounded up a little
+    assert 0.999 < sums.moved <= 1.0
+    assert not sums.is_too_far
+    assert not counts.is_too_far
+
+
+def test_the_result_is_json(sound):
+    found = json.loads(json.dumps(sound.to_dict()))
+    assert found["verdict"] == "sound"
+    assert [release["content"] for release in found["releases"]] == ["sum of the rows", "number of rows"]
+    assert found["loss"]["epsilon_at_least"] <= 8.0
+
+
+def test_the_loss_is_drawn_beside_the_bound(sound, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert sound.figure(tmp_path / "new" / "loss.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("place", ["clients", "local"])
+@pytest.mark.parametrize("gathers", [False, True])
+def test_noise_of_clients_is_audited_from_outputs_alone(place, gathers):
+    found = audit(audit_toys.Means(2, noise=place, gathers=gathers), runs=80)
+    assert found.verdict == "sound"
+    assert not found.loss.sees_noise
+
+
+def test_the_public_name_is_the_audit():
+    assert fc.audit is audit
+
+
+def test_a_small_audit_takes_less_than_three_seconds(sound):
+    start = time.perf_counter()
+    audit(audit_toys.Means(2), runs=60, seconds=2.0)
+    assert time.perf_counter() - start < 3.0
+
+
+# What is not there to be audited, or was not seen.
+
+
+def test_without_epsilon_there_is_no_guarantee_and_what_leaves_is_named():
+    found = audit(make_strategy("k-fed", n_clusters=3), runs=10)
+    assert found.verdict == "no guarantee"
+    assert found.unprotected == ("centers of the client's own clusters",)
+    with pytest.raises(ValueError, match="k-fed has no measured privacy loss"):
+        found.figure("never.png")
+
+
+def test_too_few_runs_are_said():
+    found = audit(audit_toys.Means(2), runs=2)
+    assert found.verdict == "not shown"
+    assert "too few runs" in found.sentence
+
+
+def test_runs_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="runs"):
+        audit(audit_toys.Means(2), runs=0)
+    with pytest.raises(ValueError, match="seconds"):
+        audit(audit_toys.Means(2), seconds=0.0)
+
+
+# What is broken.
+
+
+def with_method(name, function, *sends):
+    """Return the toy with another method of its clients."""
+    asked = getattr(audit_toys.MeansClient, name)
+    function.__name__ = name
+    client = type("Client", (audit_toys.MeansClient,), {name: Askable(function, sends or asked.answer.sends)})
+    return type("Broken", (audit_toys.Means,), {"client_type": client, "__doc__": audit_toys.Means.__doc__})
+
+
+def test_a_row_that_is_not_clipped_is_found():
+    def sums(self, *, max_norm):
+        return self._rows(10 * max_norm).total()
+
+    found = audit(with_method("sums", sums)(2), runs=40)
+    assert found.verdict == "broken"
+    assert "'sum of the rows' in rounds 2 to 3 moves by 10 times its sensitivity" in found.sentence
+
+
+def test_neighbours_that_move_too_far_are_told_apart():
+    def sums(self, *, max_norm):
+        total, number = self._rows(40 * max_norm).total()
+        return total, number
+
+    found = audit(with_method("sums", sums)(2, epsilon=1.0), runs=300)
+    assert found.loss.epsilon_at_least > 1.0
+    assert found.loss.expected > 8.0
+    assert any(clause.startswith("neighbours can be told apart: epsilon is at least") for clause in found.broken)
+
+
+def test_a_count_that_depends_on_the_rows_around_is_found():
+    def sums(self, *, max_norm):
+        total, number = self._rows(max_norm).total()
+        return total, type(number)(number.integers + len(self.rows) % 2)
+
+    found = audit(with_method("sums", sums)(2), runs=40)
+    assert any("'number of rows'" in clause and "moves by 2 times" in clause for clause in found.broken)
+
+
+@pytest.mark.parametrize("place", ["server", "clients", "local"])
+def test_noise_of_half_the_width_is_found_wherever_it_is_drawn(place, monkeypatch):
+    honest = noise_module.sample_laplace_share
+    monkeypatch.setattr(noise_module, "sample_laplace_share", lambda scale, *rest: honest(0.5 * scale, *rest))
+    found = audit(audit_toys.Means(2, noise=place), runs=80)
+    assert "the noise of 'number of rows' in rounds 2 to 3 is narrower than declared" in found.sentence
+
+
+def test_noise_with_holes_is_found(monkeypatch):
+    honest = noise_module.sample_gaussian_share
+    monkeypatch.setattr(noise_module, "sample_gaussian_share", lambda *given: honest(*given) // 16 * 16)
+    found = audit(audit_toys.Means(2), runs=80)
+    assert "is with holes" in found.sentence
+
+
+def test_metrics_and_numbers_that_follow_from_rows_are_found():
+    class Client(audit_toys.MeansClient):
+        def fit(self, parameters, config):
+            arrays, _, facts = super().fit(parameters, config)
+            return arrays, len(self.rows), facts | {"hint": float(self.rows[0, 0])}
+
+    class Talkative(audit_toys.Means):
+        __doc__ = audit_toys.Means.__doc__
+        client_type = Client
+
+    found = audit(Talkative(2), runs=40)
+    assert any("the number of examples of 'sums' is not the same for neighbours" in one for one in found.findings)
+    assert any("sends hint beside its arrays" in one for one in found.findings)
+    assert any("tells how many rows" in one for one in found.findings)
+
+
+def test_a_failure_that_follows_from_a_row_is_shown_as_not_covered():
+    def sums(self, *, max_norm):
+        if np.abs(self.rows).max() > 100:
+            raise fc.DataError("a row is too long.")
+        return self._rows(max_norm).total()
+
+    found = audit(with_method("sums", sums)(2), runs=40)
+    (failures,) = (fact for fact in found.facts if fact.what == "failures")
+    assert failures.covered.startswith("NOT the same for neighbours: sums (a ")
+
+
+# The numbers.
+
+
+@pytest.mark.parametrize(
+    ("gaussian", "laplace"), [([1.0], []), ([], [2.0]), ([], [8.0] * 20), ([3.0] * 5, [4.0] * 5), ([0.7], [0.5, 0.6])]
+)
+@pytest.mark.parametrize("delta", [1e-3, 1e-6])
+def test_epsilon_counted_by_other_means_is_that_of_dp_accounting(gaussian, laplace, delta):
+    releases = [Release("gaussian", 1.0, multiplier, "") for multiplier in gaussian]
+    releases += [Release("laplace", 1.0, multiplier, "") for multiplier in laplace]
+    assert epsilon_of(gaussian, laplace, delta) == pytest.approx(composed_epsilon(releases, delta), rel=1e-4)
+
+
+def test_epsilon_of_one_gaussian_release_is_that_of_the_closed_form():
+    epsilon, mu = epsilon_of([0.5], [], 1e-5), 2.0
+    delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+    assert delta == pytest.approx(1e-5, rel=1e-3)
+
+
+def test_bounds_of_clopper_and_pearson():
+    assert lower(0, 10, 0.01) == 0.0
+    assert upper(10, 10, 0.01) == 1.0
+    assert lower(10, 10, 0.01) == pytest.approx(0.01 ** (1 / 10))
+    assert upper(0, 10, 0.01) == pytest.approx(1 - 0.01 ** (1 / 10))
+
+
+def test_a_lower_bound_on_epsilon_comes_near_to_it_and_not_above():
+    rng = np.random.default_rng(0)
+    mu = 1.0
+    one, other = (rng.normal(sign * mu**2 / 2, mu, size=20_000) for sign in (1, -1))
+    epsilon = epsilon_of([1 / mu], [], 1e-2)
+    loss = Loss(epsilon, 1e-2, one, other, True, "")
+    assert 0.5 * epsilon < loss.epsilon_at_least < epsilon
+    assert loss.delta_at_least < 1e-2 < loss.delta_at_most
+    assert loss.delta_seen == pytest.approx(1e-2, rel=0.2)
+
+
+def test_losses_beyond_what_is_promised_are_an_alarm():
+    rng = np.random.default_rng(1)
+    one, other = (rng.normal(sign * 4.5, 3.0, size=2000) for sign in (1, -1))
+    loss = Loss(1.0, 1e-6, one, other, True, "")
+    assert loss.epsilon_at_least > 1.0
+    assert loss.delta_at_least > 1e-6
+
+
+def test_sound_noise_is_called_broken_as_rarely_as_is_said():
+    class Cell:
+        def __init__(self, rng):
+            self.release, self.is_whole, self.exponent = Release("laplace", 1.0, 1.0, ""), True, -12
+            self.noise = {"": [np.rint(rng.laplace(size=40) * 2.0**12) * 2.0**-12 for _ in range(5)]}
+
+        @property
+        def standardised(self):
+            return self.noise
+
+    rng = np.random.default_rng(2)
+    tests = [check_noise([Cell(rng)]) for _ in range(300)]
+    n_tests = len(tests[0].p_values)
+    alarms = sum(min(test.p_values.values()) < 0.05 / n_tests for test in tests)
+    assert 2 <= alarms <= 32  # 15 are expected
+    assert FALSE_ALARM == 1e-3
+
+
+# The command.
+
+
+def test_the_command_audits_by_name_and_saves(tmp_path):
+    pytest.importorskip("matplotlib")
+    given = ["audit", "dp-lloyd-sphere-packing", "--runs", "80", "--seconds", "3"]
+    done = CliRunner().invoke(app, [*given, "--epsilon", "8", "--out", str(tmp_path / "audit"), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "audit" / "audit.json").read_text())["verdict"] == "sound"
+    assert {path.name for path in (tmp_path / "audit").iterdir()} == {"audit.json", "audit.txt", "audit.png"}
