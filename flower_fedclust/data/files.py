@@ -58,6 +58,8 @@ def read_table(
     path = Path(path)
     file = path.name
     frame = _read_frame(path)
+    if path.suffix == ".csv" and _looks_like_a_row([str(name) for name in frame.columns]):
+        raise ValueError(f"{file}: the first line is all numbers; put a line with the names of the columns before it.")
     for name in (label_column, client_column):
         if name is not None:
             _look_up_column(name, frame, file)
@@ -180,6 +182,15 @@ def _read_npy(path: Path) -> Any:
 
 def _look_up_column(name: str, frame: Any, file: str) -> None:
     look_up(name, dict.fromkeys(frame.columns), f"column in {file}")
+
+
+def _looks_like_a_row(names: Sequence[str]) -> bool:
+    """Tell whether what stands for names are numbers, and not just 0, 1, 2: names leave a site, and a row must not."""
+    try:
+        numbers = [float(name) for name in names]
+    except ValueError:
+        return False
+    return numbers != list(range(len(names)))
 
 
 def _checked_selection(

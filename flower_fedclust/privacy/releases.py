@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
@@ -60,8 +61,11 @@ class Release:
             raise ValueError(f"mechanism is {self.mechanism!r}; it must be one of: {', '.join(get_args(Mechanism))}.")
         if self.relation not in get_args(Relation):
             raise ValueError(f"relation is {self.relation!r}; it must be one of: {', '.join(get_args(Relation))}.")
-        if not 0 < self.sensitivity < float("inf"):
-            raise ValueError(f"sensitivity is {self.sensitivity}; it must be positive and finite.")
+        if not sys.float_info.min <= self.sensitivity < float("inf"):
+            # Below the smallest normal number products are rounded by more than the last bit.
+            raise ValueError(
+                f"sensitivity is {self.sensitivity}; it must be finite and at least {sys.float_info.min:g}."
+            )
         if not 0 <= self.noise_multiplier < float("inf"):
             raise ValueError(f"noise_multiplier is {self.noise_multiplier}; it must be finite and not negative.")
         if self.triangle and self.mechanism != "gaussian":

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from decimal import ROUND_CEILING, Context
 from functools import cached_property
 from typing import Any
 
@@ -228,9 +229,9 @@ class PrivacyReport:
                 "drawn is not near enough to the noise that is accounted for. Such a budget protects nobody."
             )
         statement = (
-            f"({self.epsilon:.4g}, {self.delta:g})-differential privacy per {self.unit}"
+            f"({_at_most(self.epsilon)}, {self.delta:g})-differential privacy per {self.unit}"
             if self.unit
-            else f"({self.epsilon:.4g}, {self.delta:g})-differential privacy"
+            else f"({_at_most(self.epsilon)}, {self.delta:g})-differential privacy"
         )
         if self.covers_everything:
             return f"The whole run is covered by {statement}."
@@ -240,7 +241,7 @@ class PrivacyReport:
         )
 
     def meaning(self) -> str | None:
-        """Return what the guarantee means for one person, as odds; None if there is none.
+        """Return what the guarantee means for one person, as the odds of a guess; None if there is none.
 
         Of two hypotheses that are equally likely, whatever is computed from an (epsilon, delta)-private output tells
         the true one with a probability of at most ``(e^epsilon + delta) / (e^epsilon + 1)``; and a test that accuses
@@ -250,17 +251,22 @@ class PrivacyReport:
             return None
         factor = math.exp(min(self.epsilon, 50.0))
         right = (factor + self.delta) / (factor + 1.0)
+        odds = (factor + self.delta) / (1.0 - self.delta)
         found = min(1.0, factor * 0.01 + self.delta, 1.0 - (0.99 - self.delta) / factor)
         whose = "a row is yours" if self.unit == "record" else "a client is you"
         what = "your row" if self.unit == "record" else "your data"
         asked = f"whether {what} is in it" if self.relation == "add-or-remove" else f"which of two values {what} has"
         sentence = (
             f"If {whose}: somebody who knows everything else, sees all that is covered and guesses {asked} is right "
-            f"with a probability of at most {100 * right:.3g}%, where tossing a coin gives 50%; odds of 1 to 1 become "
-            f"{factor:.3g} to 1 at most. A test that accuses 1 in 100 wrongly finds at most {100 * found:.3g} in 100."
+            f"with a probability of at most {_at_most(100 * right, 3)}%, which is odds of {_at_most(odds, 3)} to 1, "
+            "where tossing a coin gives 50%, odds of 1 to 1. A test that accuses 1 in 100 wrongly finds at most "
+            f"{_at_most(100 * found, 3)} in 100."
         )
         if self.unit == "record":
-            sentence += " Who has several rows is protected less, by several times this epsilon at most."
+            sentence += (
+                " Who has k rows is protected less: by k times this epsilon, at a delta that is k e^((k - 1) epsilon) "
+                "times as large."
+            )
         if not self.covers_everything:
             sentence += " What is listed as unprotected is not limited by this."
         return sentence
@@ -299,7 +305,7 @@ class PrivacyReport:
         if self.releases and self.requested_epsilon is not None and self.delta is not None:
             lines.append(
                 f"Asked for: epsilon {self.requested_epsilon:g}, delta {self.delta:g}. The releases that were made "
-                f"compose to {self.composed_epsilon:.4g}."
+                f"compose to {_at_most(self.composed_epsilon)}."
             )
         if meaning := self.meaning():
             lines += ["", "What this means for one person:", f"  {meaning}"]
@@ -323,6 +329,14 @@ class PrivacyReport:
             lines += ["", "Notes:"]
             lines += [f"  - {note}" for note in self.notes]
         return "\n".join(lines)
+
+
+def _at_most(value: float, digits: int = 4) -> str:
+    """Write a bound with so many digits, never below what it is."""
+    if not math.isfinite(value):
+        return str(value)
+    context = Context(prec=digits, rounding=ROUND_CEILING)
+    return f"{float(context.create_decimal(repr(value))):g}"
 
 
 def _grouped(messages: Sequence[Message]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,7 @@ class Books:
     traffic: list[Traffic] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     ended: str = ""
-    _noisy_rows: set[str] = field(default_factory=set)  # those that clients keep in place of their own, with noise
+    _without_noise: dict[str, set[str]] = field(default_factory=dict)  # by name of kept rows: who may have true ones
 
     def notes(self) -> list[str]:
         """Return what the privacy report has to say of replies that were not used, and of an early end."""
@@ -58,7 +58,9 @@ class Books:
         variations: Sequence[float],
         *,
         asked: tuple[str, ...],
+        answered: Collection[str],
         n_clients: int,
+        is_enough: bool,
     ) -> None:
         """Record what a round brought, or what the clients have kept with noise.
 
@@ -72,17 +74,22 @@ class Books:
             How far the noise of each array may be from its law.
         asked : tuple of str
             Whether they answered or not: the server may have seen an answer that it did not use.
+        answered : collection of str
+            Of these.
         n_clients : int
             In the run.
+        is_enough : bool
+            Whether so many answered that their shares of the noise are all of it.
         """
         everybody = len(asked) == n_clients
-        derived = round_.rows in self._noisy_rows
+        derived = round_.rows in self._without_noise and not self._without_noise[round_.rows].intersection(asked)
         for sent, release, variation in zip(round_.answer.sends, releases, variations, strict=True):
             protected = release is not None and release.noise_multiplier > 0
             if sent.kept_as and (protected or derived):
-                self._noisy_rows.add(sent.kept_as)
+                # Who did not answer may still have what it kept before.
+                self._without_noise.setdefault(sent.kept_as, set()).difference_update(answered)
             elif sent.kept_as:
-                self._noisy_rows.discard(sent.kept_as)  # what was kept before is not there any more
+                self._without_noise.setdefault(sent.kept_as, set()).update(asked)
             if sent.kept_as and not protected:
                 continue  # nothing has left the client
             detail = "sum over the clients" if isinstance(round_, Sum) else f"one per {sent.per}"
@@ -90,6 +97,9 @@ class Books:
                 detail += f", {len(asked)} of {n_clients} clients drawn"
             if sent.kept_as:
                 detail = f"one per {sent.per}, kept by the client"
+            if protected and not is_enough:
+                release, variation = None, 0.0
+                detail += ", with a part of its noise: shares of it did not come"
             self.messages.append(
                 Message(
                     number,

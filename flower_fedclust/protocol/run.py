@@ -21,6 +21,7 @@ from flower_fedclust.privacy.noise import Sendable, add_noise, noise_exponent, v
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message
 from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
+from flower_fedclust.privacy.shares import total_variation
 from flower_fedclust.protocol.books import EVALUATE, Books
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
 from flower_fedclust.protocol.replies import (
@@ -38,8 +39,8 @@ from flower_fedclust.protocol.wire import encode, size_of
 #: How many clients have to answer where the user says nothing: the sum over a single client hides nothing of it.
 MIN_CLIENTS = 2
 
-#: How many entries an array may have of which the server sees nothing.
-UNSEEN_ENTRIES = 2**32
+#: How many entries of an array of which the server sees nothing one row may move: as many as it has columns.
+UNSEEN_ENTRIES = 2**20
 
 
 class ProtocolError(RuntimeError):
@@ -149,6 +150,7 @@ class Run:
     def ask(self, server_round: int, round_: Round) -> list[tuple[ClientProxy, FitIns]]:
         """Return the messages of a round."""
         self._check_answered_for(round_.answer)
+        _check_releases(round_)
         asked = {name: self.clients[name] for name in self._addressees(round_)}
         others = self._others(round_, asked)
         config = self._config(server_round, round_, len(asked))
@@ -174,10 +176,6 @@ class Run:
         """Return what the protocol gets of a round: the sums, or the replies."""
         answer = round_.answer
         releases = list(round_.releases) or [None] * len(answer.sends)
-        if len(releases) != len(answer.sends):
-            raise ProtocolError(
-                f"'{round_.task}' sends {len(answer.sends)} arrays; the round has {len(releases)} releases."
-            )
         n_asked = len(self._addressed) - len(self._bystanders)
         replies = self._checked_replies(server_round, round_, results, failures)
         if len(replies) < n_asked or self._bystanders:
@@ -186,8 +184,18 @@ class Run:
         addressed = set(self._addressed.values()) - self._bystanders
         asked = tuple(name for name in self.clients if name in addressed)
         variations = self._variations(round_, releases, next(iter(replies.values()), []), n_asked)
-        self.books.note_round(server_round, round_, releases, variations, asked=asked, n_clients=len(self.clients))
-        self._check_enough(server_round, round_.task, len(replies), self._required(round_, n_asked))
+        required = self._required(round_, n_asked)
+        self.books.note_round(
+            server_round,
+            round_,
+            releases,
+            variations,
+            asked=asked,
+            answered=replies,
+            n_clients=len(self.clients),
+            is_enough=self._n_shares(round_, n_asked) <= max(len(replies), 1),
+        )
+        self._check_enough(server_round, round_.task, len(replies), required)
         if answer.keeps:
             return []
         noisy = self.settings.noise == "server" and any(releases)
@@ -396,7 +404,8 @@ class Run:
             if release is None or release.scale == 0:
                 found.append(0.0)
             elif not isinstance(array, GridArray):
-                found.append(variation_of_noise(release, UNSEEN_ENTRIES, 1, 0))
+                # The unit of what is kept is not seen; where noise is not in shares the distance does not depend on it.
+                found.append(UNSEEN_ENTRIES * total_variation(release.mechanism, 1.0))
             else:
                 exponent = array.exponent
                 if self.settings.noise == "server":
@@ -425,3 +434,16 @@ class Run:
         raise ProtocolError(
             f"round {server_round} ('{task}'): {n_answered} clients answered and {required} have to{why}. {reasons}"
         )
+
+
+def _check_releases(round_: Round) -> None:
+    """Raise a ProtocolError unless each array of a round has a release, or none has, of a kind that it can have."""
+    sends, releases = round_.answer.sends, round_.releases
+    if releases and len(releases) != len(sends):
+        raise ProtocolError(f"'{round_.task}' sends {len(sends)} arrays; the round has {len(releases)} releases.")
+    for sent, release in zip(sends, releases, strict=False):
+        if release is not None and release.scale > 0 and sent.per == "row" and release.relation == "add-or-remove":
+            raise ProtocolError(
+                f"'{round_.task}' has an entry for every row, so that the number of rows shows: its release must be "
+                "for rows that are replaced (relation='replace')."
+            )

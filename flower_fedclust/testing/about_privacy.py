@@ -76,7 +76,12 @@ def random_state_never_reaches_the_noise(subject: Subject) -> None:
     for run in (subject.run, watched_run(other, subject.data, seed=SEED)):
         round_, received = run.rounds[number], run.received[number]
         sent = list(run.sent(number).values())
-        if not isinstance(round_, Sum) or round_.fraction < 1.0 or len(sent) < len(subject.names):
+        if (
+            not isinstance(round_, Sum)
+            or round_.answer.keeps
+            or round_.fraction < 1.0
+            or len(sent) < len(subject.names)
+        ):
             return
         drawn.append([one - total for one, total in zip(received, values_of(add_up(sent)), strict=True)])
     index = subject.releases[0][1]

@@ -291,3 +291,12 @@ def test_folder_without_files_says_so(tmp_path):
 def test_file_given_as_folder_names_read_table(tmp_path):
     with pytest.raises(ValueError, match=r"is a file, not a folder .* use read_table"):
         read_folder(csv(tmp_path, "x\n1\n"))
+
+
+def test_a_first_line_of_numbers_is_taken_for_a_row_without_names(tmp_path):
+    """Names leave a site when it enrols, so that a row must never pass for them."""
+    (tmp_path / "rows.csv").write_text("61.5,7.2,1\n44.0,6.8,0\n")
+    with pytest.raises(ValueError, match=r"rows\.csv: the first line is all numbers; put a line with the names"):
+        read_table(tmp_path / "rows.csv")
+    (tmp_path / "numbered.csv").write_text("0,1\n61.5,7.2\n44.0,6.8\n")
+    assert read_table(tmp_path / "numbered.csv").columns == ["0", "1"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flower_fedclust.privacy.accounting import composed_epsilon
+from flower_fedclust.privacy.accounting import Share, calibrate, composed_epsilon
 from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS, Release
 from flower_fedclust.privacy.report import (
     COLLUSION_SENTENCES,
@@ -56,28 +56,28 @@ def test_an_unprotected_message_does_not_change_the_epsilon_of_the_releases():
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "right", "odds", "found"), [(1.0, "73.1", "2.72", "2.72"), (0.1, "52.5", "1.11", "1.11")]
+    ("epsilon", "right", "odds", "found"), [(1.0, "73.2", "2.72", "2.72"), (0.1, "52.5", "1.11", "1.11")]
 )
 def test_what_epsilon_means_for_one_person_is_said_as_odds(epsilon, right, odds, found):
     quiet = replace(SUM_2, release=replace(SUMS, noise_multiplier=100.0))
     meaning = report(quiet, requested_epsilon=epsilon).meaning()
     assert f"right with a probability of at most {right}%" in meaning
-    assert f"odds of 1 to 1 become {odds} to 1 at most" in meaning
+    assert f"odds of {odds} to 1, where tossing a coin gives 50%" in meaning
     assert f"accuses 1 in 100 wrongly finds at most {found} in 100" in meaning
     assert meaning in str(report(quiet, requested_epsilon=epsilon))
 
 
 def test_a_large_epsilon_means_that_nearly_all_are_found():
     meaning = report(SUM_2, COUNT_2, requested_epsilon=8.0).meaning()
-    assert "odds of 1 to 1 become 2.98e+03 to 1 at most" in meaning
+    assert "odds of 2990 to 1" in meaning
     assert "finds at most 100 in 100" in meaning
 
 
 def test_a_meaning_says_what_it_does_not_limit_and_is_missing_where_there_is_no_guarantee():
     assert "listed as unprotected is not limited by this" in report(SUM_2, CENTERS).meaning()
     assert "unprotected" not in report(SUM_2).meaning()
-    assert "Who has several rows" in report(SUM_2).meaning()
-    assert "several rows" not in report(SUM_2, unit="client").meaning()
+    assert "by k times this epsilon, at a delta that is k e^((k - 1) epsilon) times as large" in report(SUM_2).meaning()
+    assert "k rows" not in report(SUM_2, unit="client").meaning()
     assert report(CENTERS).meaning() is None
     assert report(CENTERS).assumptions() == []
 
@@ -262,3 +262,23 @@ def test_without_a_delta_the_run_is_not_covered_though_an_epsilon_was_asked_for(
     made = report(SUM_2, delta=None)
     assert "Guarantee: None." in str(made)
     assert not made.covers_everything
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "said"), [(1.0, "(1, "), (1.00049, "(1.001, "), (0.5, "(0.5, "), (12.34561, "(12.35, ")]
+)
+def test_no_bound_is_written_as_less_than_it_is(epsilon, said):
+    quiet = replace(SUM_2, release=replace(SUMS, noise_multiplier=100.0))
+    assert f"covered by {said}" in report(quiet, requested_epsilon=epsilon).guarantee()
+
+
+@pytest.mark.parametrize(("epsilon", "rows"), [(1.0, 2), (1.0, 10), (4.0, 5)])
+def test_what_is_said_of_several_rows_holds_for_gaussian_noise(epsilon, rows):
+    """Noise for (epsilon, delta) is within what the sentence says of k rows, and not within (k epsilon, delta)."""
+    delta = 1e-9
+    multiplier = calibrate({"one": Share("gaussian", 1.0)}, epsilon, delta)["one"]
+    of_all = Release("gaussian", 1.0, multiplier / rows, "")
+    said = rows * math.exp((rows - 1) * epsilon) * delta
+    if said < 1:
+        assert composed_epsilon([of_all], said) <= rows * epsilon
+    assert composed_epsilon([of_all], delta) > rows * epsilon

@@ -665,3 +665,40 @@ def test_history_of_the_outcome_is_in_the_result(clients):
         "empty": [],
     }
     assert simulate(Toy([Sum(KeepingClient.visits.asked())]), clients).history == {}
+
+
+def test_a_client_that_missed_the_noise_is_not_reported_as_protected(clients):
+    """What it kept before has no noise: whatever is computed from it later leaves as it is, and the report says so."""
+    proxies = proxies_of(KeepingClient, clients)
+    proxies[1].misbehave[3] = raising(TimeoutError("gone"))
+    toy = private(
+        [
+            Sum(KeepingClient.keep.asked()),
+            Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
+            Gather(KeepingClient.all_rows.asked(), rows="copy"),
+        ]
+    )
+    drive(toy, proxies)
+    assert not toy.report.covers_everything
+    assert [message.task for message in toy.report.unprotected] == ["all_rows"]
+
+
+def test_noise_for_one_client_does_not_cover_the_others(clients):
+    toy = private(
+        [
+            Sum(KeepingClient.keep.asked()),
+            Sum(KeepingClient.keep.asked(), clients=["0", "1"], releases=[RELEASE]),
+            Gather(KeepingClient.all_rows.asked(), clients=["0", "1"], rows="copy"),
+            Gather(KeepingClient.all_rows.asked(), rows="copy"),
+        ]
+    )
+    report = simulate(toy, clients).privacy
+    assert [(message.round, message.task) for message in report.unprotected] == [(5, "all_rows")]
+
+
+def test_an_entry_for_every_row_cannot_have_a_release_for_rows_that_come_and_go(clients):
+    release = Release("gaussian", 2.0, 3.0, "nothing")
+    with pytest.raises(
+        ProtocolError, match=r"the number of rows shows: its release must be for rows that are replaced"
+    ):
+        simulate(private([Sum(KeepingClient.keep.asked(), releases=[release])]), clients)

@@ -235,3 +235,14 @@ def test_how_far_the_noise_is_from_its_law_is_in_every_message_with_noise(client
     # ROWS entries, each within 2^-84 of its law, or five shares of it.
     assert distances == pytest.approx([ROWS * (5 if noise == "clients" else 1) * 2.0**-84] * 2, rel=1e-3, abs=0)
     assert report.is_noise_exact_enough
+
+
+def test_a_round_that_lacks_shares_of_its_noise_is_not_reported_as_covered(clients):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[4].misbehave[2] = raising(TimeoutError("gone"))
+    with pytest.raises(ProtocolError) as caught:
+        drive(noisy(noise="clients"), proxies)
+    report = caught.value.privacy_report
+    assert not report.covers_everything
+    (message,) = report.unprotected
+    assert "shares of it did not come" in message.detail

@@ -6,8 +6,6 @@ whole.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -109,8 +107,11 @@ class PrivateKMeansClient(VotesClient):
     def moment_size(self, *frame: Floats) -> GridArray:
         """Return the class of the root of the Frobenius norm of the client's mean outer product."""
         matrix, radius = self._mean_outer_product(*frame)
-        size = math.sqrt(float(np.linalg.norm(matrix))) / radius
-        index = N_CLASSES - 1 if size == 0 else math.floor(-2 * math.log2(size))
+        # Of 20 bits, so that the sum of squares is exact on every machine, and so is the comparison with powers of 4.
+        entries = np.trunc(matrix * (2.0**20 / radius**2)).astype(np.int64).ravel().tolist()
+        square = sum(entry * entry for entry in entries)
+        # The class is the number of times that the norm can be doubled without exceeding the square of the radius.
+        index = N_CLASSES - 1 if square == 0 else next(c for c in range(64) if square * 4 ** (c + 1) > 4**20)
         indicator = np.zeros(N_CLASSES, dtype=bool)
         indicator[min(max(index, 0), N_CLASSES - 1)] = True
         return GridArray(indicator)
