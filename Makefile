@@ -1,5 +1,5 @@
 # make run    sets up an environment and runs the main job: FedDP-KMeans and its comparison partners by `flwr run`
-# make test   sets up an environment and runs the tests, two at a time
+# make test   sets up an environment and runs the tests, three at a time, as some of them wait for others to answer
 # make check  what the tests cannot hold in four minutes: the quick tests with other CPUs' kernels, planted faults, and
 #             audits of every strategy
 # make lint   ruff (lint and format) and mypy --strict
@@ -26,7 +26,7 @@ run: $(READY)
 	flwr run . local --stream --federation-config "num-supernodes=10" --run-config strategies/main-job.toml
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses 2 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses 3 --dist worksteal
 
 check: test
 	for kernel in Haswell Prescott; do \

@@ -258,7 +258,7 @@ def findings_of_losses(subject: Subject) -> list[str]:
             found += _said(report, number, subject)
             if not any("ended early" in note for note in report.notes):
                 found.append("the report of a run that ended early does not say so")
-            if not any(message.round == number for message in report.messages if message.release is not None):
+            if not any(message.round == number for message in report.messages):
                 found.append(f"what the server held when the run ended in round {number} is not in the report")
             if subject.strategy.epsilon is not None and report.releases and report.epsilon < subject.strategy.epsilon:
                 found.append(f"a run that ended early states epsilon {report.epsilon:.4g}, less than was calibrated")
