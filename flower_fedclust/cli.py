@@ -256,8 +256,8 @@ def compare(
     ] = None,
 ) -> None:
     """Compare strategies over data sets, partitions, budgets and seeds; what was stopped goes on where it was."""
-    from flower_fedclust.lab.compare import comparison_from, settings_from_toml
     from flower_fedclust.lab.comparing import Results
+    from flower_fedclust.lab.comparison_settings import comparison_from, settings_from_toml
     from flower_fedclust.lab.runner import run_comparison
     from flower_fedclust.lab.summary import failure_lines, summary_table
 

@@ -7,8 +7,7 @@ import inspect
 import itertools
 import json
 import re
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +19,10 @@ from numpy.typing import NDArray
 from flower_fedclust.data import find_dataset, read_table
 from flower_fedclust.data.partition import parsed_scheme
 from flower_fedclust.lab.jobs import SERVER_ROWS_PER_CLUSTER, RowsChoice, make_strategies, needs_server_rows
-from flower_fedclust.lab.options import parse_epsilon
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
 from flower_fedclust.protocol import Entry
-from flower_fedclust.registry import accepted_parameters, find, strategies
+from flower_fedclust.registry import accepted_parameters, find
 
 #: Parameters that the comparison itself sets, and the settings that they come from.
 _SET_BY = {
@@ -285,153 +283,6 @@ class Comparison:
             raise ValueError(f"{self.data.name} has no known classes to count; give n_clusters, or label_column.")
         if self.server_data is not None:
             _ = self.public_rows
-
-
-def comparison_from(settings: Mapping[str, Any]) -> Comparison:
-    """Return a comparison from settings as a user typed them, in options of the command or in a TOML file.
-
-    Parameters
-    ----------
-    settings : mapping of str to anything
-        The parameters of `Comparison` by name, with ``set`` for its ``parameters``. Lists may be texts with commas;
-        ``strategies`` may be "all"; ``seeds`` may be their number; a budget may be "none".
-
-    Raises
-    ------
-    ValueError
-        If a key does not exist (the message gives the nearest) or a value cannot be read.
-    """
-    given = {}
-    for key, value in settings.items():
-        name = key.replace("-", "_")
-        read = look_up(name, _READERS, "setting of a comparison called")
-        given[_FIELDS.get(name, name)] = read(name, value)
-    if "strategies" not in given:
-        raise ValueError("strategies is missing; name some, or all.")
-    return Comparison(**given)
-
-
-def settings_from_toml(path: Path) -> dict[str, Any]:
-    """Return the settings in a TOML file; paths in it are relative to its folder.
-
-    Raises
-    ------
-    ValueError
-        If the file is not TOML or has a key that does not exist.
-    FileNotFoundError
-        If there is no such file.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}; give a TOML file of settings, or use options.")
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise ValueError(f"{path.name} is not TOML: {error}.") from None
-    settings = {key.replace("-", "_"): value for key, value in settings.items()}
-    for key in settings:
-        look_up(key, _READERS, f"setting of a comparison, which {path.name} has, called")
-    for key in ("data", "server_data"):
-        if isinstance(settings.get(key), str):
-            settings[key] = str(path.parent / settings[key])
-    return settings
-
-
-def _text(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{key} is {value!r}; it must be a text.")
-    return value.strip()
-
-
-def _path(key: str, value: Any) -> Path:
-    return value if isinstance(value, Path) else Path(_text(key, value))
-
-
-def _list(key: str, value: Any) -> list[Any]:
-    values = value.split(",") if isinstance(value, str) else value
-    if not isinstance(values, (list, tuple)):
-        values = [values]
-    values = [one.strip() if isinstance(one, str) else one for one in values]
-    values = [one for one in values if one != ""]
-    if not values:
-        raise ValueError(f"{key} is empty; give at least one, or leave it out.")
-    return values
-
-
-def _texts(key: str, value: Any) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_text(key, one) for one in _list(key, value)))
-
-
-def _strategies(key: str, value: Any) -> tuple[str, ...]:
-    names = _texts(key, value)
-    return tuple(strategies()) if names == ("all",) else names
-
-
-def _epsilons(key: str, value: Any) -> tuple[float | None, ...]:
-    return tuple(dict.fromkeys(parse_epsilon(one) for one in _list(key, value)))
-
-
-def _seeds(key: str, value: Any) -> tuple[int, ...]:
-    is_count = not isinstance(value, (list, tuple)) and "," not in str(value)
-    try:
-        seeds = [int(one) if isinstance(one, str) else one for one in _list(key, value)]
-        checked = [check_integer("a seed", seed, at_least=int(is_count)) for seed in seeds]
-    except ValueError:
-        raise ValueError(
-            f"{key} is '{value}'; give how many seeds there are, such as 3, or which, such as 0,5,7."
-        ) from None
-    return tuple(range(checked[0])) if is_count else tuple(dict.fromkeys(checked))
-
-
-def _parameters(key: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{key} is {value!r}; it must be a table of parameters and their values.")
-    flat: dict[str, Any] = {}
-    for name, content in value.items():
-        if isinstance(content, Mapping) and (name in strategies() or ":" in name):  # [set.fedsc-sums]
-            flat |= {f"{name}.{inner}": one for inner, one in content.items()}
-        else:
-            flat[name] = content
-    parameters = {}
-    for name, content in flat.items():
-        strategy, dot, parameter = name.rpartition(".")
-        # TOML has no null, and its arrays are lists.
-        plain = None if content == "none" else tuple(content) if isinstance(content, list) else content
-        parameters[strategy + dot + parameter.replace("-", "_")] = plain
-    return parameters
-
-
-def _grid(key: str, value: Any) -> dict[str, tuple[Any, ...]]:
-    return {name: tuple(_list(name, values)) for name, values in _parameters(key, value).items()}
-
-
-def _numbers(key: str, value: Any) -> int | tuple[int, ...]:
-    try:
-        numbers = [int(one) if isinstance(one, str) else one for one in _list(key, value)]
-    except ValueError:
-        raise ValueError(f"{key} is '{value}'; give a whole number, or several with commas.") from None
-    return numbers[0] if len(numbers) == 1 else tuple(dict.fromkeys(numbers))
-
-
-_FIELDS = {"set": "parameters"}
-
-_READERS: Mapping[str, Callable[[str, Any], Any]] = {
-    "strategies": _strategies,
-    "datasets": _texts,
-    "data": _path,
-    "client_column": _text,
-    "label_column": _text,
-    "columns": _texts,
-    "server_data": _path,
-    "partitions": _texts,
-    "epsilons": _epsilons,
-    "seeds": _seeds,
-    "engine": _text,
-    "set": _parameters,
-    "grid": _grid,
-    "n_clusters": _numbers,
-    # Checked by the class.
-    **dict.fromkeys(("n_server_rows", "n_clients", "delta"), lambda _, value: value),
-}
 
 
 def _own(strategy: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

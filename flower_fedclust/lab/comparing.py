@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from flower_fedclust.lab.compare import comparison_from
 from flower_fedclust.lab.comparison_folder import results_frame
+from flower_fedclust.lab.comparison_settings import comparison_from
 from flower_fedclust.lab.report import write_report
 from flower_fedclust.lab.report.data import ComparisonResults, Contender, Scenario, read_comparison
 from flower_fedclust.lab.report.markup import NAMES, deviation_text, measure_text, number_text

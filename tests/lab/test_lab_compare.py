@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flower_fedclust.lab.compare import Comparison, comparison_from, settings_from_toml
+from flower_fedclust.lab.compare import Comparison
+from flower_fedclust.lab.comparison_settings import comparison_from, settings_from_toml
 from flower_fedclust.lab.jobs import RowsChoice
 from flower_fedclust.lab.report.about import command_of
 from flower_fedclust.registry import strategies

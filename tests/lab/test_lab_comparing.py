@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 import flower_fedclust as fc
 from flower_fedclust.cli import app as cli
-from flower_fedclust.lab.compare import comparison_from, why_impossible
+from flower_fedclust.lab.compare import why_impossible
 from flower_fedclust.lab.comparing import Results
+from flower_fedclust.lab.comparison_settings import comparison_from
 from flower_fedclust.lab.report.about import command_of
 
 # Somebody else's module: a strategy by the public names alone, and a data set.
