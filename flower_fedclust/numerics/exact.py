@@ -264,8 +264,10 @@ def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
     matrix = np.zeros((n_columns, n_columns), dtype=np.int64)
     # Few rows at a time stay in a processor's cache; many more than columns, so that the products take the time.
     block_entries = min(max(2**18, 8 * n_columns**2), BLOCK_ROWS * n_columns)
+    buffer = np.empty((min(len(rows), max(1, block_entries // n_columns)), n_columns))
     for block in blocks(len(rows), n_columns, block_entries=block_entries):
-        coarse = rows[block] * 2.0 ** (COARSE_BITS - BITS)
+        part = rows[block]
+        coarse = np.multiply(part, 2.0 ** (COARSE_BITS - BITS), out=buffer[: len(part)])
         np.trunc(coarse, out=coarse)
         matrix += (coarse.T @ coarse).astype(np.int64)
     return matrix, 2 * (exponent + BITS - COARSE_BITS)
