@@ -126,6 +126,10 @@ def nearest_covariances(covariances: Floats) -> Floats:
     return 0.5 * (repaired + repaired.transpose(0, 2, 1))
 
 
+#: What rounding can leave of a difference, as a part of its terms.
+DUST = 1e-13
+
+
 def kullback_leibler(prototypes: Prototypes) -> Floats:
     """Return the divergence KL(N_a || N_b) of each prototype from each (equation 10).
 
@@ -146,19 +150,24 @@ def kullback_leibler(prototypes: Prototypes) -> Floats:
         log_determinants = np.log(covariances).sum(axis=1)
         traces = covariances @ inverses.T
         centered = means - means.mean(axis=0)
-        squares = centered**2 @ inverses.T - 2.0 * centered @ (centered * inverses).T
-        squares += np.einsum("bi,bi->b", centered**2, inverses)
+        from_mean = centered**2 @ inverses.T
+        from_mean += np.einsum("bi,bi->b", centered**2, inverses)
+        squares = from_mean - 2.0 * centered @ (centered * inverses).T
     else:
         inverses = np.asarray(np.linalg.inv(covariances), dtype=np.float64)
         log_determinants = np.asarray(np.linalg.slogdet(covariances)[1], dtype=np.float64)
         traces = covariances.reshape(n_prototypes, -1) @ inverses.reshape(n_prototypes, -1).T
         squares = np.empty((n_prototypes, n_prototypes))
+        from_mean = squares  # differences are squared, so that nothing large cancels
         for b, inverse in enumerate(inverses):
             differences = means - means[b]
             squares[:, b] = np.einsum("ai,ai->a", differences @ inverse, differences)
-    divergences = 0.5 * (traces + squares - n_columns + log_determinants - log_determinants[:, None])
+    determinants = log_determinants - log_determinants[:, None]
+    divergences = 0.5 * (traces + squares - n_columns + determinants)
+    # Of prototypes that are equal rounding leaves something, and what depends on the processor.
+    divergences[divergences <= DUST * (traces + from_mean + n_columns + np.abs(determinants))] = 0.0
     np.fill_diagonal(divergences, 0.0)
-    return np.asarray(np.maximum(divergences, 0.0))
+    return np.asarray(divergences)
 
 
 def jeffreys(prototypes: Prototypes) -> Floats:
