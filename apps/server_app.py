@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
@@ -15,16 +14,13 @@ from rich.console import Console
 from apps.config import given, listed, parameters, simulated_rows, strategy_names, text
 from flower_fedclust import ClientData, ProtocolStrategy, Result
 from flower_fedclust.data import FederatedRows, read_table
+from flower_fedclust.lab.app import RESULTS, settled_number_of_nodes
 from flower_fedclust.lab.jobs import can_use_server_rows, make_strategies
 from flower_fedclust.lab.show import run_and_save, show_all
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.results import result_of
 
 app = ServerApp()
-
-#: Where results go unless `out` says otherwise. The working directory is that in which somebody once started the
-#: SuperLink, and nobody would look there.
-RESULTS = Path.home() / "fedclust-results"
 
 
 @app.main()
@@ -33,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     names = strategy_names(config)
     simulated = str(config["dataset"]) != ""
-    n_nodes = _settled_number_of_nodes(grid) if simulated else given(config, "expected-clients")
+    n_nodes = settled_number_of_nodes(grid) if simulated else given(config, "expected-clients")
     if n_nodes is not None:
         check_integer("expected-clients", n_nodes, at_least=1)
     rows = simulated_rows(config, n_nodes) if simulated else _rows_of_the_server(config, names)
@@ -62,24 +58,6 @@ def main(grid: Grid, context: Context) -> None:
     n_clients = max((len(result.names) for result in results), default=0)
     title = f"{config['dataset'] or 'rows of the SuperNodes'}: {n_clients} clients, {config['n-clusters']} clusters"
     show_all(results, title, path, Console(), failed)
-
-
-def _settled_number_of_nodes(grid: Grid, quiet: float = 1.0) -> int:
-    """Return how many nodes a simulation has: they appear one after the other while the server begins.
-
-    Parameters
-    ----------
-    grid : Grid
-    quiet : float, default=1
-        For how many seconds no other has to appear.
-    """
-    n_nodes, since = 0, time.monotonic()
-    while n_nodes == 0 or time.monotonic() - since < quiet:
-        former, n_nodes = n_nodes, len(list(grid.get_node_ids()))
-        if n_nodes != former:
-            since = time.monotonic()
-        time.sleep(0.05)
-    return n_nodes
 
 
 def _run(strategy: ProtocolStrategy, grid: Grid, timeout: float | None, clients: dict[str, ClientData]) -> Result:

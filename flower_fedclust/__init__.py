@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flower_fedclust.lab.app import run_app
     from flower_fedclust.lab.comparing import compare
     from flower_fedclust.models import Model
     from flower_fedclust.privacy.audit import audit
@@ -57,6 +58,7 @@ _HOME = {
     "client_app": "protocol",
     "client_fn": "protocol",
     "compare": "lab.comparing",
+    "run_app": "lab.app",
     "simulate": "simulation",
 }
 
@@ -81,6 +83,7 @@ __all__ = [
     "client_app",
     "client_fn",
     "compare",
+    "run_app",
     "simulate",
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -95,7 +96,7 @@ def explain(
     given = _given(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
     report = rehearse(strategy, given, n_columns)
     entry = find(strategy)
-    description = inspect.getdoc(entry.strategy)
+    description = _as_plain_text(inspect.getdoc(entry.strategy) or "")
     if as_json:
         _print_json({**_about(strategy, entry), "description": description, **report.to_dict()})
         return
@@ -310,6 +311,18 @@ def compare(
 
 
 @app.command()
+def new_app(
+    folder: Annotated[Path, typer.Argument(help="A new folder; its name is that of the app.")],
+    api: Annotated[str, typer.Option(help="By which of Flower's APIs: message or strategy.")] = "message",
+) -> None:
+    """Write a Flower app of your own, which 'flwr run' runs at once."""
+    from flower_fedclust.lab.new_app import write_app
+
+    path = write_app(folder, api)  # type: ignore[arg-type]
+    print(f"Written: {path}\nNext:    flwr run {folder} --stream")
+
+
+@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder that 'fedclust compare' wrote.")],
 ) -> None:
@@ -406,6 +419,11 @@ def _parsed_parameters(parameters: Iterable[str]) -> dict[str, Any]:
     return parsed
 
 
+def _as_plain_text(docstring: str) -> str:
+    """Return a docstring without the roles of the site's generator: ``name`` for ``:class:`~module.name```."""
+    return re.sub(r":\w+:`~?([^`]+)`", r"``\1``", docstring)
+
+
 def _about(name: str, entry: Any) -> dict[str, Any]:
     about = {"name": name, "summary": entry.summary, "source": entry.source}
     return {**about, "reveals": list(entry.reveals), "units": list(entry.units)}
@@ -417,12 +435,17 @@ def _print_json(value: Any) -> None:
 
 def main() -> None:
     """Run the command; what the user got wrong is one sentence, without a traceback."""
-    from flower_fedclust.protocol import ProtocolError
-
     sys.path.insert(0, str(Path.cwd()))  # module:Class names a module beside the user, as `python -m` would find it
     try:
         app()
-    except (ValueError, OSError, ProtocolError) as error:
+    except (ValueError, OSError) as error:
+        _say_error(str(error))
+        raise SystemExit(2) from None
+    except RuntimeError as error:
+        from flower_fedclust.protocol import ProtocolError  # now at the latest: it takes a second to import
+
+        if not isinstance(error, ProtocolError):
+            raise
         _say_error(str(error))
         raise SystemExit(2) from None
 

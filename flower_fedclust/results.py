@@ -91,9 +91,7 @@ class Result:
         FileExistsError
             If the folder already holds files.
         """
-        path = Path(folder).absolute()
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise FileExistsError(f"{path} already holds something; name a new folder, so that nothing is lost.")
+        path = empty_folder(folder)
         path.mkdir(parents=True, exist_ok=True)
         np.savez(path / "model.npz", *self.model.to_arrays())
         centers = getattr(self.model, "cluster_centers_", None)
@@ -109,9 +107,9 @@ class Result:
                 np.savetxt(
                     path / "embedding" / f"{name}.csv", places, delimiter=",", fmt="%.9g", header="x,y", comments=""
                 )
-        (path / "metrics.json").write_text(json.dumps(self.summary(), indent=2) + "\n")
+        (path / "metrics.json").write_text(json.dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
         write_report(self.privacy, path)
-        with (path / "traffic.csv").open("w", newline="") as file:
+        with (path / "traffic.csv").open("w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, [column.name for column in fields(Traffic)])
             table.writeheader()
             table.writerows(asdict(row) for row in self.traffic)
@@ -135,6 +133,14 @@ class Result:
             },
             "failures": [asdict(failure) for failure in self.failures],
         }
+
+
+def empty_folder(path: str | Path) -> Path:
+    """Return the absolute path of a folder that does not exist or is empty; raise FileExistsError otherwise."""
+    path = Path(path).absolute()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(f"{path} already holds something; name a new folder, so that nothing is lost.")
+    return path
 
 
 def write_report(report: PrivacyReport, folder: Path) -> None:

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -75,6 +76,11 @@ def simulate(
         If too few clients were left.
     """
     check_choice("engine", engine, ("inline", "ray"))
+    if engine == "ray" and find_spec("ray") is None:
+        raise ValueError(
+            'engine is "ray" and Ray is not installed; pip install "flwr[simulation]", or leave the engine out, which '
+            "runs in this process."
+        )
     data = _checked_clients(clients, labels, names, columns)
     client_names = [str(name) for name in (range(len(data)) if names is None else names)]
     strategy = copy.copy(strategy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -68,6 +69,7 @@ def test_every_strategy_can_be_explained(capsys, monkeypatch, strategy):
     code, out, _ = fedclust(capsys, monkeypatch, "explain", strategy, "--n-clusters", "3")
     assert code == 0
     assert f"Privacy report of {strategy}" in out
+    assert not re.search(r":\w+:`", out)  # roles of the site's generator
     entry = strategies()[strategy]
     epsilon = entry.example.get("epsilon", getattr(entry.strategy, "epsilon", None))
     covered = "The whole run is covered by" in out
@@ -290,11 +292,14 @@ def test_stopping_a_comparison_says_how_it_goes_on(capsys, monkeypatch, tmp_path
     assert "the same command goes on from there" in err
 
 
-def test_importing_the_package_imports_nothing_heavy():
-    heavy = ["flwr", "sklearn", "pandas", "ray", "dp_accounting"]
-    code = f"import sys, flower_fedclust; print([name for name in {heavy} if name in sys.modules])"
+@pytest.mark.parametrize("module", ["flower_fedclust", "flower_fedclust.cli"])
+def test_neither_the_package_nor_the_help_of_the_command_imports_anything_heavy(module):
+    heavy = ["flwr", "sklearn", "pandas", "ray", "dp_accounting", "numpy"]
+    shown = "with contextlib.suppress(SystemExit):\n    flower_fedclust.cli.main()\n" if module.endswith("cli") else ""
+    code = f"import contextlib, sys, {module}\nsys.argv = ['fedclust', '--help']\n{shown}"
+    code += f"print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,12 @@ def test_text_classes_reach_the_clients_on_ray(monkeypatch, tmp_path):
     assert [array.tolist() for array in read] == [array.tolist() for array in named]
 
 
+def test_ray_that_is_not_installed_is_said_before_anything_runs(monkeypatch):
+    monkeypatch.setattr("flower_fedclust.simulation.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="Ray is not installed"):
+        simulate(lloyd(), CLIENTS, engine="ray")
+
+
 @pytest.fixture(scope="module")
 def one_ray():
     """Start Ray once: Flower shuts it down after every run."""

@@ -83,7 +83,8 @@ class ComparisonFolder:
                 if not (self.path / _SETTINGS).exists():
                     started = datetime.now().astimezone().isoformat(timespec="seconds")
                     content = {**settings, "versions": installed_versions(), "started": started}
-                    self._write(_SETTINGS, lambda path: path.write_text(json.dumps(content, indent=2) + "\n"))
+                    text = json.dumps(content, indent=2) + "\n"
+                    self._write(_SETTINGS, lambda path: path.write_text(text, encoding="utf-8"))
                 for left in self.trials.glob(f"*{_UNFINISHED}"):
                     shutil.rmtree(left, ignore_errors=True)
             yield

@@ -142,7 +142,7 @@ def execute(trial: Trial, folder: ComparisonFolder) -> None:
                 raise
             row |= {"status": "failed", "reason": _sentence(error)}
             if not isinstance(error, (ValueError, ImportError, ProtocolError)):
-                (place / "traceback.txt").write_text(traceback.format_exc())
+                (place / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8")
         # Ray's processes are not this one.
         row["peak_memory_mb"] = peak_memory_mb() if trial.engine == "inline" else None
         said = list(dict.fromkeys(str(warning.message) for warning in warned))
@@ -348,7 +348,7 @@ def _n_cores() -> int:
 def forget_peak_memory() -> None:
     """Start the measurement of peak memory anew, if the system can (Linux)."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
         return
 
@@ -357,7 +357,7 @@ def peak_memory_mb() -> float | None:
     """Return the largest resident memory of this process, libraries included."""
     try:
         # Not getrusage: a process inherits its figure from its parent.
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
     except OSError:
         found = None
     if found is not None:

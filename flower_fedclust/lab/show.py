@@ -22,7 +22,7 @@ from rich.table import Table
 
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import ProtocolStrategy
-from flower_fedclust.results import Result, write_report
+from flower_fedclust.results import Result, empty_folder, write_report
 
 
 def results_table(results: Sequence[Result], title: str) -> Table:
@@ -97,7 +97,8 @@ def run_and_save(
             result.save(path / result.strategy)
             if result.embedding:
                 _draw(result, path / result.strategy, labels)
-            (path / "metrics.json").write_text(json.dumps([one.summary() for one in results], indent=2) + "\n")
+            metrics = json.dumps([one.summary() for one in results], indent=2)
+            (path / "metrics.json").write_text(f"{metrics}\n", encoding="utf-8")
     return results, path, failed
 
 
@@ -115,14 +116,6 @@ def _folder_of_now(parent: Path) -> Path:
     named = parent / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     numbered = (named.with_name(f"{named.name}_{number}") for number in count(2))
     return next(path for path in chain([named], numbered) if not path.exists())
-
-
-def empty_folder(path: str | Path) -> Path:
-    """Return the absolute path of a folder that does not exist or is empty; raise FileExistsError otherwise."""
-    path = Path(path).absolute()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(f"{path} already holds something; name a new folder, so that nothing is lost.")
-    return path
 
 
 def progress_columns() -> list[ProgressColumn]:

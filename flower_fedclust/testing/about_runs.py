@@ -257,7 +257,9 @@ def the_result_can_be_saved(subject: Subject) -> None:
         require(wanted <= written, f"{sorted(wanted - written)} is not written.")
         for folder_name, tables in (("labels", result.labels), ("embedding", result.embedding)):
             if tables:
-                lines = sorted(len(path.read_text().splitlines()) - 1 for path in (saved / folder_name).iterdir())
+                lines = sorted(
+                    len(path.read_text(encoding="utf-8").splitlines()) - 1 for path in (saved / folder_name).iterdir()
+                )
                 require(lines == sorted(map(len, tables)), f"the files of {folder_name} have {lines} rows.")
         with np.load(saved / "model.npz") as arrays:
             model = type(result.model).from_arrays([arrays[name] for name in arrays.files])

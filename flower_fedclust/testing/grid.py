@@ -1,10 +1,11 @@
-"""Flower's Grid over a ClientApp in this process, for runs under the Message API."""
+"""Flower's Grid over a ClientApp in this process."""
 
 # ruff: noqa: ARG002, D102 - Flower's signatures
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -21,7 +22,7 @@ class LocalGrid(Grid):
     ----------
     app : ClientApp
     n_nodes : int
-        Node number i has ``partition-id`` i in its node config.
+        Node number i has ``partition-id`` i of ``num-partitions`` in its node config.
     silent : iterable of int
         Nodes that answer with an error.
     """
@@ -30,7 +31,13 @@ class LocalGrid(Grid):
         self.app = app
         self.silent = set(silent)
         self.contexts = {
-            9000 - index: Context(1, 9000 - index, UserConfig({"partition-id": index}), RecordDict(), UserConfig())
+            9000 - index: Context(
+                1,
+                9000 - index,
+                UserConfig({"partition-id": index, "num-partitions": n_nodes}),
+                RecordDict(),
+                UserConfig(),
+            )
             for index in range(n_nodes)
         }
         # What Flower sets in the process of a ServerApp.
@@ -40,7 +47,10 @@ class LocalGrid(Grid):
         raise NotImplementedError("send_and_receive is enough")
 
     set_run = create_message = get_nodes = push_messages = pull_messages = _not_needed
-    run = property(_not_needed)
+
+    @property
+    def run(self) -> Any:
+        return SimpleNamespace(run_id=1)
 
     def get_node_ids(self) -> list[int]:
         return list(self.contexts)

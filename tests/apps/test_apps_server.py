@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from apps import server_app
+from flower_fedclust.lab.app import settled_number_of_nodes
 
 
 class SlowGrid:
@@ -23,4 +18,4 @@ class SlowGrid:
 
 
 def test_number_of_simulated_clients_is_not_taken_while_they_appear() -> None:
-    assert server_app._settled_number_of_nodes(SlowGrid(7), quiet=0.3) == 7
+    assert settled_number_of_nodes(SlowGrid(7), quiet=0.3) == 7

@@ -320,6 +320,12 @@ def test_the_list_has_every_table_and_what_is_left_out(capsys, monkeypatch):
         assert all(table.title in out for table in paper.tables)
 
 
+def test_the_list_says_which_extra_a_table_needs(capsys, monkeypatch):
+    monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
+    _, out, _ = fedclust(capsys, monkeypatch, "reproduce", "maps", "--list")
+    assert "pip install 'flower-fedclust[mnist" in "".join(out.split("│"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

