@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.models import Model
+from flower_fedclust.doubts import Doubt, doubts_about
+from flower_fedclust.models import KMeansModel, Model
+from flower_fedclust.numerics.kmeans import kmeans_cost
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import ClientData, Failure, ProtocolStrategy, Traffic
@@ -39,13 +41,16 @@ class Result:
         Clients that did not answer, with the reason.
     metrics : dict of str to float
         "cost", "cost_per_row", unless they are beyond the largest float; and, where true classes were given,
-        "accuracy", "nmi" and "ari".
+        "accuracy", "nmi" and "ari"; and what they are worth: "cost_of_one_cluster", the cost per row if all rows were
+        in one cluster, and "largest_cluster", the part of the rows in the largest.
     seconds : float
         Wall-clock time of the run, evaluation apart.
     embedding : list of ndarray of shape (n_i, 2)
         For strategies that make a map.
     history : dict of str to list of float
         What the strategy watched over its rounds (an objective, say), by name.
+    doubts : tuple of Doubt
+        What speaks against the result, the worst first; empty if nothing does.
     """
 
     strategy: str
@@ -59,6 +64,7 @@ class Result:
     seconds: float
     embedding: list[NDArray[np.float64]] = field(default_factory=list)
     history: dict[str, list[float]] = field(default_factory=dict)
+    doubts: tuple[Doubt, ...] = ()
 
     @property
     def bytes_down(self) -> int:
@@ -132,6 +138,7 @@ class Result:
                 for name, values in self.history.items()
             },
             "failures": [asdict(failure) for failure in self.failures],
+            "doubts": [doubt.to_dict() for doubt in self.doubts],
         }
 
 
@@ -172,6 +179,10 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     labels = [one.labels for one in found]
     if outcome.labels is not None:
         labels = [outcome.labels.get(name, np.empty(0, dtype=np.intp)) for name in data]
+    if data:
+        metrics = _metrics(model, sum(one.cost for one in found), clients, labels)
+    else:
+        metrics = dict(strategy.evaluation or {})
     return Result(
         strategy=strategy.name,
         model=model,
@@ -180,23 +191,28 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         privacy=strategy.report,
         traffic=strategy.traffic,
         failures=strategy.failures,
-        metrics=_metrics(model.n_clusters, sum(one.cost for one in found), clients, labels)
-        if data
-        else dict(strategy.evaluation or {}),
+        metrics=metrics,
         seconds=seconds,
         embedding=[one.places for one in found if one.places is not None],
         history={name: [float(value) for value in values] for name, values in outcome.history.items()},
+        doubts=doubts_about(strategy, model, labels, metrics),
     )
 
 
 def _metrics(
-    n_clusters: int, cost: float, data: Sequence[ClientData], labels: Sequence[NDArray[np.intp]]
+    model: Model, cost: float, data: Sequence[ClientData], labels: Sequence[NDArray[np.intp]]
 ) -> dict[str, float]:
     n_rows = sum(len(client.rows) for client in data)
     # A cost beyond the largest float says nothing: it is left out, as is the cost of a model without one.
     metrics = {"cost": cost, "cost_per_row": cost / n_rows} if math.isfinite(cost) else {}
+    if metrics and isinstance(model, KMeansModel):  # others have a cost in a space of their own
+        center = sum(client.rows.sum(axis=0) for client in data) / n_rows
+        of_one = sum(kmeans_cost(client.rows, center[None, :]) for client in data) / n_rows
+        metrics |= {"cost_of_one_cluster": of_one} if math.isfinite(of_one) else {}
+    sizes = np.bincount(np.concatenate(labels), minlength=1)
+    metrics |= {"largest_cluster": float(sizes.max() / sizes.sum())} if sizes.any() else {}
     tables = [
-        count_table(client.labels, clusters, n_clusters)
+        count_table(client.labels, clusters, model.n_clusters)
         for client, clusters in zip(data, labels, strict=True)
         if client.labels is not None and len(client.labels) == len(clusters)
     ]

@@ -298,7 +298,7 @@ class FuzzyClient(FrameClient):
 
     @answers(
         Sent("sum of the rows in each cluster, weighted by membership", has_columns=True),
-        "sum of the weights in each cluster",
+        Sent("sum of the weights in each cluster", sizes=True),
     )
     def fuzzy_sums(
         self, centers: Floats, *frame: Floats, fuzzifier: float, n_local_steps: int, more_bits: int

@@ -200,7 +200,6 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path) -> dict[str, Any]:
     report = result.privacy.to_dict()
     return {
         **result.metrics,
-        **_of_one_cluster(result, rows),
         **scores,
         "delta": report["delta"],
         "privacy_unit": report["unit"],
@@ -213,16 +212,6 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path) -> dict[str, Any]:
         "rounds": result.summary()["rounds"],
         "seconds": result.seconds,
     }
-
-
-def _of_one_cluster(result: Result, rows: FederatedRows) -> dict[str, float]:
-    """Return what tells that a run collapsed: the share of the largest cluster, and what one cluster for all costs."""
-    # The mean squared distance to the mean of all rows, without a copy of them.
-    n_rows = sum(map(len, rows.clients))
-    center = sum(part.sum(axis=0) for part in rows.clients) / n_rows
-    cost = sum(float(((part - center) ** 2).sum()) for part in rows.clients) / n_rows
-    _, sizes = np.unique(np.concatenate(result.labels), return_counts=True)
-    return {"cost_of_one_cluster": cost} | ({"largest_cluster": float(sizes.max() / sizes.sum())} if len(sizes) else {})
 
 
 def _map_scores(result: Result, rows: FederatedRows, seed: int) -> dict[str, float]:

@@ -159,6 +159,7 @@ def show_all(
         unprotected = "; ".join(dict.fromkeys(message.content for message in result.privacy.unprotected))
         lines.append(f"  {result.strategy}: {result.privacy.guarantee()}")
         lines[-1] += f" Unprotected: {unprotected}." if unprotected else ""
+    lines += [f"\n{doubt_lines(result)}" for result in results if result.doubts]
     lines += [
         f"{result.strategy}: client {failure.client} failed in round {failure.round}: {failure.reason}"
         for result in results
@@ -168,6 +169,11 @@ def show_all(
     print_lines(console, *lines, *([f"\nSaved in {path}"] if path.exists() else []))
     for error in failed.values():
         raise error
+
+
+def doubt_lines(result: Result) -> str:
+    """Return what speaks against a result, a line each."""
+    return "\n".join([f"Doubts about {result.strategy}:", *(f"  {doubt}" for doubt in result.doubts)])
 
 
 def print_lines(console: Console, *lines: str) -> None:

@@ -43,6 +43,8 @@ class Sent:
         Whether its last axis stands for the columns of the rows, so that another length is a failure.
     counts_rows : bool, default=False
         Whether it is the number of rows, and nothing else: a guarantee for replacing a row does not hide it.
+    sizes : bool, default=False
+        Whether it is how many rows each cluster has, or which part of them: what a run says of its noise rests on it.
     kept_as : str, default=""
         Where it is given, the array is not sent: the client keeps it, with the noise of its release, and a later
         round's ``rows`` may name it.
@@ -54,6 +56,7 @@ class Sent:
     per: Literal["client", "row"] = "client"
     has_columns: bool = False
     counts_rows: bool = False
+    sizes: bool = False
     kept_as: str = ""
 
 

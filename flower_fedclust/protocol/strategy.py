@@ -27,6 +27,7 @@ from flower_fedclust.protocol.entries import Entry
 from flower_fedclust.protocol.parameters import Declared, parameter
 from flower_fedclust.protocol.rounds import Failure, Outcome, Protocol, Round, Traffic
 from flower_fedclust.protocol.run import ProtocolError, Run, RunSettings
+from flower_fedclust.protocol.sizes import ReleasedSizes
 from flower_fedclust.protocol.wire import encode
 
 
@@ -99,6 +100,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     _protocol: Protocol | None = dataclasses.field(default=None, init=False)
     _pending: Round | None = dataclasses.field(default=None, init=False)
     _outcome: Outcome | None = dataclasses.field(default=None, init=False)
+    _sizes: ReleasedSizes | None = dataclasses.field(default=None, init=False)
 
     # What a subclass writes.
 
@@ -221,6 +223,11 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         return self._current.evaluation
 
     @property
+    def released_sizes(self) -> ReleasedSizes | None:
+        """The last sizes of the clusters that were released; None if none were."""
+        return self._sizes
+
+    @property
     def is_finished(self) -> bool:
         """Whether the protocol has returned."""
         return self._outcome is not None
@@ -232,7 +239,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         self.check_parameters()
         taken_over = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunSettings)}
         self._run = Run(RunSettings(**taken_over))
-        self._protocol, self._pending, self._outcome = self.protocol(), None, None
+        self._protocol, self._pending, self._outcome, self._sizes = self.protocol(), None, None, None
         return encode([])
 
     def configure_fit(
@@ -265,6 +272,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
                 run.enrol(server_round, results, failures)
             else:
                 received = run.receive(server_round, self._pending, results, failures)
+                self._sizes = ReleasedSizes.of_round(self._pending, received, self.noise_of_sum) or self._sizes
             if self.on_round is not None:
                 self.on_round(server_round, self._task)
             try:

@@ -13,7 +13,7 @@ from flower_fedclust.numerics.grid import GridArray, from_units
 from flower_fedclust.numerics.kmeans import centers_of, shrunk_towards
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol.rounds import Array, Round, Sum, answers
+from flower_fedclust.protocol.rounds import Array, Round, Sent, Sum, answers
 from flower_fedclust.steps.frame import Frame, FrameClient, RowsInFrame
 
 Floats = NDArray[np.float64]
@@ -117,7 +117,7 @@ def lloyd_steps(
 class ClusterClient(FrameClient):
     """Answers of a client whose rows belong to the nearest of some centers."""
 
-    @answers("sum of the rows in each cluster", "number of rows in each cluster")
+    @answers("sum of the rows in each cluster", Sent("number of rows in each cluster", sizes=True))
     def cluster_sums(self, centers: Floats, *frame: Floats) -> tuple[GridArray, GridArray]:
         """Return m_r = sum of p in S_r and n_r = |S_r| (FedDP-KMeans, Algorithm 2, lines 6 and 7)."""
         rows = self.enter(*frame)

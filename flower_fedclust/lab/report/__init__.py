@@ -19,7 +19,7 @@ from flower_fedclust.lab.report.markup import Html, count_text, details, joined,
 from flower_fedclust.lab.report.pictures import bytes_chart, curve_charts, dot_plot, epsilon_charts
 from flower_fedclust.lab.report.privacy import privacy_section
 from flower_fedclust.lab.report.tables import daggers_sentence, overview_table, scenario_table
-from flower_fedclust.lab.report.verdict import certainty, collapsed, verdict
+from flower_fedclust.lab.report.verdict import certainty, collapsed, doubts, verdict
 
 
 def write_report(folder: str | Path) -> Path:
@@ -95,6 +95,8 @@ def _scenario_parts(scenario: Scenario, identifier: str) -> tuple[list[object], 
         parts.append(tag("p", sure, class_="note"))
     if came_to_nothing := collapsed(scenario):
         parts.append(tag("p", tag("strong", "Collapsed, and not ranked. ", class_="failed"), f"{came_to_nothing}."))
+    if doubtful := doubts(scenario):
+        parts.append(details(f"Doubts ({len(doubtful)})", tag("ul", *(tag("li", one) for one in doubtful))))
     if missing := [one.name for one in scenario.contenders if not one.trials]:
         link = tag("a", "what failed", href="#failures")
         names = ", ".join(missing) if len(missing) <= 3 else f"{len(missing)} of {len(scenario.contenders)} contenders"

@@ -11,6 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.doubts import ABOUT_NOTHING, collapse_of
 from flower_fedclust.lab.comparison_folder import json_object
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
@@ -20,8 +24,6 @@ from flower_fedclust.privacy.report import Message, PrivacyReport
 MEASURES = ("accuracy", "ari", "nmi", "cost_per_row")
 _MEASURES_IF_NUMBERS_DIFFER = ("ari", "nmi", "cost_per_row", "accuracy")
 _COSTS = ("cost", "cost_per_row")
-# What is as little as this is nothing: clusters that know nothing of the classes, rows outside of the largest cluster.
-_ABOUT_NOTHING = 0.01
 #: The name of a strategy that pools the rows begins so; it is a reference and takes no part in the ranking.
 _POOLED = "pooled"
 
@@ -93,13 +95,11 @@ class TrialResult:
     @cached_property
     def collapse(self) -> str:
         """How the run came to nothing, whatever its measures say; "" if it did not."""
-        clusters, largest = self.number("n_clusters"), self.number("largest_cluster")
-        if clusters != 1 and largest is not None and largest > 1 - _ABOUT_NOTHING:
-            return "all rows in one cluster" if largest == 1 else "nearly all rows in one cluster"
-        cost, worst = self.number("cost_per_row"), self.number("cost_of_one_cluster")
-        if cost is not None and worst is not None and self.has_comparable_cost and cost >= worst:
-            return "no better than one cluster for all"
-        return ""
+        worst = self.number("cost_of_one_cluster") if self.has_comparable_cost else None
+        found = collapse_of(
+            self.number("n_clusters"), self.number("largest_cluster"), self.number("cost_per_row"), worst
+        )
+        return "" if found is None else found[1]
 
     @cached_property
     def n_classes(self) -> float | None:
@@ -125,6 +125,23 @@ class TrialResult:
             if isinstance(values, list)
         }
         return {name: curve for name, curve in curves.items() if any(value is not None for value in curve)}
+
+    @cached_property
+    def doubts(self) -> dict[str, str]:
+        """What speaks against the result: sentences by code."""
+        found = self.metrics.get("doubts")
+        listed = [one for one in (found if isinstance(found, list) else []) if isinstance(one, dict)]
+        return {str(one.get("code")): str(one.get("sentence")) for one in listed}
+
+    @cached_property
+    def labels(self) -> NDArray[np.intp]:
+        """The cluster of each row, by client; empty if they cannot be read."""
+        files = [] if self.folder is None else sorted(self.folder.glob("labels/*.csv"))
+        try:
+            parts = [np.loadtxt(file, dtype=np.intp, skiprows=1, ndmin=1) for file in files]
+        except ValueError:
+            parts = []
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.intp)
 
     @cached_property
     def privacy(self) -> Mapping[str, Any]:
@@ -235,14 +252,14 @@ class Scenario:
     def _finds_classes(self) -> bool:
         """Whether any contender's clusters tell of the classes; if none do, the classes cannot rank."""
         found = [spread.mean for one in self.contenders if (spread := one.spread("nmi")) is not None]
-        return not found or max(found) >= _ABOUT_NOTHING
+        return not found or max(found) >= ABOUT_NOTHING
 
     def collapse(self, contender: Contender) -> str:
         """Return how the runs of a contender came to nothing, and how many of them; "" if none did."""
         reasons = []
         for trial in contender.trials:
             nmi = trial.number("nmi")
-            tells_nothing = self._finds_classes and nmi is not None and nmi < _ABOUT_NOTHING
+            tells_nothing = self._finds_classes and nmi is not None and nmi < ABOUT_NOTHING
             if reason := trial.collapse or ("NMI about 0" if tells_nothing else ""):
                 reasons.append(reason)
         if not reasons:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from flower_fedclust.doubts import doubts_over_runs
 from flower_fedclust.lab.report.data import Contender, Scenario
 from flower_fedclust.lab.report.markup import NAMES, bytes_text, measure_text, plural
 
@@ -71,6 +72,24 @@ def collapsed(scenario: Scenario) -> str:
         if why := scenario.collapse(one):
             found.setdefault(why, []).append(_name(one))
     return "; ".join(f"{why}: {', '.join(names)}" for why, names in found.items())
+
+
+def doubts(scenario: Scenario) -> list[str]:
+    """Return what else speaks against the results of each contender, and in how many of its runs."""
+    said = []
+    for one in scenario.contenders:
+        found: dict[str, list[str]] = {}
+        for trial in one.trials:
+            for code, sentence in trial.doubts.items():
+                found.setdefault(code, []).append(sentence)
+        for code, sentences in found.items():
+            if code not in ("one-cluster", "no-better-than-one"):  # said of what collapsed
+                share = "" if len(one.trials) == 1 else f" ({len(sentences)} of {len(one.trials)} runs)"
+                said.append(f"{_name(one)}{share}: {sentences[0]}")
+        labels = [trial.labels for trial in one.trials if len(trial.labels)]
+        if len(labels) > 1 and len({len(part) for part in labels}) == 1:
+            said += [f"{_name(one)}: {doubt}" for doubt in doubts_over_runs(labels)]
+    return said
 
 
 def certainty(scenario: Scenario) -> str:

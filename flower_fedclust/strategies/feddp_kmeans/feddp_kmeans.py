@@ -26,7 +26,7 @@ from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import PrivacyUnit, Release
-from flower_fedclust.protocol import Entry, Protocol, Sum, answers, parameter
+from flower_fedclust.protocol import Entry, Protocol, Sent, Sum, answers, parameter
 from flower_fedclust.protocol.rounds import Array, Round
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
 from flower_fedclust.steps.frame import Frame, RowsInFrame
@@ -293,7 +293,7 @@ class FedDPKMeansClient(ClusterClient, DiameterClient):
         """Return w_q(Pi P^j) of equation (3), at client level clipped to ``bound``."""
         return clipped_counts(self.enter(*frame).projected(Pi).counts(projected_Q), bound)
 
-    @answers("sum of the clear rows in each cluster", "number of clear rows in each cluster")
+    @answers("sum of the clear rows in each cluster", Sent("number of clear rows in each cluster", sizes=True))
     def clear_cluster_sums(
         self, lifted: Floats, xi: Floats, Pi: Floats, *frame: Floats, margin: float
     ) -> tuple[GridArray, GridArray]:

@@ -13,7 +13,7 @@ from flower_fedclust.numerics.exact import nearest_point
 from flower_fedclust.numerics.grid import GridArray, unit_exponent
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.protocol.rounds import Array, Round, Sum, answers
+from flower_fedclust.protocol.rounds import Array, Round, Sent, Sum, answers
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic
 from flower_fedclust.steps.frame import Frame
 
@@ -143,7 +143,7 @@ class SpreadCentersClient(ClusterClient):
 
     @answers(
         "sum of the rows in each cluster",
-        "number of rows in each cluster",
+        Sent("number of rows in each cluster", sizes=True),
         "sum of the squared distances of the rows in each cluster from its center, in squared units of their grid",
     )
     def cluster_sums_and_costs(self, centers: Floats, *frame: Floats) -> tuple[GridArray, GridArray, GridArray]:

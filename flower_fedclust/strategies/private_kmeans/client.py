@@ -58,7 +58,10 @@ class VotesClient(FrameClient):
         """Return the votes of the rows, in public directions; an empty array of directions is the whole space."""
         return self._projected(directions, *frame).counts(candidates)
 
-    @answers("sum of the rows' offsets from their nearest centers, clipped", "number of rows nearest to each center")
+    @answers(
+        "sum of the rows' offsets from their nearest centers, clipped",
+        Sent("number of rows nearest to each center", sizes=True),
+    )
     def offset_sums(
         self, centers: Floats, directions: Floats, *frame: Floats, bound: float
     ) -> tuple[GridArray, GridArray]:
@@ -129,7 +132,10 @@ class PrivateKMeansClient(VotesClient):
         votes = self._projected(directions, *frame).counts(candidates)
         return GridArray.clipped(votes.values / len(self.rows), bound)
 
-    @answers("mean of the rows' offsets from their nearest centers, clipped", "part of the rows nearest to each center")
+    @answers(
+        "mean of the rows' offsets from their nearest centers, clipped",
+        Sent("part of the rows nearest to each center", sizes=True),
+    )
     def mean_offsets(
         self,
         centers: Floats,

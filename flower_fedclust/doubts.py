@@ -1,0 +1,221 @@
+"""Whether a result means anything: what speaks against it, one sentence each.
+
+From what the run has released, which costs no privacy; and, where the rows are at hand, from labels and cost, which are
+as exact as the metrics of a result and as little covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics import adjusted_rand_score
+
+from flower_fedclust.models import KMeansModel, Model
+from flower_fedclust.numerics.kmeans import squared_distances
+from flower_fedclust.protocol import ProtocolStrategy
+
+Code = Literal["one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center", "on-the-bound", "seeds-differ"]
+
+#: As small a part of the rows outside of the largest cluster is none.
+ABOUT_NOTHING = 0.01
+#: A size within so many standard deviations of its noise may be 0.
+DEVIATIONS = 2.0
+#: Two runs whose labels agree less, by the adjusted Rand index, have ended elsewhere.
+ALIKE = 0.7
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """One thing that speaks against a result.
+
+    Parameters
+    ----------
+    code : str
+        What it is, for machines: "one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center",
+        "on-the-bound" or "seeds-differ".
+    sentence : str
+        The same for people, with what may help.
+    numbers : mapping of str to anything
+        What the sentence rests on, ready for JSON.
+    basis : "released" or "rows"
+        Whether it follows from what the run has released, or from rows at hand, whose labels no guarantee covers.
+    """
+
+    code: Code
+    sentence: str
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    basis: Literal["released", "rows"] = "released"
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return asdict(self)
+
+
+def collapse_of(
+    n_clusters: float | None, largest: float | None, cost: float | None, cost_of_one: float | None
+) -> tuple[Code, str] | None:
+    """Return how a run came to nothing, as a code and in words; None if it did not.
+
+    Parameters
+    ----------
+    n_clusters : float or None
+        How many were sought.
+    largest : float or None
+        The part of the rows in the largest cluster.
+    cost, cost_of_one : float or None
+        Of the clusters, and of one cluster for all rows, in the same space.
+    """
+    if n_clusters != 1 and largest is not None and largest > 1 - ABOUT_NOTHING:
+        return "one-cluster", "all rows in one cluster" if largest == 1 else "nearly all rows in one cluster"
+    if cost is not None and cost_of_one is not None and cost >= cost_of_one:
+        return "no-better-than-one", "no better than one cluster for all"
+    return None
+
+
+def doubts_about(
+    strategy: ProtocolStrategy, model: Model, labels: Sequence[NDArray[np.intp]], metrics: Mapping[str, float]
+) -> tuple[Doubt, ...]:
+    """Return what speaks against the result of a strategy that has run.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+    model : Model
+    labels : sequence of ndarray
+        Of the rows at hand; empty where there are none.
+    metrics : mapping of str to float
+        Of the rows at hand.
+
+    Returns
+    -------
+    tuple of Doubt
+        The worst first.
+    """
+    found = [*_of_rows(model.n_clusters, labels, metrics), *_of_sizes(strategy, model, bool(labels))]
+    return (*found, *_of_bounds(strategy, model))
+
+
+def doubts_over_runs(labels: Sequence[NDArray[Any]]) -> tuple[Doubt, ...]:
+    """Return whether several runs of one strategy on the same rows ended in different clusters.
+
+    Parameters
+    ----------
+    labels : sequence of ndarray of shape (n_rows,)
+        Of one run each.
+    """
+    if len(labels) < 2:
+        return ()
+    alike = np.eye(len(labels))
+    for first, second in combinations(range(len(labels)), 2):
+        alike[first, second] = alike[second, first] = adjusted_rand_score(labels[first], labels[second])
+    # Around the run that most others agree with.
+    elsewhere = int((alike < ALIKE).sum(axis=1).min())
+    if 2 * elsewhere < len(labels):
+        return ()
+    mean = float((alike.sum() - len(labels)) / (len(labels) * (len(labels) - 1)))
+    sentence = (
+        f"{elsewhere} of {len(labels)} runs end in other clusters than the rest (adjusted Rand index of two runs: "
+        f"{mean:.2f} on average): believe what all of them find, or take fewer clusters or a larger n_init."
+    )
+    return (Doubt("seeds-differ", sentence, {"runs": len(labels), "elsewhere": elsewhere, "ari": mean}, "rows"),)
+
+
+def _of_rows(n_clusters: int, labels: Sequence[NDArray[np.intp]], metrics: Mapping[str, float]) -> list[Doubt]:
+    largest, cost, of_one = (metrics.get(name) for name in ("largest_cluster", "cost_per_row", "cost_of_one_cluster"))
+    numbers = {"largest_cluster": largest, "cost_per_row": cost, "cost_of_one_cluster": of_one}
+    if (collapse := collapse_of(n_clusters, largest, cost, of_one)) is not None:
+        code, words = collapse
+        what = "This run found nothing" if code == "one-cluster" else "These clusters explain nothing"
+        return [_doubt(code, f"{what}: {words}.", numbers, "rows")]
+    counts = np.bincount(np.concatenate(labels), minlength=n_clusters) if labels else np.empty(0)
+    empty = np.flatnonzero(counts == 0).tolist()
+    if not empty:
+        return []
+    verb = "has" if len(empty) == 1 else "have"
+    sentence = f"{_some(empty, n_clusters)} {verb} no row: ask for fewer."
+    return [_doubt("empty", sentence, {"clusters": empty}, "rows")]
+
+
+def _of_sizes(strategy: ProtocolStrategy, model: Model, has_labels: bool) -> list[Doubt]:
+    sizes, n_clusters = strategy.released_sizes, model.n_clusters
+    if sizes is None or len(sizes.counts) != n_clusters:
+        return []
+    counts, deviation = np.maximum(sizes.counts, 0.0), sizes.deviation
+    shares = counts / max(float(counts.sum()), np.finfo(float).tiny)
+    numbers = {"shares": [round(float(share), 4) for share in shares]}
+    small = np.flatnonzero(sizes.counts <= DEVIATIONS * deviation).tolist()
+    found = []
+    if not has_labels and (collapse := collapse_of(n_clusters, float(shares.max()), None, None)) is not None:
+        found.append(_doubt("one-cluster", f"This run found nothing: {collapse[1]}.", numbers, "released"))
+    verb = "has" if len(small) == 1 else "have"
+    if small and deviation > 0:
+        part = 100 * DEVIATIONS * deviation / max(float(counts.sum()), deviation)
+        sentence = (
+            f"{_some(small, n_clusters)} cannot be told from noise, which makes up to {part:.2g}% of all rows out of "
+            "none: take a larger epsilon, more rows or fewer clusters."
+        )
+        found.append(_doubt("drowned", sentence, {**numbers, "clusters": small, "percent": part}, "released"))
+    elif small and not has_labels:
+        found.append(
+            _doubt(
+                "empty", f"{_some(small, n_clusters)} {verb} no row: ask for fewer.", {"clusters": small}, "released"
+            )
+        )
+    return [*found, *_of_positions(sizes.counts, sizes.sum_deviation, set(small), model)]
+
+
+def _of_positions(counts: NDArray[np.float64], sum_deviation: float, drowned: set[int], model: Model) -> list[Doubt]:
+    """Return which centers noise may have moved halfway to another, by the noise in the direction of that."""
+    if not isinstance(model, KMeansModel) or sum_deviation == 0.0 or model.n_clusters < 2:
+        return []
+    centers = model.cluster_centers_
+    apart = squared_distances(centers, centers)
+    np.fill_diagonal(apart, np.inf)
+    moved = np.divide(DEVIATIONS * sum_deviation, counts, out=np.full(len(counts), np.inf), where=counts > 0)
+    reached = [one for one in np.flatnonzero(2 * moved >= np.sqrt(apart.min(axis=1))).tolist() if one not in drowned]
+    if not reached:
+        return []
+    sentence = (
+        f"Noise may have moved the center of {_some(reached, model.n_clusters)} half of the way to the next: take a "
+        "larger epsilon, more rows or fewer clusters."
+    )
+    return [
+        _doubt(
+            "noisy-center", sentence, {"clusters": reached, "moved": [float(moved[one]) for one in reached]}, "released"
+        )
+    ]
+
+
+def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
+    """Return which centers lie where no row can: on the ball to which rows are clipped, or outside of it."""
+    bound = getattr(strategy, "max_norm", None)
+    if bound is None or not isinstance(model, KMeansModel):
+        return []
+    given: ArrayLike | None = getattr(strategy, "origin", None)
+    origin = np.zeros(model.cluster_centers_.shape[1]) if given is None else np.asarray(given, dtype=np.float64)
+    norms = np.linalg.norm(model.cluster_centers_ - origin, axis=1)
+    outside = np.flatnonzero(norms >= 0.999 * bound).tolist()
+    if not outside:
+        return []
+    sentence = (
+        f"The center of {_some(outside, model.n_clusters)} lies at the bound max_norm={bound:g} or beyond: noise has "
+        "thrown it there, or max_norm cuts its rows off."
+    )
+    return [_doubt("on-the-bound", sentence, {"clusters": outside, "max_norm": float(bound)}, "released")]
+
+
+def _some(clusters: Sequence[int], n_clusters: int) -> str:
+    named = ", ".join(map(str, clusters[:8])) + (", ..." if len(clusters) > 8 else "")
+    return f"cluster {named}" if len(clusters) == 1 else f"{len(clusters)} of {n_clusters} clusters ({named})"
+
+
+def _doubt(code: Code, sentence: str, numbers: Mapping[str, Any], basis: Literal["released", "rows"]) -> Doubt:
+    return Doubt(code, sentence[:1].upper() + sentence[1:], numbers, basis)
