@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from unequal import unequal_classes
 
 import flower_fedclust as fc
 from flower_fedclust.doubts import collapse_of, doubts_over_runs
@@ -14,7 +15,6 @@ from flower_fedclust.lab.show import doubt_lines
 from flower_fedclust.protocol import ClientData
 from flower_fedclust.protocol.inline import run_inline
 from flower_fedclust.results import result_of
-from unequal import unequal_classes
 
 TABLE = [part for _, part in unequal_classes().groupby("site")]
 CLIENTS = [part[["first", "second", "third"]].to_numpy() for part in TABLE]
