@@ -194,15 +194,7 @@ def run(
         seed=0 if seed is None else seed,
     )
     rows = choice.load(n_clusters, needs_server_rows=needs_server_rows(names, n_server_rows))
-    run_one = partial(
-        simulate,
-        clients=rows.clients,
-        labels=rows.labels,
-        names=rows.names,
-        columns=rows.columns,
-        engine=engine,  # type: ignore[arg-type]
-        seed=seed,
-    )
+    run_one = partial(simulate, clients=rows, engine=engine, seed=seed)  # type: ignore[arg-type]
     made = make_strategies(names, given, rows.server_rows, rows.server_rows_origin, were_given=choice.gives_server_rows)
     results, path, failed = run_and_save(made, run_one, out, labels=rows.labels)
     n_rows = sum(map(len, rows.clients))

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from numpy.typing import ArrayLike
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from flower_fedclust.clients import Clients, clients_of
 from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.protocol import MIN_CLIENTS, ClientData, ProtocolClient, ProtocolStrategy, client_app
 from flower_fedclust.protocol.inline import run_inline
@@ -31,9 +32,9 @@ Engine = Literal["inline", "ray"]
 
 def simulate(
     strategy: ProtocolStrategy,
-    clients: Sequence[ArrayLike],
+    clients: Clients,
     *,
-    labels: Sequence[ArrayLike] | None = None,
+    labels: Sequence[ArrayLike] | Mapping[str, ArrayLike] | None = None,
     names: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     engine: Engine = "inline",
@@ -46,15 +47,16 @@ def simulate(
     ----------
     strategy : ProtocolStrategy
         Not changed: a copy runs.
-    clients : sequence of array-like of shape (n_i, n_columns)
-        The rows of each client.
-    labels : sequence of array-like of shape (n_i,), optional
+    clients : sequence or dict of array-like of shape (n_i, n_columns), of tables or of ClientData; or FederatedRows
+        The rows of each client; a dict has their names as keys. Tables are those of pandas, Polars or PyArrow. Columns
+        that have names are put into the order of the first client's; those of other names are refused.
+    labels : sequence or dict of array-like of shape (n_i,), optional
         True classes, for the metrics of the result. The protocol never sees them, unless the strategy was told to
         run the federated evaluation.
     names : sequence of str, optional
-        What the clients are called; by default "0", "1", ...
+        What the clients of a sequence are called; by default "0", "1", ...
     columns : sequence of str, optional
-        The names of the columns, for messages.
+        The names of the columns. Of tables: the columns to cluster by.
     engine : "inline" or "ray", default="inline"
         "inline" runs Flower's Server in this process: no start-up, thousands of clients. "ray" runs Flower's
         simulation. Both give the same bits where a seed is given.
@@ -81,8 +83,8 @@ def simulate(
             'engine is "ray" and Ray is not installed; pip install "flwr[simulation]", or leave the engine out, which '
             "runs in this process."
         )
-    data = _checked_clients(clients, labels, names, columns)
-    client_names = [str(name) for name in (range(len(data)) if names is None else names)]
+    by_name = clients_of(clients, labels, names, columns)
+    data, client_names = list(by_name.values()), list(by_name)
     strategy = copy.copy(strategy)
     if seed is not None:
         check_integer("seed", seed, at_least=0)
@@ -96,35 +98,7 @@ def simulate(
     with _progress_bar(strategy, progress), _quiet_flower():
         run = _run_inline if engine == "inline" else _run_on_ray
         run(strategy, data, client_names, seed)
-    return result_of(strategy, dict(zip(client_names, data, strict=True)), time.perf_counter() - start)
-
-
-def _checked_clients(
-    clients: Sequence[ArrayLike],
-    labels: Sequence[ArrayLike] | None,
-    names: Sequence[str] | None,
-    columns: Sequence[str] | None,
-) -> list[ClientData]:
-    if labels is not None and len(labels) != len(clients):
-        raise ValueError(f"labels has {len(labels)} entries for {len(clients)} clients; give one a client.")
-    if names is not None and (len(names) != len(clients) or len(set(names)) != len(names)):
-        raise ValueError(f"names must be {len(clients)} different names, one a client.")
-    data = [
-        ClientData(
-            rows,
-            None if labels is None else labels[index],
-            columns,
-            owner=f"client {index if names is None else names[index]}",
-        )
-        for index, rows in enumerate(clients)
-    ]
-    for client in data[1:]:
-        if client.rows.shape[1] != data[0].rows.shape[1]:
-            raise ValueError(
-                f"{client.owner} has {client.rows.shape[1]} columns where {data[0].owner} has "
-                f"{data[0].rows.shape[1]}; every client needs the same columns."
-            )
-    return data
+    return result_of(strategy, by_name, time.perf_counter() - start)
 
 
 def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
@@ -166,7 +140,7 @@ def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: S
             np.save(Path(folder, f"rows-{index}.npy"), client.rows)
             if client.labels is not None:
                 np.save(Path(folder, f"labels-{index}.npy"), client.labels)
-        apps = (_server_app(strategy), _client_app(strategy.client_type, folder, list(names), seed))
+        apps = (_server_app(strategy), _client_app(strategy.client_type, folder, list(names), data[0].columns, seed))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             run_simulation(
@@ -183,7 +157,9 @@ def _server_app(strategy: ProtocolStrategy) -> ServerApp:
     return ServerApp(server_fn=lambda context: components)  # noqa: ARG005
 
 
-def _client_app(client_type: type[ProtocolClient], folder: str, names: list[str], seed: int | None) -> ClientApp:
+def _client_app(
+    client_type: type[ProtocolClient], folder: str, names: list[str], columns: Sequence[str] | None, seed: int | None
+) -> ClientApp:
     def partition(context: Context) -> int:
         return int(context.node_config["partition-id"])
 
@@ -193,6 +169,7 @@ def _client_app(client_type: type[ProtocolClient], folder: str, names: list[str]
         return ClientData(
             np.load(Path(folder, f"rows-{index}.npy")),
             np.load(labels) if labels.exists() else None,
+            columns,
             owner=f"client {names[index]}",
         )
 

@@ -2,10 +2,14 @@ import logging
 import tempfile
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
+from flower_fedclust import ClientData
 from flower_fedclust.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
+from flower_fedclust.data import FederatedRows
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans
 from flower_fedclust.strategies.fedsc.fedsc import FedSC
@@ -66,6 +70,54 @@ BAD_CLIENTS = [
 def test_bad_input_is_refused_in_a_sentence(clients, options, sentence):
     with pytest.raises(ValueError, match=sentence):
         simulate(lloyd() if "server rows" not in sentence else server(), clients, **options)
+
+
+def named(index, order):
+    return pd.DataFrame(CLIENTS[index], columns=list("wxyz"))[list(order)]
+
+
+def test_tables_by_name_are_put_in_order_and_give_what_arrays_give():
+    plain = simulate(lloyd(), CLIENTS, labels=CLASSES, names=["a", "b", "c"])
+    tables = {"a": named(0, "wxyz"), "b": pa.Table.from_pandas(named(1, "zyxw")), "c": named(2, "xwzy")}
+    result = simulate(lloyd(), tables, labels=dict(zip("abc", CLASSES, strict=True)))
+    assert result.names == plain.names
+    assert result.metrics == plain.metrics
+    assert np.array_equal(result.model.cluster_centers_, plain.model.cluster_centers_)
+    of_data = simulate(lloyd(), [ClientData(table) for table in tables.values()])
+    assert np.array_equal(of_data.model.cluster_centers_, plain.model.cluster_centers_)
+    of_rows = FederatedRows(CLIENTS, CLASSES, ["a", "b", "c"], columns=list("wxyz"))
+    assert simulate(lloyd(), of_rows).metrics == plain.metrics
+
+
+def test_columns_of_tables_can_be_chosen():
+    tables = [pd.DataFrame(part, columns=list("wxyz")).assign(kind="text") for part in CLIENTS]
+    plain = simulate(lloyd(), CLIENTS)
+    assert simulate(lloyd(), tables, columns=list("wxyz")).metrics == plain.metrics
+    with pytest.raises(ValueError, match="There is no column of client 0 'kin': did you mean 'kind'"):
+        simulate(lloyd(), tables, columns=["w", "kin"])
+
+
+@pytest.mark.parametrize(
+    ("clients", "options", "sentence"),
+    [
+        (
+            {"a": named(0, "wxyz"), "b": named(1, "wxyz").rename(columns={"y": "Y"})},
+            {},
+            "client b has other columns than client a: it lacks 'y' and adds 'Y'; give both the same columns",
+        ),
+        (named(0, "wxyz"), {}, "clients is one table; give one for each client, as {name: table}"),
+        ({"a": CLIENTS[0], "b": CLIENTS[1]}, {"names": ["c", "d"]}, "the keys of clients are the names of the clients"),
+        ({"a": CLIENTS[0], "b": CLIENTS[1]}, {"labels": {"a": CLASSES[0]}}, "labels has 1 entries for 2 clients"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused_in_a_sentence(clients, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        simulate(lloyd(), clients, **options)
+
+
+def test_data_of_a_client_is_shown_in_a_line():
+    data = ClientData(CLIENTS[0], CLASSES[0], owner="client oslo")
+    assert repr(data) == "ClientData(client oslo: 30 rows of 4 columns, with labels)"
 
 
 def server():

@@ -2,12 +2,13 @@
 
 A :class:`Table` holds rows that are in one place, as :func:`load_dataset` and :func:`read_table` give them.
 :func:`partition` splits a table over clients. A :class:`FederatedRows` holds the rows of several clients, as
-``simulate`` and the apps take them; :func:`read_folder` reads one from a folder with a file a client.
+``simulate`` and the apps take them; :func:`read_folder` reads one from a folder with a file a client. A site whose rows
+are in a database reads a table with :func:`read_query`.
 """
 
 from flower_fedclust.data.datasets import DATASETS, dataset_names, find_dataset, load_dataset
 from flower_fedclust.data.federation import FederatedRows, Table
-from flower_fedclust.data.files import read_folder, read_table
+from flower_fedclust.data.files import read_folder, read_query, read_table
 from flower_fedclust.data.partition import hold_out_server_rows, partition, partition_indices
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "partition",
     "partition_indices",
     "read_folder",
+    "read_query",
     "read_table",
 ]

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+#: What files of labels call the number of a row, where rows have no ids.
+ROW = "row"
+
 
 def _check_length(what: str, given: int, expected: int, of: str) -> None:
     if given != expected:
@@ -21,8 +24,8 @@ class FederatedRows:
 
     Parameters
     ----------
-    clients : list of ndarray of shape (n_i, n_columns)
-        The rows of each client; samples are rows.
+    clients : list of ndarray of shape (n_i, n_columns), or of pandas.DataFrame
+        The rows of each client; samples are rows. DataFrames are tables as they are, which need a schema.
     labels : list of ndarray of shape (n_i,), or None
         The true classes, where they are known. No strategy sees them; they only score the result.
     names : list of str
@@ -33,6 +36,12 @@ class FederatedRows:
         Public rows that are with the server.
     server_rows_origin : str, default ""
         Where the server rows come from, in one sentence, for the privacy report.
+    row_ids : list of ndarray of shape (n_i,), optional
+        What tells the rows of a client apart, for files of labels; by default their numbers, from 0.
+    id_column : str, default="row"
+        What these ids are called.
+    server_row_ids : ndarray of shape (n_server_rows,), optional
+        Those of the server rows, where they were taken out of the clients' table.
 
     Raises
     ------
@@ -40,12 +49,15 @@ class FederatedRows:
         If there is not one name for each client, or not one label for each row.
     """
 
-    clients: list[NDArray[np.float64]]
+    clients: list[Any]
     labels: list[NDArray[Any]] | None
     names: list[str]
     columns: list[str] | None = None
     server_rows: NDArray[np.float64] | None = None
     server_rows_origin: str = ""
+    row_ids: list[NDArray[Any]] | None = None
+    id_column: str = ROW
+    server_row_ids: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         _check_length("names", len(self.names), len(self.clients), "clients")
@@ -61,8 +73,8 @@ class Table:
 
     Parameters
     ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Samples are rows.
+    rows : ndarray of shape (n_rows, n_columns), or pandas.DataFrame
+        Samples are rows. A DataFrame is a table as it is, which needs a schema.
     labels : ndarray of shape (n_rows,), optional
         The true classes, where they are known.
     owners : ndarray of shape (n_rows,), optional
@@ -75,22 +87,31 @@ class Table:
         Where the server rows come from, in one sentence, for the privacy report.
     name : str, default "the table"
         What a message calls this table.
+    row_ids : ndarray of shape (n_rows,), optional
+        What tells the rows apart, for files of labels; by default their numbers, from 0.
+    id_column : str, default="row"
+        What these ids are called.
+    server_row_ids : ndarray of shape (n_server_rows,), optional
+        Those of the server rows, where they were taken out of this table.
 
     Raises
     ------
     ValueError
-        If there is not one label or one owner for each row.
+        If there is not one label, one owner or one id for each row.
     """
 
-    rows: NDArray[np.float64]
+    rows: Any
     labels: NDArray[Any] | None = None
     owners: NDArray[Any] | None = None
     columns: list[str] | None = None
     server_rows: NDArray[np.float64] | None = None
     server_rows_origin: str = ""
     name: str = "the table"
+    row_ids: NDArray[Any] | None = None
+    id_column: str = ROW
+    server_row_ids: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
-        for what, values in (("labels", self.labels), ("owners", self.owners)):
+        for what, values in (("labels", self.labels), ("owners", self.owners), ("ids", self.row_ids)):
             if values is not None:
                 _check_length(what, len(values), len(self.rows), f"rows of {self.name}")

@@ -1,11 +1,12 @@
-"""Reading rows from CSV, Parquet and NumPy files."""
+"""Reading rows from CSV, Parquet and NumPy files, and from databases."""
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.data.federation import FederatedRows, Table
+from flower_fedclust.data.federation import ROW, FederatedRows, Table
+from flower_fedclust.data.frames import as_frame, check_same_names, check_unique, is_unnamed, number_rows
 from flower_fedclust.names import look_up
-from flower_fedclust.numerics.checks import DataError, MissingFileError, checked_rows
+from flower_fedclust.numerics.checks import DataError, MissingFileError
 
 _ENDINGS = (".csv", ".parquet", ".npy")
 _ENDINGS_IN_WORDS = ".csv, .parquet or .npy"
@@ -26,7 +28,9 @@ def read_table(
     *,
     label_column: str | None = None,
     client_column: str | None = None,
+    id_column: str | None = None,
     columns: Sequence[str] | None = None,
+    raw: bool = False,
 ) -> Table:
     """Read a file of rows.
 
@@ -39,45 +43,152 @@ def read_table(
         The column that holds the true classes.
     client_column : str, optional
         The column that says which client a row belongs to.
+    id_column : str, optional
+        The column that tells the rows apart, for files of labels; by default their numbers, from 0.
     columns : sequence of str, optional
-        The columns to use as features, in this order; by default all that are neither labels nor clients.
+        The columns to use as features, in this order; by default all that are neither labels, clients nor ids.
+    raw : bool, default=False
+        Whether the features stay as they are, text and gaps too, in a pandas DataFrame: for a schema.
 
     Returns
     -------
     Table
-        Features as floats (booleans become 0 and 1); labels and owners as in the file, but integers if all are whole.
+        Features as floats (booleans become 0 and 1), or a DataFrame; labels and owners as in the file, but integers if
+        all are whole.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file cannot be read, a column does not exist, a feature is text, missing or infinite, or a label or a
-        client is missing. The message names file, row (from 0) and column, never a value.
+        If the file cannot be read, a column does not exist or two have one name, features are text, missing or
+        infinite, a label, a client or an id is missing, or two rows have one id. The message names file, row (from 0)
+        and every such column, never a value.
     """
     path = Path(path)
-    file = path.name
-    frame = _read_frame(path)
-    if path.suffix == ".csv" and _looks_like_a_row([str(name) for name in frame.columns]):
-        raise ValueError(f"{file}: the first line is all numbers; put a line with the names of the columns before it.")
-    for name in (label_column, client_column):
+    roles = {"label": label_column, "client": client_column, "id": id_column}
+    return _table_of(_read_frame(path), path.name, roles, columns, raw=raw)
+
+
+def read_query(
+    query: str,
+    database: str = "",
+    *,
+    label_column: str | None = None,
+    client_column: str | None = None,
+    id_column: str | None = None,
+    columns: Sequence[str] | None = None,
+    raw: bool = False,
+) -> Table:
+    """Read the rows that a query finds, in a database or in files.
+
+    Parameters
+    ----------
+    query : str
+        SQL, such as ``SELECT age, dose FROM '/data/visits/*.parquet' WHERE year > 2020``.
+    database : str, default=""
+        Where: a URL as SQLAlchemy takes it (``postgresql://...``, ``sqlite:////data/visits.db``), or the path of a
+        DuckDB file. By default DuckDB reads the files that the query names. Needs ``flower-fedclust[sql]``.
+    label_column, client_column, id_column, columns, raw
+        As in :func:`read_table`.
+
+    Raises
+    ------
+    ImportError
+        If DuckDB or SQLAlchemy is not installed.
+    ValueError
+        As in :func:`read_table`, or if the database refuses the query. What it says may quote rows and passwords: it
+        is the cause of the error, and not in its message.
+    """
+    with _database(database) as ask:
+        try:
+            frame = ask(query)
+            if frame is None:
+                raise DataError("the query gives no rows; begin it with SELECT.")
+        except DataError:
+            raise
+        except Exception as error:
+            raise ValueError(f"the query failed with {type(error).__name__}; its cause is in the traceback.") from error
+    roles = {"label": label_column, "client": client_column, "id": id_column}
+    return _table_of(frame, "the query", roles, columns, raw=raw)
+
+
+@contextmanager
+def _database(database: str) -> Iterator[Callable[[str], Any]]:
+    """Open a database, and give what asks it a query and returns a DataFrame."""
+    if "://" in database:
+        import pandas as pd
+
+        sqlalchemy = _imported("sqlalchemy")
+        engine = sqlalchemy.create_engine(database)
+        try:
+            with engine.connect() as connection:
+                yield lambda query: as_frame(pd.read_sql(sqlalchemy.text(query), connection), "the query")
+        finally:
+            engine.dispose()
+        return
+    duckdb = _imported("duckdb")
+    if database and not Path(database).exists():
+        raise MissingFileError(f"There is no database {database}.")
+    with duckdb.connect(database, read_only=True) if database else duckdb.connect() as connection:
+        yield lambda query: as_frame(connection.sql(query), "the query")
+
+
+def _imported(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise ImportError(f"a query needs {module}; pip install 'flower-fedclust[sql]'.") from None
+
+
+def _table_of(
+    frame: Any, file: str, roles: Mapping[str, str | None], columns: Sequence[str] | None, *, raw: bool
+) -> Table:
+    """Return a table of a frame, where roles says which columns hold labels, clients and ids."""
+    if len(frame) == 0:
+        raise DataError(f"{file} has no rows; give at least one.")
+    for name in (*roles.values(), *(() if columns is None else _as_list(columns))):
         if name is not None:
-            _look_up_column(name, frame, file)
+            look_up(name, dict.fromkeys(frame.columns), f"column in {file}")
     if columns is None:
-        features = [name for name in frame.columns if name not in (label_column, client_column)]
+        features = [name for name in frame.columns if name not in roles.values()]
     else:
-        features = _checked_selection(columns, frame, file, label_column, client_column)
+        features = _as_list(columns)
+        for role, name in roles.items():
+            if name in features:
+                raise DataError(f"{file}: column '{name}' holds the {role}s; it cannot be a feature too.")
+    if unnamed := [index for index, name in enumerate(frame.columns) if name in features and is_unnamed(name)]:
+        raise DataError(
+            f"{file}: column {unnamed[0]} has no name; name it, or write the file without row numbers (index=False)."
+        )
+    named = {role: None if name is None else _names_of_rows(frame, name, file, role) for role, name in roles.items()}
+    ids = named["id"]
+    if ids is not None and len(np.unique(ids)) < len(ids):
+        raise DataError(f"{file}: column '{roles['id']}' has one id for several rows; give each row an id of its own.")
+    if not features:
+        raise DataError(f"{file} has no columns; give at least one.")
     return Table(
-        rows=_feature_rows(frame, features, file),
-        labels=None if label_column is None else _names_of_rows(frame, label_column, file, "label"),
-        owners=None if client_column is None else _names_of_rows(frame, client_column, file, "client"),
+        rows=frame[features] if raw else number_rows(frame[features], file),
+        labels=named["label"],
+        owners=named["client"],
         columns=features,
         name=file,
+        row_ids=ids,
+        id_column=roles["id"] or ROW,
     )
 
 
+def _as_list(columns: Sequence[str]) -> list[str]:
+    return [columns] if isinstance(columns, str) else list(columns)
+
+
 def read_folder(
-    folder: str | PathLike[str], *, label_column: str | None = None, columns: Sequence[str] | None = None
+    folder: str | PathLike[str],
+    *,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    columns: Sequence[str] | None = None,
+    raw: bool = False,
 ) -> FederatedRows:
     """Read a folder that holds one file for each client.
 
@@ -88,8 +199,12 @@ def read_folder(
         whose names begin with "." or "_", are not read.
     label_column : str, optional
         The column that holds the true classes, in every file.
+    id_column : str, optional
+        The column that tells the rows of a file apart; by default their numbers, from 0.
     columns : sequence of str, optional
-        The columns to use as features, in this order; by default all but the labels.
+        The columns to use as features, in this order; by default all but the labels and ids, in the first file's order.
+    raw : bool, default=False
+        Whether the features stay as they are; see :func:`read_table`.
 
     Raises
     ------
@@ -97,7 +212,7 @@ def read_folder(
         If there is no such folder.
     ValueError
         If the folder holds no file, a file that cannot be read (see :func:`read_table`), two files with one
-        name, or files whose columns differ.
+        name, or files whose columns have other names.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -112,19 +227,32 @@ def read_folder(
         other = files_by_client.setdefault(path.stem, path.name)
         if other != path.name:
             raise DataError(f"{other} and {path.name} would both be the client '{path.stem}'; rename one of them.")
-    tables = [read_table(path, label_column=label_column, columns=columns) for path in paths]
-    for table in tables[1:]:
-        _check_same_columns(table, tables[0])
+    tables = [
+        read_table(path, label_column=label_column, id_column=id_column, columns=columns, raw=raw) for path in paths
+    ]
+    wanted = tables[0].columns or []
     return FederatedRows(
-        clients=[table.rows for table in tables],
+        clients=[_ordered(table, wanted, tables[0].name) for table in tables],
         labels=None if label_column is None else [table.labels for table in tables if table.labels is not None],
         names=list(files_by_client),
-        columns=tables[0].columns,
+        columns=wanted,
+        row_ids=None if id_column is None else [table.row_ids for table in tables if table.row_ids is not None],
+        id_column=tables[0].id_column,
     )
 
 
+def _ordered(table: Table, wanted: Sequence[str], whose: str) -> Any:
+    """Return the rows of a table with its columns in another order."""
+    names = table.columns or []
+    check_same_names(names, wanted, table.name, whose)
+    if names == wanted:
+        return table.rows
+    order = [names.index(name) for name in wanted]
+    return table.rows.iloc[:, order] if hasattr(table.rows, "iloc") else table.rows[:, order]
+
+
 def _read_frame(path: Path) -> Any:
-    """Return the file as a pandas DataFrame with at least one row and text as column names."""
+    """Return the file as a pandas DataFrame with text as column names."""
     if path.suffix.lower() not in _ENDINGS and not path.is_dir():
         raise DataError(f"{path.name} is not a file that can be read; give a {_ENDINGS_IN_WORDS} file.")
     if not path.exists():
@@ -134,20 +262,19 @@ def _read_frame(path: Path) -> Any:
     if path.stat().st_size == 0:
         raise DataError(f"{path.name} is empty.")
     import pandas as pd
+    from pyarrow import parquet
 
-    # index_col=False: a line with one field too many must not turn the first column into row names.
-    # low_memory=False: a long column gets one type, not one for each piece of the file.
     # partitioning=None: a folder called "site=3" above the file must not become a column.
     read: Mapping[str, Callable[[Path], Any]] = {
-        ".csv": partial(pd.read_csv, index_col=False, low_memory=False),
-        ".parquet": partial(pd.read_parquet, engine="pyarrow", partitioning=None),
+        ".csv": _read_csv,
+        ".parquet": partial(parquet.read_table, partitioning=None),
         ".npy": _read_npy,
     }
     try:
         # ParserWarning is how pandas says that it dropped fields of lines that are too long.
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = read[path.suffix.lower()](path)
+            return as_frame(read[path.suffix.lower()](path), path.name)
     except pd.errors.EmptyDataError:
         raise DataError(f"{path.name} is empty.") from None
     except UnicodeDecodeError:
@@ -162,9 +289,21 @@ def _read_frame(path: Path) -> Any:
         reason = " ".join(str(error).split()).removeprefix("Error tokenizing data. C error: ").rstrip(".")
         # The reader's own message may quote a value, so this is not a DataError.
         raise ValueError(f"{path.name} cannot be read as {path.suffix.lower()[1:]}: {reason}.") from error
-    if len(frame) == 0:
-        raise DataError(f"{path.name} has no rows; give at least one.")
-    frame.columns = [str(name) for name in frame.columns]
+
+
+def _read_csv(path: Path) -> Any:
+    import pandas as pd
+
+    # index_col=False: a line with one field too many must not turn the first column into row names.
+    # low_memory=False: a long column gets one type, not one for each piece of the file.
+    frame = pd.read_csv(path, index_col=False, low_memory=False)
+    # pandas gives a second column of one name another.
+    names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
+    check_unique([name for name in names if name], path.name)
+    if _looks_like_a_row(names):
+        raise DataError(
+            f"{path.name}: the first line is all numbers; put a line with the names of the columns before it."
+        )
     return frame
 
 
@@ -180,10 +319,6 @@ def _read_npy(path: Path) -> Any:
     return pd.DataFrame(array)
 
 
-def _look_up_column(name: str, frame: Any, file: str) -> None:
-    look_up(name, dict.fromkeys(frame.columns), f"column in {file}")
-
-
 def _looks_like_a_row(names: Sequence[str]) -> bool:
     """Tell whether what stands for names are numbers, and not just 0, 1, 2: names leave a site, and a row must not."""
     try:
@@ -193,44 +328,12 @@ def _looks_like_a_row(names: Sequence[str]) -> bool:
     return numbers != list(range(len(names)))
 
 
-def _checked_selection(
-    columns: Sequence[str], frame: Any, file: str, label_column: str | None, client_column: str | None
-) -> list[str]:
-    features = [columns] if isinstance(columns, str) else list(columns)
-    for name in features:
-        _look_up_column(name, frame, file)
-        if name in (label_column, client_column):
-            kind = "labels" if name == label_column else "clients"
-            raise DataError(f"{file}: column '{name}' holds the {kind}; it cannot be a feature too.")
-    return features
-
-
-def _feature_rows(frame: Any, features: list[str], file: str) -> NDArray[np.float64]:
-    import pandas as pd
-
-    rows = np.empty((len(frame), len(features)))
-    for index, name in enumerate(features):
-        if re.fullmatch(r"Unnamed: \d+", name):
-            raise DataError(
-                f"{file}: column {frame.columns.get_loc(name)} has no name; "
-                "name it, or write the file without row numbers (index=False)."
-            )
-        values = frame[name]
-        if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_complex_dtype(values):
-            # The place of the first entry that is not a number; a column of dates has none.
-            bad = (pd.to_numeric(values, errors="coerce").isna() & values.notna()).to_numpy()
-            place = f"row {bad.argmax()}, " if bad.any() else ""
-            raise DataError(f"{file}: {place}column '{name}' is not numeric; encode it as numbers or leave it out.")
-        rows[:, index] = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    return checked_rows(rows, owner=file, columns=features)
-
-
 def _names_of_rows(frame: Any, column: str, file: str, kind: str) -> NDArray[Any]:
-    """Return the labels or the clients of the rows, and raise DataError if one is missing."""
+    """Return the labels, the clients or the ids of the rows, and raise DataError if one is missing."""
     values = frame[column]
     missing = values.isna().to_numpy()
     if missing.any():
-        raise DataError(f"{file}: row {missing.argmax()}, column '{column}' is missing; every row needs a {kind}.")
+        raise DataError(f"{file}: row {missing.argmax()}, column '{column}' is missing; give every row its {kind}.")
     array: NDArray[Any] = values.to_numpy()
     if array.dtype.kind == "f" and np.array_equal(array, np.trunc(array)):
         # A .npy file has one type for all its columns; class 3.0 is class 3.
@@ -238,22 +341,3 @@ def _names_of_rows(frame: Any, column: str, file: str, kind: str) -> NDArray[Any
     if array.dtype.kind not in "fiub":
         return np.asarray([str(value) for value in array])
     return array
-
-
-def _check_same_columns(table: Table, first: Table) -> None:
-    ours, theirs = table.columns or [], first.columns or []
-    if ours == theirs:
-        return
-    lacks = [f"'{name}'" for name in theirs if name not in ours]
-    adds = [f"'{name}'" for name in ours if name not in theirs]
-    if not lacks and not adds:
-        name = next(name for name, other in zip(ours, theirs, strict=True) if name != other)
-        raise DataError(
-            f"{table.name} has the columns of {first.name} in another order, from '{name}' on; "
-            "put them in the same order."
-        )
-    differences = [f"{verb} {', '.join(names)}" for verb, names in (("lacks", lacks), ("adds", adds)) if names]
-    raise DataError(
-        f"{table.name} has other columns than {first.name}: it {' and '.join(differences)}; "
-        "give all files the same columns."
-    )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.federation import FederatedRows, Table
+from flower_fedclust.data.frames import take
 from flower_fedclust.names import look_up
 
 # How each scheme is written.
@@ -69,17 +70,28 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
         names = [str(index) for index in range(_checked_n_clients(n_clients, len(table.rows)))]
         groups = table.labels if kind in _NEED_LABELS else np.zeros(len(table.rows), dtype=np.intp)
         if kind == "k-means":
+            if hasattr(table.rows, "iloc"):
+                raise ValueError("The partition 'k-means' is for rows that are numbers; take another for raw tables.")
             groups = _clusters(table, len(names), random_state)
     assert groups is not None
     parts = partition_indices(groups, scheme, n_clients, random_state)
+    ids = _ids(table)
     return FederatedRows(
-        clients=[table.rows[part] for part in parts],
+        clients=[take(table.rows, part) for part in parts],
         labels=None if table.labels is None else [table.labels[part] for part in parts],
         names=names,
         columns=table.columns,
         server_rows=table.server_rows,
         server_rows_origin=table.server_rows_origin,
+        row_ids=[ids[part] for part in parts],
+        id_column=table.id_column,
+        server_row_ids=table.server_row_ids,
     )
+
+
+def _ids(table: Table) -> NDArray[Any]:
+    """Return what tells the rows apart: their ids, or else their numbers."""
+    return np.arange(len(table.rows)) if table.row_ids is None else table.row_ids
 
 
 def partition_indices(
@@ -166,10 +178,12 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
             )
     return replace(
         table,
-        rows=table.rows[stays],
+        rows=take(table.rows, np.flatnonzero(stays)),
         labels=None if table.labels is None else table.labels[stays],
         owners=None if table.owners is None else table.owners[stays],
-        server_rows=table.rows[~stays],
+        row_ids=_ids(table)[stays],
+        server_row_ids=_ids(table)[~stays],
+        server_rows=take(table.rows, np.flatnonzero(~stays)),
         server_rows_origin=(
             f"{count} rows of {table.name}, drawn at random and taken from the clients: "
             "these rows are public, nothing protects them."

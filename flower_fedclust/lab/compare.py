@@ -195,7 +195,9 @@ class Comparison:
     def public_rows(self) -> NDArray[np.float64]:
         """The rows of ``server_data``."""
         assert self.server_data is not None
-        return read_table(self.server_data, label_column=self.label_column, columns=self.columns).rows
+        table = read_table(self.server_data, label_column=self.label_column, columns=self.columns)
+        rows: NDArray[np.float64] = table.rows
+        return rows
 
     @property
     def _numbers_of_clusters(self) -> tuple[int | None, ...]:

@@ -183,16 +183,7 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path) -> dict[str, Any]:
         rows.server_rows_origin,
         were_given=trial.choice.gives_server_rows,
     )
-    result = simulate(
-        strategy,
-        rows.clients,
-        labels=rows.labels,
-        names=rows.names,
-        columns=rows.columns,
-        engine=trial.engine,  # type: ignore[arg-type]
-        seed=trial.seed,
-        progress=False,
-    )
+    result = simulate(strategy, rows, engine=trial.engine, seed=trial.seed, progress=False)  # type: ignore[arg-type]
     scores = _map_scores(result, rows, trial.seed)
     result.save(place)
     if rows.labels is not None:

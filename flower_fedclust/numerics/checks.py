@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +19,37 @@ class DataError(ValueError):
 
 class MissingFileError(DataError, FileNotFoundError):
     """A file or folder of rows that is not there."""
+
+
+#: How many columns a message names; a table can have thousands that are wrong.
+_NAMED_COLUMNS = 10
+
+
+def refuse_columns(owner: str, not_numeric: Sequence[str], not_finite: Sequence[str], advice: str = "") -> NoReturn:
+    """Raise a DataError that names every column that cannot be taken, and says what to do.
+
+    Parameters
+    ----------
+    owner : str
+        Whose rows these are.
+    not_numeric, not_finite : sequence of str
+        What is wrong with columns, one text each: "column 'kind' is not numeric", "row 3, column 'age' is NaN".
+    advice : str, optional
+        What else can be done (", or ...").
+    """
+    wrong = [*not_numeric, *not_finite]
+    named = wrong[:_NAMED_COLUMNS]
+    if more := len(wrong) - len(named):
+        named.append(f"{more} other column{'s' if more > 1 else ''}")
+    them = "it" if len(wrong) == 1 else "them"
+    if not not_finite:
+        remedy = f"encode {them} as numbers or leave {them} out"
+    elif not not_numeric:
+        remedy = f"fill {them} in or drop the row{'' if len(wrong) == 1 else 's'}"
+    else:
+        remedy = "encode or fill them in, or leave them out"
+    listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+    raise DataError(f"{owner}: {listed}; {remedy}{advice}.")
 
 
 def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None = None) -> NDArray[np.float64]:
@@ -60,27 +92,41 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
         raise DataError(f"{owner} has no rows; give at least one.")
     if array.shape[1] == 0:
         raise DataError(f"{owner} has no columns; give at least one.")
+    not_numeric: list[str] = []
     if array.dtype.kind not in "fiub":
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError, OverflowError):
-            for index in range(array.shape[1]):
-                try:
-                    array[:, index].astype(np.float64)
-                except (TypeError, ValueError, OverflowError):
-                    raise DataError(
-                        f"{owner}: {column_name(index)} is not numeric; encode it as numbers or leave it out."
-                    ) from None
-            raise
+        given, array = array, np.zeros(array.shape)
+        for index in range(given.shape[1]):
+            try:
+                array[:, index] = given[:, index].astype(np.float64)
+            except (TypeError, ValueError, OverflowError):
+                not_numeric.append(f"{column_name(index)} is not numeric")
     floats = np.ascontiguousarray(array, dtype=np.float64)
+    not_finite = first_not_finite(floats, column_name)
+    if not_numeric or not_finite:
+        refuse_columns(owner, not_numeric, not_finite)
+    return floats
+
+
+def first_not_finite(rows: NDArray[np.float64], column_name: Callable[[int], str]) -> list[str]:
+    """Return, for each column that holds NaN or infinity, the first row where it does, in words.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    column_name : callable
+        Takes the index of a column and returns what a message calls it.
+    """
     # One sum is NaN or infinite if any entry is; only then is it worth looking for the entry.
     with np.errstate(over="ignore", invalid="ignore"):
-        total = np.sum(floats)
-    if not np.isfinite(total) and not (finite := np.isfinite(floats)).all():
-        row, column = np.argwhere(~finite)[0]
-        kind = "NaN" if np.isnan(floats[row, column]) else "infinite"
-        raise DataError(f"{owner}: row {row}, {column_name(int(column))} is {kind}; fill it in or drop the row.")
-    return floats
+        if np.isfinite(np.sum(rows)):
+            return []
+    finite = np.isfinite(rows)
+    columns = np.flatnonzero(~finite.all(axis=0))
+    places = finite[:, columns].argmin(axis=0)
+    return [
+        f"row {row}, {column_name(int(column))} is {'NaN' if np.isnan(rows[row, column]) else 'infinite'}"
+        for row, column in zip(places, columns, strict=True)
+    ]
 
 
 def check_integer(name: str, value: object, *, at_least: int) -> int:

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.data.federation import ROW
+from flower_fedclust.data.frames import as_frame, check_same_names, ids_of, number_rows, select
 from flower_fedclust.numerics.checks import DataError, checked_rows
 
 T = TypeVar("T")
@@ -17,17 +19,24 @@ T = TypeVar("T")
 SMALL_TABLE = 4096
 
 
-@dataclass(frozen=True)
+# repr=False: a table may be long.
+@dataclass(frozen=True, repr=False)
 class ClientData:
     """The rows of one client, checked.
 
     Parameters
     ----------
-    rows : array-like of shape (n_rows, n_columns)
+    rows : array-like of shape (n_rows, n_columns), or table
+        A table of pandas, Polars or PyArrow brings the names of its columns.
     labels : array-like of shape (n_rows,), optional
         True classes; used by the federated evaluation and by nothing else.
     columns : sequence of str, optional
-        The names of the columns.
+        The names of the columns. Of a table: those to take, in this order; all others are refused.
+    row_ids : array-like of shape (n_rows,), optional
+        What tells the rows apart, for files of labels; by default the index of a pandas DataFrame, where it is not
+        plain numbers from 0, and else these numbers.
+    id_column : str, optional
+        What these ids are called; by default as the index, or "row".
     owner : str, default="the client"
         Whose rows these are, for messages.
 
@@ -42,22 +51,80 @@ class ClientData:
     labels: NDArray[Any] | None = None
     columns: Sequence[str] | None = None
     owner: str = "the client"
+    row_ids: NDArray[Any] | None = None
+    id_column: str = ROW
 
     def __init__(
         self,
-        rows: ArrayLike,
+        rows: ArrayLike | Any,
         labels: ArrayLike | None = None,
         columns: Sequence[str] | None = None,
         owner: str = "the client",
+        *,
+        row_ids: ArrayLike | None = None,
+        id_column: str | None = None,
     ) -> None:
-        checked = checked_rows(rows, owner=owner, columns=columns)
+        frame = as_frame(rows, owner)
+        if frame is None:
+            checked = checked_rows(rows, owner=owner, columns=columns)
+        else:
+            frame = frame if columns is None else select(frame, columns, owner)
+            columns, checked = list(frame.columns), number_rows(frame, owner)
+            if row_ids is None:
+                row_ids, name = ids_of(frame)
+                id_column = id_column or name
         if columns is not None and len(columns) != checked.shape[1]:
             raise DataError(f"{owner}: {len(columns)} column names for {checked.shape[1]} columns.")
         object.__setattr__(self, "rows", checked)
         object.__setattr__(self, "labels", None if labels is None else _checked_labels(labels, len(checked), owner))
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "owner", owner)
+        object.__setattr__(self, "row_ids", None if row_ids is None else _checked_ids(row_ids, len(checked), owner))
+        object.__setattr__(self, "id_column", id_column or ROW)
         object.__setattr__(self, "_derived", {})
+
+    def __repr__(self) -> str:
+        n_rows, n_columns = self.rows.shape
+        with_labels = "" if self.labels is None else ", with labels"
+        return f"ClientData({self.owner}: {n_rows:,} rows of {n_columns:,} columns{with_labels})"
+
+    def like(self, other: ClientData) -> ClientData:
+        """Return the data with its columns in the order of another client's, where both have names.
+
+        Raises
+        ------
+        DataError
+            If the columns are others.
+        """
+        if other.columns is None or self.columns is None:
+            if other.rows.shape[1] != self.rows.shape[1]:
+                raise DataError(
+                    f"{self.owner} has {self.rows.shape[1]} columns where {other.owner} has {other.rows.shape[1]}; "
+                    "every client needs the same columns."
+                )
+            return self
+        return self.in_order(other.columns, other.owner)
+
+    def in_order(self, columns: Sequence[str], whose: str) -> ClientData:
+        """Return the data with its columns in another order.
+
+        Raises
+        ------
+        DataError
+            If the columns are others, or have no names.
+        """
+        names = list(self.columns or ())
+        if names == list(columns):
+            return self
+        check_same_names(names, columns, self.owner, whose)
+        return ClientData(
+            self.rows[:, [names.index(name) for name in columns]],
+            self.labels,
+            list(columns),
+            self.owner,
+            row_ids=self.row_ids,
+            id_column=self.id_column,
+        )
 
     def derived(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return what ``compute`` makes of the rows, and keep it in place of what was kept before.
@@ -79,6 +146,13 @@ class ClientData:
             kept[key] = compute()
         found: T = kept[key]
         return found
+
+
+def _checked_ids(ids: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
+    array = np.asarray(ids)
+    if array.shape != (n_rows,):
+        raise DataError(f"{owner}: {array.size} ids for {n_rows} rows; give one id a row.")
+    return array
 
 
 def _checked_labels(labels: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:

@@ -78,7 +78,7 @@ def test_both_infinities_do_not_hide_each_other():
     rows = with_entry(np.inf)
     rows[0, 0] = -np.inf
     with np.errstate(invalid="ignore"):
-        assert message_of(rows).startswith("client 3: row 0, column 0 is infinite;")
+        assert message_of(rows).startswith("client 3: row 0, column 0 is infinite and row 2, column 1 is infinite;")
 
 
 def test_the_name_of_the_column_is_used_where_it_is_known():

@@ -1,0 +1,198 @@
+"""Tables of pandas, Polars and PyArrow, and of whatever else speaks Arrow; their columns are known by their names."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.names import look_up
+from flower_fedclust.numerics.checks import DataError, checked_rows, first_not_finite, refuse_columns
+
+#: What takes columns that are not numbers.
+_SCHEMA_ADVICE = ", or give a schema, which takes text, dates and gaps"
+
+
+def as_frame(table: Any, owner: str) -> Any:
+    """Return a table with named columns as a pandas DataFrame, or None if it is no such table.
+
+    Parameters
+    ----------
+    table : object
+        A pandas or Polars DataFrame, a Polars LazyFrame, a PyArrow Table, a DuckDB relation, or anything else that
+        has columns and can be read as an Arrow stream. Their libraries are not imported unless they were before.
+    owner : str
+        Whose table it is, for messages.
+
+    Returns
+    -------
+    pandas.DataFrame or None
+        With text as column names. A frame of pandas keeps its index, and is not copied unless its names have to be
+        changed.
+
+    Raises
+    ------
+    DataError
+        If two columns have one name.
+    """
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(table, pandas.DataFrame):
+        return _with_text_as_names(table, owner)
+    if hasattr(table, "collect_schema") and hasattr(table, "collect"):
+        table = table.collect()
+    if not hasattr(table, "__arrow_c_stream__") or not (hasattr(table, "columns") or hasattr(table, "schema")):
+        return None
+    import pandas as pd
+    import pyarrow as pa
+
+    arrow = pa.table(table)
+    check_unique(arrow.column_names, owner)
+    # Without the mapper, booleans with gaps become Python objects.
+    schema = pa.schema([_plain_field(field) for field in arrow.schema], metadata=arrow.schema.metadata)
+    return arrow.cast(schema).to_pandas(
+        date_as_object=False, split_blocks=True, types_mapper={pa.bool_(): pd.BooleanDtype()}.get
+    )
+
+
+def _plain_field(field: Any) -> Any:
+    """Return the field as numbers where it is decimals, and as text where it is a newer kind of text."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal(field.type):
+        return field.with_type(pa.float64())
+    return field.with_type(pa.large_string()) if str(field.type) == "string_view" else field
+
+
+def _with_text_as_names(frame: Any, owner: str) -> Any:
+    names = [str(name) for name in frame.columns]
+    check_unique(names, owner)
+    return frame if names == list(frame.columns) else frame.set_axis(names, axis=1)
+
+
+def check_unique(names: Sequence[str], owner: str) -> None:
+    """Raise a DataError if two columns have one name."""
+    if len(set(names)) < len(names):
+        twice = [f"'{name}'" for name, count in Counter(names).items() if count > 1]
+        raise DataError(f"{owner}: more than one column is called {', '.join(twice)}; give each a name of its own.")
+
+
+def number_rows(frame: Any, owner: str) -> NDArray[np.float64]:
+    """Return the columns of a pandas DataFrame as floats, or name all those that are not numbers without gaps.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    owner : str
+        Whose rows these are, for messages.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_columns)
+        Booleans become 0 and 1.
+
+    Raises
+    ------
+    DataError
+        If there is no row or no column; if columns are text, dates or of mixed types, or have gaps or infinite entries.
+        The message names each with the first row (from 0) where it is so, and never a value.
+    """
+    columns = list(frame.columns)
+    rows = np.zeros(frame.shape)
+    not_numeric = []
+    for index, (name, values) in enumerate(frame.items()):
+        if reason := _why_not_numeric(values):
+            not_numeric.append(reason.format(f"column '{name}'"))
+        else:
+            rows[:, index] = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    not_finite = first_not_finite(rows, lambda index: f"column '{columns[index]}'")
+    if not_numeric or not_finite:
+        refuse_columns(owner, not_numeric, not_finite, _SCHEMA_ADVICE)
+    return checked_rows(rows, owner=owner, columns=columns)
+
+
+def _why_not_numeric(values: Any) -> str | None:
+    """Return what is wrong with a column, with a place for its name; None if it is numbers."""
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_complex_dtype(values):
+        return None
+    if pd.api.types.is_datetime64_any_dtype(values):
+        return "{} is dates"
+    # The place of the first entry that is not a number; where there is none, all are numbers that are kept as text.
+    bad = (pd.to_numeric(values, errors="coerce").isna() & values.notna()).to_numpy()
+    if not bad.any():
+        return "{} is not numeric"
+    is_mixed = values.dtype == object and values[~bad].map(type).isin([int, float, bool]).any()
+    return f"row {bad.argmax()}, {{}} {'is of mixed types' if is_mixed else 'is not numeric'}"
+
+
+def in_order(frame: Any, columns: Sequence[str], owner: str, whose: str) -> Any:
+    """Return the columns of a frame in the order wanted.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+    columns : sequence of str
+    owner : str
+        Whose frame it is, for the message.
+    whose : str
+        Whose columns are wanted.
+
+    Raises
+    ------
+    DataError
+        If the names are others; the message names those that are missing and those that are too many.
+    """
+    names = list(frame.columns)
+    if names == list(columns):
+        return frame
+    check_same_names(names, columns, owner, whose)
+    return frame[list(columns)]
+
+
+def select(frame: Any, columns: Sequence[str], owner: str) -> Any:
+    """Return some columns of a frame; raise a ValueError that names the nearest where there is none of that name."""
+    for name in columns:
+        look_up(name, dict.fromkeys(frame.columns), f"column of {owner}")
+    return frame[list(columns)]
+
+
+def ids_of(frame: Any) -> tuple[NDArray[Any] | None, str | None]:
+    """Return the index of a frame where it tells the rows apart, and its name; None where it only numbers them."""
+    index = frame.index
+    is_plain = index.name is None and index.dtype.kind == "i" and np.array_equal(index, np.arange(len(index)))
+    if is_plain or index.nlevels > 1 or not index.is_unique:
+        return None, None
+    return index.to_numpy(), None if index.name is None else str(index.name)
+
+
+def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, whose: str) -> None:
+    """Raise a DataError unless two tables have columns of the same names, in whatever order."""
+    known, wanted = set(names), set(columns)
+    lacks = [f"'{name}'" for name in columns if name not in known]
+    adds = [f"'{name}'" for name in names if name not in wanted]
+    if lacks or adds:
+        differences = [f"{verb} {_listed(found)}" for verb, found in (("lacks", lacks), ("adds", adds)) if found]
+        raise DataError(
+            f"{owner} has other columns than {whose}: it {' and '.join(differences)}; give both the same columns."
+        )
+
+
+def _listed(names: Sequence[str], n_named: int = 10) -> str:
+    more = len(names) - n_named
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:n_named])} and {more} others"
+
+
+def is_unnamed(name: str) -> bool:
+    """Tell whether pandas made this name up for a column of a file that has none."""
+    return re.fullmatch(r"Unnamed: \d+", name) is not None
+
+
+def take(rows: Any, part: NDArray[np.intp]) -> Any:
+    """Return some rows of an array or of a pandas DataFrame, by their numbers."""
+    return rows.iloc[part] if hasattr(rows, "iloc") else rows[part]
