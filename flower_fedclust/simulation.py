@@ -154,7 +154,7 @@ def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: S
 
 def _server_app(strategy: ProtocolStrategy) -> ServerApp:
     components = ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds))
-    return ServerApp(server_fn=lambda context: components)  # noqa: ARG005
+    return ServerApp(server_fn=lambda context: components)
 
 
 def _client_app(

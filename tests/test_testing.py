@@ -21,6 +21,7 @@ from flower_fedclust.protocol import (
     answers,
     parameter,
 )
+from flower_fedclust.protocol.rounds import ONE_COUNT, Moved
 from flower_fedclust.steps.frame import enter
 from flower_fedclust.testing import Check, Subject, check_strategy, neighbours, strategy_checks, watched_run
 from flower_fedclust.testing.neighbours import how_far
@@ -35,7 +36,7 @@ def totals(rows, max_norm):
 class MeansClient(ProtocolClient):
     """Answers about clipped rows."""
 
-    @answers("sum of the rows", "number of rows")
+    @answers("sum of the rows", "number of rows", moved=lambda _, max_norm: (Moved(max_norm), ONE_COUNT))
     def sums(self, *, max_norm: float):
         return totals(self.rows, max_norm)
 

@@ -30,7 +30,7 @@ from flower_fedclust.protocol import (
     answers,
     parameter,
 )
-from flower_fedclust.protocol.rounds import Array, Round
+from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Moved, Round
 from flower_fedclust.steps.first_centers import FirstCenters, frame_with_centers
 from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, FrameClient, frame_of_rows
 from flower_fedclust.steps.local_centers import LocalCentersClient
@@ -293,12 +293,25 @@ def _merged_by_kmeans(
 # The client half.
 
 
+def _fuzzy_moved(radius: float, fuzzifier: float, n_local_steps: int) -> tuple[Moved, Moved]:
+    """Return how far one row moves weighted sums and weights: weights to a power of 1 or more add up to 1 at most.
+
+    After more steps than one the weights of a row depend on all rows.
+    """
+    if n_local_steps > 1 or not fuzzifier >= 1:
+        return Moved(math.inf), Moved(math.inf)
+    return Moved(radius), ONE_COUNT
+
+
 class FuzzyClient(FrameClient):
     """The answers of a client about its part of a round."""
 
     @answers(
         Sent("sum of the rows in each cluster, weighted by membership", has_columns=True),
         Sent("sum of the weights in each cluster", sizes=True),
+        moved=lambda _, centers, *frame, fuzzifier, n_local_steps, more_bits: _fuzzy_moved(
+            float(frame[1][0]), fuzzifier, n_local_steps
+        ),
     )
     def fuzzy_sums(
         self, centers: Floats, *frame: Floats, fuzzifier: float, n_local_steps: int, more_bits: int

@@ -214,6 +214,24 @@ def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) 
     return multipliers(factor)
 
 
+def releases_of(shares: Mapping[str, Share], multipliers: Mapping[str, float]) -> list[Release]:
+    """Return all the releases that shares of a budget pay for, free of units, for :func:`composed_epsilon`.
+
+    Parameters
+    ----------
+    shares : mapping of str to Share
+        By name.
+    multipliers : mapping of str to float
+        The noise multipliers, by the same names.
+    """
+    found = [_unit_release(share, multipliers[name]) for name, share in shares.items()]
+    return [
+        release
+        for n_rounds, indices in _rounds(list(shares.values()))
+        for release in on_the_same_rows(found[index] for index in indices) * n_rounds
+    ]
+
+
 def _multiplier(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     """Return the noise multiplier of one release that is (epsilon, delta)-private alone."""
     if mechanism == "laplace":

@@ -3,7 +3,8 @@
 ``parameters``  parameters that are declared once
 ``entries``     the names under which a strategy is known
 ``rounds``      what a strategy yields, and how a client declares what it sends
-``client``      ProtocolClient, a ``flwr.client.NumPyClient``, and what a site consents to
+``consent``     what a client's operator lets it answer
+``client``      ProtocolClient, a ``flwr.client.NumPyClient``
 ``strategy``    ProtocolStrategy, a ``flwr.server.strategy.Strategy``
 ``run``         the books of one run
 ``inline``      Flower's own Server over clients in this process
@@ -12,8 +13,9 @@
 
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.grid import GridArray
-from flower_fedclust.protocol.client import Consent, ProtocolClient, client_app, client_fn
+from flower_fedclust.protocol.client import ProtocolClient, client_app, client_fn
 from flower_fedclust.protocol.client_data import ClientData
+from flower_fedclust.protocol.consent import Consent
 from flower_fedclust.protocol.entries import Entry
 from flower_fedclust.protocol.message_api import MessageStrategy
 from flower_fedclust.protocol.parameters import parameter

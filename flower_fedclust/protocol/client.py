@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +15,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flower_fedclust.models import Model
-from flower_fedclust.numerics.checks import DataError, check_choice
+from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.metrics import count_table
 from flower_fedclust.numerics.threads import one_thread
@@ -24,8 +23,9 @@ from flower_fedclust.privacy.noise import Sendable, add_noise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
 from flower_fedclust.protocol.client_data import ClientData
+from flower_fedclust.protocol.consent import Approval, Consent, Request
 from flower_fedclust.protocol.replies import sent_arrays
-from flower_fedclust.protocol.rounds import KINDS, Answer, Array, Askable, Kind, Scalar
+from flower_fedclust.protocol.rounds import Array, Askable, Moved, Question, Scalar, Sent
 
 log = logging.getLogger(__name__)
 
@@ -35,58 +35,6 @@ ENROL = "enrol"
 
 class MissedRoundError(Exception):
     """A client does not have what an earlier round would have left with it; this says nothing of its rows."""
-
-
-@dataclass(frozen=True)
-class Consent:
-    """What a site answers.
-
-    Parameters
-    ----------
-    kinds : iterable of "sums", "centers", "codes" or "rows"
-        The kinds of messages that may leave without noise of the site's own; by default all, as in a simulation. A
-        message that carries all of its noise when it leaves (noise="local") needs no consent.
-    evaluation : bool, default=True
-        Whether models are evaluated on the site's rows, and labels counted.
-    """
-
-    kinds: frozenset[Kind] = frozenset(KINDS)
-    evaluation: bool = True
-
-    def __init__(self, kinds: Iterable[str] = KINDS, *, evaluation: bool = True) -> None:
-        given = frozenset(kinds)
-        for kind in sorted(given):
-            check_choice("consent", kind, KINDS)
-        object.__setattr__(self, "kinds", given)
-        object.__setattr__(self, "evaluation", evaluation)
-
-    def check(self, name: str, answer: Answer, releases: Sequence[Release | None], *, n_shares: int) -> None:
-        """Raise a DataError unless all that a method sends may leave.
-
-        Parameters
-        ----------
-        name : str
-            The client, for the message.
-        answer : Answer
-        releases : sequence of (Release or None)
-            With which noise of the client's own each array leaves. Empty: with none.
-        n_shares : int
-            Among how many clients the noise is divided.
-        """
-        for index, sent in enumerate(answer.sends):
-            release = releases[index] if releases else None
-            covered = release is not None and release.noise_multiplier > 0 and n_shares == 1
-            if sent.kept_as or covered or sent.reveals in self.kinds:
-                continue
-            raise DataError(
-                f"client {name} does not send {sent.reveals} ({sent.content}); its operator would have to consent to "
-                f"'{sent.reveals}'."
-            )
-
-    def check_evaluation(self, name: str) -> None:
-        """Raise a DataError unless models may be evaluated."""
-        if not self.evaluation:
-            raise DataError(f"client {name} does not evaluate models; its operator would have to allow it.")
 
 
 class ProtocolClient(NumPyClient):
@@ -103,7 +51,7 @@ class ProtocolClient(NumPyClient):
         What the server calls this client; different from that of every other.
     context : flwr.app.Context, optional
         Where :meth:`remember` keeps things.
-    consent : Consent, optional
+    consent : Consent, or the policy of a site, optional
         What the client answers; by default everything.
     noise_seed : int, optional
         For experiments only: makes the client's noise repeatable, and so worthless as protection. It comes from
@@ -120,13 +68,13 @@ class ProtocolClient(NumPyClient):
         *,
         name: str,
         context: Context | None = None,
-        consent: Consent | None = None,
+        consent: Approval | None = None,
         noise_seed: int | None = None,
     ) -> None:
         self._given_data = data
         self.name = name
         self.context = context
-        self.consent = Consent() if consent is None else consent
+        self.consent: Approval = Consent() if consent is None else consent
         self._noise_seed = noise_seed
         self._stand_in: NDArray[np.float64] | None = None
         self._source: NoiseSource = OperatingSystemNoise()
@@ -160,6 +108,26 @@ class ProtocolClient(NumPyClient):
             From the server.
         """
         return np.random.default_rng([random_state, *self.name.encode()])
+
+    def moved(self, kept: str, question: Question) -> tuple[Moved, ...] | None:
+        """Return how far one row of this client moves each array of an answer.
+
+        Parameters
+        ----------
+        kept : str
+            Under which name the rows in question are kept; empty for the true ones.
+        question : Question
+
+        Returns
+        -------
+        tuple of Moved, or None
+            None where the method does not declare it, or where a kept row may come of several.
+        """
+        declared = self._declared_as_kept(kept) if kept else None
+        asked: Askable[..., Any] = getattr(type(self), question.answer.task)
+        if asked.moved is None or (declared is not None and not declared.of_one_row):
+            return None
+        return asked.moved(self, *question.arrays, **question.arguments)
 
     # What a client remembers from one message to the next.
 
@@ -255,10 +223,23 @@ class ProtocolClient(NumPyClient):
         releases = [
             None if fields is None else Release.from_dict(fields) for fields in json.loads(config.get("releases", "[]"))
         ]
+        if releases and len(releases) != len(answer.sends):
+            raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
+        n_shares = int(config.get("n_shares", 1))
         kept = str(config.get("rows", ""))
         self._stand_in = self._kept_rows(kept)
-        if not self._has_noise(kept):
-            self.consent.check(self.name, answer, releases, n_shares=int(config.get("n_shares", 1)))
+        request = Request(
+            self.name,
+            answer,
+            tuple(releases) or (None,) * len(answer.sends),
+            n_shares,
+            is_derived=self._has_noise(kept),
+            n_rows=len(self.data.rows),
+            n_clients=int(config.get("n_clients", 0)),
+            plan=str(config.get("plan", "")),
+            find_moved=lambda: self.moved(kept, Question(answer, tuple(parameters), arguments)),
+        )
+        self.consent.check(request)
         self._source = self._noise(config)
         reply = asked.method(self, *parameters, **arguments)
         given = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
@@ -268,9 +249,9 @@ class ProtocolClient(NumPyClient):
                 f"'{answer.task}' declares {len(answer.sends)} arrays and its method returned {len(arrays)}."
             )
         if releases:
-            arrays = add_noise(arrays, releases, self._source, n_shares=int(config["n_shares"]))
+            arrays = add_noise(arrays, releases, self._source, n_shares=n_shares)
         if answer.keeps:
-            has_noise = self._has_noise(kept)
+            has_noise = request.is_derived
             for sent, array, release in zip(answer.sends, arrays, releases or [None] * len(arrays), strict=True):
                 noisy = has_noise or (release is not None and release.noise_multiplier > 0)
                 kept_array = array.values if isinstance(array, GridArray) else array
@@ -284,12 +265,20 @@ class ProtocolClient(NumPyClient):
         kept = self.recall(key)
         if kept is None:
             raise MissedRoundError(f"client {self.name} has not kept its {key}; it missed the round that makes them.")
+        # Of what a method remembers for itself nobody says that it may stand for rows.
+        if self._declared_as_kept(key) is None:
+            raise DataError(f"{type(self).__name__} keeps no rows called '{key}'.")
         return np.asarray(kept[0], dtype=np.float64)
 
     def _has_noise(self, key: str) -> bool:
         """Tell whether the rows kept under this name carry noise: what is computed from them reveals no more."""
         kept = self.recall(key) if key else None
         return kept is not None and bool(kept[1])
+
+    def _declared_as_kept(self, key: str) -> Sent | None:
+        """Return what this class declares of the rows that it keeps under a name."""
+        asked = [value for name in dir(type(self)) if isinstance(value := getattr(type(self), name), Askable)]
+        return next((sent for askable in asked for sent in askable.answer.sends if sent.kept_as == key), None)
 
     def _noise(self, config: Mapping[str, Any]) -> NoiseSource:
         if self._noise_seed is None:
@@ -341,8 +330,8 @@ def client_fn(
     load: Callable[[Context], ClientData],
     *,
     name: Callable[[Context], str] = client_name,
-    consent: Consent | None = None,
-    noise_seed: Callable[[Context], int | None] = lambda context: None,  # noqa: ARG005
+    consent: Approval | None = None,
+    noise_seed: Callable[[Context], int | None] = lambda context: None,
 ) -> Callable[[Context], Client]:
     """Return the function that Flower's ``ClientApp(client_fn=...)`` takes.
 
@@ -355,7 +344,7 @@ def client_fn(
         reason why this client failed.
     name : callable, optional
         Takes the Context and returns the client's name.
-    consent : Consent, optional
+    consent : Consent, or the policy of a site, optional
         What the client answers; by default everything, which suits a simulation.
     noise_seed : callable, optional
         For experiments only; see :class:`ProtocolClient`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeAlias, TypeVar, get_args, overload
@@ -48,6 +49,9 @@ class Sent:
     kept_as : str, default=""
         Where it is given, the array is not sent: the client keeps it, with the noise of its release, and a later
         round's ``rows`` may name it.
+    of_one_row : bool, default=False
+        Whether each of its entries comes of one row, and of nothing that other rows of the client have gone into: then
+        one row more or less is one kept row more or less.
     """
 
     content: str
@@ -58,6 +62,71 @@ class Sent:
     counts_rows: bool = False
     sizes: bool = False
     kept_as: str = ""
+    of_one_row: bool = False
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far one row of a client can move an array, from what the client itself clips, whatever it is asked.
+
+    A release says how far the server believes that a row moves an array. A site that decides by an epsilon of its own
+    goes by this instead.
+
+    Parameters
+    ----------
+    l2 : float
+        In Euclidean norm, where a row is added or removed.
+    l1 : float, default=infinity
+        In L1 norm, for Laplace noise.
+    apart : float, optional
+        In Euclidean norm, where a row is replaced; twice ``l2`` by default.
+    triangle : bool, default=False
+        Whether the array is the upper triangle of a symmetric matrix, whose Frobenius norm ``l2`` bounds.
+    sample : tuple of two int, optional
+        How many rows the client draws for it, and of how many, without telling which.
+    of_client : float, optional
+        In Euclidean norm, where all that the client has is added or removed. By default without a bound.
+    """
+
+    l2: float
+    l1: float = math.inf
+    _: KW_ONLY
+    apart: float | None = None
+    triangle: bool = False
+    sample: tuple[int, int] | None = None
+    of_client: float | None = None
+
+    def multiplier(self, release: Release, *, per_row: bool, of_client: bool = False) -> float:
+        """Return the noise multiplier that a release's noise comes to, under the relation that it names.
+
+        Parameters
+        ----------
+        release : Release
+        per_row : bool
+            Whether the array has an entry for every row, so that a row more or less is seen, whatever the noise.
+        of_client : bool, default=False
+            Whether all that the client has is added or removed, and not one row of it.
+        """
+        moved = self.l2 if release.mechanism == "gaussian" else self.l1
+        if of_client:
+            is_known = self.of_client is not None and release.mechanism == "gaussian"
+            moved = self.of_client if is_known and self.of_client is not None else math.inf
+        elif release.relation == "replace":
+            is_known = release.mechanism == "gaussian" and self.apart is not None
+            moved = self.apart if is_known and self.apart is not None else 2.0 * moved
+        elif per_row:
+            return 0.0
+        scale = release.scale * (math.sqrt(0.5) if release.triangle and not self.triangle else 1.0)
+        return scale / moved if 0 < moved < math.inf else 0.0
+
+
+#: Of an array of counts in which a row counts once.
+ONE_COUNT = Moved(1.0, 1.0, apart=math.sqrt(2.0))
+
+
+def within(bound: float, *, triangle: bool = False) -> Moved:
+    """Return how far a row moves an array that is clipped as a whole: from anywhere in a ball to anywhere else."""
+    return Moved(2.0 * bound, apart=2.0 * bound, triangle=triangle, of_client=bound)
 
 
 @dataclass(frozen=True)
@@ -106,11 +175,19 @@ class Askable(Generic[P, R_co]):
     ----------
     answer : Answer
         What it sends.
+    moved : callable, or None
+        Takes the client and what the method takes; returns a :class:`Moved` for each array.
     """
 
-    def __init__(self, method: Callable[Concatenate[Any, P], R_co], sends: tuple[Sent, ...]) -> None:
+    def __init__(
+        self,
+        method: Callable[Concatenate[Any, P], R_co],
+        sends: tuple[Sent, ...],
+        moved: Callable[..., tuple[Moved, ...]] | None = None,
+    ) -> None:
         self.method = method
         self.answer = Answer(method.__name__, sends)
+        self.moved = moved
         self.__doc__ = method.__doc__
 
     @overload
@@ -130,7 +207,9 @@ class Askable(Generic[P, R_co]):
         return Question(self.answer, tuple(np.asarray(array) for array in args), plain)
 
 
-def answers(*sends: str | Sent) -> Callable[[Callable[Concatenate[Any, P], R_co]], Askable[P, R_co]]:
+def answers(
+    *sends: str | Sent, moved: Callable[..., tuple[Moved, ...]] | None = None
+) -> Callable[[Callable[Concatenate[Any, P], R_co]], Askable[P, R_co]]:
     """Mark a client's method as one that may be asked for, and declare every array that it sends.
 
     Parameters
@@ -138,6 +217,9 @@ def answers(*sends: str | Sent) -> Callable[[Callable[Concatenate[Any, P], R_co]
     *sends : str or Sent
         One an array that the method returns, in order. A reply with another number of arrays is not sent. Either all
         are sent or all are kept.
+    moved : callable, optional
+        Takes the client and what the method takes, and returns a :class:`Moved` for each array: how far one row moves
+        it, from what the method clips. A site whose policy asks for noise answers only for methods that say so.
     """
     declared = tuple(Sent(sent) if isinstance(sent, str) else sent for sent in sends)
     if len({bool(sent.kept_as) for sent in declared}) > 1:
@@ -145,7 +227,7 @@ def answers(*sends: str | Sent) -> Callable[[Callable[Concatenate[Any, P], R_co]
     kept = [sent.kept_as for sent in declared if sent.kept_as]
     if len(set(kept)) < len(kept):
         raise ValueError("a method keeps two arrays under one name; give each a name of its own.")
-    return lambda method: Askable(method, declared)
+    return lambda method: Askable(method, declared, moved)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator
 from flower_fedclust.numerics.checks import check_real
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.accounting import Share, calibrate, divided
+from flower_fedclust.privacy.plan import Plan
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.privacy.shares import delta_of_composition
@@ -117,6 +118,11 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     def expected_columns(self) -> int | None:
         """How many columns the clients must have, where the server knows before the run."""
         return None
+
+    @property
+    def plan(self) -> str:
+        """What all of the run's noise will be, as JSON, for sites that decide by it; empty where there is none."""
+        return ""
 
     def privacy_notes(self) -> list[str]:
         """Return what a reader of the privacy report has to know besides. Extended by subclasses."""
@@ -254,7 +260,11 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         with self._run_that_may_end(server_round):
             if self._pending is None:
                 return self._current.ask_to_enrol(server_round, client_manager)
-            return self._current.ask(server_round, self._pending)
+            instructions = self._current.ask(server_round, self._pending)
+            said = {"n_clients": len(instructions)} | ({"plan": self.plan} if self.plan else {})
+            for _, ins in instructions:
+                ins.config.update(said)
+            return instructions
 
     def aggregate_fit(
         self,
@@ -379,6 +389,14 @@ class PrivateStrategy(ProtocolStrategy):
     def noise_multipliers(self) -> dict[str, float]:
         """Return the noise multiplier of each share, with which the whole run is (epsilon, delta)-private."""
         return calibrate(divided(self.shares(), self.budget), self.epsilon, delta_of_composition(self.delta))
+
+    @property
+    def plan(self) -> str:
+        """What all of the run's noise will be, as JSON, for sites that decide by it; empty where there is none."""
+        if self.epsilon is None:
+            return ""
+        shares = divided(self.shares(), self.budget)
+        return Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, self.noise_multipliers()).to_json()
 
     def release(self, share: str, sensitivity: float, bound: str, *, triangle: bool = False) -> Release:
         """Return the release of one array with the noise that its share of the budget pays for.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,8 @@ from flower_fedclust.numerics.grid import GridArray, from_units
 from flower_fedclust.numerics.kmeans import centers_of, shrunk_towards
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol.rounds import Array, Round, Sent, Sum, answers
-from flower_fedclust.steps.frame import Frame, FrameClient, RowsInFrame
+from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Moved, Round, Sent, Sum, answers, within
+from flower_fedclust.steps.frame import Frame, FrameClient, RowsInFrame, ball_moved
 
 Floats = NDArray[np.float64]
 
@@ -114,16 +115,29 @@ def lloyd_steps(
     return centers
 
 
+def presence_moved(centers: Floats) -> Moved:
+    """Return how far one row moves 0 or 1 a cluster; a client can have a row in every cluster."""
+    return replace(ONE_COUNT, of_client=math.sqrt(len(centers)))
+
+
 class ClusterClient(FrameClient):
     """Answers of a client whose rows belong to the nearest of some centers."""
 
-    @answers("sum of the rows in each cluster", Sent("number of rows in each cluster", sizes=True))
+    @answers(
+        "sum of the rows in each cluster",
+        Sent("number of rows in each cluster", sizes=True),
+        moved=lambda _, centers, *frame: (ball_moved(*frame), ONE_COUNT),
+    )
     def cluster_sums(self, centers: Floats, *frame: Floats) -> tuple[GridArray, GridArray]:
         """Return m_r = sum of p in S_r and n_r = |S_r| (FedDP-KMeans, Algorithm 2, lines 6 and 7)."""
         rows = self.enter(*frame)
         return rows.sums(rows.nearest(centers), len(centers))
 
-    @answers("mean of the client's rows in each cluster, less its center", "whether a cluster has a row of the client")
+    @answers(
+        "mean of the client's rows in each cluster, less its center",
+        "whether a cluster has a row of the client",
+        moved=lambda _, centers, *frame, means_bound: (within(means_bound), presence_moved(centers)),
+    )
     def cluster_means(self, centers: Floats, *frame: Floats, means_bound: float) -> tuple[GridArray, GridArray]:
         """Return u_r and c_r of FedDP-KMeans, appendix G.5, the means less the centers that the server sent."""
         rows = self.enter(*frame)

@@ -34,7 +34,7 @@ from flower_fedclust.numerics.grid import (
 )
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.protocol.client import ProtocolClient
-from flower_fedclust.protocol.rounds import Round, Sent, Sum, Total, answers
+from flower_fedclust.protocol.rounds import Moved, Round, Sent, Sum, Total, answers
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -179,6 +179,17 @@ def enter(rows: Floats, origin: Floats, ball: Floats, *moved: Floats) -> RowsInF
         part = moved_by == index
         integers[part], _ = rows_onto_grid(rows[part], origin - move, radius, norm=norm)
     return RowsInFrame(integers, unit_exponent(radius), radius, norm)
+
+
+def ball_moved(*frame: Floats) -> Moved:
+    """Return how far one row moves a sum of rows in a frame: by the radius, in the norm of the ball."""
+    radius, norm = float(frame[1][0]), int(frame[1][1])
+    return Moved(radius, radius if norm == 1 else math.inf)
+
+
+def products_moved(*frame: Floats) -> Moved:
+    """Return how far one row moves the sum of the outer products of the rows in a frame, as an upper triangle."""
+    return Moved(float(frame[1][0]) ** 2, triangle=True)
 
 
 class FrameClient(ProtocolClient):

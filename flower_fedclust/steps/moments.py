@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +16,8 @@ from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Relation, Release
 from flower_fedclust.protocol import PrivateStrategy
-from flower_fedclust.protocol.rounds import Round, Sent, Sum, Total, answers
-from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, FrameClient, frame_of_rows
+from flower_fedclust.protocol.rounds import ONE_COUNT, Moved, Round, Sent, Sum, Total, answers
+from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, FrameClient, ball_moved, frame_of_rows
 
 Floats = NDArray[np.float64]
 
@@ -148,6 +149,15 @@ def checked_bandwidth(given: float | None, moments: Moments) -> float:
     )
 
 
+def _squares_moved(*frame: Floats) -> Moved:
+    """Return how far one row moves the sum of squares: squares have no negative entries, so that they are not opposite.
+
+    ||x o x||_2 <= ||x||_2^2, and ||x o x||_1 = ||x||_2^2.
+    """
+    square = float(frame[1][0]) ** 2
+    return Moved(square, square, apart=math.sqrt(2.0) * square)
+
+
 class MomentsClient(FrameClient):
     """The answers of a client about its columns."""
 
@@ -175,6 +185,7 @@ class MomentsClient(FrameClient):
         Sent("sum of the clipped rows", has_columns=True),
         Sent("sum of the squares of the clipped rows, by column", has_columns=True),
         Sent("number of rows", counts_rows=True),
+        moved=lambda _, *frame: (ball_moved(*frame), _squares_moved(*frame), ONE_COUNT),
     )
     def clipped_column_sums(self, *frame: Floats) -> tuple[GridArray, GridArray, GridArray]:
         """Return sum, sum of squares and number of the rows, clipped to the frame's radius."""

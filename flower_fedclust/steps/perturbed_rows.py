@@ -13,7 +13,7 @@ from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClippedStrategy, ProtocolClient, Sent, Sum, answers
-from flower_fedclust.protocol.rounds import Array, Round
+from flower_fedclust.protocol.rounds import Array, Moved, Round
 
 Floats = NDArray[np.float64]
 
@@ -63,7 +63,10 @@ def perturb_rows(*, release: Release | None = None, relative_noise: float = 0.0)
 class PerturbedRowsClient(ProtocolClient):
     """The answer of a client that works on rows with noise."""
 
-    @answers(Sent("the rows", "rows", per="row", kept_as=NOISY_ROWS))
+    @answers(
+        Sent("the rows", "rows", per="row", kept_as=NOISY_ROWS),
+        moved=lambda _, relative_noise, max_norm: (Moved(max_norm),),
+    )
     def perturb_rows(self, *, relative_noise: float, max_norm: float) -> GridArray | Floats:
         """Return the rows to be kept, clipped; calibrated noise is added by the protocol."""
         if max_norm < math.inf:

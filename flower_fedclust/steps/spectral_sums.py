@@ -26,7 +26,7 @@ from flower_fedclust.numerics.spectral import (
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
-from flower_fedclust.protocol.rounds import Array, Round
+from flower_fedclust.protocol.rounds import Array, Moved, Round
 from flower_fedclust.steps.clusters import ClusterClient
 from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.private_clusters import cluster_statistic
@@ -166,13 +166,21 @@ class SpectralSumsStrategy(ClippedStrategy):
 class SpectralSumsClient(ClusterClient):
     """The answers of a client whose rows are clustered by their factors. What has an entry for a row, it keeps."""
 
-    @answers("sum of the rows' factors")
+    @answers(
+        "sum of the rows' factors",
+        moved=lambda _, Z, to_factors, *frame, bandwidth: (Moved(1.0),),
+    )
     def factor_sum(self, Z: Floats, to_factors: Floats, *frame: Floats, bandwidth: float) -> GridArray:
         """Return F_p' 1, of shape (n_atoms,)."""
         rows = self.enter(*frame)
         return GridArray(*factor_sum(rows.integers, rows.points(Z), rows.exponent, bandwidth, to_factors))
 
-    @answers("sum of the outer products of the factors, over the degrees (upper triangle)")
+    @answers(
+        "sum of the outer products of the factors, over the degrees (upper triangle)",
+        moved=lambda _, Z, to_factors, total, *frame, bandwidth, exponent, floor, bound: (
+            Moved(bound**2, triangle=True),
+        ),
+    )
     def normalized_moment(
         self,
         Z: Floats,
@@ -190,7 +198,7 @@ class SpectralSumsClient(ClusterClient):
         moment, unit = normalized_moment(*kernel, to_factors, total, exponent, floor, bound)
         return GridArray(upper_triangle(moment), unit)
 
-    @answers(Sent("the embedded rows", "codes", per="row", kept_as=EMBEDDING))
+    @answers(Sent("the embedded rows", "codes", per="row", kept_as=EMBEDDING, of_one_row=True))
     def embed_rows(self, Z: Floats, projection: Floats, *frame: Floats, bandwidth: float, bound: float) -> GridArray:
         """Return the rows in the embedding, to be kept."""
         rows = self.enter(*frame)

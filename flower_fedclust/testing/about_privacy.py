@@ -237,6 +237,29 @@ def no_extreme_value_moves_a_release_too_far(subject: Subject) -> None:
 
 
 @check
+def a_site_can_tell_what_noise_is_worth(subject: Subject) -> None:
+    """Every method that takes noise declares how far a row moves what it sends, and as far as its release says."""
+    of_client = subject.strategy.privacy_unit == "client"
+    site = subject.run.sites[0].made()
+    for number, index, release in subject.releases:
+        round_ = subject.run.rounds[number]
+        question, sent = round_.question_for(None), round_.answer.sends[index]
+        moved = site.moved(round_.rows, question)
+        require(
+            moved is not None,
+            f"'{round_.task}' takes noise and does not declare how far one row moves what it sends: give "
+            "@answers(..., moved=...), or sites with a policy of their own do not answer it.",
+        )
+        if moved is not None:
+            found = moved[index].multiplier(release, per_row=sent.per == "row", of_client=of_client)
+            require(
+                found > release.noise_multiplier * (1 - 1e-9),
+                f"'{round_.task}' has a noise multiplier of {release.noise_multiplier:.6g} as its release says, and of "
+                f"{found:.6g} as its client does.",
+            )
+
+
+@check
 def a_site_that_allows_sums_alone_sends_nothing_else(subject: Subject) -> None:
     """Where a site consents to sums, a run that needs more stops with a sentence that names what; others run."""
     refused = _kinds_beyond_sums(subject.run)

@@ -87,11 +87,11 @@ class Site(ClientProxy):
         def make() -> ProtocolClient:
             return client_type(data, name=name, context=self.context, noise_seed=noise_seed, consent=consent)
 
-        self._make = make
+        self.made = make
 
     def fit(self, ins: FitIns, timeout: float | None = None, group_id: int | None = None) -> FitRes:
         def honest() -> FitRes:
-            arrays, n_examples, metrics = self._make().fit(decode(ins.parameters), dict(ins.config))
+            arrays, n_examples, metrics = self.made().fit(decode(ins.parameters), dict(ins.config))
             return FitRes(Status(Code.OK, ""), encode(arrays), n_examples, metrics)
 
         number = int(ins.config["round"])
@@ -104,7 +104,7 @@ class Site(ClientProxy):
         return res
 
     def evaluate(self, ins: EvaluateIns, timeout: float | None = None, group_id: int | None = None) -> EvaluateRes:
-        loss, n_examples, metrics = self._make().evaluate(decode(ins.parameters), dict(ins.config))
+        loss, n_examples, metrics = self.made().evaluate(decode(ins.parameters), dict(ins.config))
         return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
 
     def get_properties(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:

@@ -25,6 +25,7 @@ from flower_fedclust.numerics.factorisation import (
 )
 from flower_fedclust.numerics.grid import GridArray, rows_onto_grid
 from flower_fedclust.protocol import Sent, answers
+from flower_fedclust.protocol.rounds import Moved
 from flower_fedclust.steps.frame import Frame, FrameClient, RowsInFrame
 
 Floats = NDArray[np.float64]
@@ -88,6 +89,9 @@ class DPFedCClient(FrameClient):
     @answers(
         Sent("sum over the rows of the gradients of the centers", has_columns=True),
         "sum over the rows of the products of memberships",
+        moved=lambda client, W, *, batch_size, max_gradient_norm, **local: client.gradient_moved(
+            batch_size, max_gradient_norm
+        ),
     )
     def clipped_gradient(
         self, W: Floats, *, batch_size: int, max_gradient_norm: float, **local: Unpack[LocalSteps]
@@ -111,6 +115,12 @@ class DPFedCClient(FrameClient):
     def row_count(self) -> Floats:
         """Return n_i."""
         return np.array(float(len(self.rows)))
+
+    def gradient_moved(self, batch_size: int, max_gradient_norm: float) -> tuple[Moved, Moved]:
+        """Return how far one row moves what :meth:`clipped_gradient` returns of the rows that it draws."""
+        sample = (self._n_drawn(batch_size), len(self.rows))
+        of_products = Moved(MAX_MEMBERSHIP**2, apart=math.sqrt(2.0) * MAX_MEMBERSHIP**2, triangle=True, sample=sample)
+        return Moved(max_gradient_norm, sample=sample), of_products
 
     def _clipped_rows(self, max_norm: float) -> RowsInFrame:
         """Return the rows as integers on a grid, clipped to a norm."""

@@ -27,12 +27,23 @@ from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import PrivacyUnit, Release
 from flower_fedclust.protocol import Entry, Protocol, Sent, Sum, answers, parameter
-from flower_fedclust.protocol.rounds import Array, Round
-from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
-from flower_fedclust.steps.frame import Frame, RowsInFrame
+from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Round, within
+from flower_fedclust.steps.clusters import (
+    ClusterClient,
+    ClusterStatistic,
+    lloyd_step,
+    offsets_and_presence,
+    presence_moved,
+)
+from flower_fedclust.steps.frame import Frame, RowsInFrame, ball_moved, products_moved
 from flower_fedclust.steps.private_clusters import ClientBounds, cluster_statistic, counting
 from flower_fedclust.steps.server_data import ServerDataStrategy
-from flower_fedclust.strategies.feddp_kmeans.diameter import DiameterClient, clipped_counts, reduce_diameter
+from flower_fedclust.strategies.feddp_kmeans.diameter import (
+    DiameterClient,
+    clipped_counts,
+    counts_moved,
+    reduce_diameter,
+)
 
 Floats = NDArray[np.float64]
 
@@ -278,7 +289,12 @@ class FedDPKMeansClient(ClusterClient, DiameterClient):
     Step 3 and the Lloyd steps are :class:`ClusterClient`'s.
     """
 
-    @answers("sum of the outer products of the rows (upper triangle)")
+    @answers(
+        "sum of the outer products of the rows (upper triangle)",
+        moved=lambda _, *frame, bound=math.inf: (
+            products_moved(*frame) if math.isinf(bound) else within(bound, triangle=True),
+        ),
+    )
     def second_moment(self, *frame: Floats, bound: float = math.inf) -> GridArray:
         """Return (P^j)' P^j (Algorithm 1, line 4), at client level clipped to ``bound``."""
         rows = self.enter(*frame)
@@ -288,12 +304,19 @@ class FedDPKMeansClient(ClusterClient, DiameterClient):
             matrix, exponent = clipped.integers, clipped.exponent
         return GridArray(upper_triangle(matrix), exponent)
 
-    @answers("number of rows nearest to each server row, in the data subspace")
+    @answers(
+        "number of rows nearest to each server row, in the data subspace",
+        moved=lambda _, projected_Q, Pi, *frame, bound=math.inf: (counts_moved(bound),),
+    )
     def weights(self, projected_Q: Floats, Pi: Floats, *frame: Floats, bound: float = math.inf) -> GridArray:
         """Return w_q(Pi P^j) of equation (3), at client level clipped to ``bound``."""
         return clipped_counts(self.enter(*frame).projected(Pi).counts(projected_Q), bound)
 
-    @answers("sum of the clear rows in each cluster", Sent("number of clear rows in each cluster", sizes=True))
+    @answers(
+        "sum of the clear rows in each cluster",
+        Sent("number of clear rows in each cluster", sizes=True),
+        moved=lambda _, lifted, xi, Pi, *frame, margin: (ball_moved(*frame), ONE_COUNT),
+    )
     def clear_cluster_sums(
         self, lifted: Floats, xi: Floats, Pi: Floats, *frame: Floats, margin: float
     ) -> tuple[GridArray, GridArray]:
@@ -304,6 +327,7 @@ class FedDPKMeansClient(ClusterClient, DiameterClient):
     @answers(
         "mean of the client's clear rows in each cluster, less its center",
         "whether a cluster has a clear row of the client",
+        moved=lambda _, lifted, xi, Pi, *frame, margin, means_bound: (within(means_bound), presence_moved(lifted)),
     )
     def clear_cluster_means(
         self, lifted: Floats, xi: Floats, Pi: Floats, *frame: Floats, margin: float, means_bound: float

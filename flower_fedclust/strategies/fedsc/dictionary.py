@@ -27,7 +27,7 @@ from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
-from flower_fedclust.protocol.rounds import Round
+from flower_fedclust.protocol.rounds import Moved, Round
 from flower_fedclust.steps.frame import Frame, RowsInFrame
 from flower_fedclust.steps.moments import (
     MOMENT_ROUNDS,
@@ -296,7 +296,10 @@ class DictionaryClient(MomentsClient):
             GridArray(np.array(len(rows))),
         )
 
-    @answers(Sent("sum over the rows of the dictionary's clipped gradient", has_columns=True))
+    @answers(
+        Sent("sum over the rows of the dictionary's clipped gradient", has_columns=True),
+        moved=lambda _, Z, to_codes, *frame, bandwidth, max_norm, code_bound, bound: (Moved(bound),),
+    )
     def clipped_gradient(
         self,
         Z: Floats,

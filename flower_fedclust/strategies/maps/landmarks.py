@@ -33,7 +33,7 @@ from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
-from flower_fedclust.protocol.rounds import Round
+from flower_fedclust.protocol.rounds import Moved, Round
 from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.moments import (
     MOMENT_ROUNDS,
@@ -205,8 +205,7 @@ class LandmarkStrategy(ClippedStrategy):
         # Landmarks on the grid of the rows are the same for the clients and the server.
         Y = frame.enter(Y)
         replaced = self.max_landmark_rounds > 0 and self.shares()["landmarks"].relation == "replace"
-        # Of a wide kernel the distance is the bound: rounding to the grid moves neither point by the radius.
-        longest = min(longest_attraction(gamma, len(Y)), 4.0 * frame.radius * math.sqrt(len(Y)))
+        longest = _longest_in(frame.radius, gamma, len(Y))
         for _ in range(self.max_landmark_rounds):
             release = self.release(
                 "landmarks",
@@ -257,6 +256,14 @@ def _in_other_units(gamma: float, scale: float, direction: Literal[-1, 1]) -> fl
     """Return gamma in one over squared units of ``scale`` (or back), a power of two; a normal float in any case."""
     mantissa, power = math.frexp(gamma)
     return math.ldexp(mantissa, min(max(power + 2 * direction * (math.frexp(scale)[1] - 1), -1000), 1000))
+
+
+def _longest_in(radius: float, gamma: float, n_landmarks: int) -> float:
+    """Return how far a row of a frame attracts landmarks at most, all together.
+
+    Of a wide kernel the distance is the bound: rounding to the grid moves neither point by the radius.
+    """
+    return min(longest_attraction(gamma, n_landmarks), 4.0 * radius * math.sqrt(n_landmarks))
 
 
 def check_spread(moments: Moments) -> None:
@@ -310,7 +317,10 @@ class LandmarksClient(MomentsClient):
             self.remember(OWN_SIMILARITY, known)
         return float(known[0])
 
-    @answers(Sent("sum over the rows of how they attract the landmarks", has_columns=True))
+    @answers(
+        Sent("sum over the rows of how they attract the landmarks", has_columns=True),
+        moved=lambda _, Y, *frame, gamma: (Moved(_longest_in(float(frame[1][0]), gamma, len(Y))),),
+    )
     def landmark_attraction(self, Y: Floats, *frame: Floats, gamma: float) -> GridArray:
         """Return the sum over rows of ``k(x, y_j) (x - y_j)``, to which the first term of (13) is proportional."""
         rows = self.enter(*frame)

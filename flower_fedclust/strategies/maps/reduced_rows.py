@@ -18,7 +18,7 @@ from flower_fedclust.numerics.vectors import top_eigenvectors
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Sent, Sum, answers
 from flower_fedclust.protocol.rounds import Array, Round
-from flower_fedclust.steps.frame import Frame, FrameClient
+from flower_fedclust.steps.frame import Frame, FrameClient, products_moved
 
 Floats = NDArray[np.float64]
 
@@ -55,14 +55,16 @@ def reduce_rows(frame: Frame, n_directions: int, release: Release | None) -> Gen
 class ReducedRowsClient(FrameClient):
     """The answers of a client that works on reduced rows."""
 
-    @answers("sum of the outer products of the rows (upper triangle)")
+    @answers(
+        "sum of the outer products of the rows (upper triangle)", moved=lambda _, *frame: (products_moved(*frame),)
+    )
     def frame_products(self, *frame: Floats) -> GridArray:
         """Return X' X of the rows in the frame, as a vector."""
         rows = self.enter(*frame)
         matrix, exponent = second_moment(rows.integers, rows.exponent)
         return GridArray(upper_triangle(matrix), exponent)
 
-    @answers(Sent("the rows in few columns", "rows", per="row", kept_as=REDUCED_ROWS))
+    @answers(Sent("the rows in few columns", "rows", per="row", kept_as=REDUCED_ROWS, of_one_row=True))
     def reduce_rows(self, directions: Floats, *frame: Floats) -> GridArray:
         """Return the rows, clipped and projected, to be kept; on the grid of a frame of this radius about 0."""
         rows = self.enter(*frame).projected(directions)

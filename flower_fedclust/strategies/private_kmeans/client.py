@@ -6,13 +6,15 @@ whole.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.exact import cluster_sums, second_moment, upper_triangle
 from flower_fedclust.numerics.grid import GridArray, ball_in_units, from_units, integer_norms, rows_onto_grid
-from flower_fedclust.protocol.rounds import Sent, answers
-from flower_fedclust.steps.frame import FrameClient, RowsInFrame
+from flower_fedclust.protocol.rounds import ONE_COUNT, Moved, Sent, answers, within
+from flower_fedclust.steps.frame import FrameClient, RowsInFrame, ball_moved, products_moved
 
 Floats = NDArray[np.float64]
 
@@ -48,12 +50,12 @@ def offset_sums(rows: RowsInFrame, centers: Floats, bound: float) -> tuple[GridA
 class VotesClient(FrameClient):
     """The answers that PE-means needs, and all that follow it."""
 
-    @answers(Sent("number of rows", counts_rows=True))
+    @answers(Sent("number of rows", counts_rows=True), moved=lambda _: (ONE_COUNT,))
     def row_count(self) -> GridArray:
         """Return how many rows the client has."""
         return GridArray(np.array(len(self.rows)))
 
-    @answers("number of rows nearest to each candidate")
+    @answers("number of rows nearest to each candidate", moved=lambda _, candidates, directions, *frame: (ONE_COUNT,))
     def votes(self, candidates: Floats, directions: Floats, *frame: Floats) -> GridArray:
         """Return the votes of the rows, in public directions; an empty array of directions is the whole space."""
         return self._projected(directions, *frame).counts(candidates)
@@ -61,6 +63,7 @@ class VotesClient(FrameClient):
     @answers(
         "sum of the rows' offsets from their nearest centers, clipped",
         Sent("number of rows nearest to each center", sizes=True),
+        moved=lambda _, centers, directions, *frame, bound: (Moved(bound), ONE_COUNT),
     )
     def offset_sums(
         self, centers: Floats, directions: Floats, *frame: Floats, bound: float
@@ -76,12 +79,12 @@ class VotesClient(FrameClient):
 class PrivateKMeansClient(VotesClient):
     """The client half of :class:`~flower_fedclust.strategies.private_kmeans.private_kmeans.PrivateKMeans`."""
 
-    @answers(Sent("sum of the rows, clipped", has_columns=True))
+    @answers(Sent("sum of the rows, clipped", has_columns=True), moved=lambda _, *frame: (ball_moved(*frame),))
     def row_sum(self, *frame: Floats) -> GridArray:
         """Return the sum of the rows in the frame."""
         return self.enter(*frame).total()[0]
 
-    @answers("number of rows by distance from the origin, in classes")
+    @answers("number of rows by distance from the origin, in classes", moved=lambda _, *frame: (ONE_COUNT,))
     def distances(self, *frame: Floats) -> GridArray:
         """Return how many rows are in each class, from the farthest to the nearest."""
         rows = self.enter(*frame)
@@ -91,7 +94,9 @@ class PrivateKMeansClient(VotesClient):
         inside = np.searchsorted(limits, integer_norms(rows.integers, 2), side="left")
         return GridArray(np.bincount(N_CLASSES - 1 - inside, minlength=N_CLASSES))
 
-    @answers("sum of the outer products of the rows (upper triangle)")
+    @answers(
+        "sum of the outer products of the rows (upper triangle)", moved=lambda _, *frame: (products_moved(*frame),)
+    )
     def second_moment(self, *frame: Floats) -> GridArray:
         """Return the second moment of the rows in the frame."""
         rows = self.enter(*frame)
@@ -100,13 +105,19 @@ class PrivateKMeansClient(VotesClient):
 
     # At client level.
 
-    @answers(Sent("mean of the client's rows, clipped", has_columns=True))
+    @answers(
+        Sent("mean of the client's rows, clipped", has_columns=True),
+        moved=lambda _, *frame: (within(float(frame[1][0])),),
+    )
     def row_mean(self, *frame: Floats) -> GridArray:
         """Return the mean of the rows in the frame."""
         rows = self.enter(*frame)
         return GridArray.clipped(rows.values.mean(axis=0), rows.radius)
 
-    @answers("size of the client's second moment, as one of many classes")
+    @answers(
+        "size of the client's second moment, as one of many classes",
+        moved=lambda _, *frame: (Moved(math.sqrt(2.0), 2.0, apart=math.sqrt(2.0), of_client=1.0),),
+    )
     def moment_size(self, *frame: Floats) -> GridArray:
         """Return the class of the root of the Frobenius norm of the client's mean outer product."""
         matrix, radius = self._mean_outer_product(*frame)
@@ -119,14 +130,20 @@ class PrivateKMeansClient(VotesClient):
         indicator[min(max(index, 0), N_CLASSES - 1)] = True
         return GridArray(indicator)
 
-    @answers("mean of the outer products of the client's rows (upper triangle), clipped")
+    @answers(
+        "mean of the outer products of the client's rows (upper triangle), clipped",
+        moved=lambda _, *frame, bound: (within(bound, triangle=True),),
+    )
     def mean_second_moment(self, *frame: Floats, bound: float) -> GridArray:
         """Return the client's second moment over its number of rows, clipped to this Frobenius norm."""
         matrix, _ = self._mean_outer_product(*frame)
         clipped = GridArray.clipped(matrix, bound)
         return GridArray(upper_triangle(clipped.integers), clipped.exponent)
 
-    @answers("part of the client's rows nearest to each candidate, clipped")
+    @answers(
+        "part of the client's rows nearest to each candidate, clipped",
+        moved=lambda _, candidates, directions, *frame, bound: (within(bound),),
+    )
     def mean_votes(self, candidates: Floats, directions: Floats, *frame: Floats, bound: float) -> GridArray:
         """Return the votes over their number, clipped to this Euclidean norm."""
         votes = self._projected(directions, *frame).counts(candidates)
@@ -135,6 +152,10 @@ class PrivateKMeansClient(VotesClient):
     @answers(
         "mean of the rows' offsets from their nearest centers, clipped",
         Sent("part of the rows nearest to each center", sizes=True),
+        moved=lambda _, centers, directions, *frame, bound, offsets_bound, counts_bound: (
+            within(offsets_bound),
+            within(counts_bound),
+        ),
     )
     def mean_offsets(
         self,

@@ -19,8 +19,8 @@ from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, Sum, parameter
-from flower_fedclust.protocol.rounds import Round, Sent, Total, answers
-from flower_fedclust.steps.frame import Frame
+from flower_fedclust.protocol.rounds import ONE_COUNT, Round, Sent, Total, answers
+from flower_fedclust.steps.frame import Frame, ball_moved
 from flower_fedclust.strategies.private_kmeans.candidates import (
     clustered,
     in_ball,
@@ -48,7 +48,11 @@ N_INIT, N_INIT_LAST = 3, 10
 class PEMeansClient(VotesClient):
     """What a client answers: votes and, where they are taken in a projection, the sums of the last step."""
 
-    @answers("sum of the rows in each cluster", Sent("number of rows in each cluster", sizes=True))
+    @answers(
+        "sum of the rows in each cluster",
+        Sent("number of rows in each cluster", sizes=True),
+        moved=lambda _, centers, directions, *frame: (ball_moved(*frame), ONE_COUNT),
+    )
     def projected_sums(self, centers: Floats, directions: Floats, *frame: Floats) -> tuple[GridArray, GridArray]:
         """Return sums, in all columns, of the rows nearest to each center in the projection."""
         rows = self.enter(*frame)

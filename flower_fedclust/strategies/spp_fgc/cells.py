@@ -31,9 +31,9 @@ from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import PrivateStrategy, Sum, answers, parameter
-from flower_fedclust.protocol.rounds import Array, Round
+from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Moved, Round
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic
-from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, RowsInFrame, frame_of_rows
+from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, RowsInFrame, ball_moved, frame_of_rows
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -340,7 +340,7 @@ def _inside(points: Floats, frame: Frame) -> Floats:
 class CellsClient(ClusterClient):
     """The answers of a client among whose rows cells are found. All are sums over rows."""
 
-    @answers("number of rows at each distance from a point")
+    @answers("number of rows at each distance from a point", moved=lambda _, origin, *frame: (ONE_COUNT,))
     def distance_counts(self, origin: Floats, *frame: Floats) -> GridArray:
         """Return how many rows lie in each ring around the origin, by L1 distance.
 
@@ -356,7 +356,7 @@ class CellsClient(ClusterClient):
             counts += np.bincount(rings, minlength=N_DISTANCES)
         return GridArray(counts)
 
-    @answers("sum over rows of the products of their entries")
+    @answers("sum over rows of the products of their entries", moved=lambda _, *frame: (_products_moved(*frame),))
     def entry_products(self, *frame: Floats) -> GridArray:
         """Return the upper triangle of X'X in the frame; of wide rows, the sums of squares alone.
 
@@ -365,7 +365,10 @@ class CellsClient(ClusterClient):
         rows = self.enter(*frame)
         return products_of(rows, diagonal=rows.integers.shape[1] > FULL_COLUMNS)
 
-    @answers("sum of the rows in each cell, and in one more column their number times a weight")
+    @answers(
+        "sum of the rows in each cell, and in one more column their number times a weight",
+        moved=lambda _, centers, *frame, weight: (_weighted_moved(weight, *frame),),
+    )
     def weighted_cell_sums(self, centers: Floats, *frame: Floats, weight: float) -> GridArray:
         """Return the sums and counts of the rows in each cell as one array, of shape (n_cells, n_columns + 1).
 
@@ -376,7 +379,10 @@ class CellsClient(ClusterClient):
         weighted = counts.integers * int(math.ldexp(weight, -rows.exponent))
         return GridArray(np.column_stack([sums.integers, weighted]), rows.exponent)
 
-    @answers("number of rows that have two centers as their nearest, by pair of centers")
+    @answers(
+        "number of rows that have two centers as their nearest, by pair of centers",
+        moved=lambda _, centers, *frame: (ONE_COUNT,),
+    )
     def votes(self, centers: Floats, *frame: Floats) -> GridArray:
         """Return the votes, in the order of the upper triangle of a table of pairs."""
         rows, n_centers = self.enter(*frame), len(centers)
@@ -384,6 +390,18 @@ class CellsClient(ClusterClient):
         pairs = np.minimum(nearest, second) * n_centers + np.maximum(nearest, second)
         table = np.bincount(pairs, minlength=n_centers**2).reshape(n_centers, n_centers)
         return GridArray(table[np.triu_indices(n_centers, 1)])
+
+
+def _products_moved(*frame: Floats) -> Moved:
+    """Return how far one row moves :func:`products_of`: in L1 norm by R^2, where R bounds its L1 norm."""
+    square = float(frame[1][0]) ** 2
+    return Moved(square, square if int(frame[1][1]) == 1 else math.inf)
+
+
+def _weighted_moved(weight: float, *frame: Floats) -> Moved:
+    """Return how far one row moves sums and weighted counts together."""
+    of_sums = ball_moved(*frame)
+    return Moved(of_sums.l2 + abs(weight), of_sums.l1 + abs(weight))
 
 
 def products_of(rows: RowsInFrame, *, diagonal: bool) -> GridArray:

@@ -1,0 +1,15 @@
+"""The side of a site: a policy that its operator writes, a ledger of what has left, and a SuperNode of its own code.
+
+``policy``     what the site answers, as its operator wrote it down
+``ledger``     what has left the site, in a file that only grows
+``budget``     what that comes to, as the site itself computes it
+``replies``    what is kept of a run: its answers, and what the client remembers
+``app``        the client of a site, which asks the policy and writes the ledger
+``supernode``  a SuperNode that runs this package's code, whatever a server sends
+"""
+
+from flower_fedclust.site.app import Site
+from flower_fedclust.site.ledger import Ledger, LedgerError
+from flower_fedclust.site.policy import Policy, Refused, SiteSettings
+
+__all__ = ["Ledger", "LedgerError", "Policy", "Refused", "Site", "SiteSettings"]

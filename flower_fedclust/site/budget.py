@@ -1,0 +1,279 @@
+"""What has left a site comes to: as the site computes it from its own clipping and its own ledger."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flower_fedclust.privacy.accounting import composed_epsilon
+from flower_fedclust.privacy.plan import Plan
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.shares import delta_of_composition
+from flower_fedclust.protocol.consent import Request
+from flower_fedclust.protocol.rounds import Moved
+from flower_fedclust.site.policy import Policy, Refused
+
+#: What rounding may take from a multiplier that is otherwise the same.
+ROUNDING = 1.0 - 1e-9
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a data set has spent.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Added up over the runs, of which each is said to be (its epsilon, its delta)-private.
+    claimed : float
+        The part of epsilon that is somebody else's word: noise of the server's, or shares of others.
+    n_evaluations : int
+    """
+
+    epsilon: float = 0.0
+    delta: float = 0.0
+    claimed: float = 0.0
+    n_evaluations: int = 0
+
+
+def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
+    """Return what a data set has spent, over all runs of a ledger.
+
+    Each run counts whole, with all that it had announced: when a run stops may itself follow from its outputs.
+    """
+    runs: dict[str, tuple[float, float, bool]] = {}
+    n_evaluations = 0
+    for entry in entries:
+        if entry["data_set"] != data_set:
+            continue
+        n_evaluations += entry["task"] == "evaluate"
+        if entry["epsilon"]:
+            former = runs.get(entry["run"], (0.0, 0.0, False))
+            runs[entry["run"]] = (
+                max(former[0], entry["epsilon"]),
+                max(former[1], entry["delta"]),
+                former[2] or entry["is_claim"],
+            )
+    return Spent(
+        math.fsum(epsilon for epsilon, _, _ in runs.values()),
+        math.fsum(delta for _, delta, _ in runs.values()),
+        math.fsum(epsilon for epsilon, _, is_claim in runs.values() if is_claim),
+        n_evaluations,
+    )
+
+
+def noise_of(request: Request, *, of_client: bool = False) -> list[tuple[Release, Moved, float] | None]:
+    """Return, for each array, its release, how far a row moves it, and the multiplier that this makes; None: no noise.
+
+    Parameters
+    ----------
+    request : Request
+    of_client : bool, default=False
+        Whether the multiplier is for all rows of the site at once.
+
+    Raises
+    ------
+    Refused
+        If noise is said to be on an array of which the site does not know how far a row moves it.
+    """
+    found: list[tuple[Release, Moved, float] | None] = []
+    for sent, release, moved in zip(request.answer.sends, request.releases, request.moved, strict=True):
+        if release is None or release.noise_multiplier == 0:
+            found.append(None)
+        elif moved is None:
+            raise Refused(
+                f"'{request.answer.task}' is to leave with noise, and does not say how far one row moves its "
+                f"{sent.content}: the site cannot tell what the noise is worth."
+            )
+        else:
+            found.append((release, moved, moved.multiplier(release, per_row=sent.per == "row", of_client=of_client)))
+    return found
+
+
+class Budget:
+    """Decides whether what is asked of a site is within its policy, given what has left it.
+
+    Parameters
+    ----------
+    policy : Policy
+    run : sequence of mapping
+        The entries of the ledger for this run.
+    before : Spent
+        What the data set has spent in other runs.
+    """
+
+    def __init__(self, policy: Policy, run: Sequence[Mapping[str, Any]], before: Spent) -> None:
+        self.policy = policy
+        self.run = run
+        self.before = before
+
+    def judge(self, request: Request) -> dict[str, Any]:
+        """Return what the ledger is to say of an answer: ``arrays``, ``epsilon``, ``delta``, ``is_claim``, ``plan``.
+
+        Raises
+        ------
+        Refused
+            If the answer may not leave.
+        """
+        self.policy.check_task(request)
+        plan = self._plan(request)
+        of_server = plan is not None and plan.noise == "server"
+        of_clients = plan is not None and plan.unit == "client"
+        noise = [None] * len(request.answer.sends) if request.is_derived else noise_of(request, of_client=of_clients)
+        arrays: list[dict[str, Any]] = []
+        for sent, found in zip(request.answer.sends, noise, strict=True):
+            about: dict[str, Any] = {"content": sent.content, "reveals": sent.reveals, "per": sent.per}
+            if found is not None:
+                arrays.append(about | self._with_noise(request, plan, *found))
+            elif request.is_derived:
+                arrays.append(about | {"covered": "computed from rows that carry noise"})
+            elif sent.kept_as:
+                arrays.append(about | {"covered": "kept at the site"})
+            elif of_server and self.policy.trusts_server_noise and sent.reveals == "sums":
+                arrays.append(about | {"covered": "noise of the server, as it says"})
+            elif sent.counts_rows and self.policy.row_count and plan is not None and _replaces(plan):
+                arrays.append(about | {"covered": "number of rows, which the guarantee does not hide"})
+            elif sent.reveals in self.policy.unprotected:
+                arrays.append(about | {"covered": "nothing"})
+            else:
+                raise Refused(
+                    f"'{request.answer.task}' would send {sent.reveals} ({sent.content}) without noise; unprotected in "
+                    f"the policy does not list '{sent.reveals}'."
+                )
+        if plan is not None:
+            self._check_plan(plan, arrays)
+        epsilon = self._epsilon(plan, arrays)
+        claims = of_server or any(array.get("shares", 1) > 1 for array in arrays)
+        delta = self.policy.delta_per_run if epsilon else 0.0
+        self._check_total(epsilon, delta)
+        return {"arrays": arrays, "epsilon": epsilon, "delta": delta, "is_claim": claims, "plan": _digest(request.plan)}
+
+    def check_evaluation(self) -> None:
+        """Raise Refused unless a model may still be evaluated."""
+        if self.before.n_evaluations >= self.policy.evaluations:
+            raise Refused(
+                f"a model is to be evaluated, for the time number {self.before.n_evaluations + 1}; evaluations in the "
+                f"policy is {self.policy.evaluations}."
+            )
+
+    def _plan(self, request: Request) -> Plan | None:
+        """Return the plan of the run: what its first message announced, and every other has to announce as well."""
+        announced = next((entry["plan"] for entry in self.run if entry["arrays"]), _digest(request.plan))
+        if _digest(request.plan) != announced:
+            raise Refused("the run announces other noise than in its first round.")
+        try:
+            plan = Plan.from_json(request.plan) if request.plan else None
+        except ValueError as error:
+            raise Refused(f"{error}") from None
+        if plan is not None and plan.noise == "server" and not self.policy.trusts_server_noise:
+            raise Refused("the server says that it adds the noise; trusts_server_noise in the policy is false.")
+        return plan
+
+    def _with_noise(
+        self, request: Request, plan: Plan | None, release: Release, moved: Moved, multiplier: float
+    ) -> dict[str, Any]:
+        """Return what the ledger says of an array with noise, which has to be what was announced."""
+        task = request.answer.task
+        if multiplier < self.policy.least_noise_multiplier:
+            raise Refused(
+                f"'{task}' would leave with a noise multiplier of {multiplier:.3g}, from what the site clips to; "
+                f"least_noise_multiplier in the policy is {self.policy.least_noise_multiplier:g}."
+            )
+        if plan is not None:
+            share = plan.shares.get(release.share)
+            if share is None or (share.mechanism, share.relation) != (release.mechanism, release.relation):
+                raise Refused(f"'{task}' takes its noise from '{release.share}', which the run has not announced.")
+            if multiplier < plan.multipliers[release.share] * ROUNDING:
+                raise Refused(
+                    f"'{task}' would leave with a noise multiplier of {multiplier:.4g} where the run has announced "
+                    f"{plan.multipliers[release.share]:.4g}."
+                )
+            if share.sample is not None and (
+                moved.sample is None or moved.sample[0] > share.sample[0] or moved.sample[1] < share.sample[1]
+            ):
+                raise Refused(f"'{task}' does not draw {share.sample[0]} of {share.sample[1]} rows, as announced.")
+        return {
+            "mechanism": release.mechanism,
+            "multiplier": multiplier,
+            "relation": release.relation,
+            "share": release.share,
+            "shares": request.n_shares,
+        }
+
+    def _check_plan(self, plan: Plan, arrays: Sequence[Mapping[str, Any]]) -> None:
+        """Raise Refused if a share of the plan would be spent more often than announced."""
+        taken = Counter(array["share"] for array in self._released(arrays))
+        for name, count in taken.items():
+            if name in plan.shares and count > plan.shares[name].count:
+                raise Refused(
+                    f"the run has announced {plan.shares[name].count} releases of '{name}' and asks for more."
+                )
+
+    def _released(self, arrays: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        former = [array for entry in self.run for array in entry["arrays"]]
+        return [array for array in [*former, *arrays] if "multiplier" in array]
+
+    def _epsilon(self, plan: Plan | None, arrays: Sequence[Mapping[str, Any]]) -> float:
+        """Return what the run costs with this answer.
+
+        What was announced, where it was: then nothing that the server learns can change the noise. Otherwise the server
+        may choose each round's noise by what it has seen, and the figure is one that holds then, too: Gaussian
+        releases compose as one, whose multiplier's inverse square is the sum of theirs, and the epsilons of Laplace
+        releases add up.
+        """
+        if plan is not None:
+            epsilon = plan.epsilon_of_row(self.policy.delta_per_run)
+        else:
+            released = self._released(arrays)
+            epsilon = adaptive_epsilon(released, self.policy.delta_per_run)
+        if epsilon > self.policy.epsilon_per_run:
+            raise Refused(
+                f"the run would spend an epsilon of {epsilon:.4g} at delta {self.policy.delta_per_run:g}; "
+                f"epsilon_per_run in the policy is {self.policy.epsilon_per_run:g}."
+            )
+        return epsilon
+
+    def _check_total(self, epsilon: float, delta: float) -> None:
+        total = self.before.epsilon + epsilon
+        if epsilon and total > self.policy.epsilon / ROUNDING:
+            raise Refused(
+                f"the data set has spent an epsilon of {self.before.epsilon:.4g} in other runs, and this one would "
+                f"make it {total:.4g}; epsilon in the policy is {self.policy.epsilon:g}."
+            )
+        if epsilon and self.before.delta + delta > self.policy.delta / ROUNDING:
+            raise Refused(
+                f"the data set has spent a delta of {self.before.delta:.3g} in other runs, and this one takes "
+                f"{delta:.3g}; delta in the policy is {self.policy.delta:g}."
+            )
+
+
+def adaptive_epsilon(released: Sequence[Mapping[str, Any]], delta: float) -> float:
+    """Return an epsilon that holds whatever the server makes of one release when it chooses the next.
+
+    Parameters
+    ----------
+    released : sequence of mapping
+        With "mechanism", "multiplier" and "relation".
+    delta : float
+    """
+    total = 0.0
+    for relation in sorted({array["relation"] for array in released}):
+        own = [array for array in released if array["relation"] == relation]
+        weight = math.fsum(array["multiplier"] ** -2 for array in own if array["mechanism"] == "gaussian")
+        if weight:
+            joint = Release("gaussian", 1.0, weight**-0.5, "", relation)
+            total += composed_epsilon([joint], delta_of_composition(delta) / 2)
+        total += math.fsum(1.0 / array["multiplier"] for array in own if array["mechanism"] == "laplace")
+    return total
+
+
+def _digest(plan: str) -> str:
+    return hashlib.sha256(plan.encode()).hexdigest() if plan else ""
+
+
+def _replaces(plan: Plan) -> bool:
+    return any(share.relation == "replace" for share in plan.shares.values())

@@ -1,0 +1,154 @@
+"""What has left a site: a file of JSON lines that only grows, each line chained to the one before by its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+#: The hash before the first line.
+START = "0" * 64
+
+
+class LedgerError(Exception):
+    """A ledger that has been changed, or that nobody can go on writing; the message says in which line."""
+
+
+class Ledger:
+    """A ledger.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file; it and its folder are made when the first entry is written, for their owner alone.
+
+    Attributes
+    ----------
+    entries : list of dict
+        As they were when the ledger was last read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.entries: list[dict[str, Any]] = []
+        self._last = START
+        self._n_bytes = 0
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the ledger alone, and know all of it: nobody else writes between a decision and its entry."""
+        make_private(self.path.parent)
+        with FileLock(f"{self.path}.lock", mode=0o600):
+            self.read()
+            yield
+
+    def read(self) -> list[dict[str, Any]]:
+        """Read what was written since the last time, and check that every line follows from the one before.
+
+        Returns
+        -------
+        list of dict
+            All entries.
+
+        Raises
+        ------
+        LedgerError
+            If a line was changed, added, removed or moved.
+        """
+        if not self.path.exists():
+            if self._n_bytes:
+                raise LedgerError(f"{self.path} is gone; put it back, or the site does not know what has left it.")
+            return self.entries
+        with self.path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            if file.tell() < self._n_bytes:
+                raise LedgerError(f"{self.path} has become shorter; lines were taken away at its end.")
+            file.seek(self._n_bytes)
+            fresh = file.read()
+        # A line without an end was being written when the machine stopped: nothing of it has left the site.
+        whole = fresh[: fresh.rfind(b"\n") + 1]
+        for line in whole.splitlines():
+            self._take(line)
+        self._n_bytes += len(whole)
+        return self.entries
+
+    def append(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Write an entry, and return when it is on the disk. Call it while the ledger is :meth:`locked`.
+
+        Parameters
+        ----------
+        entry : mapping
+            Ready for JSON. ``number`` and ``hash`` are added.
+        """
+        full = {"number": len(self.entries) + 1, **entry}
+        full["hash"] = _hash(self._last, full)
+        line = json.dumps(full, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        with os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+            file.seek(self._n_bytes)
+            file.truncate()
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        if len(self.entries) == 0:
+            fsync_folder(self.path.parent)
+        self.entries.append(full)
+        self._last = full["hash"]
+        self._n_bytes += len(line)
+        return full
+
+    def _take(self, line: bytes) -> None:
+        number = len(self.entries) + 1
+        try:
+            entry = json.loads(line)
+            said = entry.pop("hash")
+            found = _hash(self._last, entry)
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise LedgerError(f"{self.path}, line {number}: this is no entry of a ledger.") from None
+        if said != found or entry.get("number") != number:
+            raise LedgerError(
+                f"{self.path}, line {number}: the entry does not follow from the lines before it; somebody has changed "
+                "this line or one before."
+            )
+        self.entries.append({**entry, "hash": said})
+        self._last = said
+
+
+def _hash(before: str, entry: Mapping[str, Any]) -> str:
+    text = json.dumps(entry, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(f"{before}{text}".encode()).hexdigest()
+
+
+def make_private(folder: Path) -> Path:
+    """Make a folder, with those above it, that its owner alone can enter; return it."""
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    return folder
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone can read, whole or not at all, and return when it is on the disk."""
+    beside = path.with_name(f"{path.name}.part")
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    fsync_folder(path.parent)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Return when the names in a folder are on the disk."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
