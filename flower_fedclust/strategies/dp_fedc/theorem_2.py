@@ -15,7 +15,7 @@ from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import Entry, Sent, Total, answers, parameter
-from flower_fedclust.protocol.rounds import Round
+from flower_fedclust.protocol.rounds import Round, within
 from flower_fedclust.strategies.dp_fedc import theorems
 from flower_fedclust.strategies.dp_fedc.client import DPFedCClient, LocalSteps
 from flower_fedclust.strategies.dp_fedc.dp_fedc import BATCH_SIZE, STEP_SCALE, DPFedC
@@ -123,7 +123,12 @@ class DPFedCTheorem2(DPFedC):
 class DPFedCTheorem2Client(DPFedCClient):
     """The answers of a client that sends its centers."""
 
-    @answers(Sent("by how much the client's centers have moved", has_columns=True))
+    @answers(
+        Sent("by how much the client's centers have moved", has_columns=True),
+        moved=lambda _, W, *, mu_w, n_center_steps, batch_size, eta, max_gradient_norm, **local: (
+            within(theorems.sensitivity(max_gradient_norm, n_center_steps, eta) / 2.0),
+        ),
+    )
     def factorise_clipped(
         self,
         W: Floats,

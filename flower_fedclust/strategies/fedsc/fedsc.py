@@ -22,7 +22,7 @@ from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Reply, Sent, answers, parameter
-from flower_fedclust.protocol.rounds import Round
+from flower_fedclust.protocol.rounds import Moved, Round
 from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.perturbed_rows import (
     NOISY_ROWS,
@@ -252,6 +252,12 @@ class FedSC(DictionaryStrategy):
 # The client half.
 
 
+def _codes_moved(Z: Floats, to_codes: Floats, frame: Frame, bandwidth: float, bound: float) -> Moved:
+    """Return how far apart the codes of two rows can be."""
+    apart = distance_of_features(kernel_within(frame, Z, bandwidth), to_codes, bound)
+    return Moved(bound, apart=min(apart, 2.0 * bound))
+
+
 class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
     """What a client answers besides: the codes of its rows."""
 
@@ -260,7 +266,12 @@ class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
         """Return C_p (equation 14), with relative noise where that was asked for."""
         return add_relative_noise(codes(self.rows, Z, bandwidth, regularization), relative_noise, self.noise_source)
 
-    @answers(Sent("code of every row", "codes", per="row"))
+    @answers(
+        Sent("code of every row", "codes", per="row"),
+        moved=lambda _, Z, to_codes, *frame, bandwidth, max_norm, bound: (
+            _codes_moved(Z, to_codes, Frame(frame[0], float(frame[1][0])), bandwidth, bound),
+        ),
+    )
     def clipped_codes(
         self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, max_norm: float, bound: float
     ) -> GridArray:

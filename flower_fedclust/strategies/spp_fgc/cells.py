@@ -356,7 +356,7 @@ class CellsClient(ClusterClient):
             counts += np.bincount(rings, minlength=N_DISTANCES)
         return GridArray(counts)
 
-    @answers("sum over rows of the products of their entries", moved=lambda _, *frame: (_products_moved(*frame),))
+    @answers("sum over rows of the products of their entries", moved=lambda _, *frame: (products_moved(*frame),))
     def entry_products(self, *frame: Floats) -> GridArray:
         """Return the upper triangle of X'X in the frame; of wide rows, the sums of squares alone.
 
@@ -392,7 +392,7 @@ class CellsClient(ClusterClient):
         return GridArray(table[np.triu_indices(n_centers, 1)])
 
 
-def _products_moved(*frame: Floats) -> Moved:
+def products_moved(*frame: Floats) -> Moved:
     """Return how far one row moves :func:`products_of`: in L1 norm by R^2, where R bounds its L1 norm."""
     square = float(frame[1][0]) ** 2
     return Moved(square, square if int(frame[1][1]) == 1 else math.inf)

@@ -7,6 +7,7 @@ appendix C covers nothing. Here all clients share cells, whose centers come from
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Generator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -23,7 +24,8 @@ from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.protocol import Entry, Gather, Sent, answers, parameter
-from flower_fedclust.protocol.rounds import Array, Reply, Round
+from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Moved, Reply, Round
+from flower_fedclust.steps.frame import ball_moved
 from flower_fedclust.steps.spectral import LabelsClient
 from flower_fedclust.strategies.spp_fgc.cells import (
     CLIPPED,
@@ -32,6 +34,7 @@ from flower_fedclust.strategies.spp_fgc.cells import (
     Cells,
     CellsClient,
     CellsStrategy,
+    products_moved,
     products_of,
 )
 from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER, StructuralGraphStrategy
@@ -183,6 +186,12 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         Sent("sum of the client's rows in each cell", "centers", has_columns=True),
         Sent("sum over the client's rows of the products of their entries, by cell", "centers"),
         Sent("number of the client's rows in each cell", "centers"),
+        moved=lambda _, centers, *frame, n_clusters, n_neighbors, rank_constraint, diagonal: (
+            *(Moved(math.inf) for _ in GRAPH),
+            ball_moved(*frame),
+            products_moved(*frame),
+            ONE_COUNT,
+        ),
     )
     def cell_prototypes(
         self,
