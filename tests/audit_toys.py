@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.accounting import Share
@@ -88,6 +89,32 @@ class Means(ClippedStrategy):
             else:
                 sums, counts = yield Sum(asked, releases=self.releases())
         return KMeansModel(centers(self, sums / max(float(counts), 1.0)))
+
+
+class Sending(Means):
+    """Sends points, on which sums may depend; a row moves them by a power of its norm.
+
+    Parameters
+    ----------
+    points : array-like, optional
+        What is sent.
+    power : int, default=1
+        Of the norm.
+    """
+
+    points: ArrayLike | None = parameter(None)
+    power: int = parameter(1, at_least=1)
+
+    def releases(self):
+        """Return the releases of a round."""
+        return [self.release("sums", self.max_norm**self.power, "clipped"), self.release("counts", 1.0, "a row")]
+
+    def protocol(self) -> Protocol:
+        """Ask with the points."""
+        arrays = [] if self.points is None else [np.asarray(self.points)]
+        for _ in range(self.n_rounds):
+            yield Sum(self.client_type.sums.asked(*arrays, max_norm=self.max_norm), releases=self.releases())
+        return KMeansModel(centers(self, np.zeros(self.n_columns)))
 
 
 class Unequal(Means):

@@ -12,15 +12,20 @@ from typer.testing import CliRunner
 
 import flower_fedclust as fc
 from flower_fedclust.auditing.counting import epsilon_of
+from flower_fedclust.auditing.settings import with_edges
 from flower_fedclust.auditing.statistics import FALSE_ALARM, Loss, lower, upper
 from flower_fedclust.auditing.statistics import test_noise as check_noise
 from flower_fedclust.cli import app
+from flower_fedclust.numerics.exact import directions_onto_grid
+from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.privacy import noise as noise_module
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.audit import audit
 from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol import GridArray
 from flower_fedclust.protocol.rounds import Askable
 from flower_fedclust.registry import make_strategy
+from flower_fedclust.testing.subject import Subject
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +108,15 @@ def test_runs_that_cannot_be_are_refused():
 # What is broken.
 
 
-def with_method(name, function, *sends):
-    """Return the toy with another method of its clients."""
+POINTS = np.random.default_rng(0).normal(size=(3, 4))
+
+
+def with_method(name, function, *sends, toy=audit_toys.Means):
+    """Return a toy with another method of its clients."""
     asked = getattr(audit_toys.MeansClient, name)
     function.__name__ = name
     client = type("Client", (audit_toys.MeansClient,), {name: Askable(function, sends or asked.answer.sends)})
-    return type("Broken", (audit_toys.Means,), {"client_type": client, "__doc__": audit_toys.Means.__doc__})
+    return type("Broken", (toy,), {"client_type": client, "__doc__": toy.__doc__})
 
 
 def test_a_row_that_is_not_clipped_is_found():
@@ -138,6 +146,50 @@ def test_a_count_that_depends_on_the_rows_around_is_found():
 
     found = audit(with_method("sums", sums)(2), runs=40)
     assert any("'number of rows'" in clause and "moves by 2 times" in clause for clause in found.broken)
+
+
+def test_a_choice_by_float_products_is_found_where_points_mirror_each_other():
+    def sums(self, centers, *, max_norm):
+        rows = self._rows(max_norm)
+        return rows.sums(nearest_center(rows.values, centers), len(centers))
+
+    found = audit(with_method("sums", sums, toy=audit_toys.Sending)(2, points=POINTS), runs=2)
+    assert any("'number of rows'" in one and "of points that mirror each other" in one for one in found.broken)
+
+
+def test_a_projection_that_relies_on_the_servers_directions_is_found():
+    def sums(self, directions, *, max_norm):
+        rows = self._rows(max_norm)
+        projected = np.trunc(rows.integers @ directions_onto_grid(directions)).sum(axis=0)
+        return GridArray(projected, rows.exponent), GridArray(np.array(len(self.rows)))
+
+    directions = np.linalg.qr(POINTS.T)[0]
+    found = audit(with_method("sums", sums, toy=audit_toys.Sending)(2, points=directions), runs=2)
+    (clause,) = (one for one in found.broken if "'sum of the rows'" in one)
+    assert "moves by 1.73205 times" in clause
+    assert "where the server sends points with all columns alike" in clause
+
+
+def test_rounding_up_is_found_where_a_bound_is_next_below_a_power_of_two():
+    def sums(self, *, max_norm):
+        rows = self._rows(max_norm)
+        squares = np.ceil(np.ldexp(rows.integers**2, -10)).sum(axis=0)  # of 40 bits
+        return GridArray(squares, 2 * rows.exponent + 10), GridArray(np.array(len(self.rows)))
+
+    strategy = with_method("sums", sums, toy=audit_toys.Sending)(2, power=2)
+    assert with_edges(Subject(strategy), 53).strategy.max_norm == np.nextafter(4.0, 0.0)
+    found = audit(strategy, runs=2)
+    (clause,) = (one for one in found.broken if "'sum of the rows'" in one)
+    assert "moves by a little more than its sensitivity" in clause
+    assert "with a bound of 24 binary digits next below a power of two" in clause
+
+
+def test_an_answer_that_rests_on_an_earlier_run_is_found():
+    def sums(self, *, max_norm):
+        return self.data.derived("clipped", lambda: self._rows(max_norm).total())
+
+    found = audit(with_method("sums", sums)(2), runs=2)
+    assert "the answer to 'sums' depends on a run that the client has answered before" in found.findings
 
 
 @pytest.mark.parametrize("place", ["server", "clients", "local"])

@@ -7,7 +7,8 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
@@ -21,12 +22,14 @@ from flower_fedclust.auditing.coverage import (
     findings_of_losses,
 )
 from flower_fedclust.auditing.draws import Drawer
+from flower_fedclust.auditing.messages import altered_runs, mirrored_run, remembered
 from flower_fedclust.auditing.result import AuditedRelease, AuditResult
+from flower_fedclust.auditing.rows import HardRow, rows_by_message, rows_in_directions, rows_of_whole_numbers
+from flower_fedclust.auditing.settings import other_settings, poles
 from flower_fedclust.auditing.statistics import FALSE_ALARM, Loss, losses, repeated, test_noise
 from flower_fedclust.numerics.checks import check_integer, check_real
-from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import ClientData, ProtocolStrategy
-from flower_fedclust.protocol.wire import decode
+from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
+from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.testing.neighbours import (
     Moved,
     Neighbours,
@@ -45,9 +48,6 @@ Floats = NDArray[np.float64]
 #: So many draws are made with seeds, to see whether noise repeats where a seed is given.
 N_SEEDED = 20
 
-#: Directions in which rows just within and just beyond their bound are tried.
-N_DIRECTIONS = 12
-
 #: So many draws are made whatever time they take, if so many are asked for: fewer say little of noise.
 LEAST_DRAWS = 80
 
@@ -55,6 +55,9 @@ LEAST_DRAWS = 80
 HARD_RUN_SECONDS = 4.0
 
 Progress = Callable[[str, float], None]
+
+#: Neighbours, and the round through which alone they are compared, if they are hard in one.
+Pairs = list[tuple[Neighbours, int | None]]
 
 
 def audit(
@@ -129,7 +132,7 @@ def audit_subject(
         begun = time.perf_counter()
         left = math.inf if seconds is None else max(start + seconds - begun, 0.3)
         moves = _Moves(subject)
-        moves.compare(run, begun + 0.3 * left, says)
+        moves.compare(begun + 0.3 * left, says)
         if left > HARD_RUN_SECONDS:
             moves.compare_hard(begun + 0.5 * left, says)
         findings, facts = _beside(subject, moves)
@@ -159,25 +162,64 @@ def audit_subject(
 
 
 class _Moves:
-    """How far neighbours move each release of a run."""
+    """How far neighbours move each release of a run, and what else comparing them shows."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject, self.run = subject, subject.run
         noisy = [number for number, _, _ in subject.releases]
         asked = {name: sum(name in self.run.sent(number) for number in noisy) for name in subject.names}
         self.client = max(subject.names, key=lambda name: asked[name])
-        self.largest: dict[tuple[int, int], Moved] = {}
-        self.n_pairs: dict[tuple[int, int], int] = {}
+        self.largest: dict[tuple[str, int], Moved] = {}
+        self.n_pairs: dict[tuple[str, int], int] = {}
         self.by_pair: dict[int, tuple[Neighbours, dict[tuple[int, int], Moved]]] = {}
         self.broken: list[str] = []
 
-    def compare(self, run: Run, deadline: float, says: Progress) -> None:
-        """Compare neighbours through the messages of a run, of every kind some first, until the time is over."""
+    def compare(self, deadline: float, says: Progress) -> None:
+        """Compare neighbours through the messages of the run, and through others that a server could send."""
         if not self.subject.releases:
             return
-        pairs = list(self._pairs(run))
+        pairs = list(self._pairs(self.run))
+        now = time.perf_counter()
+        self._compare(self.run, pairs, now + 0.7 * (deadline - now), says, at_least=8)
+        few: Pairs = [(pair, None) for pair in self._neighbours(self.run, far_rows(self._rows(self.run))[:2], each=1)]
+        few += [pair for pair in pairs if "along direction" in pair[0].what]
+        mirrored, tables = mirrored_run(self.run, self.client)
+        ties: Pairs = [(pair, number) for number in tables for pair in tied_neighbours(tables[number], *self._relation)]
+        self._compare(mirrored, _named(ties, "of points that mirror each other"), deadline, says, at_least=2)
+        for where, run in altered_runs(self.run):
+            with suppress(ValueError):  # a client may refuse it
+                self._compare(run, _named(few, where), deadline, says, at_least=2)
+
+    def compare_hard(self, deadline: float, says: Progress) -> None:
+        """Do the same in runs on rows at the ends of the space, and in runs with other public settings."""
+        if not self.subject.releases:
+            return
+        runs = [
+            ("rows at the ends of the space", Subject(self.subject.strategy, poles(self.subject, reach)))
+            for reach in (3.0, 0.9)
+        ]
+        runs += other_settings(self.subject)
+        for index, (where, subject) in enumerate(runs):
+            now = time.perf_counter()
+            if now > deadline:
+                break
+            until = now + (deadline - now) / (len(runs) - index)
+            try:
+                run = watched_run(subject.strategy, subject.data, seed=SEED)
+                self.broken += remembered(self.run, run, self.client)
+            except Exception as error:
+                self.broken.append(f"a run with {where} ends with {type(error).__name__}")
+                continue
+            pairs = self._pairs(run)
+            if index > 1:
+                whole = rows_of_whole_numbers(self._rows(run))
+                pairs = [*((pair, None) for pair in self._neighbours(run, whole, each=1)), *pairs]
+            self._compare(run, _named(pairs, f"with {where}"), until, says)
+
+    def _compare(self, run: Run, pairs: Pairs, deadline: float, says: Progress, *, at_least: int = 0) -> None:
+        """Compare neighbours, each through the round that is named beside it or through all, until the time is over."""
         for index, (pair, only) in enumerate(pairs):
-            if time.perf_counter() > deadline and index > 8:
+            if time.perf_counter() > deadline and index >= at_least:
                 break
             says("neighbours", 0.4 * index / len(pairs))
             try:
@@ -186,48 +228,42 @@ class _Moves:
             except AssertionError as broken:
                 self.broken.append(str(broken).rstrip("."))
 
-    def compare_hard(self, deadline: float, says: Progress) -> None:
-        """Do the same in a run on rows at the ends of the space, where what the server sends is far apart, too."""
-        if not self.subject.releases:
-            return
-        for tables in (poles(self.subject, 3.0), poles(self.subject, 0.9)):
-            try:
-                run = watched_run(self.subject.strategy, tables, seed=SEED)
-            except Exception as error:
-                self.broken.append(f"a run on rows at the ends of the space ends with {type(error).__name__}")
-                continue
-            self.compare(run, 0.5 * (time.perf_counter() + deadline), says)
-
     def _take(self, moved: Moved, *, is_measured: bool) -> None:
-        key = (moved.round, moved.index)
+        # Other runs may have other rounds: what is the same is the method that was asked, and the array.
+        key = (moved.task, moved.index)
         self.n_pairs[key] = self.n_pairs.get(key, 0) + 1
         before = self.largest.get(key)
         if before is None or (moved.is_too_far, moved.ratio) > (before.is_too_far, before.ratio):
             self.largest[key] = moved
         if is_measured:
-            self.by_pair.setdefault(id(moved.neighbours), (moved.neighbours, {}))[1][key] = moved
+            here = moved.round, moved.index
+            self.by_pair.setdefault(id(moved.neighbours), (moved.neighbours, {}))[1][here] = moved
 
-    def _pairs(self, run: Run) -> Iterator[tuple[Neighbours, int | None]]:
-        rows = run.data[self.client].rows
-        unit, relation = self.subject.strategy.privacy_unit, self.subject.releases[0][2].relation
-        hard = (far_rows(rows), extreme_rows(rows.shape[1]), self._directions(rows), *points_sent(run, self.client))
-        kinds = [[(pair, None) for pair in neighbours(rows, kind, unit, relation)] for kind in hard]
-        ties = [
-            [(pair, number) for pair in tied_neighbours(tables, unit, relation)]
+    def _rows(self, run: Run) -> Floats:
+        return run.data[self.client].rows
+
+    @property
+    def _relation(self) -> tuple[PrivacyUnit, Relation]:
+        return self.subject.strategy.privacy_unit, self.subject.releases[0][2].relation
+
+    def _neighbours(self, run: Run, hard: list[HardRow], *, each: int = 3) -> list[Neighbours]:
+        return neighbours(self._rows(run), hard, *self._relation, each=each)
+
+    def _pairs(self, run: Run) -> Pairs:
+        rows = self._rows(run)
+        hard = (
+            far_rows(rows),
+            extreme_rows(rows.shape[1]),
+            rows_in_directions(rows),
+            *rows_by_message(run, self.client),
+        )
+        kinds: list[Pairs] = [[(pair, None) for pair in self._neighbours(run, kind)] for kind in hard]
+        kinds += [
+            [(pair, number) for pair in tied_neighbours(tables, *self._relation)]
             for number, tables in tied_tables(run, self.client).items()
         ]
         # In turns, so that there are some of every kind where there is no time for all.
-        in_turns = zip_longest(*kinds, *ties)
-        yield from (one for turn in in_turns for one in turn if one is not None)
-
-    def _directions(self, rows: Floats) -> list[tuple[str, Floats]]:
-        """Return rows far out in many directions, whose norm rounding leaves just within its bound, or just beyond."""
-        rng = np.random.default_rng(11)
-        found = []
-        for index in range(N_DIRECTIONS):
-            direction = rng.normal(size=rows.shape[1])
-            found.append((f"a far row in direction {index}", 1e3 * (1.0 + np.abs(rows).max()) * direction))
-        return found
+        return [one for turn in zip_longest(*kinds) for one in turn if one is not None]
 
     @property
     def worst(self) -> Neighbours | None:
@@ -249,55 +285,8 @@ class _Moves:
         return release
 
 
-def poles(subject: Subject, reach: float) -> dict[str, ClientData]:
-    """Return tables whose rows lie in opposite directions, each cluster of them at an end of an axis."""
-    rng = np.random.default_rng(13)
-    rows = np.vstack(subject.rows)
-    center = rows.mean(axis=0)
-    radius = reach * max(float(np.linalg.norm(rows - center, axis=1).max()), np.finfo(np.float64).tiny)
-    n_columns = rows.shape[1]
-    ends = np.vstack([np.eye(n_columns), -np.eye(n_columns)])[
-        np.argsort(np.tile(np.arange(n_columns), 2), kind="stable")
-    ]
-    found = {}
-    for name, client in subject.data.items():
-        which = np.arange(len(client.rows)) % min(max(subject.strategy.n_clusters, 2), len(ends))
-        table = center + radius * (ends[which] + 0.01 * rng.normal(size=client.rows.shape))
-        found[name] = ClientData(table, owner=f"client {name}")
-    return found
-
-
-def points_sent(run: Run, client: str) -> list[list[tuple[str, Floats]]]:
-    """Return rows that lie on points which the server sent, and far beyond them: one list a task, at most 3.
-
-    What a client computes of such a row is of one point alone, as far as can be.
-    """
-    n_columns = run.data[client].rows.shape[1]
-    found: dict[str, list[tuple[str, Floats]]] = {}
-    for number, round_ in run.rounds.items():
-        for exchange in run.asked(number):
-            if exchange.client != client or not any(release and release.scale > 0 for release in round_.releases):
-                continue
-            arrays = [array.astype(float) for array in decode(exchange.ins.parameters) if array.dtype.kind in "fiu"]
-            origins = [array for array in arrays if array.shape == (n_columns,)] or [np.zeros(n_columns)]
-            for points in arrays:
-                if points.ndim == 2 and points.shape[1] == n_columns and len(points) > 1:
-                    apart = np.linalg.norm(points[:, None] - points[None], axis=2) if len(points) <= 64 else None
-                    pair = (0, 1) if apart is None else np.unravel_index(int(apart.argmax()), apart.shape)
-                    chosen = dict.fromkeys([int(pair[0]), int(pair[1]), *range(min(4, len(points)))])
-                    middle = points.mean(axis=0)
-                    far = 1e3 * (1.0 + np.abs(points).max())
-                    found[round_.task] = [
-                        *(
-                            (f"a row on point {index} of '{round_.task}'", points[index] + origins[0])
-                            for index in chosen
-                        ),
-                        *(
-                            (f"a row beyond point {index} of '{round_.task}'", middle + far * (points[index] - middle))
-                            for index in list(chosen)[:2]
-                        ),
-                    ]
-    return list(found.values())[-3:]
+def _named(pairs: Pairs, where: str) -> Pairs:
+    return [(replace(pair, what=f"{pair.what}, {where}"), only) for pair, only in pairs]
 
 
 def _beside(subject: Subject, moves: _Moves) -> tuple[list[str], list[Fact]]:
@@ -361,8 +350,7 @@ def _audited(run: Run, moves: _Moves, drawer: Drawer) -> Iterator[AuditedRelease
         last = run.rounds[keys[-1][0]]
         release = last.releases[index]
         assert release is not None
-        seen = [moves.largest[key] for key in keys if key in moves.largest]
-        worst = max(seen, key=lambda moved: (moved.is_too_far, moved.ratio), default=None)
+        worst = moves.largest.get((task, index))
         yield AuditedRelease(
             tuple(number for number, _ in keys),
             task,
@@ -371,7 +359,7 @@ def _audited(run: Run, moves: _Moves, drawer: Drawer) -> Iterator[AuditedRelease
             0.0 if worst is None else worst.ratio,
             worst is not None and worst.is_too_far,
             "" if worst is None else worst.neighbours.what,
-            max((moves.n_pairs.get(key, 0) for key in keys), default=0),
+            moves.n_pairs.get((task, index), 0),
             test_noise([drawer.cells[key] for key in keys if key in drawer.cells]),
         )
 

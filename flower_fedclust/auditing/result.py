@@ -56,7 +56,8 @@ class AuditedRelease:
         where = f"'{self.content}' in {_rounds(self.rounds)}"
         found = []
         if self.is_too_far:
-            found.append(f"{where} moves by {self.moved:.6g} times its sensitivity ({self.neighbours})")
+            times = f"{self.moved:.6g} times" if self.moved > 1.00001 else "a little more than"
+            found.append(f"{where} moves by {times} its sensitivity ({self.neighbours})")
         found += [
             f"the noise of {where} is {how} ({self.noise.factor:.3g} times as wide)"
             for how, p_value in self.noise.p_values.items()

@@ -78,7 +78,7 @@ class Moved:
 
 
 def shadow_answers(
-    run: Run, client: str, rows: Floats, *, noise_seed: int = 0, only: int | None = None
+    run: Run, client: str, rows: Floats | ClientData, *, noise_seed: int = 0, only: int | None = None
 ) -> dict[int, Arrays | None]:
     """Return what a client would have sent, or kept, in every round of a run if its rows had been others.
 
@@ -87,7 +87,8 @@ def shadow_answers(
     run : Run
     client : str
         Whose messages are answered.
-    rows : ndarray of shape (n_rows, n_columns)
+    rows : ndarray of shape (n_rows, n_columns), or ClientData
+        A ClientData may have answered others before.
     noise_seed : int, default=0
         For what a method draws itself: the same for both neighbours, so that they draw the same.
     only : int, optional
@@ -99,7 +100,7 @@ def shadow_answers(
         By round; None where there is no answer.
     """
     context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
-    data = ClientData(rows, owner=f"client {client}")
+    data = rows if isinstance(rows, ClientData) else ClientData(rows, owner=f"client {client}")
     answers: dict[int, Arrays | None] = {}
     for exchange in run.exchanges:
         if exchange.client == client and (run.clients_remember or only in (None, exchange.round)):
@@ -199,7 +200,7 @@ def _difference(first: Sendable, second: Sendable | None) -> Floats:
 
 
 def neighbours(
-    rows: Floats, hard: Sequence[tuple[str, Floats]], unit: PrivacyUnit, relation: Relation
+    rows: Floats, hard: Sequence[tuple[str, Floats]], unit: PrivacyUnit, relation: Relation, *, each: int = 3
 ) -> list[Neighbours]:
     """Return neighbouring tables in which hard rows come, go or replace one another.
 
@@ -211,28 +212,33 @@ def neighbours(
         What makes each row hard, and the row.
     unit : "record" or "client"
     relation : "add-or-remove" or "replace"
+    each : int, default=3
+        In how many ways at most each row comes and goes.
     """
-    pairs = []
+    pairs: list[Neighbours] = []
     for index, (what, row) in enumerate(hard):
         full = np.tile(row, (len(rows), 1))
         _, opposite = hard[index - 1]
         if unit == "client" and relation == "add-or-remove":
-            pairs += [Neighbours(f"a client of {what}", full, None)]
+            ways = [Neighbours(f"a client of {what}", full, None)]
         elif unit == "client":
-            pairs += [Neighbours(f"a client of {what}", full, np.tile(opposite, (len(rows), 1)))]
-            pairs += [Neighbours(f"a client of {what}", full, rows)]
+            ways = [
+                Neighbours(f"a client of {what}", full, np.tile(opposite, (len(rows), 1))),
+                Neighbours(f"a client of {what}", full, rows),
+            ]
         elif relation == "add-or-remove":
-            pairs += [
+            ways = [
                 Neighbours(f"{what} added", rows, np.vstack([rows, row])),
                 Neighbours(f"{what} removed from the top", np.vstack([row, rows[1:]]), rows[1:]),
                 Neighbours(f"{what}, many times", full, full[1:]),
             ]
         else:
-            pairs += [
+            ways = [
                 Neighbours(f"{what} replaced by another", np.vstack([row, rows[1:]]), np.vstack([opposite, rows[1:]])),
                 Neighbours(f"{what} at the end", np.vstack([rows[:-1], row]), rows),
                 Neighbours(f"{what} among its like", full, np.vstack([opposite, full[1:]])),
             ]
+        pairs += ways[:each]
     if unit == "client":
         pairs.append(Neighbours("a client's own rows", rows, None if relation == "add-or-remove" else rows[::-1]))
     return pairs
@@ -258,12 +264,23 @@ def extreme_rows(n_columns: int) -> list[tuple[str, Floats]]:
     return [*found, ("a row of the smallest float", np.full(n_columns, 5e-324))]
 
 
-def tied_tables(run: Run, client: str, n_rows: int = 16) -> dict[int, list[Floats]]:
+def tied_tables(run: Run, client: str, n_rows: int = 16, *, mirrored: bool = False) -> dict[int, list[Floats]]:
     """Return tables whose rows lie half way between two points that the server sent, where it sent points.
 
     Every array of as many columns as the rows is taken for points, and every vector of that length for an origin. All
     rows of a table are as far from the one point as from the other, but for rounding. Of the rounds of one task the
     last is taken.
+
+    Parameters
+    ----------
+    run : Run
+    client : str
+        To which the points were sent.
+    n_rows : int, default=16
+        Of a table.
+    mirrored : bool, default=False
+        Whether the columns of the second point are those of the first in reverse. Then rows are the same both ways, and
+        on a tie to the last digit.
 
     Returns
     -------
@@ -284,7 +301,10 @@ def tied_tables(run: Run, client: str, n_rows: int = 16) -> dict[int, list[Float
                 if points.ndim == 2 and points.shape[1] == n_columns and len(points) > 1:
                     across = points[1] - points[0]
                     along = rng.normal(size=(n_rows, n_columns)) * 0.1 * np.abs(across).max()
-                    along -= np.outer(along @ across, across) / max(float(across @ across), np.finfo(np.float64).tiny)
+                    tiny = np.finfo(np.float64).tiny
+                    along -= np.outer(along @ across, across) / max(float(across @ across), tiny)
+                    if mirrored:
+                        along += along[:, ::-1]
                     tables.append(0.5 * (points[0] + points[1]) + along + origins[0])
             if tables:
                 of_task[round_.task] = (number, tables)
@@ -301,10 +321,8 @@ def tied_neighbours(tables: Sequence[Floats], unit: PrivacyUnit, relation: Relat
             pairs.append(Neighbours("rows on ties", table, np.vstack([table[1:2], table[1:]])))
         else:
             # A matrix product takes another way through a single row than through several, and through few than many.
-            for start in range(len(table) - 1):
-                pairs.append(
-                    Neighbours("rows on ties, one of two removed", table[start : start + 2], table[start + 1 :][:1])
-                )
+            for row in table[:, None]:
+                pairs.append(Neighbours("a row on a tie, one of two removed", np.vstack([row, row]), row))
             for n_rows in (4, 9, len(table)):
                 pairs.append(Neighbours("rows on ties, the first removed", table[:n_rows], table[1:n_rows]))
     return pairs

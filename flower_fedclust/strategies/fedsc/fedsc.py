@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.checks import warn_of_empty_clusters
+from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
 from flower_fedclust.numerics.dictionary import code_map, codes
 from flower_fedclust.numerics.exact_kernel import linear_features
 from flower_fedclust.numerics.exact_spectral import distance_of_features, kernel_values, matrix_onto_grid
@@ -197,7 +197,7 @@ class FedSC(DictionaryStrategy):
         bound = bound if self.max_code_norm is None else min(bound, self.max_code_norm)
         release = self._codes_release(kernel_within(frame, Z, r), to_codes, bound)
         question = FedSCClient.clipped_codes.asked(
-            Z, to_codes, *frame.arrays, bandwidth=r, max_norm=self.max_norm, bound=bound
+            Z, to_codes, *frame.arrays, bandwidth=r, max_norm=self.max_norm, bound=bound, apart=release.sensitivity
         )
         replies = yield Gather(question, releases=[release], rows=rows)
         return replies
@@ -273,11 +273,22 @@ class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
         ),
     )
     def clipped_codes(
-        self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, max_norm: float, bound: float
+        self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, max_norm: float, bound: float, apart: float
     ) -> GridArray:
-        """Return C_p of the clipped rows, each code clipped too: integers, as they take noise."""
+        """Return C_p of the clipped rows, each code clipped too: integers, as they take noise.
+
+        Raises
+        ------
+        DataError
+            If with these atoms and this matrix, which the server chooses, two codes can be farther apart than it says.
+        """
         rows = self.enter(*frame)
-        kernel = kernel_values(clipped_integers(rows, max_norm), rows.points(Z), rows.exponent, bandwidth)
+        points = rows.points(Z)
+        among_atoms = kernel_values(points, points, rows.exponent, bandwidth)
+        # Eigenvalues differ between machines by less than this.
+        if min(distance_of_features(among_atoms, to_codes, bound), 2.0 * bound) > apart * (1.0 + 2.0**-40):
+            raise DataError("codes could be farther apart than the noise is for; the server's matrix is not that of Z.")
+        kernel = kernel_values(clipped_integers(rows, max_norm), points, rows.exponent, bandwidth)
         return GridArray(*linear_features(kernel, to_codes, bound))
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flower_fedclust.data.datasets import load_dataset
+from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.dictionary import kernel_root
 from flower_fedclust.numerics.exact import triangle_to_symmetric
 from flower_fedclust.numerics.exact_spectral import distance_of_features
@@ -383,10 +384,12 @@ def test_a_row_moves_the_codes_and_the_sums_by_as_much_as_their_sensitivity(fact
     Z = np.array([[MAX_NORM, 0, 0], [-MAX_NORM, 0, 0]])
     to_codes, (_, _, *frame) = 0.5 * np.eye(2), codes.question.arrays
     clients = FedSCClient(ClientData(plus), name="0"), FedSCClient(ClientData(minus), name="1")
-    arguments = dict(codes.question.arguments) | {"bandwidth": 0.1}
+    arguments = dict(codes.question.arguments) | {"bandwidth": 0.1, "apart": 0.7072}
     one, two = (client.clipped_codes(Z, to_codes, *frame, **arguments).values for client in clients)
     assert length(one - two, codes.releases[0]) == pytest.approx(np.sqrt(0.5), rel=1e-6)
     assert distance_of_features(np.eye(2), to_codes, 0.5) == pytest.approx(np.sqrt(0.5), rel=1e-5)
+    with pytest.raises(DataError, match="farther apart than the noise is for"):
+        clients[0].clipped_codes(Z, 1.01 * to_codes, *frame, **arguments)
     rounds, _ = factor_rounds("rounds")
     step = next(round_ for round_ in rounds if round_.task == "clipped_gradient")
     _, _, *frame = step.question.arrays
@@ -425,7 +428,8 @@ def test_codes_get_the_noise_of_their_release():
     for task, name, parameters, sent, _ in log:
         if task == "clipped_codes":
             client = FedSCClient(ClientData(clients[int(name)]), name=name)
-            exact = client.clipped_codes(*parameters, bandwidth=3.0, max_norm=MAX_NORM, bound=5.0).values
+            arguments = {"bandwidth": 3.0, "max_norm": MAX_NORM, "bound": 5.0, "apart": release.sensitivity}
+            exact = client.clipped_codes(*parameters, **arguments).values
             noise.append(sent[0] - exact)
     assert np.std(noise) == pytest.approx(release.scale, rel=0.04)
     assert abs(np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]) < 0.08
