@@ -133,14 +133,28 @@ def on_the_same_rows(releases: Iterable[Release]) -> list[Release]:
         multipliers.setdefault(key, []).append(release.noise_multiplier)
     together = []
     for (mechanism, relation, sample), found in multipliers.items():
-        of_sample = [_joint_multiplier(found)] if sample is not None and len(found) > 1 else found
+        of_sample = (
+            [joint_multiplier((multiplier, 1) for multiplier in found)]
+            if sample is not None and len(found) > 1
+            else found
+        )
         together += [Release(mechanism, 1.0, multiplier, "", relation, sample) for multiplier in of_sample]
     return together
 
 
-def _joint_multiplier(multipliers: list[float]) -> float:
-    """Return the multiplier of the Gaussian release that protects as much as these together."""
-    return 0.0 if min(multipliers) == 0 else math.fsum(m**-2 for m in multipliers) ** -0.5
+def joint_multiplier(multipliers: Iterable[tuple[float, int]]) -> float:
+    """Return the multiplier of the Gaussian release that protects as much as several together.
+
+    Parameters
+    ----------
+    multipliers : iterable of tuple of (float, int)
+        The multipliers, and how many releases have each.
+    """
+    found = list(multipliers)
+    smallest = min(multiplier for multiplier, _ in found)
+    if smallest == 0:
+        return 0.0
+    return smallest / math.sqrt(math.fsum(count * (smallest / multiplier) ** 2 for multiplier, count in found))
 
 
 def check_sample(sample: tuple[int, int] | None) -> None:
