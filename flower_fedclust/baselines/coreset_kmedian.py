@@ -150,8 +150,8 @@ class CoresetKMedianClient(PerturbedRowsClient):
         return np.array(kmedian_cost(self.rows, medians))
 
     @answers(
-        Sent("the rows that were drawn", "rows", per="row", has_columns=True),
-        Sent("weight of every row that was drawn", "codes", per="row"),
+        Sent("the rows that were drawn", "rows", per="row", counts="some rows", has_columns=True),
+        Sent("weight of every row that was drawn", "codes", per="row", counts="some rows"),
         Sent("medians of the client's own clusters", "centers", has_columns=True),
         Sent("weights of the client's own medians", "centers"),
     )

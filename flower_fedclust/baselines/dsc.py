@@ -105,7 +105,7 @@ class DSCClient(ProtocolClient):
 
     @answers(
         Sent("means of the client's own clusters", "centers", has_columns=True),
-        Sent("sizes of the client's own clusters", "centers"),
+        Sent("sizes of the client's own clusters", "centers", counts="every row"),
     )
     def spectral_clusters(self, *, n_clusters: int, random_state: int) -> tuple[Floats, Floats]:
         """Return the means and the sizes of the client's own clusters, and keep which row is in which."""

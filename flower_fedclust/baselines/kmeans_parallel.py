@@ -170,7 +170,7 @@ class KMeansParallelClient(PerturbedRowsClient, ClusterClient):
         squares = np.ceil(np.ldexp(_least_squares(self.enter(*frame), candidates), -COST_EXPONENT))
         return GridArray(squares.astype(np.int64).sum(), COST_EXPONENT)
 
-    @answers(Sent("the rows that were drawn", "rows", per="row", has_columns=True))
+    @answers(Sent("the rows that were drawn", "rows", per="row", counts="some rows", has_columns=True))
     def far_rows(
         self, candidates: Floats, *frame: Floats, oversampling: float, cost: float, random_state: int
     ) -> Floats:
@@ -181,7 +181,7 @@ class KMeansParallelClient(PerturbedRowsClient, ClusterClient):
         chances = oversampling * (_least_squares(self.enter(*frame), candidates) / cost)
         return self.rows[self.generator(random_state).random(len(self.rows)) < chances]
 
-    @answers("number of rows nearest to each candidate")
+    @answers(Sent("number of rows nearest to each candidate", counts="every row"))
     def candidate_weights(self, candidates: Floats, *frame: Floats) -> GridArray:
         """Return w_x for each candidate x."""
         return self.enter(*frame).counts(candidates)

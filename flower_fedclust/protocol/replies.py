@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,15 @@ from flower_fedclust.protocol.wire import decode
 #: Where a reply names the units of its arrays: exponents as JSON, null for one that is not on a grid.
 EXPONENTS = "exponents"
 
+#: What NumPy's letters stand for.
+KINDS_OF_NUMBERS = {"f": "floats", "i": "integers", "u": "integers", "b": "truth values"}
+
 #: No unit that fits rows of floats is beyond these.
 EXTREME_EXPONENT = 4000
+
+
+#: What a client says of why it cannot answer is cut off after so many letters.
+LONGEST_EXCUSE = 400
 
 
 class ReplyError(Exception):
@@ -29,6 +36,12 @@ class ReplyError(Exception):
 def client_order(name: str) -> tuple[int, int, str]:
     """Return the key by which clients are sorted: names that are numbers by their value, before all others."""
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
+
+
+def excuse_of(name: str, metrics: Mapping[str, Any]) -> str:
+    """Return why a client says that it cannot answer, on one line that is not too long."""
+    excuse = " ".join(str(metrics["failure"]).split())
+    return excuse if len(excuse) <= LONGEST_EXCUSE else f"client {name} says: {excuse[:LONGEST_EXCUSE]}..."
 
 
 def sent_arrays(arrays: Sequence[Sendable]) -> tuple[list[Array], dict[str, str]]:
@@ -63,7 +76,13 @@ def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list
 
 
 def checked_reply(
-    name: str, parameters: Parameters, metrics: Mapping[str, Any], sends: Sequence[Sent], n_columns: int, *, sums: bool
+    name: str,
+    parameters: Parameters,
+    metrics: Mapping[str, Any],
+    sends: Sequence[Sent],
+    n_columns: int,
+    *,
+    n_summed: int = 0,
 ) -> list[Sendable]:
     """Return the arrays of one client's reply.
 
@@ -78,14 +97,14 @@ def checked_reply(
         What was asked for.
     n_columns : int
         Of the rows.
-    sums : bool
-        Whether the arrays are to be summed, so that all must be on a grid.
+    n_summed : int, default=0
+        Over how many clients the arrays are to be summed, so that all must be on a grid; 0 where they are not.
 
     Raises
     ------
     ReplyError
         If the bytes are not arrays, if there are more or fewer than were asked for, or if one is not made of finite
-        numbers, has other columns than the rows, or is to be summed and not on a grid.
+        numbers, has other columns than the rows, or is to be summed and not on a grid, or too large to be.
     """
     try:
         arrays = received_arrays(decode(parameters), metrics)
@@ -101,29 +120,40 @@ def checked_reply(
             )
         if plain.dtype.kind not in "fiub" or not np.isfinite(plain).all():
             raise ReplyError(f"client {name} sent an array that is not made of finite numbers.")
-        if sums:
+        if n_summed:
             try:
-                arrays[index] = on_grid(array)
+                arrays[index] = whole = on_grid(array)
             except TypeError:
                 message = f"client {name} sent {sent.content} as floats; what is summed must be integers in a unit."
                 raise ReplyError(message) from None
+            limit = (2**63 - 1) // n_summed
+            if whole.integers.max(initial=0) > limit or whole.integers.min(initial=0) < -limit:
+                raise ReplyError(f"client {name} sent {sent.content}, so large that the sum would not be what it is.")
     return arrays
 
 
-def unlike_most(values: Mapping[str, object]) -> tuple[object, list[str]]:
+def unlike_most(
+    values: Mapping[str, object], expected: Callable[[], object] = lambda: None
+) -> tuple[object, list[str]]:
     """Return the value that most clients have, and the clients that have another.
 
     Parameters
     ----------
     values : mapping of str to anything hashable
-        By client, not empty; of values that are equally frequent, that of the first client wins.
+        By client, not empty.
+    expected : callable, optional
+        Asked where two values are equally frequent: which of them should be. Where that does not say, it is that of the
+        first client.
     """
-    common = Counter(values[name] for name in sorted(values, key=client_order)).most_common(1)[0][0]
+    (common, count), *others = Counter(values[name] for name in sorted(values, key=client_order)).most_common()
+    if others and others[0][1] == count:
+        right = expected()
+        common = right if right in values.values() else common
     return common, sorted((name for name in values if values[name] != common), key=client_order)
 
 
 def shapes_of(arrays: Sequence[Sendable], sends: Sequence[Sent] | None = None) -> str:
-    """Return the shapes, and the units, of arrays that must be alike, for messages.
+    """Return the shapes, the types and the units of arrays that must be alike, for messages.
 
     Parameters
     ----------
@@ -141,10 +171,10 @@ def shapes_of(arrays: Sequence[Sendable], sends: Sequence[Sent] | None = None) -
         )
     plain = [array.integers if isinstance(array, GridArray) else array for array in arrays]
     alike = [
-        ("rows", *array.shape[1:]) if sent.per == "row" else ("any",) * array.ndim
+        (("rows", *array.shape[1:]) if sent.per == "row" else ("any",) * array.ndim, KINDS_OF_NUMBERS[array.dtype.kind])
         for array, sent in zip(plain, sends, strict=True)
     ]
-    return ", ".join(str(shape).replace("'", "") for shape in alike)
+    return ", ".join(f"{shape} of {kind}".replace("'", "") for shape, kind in alike)
 
 
 def add_up(replies: Sequence[Sequence[Sendable]]) -> list[Sendable]:

@@ -17,6 +17,9 @@ from flower_fedclust.privacy.releases import Release
 Array: TypeAlias = NDArray[Any]
 Scalar: TypeAlias = bool | int | float | str
 
+#: What an array of whole numbers counts: each of the client's rows once, some of them, or one thing among many.
+Counts = Literal["", "every row", "some rows", "once"]
+
 #: What a message lets whoever receives it know, from least to most: nothing but a sum over the client's rows; centers
 #: of its clusters, which are rows where a cluster has one row; something for each row from which the row, or what it
 #: is like, can be computed; rows as they are.
@@ -46,6 +49,10 @@ class Sent:
         Whether it is the number of rows, and nothing else: a guarantee for replacing a row does not hide it.
     sizes : bool, default=False
         Whether it is how many rows each cluster has, or which part of them: what a run says of its noise rests on it.
+    counts : "every row", "some rows" or "once", optional
+        What the server can check where it holds counts, which are never below 0: each row of the client counts once, so
+        that they add up to its number of rows; some rows count, and some do not; or one class among many has a 1. With
+        an entry for every row (``per="row"``), "some rows" says that only rows that were drawn have one.
     kept_as : str, default=""
         Where it is given, the array is not sent: the client keeps it, with the noise of its release, and a later
         round's ``rows`` may name it.
@@ -61,6 +68,7 @@ class Sent:
     has_columns: bool = False
     counts_rows: bool = False
     sizes: bool = False
+    counts: Counts = ""
     kept_as: str = ""
     of_one_row: bool = False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,20 +15,22 @@ from flwr.server.client_proxy import ClientProxy
 
 from flower_fedclust.models import Model
 from flower_fedclust.numerics.grid import GridArray
-from flower_fedclust.numerics.metrics import add_tables, agreement
 from flower_fedclust.privacy.noise import Sendable, add_noise, noise_exponent, variation_of_noise
-from flower_fedclust.privacy.releases import NoisePlace, Release
+from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 from flower_fedclust.privacy.report import Message
 from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
 from flower_fedclust.privacy.shares import total_variation
 from flower_fedclust.protocol.books import EVALUATE, Books
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
+from flower_fedclust.protocol.enrolment import checked_enrolment, of_equal_names
+from flower_fedclust.protocol.evaluation import Table, checked_table, evaluation_of
+from flower_fedclust.protocol.inspection import Inspection
+from flower_fedclust.protocol.ranges import Ranges
 from flower_fedclust.protocol.replies import (
     ReplyError,
     add_up,
-    checked_reply,
     client_order,
-    shapes_of,
+    excuse_of,
     unlike_most,
     values_of,
 )
@@ -53,6 +54,7 @@ class RunSettings:
 
     client_type: type[ProtocolClient]
     noise: NoisePlace
+    privacy_unit: PrivacyUnit
     min_clients: int | None
     noise_seed: int | None
     random_state: int | None
@@ -86,9 +88,13 @@ class Run:
     _addressed: dict[str, str] = field(default_factory=dict)  # Flower's client id -> name
     _bystanders: set[str] = field(default_factory=set)  # of these, those of whom no answer is wanted
     _bytes_down: dict[str, int] = field(default_factory=dict)
+    _sent: FitIns = field(init=False)  # to a client of those that were asked last
+    _inspection: Inspection = field(init=False)
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.settings.random_state)
+        ranges = Ranges(self.settings.noise, self.settings.privacy_unit)
+        self._inspection = Inspection(self.settings.client_type, ranges)
 
     @property
     def _key(self) -> str:
@@ -114,20 +120,24 @@ class Run:
         failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
     ) -> None:
         """Take in the clients that have the columns that most have, or that the server's rows have."""
-        columns: dict[str, str] = {}
-        proxies: dict[str, ClientProxy] = {}
-        answered = set()
+        said: dict[str, tuple[str, str]] = {}
+        proxies = {proxy.cid: proxy for proxy, _ in results}
         for proxy, res in results:
-            name = str(res.metrics["client"])
-            answered.add(self._addressed[proxy.cid])
-            self.books.traffic.append(Traffic(server_round, ENROL, name, 0, 0))
-            if "failure" in res.metrics:
-                self.books.note_refusal(server_round, ENROL, name, str(res.metrics["failure"]))
-            elif name in proxies:
-                raise ProtocolError(f"two clients call themselves '{name}'; give every client a name of its own.")
-            else:
-                proxies[name], columns[name] = proxy, str(res.metrics["columns"])
-        self._note_silence(server_round, dict.fromkeys(self._addressed.values(), ENROL), answered, failures)
+            self.books.traffic.append(Traffic(server_round, ENROL, str(res.metrics.get("client", proxy.cid)), 0, 0))
+            try:
+                if "failure" in res.metrics:
+                    name = str(res.metrics.get("client", proxy.cid))
+                    self.books.note_refusal(server_round, ENROL, name, excuse_of(name, res.metrics))
+                else:
+                    said[proxy.cid] = checked_enrolment(proxy.cid, res.metrics)
+            except ReplyError as error:
+                self.books.note_failure(server_round, ENROL, proxy.cid, str(error))
+        for node, reason in of_equal_names({node: name for node, (name, _) in said.items()}).items():
+            self.books.note_failure(server_round, ENROL, node, reason)
+            del said[node]
+        self._note_silence(server_round, dict.fromkeys(self._addressed.values(), ENROL), set(proxies), failures)
+        proxies = {name: proxies[node] for node, (name, _) in said.items()}
+        columns = dict(said.values())
         if columns:
             common, others = unlike_most(columns)
             whose = "most have"
@@ -139,7 +149,7 @@ class Run:
                 self.books.note_failure(server_round, ENROL, name, reason)
                 del proxies[name]
             known = json.loads(str(common))
-            self.n_columns = known if isinstance(known, int) else len(known)
+            self.n_columns = self._inspection.n_columns = known if isinstance(known, int) else len(known)
         self.clients = {name: proxies[name] for name in sorted(proxies, key=client_order)}
         self.books.sort()
         self.books.messages.append(Message(server_round, ENROL, "name and columns", "one per client", harmless=True))
@@ -161,6 +171,7 @@ class Run:
         else:
             for name, proxy in asked.items():
                 instructions += self._instructions({name: proxy}, round_.question_for(name), config)
+        self._sent = next((ins for _, ins in instructions), FitIns(encode([]), config))
         if round_.others is not None:
             kept = {key: value for key, value in config.items() if key in ("client", "round", "rows")}
             instructions += self._instructions(others, round_.others, kept)
@@ -223,32 +234,29 @@ class Run:
         server_round: int,
         results: Sequence[tuple[ClientProxy, EvaluateRes]],
         failures: Sequence[tuple[ClientProxy, EvaluateRes] | BaseException],
+        n_clusters: int,
     ) -> dict[str, float]:
         """Add the clients' tables and costs up; an empty dict where none has answered."""
         answered = {self._addressed[proxy.cid] for proxy, _ in results}
         self._note_silence(server_round, dict.fromkeys(self._addressed.values(), EVALUATE), answered, failures)
-        ordered: list[EvaluateRes] = []
+        used: list[EvaluateRes] = []
+        tables: list[Table] = []
         for proxy, res in sorted(results, key=lambda pair: client_order(self._addressed[pair[0].cid])):
             name = self._addressed[proxy.cid]
             self.books.traffic.append(Traffic(server_round, EVALUATE, name, self._bytes_down[name], 0))
             if "failure" in res.metrics:
-                self.books.note_refusal(server_round, EVALUATE, name, str(res.metrics["failure"]))
-            else:
-                ordered.append(res)
-        self.evaluation = {}  # whatever came, it is not asked for again
-        if not ordered:
-            return {}
-        n_rows = sum(res.num_examples for res in ordered)
-        cost = float(sum(res.loss for res in ordered))
-        self.evaluation |= ({"cost": cost} if math.isfinite(cost) else {}) | {"n_rows": float(n_rows)}
-        tables = [
-            {name: np.array(counts) for name, counts in json.loads(str(res.metrics["table"]))}
-            for res in ordered
-            if "table" in res.metrics
-        ]
-        if tables:
-            self.evaluation |= agreement(add_tables(tables))
-        for content in ("k-means cost of the rows", "number of rows", "table of classes by clusters"):
+                self.books.note_refusal(server_round, EVALUATE, name, excuse_of(name, res.metrics))
+                continue
+            try:
+                table = checked_table(name, res, n_clusters)
+            except ReplyError as error:
+                self.books.note_failure(server_round, EVALUATE, name, str(error))
+                continue
+            used.append(res)
+            tables += [] if table is None else [table]
+        self.evaluation = evaluation_of(used, tables)  # whatever came, it is not asked for again
+        contents = ("k-means cost of the rows", "number of rows", "table of classes by clusters") if results else ()
+        for content in contents:
             self.books.messages.append(Message(server_round, EVALUATE, content, "one per client"))
         return self.evaluation
 
@@ -358,12 +366,13 @@ class Run:
         results: Sequence[tuple[ClientProxy, FitRes]],
         failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
     ) -> dict[str, list[Sendable]]:
-        answer, others = round_.answer, round_.others
+        others = round_.others
         own_task = {
             name: others.answer.task if others is not None and name in self._bystanders else round_.task
             for name in self._addressed.values()
         }
         replies: dict[str, list[Sendable]] = {}
+        n_summed = len(self._addressed) if isinstance(round_, Sum) else 0
         for proxy, res in sorted(results, key=lambda pair: client_order(self._addressed[pair[0].cid])):
             name = self._addressed[proxy.cid]
             task = own_task[name]
@@ -372,26 +381,17 @@ class Run:
             )
             if "failure" in res.metrics:
                 missed = bool(res.metrics.get("missed"))
-                self.books.note_refusal(server_round, task, name, str(res.metrics["failure"]), missed=missed)
+                self.books.note_refusal(server_round, task, name, excuse_of(name, res.metrics), missed=missed)
             elif name not in self._bystanders:
                 try:
-                    sends = () if answer.keeps else answer.sends
-                    replies[name] = checked_reply(
-                        name, res.parameters, res.metrics, sends, self.n_columns, sums=isinstance(round_, Sum)
-                    )
+                    replies[name] = self._inspection.checked(name, round_, res, n_summed)
                 except ReplyError as error:
                     self.books.note_failure(server_round, task, name, str(error))
         answered = {self._addressed[proxy.cid] for proxy, _ in results}
         self._note_silence(server_round, own_task, answered, failures)
-        if replies:
-            # What is summed must have one shape; what has an entry for every row, one width.
-            alike = None if isinstance(round_, Sum) or answer.keeps else answer.sends
-            shapes = {name: shapes_of(arrays, alike) for name, arrays in replies.items()}
-            common, unlike = unlike_most(shapes)
-            for name in unlike:
-                reason = f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}."
-                self.books.note_failure(server_round, round_.task, name, reason)
-                del replies[name]
+        for name, reason in self._inspection.odd_ones(round_, replies, self._sent).items():
+            self.books.note_failure(server_round, round_.task, name, reason)
+            del replies[name]
         return replies
 
     def _variations(

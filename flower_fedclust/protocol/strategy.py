@@ -318,7 +318,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
             The mean cost of a row; and "cost", unless it is beyond the largest float, "n_rows", and "accuracy", "nmi",
             "ari" over the clients that have labels.
         """
-        metrics = self._current.receive_evaluation(server_round, results, failures)
+        n_clusters = self.outcome.model.n_clusters
+        metrics = self._current.receive_evaluation(server_round, results, failures, n_clusters)
         return (metrics["cost"] / metrics["n_rows"] if "cost" in metrics else None), dict(metrics)
 
     def evaluate(self, server_round: int, parameters: Parameters) -> None:

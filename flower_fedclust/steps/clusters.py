@@ -125,7 +125,7 @@ class ClusterClient(FrameClient):
 
     @answers(
         "sum of the rows in each cluster",
-        Sent("number of rows in each cluster", sizes=True),
+        Sent("number of rows in each cluster", counts="every row", sizes=True),
         moved=lambda _, centers, *frame: (ball_moved(*frame), ONE_COUNT),
     )
     def cluster_sums(self, centers: Floats, *frame: Floats) -> tuple[GridArray, GridArray]:
@@ -135,7 +135,7 @@ class ClusterClient(FrameClient):
 
     @answers(
         "mean of the client's rows in each cluster, less its center",
-        "whether a cluster has a row of the client",
+        Sent("whether a cluster has a row of the client", counts="some rows"),
         moved=lambda _, centers, *frame, means_bound: (within(means_bound), presence_moved(centers)),
     )
     def cluster_means(self, centers: Floats, *frame: Floats, means_bound: float) -> tuple[GridArray, GridArray]:

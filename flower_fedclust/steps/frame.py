@@ -202,7 +202,7 @@ class FrameClient(ProtocolClient):
         key = tuple(array.tobytes() for array in frame)
         return self.data.derived(key, lambda: enter(self.rows, *frame))
 
-    @answers("binary exponent of the largest entry, as one of many classes")
+    @answers(Sent("binary exponent of the largest entry, as one of many classes", counts="once"))
     def entry_exponent(self) -> GridArray:
         """Return the exponent of the client's largest entry."""
         return GridArray(exponent_indicator(table_exponent(self.rows)))
@@ -212,7 +212,9 @@ class FrameClient(ProtocolClient):
         """Return the sum of the rows, on a grid that no entry is too large for, and their number."""
         return GridArray(entry_sums(self.rows, exponent), exponent - SUM_BITS), GridArray(np.array(len(self.rows)))
 
-    @answers("binary exponent of the distance of the farthest row from the mean, as one of many classes")
+    @answers(
+        Sent("binary exponent of the distance of the farthest row from the mean, as one of many classes", counts="once")
+    )
     def reach(self, origin: Floats) -> GridArray:
         """Return the exponent of the farthest row's distance from an origin."""
         return GridArray(exponent_indicator(reach_exponent(self.rows, origin)))

@@ -165,7 +165,7 @@ class MomentsClient(FrameClient):
         Sent("sum of the rows, less the mean", has_columns=True),
         Sent("sum of the squared distances from the mean, by column", has_columns=True),
         "mean distance between two of the client's rows",
-        "whether the client has two rows",
+        Sent("whether the client has two rows", counts="some rows"),
         Sent("number of rows", counts_rows=True),
     )
     def column_spread(self, *frame: Floats) -> tuple[GridArray, GridArray, GridArray, GridArray, GridArray]:

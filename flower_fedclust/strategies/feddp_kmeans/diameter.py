@@ -14,7 +14,7 @@ from sklearn.neighbors import radius_neighbors_graph
 
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import Sum, answers
+from flower_fedclust.protocol import Sent, Sum, answers
 from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Moved, Round, within
 from flower_fedclust.steps.frame import Frame, FrameClient
 
@@ -85,7 +85,10 @@ def reduce_diameter(
 class DiameterClient(FrameClient):
     """The answer of a client that counts its rows by region."""
 
-    @answers("number of rows nearest to each server row", moved=lambda _, Q, *frame, bound: (counts_moved(bound),))
+    @answers(
+        Sent("number of rows nearest to each server row", counts="every row"),
+        moved=lambda _, Q, *frame, bound: (counts_moved(bound),),
+    )
     def regions(self, Q: Floats, *frame: Floats, bound: float) -> GridArray:
         """Return w_q(P^j) in the original space (proof of Lemma 16), at client level clipped to ``bound``."""
         return clipped_counts(self.enter(*frame).counts(Q), bound)

@@ -305,7 +305,7 @@ class FedDPKMeansClient(ClusterClient, DiameterClient):
         return GridArray(upper_triangle(matrix), exponent)
 
     @answers(
-        "number of rows nearest to each server row, in the data subspace",
+        Sent("number of rows nearest to each server row, in the data subspace", counts="every row"),
         moved=lambda _, projected_Q, Pi, *frame, bound=math.inf: (counts_moved(bound),),
     )
     def weights(self, projected_Q: Floats, Pi: Floats, *frame: Floats, bound: float = math.inf) -> GridArray:
@@ -314,7 +314,7 @@ class FedDPKMeansClient(ClusterClient, DiameterClient):
 
     @answers(
         "sum of the clear rows in each cluster",
-        Sent("number of clear rows in each cluster", sizes=True),
+        Sent("number of clear rows in each cluster", counts="some rows", sizes=True),
         moved=lambda _, lifted, xi, Pi, *frame, margin: (ball_moved(*frame), ONE_COUNT),
     )
     def clear_cluster_sums(
@@ -326,7 +326,7 @@ class FedDPKMeansClient(ClusterClient, DiameterClient):
 
     @answers(
         "mean of the client's clear rows in each cluster, less its center",
-        "whether a cluster has a clear row of the client",
+        Sent("whether a cluster has a clear row of the client", counts="some rows"),
         moved=lambda _, lifted, xi, Pi, *frame, margin, means_bound: (within(means_bound), presence_moved(lifted)),
     )
     def clear_cluster_means(

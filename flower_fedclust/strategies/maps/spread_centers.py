@@ -143,7 +143,7 @@ class SpreadCentersClient(ClusterClient):
 
     @answers(
         "sum of the rows in each cluster",
-        Sent("number of rows in each cluster", sizes=True),
+        Sent("number of rows in each cluster", counts="every row", sizes=True),
         "sum of the squared distances of the rows in each cluster from its center, in squared units of their grid",
     )
     def cluster_sums_and_costs(self, centers: Floats, *frame: Floats) -> tuple[GridArray, GridArray, GridArray]:

@@ -55,14 +55,17 @@ class VotesClient(FrameClient):
         """Return how many rows the client has."""
         return GridArray(np.array(len(self.rows)))
 
-    @answers("number of rows nearest to each candidate", moved=lambda _, candidates, directions, *frame: (ONE_COUNT,))
+    @answers(
+        Sent("number of rows nearest to each candidate", counts="every row"),
+        moved=lambda _, candidates, directions, *frame: (ONE_COUNT,),
+    )
     def votes(self, candidates: Floats, directions: Floats, *frame: Floats) -> GridArray:
         """Return the votes of the rows, in public directions; an empty array of directions is the whole space."""
         return self._projected(directions, *frame).counts(candidates)
 
     @answers(
         "sum of the rows' offsets from their nearest centers, clipped",
-        Sent("number of rows nearest to each center", sizes=True),
+        Sent("number of rows nearest to each center", counts="every row", sizes=True),
         moved=lambda _, centers, directions, *frame, bound: (Moved(bound), ONE_COUNT),
     )
     def offset_sums(
@@ -84,7 +87,10 @@ class PrivateKMeansClient(VotesClient):
         """Return the sum of the rows in the frame."""
         return self.enter(*frame).total()[0]
 
-    @answers("number of rows by distance from the origin, in classes", moved=lambda _, *frame: (ONE_COUNT,))
+    @answers(
+        Sent("number of rows by distance from the origin, in classes", counts="every row"),
+        moved=lambda _, *frame: (ONE_COUNT,),
+    )
     def distances(self, *frame: Floats) -> GridArray:
         """Return how many rows are in each class, from the farthest to the nearest."""
         rows = self.enter(*frame)
@@ -115,7 +121,7 @@ class PrivateKMeansClient(VotesClient):
         return GridArray.clipped(rows.values.mean(axis=0), rows.radius)
 
     @answers(
-        "size of the client's second moment, as one of many classes",
+        Sent("size of the client's second moment, as one of many classes", counts="once"),
         moved=lambda _, *frame: (Moved(math.sqrt(2.0), 2.0, apart=math.sqrt(2.0), of_client=1.0),),
     )
     def moment_size(self, *frame: Floats) -> GridArray:

@@ -50,7 +50,7 @@ class PEMeansClient(VotesClient):
 
     @answers(
         "sum of the rows in each cluster",
-        Sent("number of rows in each cluster", sizes=True),
+        Sent("number of rows in each cluster", counts="every row", sizes=True),
         moved=lambda _, centers, directions, *frame: (ball_moved(*frame), ONE_COUNT),
     )
     def projected_sums(self, centers: Floats, directions: Floats, *frame: Floats) -> tuple[GridArray, GridArray]:

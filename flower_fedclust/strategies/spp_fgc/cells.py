@@ -30,7 +30,7 @@ from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import PrivateStrategy, Sum, answers, parameter
+from flower_fedclust.protocol import PrivateStrategy, Sent, Sum, answers, parameter
 from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Moved, Round
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic
 from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, RowsInFrame, ball_moved, frame_of_rows
@@ -340,7 +340,10 @@ def _inside(points: Floats, frame: Frame) -> Floats:
 class CellsClient(ClusterClient):
     """The answers of a client among whose rows cells are found. All are sums over rows."""
 
-    @answers("number of rows at each distance from a point", moved=lambda _, origin, *frame: (ONE_COUNT,))
+    @answers(
+        Sent("number of rows at each distance from a point", counts="every row"),
+        moved=lambda _, origin, *frame: (ONE_COUNT,),
+    )
     def distance_counts(self, origin: Floats, *frame: Floats) -> GridArray:
         """Return how many rows lie in each ring around the origin, by L1 distance.
 
@@ -380,7 +383,7 @@ class CellsClient(ClusterClient):
         return GridArray(np.column_stack([sums.integers, weighted]), rows.exponent)
 
     @answers(
-        "number of rows that have two centers as their nearest, by pair of centers",
+        Sent("number of rows that have two centers as their nearest, by pair of centers", counts="every row"),
         moved=lambda _, centers, *frame: (ONE_COUNT,),
     )
     def votes(self, centers: Floats, *frame: Floats) -> GridArray:

@@ -185,7 +185,7 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         *GRAPH,
         Sent("sum of the client's rows in each cell", "centers", has_columns=True),
         Sent("sum over the client's rows of the products of their entries, by cell", "centers"),
-        Sent("number of the client's rows in each cell", "centers"),
+        Sent("number of the client's rows in each cell", "centers", counts="every row"),
         moved=lambda _, centers, *frame, n_clusters, n_neighbors, rank_constraint, diagonal: (
             *(Moved(math.inf) for _ in GRAPH),
             ball_moved(*frame),

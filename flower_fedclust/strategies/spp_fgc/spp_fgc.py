@@ -335,7 +335,7 @@ class SPPFGCClient(LabelsClient):
         *GRAPH,
         Sent("means of the client's prototypes", "centers", has_columns=True),
         Sent("covariances of the client's prototypes", "centers", has_columns=True),
-        Sent("sizes of the client's prototypes", "centers"),
+        Sent("sizes of the client's prototypes", "centers", counts="every row"),
     )
     def structural_graph(
         self,

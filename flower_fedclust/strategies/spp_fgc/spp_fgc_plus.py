@@ -273,7 +273,7 @@ UPLOAD = (
     *GRAPH,
     Sent("means of the prototypes of the client's codes", "centers"),
     Sent("covariances of the prototypes of the client's codes", "centers"),
-    Sent("sizes of the prototypes of the client's codes", "centers"),
+    Sent("sizes of the prototypes of the client's codes", "centers", counts="every row"),
 )
 
 

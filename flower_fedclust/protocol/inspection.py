@@ -1,0 +1,93 @@
+"""Replies before they are used: each by itself, and beside those of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.common import FitIns, FitRes
+
+from flower_fedclust.privacy.noise import Sendable, on_grid
+from flower_fedclust.protocol.client import ProtocolClient
+from flower_fedclust.protocol.client_data import ClientData
+from flower_fedclust.protocol.ranges import Ranges
+from flower_fedclust.protocol.replies import checked_reply, shapes_of, unlike_most
+from flower_fedclust.protocol.rounds import Round, Sent, Sum
+from flower_fedclust.protocol.wire import decode
+
+
+@dataclass
+class Inspection:
+    """Looks at the replies of one run.
+
+    Parameters
+    ----------
+    client_type : type of ProtocolClient
+    ranges : Ranges
+    n_columns : int, default=0
+        Of the rows; known once the clients have enrolled.
+    """
+
+    client_type: type[ProtocolClient]
+    ranges: Ranges
+    n_columns: int = 0
+
+    def checked(self, name: str, round_: Round, res: FitRes, n_summed: int) -> list[Sendable]:
+        """Return the arrays of one client's reply.
+
+        Parameters
+        ----------
+        name : str
+            The client.
+        round_ : Round
+        res : FitRes
+        n_summed : int
+            Over how many clients the arrays are to be summed; 0 where they are not.
+
+        Raises
+        ------
+        ReplyError
+            If the reply cannot be used.
+        """
+        answer = round_.answer
+        sends = () if answer.keeps else answer.sends
+        arrays = checked_reply(name, res.parameters, res.metrics, sends, self.n_columns, n_summed=n_summed)
+        if not answer.keeps:
+            self.ranges.check(name, round_, arrays)
+        return arrays
+
+    def odd_ones(self, round_: Round, replies: Mapping[str, Sequence[Sendable]], sent: FitIns) -> dict[str, str]:
+        """Return the clients whose replies are unlike those of most, each with a sentence.
+
+        Parameters
+        ----------
+        round_ : Round
+        replies : mapping of str to sequence of (GridArray or ndarray)
+            By client.
+        sent : FitIns
+            The message to one of them.
+        """
+        if not replies or round_.answer.keeps:
+            return {}
+        # What is summed must have one shape; what has an entry for every row, one width.
+        alike = None if isinstance(round_, Sum) else round_.answer.sends
+        shapes = {name: shapes_of(arrays, alike) for name, arrays in replies.items()}
+        common, unlike = unlike_most(shapes, lambda: self._expected_shapes(sent, alike))
+        odd = {
+            name: f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}." for name in unlike
+        }
+        return odd | self.ranges.outliers(round_, {name: replies[name] for name in replies if name not in odd})
+
+    def _expected_shapes(self, sent: FitIns, alike: Sequence[Sent] | None) -> str | None:
+        """Return the shapes that a client with one row of zeros would send; None where it could not answer."""
+        context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
+        data = ClientData(np.zeros((1, self.n_columns)))
+        stand_in = self.client_type(data, name="stand-in", context=context)
+        try:
+            arrays = stand_in._answer(decode(sent.parameters), sent.config)
+        except Exception:
+            return None  # it may lack what an earlier round left with a client
+        return shapes_of([on_grid(array) for array in arrays] if alike is None else arrays, alike)

@@ -1,0 +1,197 @@
+"""What the server can know of a reply before it uses it: what a client may say, and what it said before.
+
+Each check follows from what the client clips, from the noise that a release adds, or from what most clients sent. None
+can tell a client that lies within these limits from one that has other rows.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from flower_fedclust.numerics.grid import BITS, GridArray
+from flower_fedclust.privacy.noise import Sendable
+from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
+from flower_fedclust.protocol.replies import ReplyError, client_order
+from flower_fedclust.protocol.rounds import Round, Sent, Sum
+
+#: How many times what the others sent (their median) a reply may be. Of what is larger by so much, nothing else is left
+#: in the result.
+LARGEST_RATIO = 2.0**16
+
+#: With so small a probability the noise of one array is beyond its bound.
+TAIL = 2.0**-40
+
+#: A square of what is larger overflows: that much is too large where all others sent zeros.
+LARGEST_NUMBER = 2.0**500
+
+
+@dataclass
+class Ranges:
+    """Checks the numbers in the replies of one run.
+
+    Parameters
+    ----------
+    noise : "server", "clients" or "local"
+        Where the server adds it, replies are exact.
+    privacy_unit : "record" or "client"
+    """
+
+    noise: NoisePlace
+    privacy_unit: PrivacyUnit
+    _n_rows: dict[str, tuple[float, float]] = field(default_factory=dict)  # by client: the fewest and the most
+
+    def check(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:
+        """Check one reply by itself, and against what its client said before.
+
+        Parameters
+        ----------
+        name : str
+            The client.
+        round_ : Round
+        arrays : sequence of GridArray or ndarray
+
+        Raises
+        ------
+        ReplyError
+            If an array is not what a client with any rows can send; the message names no number of the array.
+        """
+        sends = round_.answer.sends
+        n_entries = _check_lengths(name, sends, arrays)
+        releases = list(round_.releases) or [None] * len(sends)
+        tails = [self._tail(release, array) for release, array in zip(releases, arrays, strict=True)]
+        fewest, most = self._n_rows.get(name, (1.0, math.inf))
+        if not fewest <= n_entries <= most and not math.isnan(n_entries):
+            raise ReplyError(f"client {name} sent entries for {n_entries:.0f} rows, another number than it stated.")
+        if not math.isnan(n_entries):
+            fewest = most = n_entries
+        for sent, array, tail in zip(sends, arrays, tails, strict=True):
+            if sent.counts and sent.per == "client":
+                _check_counts(name, sent, array, tail)
+            low, high = self._rows_in(sent, array, tail)
+            fewest, most = max(fewest, low), min(most, high)
+            if fewest > most:
+                raise ReplyError(
+                    f"client {name} sent {sent.content}, which does not fit the number of rows that it stated."
+                )
+        for sent, array, release, tail in zip(sends, arrays, releases, tails, strict=True):
+            if release is None or release.relation != "add-or-remove" or not isinstance(round_, Sum):
+                continue
+            times = most if self.privacy_unit == "record" else 1.0
+            if _norm(array, release) > (times * release.sensitivity + tail * _size(array)) * (1 + 1e-9):
+                raise ReplyError(
+                    f"client {name} sent {sent.content}, larger than its clipping allows for the rows that it stated."
+                )
+        self._n_rows[name] = fewest, most
+
+    def outliers(self, round_: Round, replies: Mapping[str, Sequence[Sendable]]) -> dict[str, str]:
+        """Return the clients whose numbers leave nothing of the others', each with a sentence.
+
+        Of two replies the larger is the odd one: it alone would be left of the sum.
+        """
+        sends, found = round_.answer.sends, dict[str, str]()
+        releases = list(round_.releases) or [None] * len(sends)
+        for index, (sent, release) in enumerate(zip(sends, releases, strict=True)):
+            sizes = {name: _magnitude(sent, arrays[index]) for name, arrays in replies.items() if name not in found}
+            if len(sizes) < 2 or (len(sizes) == 2 and min(sizes.values()) == 0):
+                continue
+            for name in sorted(sizes, key=client_order):
+                others = [size for other, size in sizes.items() if other != name and size > 0]
+                floor = max(_floor(sent, replies[name][index]), self._tail(release, replies[name][index]))
+                usual = max(statistics.median(others), floor) if others else floor
+                if sizes[name] > (LARGEST_RATIO * usual if usual > 0 else LARGEST_NUMBER):
+                    found[name] = (
+                        f"client {name} sent {sent.content}, more than {LARGEST_RATIO:,.0f} times as large as most "
+                        "sent; look for a wrong value or another unit."
+                    )
+        return found
+
+    def _rows_in(self, sent: Sent, array: Sendable, tail: float) -> tuple[float, float]:
+        """Return how many rows a client has, at least and at most, by what an array counts."""
+        plain = array.values if isinstance(array, GridArray) else array
+        is_clipped = self.privacy_unit == "client" and not sent.counts_rows
+        is_count = (sent.counts or sent.counts_rows) and sent.per == "client" and sent.counts != "once"
+        if is_clipped or not is_count:
+            return 0.0, math.inf
+        slack = tail * plain.size + 1e-9 * float(np.abs(plain).sum())
+        total = float(plain.sum())
+        return total - slack, math.inf if sent.counts == "some rows" else total + slack
+
+    def _tail(self, release: Release | None, array: Sendable) -> float:
+        """Return how large an entry of the noise can be that a reply carries, in the units of the array."""
+        if release is None or release.scale == 0 or self.noise == "server":
+            return 0.0
+        # A share of the noise has no longer tails than twice those of all of it.
+        log = math.log(4 * _size(array) / TAIL)
+        reach = math.sqrt(2 * log) if release.mechanism == "gaussian" else log
+        unit = float(np.ldexp(1.0, array.exponent)) if isinstance(array, GridArray) else 0.0
+        return release.scale * reach + unit
+
+
+def _check_lengths(name: str, sends: Sequence[Sent], arrays: Sequence[Sendable]) -> float:
+    """Check that what has an entry for every row, or for every center of the client's own, has equally many.
+
+    Returns
+    -------
+    float
+        For how many rows there are entries; NaN where no array has any. An array may have several for each.
+    """
+    lengths: dict[str, int] = {}
+    for sent, array in zip(sends, arrays, strict=True):
+        shape = (array.integers if isinstance(array, GridArray) else array).shape
+        if sent.per != "row" and sent.reveals != "centers":
+            continue
+        kind = "row" if sent.per == "row" else "center"
+        length = shape[0] if shape else -1
+        if length < (0 if sent.counts == "some rows" else 1):
+            raise ReplyError(f"client {name} sent {sent.content} of the shape {shape}, where each {kind} has an entry.")
+        first = lengths.setdefault(kind, length)
+        if length != first and (kind == "center" or length % max(first, 1)):
+            raise ReplyError(
+                f"client {name} sent {sent.content} with {length} entries where its other arrays have {first}."
+            )
+    is_part = any(sent.per == "row" and sent.counts == "some rows" for sent in sends)
+    return float("nan") if is_part else float(lengths.get("row", math.nan))
+
+
+def _check_counts(name: str, sent: Sent, array: Sendable, tail: float) -> None:
+    plain = array.values if isinstance(array, GridArray) else array
+    if plain.size and float(plain.min()) < -tail:
+        raise ReplyError(f"client {name} sent {sent.content} below 0.")
+    if sent.counts == "once" and tail == 0 and float(plain.sum()) != 1.0:
+        raise ReplyError(f"client {name} sent {sent.content}, of which it named more than one, or none.")
+
+
+def _norm(array: Sendable, release: Release) -> float:
+    """Return the norm in which a release is measured, in the units of the array."""
+    if not isinstance(array, GridArray):
+        return float(np.linalg.norm(np.asarray(array, dtype=np.float64).ravel(), 2 if release.norm == "L2" else 1))
+    integers = np.asarray(array.integers, dtype=np.float64).ravel()  # whose squares do not overflow
+    return float(np.ldexp(np.linalg.norm(integers, 2 if release.norm == "L2" else 1), array.exponent))
+
+
+def _magnitude(sent: Sent, array: Sendable) -> float:
+    """Return the largest entry; of a class among many, the power of two that it stands for."""
+    if sent.counts == "once":
+        plain = array.integers if isinstance(array, GridArray) else array
+        # In a logarithm, whose differences are ratios; a class of its own, the first, stands for nothing at all.
+        place = int(np.argmax(plain))
+        return math.ldexp(1.0, min(max(place - plain.size // 2, -1000), 1000)) if place else 0.0
+    if isinstance(array, GridArray):
+        return float(np.ldexp(np.abs(array.integers.astype(np.float64)).max(initial=0.0), array.exponent))
+    return float(np.abs(array.astype(np.float64)).max(initial=0.0))
+
+
+def _floor(sent: Sent, array: Sendable) -> float:
+    """Return what any client may send, however little the others sent: a row in its unit, or a count."""
+    if sent.counts or sent.counts_rows:
+        return 0.0 if sent.counts == "once" else 1.0
+    return float(np.ldexp(1.0, array.exponent + BITS)) if isinstance(array, GridArray) else 0.0
+
+
+def _size(array: Sendable) -> int:
+    return max(1, (array.integers if isinstance(array, GridArray) else array).size)
