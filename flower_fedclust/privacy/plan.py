@@ -23,6 +23,9 @@ from flower_fedclust.privacy.shares import delta_of_composition
 #: More releases than any run has; a plan may come from anybody.
 MOST_RELEASES = 10_000
 
+#: An epsilon near which compositions are computed fast, and not finely.
+COARSE = 100.0
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -81,7 +84,9 @@ class Plan:
 
 @lru_cache(maxsize=64)
 def _composed(releases: tuple[Release, ...], delta: float, near: float) -> float:
-    return composed_epsilon(releases, delta, near=near)
+    # Whoever announces a budget far below what the noise comes to would have the reader compute very finely.
+    coarse = composed_epsilon(releases, delta, near=COARSE)
+    return composed_epsilon(releases, delta, near=near if coarse < 1.2 * near + 0.1 else coarse)
 
 
 def _read(

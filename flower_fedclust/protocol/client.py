@@ -78,6 +78,8 @@ class ProtocolClient(NumPyClient):
         self._noise_seed = noise_seed
         self._stand_in: NDArray[np.float64] | None = None
         self._source: NoiseSource = OperatingSystemNoise()
+        #: Why the last message was not answered, for whoever made the client; the server hears less.
+        self.error: Exception | None = None
 
     @classmethod
     def key(cls) -> str:
@@ -172,6 +174,7 @@ class ProtocolClient(NumPyClient):
                 arrays, units = sent_arrays(self._answer(parameters, config))
                 return arrays, 1, facts | units
         except MissedRoundError as error:
+            self.error = error
             return [], 1, {"client": self.name, "failure": str(error), "missed": True}
         except Exception as error:
             return [], 1, {"client": self.name, "failure": self._reason(error)}
@@ -209,6 +212,7 @@ class ProtocolClient(NumPyClient):
         A DataError names a row and a column. What the message of any other error quotes may be a value: it stays here,
         in the client's log.
         """
+        self.error = error
         if isinstance(error, DataError):
             return str(error)
         log.error("client %s failed", self.name, exc_info=error)

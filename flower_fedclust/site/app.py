@@ -106,8 +106,6 @@ class _SiteClient(Client):
 
         def compute(client: ProtocolClient) -> FitRes:
             arrays, n_examples, metrics = client.fit(decode(ins.parameters), dict(config))
-            if "failure" in metrics:
-                metrics["reason"] = metrics["failure"]
             return fit_res(encode(arrays).tensors, metrics, n_examples)
 
         task = str(config.get("task"))
@@ -122,8 +120,6 @@ class _SiteClient(Client):
 
         def compute(client: ProtocolClient) -> EvaluateRes:
             loss, n_examples, metrics = client.evaluate(decode(ins.parameters), dict(config))
-            if "failure" in metrics:
-                metrics["reason"] = metrics["failure"]
             return evaluate_res(loss, n_examples, metrics)
 
         answer = self._answered(EVALUATE, 0, config, ins.parameters.tensors, compute)
@@ -191,7 +187,8 @@ class _SiteClient(Client):
         if gate.refusal is not None:
             raise gate.refusal
         if "failure" in answer.metrics:
-            raise _Failed(str(answer.metrics["reason"]), missed=bool(answer.metrics.get("missed")))
+            reason = f"{type(client.error).__name__}: {client.error}"
+            raise _Failed(reason, missed=bool(answer.metrics.get("missed")))
         content = answer_to_bytes(answer)
         judged = gate.judged if about["task"] != ENROL else _NOTHING
         if about["task"] == EVALUATE:

@@ -226,7 +226,8 @@ class Budget:
         releases add up.
         """
         if plan is not None:
-            epsilon = plan.epsilon_of_row(self.policy.delta_per_run)
+            known = next((entry["epsilon"] for entry in self.run if entry["arrays"]), None)
+            epsilon = plan.epsilon_of_row(self.policy.delta_per_run) if known is None else known
         else:
             released = self._released(arrays)
             epsilon = adaptive_epsilon(released, self.policy.delta_per_run)

@@ -1,0 +1,99 @@
+"""A site with a table of its own, and a server that asks it for anything at all."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.common import EvaluateIns, FitIns
+
+from flower_fedclust.privacy.accounting import Share, calibrate
+from flower_fedclust.privacy.plan import Plan
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.shares import delta_of_composition
+from flower_fedclust.protocol import ClientData
+from flower_fedclust.protocol.wire import decode, encode
+from flower_fedclust.registry import find
+from flower_fedclust.site import Site, SiteSettings
+from flower_fedclust.steps.frame import Frame
+
+RNG = np.random.default_rng(3)
+ROWS = RNG.normal(size=(60, 3))
+NAMES = np.array([f"patient {index}" for index in range(60)])
+
+#: A ball that the rows fill, and the release of a sum of rows in it.
+BALL = Frame(np.zeros(3), 4.0)
+
+
+def site(folder, *, rows=ROWS, labels=None, data_set="the table", **policy):
+    settings = SiteSettings.model_validate(
+        {"name": "north", "data": "nowhere", "folder": str(folder), "data_set": data_set, "policy": policy}
+    )
+    return Site(settings, lambda: ClientData(rows, labels))
+
+
+def gaussian(multiplier, sensitivity=4.0, **more):
+    return Release("gaussian", sensitivity, multiplier, "as the server says", **more)
+
+
+def plan(shares, epsilon=1.0, delta=1e-6, noise="local", unit="record"):
+    multipliers = calibrate(shares, epsilon, delta_of_composition(delta))
+    return Plan(epsilon, delta, noise, unit, shares, multipliers)
+
+
+SHARES = {"row_sum": Share("gaussian", 1.0, 3)}
+PLAN = plan(SHARES)
+
+
+class Server:
+    """Sends a site whatever it likes, as one run."""
+
+    def __init__(self, site, run_id=1, strategy="private-kmeans", **run_config):
+        self.site = site
+        self.strategy = strategy
+        self.context = Context(
+            run_id, 7, UserConfig({}), RecordDict(), UserConfig({"strategy": strategy, **run_config})
+        )
+        self.round = 1
+
+    def ask(self, question, *, releases=(), n_shares=1, number=None, client=None, **config):
+        self.round += 1
+        full = {
+            "client": client or find(self.strategy).strategy.client_type.key(),
+            "task": question.answer.task,
+            "round": self.round if number is None else number,
+            "arguments": json.dumps(dict(question.arguments)),
+            "n_clients": 3,
+            "n_shares": n_shares,
+        }
+        if releases:
+            full["releases"] = json.dumps([one and asdict(one) for one in releases])
+        full = {key: value for key, value in (full | config).items() if value is not None}
+        return self.send(question.arrays, full)
+
+    def send(self, arrays, config):
+        return self.site.client(self.context).fit(FitIns(encode(arrays), config))
+
+    def evaluate(self, *arrays, model="k-means", client=None):
+        config = {"client": client or find(self.strategy).strategy.client_type.key(), "model": model}
+        return self.site.client(self.context).evaluate(EvaluateIns(encode(arrays), config))
+
+
+def refused(answer, site):
+    """What the site says of it, once it is known that the server hears a word and gets nothing."""
+    assert answer.metrics == {"client": "north", "failure": "refused"}
+    assert not getattr(answer, "parameters", None) or answer.parameters.tensors == []
+    assert getattr(answer, "loss", 0.0) == 0.0
+    return audit(site)[-1]["reason"]
+
+
+def audit(site):
+    return [json.loads(line) for line in (site.folder / "audit.jsonl").read_text().splitlines()]
+
+
+def arrays_of(answer):
+    assert "failure" not in answer.metrics, answer.metrics
+    return decode(answer.parameters)

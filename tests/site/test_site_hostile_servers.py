@@ -1,0 +1,384 @@
+"""Servers that have been changed get no more from a site than its policy allows."""
+
+import json
+
+import numpy as np
+import pytest
+from hostile import BALL, NAMES, PLAN, ROWS, SHARES, Server, arrays_of, audit, gaussian, plan, refused, site
+
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol.rounds import Answer, Question, Sent
+from flower_fedclust.steps.local_centers import LocalCentersClient
+from flower_fedclust.steps.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
+from flower_fedclust.steps.pooled_rows import PooledRowsClient
+from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient
+
+SUM = PrivateKMeansClient.row_sum.asked(*BALL.arrays)
+NOISE = gaussian(PLAN.multipliers["row_sum"], share="row_sum")
+ANNOUNCED = {"plan": PLAN.to_json()}
+
+
+@pytest.fixture
+def careful(tmp_path):
+    return site(tmp_path)
+
+
+def test_what_the_policy_allows_is_answered_with_its_noise(careful):
+    (total,) = arrays_of(Server(careful).ask(SUM, releases=[NOISE], **ANNOUNCED))
+    assert total.shape == (3,)
+    (entry,) = careful.ledger.read()
+    assert entry["epsilon"] == pytest.approx(1.0, rel=1e-3)
+    assert entry["arrays"][0]["multiplier"] == pytest.approx(NOISE.noise_multiplier)
+
+
+def test_releases_that_are_left_out_leave_nothing(careful):
+    assert "without noise" in refused(Server(careful).ask(SUM, **ANNOUNCED), careful)
+    assert "without noise" in refused(Server(careful).ask(SUM), careful)
+    assert "without noise" in refused(Server(careful).ask(SUM, releases=[gaussian(0.0)]), careful)
+
+
+def test_noise_is_worth_what_the_site_makes_of_it_and_not_what_the_server_says(careful):
+    tiny = gaussian(1e9, sensitivity=1e-9, share="row_sum")
+    assert "noise multiplier of 0.25" in refused(Server(careful).ask(SUM, releases=[tiny], **ANNOUNCED), careful)
+    wide = PrivateKMeansClient.row_sum.asked(np.zeros(3), np.array([1e6, 2.0]))
+    assert "multiplier" in refused(Server(careful).ask(wide, releases=[NOISE], **ANNOUNCED), careful)
+
+
+@pytest.mark.parametrize("ball", [[np.inf, 2.0], [np.nan, 2.0], [-4.0, 2.0], [0.0, 2.0]])
+def test_a_ball_without_a_radius_bounds_nothing(careful, ball):
+    asked = PrivateKMeansClient.row_sum.asked(np.zeros(3), np.array(ball))
+    refused(Server(careful).ask(asked, releases=[NOISE], **ANNOUNCED), careful)
+
+
+def test_a_triangle_that_is_none_gets_no_narrow_noise(careful):
+    false = gaussian(NOISE.noise_multiplier, share="row_sum", triangle=True)
+    assert "where the run has announced" in refused(Server(careful).ask(SUM, releases=[false], **ANNOUNCED), careful)
+
+
+def test_laplace_noise_for_a_euclidean_ball_is_worth_nothing(careful):
+    false = Release("laplace", 4.0, 50.0, "", share="row_sum")
+    assert "multiplier of 0," in refused(Server(careful).ask(SUM, releases=[false]), careful)
+
+
+def test_rows_that_are_replaced_move_twice_as_far_whatever_the_release_says(tmp_path):
+    loose = site(tmp_path, epsilon_per_run=100, epsilon=100)
+    server = Server(loose)
+    arrays_of(server.ask(SUM, releases=[gaussian(3.0, relation="replace")]))
+    assert loose.ledger.entries[0]["arrays"][0]["multiplier"] == pytest.approx(1.5)
+
+
+def test_shares_of_noise_are_bounded_by_the_policy(tmp_path, careful):
+    said = refused(Server(careful).ask(SUM, releases=[NOISE], n_shares=10**12, **ANNOUNCED), careful)
+    assert "1000000000000 shares" in said
+    for wrong in (0, -1):
+        refused(Server(careful).ask(SUM, releases=[NOISE], n_shares=wrong, **ANNOUNCED), careful)
+    of_three = site(tmp_path / "three", most_shares=3)
+    arrays_of(Server(of_three).ask(SUM, releases=[NOISE], n_shares=3, **ANNOUNCED))
+    assert of_three.ledger.entries[0]["is_claim"]
+    refused(Server(of_three, 2).ask(SUM, releases=[NOISE], n_shares=4, **ANNOUNCED), of_three)
+
+
+def test_a_round_is_answered_once_with_the_same_bytes(careful):
+    server = Server(careful)
+    first = server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED)
+    again = [server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED) for _ in range(3)]
+    assert all(answer.parameters == first.parameters and answer.metrics == first.metrics for answer in again)
+    assert len(careful.ledger.read()) == 1
+    other = PrivateKMeansClient.row_sum.asked(np.ones(3), BALL.arrays[1])
+    assert "to another question" in refused(server.ask(other, releases=[NOISE], number=2, **ANNOUNCED), careful)
+
+
+def test_a_server_that_makes_up_rounds_gets_as_many_as_it_has_announced(careful):
+    server = Server(careful)
+    for _ in range(3):
+        arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
+    assert "asks for more" in refused(server.ask(SUM, releases=[NOISE], **ANNOUNCED), careful)
+
+
+@pytest.mark.parametrize("number", [None, "2", 2.0, True])
+def test_a_round_has_a_number(careful, number):
+    config = {"round": number}
+    assert "which round" in refused(Server(careful).ask(SUM, releases=[NOISE], **ANNOUNCED, **config), careful)
+
+
+def test_runs_without_end_spend_the_budget_once(careful):
+    arrays_of(Server(careful, 1).ask(SUM, releases=[NOISE], **ANNOUNCED))
+    said = refused(Server(careful, 2).ask(SUM, releases=[NOISE], **ANNOUNCED), careful)
+    assert "in other runs, and this one would make it 2;" in said
+
+
+def test_a_run_beyond_the_policy_is_refused_before_its_first_message(careful):
+    more = plan(SHARES, epsilon=1.2)
+    noise = gaussian(more.multipliers["row_sum"], share="row_sum")
+    said = refused(Server(careful).ask(SUM, releases=[noise], plan=more.to_json()), careful)
+    assert "would spend an epsilon of 1.2" in said
+    assert careful.ledger.read() == []
+
+
+def test_a_plan_with_another_delta_or_smaller_figures_than_its_noise_is_judged_by_its_noise(careful):
+    told = json.loads(plan(SHARES, epsilon=5.0).to_json()) | {"epsilon": 0.1, "delta": 0.5}
+    noise = gaussian(told["shares"]["row_sum"]["multiplier"], share="row_sum")
+    assert "would spend" in refused(Server(careful).ask(SUM, releases=[noise], plan=json.dumps(told)), careful)
+
+
+def test_a_run_announces_its_noise_once(careful):
+    server = Server(careful)
+    arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
+    other = plan(SHARES, epsilon=0.5).to_json()
+    assert "other noise" in refused(server.ask(SUM, releases=[NOISE], plan=other), careful)
+    assert "other noise" in refused(server.ask(SUM, releases=[NOISE]), careful)
+
+
+def test_noise_that_was_not_announced_is_no_part_of_the_run(careful):
+    server = Server(careful)
+    for release in (gaussian(99.0), gaussian(99.0, share="other"), gaussian(99.0, share="row_sum", relation="replace")):
+        assert "has not announced" in refused(server.ask(SUM, releases=[release], **ANNOUNCED), careful)
+
+
+BROKEN = ["{", "[]", "3", "null", '{"epsilon": 1}', PLAN.to_json().replace("gaussian", "magic")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *BROKEN,
+        PLAN.to_json().replace('"count": 3', '"count": 1000000000'),
+        PLAN.to_json().replace('"count": 3', '"count": -3'),
+        PLAN.to_json().replace('"epsilon": 1.0', '"epsilon": NaN'),
+    ],
+)
+def test_a_plan_that_is_none_is_refused(careful, text):
+    refused(Server(careful).ask(SUM, releases=[NOISE], plan=text), careful)
+
+
+def test_without_a_plan_releases_add_up_as_a_server_that_looks_at_them_could_choose_them(tmp_path):
+    loose = site(tmp_path, epsilon_per_run=2.0, epsilon=10.0)
+    server, answered = Server(loose), 0
+    for _ in range(20):
+        answer = server.ask(SUM, releases=[gaussian(6.0)])
+        if "failure" in answer.metrics:
+            break
+        answered += 1
+    assert "epsilon_per_run" in refused(answer, loose)
+    # Gaussian releases of multiplier 6 add up to one of 6 / sqrt(n).
+    assert 1.7 < loose.ledger.entries[-1]["epsilon"] <= 2.0
+    assert answered == len(loose.ledger.entries) > 3
+
+
+def test_a_plan_of_the_servers_noise_is_believed_only_where_the_policy_says_so(tmp_path, careful):
+    promised = {"plan": plan(SHARES, noise="server").to_json()}
+    assert "trusts_server_noise" in refused(Server(careful).ask(SUM, **promised), careful)
+    trusting = site(tmp_path / "trusting", trusts_server_noise=True, epsilon=5.0, delta=1e-5)
+    (_total,) = arrays_of(Server(trusting).ask(SUM, **promised))
+    assert trusting.ledger.entries[0]["is_claim"]
+    assert trusting.ledger.entries[0]["epsilon"] == pytest.approx(1.0, rel=1e-3)
+    own = LocalCentersClient.local_centers.asked(n_clusters=2, random_state=0)
+    assert "would send centers" in refused(Server(trusting, 2, "k-fed").ask(own, **promised), trusting)
+
+
+def find_key(strategy):
+    from flower_fedclust.registry import find
+
+    return find(strategy).strategy.client_type.key()
+
+
+def test_centers_of_a_sites_own_clusters_do_not_leave_whatever_noise_is_said_to_be_on_them(careful):
+    own = LocalCentersClient.local_centers.asked(n_clusters=2, random_state=0)
+    server = Server(careful, strategy="k-fed")
+    for release in (None, gaussian(9.0)):
+        releases = () if release is None else [release] * len(own.answer.sends)
+        said = refused(server.ask(own, releases=releases), careful)
+        assert "without noise" in said or "does not say how far" in said
+
+
+def test_rows_leave_only_where_the_policy_lists_them(tmp_path, careful):
+    rows = PooledRowsClient.all_rows.asked()
+    assert "would send rows" in refused(Server(careful, strategy="pooled-kmeans").ask(rows), careful)
+    open_site = site(tmp_path / "open", unprotected=["rows"])
+    np.testing.assert_array_equal(arrays_of(Server(open_site, strategy="pooled-kmeans").ask(rows))[0], ROWS)
+    assert open_site.ledger.entries[0]["arrays"][0]["covered"] == "nothing"
+
+
+def test_tasks_of_a_strategy_that_the_run_is_not_are_refused(careful):
+    rows = PooledRowsClient.all_rows.asked()
+    for key in (find_key("pooled-kmeans"), "os.system", "None"):
+        assert "no part of private-kmeans" in refused(Server(careful).ask(rows, client=key), careful)
+
+
+@pytest.mark.parametrize("task", ["fit", "_forget", "remember", "rows", "data", "__class__", "", "nothing"])
+def test_only_what_is_declared_may_be_asked_for(careful, task):
+    answer = Server(careful).ask(Question(Answer(task, (Sent("anything"),)), (), {}), releases=[NOISE])
+    assert answer.metrics["failure"] == "failed"
+    assert answer.parameters.tensors == []
+    assert "no answer called" in audit(careful)[-1]["reason"]
+
+
+def test_a_run_config_names_no_module_to_import(careful):
+    said = refused(Server(careful, strategy="os:path").send([], {"task": "enrol", "round": 1}), careful)
+    assert "class of some module" in said
+
+
+def test_studies_and_strategies_are_those_of_the_policy(tmp_path):
+    chosen = site(tmp_path, studies=["sepsis"], strategies=["private-kmeans"], tasks=["row_sum"])
+    enrol = {"task": "enrol", "round": 1, "client": PrivateKMeansClient.key()}
+    assert "of the study ''" in refused(Server(chosen).send([], enrol), chosen)
+    assert "of k-fed" in refused(Server(chosen, strategy="k-fed", study="sepsis").send([], enrol), chosen)
+    server = Server(chosen, study="sepsis")
+    assert server.send([], enrol).metrics["columns"] == "3"
+    arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
+    count = PrivateKMeansClient.row_count.asked()
+    assert "tasks in the policy" in refused(server.ask(count, releases=[NOISE], **ANNOUNCED), chosen)
+
+
+def test_few_rows_and_few_clients_answer_nothing(tmp_path, careful):
+    small = site(tmp_path / "small", rows=ROWS[:49])
+    assert "49 rows" in refused(Server(small).ask(SUM, releases=[NOISE], **ANNOUNCED), small)
+    for n_clients in (1, 0, None):
+        said = refused(Server(careful).ask(SUM, releases=[NOISE], n_clients=n_clients, **ANNOUNCED), careful)
+        assert "fewest_clients" in said
+
+
+CENTERS = np.zeros((2, 3))
+
+
+def test_evaluation_is_unasked_for_unless_the_policy_counts_it(tmp_path, careful):
+    assert "evaluations in the policy is 0" in refused(Server(careful).evaluate(CENTERS), careful)
+    once = site(tmp_path / "once", evaluations=1, labels=NAMES)
+    server = Server(once)
+    assert server.evaluate(CENTERS).num_examples == 60
+    # Two models of one center each would give the sums of the columns.
+    assert "to another question" in refused(server.evaluate(CENTERS + 1), once)
+    assert "for the time number 2" in refused(Server(once, 2).evaluate(CENTERS + 1), once)
+
+
+def test_columns_and_labels_are_the_sites_and_names_are_no_labels(tmp_path):
+    import pandas as pd
+
+    from flower_fedclust.site import Site, SiteSettings
+
+    file = tmp_path / "table.csv"
+    pd.DataFrame(ROWS, columns=list("abc")).assign(name=NAMES).to_csv(file, index=False)
+    given = {"name": "north", "data": "table.csv", "columns": ["a", "b"], "policy": {"evaluations": 9}}
+    asked = {"label-column": "name", "columns": "c", "data": "/etc/passwd"}
+    own = Site(SiteSettings.checked(given, "site.toml", tmp_path))
+    answer = Server(own, **asked).evaluate(CENTERS[:, :2])
+    assert "table" not in answer.metrics
+    assert answer.num_examples == 60
+    named = Site(SiteSettings.checked(given | {"label_column": "name", "folder": "other"}, "site.toml", tmp_path))
+    answer = Server(named).evaluate(CENTERS[:, :2])
+    assert answer.metrics == {"client": "north", "failure": "failed"}
+    assert "more than 20 different values" in audit(named)[-1]["reason"]
+
+
+def test_rows_that_are_kept_carry_the_noise_that_the_site_knows_of(careful):
+    server = Server(careful, strategy="fedsc-perturbed-data")
+    keep = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
+    false = [gaussian(5.0, sensitivity=1e-6, relation="replace")]
+    assert "multiplier" in refused(server.ask(keep, releases=false), careful)
+    endless = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=1e300)
+    refused(server.ask(endless, releases=[gaussian(5.0, sensitivity=8.0, relation="replace")]), careful)
+
+
+def test_rows_that_are_kept_without_noise_stay(careful):
+    server = Server(careful, strategy="fedsc-perturbed-data")
+    keep = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
+    assert arrays_of(server.ask(keep)) == []
+    codes = Question(Answer("codes", (Sent("codes", "codes", per="row"),)), (CENTERS,), {"bandwidth": 1.0})
+    codes = Question(codes.answer, codes.arrays, {"bandwidth": 1.0, "regularization": 0.1, "relative_noise": 0.0})
+    assert "without noise" in refused(server.ask(codes, rows=NOISY_ROWS), careful)
+
+
+def test_what_a_client_remembers_for_itself_is_no_table_of_rows(careful):
+    server = Server(careful, strategy="coreset-k-median")
+    answer = server.ask(SUM, releases=[NOISE], rows="own medians")
+    assert answer.metrics["failure"] in ("refused", "failed")
+
+
+def test_what_was_kept_in_one_run_is_not_there_in_another(tmp_path):
+    loose = site(tmp_path, epsilon_per_run=50, epsilon=500, delta=1e-4, least_noise_multiplier=0.1)
+    keep = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
+    first = Server(loose, 1, "fedsc-perturbed-data")
+    arrays_of(first.ask(keep, releases=[gaussian(1.0, sensitivity=8.0, relation="replace")]))
+    second = Server(loose, 2, "fedsc-perturbed-data")
+    second.context.state = first.context.state  # as for runs of a series, whose state Flower shares
+    codes = Question(
+        Answer("codes", (Sent("codes", "codes", per="row"),)),
+        (CENTERS,),
+        {"bandwidth": 1.0, "regularization": 0.1, "relative_noise": 0.0},
+    )
+    answer = second.ask(codes, rows=NOISY_ROWS)
+    assert answer.metrics == {"client": "north", "failure": "failed", "missed": True}
+    assert arrays_of(first.ask(codes, rows=NOISY_ROWS))[0].shape == (60, 2)
+
+
+HOSTILE_CONFIGS = [
+    {},
+    {"task": ["row_sum"]},
+    {"releases": "{"},
+    {"releases": "[null, null]"},
+    {"releases": json.dumps([{"mechanism": "gaussian", "sensitivity": 4.0, "noise_multiplier": 1e308, "bound": ""}])},
+    {"arguments": "[1]"},
+    {"arguments": '{"self": 1}'},
+    {"n_shares": "many"},
+    {"n_shares": 1.5},
+    {"rows": "../../etc/passwd"},
+    {"n_clients": "3"},
+    {"run": "../../../tmp/x"},
+]
+
+
+@pytest.mark.parametrize("config", HOSTILE_CONFIGS, ids=str)
+def test_messages_that_make_no_sense_get_one_word_and_no_array(careful, config):
+    base = {"client": PrivateKMeansClient.key(), "task": "row_sum", "round": 2} if config else {}
+    answer = Server(careful).send(SUM.arrays, base | config)
+    assert answer.parameters.tensors == []
+    assert answer.metrics.pop("failure") in ("refused", "failed")
+    assert answer.metrics in ({"client": "north"}, {"client": "north", "missed": True})
+    assert careful.ledger.read() == []
+
+
+HOSTILE_ARRAYS = [
+    [],
+    [np.zeros(3)],
+    [np.zeros(4), np.array([4.0, 2.0])],
+    [np.full(3, np.nan), np.array([4.0, 2.0])],
+    [np.zeros(3), np.array([4.0])],
+    [np.zeros(3), np.array([4.0, 7.0])],
+    [np.array(["a", "b", "c"]), np.array([4.0, 2.0])],
+    [np.zeros((3, 3)), np.array([4.0, 2.0])],
+]
+
+
+@pytest.mark.parametrize("arrays", HOSTILE_ARRAYS, ids=str)
+def test_arrays_that_make_no_sense_move_no_row_beyond_the_noise(careful, arrays):
+    asked = Question(PrivateKMeansClient.row_sum.answer, tuple(arrays), {})
+    answer = Server(careful).ask(asked, releases=[NOISE], **ANNOUNCED)
+    if "failure" not in answer.metrics:  # what was computed is bounded by the ball all the same
+        assert np.abs(arrays_of(answer)[0] * 2.0**-23).max() < 60 * 4.0 + 20 * NOISE.scale
+
+
+def test_a_failure_says_nothing_of_the_rows(tmp_path):
+    broken = site(tmp_path)
+    broken._load = lambda: (_ for _ in ()).throw(ValueError("patient 7 has a fever of 41.3"))
+    answer = Server(broken).ask(SUM, releases=[NOISE], **ANNOUNCED)
+    assert answer.metrics == {"client": "north", "failure": "failed"}
+    assert "41.3" in audit(broken)[-1]["reason"]
+
+
+def test_a_model_that_cannot_be_is_not_evaluated(tmp_path):
+    own = site(tmp_path, evaluations=5)
+    for model in ("os", "k-means", ""):
+        assert Server(own).evaluate(np.full((2, 9), np.nan), model=model).metrics["failure"] == "failed"
+    assert own.ledger.read() == []
+    assert KMeansModel(CENTERS).name == "k-means"
+
+
+def test_counts_of_rows_leave_with_noise_or_where_the_policy_says_so(tmp_path, careful):
+    count = PrivateKMeansClient.row_count.asked()
+    replaced = plan({"rows": Share("gaussian", 1.0, relation="replace")}).to_json()
+    assert "without noise" in refused(Server(careful).ask(count, plan=replaced), careful)
+    counted = site(tmp_path / "counted", row_count=True)
+    assert arrays_of(Server(counted).ask(count, plan=replaced))[0] == 60
+    assert "without noise" in refused(Server(counted, 2).ask(count, **ANNOUNCED), counted)
