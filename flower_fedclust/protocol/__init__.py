@@ -6,6 +6,7 @@
 ``consent``     what a client's operator lets it answer
 ``client``      ProtocolClient, a ``flwr.client.NumPyClient``
 ``strategy``    ProtocolStrategy, a ``flwr.server.strategy.Strategy``
+``private_strategy``  PrivateStrategy, which has a budget, and ClippedStrategy, which has a norm
 ``run``         the books of one run
 ``inline``      Flower's own Server over clients in this process
 ``message_api``  MessageStrategy, the same as a ``flwr.serverapp.strategy.Strategy``
@@ -19,6 +20,7 @@ from flower_fedclust.protocol.consent import Consent
 from flower_fedclust.protocol.entries import Entry
 from flower_fedclust.protocol.message_api import MessageStrategy
 from flower_fedclust.protocol.parameters import parameter
+from flower_fedclust.protocol.private_strategy import ClippedStrategy, PrivateStrategy
 from flower_fedclust.protocol.rounds import (
     Failure,
     Gather,
@@ -33,7 +35,7 @@ from flower_fedclust.protocol.rounds import (
     answers,
 )
 from flower_fedclust.protocol.run import MIN_CLIENTS, ProtocolError
-from flower_fedclust.protocol.strategy import ClippedStrategy, PrivateStrategy, ProtocolStrategy
+from flower_fedclust.protocol.strategy import ProtocolStrategy
 
 __all__ = [
     "MIN_CLIENTS",

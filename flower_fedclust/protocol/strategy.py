@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
@@ -16,20 +17,18 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from sklearn.base import BaseEstimator
 
-from flower_fedclust.numerics.checks import check_real
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.privacy.accounting import Share, calibrate, divided
-from flower_fedclust.privacy.plan import Plan
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 from flower_fedclust.privacy.report import PrivacyReport
-from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
 from flower_fedclust.protocol.entries import Entry
 from flower_fedclust.protocol.parameters import Declared, parameter
-from flower_fedclust.protocol.rounds import Failure, Outcome, Protocol, Round, Traffic
+from flower_fedclust.protocol.rounds import Failure, Outcome, Protocol, Round, Scalar, Traffic
 from flower_fedclust.protocol.run import ProtocolError, Run, RunSettings
 from flower_fedclust.protocol.sizes import ReleasedSizes
 from flower_fedclust.protocol.wire import encode
+
+I = TypeVar("I", FitIns, EvaluateIns)  # noqa: E741
 
 
 class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
@@ -94,10 +93,14 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     expected_clients: int | None = dataclasses.field(default=None, init=False)
     #: Makes the server's noise repeatable, for experiments only. simulate() sets it on its own copy.
     noise_seed: int | None = dataclasses.field(default=None, init=False)
+    #: What sites know a run by: they answer each of its rounds once. Drawn anew for every run, unless a run that was
+    #: interrupted is to go on.
+    run_id: str | None = dataclasses.field(default=None, init=False)
     #: Called after each round with its number and task.
     on_round: Callable[[int, str], None] | None = dataclasses.field(default=None, init=False)
 
     _run: Run | None = dataclasses.field(default=None, init=False)
+    _run_id: str = dataclasses.field(default="", init=False)
     _protocol: Protocol | None = dataclasses.field(default=None, init=False)
     _pending: Round | None = dataclasses.field(default=None, init=False)
     _outcome: Outcome | None = dataclasses.field(default=None, init=False)
@@ -245,6 +248,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         self.check_parameters()
         taken_over = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunSettings)}
         self._run = Run(RunSettings(**taken_over))
+        self._run_id = self.run_id or secrets.token_hex(16)
         self._protocol, self._pending, self._outcome, self._sizes = self.protocol(), None, None, None
         return encode([])
 
@@ -259,12 +263,10 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
             return []
         with self._run_that_may_end(server_round):
             if self._pending is None:
-                return self._current.ask_to_enrol(server_round, client_manager)
+                return self._told(self._current.ask_to_enrol(server_round, client_manager), {})
             instructions = self._current.ask(server_round, self._pending)
-            said = {"n_clients": len(instructions)} | ({"plan": self.plan} if self.plan else {})
-            for _, ins in instructions:
-                ins.config.update(said)
-            return instructions
+            plan = self.plan
+            return self._told(instructions, {"n_clients": len(instructions)} | ({"plan": plan} if plan else {}))
 
     def aggregate_fit(
         self,
@@ -302,7 +304,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         """Ask all clients to evaluate the model, once, and only if federated_evaluation was asked for."""
         if not self.federated_evaluation or self._outcome is None or self._current.evaluation is not None:
             return []
-        return self._current.ask_to_evaluate(self._outcome.model)
+        return self._told(self._current.ask_to_evaluate(self._outcome.model), {})
 
     def aggregate_evaluate(
         self,
@@ -338,6 +340,14 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
             error.privacy_report = self.report  # type: ignore[attr-defined]
             raise
 
+    def _told(
+        self, instructions: list[tuple[ClientProxy, I]], facts: Mapping[str, Scalar]
+    ) -> list[tuple[ClientProxy, I]]:
+        """Return messages that say of which run they are, and what else a site's policy may ask for."""
+        for _, ins in instructions:
+            ins.config.update({"run": self._run_id, **facts})
+        return instructions
+
     @property
     def _current(self) -> Run:
         if self._run is None:
@@ -347,102 +357,3 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     @property
     def _task(self) -> str:
         return ENROL if self._pending is None else self._pending.task
-
-
-class PrivateStrategy(ProtocolStrategy):
-    """Base of strategies that can take noise.
-
-    A subclass names the parts of its privacy budget in :meth:`shares`, and gets the noise of each by :meth:`release`.
-
-    Parameters
-    ----------
-    epsilon : float, optional
-        The privacy budget of the whole run. None is no noise and no guarantee.
-    delta : float, default=1e-6
-        The delta of that budget.
-    noise : "server", "clients" or "local", default="server"
-        Who adds the noise: the server, which is trusted to; the clients, each a share (for secure aggregation); or each
-        client all of it, so that its reply is private by itself.
-    budget : mapping of str to float, optional
-        Parts of epsilon, by the names that ``fedclust explain`` shows; what is not named divides the rest as it would
-        divide the whole.
-    """
-
-    promises: ClassVar[tuple[PrivacyUnit, ...]] = ("record",)
-
-    # Beyond 1000 the composition is not computed reliably, and nobody is protected anyway.
-    epsilon: float | None = parameter(None, above=0, at_most=1000)
-    # Below 1e-12 the composition is not computed reliably.
-    delta: float = parameter(1e-6, at_least=1e-12, below=1)
-    noise: NoisePlace = parameter("server")
-    budget: Mapping[str, float] | None = parameter(None)
-
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
-        super().check_parameters()
-        for name, part in (self.budget or {}).items():
-            check_real(f"the budget of {name}", part, above=0, at_most=1)
-
-    def shares(self) -> Mapping[str, Share]:
-        """Return the parts of the privacy budget by name, as they are where the user says nothing."""
-        return {}
-
-    def noise_multipliers(self) -> dict[str, float]:
-        """Return the noise multiplier of each share, with which the whole run is (epsilon, delta)-private."""
-        return calibrate(divided(self.shares(), self.budget), self.epsilon, delta_of_composition(self.delta))
-
-    @property
-    def plan(self) -> str:
-        """What all of the run's noise will be, as JSON, for sites that decide by it; empty where there is none."""
-        if self.epsilon is None:
-            return ""
-        shares = divided(self.shares(), self.budget)
-        return Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, self.noise_multipliers()).to_json()
-
-    def release(self, share: str, sensitivity: float, bound: str, *, triangle: bool = False) -> Release:
-        """Return the release of one array with the noise that its share of the budget pays for.
-
-        Parameters
-        ----------
-        share : str
-            The name of the share.
-        sensitivity : float
-            As in :class:`~flower_fedclust.privacy.releases.Release`.
-        bound : str
-            What enforces the sensitivity, in words, for the report.
-        triangle : bool, default=False
-            As in :class:`~flower_fedclust.privacy.releases.Release`.
-        """
-        declared = self.shares()[share]
-        multiplier = self.noise_multipliers()[share]
-        # Roots and products that make up a sensitivity may have been rounded down; it is never smaller than they are.
-        at_least = sensitivity * (1.0 + 2.0**-50)
-        return Release(
-            declared.mechanism,
-            at_least,
-            multiplier,
-            bound,
-            declared.relation,
-            declared.sample,
-            share=share,
-            triangle=triangle,
-        )
-
-
-class ClippedStrategy(PrivateStrategy):
-    """Base of private strategies whose clients clip every row to a norm.
-
-    Parameters
-    ----------
-    max_norm : float, optional
-        The Euclidean norm to which every client clips its rows; needed with an epsilon. Choose units and origin with
-        it. It is public, and not taken from data.
-    """
-
-    max_norm: float | None = parameter(None, above=0)
-
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
-        super().check_parameters()
-        if self.epsilon is not None and self.max_norm is None:
-            raise ValueError("max_norm is missing; noise for an epsilon needs a norm to which rows are clipped.")

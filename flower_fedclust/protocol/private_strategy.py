@@ -1,0 +1,113 @@
+"""The bases of strategies that can take noise: a budget, its shares, and the releases that it pays for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from flower_fedclust.numerics.checks import check_real
+from flower_fedclust.privacy.accounting import Share, calibrate, divided
+from flower_fedclust.privacy.plan import Plan
+from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
+from flower_fedclust.privacy.shares import delta_of_composition
+from flower_fedclust.protocol.parameters import parameter
+from flower_fedclust.protocol.strategy import ProtocolStrategy
+
+
+class PrivateStrategy(ProtocolStrategy):
+    """Base of strategies that can take noise.
+
+    A subclass names the parts of its privacy budget in :meth:`shares`, and gets the noise of each by :meth:`release`.
+
+    Parameters
+    ----------
+    epsilon : float, optional
+        The privacy budget of the whole run. None is no noise and no guarantee.
+    delta : float, default=1e-6
+        The delta of that budget.
+    noise : "server", "clients" or "local", default="server"
+        Who adds the noise: the server, which is trusted to; the clients, each a share (for secure aggregation); or each
+        client all of it, so that its reply is private by itself.
+    budget : mapping of str to float, optional
+        Parts of epsilon, by the names that ``fedclust explain`` shows; what is not named divides the rest as it would
+        divide the whole.
+    """
+
+    promises: ClassVar[tuple[PrivacyUnit, ...]] = ("record",)
+
+    # Beyond 1000 the composition is not computed reliably, and nobody is protected anyway.
+    epsilon: float | None = parameter(None, above=0, at_most=1000)
+    # Below 1e-12 the composition is not computed reliably.
+    delta: float = parameter(1e-6, at_least=1e-12, below=1)
+    noise: NoisePlace = parameter("server")
+    budget: Mapping[str, float] | None = parameter(None)
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
+        super().check_parameters()
+        for name, part in (self.budget or {}).items():
+            check_real(f"the budget of {name}", part, above=0, at_most=1)
+
+    def shares(self) -> Mapping[str, Share]:
+        """Return the parts of the privacy budget by name, as they are where the user says nothing."""
+        return {}
+
+    def noise_multipliers(self) -> dict[str, float]:
+        """Return the noise multiplier of each share, with which the whole run is (epsilon, delta)-private."""
+        return calibrate(divided(self.shares(), self.budget), self.epsilon, delta_of_composition(self.delta))
+
+    @property
+    def plan(self) -> str:
+        """What all of the run's noise will be, as JSON, for sites that decide by it; empty where there is none."""
+        if self.epsilon is None:
+            return ""
+        shares = divided(self.shares(), self.budget)
+        return Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, self.noise_multipliers()).to_json()
+
+    def release(self, share: str, sensitivity: float, bound: str, *, triangle: bool = False) -> Release:
+        """Return the release of one array with the noise that its share of the budget pays for.
+
+        Parameters
+        ----------
+        share : str
+            The name of the share.
+        sensitivity : float
+            As in :class:`~flower_fedclust.privacy.releases.Release`.
+        bound : str
+            What enforces the sensitivity, in words, for the report.
+        triangle : bool, default=False
+            As in :class:`~flower_fedclust.privacy.releases.Release`.
+        """
+        declared = self.shares()[share]
+        multiplier = self.noise_multipliers()[share]
+        # Roots and products that make up a sensitivity may have been rounded down; it is never smaller than they are.
+        at_least = sensitivity * (1.0 + 2.0**-50)
+        return Release(
+            declared.mechanism,
+            at_least,
+            multiplier,
+            bound,
+            declared.relation,
+            declared.sample,
+            share=share,
+            triangle=triangle,
+        )
+
+
+class ClippedStrategy(PrivateStrategy):
+    """Base of private strategies whose clients clip every row to a norm.
+
+    Parameters
+    ----------
+    max_norm : float, optional
+        The Euclidean norm to which every client clips its rows; needed with an epsilon. Choose units and origin with
+        it. It is public, and not taken from data.
+    """
+
+    max_norm: float | None = parameter(None, above=0)
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
+        super().check_parameters()
+        if self.epsilon is not None and self.max_norm is None:
+            raise ValueError("max_norm is missing; noise for an epsilon needs a norm to which rows are clipped.")
