@@ -1,50 +1,61 @@
-"""The site: these pages and the docstrings. ``sphinx-build -W docs docs/_build`` builds it."""
+"""The site: these pages, the docstrings, and what follows from the registry of strategies.
 
+``make docs`` builds it and runs its notebooks. With ``NOTEBOOKS=off`` they are shown as they are written, without what
+they print; the tests build the site so.
+"""
+
+import os
+import sys
 from importlib.metadata import version as version_of
+from pathlib import Path
 
-from flower_fedclust.registry import strategies
+sys.path.insert(0, str(Path(__file__).parent))
+
+import site_pages
 
 project = "flower-fedclust"
+author = "The flower-fedclust developers"
 version = release = version_of("flower-fedclust")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_title = "flower-fedclust"
+html_logo = html_favicon = "_static/logo.svg"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False  # the pages hold what is generated below, which a copy would not show
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#2f6f5e", "color-brand-content": "#22618f"},
+    "dark_css_variables": {"color-brand-primary": "#7cc7b2", "color-brand-content": "#8cc2ea"},
+}
 
 myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence", "attrs_inline"]
+nb_execution_mode = "off" if os.environ.get("NOTEBOOKS") == "off" else "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
 napoleon_google_docstring = False
 napoleon_use_ivar = True  # attributes are listed with their class, and have no entries of their own
 autodoc_typehints = "none"  # the docstrings say types, shapes and units
 autodoc_member_order = "bysource"
-suppress_warnings = ["ref.python"]  # a shape such as (n_clusters, n_columns) is no reference
-
-
-def strategy_table() -> str:
-    """Return a table of all strategies, from what they declare."""
-    lines = ["| strategy | what it does | source | reveals | guarantee |", "|---|---|---|---|---|"]
-    for name, entry in strategies().items():
-        guarantee = " or ".join(entry.units) or "none"
-        summary = entry.summary.replace("|", "\\|")
-        lines.append(f"| `{name}` | {summary} | {entry.source} | {', '.join(entry.reveals)} | {guarantee} |")
-    return "\n".join(lines)
-
-
-def strategy_classes() -> str:
-    """Return the reference of all strategies' classes."""
-    classes = dict.fromkeys(entry.strategy for entry in strategies().values())
-    blocks = [f"```{{eval-rst}}\n.. autoclass:: {found.__module__}.{found.__name__}\n```" for found in classes]
-    return "\n\n".join(blocks)
+suppress_warnings = [
+    "ref.python",  # a shape such as (n_clusters, n_columns) is no reference
+    "myst-nb.lexer",  # a notebook that was not run does not know its language
+]
 
 
 def fill_in(app: object, page: str, source: list[str]) -> None:  # noqa: ARG001
     """Put in place what follows from the registry."""
-    for name, text in (("strategies", strategy_table), ("strategy_classes", strategy_classes)):
+    for name, made in site_pages.BLOCKS.items():
         if f"{{{{ {name} }}}}" in source[0]:
-            source[0] = source[0].replace(f"{{{{ {name} }}}}", text())
+            source[0] = source[0].replace(f"{{{{ {name} }}}}", made())
+    if page.startswith("reference/"):
+        source[0] = site_pages.with_list_of_classes(source[0])
 
 
 def setup(app: object) -> None:
-    """Register what is done to every page before it is read."""
+    """Register what is done before the pages are read, and to each of them."""
+    app.connect("builder-inited", lambda app: site_pages.write_class_pages())  # type: ignore[attr-defined]
     app.connect("source-read", fill_in)  # type: ignore[attr-defined]

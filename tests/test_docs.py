@@ -9,7 +9,9 @@ import shlex
 import subprocess
 import sys
 import zlib
+from collections import Counter
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,8 @@ from flower_fedclust.registry import strategies
 from flower_fedclust.strategies.fedsc import tradeoff
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+MADE = {"_build", "api", "jupyter_execute"}  # nobody keeps these
+PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if not MADE & set(page.parts))
 MODULES = (flower_fedclust.data, flower_fedclust.protocol, map_quality, attacks, tradeoff)
 # What a page loads by itself: links are only followed by a reader.
 LOADS = r'<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*?\b(?:src|srcset|data)="([^"]*)"'
@@ -64,11 +67,12 @@ def folder_with_rows(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    if missing := [name for name in ("sphinx", "furo", "myst_parser") if find_spec(name) is None]:
+    needed = ("sphinx", "furo", "myst_nb", "sphinx_design", "sphinx_copybutton")
+    if missing := [name for name in needed if find_spec(name) is None]:
         pytest.skip(f"the site's generator is not installed ({', '.join(missing)}); pip install '.[docs]'.")
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", f"{out}/.trees"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "NOTEBOOKS": "off"}
     built = subprocess.run([*command, DOCS, out / "html"], capture_output=True, text=True, env=environment)
     assert built.returncode == 0, built.stderr
     return out / "html"
@@ -114,6 +118,23 @@ def test_every_command_of_the_pages_runs(folder_with_rows, page_of_strategies):
     assert (folder_with_rows / "comparison" / "report.html").exists()
 
 
+def test_the_chooser_answers_every_question_with_a_strategy_that_does_what_was_asked(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    pages = importlib.import_module("site_pages")
+    names = [name for name, _, _ in pages.QUESTIONS]
+    n_given_up = Counter()
+    for answers in product(*(options for _, _, options in pages.QUESTIONS)):
+        wishes = dict(zip(names, answers, strict=True))
+        name, given_up = pages.choose(wishes)
+        assert pages.fits(strategies()[name], wishes) == (not given_up), wishes
+        n_given_up[len(given_up)] += 1
+    assert set(n_given_up) == {0, 1, 2}
+    assert n_given_up[0] > n_given_up[1] > n_given_up[2]
+    private = {"finds": "round", "sees": "sums", "unit": "client", "public": "no", "rounds": "many"}
+    assert pages.choose(private) == ("private-kmeans", ())
+    assert pages.choose(private | {"public": "yes", "rounds": "few"}) == ("feddp-kmeans", ())
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning_and_whole(site):
     """One test, so that the site is built once."""
@@ -128,8 +149,11 @@ def every_strategy_is_in_the_table_once_and_in_the_reference(site):
     table = (site / "choosing.html").read_text()
     reference = (site / "reference" / "strategies.html").read_text()
     for name, entry in strategies().items():
-        assert table.count(f'<span class="pre">{name}</span></code></p></td>') == 1, name
-        assert f'id="{entry.strategy.__module__}.{entry.strategy.__name__}"' in reference, name
+        assert table.count(f'<span class="pre">{name}</span></code></span></a></p></td>') == 1, name
+        page = (site / "api" / f"{entry.strategy.__name__}.html").read_text()
+        assert f"api/{entry.strategy.__name__}.html" in reference, name
+        assert f'id="{entry.strategy.__module__}.{entry.strategy.__name__}"' in page, name
+        assert 'id="example"' in page, name
 
 
 def the_site_is_built_without_a_warning_and_has_every_page(site):

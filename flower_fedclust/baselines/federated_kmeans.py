@@ -57,6 +57,7 @@ class FederatedKMeans(ProtocolStrategy):
             "federated-kmeans",
             "Lloyd's algorithm on rows that stay where they are, without noise",
             "Lloyd 1982, on sums",
+            finds="round",
         ),
     )
     client_type = FederatedKMeansClient

@@ -157,7 +157,12 @@ class FFCM(FuzzyStrategy):
     """
 
     entries = (
-        Entry("ffcm", "fuzzy c-means on rows that stay where they are, without noise", "Stallmann and Wilbik 2022"),
+        Entry(
+            "ffcm",
+            "fuzzy c-means on rows that stay where they are, without noise",
+            "Stallmann and Wilbik 2022",
+            finds="soft",
+        ),
     )
 
     n_local_steps: int = parameter(1, at_least=1)
@@ -220,6 +225,7 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
             "fuzzy c-means on sums with noise, from random points",
             "Stallmann and Wilbik 2022, with noise on what is sent",
             example={"max_norm": 1.0},
+            finds="soft",
         ),
     )
 

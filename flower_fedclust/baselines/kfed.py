@@ -26,6 +26,7 @@ class KFED(ProtocolStrategy):
             "k-fed",
             "every client clusters its rows, the server clusters the centers; one round, without noise",
             "Dennis, Li and Smith 2021",
+            finds="round",
         ),
     )
     client_type = LocalCentersClient

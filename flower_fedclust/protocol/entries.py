@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from flower_fedclust.protocol.rounds import KINDS, Askable, Kind
+
+#: What a strategy is taken for.
+Finds = Literal["round", "any form", "soft", "map"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,9 @@ class Entry:
         strategy cannot run.
     needs : tuple of str
         Parameters without which the name would promise too much, although the class does without.
+    finds : "round", "any form", "soft", "map" or None
+        What somebody who chooses a strategy would take it for: round clusters, clusters of any form, soft memberships,
+        or a map; None for what is there to be compared with.
     strategy : type of ProtocolStrategy
         The class; the registry fills it in.
     """
@@ -39,6 +45,7 @@ class Entry:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     example: Mapping[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
+    finds: Finds | None = None
     strategy: Any = None
 
     @property

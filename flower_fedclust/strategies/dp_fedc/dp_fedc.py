@@ -129,6 +129,7 @@ class DPFedC(ClippedStrategy):
             "dp-fedc",
             "soft clusters by a factorisation whose centers are averaged; private with epsilon",
             "Li, Wang, Chi and Quek 2024, Algorithm 1",
+            finds="soft",
         ),
     )
 

@@ -95,6 +95,7 @@ class FedDPKMeans(ServerDataStrategy):
             "feddp-kmeans",
             "private k-means that starts from a few public rows of the server",
             "Scott, Lampert and Saulpic 2025, Algorithms 1 and 2",
+            finds="round",
         ),
     )
 

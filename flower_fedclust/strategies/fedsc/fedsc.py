@@ -94,6 +94,7 @@ class FedSC(DictionaryStrategy):
             "spectral clustering by a shared dictionary; the server can read the rows",
             "Qiao, Ding and Fan 2023, Algorithm 1",
             fixed={"perturb": "nothing", "epsilon": None, "max_norm": None},
+            finds="any form",
         ),
         Entry(
             "fedsc-perturbed-data",

@@ -185,6 +185,7 @@ class FedTSNESums(FederatedMapSums):
             "fed-tsne-sums",
             "a t-SNE map of centers that sums give; each client places its own rows; private with epsilon",
             "after Qiao, Ma and Fan 2025",
+            finds="map",
         ),
     )
 
@@ -219,6 +220,7 @@ class FedUMAPSums(FederatedMapSums):
             "fed-umap-sums",
             "a UMAP map of centers that sums give; each client places its own rows; private with epsilon",
             "after Qiao, Ma and Fan 2025",
+            finds="map",
         ),
     )
 

@@ -127,6 +127,7 @@ class FedTSNE(FederatedMap):
             "fed-tsne",
             "a t-SNE map by learned landmarks; the server can read the rows",
             "Qiao, Ma and Fan 2025, Algorithms 1 and 2",
+            finds="map",
         ),
     )
 
@@ -161,6 +162,7 @@ class FedUMAP(FederatedMap):
             "fed-umap",
             "a UMAP map by learned landmarks; the server can read the rows",
             "Qiao, Ma and Fan 2025, Algorithms 1 and 2",
+            finds="map",
         ),
     )
 

@@ -134,6 +134,7 @@ class PrivateKMeans(ClippedStrategy):
             "private k-means without public rows, by votes on candidates and clipped Lloyd steps",
             "after PE-means 2026 and FedDP-KMeans 2025",
             example={"max_norm": 3.0},
+            finds="round",
         ),
     )
     client_type = PrivateKMeansClient

@@ -268,6 +268,7 @@ class SPPFGC(StructuralGraphStrategy):
             "spp-fgc",
             "clusters of any form from the neighbour graphs of the clients' rows, which are sent, and prototypes",
             f"{PAPER}, Algorithm 1",
+            finds="any form",
         ),
         Entry(
             "spp-fgc-printed",

@@ -63,6 +63,7 @@ class SPPFGCSums(CellsStrategy):
             "spp-fgc-sums",
             "clusters of any form from sums alone: rows vote for pairs of prototypes; private with epsilon",
             f"{PAPER}, with sums in place of graphs",
+            finds="any form",
         ),
     )
     client_type = CellsClient

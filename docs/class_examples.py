@@ -1,0 +1,220 @@
+"""The example on the page of each class. ``make check`` runs them all."""
+
+from __future__ import annotations
+
+from flower_fedclust.protocol import Entry
+
+_SITES = """\
+import flower_fedclust as fc
+from flower_fedclust.data import hold_out_server_rows, load_dataset, partition
+
+flowers = hold_out_server_rows(load_dataset("iris"), 30)  # 30 rows are public
+sites = partition(flowers, "iid", n_clients=4)
+"""
+
+
+def of_strategy(entry: Entry) -> str:
+    """Return the example of a strategy: itself on the iris flowers of four sites."""
+    needs_rows = "server_data" in entry.strategy.required_parameters()
+    given = {**entry.example, **entry.fixed}
+    parameters = ["n_clusters=3", *(["server_data=sites.server_rows"] if needs_rows else [])]
+    parameters += [f"{name}={value!r}" for name, value in given.items()]
+    return f"""\
+{_SITES}
+strategy = fc.{entry.strategy.__name__}({", ".join(parameters)})
+result = fc.simulate(strategy, sites.clients, labels=sites.labels)
+print(result.metrics)
+print(result.privacy.guarantee())
+"""
+
+
+def _model(strategy: str, use: str) -> str:
+    return f"""\
+{_SITES}
+model = fc.simulate(fc.{strategy}, sites.clients).model
+{use}
+"""
+
+
+_PREDICTED = "print(model.predict(sites.server_rows))  # the cluster of rows that were not in the run"
+
+_RESULT = f"""\
+{_SITES}
+result = fc.simulate(fc.PrivateKMeans(3, epsilon=5.0, max_norm=12.0), sites.clients, labels=sites.labels)
+"""
+
+_MEAN = """\
+import flower_fedclust as fc
+from flower_fedclust.protocol import Entry, Gather, Outcome, Sent, Sum, answers
+
+
+class MeanClient(fc.ProtocolClient):
+    @answers("sum of the rows", Sent("number of rows", counts_rows=True))
+    def total(self):
+        return fc.GridArray.truncated(self.rows.sum(axis=0, keepdims=True), -30), [len(self.rows)]
+
+    @answers(Sent("mean of the rows", "centers"))
+    def mean(self):
+        return [self.rows.mean(axis=0)]
+
+
+class Mean(fc.ProtocolStrategy):
+    \"\"\"The mean of all rows.\"\"\"
+
+    entries = (Entry("mean", "the mean of all rows", "an example"),)
+    client_type = MeanClient
+    n_protocol_rounds = 1
+
+    def protocol(self):
+        total, count = yield Sum(MeanClient.total.asked())
+        return fc.KMeansModel(total / count)
+
+"""
+
+_RUN_MEAN = "\nresult = fc.simulate(Mean(2), [[[0.0, 1.0], [2.0, 3.0]], [[4.0, 5.0]]])\n"
+
+_GATHERED = (
+    _MEAN
+    + """
+class MeanOfMeans(Mean):
+    \"\"\"The mean of the clients' means, which the server sees.\"\"\"
+
+    entries = (Entry("mean-of-means", "the mean of the clients' means", "an example"),)
+
+    def protocol(self):
+        replies = yield Gather(MeanClient.mean.asked())
+        means = [reply.arrays[0] for reply in replies]
+        return Outcome(fc.KMeansModel([sum(means) / len(means)]))
+
+
+result = fc.simulate(MeanOfMeans(2), [[[0.0, 1.0], [2.0, 3.0]], [[4.0, 5.0]]])
+print(result.model.cluster_centers_)
+"""
+)
+
+_PRIVATE = """\
+import numpy as np
+
+import flower_fedclust as fc
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.protocol import Entry, Sum, answers
+from flower_fedclust.protocol.rounds import ONE_COUNT
+from flower_fedclust.steps.frame import ball_moved
+
+
+class MeanClient(fc.FrameClient):
+    @answers("sum of the rows", "number of rows", moved=lambda client, *frame: (ball_moved(*frame), ONE_COUNT))
+    def total(self, *frame):
+        return self.enter(*frame).total()
+
+
+class PrivateMean(fc.ClippedStrategy):
+    \"\"\"The mean of all rows, with noise.\"\"\"
+
+    entries = (Entry("private-mean", "the mean of all rows, with noise", "an example"),)
+    client_type = MeanClient
+    n_protocol_rounds = 1
+
+    def shares(self):
+        return {"sum": Share("gaussian", 0.8), "count": Share("laplace", 0.2)}
+
+    def protocol(self):
+        frame = fc.Frame(np.zeros(self.n_columns), self.max_norm)
+        total, count = yield Sum(
+            MeanClient.total.asked(*frame.arrays),
+            releases=[
+                self.release("sum", self.max_norm, "the client clips every row to this norm"),
+                self.release("count", 1.0, "a row counts once"),
+            ],
+        )
+        return fc.KMeansModel([total / max(count.item(), 1.0)])
+
+
+strategy = PrivateMean(2, epsilon=1.0, max_norm=3.0, budget={"sum": 0.9})
+print(strategy.noise_multipliers())
+print(fc.simulate(strategy, np.random.default_rng(0).normal(size=(3, 200, 2))).model.cluster_centers_)
+"""
+
+_AUDIT = """\
+import flower_fedclust as fc
+
+audit = fc.audit(fc.PrivateKMeans(3, epsilon=1.0, max_norm=3.0), runs=100, seconds=10)
+print(audit)
+"""
+
+_COMPARED = """\
+import flower_fedclust as fc
+
+results = fc.compare(["k-fed", "pooled-kmeans"], datasets="iris", seeds=2, jobs=1)
+print(results)
+print(results.to_markdown())
+"""
+
+_APP = """\
+import flower_fedclust as fc
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    strategy = fc.PrivateKMeans(n_clusters=8, epsilon=1.0, max_norm=3.0)
+    fc.MessageStrategy(strategy).start(grid)
+    print(strategy.outcome.model.cluster_centers_, strategy.report)
+"""
+
+_CLIENT = """\
+import flower_fedclust as fc
+
+
+def load(context):
+    return fc.ClientData([[44.0, 1.5], [61.0, 0.5]], columns=["age", "dose"])
+
+
+app = fc.client_app(fc.PrivateKMeans.client_type, load, consent=fc.Consent({"sums"}))
+"""
+
+EXAMPLES = {
+    "Model": _model("KFED(3)", _PREDICTED),
+    "KMeansModel": _model("KFED(3)", "print(model.cluster_centers_)\n" + _PREDICTED),
+    "SpectralModel": _model("FedSC(3)", _PREDICTED),
+    "MapModel": _model("FedTSNESums(3)", _PREDICTED),
+    "FactorModel": _model("DPFedC(3)", _PREDICTED),
+    "PrototypeModel": _model("SPPFGCSums(3)", _PREDICTED),
+    "SubspaceModel": _model("FedSSC(3)", _PREDICTED),
+    "EncodedModel": _model("SPPFGCPlus(3, n_pretraining_rounds=1, n_rounds=1)", _PREDICTED),
+    "Result": _RESULT + 'print(result)\nprint(result.metrics, result.bytes_up)\nresult.save("results/first")\n',
+    "PrivacyReport": _RESULT + "print(result.privacy.guarantee())\nprint(result.privacy.covers_everything)\n",
+    "Doubt": _RESULT + "for doubt in result.doubts:\n    print(doubt)\n",
+    "Traffic": _RESULT + "print(result.traffic[0])\n",
+    "Failure": _RESULT + "for failure in result.failures:\n    print(failure.client, failure.round, failure.reason)\n",
+    "Results": _COMPARED,
+    "MessageStrategy": _APP,
+    "ClientData": _CLIENT,
+    "Consent": _CLIENT,
+    "GridArray": """\
+import flower_fedclust as fc
+
+sums = fc.GridArray.clipped([3.0, 4.0], 1.0)  # to the norm 1
+print(sums.integers, sums.exponent)  # integers, in units of a power of two
+""",
+    "Frame": """\
+import numpy as np
+
+import flower_fedclust as fc
+
+frame = fc.Frame(np.array([40.0, 2.0]), radius=30.0)  # public: a point, and how far rows count
+rows = frame.enter(np.array([[44.0, 1.5], [110.0, 0.5]]))
+print(frame.leave(rows))  # the second row was clipped
+""",
+    **dict.fromkeys(
+        ["ProtocolStrategy", "ProtocolClient", "Sum", "Sent", "Entry"],
+        _MEAN + _RUN_MEAN + "print(result.model.cluster_centers_)\n",
+    ),
+    "Question": _MEAN + "\nprint(MeanClient.total.asked())\n",
+    **dict.fromkeys(["Total", "Round"], _MEAN + _RUN_MEAN + "print(result.privacy)\n"),
+    **dict.fromkeys(["Gather", "Reply", "Outcome"], _GATHERED),
+    **dict.fromkeys(["PrivateStrategy", "ClippedStrategy", "FrameClient", "Release", "Share"], _PRIVATE),
+    **dict.fromkeys(["AuditResult", "AuditedRelease"], _AUDIT),
+}

@@ -1,0 +1,221 @@
+"""What the site takes from the code: a table of strategies, the chooser, and a page with an example for each class."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import class_examples
+
+from flower_fedclust.protocol import Entry
+from flower_fedclust.protocol.rounds import KINDS
+from flower_fedclust.registry import find, strategies
+
+DOCS = Path(__file__).parent
+#: Where the pages of classes are written; nobody keeps them.
+API = DOCS / "api"
+
+#: The questions of the chooser: of each its name, what is asked, and the answers with what they say.
+QUESTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
+    (
+        "finds",
+        "What are you looking for?",
+        {
+            "round": "groups of similar rows",
+            "any form": "groups of any form (rings, moons)",
+            "soft": "rows that belong to several groups",
+            "map": "a map to look at",
+        },
+    ),
+    (
+        "sees",
+        "What may leave a site?",
+        {"sums": "only sums over its rows", "centers": "the centers of its own groups, too", "rows": "anything"},
+    ),
+    (
+        "unit",
+        "Whom should noise protect?",
+        {"record": "each row", "client": "each site or device as a whole", "": "nobody: no noise"},
+    ),
+    (
+        "public",
+        "Has the server a few public rows like those of the sites?",
+        {"no": "no", "yes": "yes"},
+    ),
+    ("rounds", "How often can the sites be asked?", {"many": "as often as it takes", "few": "three times at most"}),
+)
+
+#: What can be given up where nothing fits, the least first, and how that is said.
+_GIVEN_UP = (
+    ("rounds", "many", "it asks the sites more often"),
+    ("sees", "rows", "more leaves a site"),
+    ("public", "yes", "it needs public rows"),
+    ("unit", "record", "it protects each row, and not a site as a whole"),
+    ("unit", "", "it takes no noise, so that no epsilon covers it"),
+)
+
+
+def strategy_table() -> str:
+    """Return a table of all strategies, from what they declare."""
+    lines = ["| strategy | what it does | source | reveals | guarantee |", "|---|---|---|---|---|"]
+    for name, entry in strategies().items():
+        guarantee = " or ".join(entry.units) or "none"
+        summary = entry.summary.replace("|", "\\|")
+        page = f"api/{entry.strategy.__name__}.md"
+        lines.append(f"| [`{name}`]({page}) | {summary} | {entry.source} | {', '.join(entry.reveals)} | {guarantee} |")
+    return "\n".join(lines)
+
+
+@cache
+def _n_rounds(name: str) -> int:
+    entry = find(name)
+    needed = entry.strategy.required_parameters()
+    given: dict[str, Any] = {"n_clusters": 3, **entry.fixed, **entry.example}
+    if "server_data" in needed:
+        given["server_data"] = [[0.0], [1.0], [2.0]]
+    return int(entry.strategy(**given).num_rounds)
+
+
+def fits(entry: Entry, wishes: Mapping[str, str]) -> bool:
+    """Tell whether a strategy does what was answered."""
+    needs_rows = "server_data" in entry.strategy.required_parameters()
+    allowed = KINDS[: KINDS.index(wishes["sees"]) + 1]
+    return (
+        entry.finds == wishes["finds"]
+        and set(entry.reveals) <= set(allowed)
+        and (wishes["unit"] in entry.units if wishes["unit"] else True)
+        and (wishes["public"] == "yes" or not needs_rows)
+        and (wishes["rounds"] == "many" or _n_rounds(entry.name) <= 4)  # the first one only says hello
+    )
+
+
+def _rank(entry: Entry, wishes: Mapping[str, str]) -> tuple[bool, int]:
+    """Return what the best of those that fit has the least of."""
+    sees = max(KINDS.index(kind) for kind in entry.reveals)
+    if not wishes["unit"]:
+        return False, -sees  # what may leave is made use of
+    return wishes["public"] == "yes" and "server_data" not in entry.strategy.required_parameters(), sees
+
+
+def choose(wishes: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """Return the strategy for five answers, and what had to be given up because nothing does it all."""
+    subsets = [steps for size in range(len(_GIVEN_UP)) for steps in combinations(_GIVEN_UP, size)]
+    # Noise is given up last of all.
+    for steps in sorted(subsets, key=lambda steps: _GIVEN_UP[-1] in steps):
+        changed = {**wishes, **{question: answer for question, answer, _ in steps}}
+        if found := [entry for entry in strategies().values() if fits(entry, changed)]:
+            return min(found, key=lambda entry: _rank(entry, changed)).name, tuple(said for *_, said in steps)
+    raise ValueError(f"no strategy finds {wishes['finds']}.")
+
+
+def chooser() -> str:
+    """Return the five questions, with the answer to each way of answering them."""
+    names = [name for name, _, _ in QUESTIONS]
+    table = {}
+    for answers in product(*(options for _, _, options in QUESTIONS)):
+        name, given_up = choose(dict(zip(names, answers, strict=True)))
+        table["|".join(answers)] = [name, list(given_up)]
+    about = {
+        name: [entry.strategy.__name__, entry.summary]
+        for name, entry in strategies().items()
+        if entry.finds is not None
+    }
+    fields = []
+    for name, question, options in QUESTIONS:
+        choices = "".join(
+            f'<label><input type="radio" name="{name}" value="{value}"{" checked" if not index else ""}> {said}</label>'
+            for index, (value, said) in enumerate(options.items())
+        )
+        fields.append(f"<fieldset><legend>{question}</legend>{choices}</fieldset>")
+    data = json.dumps({"questions": names, "answers": table, "about": about})
+    # Blank lines would end the raw block.
+    page = (
+        '<form id="chooser">' + "".join(fields) + '<div class="answer" aria-live="polite"></div></form>'
+        f'<script type="application/json" id="chooser-data">{data}</script><script src="_static/chooser.js"></script>'
+    )
+    return f"```{{raw}} html\n{page}\n```"
+
+
+def strategy_classes() -> str:
+    """Return the reference of all strategies' classes, as blocks that :func:`write_class_pages` turns into pages."""
+    classes = dict.fromkeys(entry.strategy for entry in strategies().values())
+    blocks = [f"```{{eval-rst}}\n.. autoclass:: {found.__module__}.{found.__name__}\n```" for found in classes]
+    return "\n\n".join(blocks)
+
+
+#: What pages may ask for, by the name between double braces.
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "strategies": strategy_table,
+    "chooser": chooser,
+    "strategy_classes": strategy_classes,
+}
+
+_CLASS = re.compile(r"```\{eval-rst\}\n(\.\. autoclass:: ([\w.]+)\n.*?)```\n*", re.DOTALL)
+
+
+def page_of(path: str) -> str:
+    """Return the name of the page of a class."""
+    return path.rpartition(".")[2]
+
+
+def example_of(path: str) -> str | None:
+    """Return code that uses a class, complete as it stands; None if nobody has written any."""
+    name = page_of(path)
+    if name in class_examples.EXAMPLES:
+        return class_examples.EXAMPLES[name]
+    entries = [entry for entry in strategies().values() if entry.strategy.__name__ == name]
+    return class_examples.of_strategy(entries[0]) if entries else None
+
+
+def described_classes() -> dict[str, str]:
+    """Return all classes that the reference names, with the directives that describe them."""
+    pages = sorted((DOCS / "reference").glob("*.md"))
+    texts = [page.read_text(encoding="utf-8").replace("{{ strategy_classes }}", strategy_classes()) for page in pages]
+    return {path: block for text in texts for path, block in class_blocks(text)}
+
+
+def class_blocks(text: str) -> list[tuple[str, str]]:
+    """Return the classes that a page of the reference names, with the directives that describe them."""
+    return [(found.group(2), found.group(1)) for found in _CLASS.finditer(text)]
+
+
+def with_list_of_classes(text: str) -> str:
+    """Return a page of the reference whose classes are listed, and described on pages of their own."""
+    found = class_blocks(text)
+    if not found:
+        return text
+    lines = ["| class | what it is |", "|---|---|"]
+    for path, _ in found:
+        lines.append(f"| [`{page_of(path)}`](../api/{page_of(path)}.md) | {_first_sentence(path)} |")
+    pages = "\n".join(f"../api/{page_of(path)}" for path, _ in found)
+    before, after = text[: _CLASS.search(text).start()], _CLASS.sub("", text[_CLASS.search(text).start() :])
+    return f"{before}\n" + "\n".join(lines) + f"\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n\n{after}"
+
+
+def _first_sentence(path: str) -> str:
+    module, _, name = path.rpartition(".")
+    text = (getattr(import_module(module), name).__doc__ or "").strip().partition("\n\n")[0]
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", " ".join(text.split()))
+    return text.replace("``", "`").replace("|", "\\|")
+
+
+def write_class_pages() -> None:
+    """Write a page for each class that a page of the reference names."""
+    API.mkdir(exist_ok=True)
+    wanted = {}
+    for path, block in described_classes().items():
+        text = f"# {page_of(path)}\n\n```{{eval-rst}}\n{block}```\n"
+        if (example := example_of(path)) is not None:
+            text += f"\n## Example\n\n```python\n{example.strip()}\n```\n"
+        wanted[API / f"{page_of(path)}.md"] = text
+    for page in set(API.glob("*.md")) - set(wanted):
+        page.unlink()
+    for page, text in wanted.items():
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
