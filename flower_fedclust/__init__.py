@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from flower_fedclust.results import Result
     from flower_fedclust.simulation import simulate
     from flower_fedclust.steps.frame import Frame, FrameClient
+    from flower_fedclust.steps.preparation import with_schema
+    from flower_fedclust.tables import Schema
     from flower_fedclust.testing import check_strategy
 
 #: Where each public name lives. It is imported when first used, so that ``import flower_fedclust`` is fast. Strategies
@@ -53,6 +55,7 @@ _HOME = {
     "ProtocolError": "protocol",
     "ProtocolStrategy": "protocol",
     "Result": "results",
+    "Schema": "tables",
     "audit": "privacy.audit",
     "check_strategy": "testing",
     "client_app": "protocol",
@@ -60,6 +63,7 @@ _HOME = {
     "compare": "lab.comparing",
     "run_app": "lab.app",
     "simulate": "simulation",
+    "with_schema": "steps.preparation",
 }
 
 __all__ = [
@@ -78,6 +82,7 @@ __all__ = [
     "ProtocolError",
     "ProtocolStrategy",
     "Result",
+    "Schema",
     "audit",
     "check_strategy",
     "client_app",
@@ -85,6 +90,7 @@ __all__ = [
     "compare",
     "run_app",
     "simulate",
+    "with_schema",
 ]
 
 

@@ -20,6 +20,8 @@ def clients_of(
     labels: Sequence[ArrayLike] | Mapping[str, ArrayLike] | None = None,
     names: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
+    *,
+    raw: bool = False,
 ) -> dict[str, ClientData]:
     """Return the rows of clients by name, checked, with their columns in one order.
 
@@ -27,6 +29,8 @@ def clients_of(
     ----------
     clients, labels, names, columns
         As :func:`flower_fedclust.simulate` takes them.
+    raw : bool, default=False
+        Whether tables stay as they are, for a schema.
 
     Raises
     ------
@@ -65,7 +69,10 @@ def clients_of(
             owner=f"client {name}",
             row_ids=None if row_ids is None else row_ids[index],
             id_column=id_column,
+            raw=raw,
         )
         for index, (name, part) in enumerate(zip(called, parts, strict=True))
     }
+    if raw:
+        return found
     return {name: data.like(next(iter(found.values()))) for name, data in found.items()}

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.doubts import Doubt, doubts_about
-from flower_fedclust.models import KMeansModel, Model
+from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import kmeans_cost
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
 from flower_fedclust.privacy.report import PrivacyReport
@@ -175,12 +175,15 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     model, clients = outcome.model, list(data.values())
     none = np.empty((0, 2))  # of a client that did not take part
     places = [None if outcome.embedding is None else outcome.embedding.get(name, none) for name in data]
-    found = [model.cluster(client.rows, own) for client, own in zip(clients, places, strict=True)]
+    inner = model
+    if isinstance(model, TableModel):
+        inner, clients = model.model, [client.prepared(model.preparation) for client in clients]
+    found = [inner.cluster(client.rows, own) for client, own in zip(clients, places, strict=True)]
     labels = [one.labels for one in found]
     if outcome.labels is not None:
         labels = [outcome.labels.get(name, np.empty(0, dtype=np.intp)) for name in data]
     if data:
-        metrics = _metrics(model, sum(one.cost for one in found), clients, labels)
+        metrics = _metrics(inner, sum(one.cost for one in found), clients, labels)
     else:
         metrics = dict(strategy.evaluation or {})
     return Result(
@@ -195,14 +198,14 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         seconds=seconds,
         embedding=[one.places for one in found if one.places is not None],
         history={name: [float(value) for value in values] for name, values in outcome.history.items()},
-        doubts=doubts_about(strategy, model, labels, metrics),
+        doubts=doubts_about(strategy, inner, labels, metrics),
     )
 
 
 def _metrics(
     model: Model, cost: float, data: Sequence[ClientData], labels: Sequence[NDArray[np.intp]]
 ) -> dict[str, float]:
-    n_rows = sum(len(client.rows) for client in data)
+    n_rows = sum(client.n_rows for client in data)
     # A cost beyond the largest float says nothing: it is left out, as is the cost of a model without one.
     metrics = {"cost": cost, "cost_per_row": cost / n_rows} if math.isfinite(cost) else {}
     if metrics and isinstance(model, KMeansModel):  # others have a cost in a space of their own

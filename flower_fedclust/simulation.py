@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Context
@@ -23,9 +23,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from flower_fedclust.clients import Clients, clients_of
 from flower_fedclust.numerics.checks import check_choice, check_integer
-from flower_fedclust.protocol import MIN_CLIENTS, ClientData, ProtocolClient, ProtocolStrategy, client_app
+from flower_fedclust.protocol import MIN_CLIENTS, ClientData, DataError, ProtocolClient, ProtocolStrategy, client_app
+from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.inline import run_inline
 from flower_fedclust.results import Result, result_of
+from flower_fedclust.steps.preparation import with_schema
+from flower_fedclust.tables.schema import Schema
 
 Engine = Literal["inline", "ray"]
 
@@ -37,6 +40,7 @@ def simulate(
     labels: Sequence[ArrayLike] | Mapping[str, ArrayLike] | None = None,
     names: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
+    schema: Schema | str | Path | Mapping[str, Any] | None = None,
     engine: Engine = "inline",
     seed: int | None = None,
     progress: bool | None = None,
@@ -57,6 +61,9 @@ def simulate(
         What the clients of a sequence are called; by default "0", "1", ...
     columns : sequence of str, optional
         The names of the columns. Of tables: the columns to cluster by.
+    schema : Schema, mapping, TOML text, or the name of a TOML file, optional
+        What is public of the columns of tables, which may then have text, dates and gaps; see
+        :func:`~flower_fedclust.with_schema`.
     engine : "inline" or "ray", default="inline"
         "inline" runs Flower's Server in this process: no start-up, thousands of clients. "ray" runs Flower's
         simulation. Both give the same bits where a seed is given.
@@ -83,15 +90,19 @@ def simulate(
             'engine is "ray" and Ray is not installed; pip install "flwr[simulation]", or leave the engine out, which '
             "runs in this process."
         )
-    by_name = clients_of(clients, labels, names, columns)
+    strategy = copy.copy(strategy) if schema is None else with_schema(strategy, schema)
+    by_name = clients_of(clients, labels, names, columns, raw=strategy.around is not None)
     data, client_names = list(by_name.values()), list(by_name)
-    strategy = copy.copy(strategy)
     if seed is not None:
         check_integer("seed", seed, at_least=0)
         strategy.noise_seed = seed
         if strategy.random_state is None:
             strategy.random_state = seed
     strategy.check_parameters()
+    if strategy.around is None:
+        strategy.check_complete()
+    else:
+        _check_tables(strategy.around, data)
     _check_fit(strategy, data)
     strategy.expected_clients = len(data)  # on Ray they appear one after the other, after the server has begun
     start = time.perf_counter()
@@ -101,6 +112,19 @@ def simulate(
     return result_of(strategy, by_name, time.perf_counter() - start)
 
 
+def _check_tables(around: Around, data: Sequence[ClientData]) -> None:
+    """Raise a DataError that says of every client why its table does not fit, unless all do."""
+    reasons = []
+    for client in data:
+        try:
+            around.check(client)
+        except DataError as error:
+            reasons.append(str(error))
+    if reasons:
+        more = f" So it is with {len(reasons) - 5} more clients." if len(reasons) > 5 else ""
+        raise DataError(" ".join(reasons[:5]) + more)
+
+
 def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
     required = strategy.min_clients or MIN_CLIENTS
     if len(data) < required:
@@ -108,11 +132,11 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
             f"clients has {len(data)} entries and min_clients is {required}; give more clients, or set min_clients "
             "lower."
         )
-    expected = strategy.expected_columns
+    expected = strategy.expected_columns if strategy.around is None else None
     if expected is not None and data[0].rows.shape[1] != expected:
         given = "server rows" if hasattr(strategy, "server_data") else "first centers"
         raise ValueError(f"the clients have {data[0].rows.shape[1]} columns where the {given} have {expected}.")
-    n_rows = sum(len(client.rows) for client in data)
+    n_rows = sum(client.n_rows for client in data)
     if strategy.n_clusters > n_rows:
         raise ValueError(
             f"n_clusters is {strategy.n_clusters} and the clients have {n_rows} rows together; ask for fewer."
@@ -137,7 +161,10 @@ def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: S
     with tempfile.TemporaryDirectory(prefix="fedclust-") as folder:
         # Files, because Flower sends the ClientApp itself to a Ray actor with each message.
         for index, client in enumerate(data):
-            np.save(Path(folder, f"rows-{index}.npy"), client.rows)
+            if hasattr(client.content, "to_pickle"):
+                client.content.to_pickle(Path(folder, f"table-{index}.pkl"))
+            else:
+                np.save(Path(folder, f"rows-{index}.npy"), client.content)
             if client.labels is not None:
                 np.save(Path(folder, f"labels-{index}.npy"), client.labels)
         apps = (_server_app(strategy), _client_app(strategy.client_type, folder, list(names), data[0].columns, seed))
@@ -160,17 +187,20 @@ def _server_app(strategy: ProtocolStrategy) -> ServerApp:
 def _client_app(
     client_type: type[ProtocolClient], folder: str, names: list[str], columns: Sequence[str] | None, seed: int | None
 ) -> ClientApp:
+    import pandas as pd
+
     def partition(context: Context) -> int:
         return int(context.node_config["partition-id"])
 
     def load(context: Context) -> ClientData:
         index = partition(context)
-        labels = Path(folder, f"labels-{index}.npy")
+        labels, table = Path(folder, f"labels-{index}.npy"), Path(folder, f"table-{index}.pkl")
         return ClientData(
-            np.load(Path(folder, f"rows-{index}.npy")),
+            pd.read_pickle(table) if table.exists() else np.load(Path(folder, f"rows-{index}.npy")),
             np.load(labels) if labels.exists() else None,
-            columns,
+            None if table.exists() else columns,
             owner=f"client {names[index]}",
+            raw=True,
         )
 
     return client_app(

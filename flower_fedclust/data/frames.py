@@ -59,6 +59,12 @@ def as_frame(table: Any, owner: str) -> Any:
     )
 
 
+def is_table(given: object) -> bool:
+    """Tell whether something is a table whose columns have names, as :func:`as_frame` takes it."""
+    speaks_arrow = hasattr(given, "__arrow_c_stream__") and (hasattr(given, "columns") or hasattr(given, "schema"))
+    return speaks_arrow or hasattr(given, "collect_schema")
+
+
 def _plain_field(field: Any) -> Any:
     """Return the field as numbers where it is decimals, and as text where it is a newer kind of text."""
     import pyarrow as pa

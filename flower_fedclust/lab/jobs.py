@@ -21,6 +21,8 @@ from flower_fedclust.data import (
 from flower_fedclust.names import look_up
 from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.registry import accepted_parameters, find, make_strategy
+from flower_fedclust.steps.preparation import with_schema
+from flower_fedclust.tables.schema import Schema
 
 #: How many server rows per cluster are taken out of a data set if none are given: as in appendix G.1 of FedDP-KMeans.
 SERVER_ROWS_PER_CLUSTER = 20
@@ -119,6 +121,7 @@ def make_strategies(
     server_rows_origin: str = "",
     *,
     were_given: bool = True,
+    schema: Schema | None = None,
 ) -> list[ProtocolStrategy]:
     """Return strategies that share parameters; each takes those that it accepts.
 
@@ -133,6 +136,8 @@ def make_strategies(
     were_given : bool, default=True
         Whether the user gave the server rows. Others, which were made public for a strategy that needs them, do not go
         to one that can do without.
+    schema : Schema, optional
+        What is public of the columns of the clients' tables.
 
     Raises
     ------
@@ -153,7 +158,9 @@ def make_strategies(
             own["server_data"] = server_rows
         strategy = make_strategy(name, **own)
         strategy.server_data_origin = server_rows_origin
-        strategies.append(strategy)
+        if schema is None:
+            strategy.check_complete()
+        strategies.append(strategy if schema is None else with_schema(strategy, schema))
     return strategies
 
 

@@ -8,6 +8,7 @@ from flower_fedclust.models.maps import MapModel
 from flower_fedclust.models.prototypes import PrototypeModel
 from flower_fedclust.models.spectral import SpectralModel
 from flower_fedclust.models.subspaces import SubspaceModel
+from flower_fedclust.models.tables import TableModel
 
 __all__ = [
     "Clustered",
@@ -19,4 +20,5 @@ __all__ = [
     "PrototypeModel",
     "SpectralModel",
     "SubspaceModel",
+    "TableModel",
 ]

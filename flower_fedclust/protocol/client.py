@@ -26,6 +26,8 @@ from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.consent import Approval, Consent, Request
 from flower_fedclust.protocol.replies import sent_arrays
 from flower_fedclust.protocol.rounds import Array, Askable, Moved, Question, Scalar, Sent
+from flower_fedclust.protocol.tables import PREPARATION, SCHEMA, TableAnswers, as_bytes, preparation_from
+from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,7 @@ class MissedRoundError(Exception):
     """A client does not have what an earlier round would have left with it; this says nothing of its rows."""
 
 
-class ProtocolClient(NumPyClient):
+class ProtocolClient(TableAnswers, NumPyClient):
     """A client that answers for its methods that are marked with ``@answers``.
 
     Flower makes a new object for every message; what has to be remembered goes through :meth:`remember`.
@@ -87,9 +89,19 @@ class ProtocolClient(NumPyClient):
         return f"{cls.__module__}.{cls.__qualname__}"
 
     @cached_property
-    def data(self) -> ClientData:
-        """The rows, labels and column names."""
+    def source(self) -> ClientData:
+        """What the client has: rows, or a table."""
         return self._given_data() if callable(self._given_data) else self._given_data
+
+    @cached_property
+    def data(self) -> ClientData:
+        """The rows, labels and column names; of a table, as it was prepared."""
+        prepared = self.recall(PREPARATION)
+        if prepared is not None:
+            return self.source.prepared(preparation_from(prepared[0].tobytes()))
+        if self.recall(SCHEMA) is not None:
+            raise MissedRoundError(f"client {self.name} has no preparation of its table; it missed the round of it.")
+        return self.source
 
     @property
     def rows(self) -> NDArray[np.float64]:
@@ -169,7 +181,7 @@ class ProtocolClient(NumPyClient):
             with one_thread():
                 if config["task"] == ENROL:
                     self._forget()
-                    facts["columns"] = self._columns(config.get("n_columns"))
+                    facts["columns"] = self._columns(config)
                     return [], 1, facts
                 arrays, units = sent_arrays(self._answer(parameters, config))
                 return arrays, 1, facts | units
@@ -196,11 +208,12 @@ class ProtocolClient(NumPyClient):
             self.consent.check_evaluation(self.name)
             with one_thread():
                 model = Model.named(str(config["model"])).from_arrays(parameters)
-                found = model.cluster(self.rows)
-                if self.data.labels is not None:
-                    table = count_table(self.data.labels, found.labels, model.n_clusters)
+                source = self.source
+                found = model.cluster(source.content)
+                if source.labels is not None:
+                    table = count_table(source.labels, found.labels, model.n_clusters)
                     facts["table"] = json.dumps([[str(name), row.tolist()] for name, row in table.items()])
-                return found.cost, len(self.rows), facts
+                return found.cost, source.n_rows, facts
         except Exception as error:
             return 0.0, 0, {"client": self.name, "failure": self._reason(error)}
 
@@ -238,7 +251,7 @@ class ProtocolClient(NumPyClient):
             tuple(releases) or (None,) * len(answer.sends),
             n_shares,
             is_derived=self._has_noise(kept),
-            n_rows=len(self.data.rows),
+            n_rows=self.source.n_rows,
             n_clients=int(config.get("n_clients", 0)),
             plan=str(config.get("plan", "")),
             find_moved=lambda: self.moved(kept, Question(answer, tuple(parameters), arguments)),
@@ -289,8 +302,13 @@ class ProtocolClient(NumPyClient):
             return OperatingSystemNoise()
         return SeededNoise([self._noise_seed, int(config["round"])])
 
-    def _columns(self, expected: int | None) -> str:
-        n_columns = self.rows.shape[1]
+    def _columns(self, config: Mapping[str, Any]) -> str:
+        if "schema" in config:
+            schema = Schema.from_json(str(config["schema"]))
+            schema.check(self.source.table, owner=f"client {self.name}")
+            self.remember(SCHEMA, [as_bytes(str(config["schema"]))])
+            return json.dumps(list(schema.used))
+        n_columns, expected = self.rows.shape[1], config.get("n_columns")
         if expected is not None and n_columns != expected:
             raise DataError(f"client {self.name} has {n_columns} columns where the server expects {expected}.")
         return json.dumps(list(self.data.columns) if self.data.columns is not None else n_columns)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,16 +12,17 @@ from flower_fedclust.data.federation import ROW
 from flower_fedclust.data.frames import as_frame, check_same_names, ids_of, number_rows, select
 from flower_fedclust.numerics.checks import DataError, checked_rows
 
+if TYPE_CHECKING:
+    from flower_fedclust.tables.preparation import Preparation
+
 T = TypeVar("T")
 
 #: Of tables of fewer entries nothing is kept that could be computed again.
 SMALL_TABLE = 4096
 
 
-# repr=False: a table may be long.
-@dataclass(frozen=True, repr=False)
 class ClientData:
-    """The rows of one client, checked.
+    """The rows of one client, checked; or its table as it is, which a schema makes rows of.
 
     Parameters
     ----------
@@ -39,6 +39,16 @@ class ClientData:
         What these ids are called; by default as the index, or "row".
     owner : str, default="the client"
         Whose rows these are, for messages.
+    raw : bool, default=False
+        Whether a table stays as it is, text, dates and gaps too: for a run that has a schema.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Of a table that stays as it is, there are none.
+    table : pandas.DataFrame
+        The table; or the rows, where their columns have names.
+    n_rows : int
 
     Raises
     ------
@@ -46,13 +56,6 @@ class ClientData:
         If the rows are not two-dimensional, finite and numeric, if there is none, or if the labels are another
         number.
     """
-
-    rows: NDArray[np.float64]
-    labels: NDArray[Any] | None = None
-    columns: Sequence[str] | None = None
-    owner: str = "the client"
-    row_ids: NDArray[Any] | None = None
-    id_column: str = ROW
 
     def __init__(
         self,
@@ -63,30 +66,86 @@ class ClientData:
         *,
         row_ids: ArrayLike | None = None,
         id_column: str | None = None,
+        raw: bool = False,
     ) -> None:
         frame = as_frame(rows, owner)
+        self._rows: NDArray[np.float64] | None = None
         if frame is None:
-            checked = checked_rows(rows, owner=owner, columns=columns)
+            self._rows = checked_rows(rows, owner=owner, columns=columns)
         else:
             frame = frame if columns is None else select(frame, columns, owner)
-            columns, checked = list(frame.columns), number_rows(frame, owner)
+            columns = list(frame.columns)
+            if not raw:
+                self._rows = number_rows(frame, owner)
             if row_ids is None:
                 row_ids, name = ids_of(frame)
                 id_column = id_column or name
-        if columns is not None and len(columns) != checked.shape[1]:
-            raise DataError(f"{owner}: {len(columns)} column names for {checked.shape[1]} columns.")
-        object.__setattr__(self, "rows", checked)
-        object.__setattr__(self, "labels", None if labels is None else _checked_labels(labels, len(checked), owner))
-        object.__setattr__(self, "columns", columns)
-        object.__setattr__(self, "owner", owner)
-        object.__setattr__(self, "row_ids", None if row_ids is None else _checked_ids(row_ids, len(checked), owner))
-        object.__setattr__(self, "id_column", id_column or ROW)
-        object.__setattr__(self, "_derived", {})
+        self._table = frame if self._rows is None else None
+        self.n_rows, n_columns = frame.shape if self._rows is None else self._rows.shape
+        if columns is not None and len(columns) != n_columns:
+            raise DataError(f"{owner}: {len(columns)} column names for {n_columns} columns.")
+        self.labels = None if labels is None else _checked_labels(labels, self.n_rows, owner)
+        self.columns = columns
+        self.owner = owner
+        self.row_ids = None if row_ids is None else _checked_ids(row_ids, self.n_rows, owner)
+        self.id_column = id_column or ROW
+        self._derived: dict[Hashable, Any] = {}
+        self._prepared: tuple[Preparation, ClientData] | None = None
 
     def __repr__(self) -> str:
-        n_rows, n_columns = self.rows.shape
+        n_rows, n_columns = self.content.shape
         with_labels = "" if self.labels is None else ", with labels"
         return f"ClientData({self.owner}: {n_rows:,} rows of {n_columns:,} columns{with_labels})"
+
+    @property
+    def rows(self) -> NDArray[np.float64]:
+        """The rows.
+
+        Raises
+        ------
+        DataError
+            Of a table that stays as it is, which has none before it is prepared.
+        """
+        if self._rows is None:
+            raise DataError(
+                f"{self.owner} has a table, and this run has no schema that says how its columns become numbers; give "
+                "one, or rows of numbers."
+            )
+        return self._rows
+
+    @property
+    def table(self) -> Any:
+        """The table.
+
+        Raises
+        ------
+        DataError
+            Of rows whose columns have no names.
+        """
+        if self._rows is None:
+            return self._table
+        if self.columns is None:
+            raise DataError(
+                f"{self.owner} has rows whose columns have no names, and a schema finds columns by name; give a table."
+            )
+        import pandas as pd
+
+        return pd.DataFrame(self._rows, columns=list(self.columns), copy=False)
+
+    @property
+    def content(self) -> Any:
+        """The table, where it stays as it is; else the rows."""
+        return self._table if self._rows is None else self._rows
+
+    def prepared(self, preparation: Preparation) -> ClientData:
+        """Return the data with the rows that a preparation makes of its table; kept until there is another one."""
+        if self._prepared is None or self._prepared[0] != preparation:
+            rows = preparation.transform(self.table, owner=self.owner)
+            made = ClientData(
+                rows, self.labels, preparation.names, self.owner, row_ids=self.row_ids, id_column=self.id_column
+            )
+            self._prepared = (preparation, made)
+        return self._prepared[1]
 
     def like(self, other: ClientData) -> ClientData:
         """Return the data with its columns in the order of another client's, where both have names.
@@ -138,7 +197,7 @@ class ClientData:
             Says all that the result follows from, besides the rows.
         compute : callable without arguments
         """
-        kept: dict[Hashable, Any] = self._derived  # type: ignore[attr-defined]
+        kept = self._derived
         if key not in kept:
             kept.clear()
             if self.rows.size < SMALL_TABLE:

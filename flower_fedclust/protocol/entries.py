@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from flower_fedclust.protocol.rounds import KINDS, Askable, Kind
+from flower_fedclust.protocol.tables import TableAnswers
 
 #: What a strategy is taken for.
 Finds = Literal["round", "any form", "soft", "map"]
@@ -55,9 +56,13 @@ class Entry:
 
     @property
     def reveals(self) -> tuple[Kind, ...]:
-        """The kinds of messages that the clients may be asked for, from the declarations of their methods."""
+        """The kinds of messages that a strategy may ask the clients for, from the declarations of their methods."""
         client_type = self.strategy.client_type
-        asked = [value for name in dir(client_type) if isinstance(value := getattr(client_type, name), Askable)]
+        asked = [
+            value
+            for name in dir(client_type)
+            if isinstance(value := getattr(client_type, name), Askable) and not hasattr(TableAnswers, name)
+        ]
         found = {sent.reveals for askable in asked for sent in askable.answer.sends if not sent.kept_as}
         return tuple(kind for kind in KINDS if kind in found)
 

@@ -54,14 +54,18 @@ class PrivateStrategy(ProtocolStrategy):
 
     def noise_multipliers(self) -> dict[str, float]:
         """Return the noise multiplier of each share, with which the whole run is (epsilon, delta)-private."""
-        return calibrate(divided(self.shares(), self.budget), self.epsilon, delta_of_composition(self.delta))
+        return calibrate(divided(self.all_shares(), self.budget), self.epsilon, delta_of_composition(self.delta))
+
+    def all_shares(self) -> dict[str, Share]:
+        """Return the parts of the budget of a run: those of the strategy, and of what runs around it."""
+        return {**self.shares(), **({} if self.around is None else self.around.shares(self))}
 
     @property
     def plan(self) -> str:
         """What all of the run's noise will be, as JSON, for sites that decide by it; empty where there is none."""
         if self.epsilon is None:
             return ""
-        shares = divided(self.shares(), self.budget)
+        shares = divided(self.all_shares(), self.budget)
         return Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, self.noise_multipliers()).to_json()
 
     def release(self, share: str, sensitivity: float, bound: str, *, triangle: bool = False) -> Release:
@@ -78,7 +82,7 @@ class PrivateStrategy(ProtocolStrategy):
         triangle : bool, default=False
             As in :class:`~flower_fedclust.privacy.releases.Release`.
         """
-        declared = self.shares()[share]
+        declared = self.all_shares()[share]
         multiplier = self.noise_multipliers()[share]
         # Roots and products that make up a sensitivity may have been rounded down; it is never smaller than they are.
         at_least = sensitivity * (1.0 + 2.0**-50)
@@ -106,8 +110,8 @@ class ClippedStrategy(PrivateStrategy):
 
     max_norm: float | None = parameter(None, above=0)
 
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
-        super().check_parameters()
+    def check_complete(self) -> None:
+        """Raise a ValueError unless there is a norm where there is noise."""
+        super().check_complete()
         if self.epsilon is not None and self.max_norm is None:
             raise ValueError("max_norm is missing; noise for an epsilon needs a norm to which rows are clipped.")

@@ -34,7 +34,7 @@ from flower_fedclust.protocol.replies import (
     unlike_most,
     values_of,
 )
-from flower_fedclust.protocol.rounds import Answer, Question, Reply, Round, Sum, Total, Traffic
+from flower_fedclust.protocol.rounds import Answer, Question, Reply, Round, Scalar, Sum, Total, Traffic
 from flower_fedclust.protocol.wire import encode, size_of
 
 #: How many clients have to answer where the user says nothing: the sum over a single client hides nothing of it.
@@ -53,12 +53,12 @@ class RunSettings:
     """What a run takes over from its strategy; each is explained there."""
 
     client_type: type[ProtocolClient]
+    enrolment: Mapping[str, Scalar]
     noise: NoisePlace
     privacy_unit: PrivacyUnit
     min_clients: int | None
     noise_seed: int | None
     random_state: int | None
-    expected_columns: int | None
     server_columns: Sequence[str] | None
     wait_for_clients: float
     expected_clients: int | None
@@ -104,9 +104,7 @@ class Run:
 
     def ask_to_enrol(self, server_round: int, client_manager: ClientManager) -> list[tuple[ClientProxy, FitIns]]:
         """Return the messages of the first round."""
-        config: dict[str, Any] = {"client": self._key, "task": ENROL, "round": server_round}
-        if self.settings.expected_columns is not None:
-            config["n_columns"] = self.settings.expected_columns
+        config: dict[str, Any] = {"client": self._key, "task": ENROL, "round": server_round, **self.settings.enrolment}
         proxies = self._wait(client_manager)
         self._address(proxies, {})
         self._bytes_down = dict.fromkeys(proxies, 0)

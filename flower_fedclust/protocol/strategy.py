@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
 from flower_fedclust.protocol.entries import Entry
 from flower_fedclust.protocol.parameters import Declared, parameter
@@ -36,7 +37,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
 
     A subclass declares its parameters as fields, its names in ``entries`` and its client half in ``client_type``, and
     writes :meth:`protocol` and :attr:`n_protocol_rounds`. One that can take noise derives from
-    :class:`PrivateStrategy`.
+    :class:`~flower_fedclust.PrivateStrategy`.
 
     Every run begins with a round of its own, in which each client gives its name and its columns.
 
@@ -82,6 +83,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
 
     # What belongs to a run, and is set by whoever starts it.
 
+    #: What runs around the strategy, such as the preparation of tables: see :func:`~flower_fedclust.with_schema`.
+    around: Around | None = dataclasses.field(default=None, init=False)
     #: One sentence on where the public rows of the server come from, for the privacy report.
     server_data_origin: str = dataclasses.field(default="", init=False)
     #: The names of the columns of the server's rows, where they are known. Clients that name others are left out.
@@ -122,6 +125,13 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         """How many columns the clients must have, where the server knows before the run."""
         return None
 
+    def check_complete(self) -> None:
+        """Raise a ValueError unless all that a run needs was given.
+
+        What a strategy may be made without, because what runs around it finds it, is missing here. Extended by
+        subclasses.
+        """
+
     @property
     def plan(self) -> str:
         """What all of the run's noise will be, as JSON, for sites that decide by it; empty where there is none."""
@@ -149,6 +159,10 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     def client_names(self) -> list[str]:
         """The clients that enrolled, in the order in which their replies are added up."""
         return list(self._current.clients)
+
+    def enter_space(self, n_columns: int) -> None:
+        """Take it from here on that the clients' rows have so many columns, as they have been prepared."""
+        self._current.n_columns = self._current._inspection.n_columns = n_columns
 
     def n_to_draw(self, fraction: float, n_clients: int) -> int:
         """Return how many clients are a part of so many: as many at least as have to answer a round."""
@@ -183,7 +197,14 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     @property
     def num_rounds(self) -> int:
         """What to give to ``ServerConfig(num_rounds=...)``."""
-        return 1 + self.n_protocol_rounds
+        return 1 + (self.n_protocol_rounds if self.around is None else self.around.n_rounds(self))
+
+    @property
+    def enrolment(self) -> Mapping[str, Scalar]:
+        """What each client is told when it is asked for its name and columns."""
+        if self.around is not None:
+            return self.around.enrolment
+        return {} if self.expected_columns is None else {"n_columns": self.expected_columns}
 
     @property
     def outcome(self) -> Outcome:
@@ -213,7 +234,11 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
             delta=self.delta if private else None,
             unit=self.privacy_unit if private else None,
             noise=self.noise if private else None,
-            notes=(*self.privacy_notes(), *self._current.books.notes()),
+            notes=(
+                *self.privacy_notes(),
+                *(() if self.around is None else self.around.notes()),
+                *self._current.books.notes(),
+            ),
         )
 
     @property
@@ -247,9 +272,15 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         """Begin a new run."""
         self.check_parameters()
         taken_over = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunSettings)}
+        if self.around is None:
+            self.check_complete()
+            self._protocol = self.protocol()
+        else:
+            taken_over["server_columns"] = None  # the clients' columns are those of the schema
+            self._protocol = self.around.protocol(self)
         self._run = Run(RunSettings(**taken_over))
         self._run_id = self.run_id or secrets.token_hex(16)
-        self._protocol, self._pending, self._outcome, self._sizes = self.protocol(), None, None, None
+        self._pending, self._outcome, self._sizes = None, None, None
         return encode([])
 
     def configure_fit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.data.frames import is_table
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit
 from flower_fedclust.protocol import PrivateStrategy, parameter
@@ -17,7 +18,7 @@ class ServerDataStrategy(PrivateStrategy):
     ----------
     server_data : array-like of shape (n_server_rows, n_columns)
         Public rows Q; few are enough, and they need not be distributed as the clients' rows are. Nothing protects them.
-        Their radius bounds the clients' rows.
+        Their radius bounds the clients' rows. With a schema, a table.
     epsilon : float or None, default=1.0
         The privacy budget of the whole run. None is no noise and no guarantee.
     privacy_unit : "record" or "client", default="record"
@@ -45,6 +46,12 @@ class ServerDataStrategy(PrivateStrategy):
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first parameter which cannot be right."""
         super().check_parameters()
+        if not is_table(self.server_data):
+            self._server_rows()
+
+    def check_complete(self) -> None:
+        """Raise a ValueError unless the server's rows are rows of numbers, as a table is once it is prepared."""
+        super().check_complete()
         self._server_rows()
 
     @property

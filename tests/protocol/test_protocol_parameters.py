@@ -171,9 +171,9 @@ def test_what_a_class_says_itself_stands_instead_of_what_its_base_says():
 
 
 def test_max_norm_is_needed_with_an_epsilon():
-    assert Clipped(2).max_norm is None
+    Clipped(2).check_complete()
     with pytest.raises(ValueError, match=r"^max_norm is missing; noise for an epsilon needs a norm to which rows are"):
-        Clipped(2, epsilon=1.0)
+        Clipped(2, epsilon=1.0).check_complete()
 
 
 # The name that stands for parameters.

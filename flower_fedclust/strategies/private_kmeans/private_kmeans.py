@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.data.frames import is_table
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.exact import directions_onto_grid, triangle_to_symmetric
@@ -153,25 +154,32 @@ class PrivateKMeans(ClippedStrategy):
 
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first parameter which cannot be right."""
-        if self.server_data is None:
-            if self.epsilon is not None and self.max_norm is None:
-                raise ValueError(
-                    "max_norm is missing; noise for an epsilon needs a norm to which rows are clipped: say how far "
-                    "rows can be from the origin, as is known without looking at them (--set max_norm=30 on the "
-                    "command line), or give public rows as server_data."
-                )
-            super().check_parameters()
-        else:
-            super(ClippedStrategy, self).check_parameters()
-            rows = checked_rows(self.server_data, owner="server_data")
-            if self.max_norm is None and (rows == rows[0]).all():
-                raise ValueError("server_data: all rows are equal, so that their radius is 0; give rows that differ.")
+        super().check_parameters()
+        if not is_table(self.server_data):
+            self._check_server_data()
         if self.origin is not None:
             origin = np.asarray(self.origin, dtype=np.float64)
             if origin.ndim != 1 or not np.isfinite(origin).all():
                 raise ValueError("origin must be a point: one finite number for each column.")
             if self.server_data is not None and len(origin) != np.asarray(self.server_data).shape[1]:
                 raise ValueError("origin and server_data have different numbers of columns.")
+
+    def check_complete(self) -> None:
+        """Raise a ValueError unless something says how far rows can be from the origin, where there is noise."""
+        if self.server_data is None and self.epsilon is not None and self.max_norm is None:
+            raise ValueError(
+                "max_norm is missing; noise for an epsilon needs a norm to which rows are clipped: say how far rows "
+                "can be from the origin, as is known without looking at them (--set max_norm=30 on the command line), "
+                "give public rows as server_data, or give a schema of your table."
+            )
+
+        self._check_server_data()
+
+    def _check_server_data(self) -> None:
+        if self.server_data is not None:
+            rows = checked_rows(self.server_data, owner="server_data")
+            if self.max_norm is None and (rows == rows[0]).all():
+                raise ValueError("server_data: all rows are equal, so that their radius is 0; give rows that differ.")
 
     # The server half.
 

@@ -122,9 +122,9 @@ class CellsStrategy(PrivateStrategy):
     n_prototypes: int | None = parameter(None, at_least=1)
     max_l1_norm: float | None = parameter(None, above=0)
 
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
-        super().check_parameters()
+    def check_complete(self) -> None:
+        """Raise a ValueError unless there is a norm where there is noise."""
+        super().check_complete()
         check_max_l1_norm(self.max_l1_norm, self.epsilon)
 
     def cell_shares(

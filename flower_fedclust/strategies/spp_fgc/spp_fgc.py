@@ -289,12 +289,16 @@ class SPPFGC(StructuralGraphStrategy):
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first parameter which cannot be right."""
         super().check_parameters()
-        check_max_l1_norm(self.max_l1_norm, self.epsilon)
         if self.epsilon is not None and self.calibration is None:
             raise ValueError(
                 "calibration is missing; the noise that SPPFGC has for an epsilon proves nothing. Take "
                 "SPPFGCPrivatePrototypes or SPPFGCSums, or say calibration='paper'."
             )
+
+    def check_complete(self) -> None:
+        """Raise a ValueError unless there is a norm where there is noise."""
+        super().check_complete()
+        check_max_l1_norm(self.max_l1_norm, self.epsilon)
 
     def _client_side(self) -> Generator[Round, list[Reply], Uploads]:
         """Gather what lines 5 to 8 are in each client."""

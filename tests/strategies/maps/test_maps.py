@@ -618,7 +618,7 @@ BAD = [
 @pytest.mark.parametrize(("options", "sentence"), BAD)
 def test_parameters_that_do_not_go_together_are_named_in_a_sentence(options, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        FedTSNE(3, **options)
+        FedTSNE(3, **options).check_complete()
     strategy = FedTSNE(3).set_params(**options)
     with pytest.raises(ValueError, match=re.escape(sentence)):
         simulate(strategy, CLIENTS)

@@ -126,4 +126,4 @@ def test_the_origin_must_be_a_point():
     with pytest.raises(ValueError, match="origin must be a point"):
         PrivateKMeans(n_clusters=2, max_norm=1.0, origin=[[0.0, 1.0]])
     with pytest.raises(ValueError, match="max_norm is missing"):
-        PrivateKMeans(n_clusters=2)
+        PrivateKMeans(n_clusters=2).check_complete()

@@ -378,6 +378,6 @@ def test_rank_constraint_is_refused_for_more_rows_than_fit(monkeypatch):
 )
 def test_parameters_that_do_not_go_together_are_named_in_a_sentence(options, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        SPPFGC(3, **options)
+        SPPFGC(3, **options).check_complete()
     with pytest.raises(ValueError, match=re.escape(sentence)):
         simulate(SPPFGC(3).set_params(**options), CLIENTS)

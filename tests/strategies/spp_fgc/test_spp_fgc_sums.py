@@ -248,4 +248,4 @@ def test_more_clusters_than_rows_are_refused_in_a_sentence():
 )
 def test_parameters_that_do_not_go_together_are_named_in_a_sentence(options, sentence):
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        SPPFGCSums(3, **options)
+        SPPFGCSums(3, **options).check_complete()

@@ -1,0 +1,93 @@
+"""A model of tables as people have them: a preparation, and the model of the rows that it makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.models.base import Clustered, Model
+from flower_fedclust.tables.preparation import Preparation
+
+
+class TableModel(Model, name="table"):
+    """Clusters of the rows of tables: the table is prepared, and the rows that this gives are clustered.
+
+    What is not found here is looked up in the model of the rows: ``cluster_centers_``, say, among prepared rows.
+
+    Parameters
+    ----------
+    preparation : Preparation
+    model : Model
+        Of prepared rows.
+
+    Attributes
+    ----------
+    preparation : Preparation
+    model : Model
+    columns_ : list of str
+        The columns that a table must have, in any order.
+    """
+
+    def __init__(self, preparation: Preparation, model: Model) -> None:
+        self.preparation = preparation
+        self.model = model
+
+    def __repr__(self) -> str:
+        return f"TableModel({len(self.columns_)} columns, {self.model!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "model" not in self.__dict__:
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return getattr(self.model, name)
+
+    @property
+    def columns_(self) -> list[str]:
+        """The columns that a table must have."""
+        return self.preparation.columns_
+
+    @property
+    def n_clusters(self) -> int:
+        """How many clusters there are."""
+        return self.model.n_clusters
+
+    def prepare(self, table: Any) -> NDArray[np.float64]:
+        """Return the prepared rows of a table, of shape (n_rows, n_prepared_columns)."""
+        return self.preparation.transform(table)
+
+    def predict(self, table: Any) -> NDArray[np.intp]:
+        """Return the cluster of each row of a table.
+
+        Parameters
+        ----------
+        table : pandas.DataFrame, or another table whose columns have names
+
+        Raises
+        ------
+        DataError
+            If the table does not fit the schema.
+        """
+        return self.model.predict(self.prepare(table))
+
+    def cost(self, table: Any) -> float:
+        """Return the sum over rows of the squared distance to the nearest center, among prepared rows."""
+        return self.model.cost(self.prepare(table))
+
+    def cluster(self, table: Any, places: NDArray[np.float64] | None = None) -> Clustered:
+        """Return labels and cost of the rows of a table, and their places where the model has a map."""
+        return self.model.cluster(self.prepare(table), places)
+
+    def to_arrays(self) -> list[NDArray[Any]]:
+        """Return the preparation and the name of the model as JSON, in bytes, and the arrays of the model."""
+        fields = {"preparation": self.preparation.to_dict(), "model": self.model.name}
+        return [np.frombuffer(json.dumps(fields).encode(), dtype=np.uint8), *self.model.to_arrays()]
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[NDArray[Any]]) -> Self:
+        """Make the model from what :meth:`to_arrays` returned."""
+        text, *others = arrays
+        fields = json.loads(np.asarray(text, dtype=np.uint8).tobytes())
+        return cls(Preparation.from_dict(fields["preparation"]), Model.named(fields["model"]).from_arrays(others))

@@ -1,0 +1,172 @@
+"""What every client answers about a table, before a strategy sees any of it as rows of numbers.
+
+**What one row can move.** A row has one entry in each column. In each of d histograms it adds 1 to one bin: which bin
+is computed from that entry alone (:mod:`flower_fedclust.tables.histograms`), and counts are integers. It adds to the
+sums of the entries and of their squares at most 1 each in magnitude, for m columns. So it moves the array of
+histograms and sums by at most the square root of d + 2 m in Euclidean norm, and that of binary exponents of d columns
+by at most the square root of d. A row that is replaced takes 1 from a bin and adds 1 to another, and moves each sum by
+at most 2: the square root of 2 d + 8 m. At client level a client sends these over its number of rows, which has the
+norm of one row at most, and clips it to that norm as a whole (Lemma 3 of docs/exact.md), so that a client that is
+added or removed moves the sum by that norm, and one that is replaced by twice that norm.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.protocol.rounds import Moved, answers, within
+from flower_fedclust.tables.histograms import SUM_BITS, bin_counts, exponent_counts, sums_of_powers
+from flower_fedclust.tables.preparation import Preparation, measured
+from flower_fedclust.tables.schema import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from flower_fedclust.protocol.client_data import ClientData
+
+Floats = NDArray[np.float64]
+
+#: What a client remembers: the schema from its enrolment, and the preparation.
+SCHEMA, PREPARATION = "schema", "preparation"
+
+
+def as_bytes(text: str) -> NDArray[np.uint8]:
+    """Return a text as an array, as it is sent and remembered."""
+    return np.frombuffer(text.encode(), dtype=np.uint8)
+
+
+def as_text(array: NDArray[np.uint8]) -> str:
+    """Undo :func:`as_bytes`."""
+    return np.asarray(array, dtype=np.uint8).tobytes().decode()
+
+
+@lru_cache(maxsize=16)
+def preparation_from(content: bytes) -> Preparation:
+    """Return the preparation that an array of :func:`as_bytes` holds."""
+    return Preparation.from_dict(json.loads(content))
+
+
+class TableAnswers:
+    """The answers of a client about its table."""
+
+    if TYPE_CHECKING:  # what a client has besides
+
+        @property
+        def source(self) -> ClientData:
+            """What the client has: rows, or a table."""
+
+        def remember(self, key: str, arrays: Sequence[NDArray[Any]]) -> None:
+            """Keep arrays until a later round."""
+
+        def recall(self, key: str) -> list[NDArray[Any]] | None:
+            """Return what was kept, or None."""
+
+    @answers(
+        "binary exponents of the entries of each column without public bounds: how many rows have which",
+        moved=lambda _, columns: (moved_by_row(len(json.loads(as_text(columns)))),),
+    )
+    def exponents(self, columns: NDArray[np.uint8]) -> GridArray:
+        """Return, of each of these columns, how many entries have which sign and binary exponent.
+
+        Parameters
+        ----------
+        columns : ndarray
+            The names of the columns in the order of the schema, as JSON in bytes.
+        """
+        return GridArray(self._exponents(columns))
+
+    @answers(
+        "the client's parts of its rows that have which binary exponent, in each column without public bounds",
+        moved=lambda _, columns, *, bound: (within(bound),),
+    )
+    def mean_exponents(self, columns: NDArray[np.uint8], *, bound: float) -> GridArray:
+        """Return :meth:`exponents` over the number of rows, clipped to a norm."""
+        return GridArray.clipped(self._exponents(columns) / self.source.n_rows, bound)
+
+    @answers(
+        "histograms of columns, gaps among them; and sums of entries and of their squares",
+        moved=lambda _, columns, intervals: (moved_by_row(*_numbers_of(columns)),),
+    )
+    def histograms(self, columns: NDArray[np.uint8], intervals: Floats) -> GridArray:
+        """Return the histograms of columns one after the other, then their sums, in one array.
+
+        Parameters
+        ----------
+        columns : ndarray
+            As JSON in bytes, for each column in the order of the schema: its name, its number of bins, and whether its
+            sums are wanted.
+        intervals : ndarray of shape (n_columns, 2)
+            Of each column the ends of the first and the last bin. The bins are equal.
+        """
+        counts, sums = self._histograms(columns, intervals)
+        return GridArray(np.concatenate([np.left_shift(counts, SUM_BITS), sums]), -SUM_BITS)
+
+    @answers(
+        "the client's parts of its rows in the bins of histograms; and means of entries and of their squares",
+        moved=lambda _, columns, intervals, *, bound: (within(bound),),
+    )
+    def mean_histograms(self, columns: NDArray[np.uint8], intervals: Floats, *, bound: float) -> GridArray:
+        """Return :meth:`histograms` over the number of rows, clipped to a norm."""
+        counts, sums = self._histograms(columns, intervals)
+        means = np.concatenate([counts.astype(np.float64), sums * 2.0**-SUM_BITS]) / self.source.n_rows
+        return GridArray.clipped(means, bound)
+
+    @answers()
+    def prepare(self, preparation: NDArray[np.uint8]) -> None:
+        """Take the preparation: from here on the client's rows are prepared rows.
+
+        Parameters
+        ----------
+        preparation : ndarray
+            As JSON in bytes.
+        """
+        self.remember(PREPARATION, [preparation])
+
+    # Behind them.
+
+    def _values(self, names: Collection[str]) -> Iterator[Floats]:
+        """Yield the values of columns as they are measured, in the order of the schema."""
+        (schema,) = self.recall(SCHEMA) or (as_bytes('{"columns": {}}'),)
+        source = self.source
+        found = Schema.from_json(as_text(schema)).values(source.table, owner=source.owner, wanted=names)
+        return (measured(values, column) for _, column, values in found)
+
+    def _exponents(self, columns: NDArray[np.uint8]) -> NDArray[np.int64]:
+        return np.stack([exponent_counts(values) for values in self._values(json.loads(as_text(columns)))])
+
+    def _histograms(self, columns: NDArray[np.uint8], intervals: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        asked = json.loads(as_text(columns))
+        counts, sums = [], [np.empty(0, dtype=np.int64)]
+        values = self._values([name for name, _, _ in asked])
+        for (_, n_bins, with_sums), (low, high), entries in zip(asked, intervals, values, strict=True):
+            counts.append(bin_counts(entries, float(low), float(high), n_bins))
+            if with_sums:
+                sums.append(sums_of_powers(entries, float(low), float(high)))
+        return np.concatenate(counts), np.concatenate(sums)
+
+
+def norm_of_row(n_histograms: int, n_sums: int = 0, *, replaced: bool = False) -> float:
+    """Return how far a row can move the histograms of so many columns, and the sums of so many, together."""
+    return math.sqrt(2 * n_histograms + 8 * n_sums if replaced else n_histograms + 2 * n_sums)
+
+
+def moved_by_row(n_histograms: int, n_sums: int = 0) -> Moved:
+    """Return how far a row moves the histograms of so many columns, and the sums of so many, together."""
+    return Moved(
+        norm_of_row(n_histograms, n_sums),
+        n_histograms + 2.0 * n_sums,
+        apart=norm_of_row(n_histograms, n_sums, replaced=True),
+    )
+
+
+def _numbers_of(columns: NDArray[np.uint8]) -> tuple[int, int]:
+    """Return of how many columns there are histograms, and of how many sums."""
+    asked = json.loads(as_text(columns))
+    return len(asked), sum(bool(with_sums) for _, _, with_sums in asked)

@@ -1,0 +1,277 @@
+"""How a table becomes rows of numbers that lie in a ball: what was found of each column, and what follows from it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.data.frames import as_frame
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.elementary import logarithm
+from flower_fedclust.tables.columns import Floats
+from flower_fedclust.tables.schema import MEASURED, Column, Schema
+
+#: Of what :meth:`Preparation.to_dict` writes. A model with another one is refused.
+VERSION = 1
+
+#: Entries that are prepared at a time.
+BLOCK_ENTRIES = 2**20
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is known of one column when it is prepared: public, or found with noise.
+
+    All numbers are after the logarithm, where one is taken; dates are days since 1970.
+
+    Parameters
+    ----------
+    low, high : float
+        What lies beyond is cut off. Of an ordinal column, its first and last place.
+    fill : float, default=0
+        What stands where a value is missing; of listed values, a place in the list.
+    center, spread : float
+        What is subtracted, and what is then divided by.
+    quantiles : tuple of float
+        Of ranks: values that ascend, the first and last of them low and high.
+    ranks : tuple of float
+        The parts of all rows, 0 to 1, that lie below these values.
+    counts : tuple of float
+        With noise, of listed values: how often each was found. Empty where it was not asked.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    fill: float = 0.0
+    center: float = 0.0
+    spread: float = 1.0
+    quantiles: tuple[float, ...] = ()
+    ranks: tuple[float, ...] = ()
+    counts: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a table becomes rows of numbers: the schema, and what was found of its columns.
+
+    A measured column becomes one column, of -1 to 1 times its weight where it is scaled by its bounds. A category
+    becomes a column for each of its values, which is 0 or the weight divided by the square root of 2; a binary column
+    becomes one of plus or minus half of the weight. So two rows that differ in a category are as far apart as two that
+    differ by half of the range of a number. Where a gap of a number is a category of its own, there is a column for it
+    as for a binary one.
+
+    Parameters
+    ----------
+    schema : Schema
+    figures : mapping of str to Figures
+        Of the columns that are used.
+
+    Attributes
+    ----------
+    places : dict of str to slice
+        Which prepared columns came from which column of the table.
+    names : list of str
+        What the prepared columns are called: "age", "work=public", "age is missing".
+    n_columns : int
+        How many prepared columns there are.
+    radius, l1_radius : float
+        The Euclidean and the L1 norm that no prepared row exceeds. They follow from the schema and the figures.
+    """
+
+    schema: Schema
+    figures: Mapping[str, Figures]
+
+    # To a file, and back.
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all there is to know, ready for JSON."""
+        figures = {
+            name: {key: value for key, value in asdict(found).items() if value != getattr(_DEFAULT, key)}
+            for name, found in self.figures.items()
+        }
+        return {"version": VERSION, "schema": json.loads(self.schema.to_json()), "figures": figures}
+
+    @classmethod
+    def from_dict(cls, written: Mapping[str, Any]) -> Self:
+        """Undo :meth:`to_dict`.
+
+        Raises
+        ------
+        ValueError
+            If another version has written it.
+        """
+        if written.get("version") != VERSION:
+            raise ValueError(
+                f"this preparation has version {written.get('version')} and {VERSION} is read; make the model anew, or "
+                "use the version of flower-fedclust that made it."
+            )
+        figures = {}
+        for name, found in written["figures"].items():
+            arguments: dict[str, Any] = {key: tuple(value) if key in _LISTS else value for key, value in found.items()}
+            figures[name] = Figures(**arguments)
+        return cls(Schema.from_json(json.dumps(written["schema"])), figures)
+
+    # What follows from it.
+
+    @property
+    def columns_(self) -> list[str]:
+        """The names of the table's columns that are used."""
+        return list(self.schema.used)
+
+    @cached_property
+    def places(self) -> dict[str, slice]:
+        """Which prepared columns came from which column of the table."""
+        found, start = {}, 0
+        for name, column in self.schema.used.items():
+            found[name] = slice(start, start := start + width_of(column))
+        return found
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What the prepared columns are called."""
+        names: list[str] = []
+        for name, column in self.schema.used.items():
+            if column.is_one_hot:
+                names += [f"{name}={value}" for value in column.values]
+            elif column.kind == "binary":
+                assert column.categories is not None
+                names.append(f"{name}={column.categories[1]}")
+            else:
+                names += [name, f"{name} is missing"][: width_of(column)]
+        return names
+
+    @property
+    def n_columns(self) -> int:
+        """How many prepared columns there are."""
+        return len(self.names)
+
+    @cached_property
+    def _reaches(self) -> tuple[Floats, Floats]:
+        """How far from 0 the prepared values of each column of the table can be, in Euclidean and in L1 norm."""
+        pairs = [self._reach(name, column) for name, column in self.schema.used.items()]
+        euclidean, l1 = zip(*pairs, strict=True)
+        return np.array(euclidean), np.array(l1)
+
+    def _reach(self, name: str, column: Column) -> tuple[float, float]:
+        if column.is_one_hot:
+            return column.weight * math.sqrt(0.5), column.weight * math.sqrt(0.5)
+        if column.kind == "binary":
+            return column.weight / 2, column.weight / 2
+        found = self.figures[name]
+        reach = 1.0
+        if column.scale in ("standard", "robust"):
+            reach = max(abs(found.low - found.center), abs(found.high - found.center)) / found.spread
+        missing = 0.5 if column.gaps == "category" else 0.0
+        return column.weight * math.hypot(reach, missing), column.weight * (reach + missing)
+
+    @property
+    def radius(self) -> float:
+        """The Euclidean norm that no prepared row exceeds."""
+        return float(np.linalg.norm(self._reaches[0])) * (1 + 2.0**-30)
+
+    @property
+    def l1_radius(self) -> float:
+        """The L1 norm that no prepared row exceeds."""
+        return float(self._reaches[1].sum()) * (1 + 2.0**-30)
+
+    # What it does.
+
+    def transform(self, table: Any, *, owner: str = "the table") -> NDArray[np.float64]:
+        """Return the rows of a table as numbers, each from its own row alone.
+
+        Parameters
+        ----------
+        table : table of pandas, Polars or PyArrow
+            With the columns of the schema, in any order.
+        owner : str
+            Whose table it is, for messages.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_columns)
+
+        Raises
+        ------
+        DataError
+            If the table does not fit the schema; the message names columns and rows, and no value.
+        """
+        frame = as_frame(table, owner)
+        if frame is None:
+            raise DataError(
+                f"{owner}: the schema finds columns by their names, and these rows have none; give a table."
+            )
+        if len(frame) == 0:
+            raise DataError(f"{owner}: the table has no rows; give at least one.")
+        rows = np.zeros((len(frame), self.n_columns))
+        for part in blocks(len(frame), len(frame.columns), block_entries=BLOCK_ENTRIES):
+            for name, column, values in self.schema.values(frame, owner=owner, rows=part):
+                self._place(name, column, values, rows[part, self.places[name]])
+        return rows
+
+    def _place(self, name: str, column: Column, values: Floats, out: Floats) -> None:
+        """Write the prepared values of a column; of places in a list, those that are one-hot are 0 so far."""
+        found = self.figures.get(name, _DEFAULT)
+        missing = np.isnan(values)
+        any_missing = bool(missing.any())
+        if column.is_one_hot or column.kind == "binary":
+            places = (np.where(missing, found.fill, values) if any_missing else values).astype(np.intp)
+            if column.is_one_hot:
+                out[np.arange(len(out)), places] = column.weight * math.sqrt(0.5)
+            else:
+                out[:, 0] = (places - 0.5) * column.weight
+            return
+        values = measured(values, column)
+        if any_missing:
+            values = np.where(missing, found.fill, values)
+        out[:, 0] = scaled(np.clip(values, found.low, found.high), column, found) * column.weight
+        if column.gaps == "category":
+            out[:, 1] = (missing - 0.5) * column.weight
+
+
+_DEFAULT = Figures()
+_LISTS = [field.name for field in fields(Figures) if isinstance(field.default, tuple)]
+
+
+def width_of(column: Column) -> int:
+    """Return how many prepared columns a column becomes."""
+    if column.is_one_hot:
+        return len(column.values)
+    return 2 if column.gaps == "category" else 1
+
+
+def measured(values: Floats, column: Column) -> Floats:
+    """Return the values of a column, or log(1 + x) of them, the same on every machine."""
+    if not column.logarithm:
+        return values
+    return np.where(np.isnan(values), np.nan, logarithm(1.0 + np.maximum(np.nan_to_num(values), 0.0)))
+
+
+def public_interval(column: Column) -> tuple[float, float] | None:
+    """Return the bounds that are public, as values are measured: after the logarithm, or places in a list."""
+    if column.kind not in MEASURED:
+        return 0.0, float(len(column.categories or ()) - 1)
+    if column.interval is None:
+        return None
+    low, high = measured(np.array(column.interval), column)
+    return float(low), float(high)
+
+
+def scaled(values: Floats, column: Column, found: Figures) -> Floats:
+    """Return measured values, already within their bounds, as their column is scaled, before its weight."""
+    if column.scale == "bounds":
+        return (values - found.low) * (2.0 / (found.high - found.low)) - 1.0
+    if column.scale == "rank":
+        # Where a quantile is there twice: the mean of the first and of the last of its ranks, as scikit-learn has it.
+        quantiles, ranks = np.array(found.quantiles), np.array(found.ranks)
+        below = np.interp(values, quantiles, ranks)
+        above = -np.interp(-values, -quantiles[::-1], -ranks[::-1])
+        return np.asarray(below + above - 1.0)
+    return (values - found.center) / found.spread

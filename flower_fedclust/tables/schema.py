@@ -1,0 +1,339 @@
+"""What is public of a table: its columns, what they mean, and how they are to be measured."""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.tables.columns import MisfitError, days_of, read_column, text_of
+
+Kind: TypeAlias = Literal["number", "integer", "category", "ordinal", "binary", "date", "ignored"]
+Gaps: TypeAlias = Literal["refuse", "mean", "category"]
+Scale: TypeAlias = Literal["bounds", "standard", "robust", "rank"]
+Bound: TypeAlias = float | datetime.date | datetime.datetime
+
+#: Kinds that are measured on a scale, and kinds whose values are listed.
+MEASURED, LISTED = ("number", "integer", "date"), ("category", "ordinal", "binary")
+
+#: How many columns a message names; of the others it says how many they are.
+MOST_NAMED = 10
+
+#: What is said of pydantic's own reasons, which speak of Python.
+_REASONS = {
+    "extra_forbidden": "is no key of a column; there are {keys}",
+    "literal_error": "must be one of: {expected}",
+    "finite_number": "must be finite",
+    "greater_than": "must be above {gt:g}",
+    "missing": "is missing",
+}
+
+
+class Column(BaseModel):
+    """What is public of one column. All of it is sent to every site: none of it may be taken from rows.
+
+    Parameters
+    ----------
+    kind : "number", "integer", "category", "ordinal", "binary", "date" or "ignored"
+        Numbers, integers and dates are measured; the values of a category, of an ordinal column (in their order) and of
+        a binary one (two) are listed; an ignored column may be there and is not used.
+    unit : str, default=""
+        For people.
+    bounds : tuple of two numbers or dates, optional
+        Of a measured column: what lies beyond is cut off. Without them they are found privately.
+    categories : sequence, optional
+        The values of a column whose values are listed.
+    weight : float, default=1
+        How much the column counts: 2 makes it count as if its scale were twice as long.
+    gaps : "refuse", "mean" or "category", default="refuse"
+        What is done where a value is missing: the site's table is refused; the mean over all sites is taken, or the
+        most frequent category; or a missing value is a category of its own.
+    scale : "bounds", "standard", "robust" or "rank", default="bounds"
+        How a measured column is scaled: its bounds become -1 and 1; its mean becomes 0 and its standard deviation 1;
+        its median 0 and the distance between its quartiles 1; or its ranks become -1 to 1.
+    logarithm : bool, default=False
+        Whether log(1 + x) is taken first; what lies below 0 counts as 0.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    kind: Kind
+    unit: str = ""
+    bounds: tuple[Bound, Bound] | None = None
+    categories: tuple[str, ...] | None = None
+    weight: float = Field(default=1.0, gt=0)
+    gaps: Gaps = "refuse"
+    scale: Scale = "bounds"
+    logarithm: bool = False
+
+    @field_validator("categories", mode="before")
+    @classmethod
+    def _as_texts(cls, value: Any) -> Any:
+        return tuple(map(text_of, value)) if isinstance(value, (list, tuple)) else value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.kind in LISTED:
+            self._check_listed()
+        elif self.categories is not None:
+            raise ValueError(f"categories are listed, and the kind {self.kind} has none")
+        if self.kind not in MEASURED:
+            for name, default in (("bounds", None), ("scale", "bounds"), ("logarithm", False)):
+                if getattr(self, name) != default:
+                    raise ValueError(f"{name} is given, and suits the kinds {', '.join(MEASURED)} alone")
+        if self.logarithm and self.kind == "date":
+            raise ValueError("logarithm is given, and a date has none")
+        if self.bounds is not None:
+            self._check_bounds(self.bounds)
+        return self
+
+    def _check_listed(self) -> None:
+        if self.categories is None:
+            raise ValueError("categories are missing; list them, as they are known without looking at rows")
+        repeated = [name for name in dict.fromkeys(self.categories) if self.categories.count(name) > 1]
+        if repeated:
+            raise ValueError(f"categories has '{repeated[0]}' twice")
+        wanted = 2 if self.kind == "binary" else None
+        if len(self.categories) < 2 or len(self.categories) != (wanted or len(self.categories)):
+            raise ValueError(f"categories has {len(self.categories)}; give {'2' if wanted else '2 or more'}")
+
+    def _check_bounds(self, bounds: tuple[Bound, Bound]) -> None:
+        are_dates = [isinstance(bound, datetime.date) for bound in bounds]
+        if (self.kind == "date") != all(are_dates) or (self.kind != "date" and any(are_dates)):
+            raise ValueError(f"bounds must be two {'dates' if self.kind == 'date' else 'numbers'}")
+        low, high = map(days_of, bounds)
+        if not low < high:
+            raise ValueError("bounds are the wrong way round, or equal; give the lower one first")
+        if self.logarithm and low < 0:
+            raise ValueError("bounds begin below 0, where there is no logarithm")
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values that become columns of their own: those listed, and "missing" where a gap is a category."""
+        listed = self.categories or ()
+        return (*listed, "missing") if self.gaps == "category" else listed
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The public bounds as numbers; of dates, days since 1970; before the logarithm."""
+        return None if self.bounds is None else (days_of(self.bounds[0]), days_of(self.bounds[1]))
+
+    @property
+    def is_one_hot(self) -> bool:
+        """Whether there is a prepared column for each of its values."""
+        return self.kind == "category" or (self.kind == "binary" and self.gaps == "category")
+
+
+class Schema(BaseModel):
+    """What is public of a table: the names of its columns, and of each what :class:`Column` says.
+
+    Columns are found by name, in whatever order a table has them. A table with others does not fit.
+
+    Parameters
+    ----------
+    columns : mapping of str to Column
+
+    Examples
+    --------
+    >>> schema = Schema.from_toml('''
+    ... [columns.age]
+    ... kind = "integer"
+    ... bounds = [0, 100]
+    ...
+    ... [columns.work]
+    ... kind = "category"
+    ... categories = ["private", "public"]
+    ... gaps = "category"
+    ... ''')
+    >>> list(schema.columns)
+    ['age', 'work']
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    columns: Mapping[str, Column]
+
+    @model_validator(mode="after")
+    def _is_of_use(self) -> Self:
+        if not self.used:
+            raise ValueError("the schema has no column that is used; name at least one")
+        return self
+
+    # Where it comes from, and where it goes.
+
+    @classmethod
+    def of(cls, given: Schema | str | Path | Mapping[str, Any]) -> Schema:
+        """Return a schema as a user gives it: itself, a mapping, TOML, or the name of a TOML file.
+
+        Raises
+        ------
+        ValueError
+            Naming every key that cannot be right.
+        FileNotFoundError
+            If there is no such file.
+        """
+        if isinstance(given, Schema):
+            return given
+        if isinstance(given, Mapping):
+            return cls._validated(given, "the schema")
+        if isinstance(given, str) and "\n" in given:
+            return cls.from_toml(given)
+        path = Path(given)
+        try:
+            return cls.from_toml(path.read_text(encoding="utf-8"), source=path.name)
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"There is no schema file {path}; 'fedclust schema init FILE' drafts one from a table."
+            ) from None
+
+    @classmethod
+    def from_toml(cls, text: str, *, source: str = "the schema") -> Schema:
+        """Return the schema that a TOML text describes: a table ``[columns.NAME]`` for each column.
+
+        Parameters
+        ----------
+        text : str
+        source : str
+            What messages call it.
+
+        Raises
+        ------
+        ValueError
+            Naming every key that cannot be right.
+        """
+        try:
+            fields = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{source} is not TOML: {error}.") from None
+        return cls._validated(fields, source)
+
+    @classmethod
+    def from_json(cls, text: str) -> Schema:
+        """Return the schema that :meth:`to_json` wrote."""
+        return _from_json(text)
+
+    @classmethod
+    def _validated(cls, fields: Mapping[str, Any], source: str) -> Schema:
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            reasons = dict.fromkeys(map(_in_words, error.errors()))
+            raise ValueError(f"{source}: {_some(list(reasons))}.") from None
+
+    def to_json(self) -> str:
+        """Return the schema as one line of JSON, as it is sent to sites."""
+        return self.model_dump_json(exclude_defaults=True)
+
+    def to_toml(self) -> str:
+        """Return the schema as TOML."""
+        return tomli_w.dumps(self.model_dump(exclude_defaults=True, exclude_none=True))
+
+    # What it says.
+
+    @property
+    def used(self) -> dict[str, Column]:
+        """The columns that are not ignored."""
+        return {name: column for name, column in self.columns.items() if column.kind != "ignored"}
+
+    def check(self, table: Any, *, owner: str) -> None:
+        """Raise a DataError that says of every column why it does not fit, unless all do.
+
+        Parameters
+        ----------
+        table : pandas.DataFrame
+        owner : str
+            Whose table it is, for the message. It names columns and rows, and never a value.
+        """
+        names = [str(name) for name in table.columns]
+        reasons = _reasons_of_names(names, self.columns)
+        if not reasons:
+            if len(table) == 0:
+                raise DataError(f"{owner}: the table has no rows; give at least one.")
+            for name, column in self.used.items():
+                try:
+                    read_column(table.iloc[:, names.index(name)], column)
+                except MisfitError as misfit:
+                    reasons.append(f"column '{name}': {misfit}")
+        if reasons:
+            raise DataError(f"{owner}: the table does not fit the schema: {_some(reasons)}.")
+
+    def values(
+        self, table: Any, *, owner: str, rows: slice = slice(None), wanted: Collection[str] | None = None
+    ) -> Iterator[tuple[str, Column, Any]]:
+        """Yield name, column and values of every used column of a table: numbers, days or codes; NaN for gaps.
+
+        Parameters
+        ----------
+        table : pandas.DataFrame
+            That fits, but for the order of its columns.
+        owner : str
+            Whose table it is, for messages.
+        rows : slice, optional
+            Which rows.
+        wanted : collection of str, optional
+            Which of the used columns; by default all.
+
+        Raises
+        ------
+        DataError
+            Naming the first column that does not fit.
+        """
+        names = [str(name) for name in table.columns]
+        if reasons := _reasons_of_names(names, self.columns):
+            raise DataError(f"{owner}: the table does not fit the schema: {_some(reasons)}.")
+        places = {name: index for index, name in enumerate(names)}
+        for name, column in self.used.items():
+            if wanted is not None and name not in wanted:
+                continue
+            try:
+                values = read_column(table.iloc[rows, places[name]], column, first_row=rows.start or 0)
+            except MisfitError as misfit:
+                raise DataError(f"{owner}: the table does not fit the schema: column '{name}': {misfit}.") from None
+            yield name, column, values
+
+
+@lru_cache(maxsize=16)
+def _from_json(text: str) -> Schema:
+    return Schema.model_validate_json(text)
+
+
+def _reasons_of_names(names: Sequence[str], columns: Mapping[str, Column]) -> list[str]:
+    """Return what is wrong with the names of a table's columns."""
+    there = set(names)
+    if len(there) < len(names):
+        repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+        return [f"column '{name}': the name is there twice; rename one" for name in repeated]
+    lacking = [
+        f"column '{name}': it is not there; add it, or mend its name"
+        for name, column in columns.items()
+        if name not in there and column.kind != "ignored"
+    ]
+    return lacking + [
+        f"column '{name}': the schema does not have it; leave it out, or list it with kind = \"ignored\""
+        for name in names
+        if name not in columns
+    ]
+
+
+def _some(reasons: Sequence[str]) -> str:
+    """Return reasons in one sentence, the first ten of them."""
+    more = len(reasons) - MOST_NAMED
+    return "; ".join(reasons[:MOST_NAMED]) + (f"; and {more:,} more" if more > 0 else "")
+
+
+def _in_words(error: Mapping[str, Any]) -> str:
+    """Return what pydantic found as part of a sentence: which column, which key, and what would be right."""
+    place = [str(part) for part in error["loc"]]
+    where = f"column '{place[1]}'" if place[:1] == ["columns"] and len(place) > 1 else ""
+    key = ".".join(place[2:3] if where else place)
+    reason = _REASONS.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
+    context = {**error.get("ctx", {}), "keys": ", ".join(Column.model_fields)}
+    reason = reason[:1].lower() + reason[1:].format(**context) if error["type"] in _REASONS else reason
+    return ": ".join(part for part in (where, f"{key} {reason}" if key else reason) if part)

@@ -1,0 +1,100 @@
+"""Runs on tables as people have them: whatever the strategy, the same preparation, within one budget."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import flower_fedclust as fc
+from flower_fedclust.models import Model
+
+SCHEMA = """
+[columns.age]
+kind = "number"
+gaps = "mean"
+
+[columns.gain]
+kind = "number"
+logarithm = true
+scale = "standard"
+
+[columns.job]
+kind = "category"
+categories = ["clerk", "cook", "pilot"]
+gaps = "category"
+
+[columns.sex]
+kind = "binary"
+categories = ["f", "m"]
+
+[columns.note]
+kind = "ignored"
+"""
+
+
+def people(n_rows, seed):
+    """Return people of three kinds, with gaps: a small table like a census."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.integers(0, 3, n_rows)
+    table = pd.DataFrame(
+        {
+            "age": 25 + 20 * kinds + rng.normal(0, 3, n_rows),
+            "gain": np.where(kinds == 2, rng.lognormal(8, 1, n_rows), 0.0),
+            "job": np.array(["clerk", "cook", "pilot"])[kinds],
+            "sex": np.array(["f", "m"])[rng.integers(0, 2, n_rows)],
+            "note": "free text",
+        }
+    )
+    table.loc[rng.random(n_rows) < 0.05, "job"] = None
+    table.loc[rng.random(n_rows) < 0.05, "age"] = np.nan
+    return table
+
+
+@pytest.fixture(scope="module")
+def tables():
+    first, second = people(1500, 0), people(1000, 1)
+    return [first, second[second.columns[::-1]]]
+
+
+@pytest.fixture(scope="module")
+def result(tables):
+    return fc.simulate(fc.PrivateKMeans(3, epsilon=2.0), tables, schema=SCHEMA, seed=0)
+
+
+def test_one_epsilon_covers_preparation_and_clustering(result):
+    report = result.privacy
+    assert not report.unprotected
+    assert report.composed_epsilon == pytest.approx(2.0, rel=1e-3)
+    assert {"preparation", "votes"} <= {message.release.share for message in report.messages if message.release}
+
+
+def test_the_model_takes_raw_tables_with_columns_in_any_order(tables, result):
+    np.testing.assert_array_equal(result.model.predict(tables[1]), result.labels[1])
+    np.testing.assert_array_equal(result.model.predict(tables[1][tables[0].columns]), result.labels[1])
+    again = Model.named(result.model.name).from_arrays(result.model.to_arrays())
+    np.testing.assert_array_equal(again.predict(tables[0]), result.labels[0])
+    with pytest.raises(fc.DataError, match="column 'sex': it is not there"):
+        result.model.predict(tables[0].drop(columns="sex"))
+
+
+def test_the_kinds_of_people_are_found(tables, result):
+    kinds = np.clip(((np.concatenate([t["age"].to_numpy() for t in tables]) - 15) // 20), 0, 2)
+    labels = np.concatenate(result.labels)
+    known = ~np.isnan(kinds)
+    table = pd.crosstab(kinds[known], labels[known]).to_numpy()
+    assert table.max(axis=1).sum() / table.sum() > 0.9
+
+
+def test_prepared_rows_lie_in_the_ball_to_which_rows_are_clipped(tables, result):
+    preparation = result.model.preparation
+    rows = preparation.transform(tables[0])
+    assert np.linalg.norm(rows, axis=1).max() <= preparation.radius
+    assert np.abs(rows).sum(axis=1).max() <= preparation.l1_radius
+    assert preparation.names == [
+        "age",
+        "gain",
+        "job=clerk",
+        "job=cook",
+        "job=pilot",
+        "job=missing",
+        "sex=m",
+    ]
