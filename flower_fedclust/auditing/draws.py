@@ -174,9 +174,9 @@ class Drawer:
             probe._bytes_down = dict.fromkeys(addressed.values(), 0)
             received = probe.receive(number, round_, results, [])
             if isinstance(round_, Sum):
-                self._take(number, "", list(received), plain[""], seeded=seeded)
+                self._take(number, "", list(received or []), plain[""], seeded=seeded)
             else:
-                for reply in received:
+                for reply in received or []:
                     assert isinstance(reply, Reply)
                     self._take(number, reply.client, reply.arrays, plain[reply.client], seeded=seeded)
 

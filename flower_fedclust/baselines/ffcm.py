@@ -112,8 +112,11 @@ class FuzzyStrategy(ProtocolStrategy):
             centers, *frame.arrays, fuzzifier=self.fuzzifier, n_local_steps=n_local_steps, more_bits=more_bits
         )
         if self.merge == "average":
-            return divided((yield Sum(question, clients=clients, releases=releases)))
-        replies = yield Gather(question, clients=clients, releases=releases)
+            total = yield Sum(question, clients=clients, releases=releases, needed=False)
+            return centers if total is None else divided(total)
+        replies = yield Gather(question, clients=clients, releases=releases, needed=False)
+        if replies is None:
+            return centers
         local_centers = np.concatenate([divided(reply.arrays) for reply in replies])
         weights = None
         if releases:

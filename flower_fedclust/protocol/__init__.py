@@ -34,7 +34,7 @@ from flower_fedclust.protocol.rounds import (
     Traffic,
     answers,
 )
-from flower_fedclust.protocol.run import MIN_CLIENTS, ProtocolError
+from flower_fedclust.protocol.settings import MIN_CLIENTS, ProtocolError
 from flower_fedclust.protocol.strategy import ProtocolStrategy
 
 __all__ = [

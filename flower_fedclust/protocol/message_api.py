@@ -155,7 +155,7 @@ class MessageStrategy(Strategy):
         return Message(content, int(proxy.cid), message_type, group_id=str(server_round))
 
     def _sender(self, reply: Message) -> ClientProxy:
-        return self._nodes.all()[str(reply.metadata.src_node_id)]
+        return _Node(str(reply.metadata.src_node_id))
 
 
 class _Node(ClientProxy):
@@ -177,6 +177,6 @@ class _Nodes(SimpleClientManager):
 
     def all(self) -> dict[str, ClientProxy]:
         if self.grid is not None:
-            for node_id in self.grid.get_node_ids():
-                self.register(_Node(str(node_id)))
+            nodes = {str(node_id) for node_id in self.grid.get_node_ids()}
+            self.clients = {node: self.clients.get(node) or _Node(node) for node in sorted(nodes)}
         return self.clients

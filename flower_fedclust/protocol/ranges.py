@@ -19,8 +19,8 @@ from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 from flower_fedclust.protocol.replies import ReplyError, client_order
 from flower_fedclust.protocol.rounds import Round, Sent, Sum
 
-#: How many times what the others sent (their median) a reply may be. Of what is larger by so much, nothing else is left
-#: in the result.
+#: How many times what the others sent (their median) a reply may be: of what is larger still, nothing else is left in
+#: the result.
 LARGEST_RATIO = 2.0**16
 
 #: With so small a probability the noise of one array is beyond its bound.
@@ -39,10 +39,13 @@ class Ranges:
     noise : "server", "clients" or "local"
         Where the server adds it, replies are exact.
     privacy_unit : "record" or "client"
+    largest_ratio : float
+        How many times what the others sent (their median) a reply may be.
     """
 
     noise: NoisePlace
     privacy_unit: PrivacyUnit
+    largest_ratio: float = LARGEST_RATIO
     _n_rows: dict[str, tuple[float, float]] = field(default_factory=dict)  # by client: the fewest and the most
 
     def check(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:
@@ -103,10 +106,10 @@ class Ranges:
                 others = [size for other, size in sizes.items() if other != name and size > 0]
                 floor = max(_floor(sent, replies[name][index]), self._tail(release, replies[name][index]))
                 usual = max(statistics.median(others), floor) if others else floor
-                if sizes[name] > (LARGEST_RATIO * usual if usual > 0 else LARGEST_NUMBER):
+                if sizes[name] > (self.largest_ratio * usual if usual > 0 else LARGEST_NUMBER):
                     found[name] = (
-                        f"client {name} sent {sent.content}, more than {LARGEST_RATIO:,.0f} times as large as most "
-                        "sent; look for a wrong value or another unit."
+                        f"client {name} sent {sent.content}, more than {self.largest_ratio:,.0f} times as large as "
+                        "most sent; look for a wrong value or another unit."
                     )
         return found
 

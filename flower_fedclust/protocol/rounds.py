@@ -258,6 +258,8 @@ class Round:
     others : Question, optional
         What the clients that this round does not ask do for themselves, without an answer. By default they hear nothing
         of the round.
+    needed : bool, default=True
+        Whether a round that too few clients answer ends the run. Where it does not, the protocol gets None.
     """
 
     question: Question | Mapping[str, Question]
@@ -267,6 +269,7 @@ class Round:
     fraction: float = 1.0
     rows: str = ""
     others: Question | None = None
+    needed: bool = True
 
     @property
     def answer(self) -> Answer:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
+from flwr.common import EvaluateIns, EvaluateRes, FitIns
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from flower_fedclust.models import Model
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.noise import Sendable, add_noise, noise_exponent, variation_of_noise
-from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
+from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import Message
 from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
 from flower_fedclust.privacy.shares import total_variation
 from flower_fedclust.protocol.books import EVALUATE, Books
-from flower_fedclust.protocol.client import ENROL, ProtocolClient
-from flower_fedclust.protocol.enrolment import checked_enrolment, of_equal_names
+from flower_fedclust.protocol.client import ENROL
 from flower_fedclust.protocol.evaluation import Table, checked_table, evaluation_of
 from flower_fedclust.protocol.inspection import Inspection
 from flower_fedclust.protocol.ranges import Ranges
@@ -31,37 +29,15 @@ from flower_fedclust.protocol.replies import (
     add_up,
     client_order,
     excuse_of,
-    unlike_most,
     values_of,
 )
-from flower_fedclust.protocol.rounds import Answer, Question, Reply, Round, Scalar, Sum, Total, Traffic
+from flower_fedclust.protocol.roster import Answers, Failures, Roster
+from flower_fedclust.protocol.rounds import Answer, Question, Reply, Round, Sum, Total, Traffic
+from flower_fedclust.protocol.settings import MIN_CLIENTS, ProtocolError, RunSettings
 from flower_fedclust.protocol.wire import encode, size_of
-
-#: How many clients have to answer where the user says nothing: the sum over a single client hides nothing of it.
-MIN_CLIENTS = 2
 
 #: How many entries of an array of which the server sees nothing one row may move: as many as it has columns.
 UNSEEN_ENTRIES = 2**20
-
-
-class ProtocolError(RuntimeError):
-    """A run that cannot go on: too few clients are left, or the protocol was used against its rules."""
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """What a run takes over from its strategy; each is explained there."""
-
-    client_type: type[ProtocolClient]
-    enrolment: Mapping[str, Scalar]
-    noise: NoisePlace
-    privacy_unit: PrivacyUnit
-    min_clients: int | None
-    noise_seed: int | None
-    random_state: int | None
-    server_columns: Sequence[str] | None
-    wait_for_clients: float
-    expected_clients: int | None
 
 
 @dataclass
@@ -72,15 +48,13 @@ class Run:
     ----------
     rng : numpy.random.Generator
         Randomness of the server that protects nobody.
-    clients : dict of str to ClientProxy
-        Those that enrolled, in the order in which their replies are added up.
     n_columns : int
+        Of the clients' rows.
     books : Books
     evaluation : dict of str to float, or None
     """
 
     settings: RunSettings
-    clients: dict[str, ClientProxy] = field(default_factory=dict)
     n_columns: int = 0
     books: Books = field(default_factory=Books)
     evaluation: dict[str, float] | None = None
@@ -89,78 +63,63 @@ class Run:
     _bystanders: set[str] = field(default_factory=set)  # of these, those of whom no answer is wanted
     _bytes_down: dict[str, int] = field(default_factory=dict)
     _sent: FitIns = field(init=False)  # to a client of those that were asked last
+    _roster: Roster = field(init=False)
     _inspection: Inspection = field(init=False)
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.settings.random_state)
-        ranges = Ranges(self.settings.noise, self.settings.privacy_unit)
+        self._roster = Roster(self.settings)
+        ranges = Ranges(self.settings.noise, self.settings.privacy_unit, self.settings.largest_ratio)
         self._inspection = Inspection(self.settings.client_type, ranges)
 
     @property
-    def _key(self) -> str:
-        return self.settings.client_type.key()
+    def clients(self) -> dict[str, ClientProxy]:
+        """Those that enrolled, in the order in which their replies are added up."""
+        return self._roster.clients
+
+    @property
+    def _to_all(self) -> dict[str, Any]:
+        """What every message says."""
+        return {"client": self.settings.client_type.key()}
 
     # Enrolment: every client gives its name and its columns.
 
-    def ask_to_enrol(self, server_round: int, client_manager: ClientManager) -> list[tuple[ClientProxy, FitIns]]:
+    def ask_to_enrol(self, number: int, client_manager: ClientManager) -> list[tuple[ClientProxy, FitIns]]:
         """Return the messages of the first round."""
-        config: dict[str, Any] = {"client": self._key, "task": ENROL, "round": server_round, **self.settings.enrolment}
-        proxies = self._wait(client_manager)
-        self._address(proxies, {})
-        self._bytes_down = dict.fromkeys(proxies, 0)
-        ins = FitIns(encode([]), config)
-        return [(proxy, ins) for proxy in proxies.values()]
+        return self._roster.ask_all(number, client_manager, self._to_all)
 
-    def enrol(
-        self,
-        server_round: int,
-        results: Sequence[tuple[ClientProxy, FitRes]],
-        failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
-    ) -> None:
+    def enrol(self, number: int, results: Answers, failures: Failures) -> None:
         """Take in the clients that have the columns that most have, or that the server's rows have."""
-        said: dict[str, tuple[str, str]] = {}
-        proxies = {proxy.cid: proxy for proxy, _ in results}
-        for proxy, res in results:
-            self.books.traffic.append(Traffic(server_round, ENROL, str(res.metrics.get("client", proxy.cid)), 0, 0))
-            try:
-                if "failure" in res.metrics:
-                    name = str(res.metrics.get("client", proxy.cid))
-                    self.books.note_refusal(server_round, ENROL, name, excuse_of(name, res.metrics))
-                else:
-                    said[proxy.cid] = checked_enrolment(proxy.cid, res.metrics)
-            except ReplyError as error:
-                self.books.note_failure(server_round, ENROL, proxy.cid, str(error))
-        for node, reason in of_equal_names({node: name for node, (name, _) in said.items()}).items():
-            self.books.note_failure(server_round, ENROL, node, reason)
-            del said[node]
-        self._note_silence(server_round, dict.fromkeys(self._addressed.values(), ENROL), set(proxies), failures)
-        proxies = {name: proxies[node] for node, (name, _) in said.items()}
-        columns = dict(said.values())
-        if columns:
-            common, others = unlike_most(columns)
-            whose = "most have"
-            if self.settings.server_columns is not None and isinstance(json.loads(str(common)), list):
-                common, whose = json.dumps(list(self.settings.server_columns)), "the server rows have"
-                others = sorted((name for name in columns if columns[name] != common), key=client_order)
-            for name in others:
-                reason = f"client {name} has the columns {columns[name]} where {whose} {common}."
-                self.books.note_failure(server_round, ENROL, name, reason)
-                del proxies[name]
-            known = json.loads(str(common))
-            self.n_columns = self._inspection.n_columns = known if isinstance(known, int) else len(known)
-        self.clients = {name: proxies[name] for name in sorted(proxies, key=client_order)}
-        self.books.sort()
-        self.books.messages.append(Message(server_round, ENROL, "name and columns", "one per client", harmless=True))
-        self._check_enough(server_round, ENROL, len(self.clients), self.settings.min_clients or MIN_CLIENTS)
+        self._roster.take_in(number, results, failures, self.books)
+        self.n_columns = self._inspection.n_columns = self._roster.n_columns
+        self._check_enough(number, ENROL, len(self.clients), self.settings.least)
 
     # Rounds.
 
-    def ask(self, server_round: int, round_: Round) -> list[tuple[ClientProxy, FitIns]]:
-        """Return the messages of a round."""
+    def ask(self, server_round: int, round_: Round, client_manager: ClientManager) -> list[tuple[ClientProxy, FitIns]]:
+        """Return the messages of a round, and those to clients that have come since the last.
+
+        Of a round that is not needed, and that too few could answer, there are none to those that it names.
+
+        Raises
+        ------
+        ProtocolError
+            If the protocol is used against its rules, or if too few clients are there to answer.
+        """
         self._check_answered_for(round_.answer)
         _check_releases(round_)
-        asked = {name: self.clients[name] for name in self._addressees(round_)}
-        others = self._others(round_, asked)
+        present = self._roster.present(server_round, client_manager)
+        addressees = self._addressees(round_, present)
+        asked = {name: proxy for name, proxy in present.items() if name in addressees}
+        required = self._required(round_, len(asked))
+        absent = [name for name in addressees if name not in asked]
+        for name in absent:
+            self.books.note_failure(server_round, round_.task, name, self._roster.why_absent(name))
+        if len(asked) < required and absent:
+            if round_.needed:
+                self._check_enough(server_round, round_.task, len(asked), required)
+            asked = {}
+        others = self._others(round_, {name: present[name] for name in present if name not in addressees})
         config = self._config(server_round, round_, len(asked))
         instructions: list[tuple[ClientProxy, FitIns]] = []
         self._address(asked, others)
@@ -173,17 +132,15 @@ class Run:
         if round_.others is not None:
             kept = {key: value for key, value in config.items() if key in ("client", "round", "rows")}
             instructions += self._instructions(others, round_.others, kept)
-        return instructions
+        return instructions + self._roster.ask_new(server_round, client_manager, self._to_all)
 
     def receive(
-        self,
-        server_round: int,
-        round_: Round,
-        results: Sequence[tuple[ClientProxy, FitRes]],
-        failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
-    ) -> Total | list[Reply]:
-        """Return what the protocol gets of a round: the sums, or the replies."""
+        self, server_round: int, round_: Round, results: Answers, failures: Failures
+    ) -> Total | list[Reply] | None:
+        """Return what the protocol gets of a round: the sums, or the replies; None of one that it does not need."""
         answer = round_.answer
+        new = [pair for pair in results if pair[0].cid in self._roster.enrolling]
+        results = [pair for pair in results if pair[0].cid not in self._roster.enrolling]
         releases = list(round_.releases) or [None] * len(answer.sends)
         n_asked = len(self._addressed) - len(self._bystanders)
         replies = self._checked_replies(server_round, round_, results, failures)
@@ -194,16 +151,21 @@ class Run:
         asked = tuple(name for name in self.clients if name in addressed)
         variations = self._variations(round_, releases, next(iter(replies.values()), []), n_asked)
         required = self._required(round_, n_asked)
-        self.books.note_round(
-            server_round,
-            round_,
-            releases,
-            variations,
-            asked=asked,
-            answered=replies,
-            n_clients=len(self.clients),
-            is_enough=self._n_shares(round_, n_asked) <= max(len(replies), 1),
-        )
+        if asked:
+            self.books.note_round(
+                server_round,
+                round_,
+                releases,
+                variations,
+                asked=asked,
+                answered=replies,
+                n_clients=len(self.clients),
+                is_enough=self._n_shares(round_, n_asked) <= max(len(replies), 1),
+            )
+        if self._roster.enrolling:
+            self._roster.take_in(server_round, new, failures, self.books)
+        if len(replies) < required and not round_.needed:
+            return None
         self._check_enough(server_round, round_.task, len(replies), required)
         if answer.keeps:
             return []
@@ -219,13 +181,16 @@ class Run:
 
     # Evaluation of the model.
 
-    def ask_to_evaluate(self, model: Model) -> list[tuple[ClientProxy, EvaluateIns]]:
+    def ask_to_evaluate(
+        self, number: int, model: Model, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Return the messages of the evaluation."""
         sent = encode(model.to_arrays())
-        config: dict[str, Any] = {"client": self._key, "model": model.name}
-        self._address(self.clients, {})
-        self._bytes_down = dict.fromkeys(self.clients, size_of(sent))
-        return [(proxy, EvaluateIns(sent, config)) for proxy in self.clients.values()]
+        config: dict[str, Any] = {**self._to_all, "model": model.name}
+        here = self._roster.present(number, client_manager)
+        self._address(here, {})
+        self._bytes_down = dict.fromkeys(here, size_of(sent))
+        return [(proxy, EvaluateIns(sent, config)) for proxy in here.values()]
 
     def receive_evaluation(
         self,
@@ -260,19 +225,6 @@ class Run:
 
     # Behind them: whom to ask, and how.
 
-    def _wait(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
-        required = self.settings.min_clients or MIN_CLIENTS
-        wanted = max(required, self.settings.expected_clients or 0)
-        deadline = time.monotonic() + self.settings.wait_for_clients
-        while (connected := client_manager.num_available()) < wanted and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if connected < required:
-            raise ProtocolError(
-                f"{connected} clients are connected and min_clients is {required}; start more clients, or set "
-                "min_clients lower."
-            )
-        return dict(client_manager.all())
-
     def _check_answered_for(self, answer: Answer) -> None:
         if getattr(self.settings.client_type, answer.task, None) is None:
             raise ProtocolError(
@@ -280,22 +232,22 @@ class Run:
                 "inherit from the class whose method a round names."
             )
 
-    def _addressees(self, round_: Round) -> list[str]:
-        names = list(self.clients)
+    def _addressees(self, round_: Round, present: Mapping[str, ClientProxy]) -> list[str]:
         if round_.named is not None:
-            return [name for name in names if name in round_.named]
+            return [name for name in self.clients if name in round_.named]
         if round_.fraction == 1.0:
-            return names
+            return list(self.clients)
+        names = list(present)
         n_drawn = min(self.n_to_draw(round_.fraction, len(names)), len(names))
         drawn = self.rng.choice(len(names), size=n_drawn, replace=False)
         return [names[index] for index in sorted(drawn)]
 
     def n_to_draw(self, fraction: float, n_clients: int) -> int:
         """Return how many clients are a part of so many: as many at least as have to answer a round."""
-        return max(self.settings.min_clients or MIN_CLIENTS, round(fraction * n_clients))
+        return max(self.settings.least, round(fraction * n_clients))
 
-    def _others(self, round_: Round, asked: Mapping[str, ClientProxy]) -> dict[str, ClientProxy]:
-        """Return the clients that work for themselves."""
+    def _others(self, round_: Round, others: dict[str, ClientProxy]) -> dict[str, ClientProxy]:
+        """Return the clients that work for themselves: those that the round does not ask, or none."""
         if round_.others is None:
             return {}
         self._check_answered_for(round_.others.answer)
@@ -303,10 +255,10 @@ class Run:
             raise ProtocolError(
                 f"'{round_.others.answer.task}' is for those that a round does not ask, and sends something."
             )
-        return {name: proxy for name, proxy in self.clients.items() if name not in asked}
+        return others
 
     def _config(self, server_round: int, round_: Round, n_asked: int) -> dict[str, Any]:
-        config: dict[str, Any] = {"client": self._key, "round": server_round}
+        config: dict[str, Any] = {**self._to_all, "round": server_round}
         if round_.rows:
             config["rows"] = round_.rows
         keeps = round_.answer.keeps
@@ -347,7 +299,7 @@ class Run:
             return self.settings.min_clients
         noisy = any(release is not None and release.scale > 0 for release in round_.releases)
         if self.settings.noise == "clients" and noisy and isinstance(round_, Sum) and not round_.answer.keeps:
-            return n_asked
+            return max(n_asked, MIN_CLIENTS)
         return MIN_CLIENTS
 
     def _noise(self, server_round: int) -> NoiseSource:
@@ -361,8 +313,8 @@ class Run:
         self,
         server_round: int,
         round_: Round,
-        results: Sequence[tuple[ClientProxy, FitRes]],
-        failures: Sequence[tuple[ClientProxy, FitRes] | BaseException],
+        results: Answers,
+        failures: Failures,
     ) -> dict[str, list[Sendable]]:
         others = round_.others
         own_task = {
@@ -387,6 +339,7 @@ class Run:
                     self.books.note_failure(server_round, task, name, str(error))
         answered = {self._addressed[proxy.cid] for proxy, _ in results}
         self._note_silence(server_round, own_task, answered, failures)
+        self._roster.note_answers(server_round, own_task, answered)
         for name, reason in self._inspection.odd_ones(round_, replies, self._sent).items():
             self.books.note_failure(server_round, round_.task, name, reason)
             del replies[name]

@@ -24,8 +24,10 @@ from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
 from flower_fedclust.protocol.entries import Entry
 from flower_fedclust.protocol.parameters import Declared, parameter
+from flower_fedclust.protocol.ranges import LARGEST_RATIO
 from flower_fedclust.protocol.rounds import Failure, Outcome, Protocol, Round, Scalar, Traffic
-from flower_fedclust.protocol.run import ProtocolError, Run, RunSettings
+from flower_fedclust.protocol.run import Run
+from flower_fedclust.protocol.settings import ProtocolError, RunSettings
 from flower_fedclust.protocol.sizes import ReleasedSizes
 from flower_fedclust.protocol.wire import encode
 
@@ -94,6 +96,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     #: How many clients to wait for while that time lasts, where it is known; after it, min_clients are enough. By
     #: default a run begins as soon as min_clients are there, without those that appear a moment later.
     expected_clients: int | None = dataclasses.field(default=None, init=False)
+    #: A reply is left out that is more than so many times as large as most: a wrong value, or another unit.
+    largest_ratio: float = dataclasses.field(default=LARGEST_RATIO, init=False)
     #: Makes the server's noise repeatable, for experiments only. simulate() sets it on its own copy.
     noise_seed: int | None = dataclasses.field(default=None, init=False)
     #: What sites know a run by: they answer each of its rounds once. Drawn anew for every run, unless a run that was
@@ -295,9 +299,10 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         with self._run_that_may_end(server_round):
             if self._pending is None:
                 return self._told(self._current.ask_to_enrol(server_round, client_manager), {})
-            instructions = self._current.ask(server_round, self._pending)
+            instructions = self._current.ask(server_round, self._pending, client_manager)
+            n_asked = sum(ins.config["task"] != ENROL for _, ins in instructions)
             plan = self.plan
-            return self._told(instructions, {"n_clients": len(instructions)} | ({"plan": plan} if plan else {}))
+            return self._told(instructions, {"n_clients": n_asked} | ({"plan": plan} if plan else {}))
 
     def aggregate_fit(
         self,
@@ -335,7 +340,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         """Ask all clients to evaluate the model, once, and only if federated_evaluation was asked for."""
         if not self.federated_evaluation or self._outcome is None or self._current.evaluation is not None:
             return []
-        return self._told(self._current.ask_to_evaluate(self._outcome.model), {})
+        return self._told(self._current.ask_to_evaluate(server_round, self._outcome.model, client_manager), {})
 
     def aggregate_evaluate(
         self,

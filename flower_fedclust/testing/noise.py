@@ -126,9 +126,9 @@ def _draw_on_server(run: Run, number: int, results: list[tuple[ClientProxy, FitR
         probe.settings = replace(books.settings, noise_seed=1_000_000 + repetition)
         received = probe.receive(number, round_, results, [])
         if isinstance(round_, Sum):
-            collected.add(number, releases, list(received), values_of(add_up(replies)))
+            collected.add(number, releases, list(received or []), values_of(add_up(replies)))
         else:
-            for reply in received:
+            for reply in received or []:
                 assert isinstance(reply, Reply)
                 collected.add(number, releases, reply.arrays, values_of(by_name[reply.client]))
 

@@ -194,7 +194,7 @@ class DPFedC(ClippedStrategy):
 
     def _round(
         self, t: int, W: Floats, S: Sequence[str], local: LocalSteps
-    ) -> Generator[Round, Total, tuple[Floats, float | None]]:
+    ) -> Generator[Round, Total | None, tuple[Floats, float | None]]:
         """Return W^t, and the mean objective of the drawn clients where nothing is private."""
         if self._is_private:
             return (yield from self._noisy_step(W, S, local)), None
@@ -208,10 +208,12 @@ class DPFedC(ClippedStrategy):
             **local,
         )
         total = yield self._of_drawn(asked, W, S, local)
+        if total is None:
+            return W, None
         moved, objectives = total
         return W + moved / total.n_clients, value_of_digits(objectives) / total.n_clients  # (16)
 
-    def _noisy_step(self, W: Floats, S: Sequence[str], local: LocalSteps) -> Generator[Round, Total, Floats]:
+    def _noisy_step(self, W: Floats, S: Sequence[str], local: LocalSteps) -> Generator[Round, Total | None, Floats]:
         """Take the step that is the average of the drawn clients' with one eta for all.
 
         Centers are kept as short as rows are. The fit leaves open how much of it is memberships and how much centers,
@@ -227,6 +229,8 @@ class DPFedC(ClippedStrategy):
             self.release("products", math.sqrt(2.0), "a row's memberships have a norm of 1 at most", triangle=True),
         )
         total = yield self._of_drawn(asked, W, S, local, releases)
+        if total is None:
+            return W
         gradient, products = total
         mu_w = total.n_clients * self.mu_w
         eta = center_step_size(triangle_to_symmetric(products), self.step_scale or NOISY_STEP_SCALE, mu_w)
@@ -240,7 +244,7 @@ class DPFedC(ClippedStrategy):
     ) -> Sum:
         """Return the round in which the drawn clients answer, and the others take their steps on H (lines 7 to 11)."""
         others = DPFedCClient.update_memberships.asked(W, **local) if self.update_all else None
-        return Sum(asked, clients=S, others=others, releases=releases)
+        return Sum(asked, clients=S, others=others, releases=releases, needed=False)
 
     # Starts, penalties and steps.
 

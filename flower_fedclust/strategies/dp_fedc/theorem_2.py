@@ -78,7 +78,7 @@ class DPFedCTheorem2(DPFedC):
 
     def _round(
         self, t: int, W: Floats, S: Sequence[str], local: LocalSteps
-    ) -> Generator[Round, Total, tuple[Floats, None]]:
+    ) -> Generator[Round, Total | None, tuple[Floats, None]]:
         b = self.batch_size or BATCH_SIZE
         eta = (self.step_scale or STEP_SCALE) * b
         Q_2 = self._n_center_steps(t)
@@ -100,6 +100,8 @@ class DPFedCTheorem2(DPFedC):
             "replace",
         )
         total = yield self._of_drawn(asked, W, S, local, [release])
+        if total is None:
+            return W, None
         return W + total[0] / total.n_clients, None  # (20)
 
     def shares(self) -> Mapping[str, Share]:

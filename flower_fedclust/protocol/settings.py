@@ -1,0 +1,39 @@
+"""What a run takes over from its strategy, and how it says that it cannot go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit
+from flower_fedclust.protocol.client import ProtocolClient
+from flower_fedclust.protocol.rounds import Scalar
+
+#: How many clients have to answer where the user says nothing: the sum over a single client hides nothing of it.
+MIN_CLIENTS = 2
+
+
+class ProtocolError(RuntimeError):
+    """A run that cannot go on: too few clients are left, or the protocol was used against its rules."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run takes over from its strategy; each is explained there."""
+
+    client_type: type[ProtocolClient]
+    enrolment: Mapping[str, Scalar]
+    noise: NoisePlace
+    privacy_unit: PrivacyUnit
+    min_clients: int | None
+    noise_seed: int | None
+    random_state: int | None
+    server_columns: Sequence[str] | None
+    wait_for_clients: float
+    expected_clients: int | None
+    largest_ratio: float
+
+    @property
+    def least(self) -> int:
+        """How many clients have to be there at least."""
+        return self.min_clients or MIN_CLIENTS
