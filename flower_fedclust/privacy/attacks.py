@@ -6,6 +6,8 @@ compare. An attack that fails proves nothing, since a better one may succeed; on
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -176,6 +178,35 @@ def clusters_from_codes(codes: Floats, n_clusters: int, *, random_state: int = 0
     return np.asarray(found.labels_, dtype=np.intp)
 
 
+def clusters_from_graph(
+    neighbors: NDArray[np.intp], weights: Floats, n_clusters: int, *, random_state: int = 0
+) -> Labels:
+    """Cluster the rows of a client by the graph of their nearest neighbors that it sends.
+
+    Parameters
+    ----------
+    neighbors : ndarray of shape (n_rows, n_neighbors)
+        The indices of the nearest rows of each row.
+    weights : ndarray of shape (n_rows, n_neighbors)
+        Not negative.
+    n_clusters : int
+    random_state : int, default=0
+        Seed of the eigenvectors and of k-means.
+
+    Returns
+    -------
+    ndarray of shape (n_rows,), intp
+    """
+    from scipy.sparse import csr_array
+    from sklearn.cluster import SpectralClustering
+
+    n_rows, n_neighbors = neighbors.shape
+    start = np.arange(0, n_rows * n_neighbors + 1, n_neighbors, dtype=np.int32)
+    graph = csr_array((weights.ravel(), neighbors.ravel().astype(np.int32), start), shape=(n_rows, n_rows))
+    found = SpectralClustering(n_clusters, affinity="precomputed", random_state=random_state)
+    return np.asarray(found.fit_predict(0.5 * (graph + graph.T)), dtype=np.intp)
+
+
 def relative_errors(recovered: Floats, rows: Floats) -> Floats:
     """Return how far each recovered row is from the true one, in proportion to how far that is from the mean row.
 
@@ -269,6 +300,114 @@ def advantage(scores_of_members: Floats, scores_of_others: Floats) -> float:
     return float(np.mean(above + 0.5 * equal))
 
 
+def row_by_replay(observed: Sequence[Floats], answers: Sequence[Sequence[Floats]]) -> Floats:
+    """Score rows by how near the message that a client would have sent with each is to the one that it has sent.
+
+    This works on every message that has no noise, by whoever knows the client's other rows, or has its message of a run
+    before: the message is computed for each row that may have come.
+
+    Parameters
+    ----------
+    observed : sequence of ndarray
+        What the client has sent.
+    answers : sequence of sequence of ndarray
+        For each row that is asked about: what the client would have sent if it had that row.
+
+    Returns
+    -------
+    ndarray of shape (n_answers,)
+        Minus the distance between the two, 0 where they are the same; minus infinity where even the shapes differ.
+    """
+
+    def distance(answer: Sequence[Floats]) -> float:
+        if [np.shape(one) for one in answer] != [np.shape(one) for one in observed]:
+            return np.inf
+        pairs = zip(observed, answer, strict=True)
+        return float(np.sqrt(sum(np.sum((np.asarray(one) - np.asarray(other)) ** 2.0) for one, other in pairs)))
+
+    return np.array([-distance(answer) for answer in answers])
+
+
+def sums_by_evaluations(cost: Callable[[Floats], float], n_rows: int, n_columns: int, *, reach: float) -> Floats:
+    """Compute the sum of a client's rows from the costs that it reports of models which the server makes up.
+
+    A model of one center c costs ``sum ||x||^2 - 2 c'S + n ||c||^2``, so that one model for each column, and one at 0,
+    give S. Two centers far apart give the sums of the rows that are nearer to one of them.
+
+    Parameters
+    ----------
+    cost : callable
+        Of centers, of shape (n_centers, n_columns): the sum of the squared distances, as the federated evaluation says.
+    n_rows : int
+        As it says, too.
+    n_columns : int
+    reach : float
+        How far from 0 the centers are; best as far as the rows.
+
+    Returns
+    -------
+    ndarray of shape (n_columns,)
+        The sum of the rows: of two evaluations between which a row came, the difference is that row.
+    """
+    at_zero = cost(np.zeros((1, n_columns)))
+    costs = np.array([cost(reach * axis[None]) for axis in np.eye(n_columns)])
+    sums: Floats = (at_zero + n_rows * reach**2 - costs) / (2.0 * reach)
+    return sums
+
+
+def images_from_prototypes(means: Floats, shape: tuple[int, int]) -> Floats:
+    """Return the prototypes of images as images, from 0 (the darkest entry) to 1: what their server can look at.
+
+    Parameters
+    ----------
+    means : ndarray of shape (n_prototypes, n_columns)
+        As clients send them.
+    shape : (int, int)
+        Of an image; n_columns entries.
+
+    Returns
+    -------
+    ndarray of shape (n_prototypes, height, width)
+    """
+    least, most = float(means.min()), float(means.max())
+    images: Floats = ((means - least) / max(most - least, np.finfo(np.float64).tiny)).reshape(len(means), *shape)
+    return images
+
+
+#: By kind of message, and by a word in what it holds: the function that attacks it, and what that gives.
+_GALLERY: tuple[tuple[str, str, str, str], ...] = (
+    ("codes", "kernel values", "rows_from_kernel", "compute every row"),
+    ("codes", "distances", "rows_from_distances", "compute every row"),
+    ("codes", "code of", "rows_from_codes", "compute every row"),
+    ("codes", "synthetic rows", "membership_from_centers", "tell who is among the rows"),
+    ("codes", "that was drawn", "row_by_replay", "tell which of some rows it is"),
+    ("codes", "nearest rows of every row", "clusters_from_graph", "cluster the rows without asking"),
+    ("codes", "prototype of", "row_by_replay", "tell which of some rows it is"),
+    ("codes", "", "clusters_from_codes", "cluster the rows without asking"),
+    ("centers", "means of the client's prototypes", "images_from_prototypes", "look at them, where rows are images"),
+    ("centers", "of the client's codes", "row_by_replay", "tell which of some rows a client has"),
+    ("centers", "means of", "membership_from_centers", "tell who is among the rows"),
+    ("centers", "medians of the", "membership_from_centers", "tell who is among the rows"),
+    ("centers", "centers of", "membership_from_centers", "tell who is among the rows"),
+    ("sums", "sum of the rows in each cluster", "row_from_sums", "compute a row that came between two runs"),
+    ("sums", "sum of the rows, less", "row_from_sums", "compute a row that came between two runs"),
+    ("sums", "k-means cost of the rows", "sums_by_evaluations", "compute the sum of the rows, and so a row that came"),
+    ("", "", "row_by_replay", "tell which of some rows a client has, if its others are known"),
+)
+
+
+def attack_by_name(content: str, reveals: str) -> str:
+    """Return the name of the function here that attacks an unprotected message; "" where the message is the rows.
+
+    Parameters
+    ----------
+    content : str
+        What the message holds, as the privacy report says.
+    reveals : "sums", "centers", "codes" or "rows"
+    """
+    return "" if reveals == "rows" else _found(content, reveals)[0]
+
+
 def attack_on(content: str, reveals: str) -> str:
     """Return what whoever sees an unprotected message can do with it, and which function here does it.
 
@@ -280,13 +419,11 @@ def attack_on(content: str, reveals: str) -> str:
     """
     if reveals == "rows":
         return "there is nothing to attack: these are the rows"
-    if reveals == "centers":
-        return "tell who is among the rows: membership_from_centers; a cluster of one row is that row"
-    if reveals == "codes":
-        words = {"kernel": "rows_from_kernel", "distance": "rows_from_distances", "code": "rows_from_codes"}
-        named = next((function for word, function in words.items() if word in content), "")
-        exactly = f"compute every row: {named}; " if named else ""
-        return f"{exactly}{'or ' if named else ''}cluster the rows without asking: clusters_from_codes"
-    if content.startswith("sum of the rows"):
-        return "compute a row that came between two runs: row_from_sums"
-    return "see what one row changes, in the difference between two runs"
+    function, gives = _found(content, reveals)
+    return f"{gives}: {function}"
+
+
+def _found(content: str, reveals: str) -> tuple[str, str]:
+    if content == "sum of the rows":
+        content = "sum of the rows in each cluster"  # of one
+    return next((function, gives) for kind, word, function, gives in _GALLERY if kind in reveals and word in content)
