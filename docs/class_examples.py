@@ -182,7 +182,7 @@ EXAMPLES = {
     "MapModel": _model("FedTSNESums(3)", _PREDICTED),
     "FactorModel": _model("DPFedC(3)", _PREDICTED),
     "PrototypeModel": _model("SPPFGCSums(3)", _PREDICTED),
-    "SubspaceModel": _model("FedSSC(3)", _PREDICTED),
+    "SubspaceModel": _model("FedSubspaceClustering(3)", _PREDICTED),
     "EncodedModel": _model("SPPFGCPlus(3, n_pretraining_rounds=1, n_rounds=1)", _PREDICTED),
     "Result": _RESULT + 'print(result)\nprint(result.metrics, result.bytes_up)\nresult.save("results/first")\n',
     "PrivacyReport": _RESULT + "print(result.privacy.guarantee())\nprint(result.privacy.covers_everything)\n",
@@ -194,9 +194,11 @@ EXAMPLES = {
     "ClientData": _CLIENT,
     "Consent": _CLIENT,
     "GridArray": """\
+import numpy as np
+
 import flower_fedclust as fc
 
-sums = fc.GridArray.clipped([3.0, 4.0], 1.0)  # to the norm 1
+sums = fc.GridArray.clipped(np.array([3.0, 4.0]), 1.0)  # to the norm 1
 print(sums.integers, sums.exponent)  # integers, in units of a power of two
 """,
     "Frame": """\

@@ -46,11 +46,14 @@ suppress_warnings = [
 ]
 
 
-def fill_in(app: object, page: str, source: list[str]) -> None:  # noqa: ARG001
+def fill_in(app: object, page: str, source: list[str]) -> None:
     """Put in place what follows from the registry."""
     for name, made in site_pages.BLOCKS.items():
         if f"{{{{ {name} }}}}" in source[0]:
             source[0] = source[0].replace(f"{{{{ {name} }}}}", made())
+    name = page.rpartition("/")[2]
+    if page == f"papers/{name}" and (Path(app.srcdir) / "reproduced" / f"{name}.md").exists():  # type: ignore[attr-defined]
+        source[0] += f"\n## All tables\n\n```{{toctree}}\n../reproduced/{name}\n```\n"
     if page.startswith("reference/"):
         source[0] = site_pages.with_list_of_classes(source[0])
 

@@ -198,9 +198,14 @@ def with_list_of_classes(text: str) -> str:
     return f"{before}\n" + "\n".join(lines) + f"\n\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n\n{after}"
 
 
-def _first_sentence(path: str) -> str:
+def docstring_of(path: str) -> str:
+    """Return the docstring of a class."""
     module, _, name = path.rpartition(".")
-    text = (getattr(import_module(module), name).__doc__ or "").strip().partition("\n\n")[0]
+    return str(getattr(import_module(module), name).__doc__ or "")
+
+
+def _first_sentence(path: str) -> str:
+    text = docstring_of(path).strip().partition("\n\n")[0]
     text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", " ".join(text.split()))
     return text.replace("``", "`").replace("|", "\\|")
 
