@@ -1,7 +1,7 @@
 # make run    sets up an environment and runs the main job: FedDP-KMeans and its comparison partners by `flwr run`
 # make test   sets up an environment and runs the tests, three at a time, as some of them wait for others to answer
-# make check  what the tests cannot hold in four minutes: the quick tests with other CPUs' kernels, planted faults, and
-#             audits of every strategy
+# make check  what the tests cannot hold in four minutes: the quick tests with other CPUs' kernels, planted faults,
+#             audits of every strategy, and every example and notebook of the site
 # make lint   ruff (lint and format) and mypy --strict
 # make docs   the site, in docs/_build
 # make bench  the benchmarks, which take some minutes
@@ -40,6 +40,8 @@ check: test
 	$(VENV)/bin/python tests/faults.py --jobs 2
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/audits.py
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/audit_faults.py
+	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/site_examples.py
+	$(MAKE) docs
 
 lint: $(READY)
 	ruff check .
