@@ -175,7 +175,39 @@ def load(context):
 app = fc.client_app(fc.PrivateKMeans.client_type, load, consent=fc.Consent({"sums"}))
 """
 
+_TABLES = '''\
+import numpy as np
+import pandas as pd
+
+import flower_fedclust as fc
+
+schema = fc.Schema.from_toml("""
+[columns.age]
+kind = "number"
+unit = "years"
+bounds = [0, 110]
+gaps = "mean"
+
+[columns.job]
+kind = "category"
+categories = ["clerk", "cook", "pilot"]
+gaps = "category"
+""")
+rng = np.random.default_rng(0)
+kinds = rng.integers(3, size=(2, 1000))
+tables = {
+    site: pd.DataFrame({"age": 25.0 + 20 * kinds[i], "job": np.array(["clerk", "cook", "pilot"])[kinds[i]]})
+    for i, site in enumerate(["north", "south"])
+}
+tables["north"].loc[3, "age"] = None  # a gap
+
+result = fc.simulate(fc.PrivateKMeans(3, epsilon=2.0), tables, schema=schema)
+print(result.model)
+print(result.model.predict(tables["south"])[:10])  # raw tables, columns in any order
+'''
+
 EXAMPLES = {
+    **dict.fromkeys(["Schema", "Column", "TableModel"], _TABLES),
     "Model": _model("KFED(3)", _PREDICTED),
     "KMeansModel": _model("KFED(3)", "print(model.cluster_centers_)\n" + _PREDICTED),
     "SpectralModel": _model("FedSC(3)", _PREDICTED),
