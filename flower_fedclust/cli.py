@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from flower_fedclust.lab.options import parse_epsilon, parse_value
+from flower_fedclust.site.cli import ledger_app, start_site
 
 app = typer.Typer(
     help="Federated clustering: run strategies, compare them, and see what leaves the clients.",
@@ -23,6 +24,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(ledger_app, name="ledger")
+app.command(name="site", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(start_site)
 
 #: What 'fedclust run' runs if it is not told what: it keeps rows private, and needs no public ones.
 DEFAULT_STRATEGY = "private-kmeans"

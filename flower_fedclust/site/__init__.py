@@ -6,10 +6,5 @@
 ``replies``    what is kept of a run: its answers, and what the client remembers
 ``app``        the client of a site, which asks the policy and writes the ledger
 ``supernode``  a SuperNode that runs this package's code, whatever a server sends
+``cli``        the commands
 """
-
-from flower_fedclust.site.app import Site
-from flower_fedclust.site.ledger import Ledger, LedgerError
-from flower_fedclust.site.policy import Policy, Refused, SiteSettings
-
-__all__ = ["Ledger", "LedgerError", "Policy", "Refused", "Site", "SiteSettings"]

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
@@ -61,6 +61,8 @@ class Site:
         self.folder = Path(settings.folder)
         self.ledger = Ledger(self.folder / "ledger.jsonl")
         self._load = load or (lambda: load_rows(settings))
+        #: The app that the server has sent, where there is one: its id, version and hash. The site does not run it.
+        self.app_of_server = ""
 
     @cached_property
     def data(self) -> ClientData:
@@ -75,7 +77,7 @@ class Site:
     @property
     def app(self) -> ClientApp:
         """The site as Flower's ClientApp."""
-        return ClientApp(client_fn=self.client)
+        return _SiteApp(self)
 
     def client(self, context: Context) -> Client:
         """Return the client that answers one message."""
@@ -91,6 +93,21 @@ class Site:
             log_file.write(line)
         said = ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "", []))
         log.log(logging.INFO if event in ("answered", "repeated", "result") else logging.WARNING, "%s: %s", event, said)
+
+
+class _SiteApp(ClientApp):
+    """The site as Flower's ClientApp: of what goes wrong before a client is asked, the server hears one word, too."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(client_fn=site.client)
+        self._site = site
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        try:
+            return super().__call__(message, context)
+        except Exception as error:
+            self._site.note("failed", run=str(context.run_id), reason=f"{type(error).__name__}: {error}")
+            raise RuntimeError(FAILED) from None
 
 
 class _SiteClient(Client):
@@ -202,6 +219,7 @@ class _SiteClient(Client):
                 "time": _now(),
                 **about,
                 "strategy": ",".join(names),
+                "app": site.app_of_server,
                 "data_set": site.data_set,
                 "answer": name,
                 "asked": asked,

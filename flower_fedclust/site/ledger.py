@@ -127,8 +127,8 @@ def _hash(before: str, entry: Mapping[str, Any]) -> str:
 def make_private(folder: Path) -> Path:
     """Make a folder, with those above it, that its owner alone can enter; return it."""
     if not folder.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 

@@ -17,7 +17,8 @@ from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.protocol import ClientData
 from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.registry import find
-from flower_fedclust.site import Site, SiteSettings
+from flower_fedclust.site.app import Site
+from flower_fedclust.site.policy import SiteSettings
 from flower_fedclust.steps.frame import Frame
 
 RNG = np.random.default_rng(3)

@@ -256,7 +256,8 @@ def test_evaluation_is_unasked_for_unless_the_policy_counts_it(tmp_path, careful
 def test_columns_and_labels_are_the_sites_and_names_are_no_labels(tmp_path):
     import pandas as pd
 
-    from flower_fedclust.site import Site, SiteSettings
+    from flower_fedclust.site.app import Site
+    from flower_fedclust.site.policy import SiteSettings
 
     file = tmp_path / "table.csv"
     pd.DataFrame(ROWS, columns=list("abc")).assign(name=NAMES).to_csv(file, index=False)

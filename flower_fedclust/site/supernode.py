@@ -1,0 +1,138 @@
+"""A SuperNode whose code is the package that is installed at the site, whatever the app that a server sends holds.
+
+A Flower app brings its code to the SuperNodes, and whoever may submit a run could have a SuperNode run anything. The
+SuperNode starts each task by a name on its PATH. ``fedclust site`` puts a folder of its own first: under these names it
+has this module, which hands Flower's own process the client of the site in place of the app's, and installs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flwr.clientapp import ClientApp
+
+from flower_fedclust.site.app import Site
+from flower_fedclust.site.ledger import make_private
+from flower_fedclust.site.policy import SiteSettings
+
+#: The versions of Flower, major and minor, whose SuperNode was read and is tested.
+SUPPORTED = ("1.41",)
+
+#: What a SuperNode may start with the code of an app. Both get the site's client.
+TASKS = ("flwr-clientapp", "flwr-agentapp")
+
+#: What no SuperNode of a site starts.
+OTHER_TASKS = ("flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation")
+
+#: Options of ``flower-supernode`` that would let an app bring code or have it run elsewhere.
+CLOSED = {
+    "--allow-runtime-dependency-installation": "it installs what an app asks for.",
+    "--isolation": "a task must run as this command starts it.",
+    "--node-config": "what a site is stands in its site.toml.",
+}
+
+
+class UnsupportedFlower(RuntimeError):  # noqa: N818
+    """A version of Flower whose SuperNode may start an app's code in a way that nobody has closed."""
+
+
+def check_flower() -> Any:
+    """Return the module of Flower in which a SuperNode's client process loads its app.
+
+    Raises
+    ------
+    UnsupportedFlower
+        If Flower's version is one that was not tested, or if what has to be replaced is not there.
+    """
+    found = version("flwr")
+    if found.rpartition(".")[0] not in SUPPORTED:
+        raise UnsupportedFlower(
+            f"Flower {found} is installed; that a site runs its own code was tested with Flower "
+            f"{' and '.join(SUPPORTED)} alone."
+        )
+    module = import_module("flwr.supernode.runtime.run_clientapp")
+    missing = [name for name in REPLACED if not callable(getattr(module, name, None))]
+    if missing:
+        raise UnsupportedFlower(f"Flower {found} has no {', '.join(missing)} where a client process loads its app.")
+    return module
+
+
+REPLACED = ("get_load_client_app_fn", "install_from_fab", "install_app_dependencies")
+
+
+def start(site_toml: Path, options: Sequence[str]) -> NoReturn:
+    """Become a SuperNode of the site.
+
+    Parameters
+    ----------
+    site_toml : Path
+    options : sequence of str
+        Those of ``flower-supernode``: where the SuperLink is, certificates, keys, the port.
+
+    Raises
+    ------
+    ValueError
+        If an option would open a door.
+    UnsupportedFlower
+    """
+    command, environment = prepared(site_toml, options)
+    os.execve(command[0], command, environment)
+
+
+def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command of a site's SuperNode, and its environment; the folder of the names is written."""
+    check_flower()
+    for option in options:
+        name = option.partition("=")[0]
+        # Flower's parser takes any beginning of an option that is the only one.
+        closed = next((full for full in CLOSED if len(name) > 2 and full.startswith(name)), None)
+        if closed is not None:
+            raise ValueError(f"{option} is given; {CLOSED[closed]}")
+    settings = SiteSettings.from_toml(site_toml)
+    names = make_private(Path(settings.folder) / "bin")
+    for name in (*TASKS, *OTHER_TASKS):
+        script = names / name
+        line = shlex.join([sys.executable, "-m", __name__, str(site_toml.absolute()), name])
+        script.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
+        script.chmod(0o700)
+    own = Path(sys.executable).parent
+    path = os.pathsep.join([str(names), str(own), os.environ.get("PATH", os.defpath)])
+    supernode = shutil.which("flower-supernode", path=path)
+    if supernode is None:
+        raise FileNotFoundError("there is no flower-supernode beside this Python; install flwr.")
+    return [supernode, *options], {**os.environ, "PATH": path}
+
+
+def main(site_toml: str, task: str, *arguments: str) -> None:
+    """Answer one task of a SuperNode, with Flower's own client process and the site's client."""
+    site = Site(SiteSettings.from_toml(site_toml))
+    if task not in TASKS:
+        site.note("refused", task=task, reason="the SuperNode of a site starts no such process.")
+        raise SystemExit(1)
+    module = check_flower()
+
+    def load(fab_id: str, fab_version: str, fab_hash: str) -> ClientApp:
+        site.app_of_server = f"{fab_id} {fab_version} {fab_hash[:16]}"
+        return site.app
+
+    module.get_load_client_app_fn = lambda **_: load
+    module.install_from_fab = lambda *_, **__: None
+    module.install_app_dependencies = _installs_nothing
+    sys.argv = ["flwr-clientapp", *arguments]
+    import_module("flwr.supernode.cli").flwr_clientapp()
+
+
+def _installs_nothing(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("refused")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

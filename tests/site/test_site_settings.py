@@ -1,0 +1,120 @@
+"""What an operator may write into site.toml, and what is said of what cannot be."""
+
+import stat
+
+import pytest
+
+from flower_fedclust.site import supernode
+from flower_fedclust.site.policy import Policy, SiteSettings
+from flower_fedclust.site.replies import RunFolder, forget_old_runs
+
+WRONG = {
+    "data": 'name = "north"',
+    "policy.epsilon": 'name = "north"\ndata = "x.csv"\n[policy]\nepsilon = -1.0',
+    "policy.epsilom": 'name = "north"\ndata = "x.csv"\n[policy]\nepsilom = 1.0',
+    "policy.unprotected.0": 'name = "north"\ndata = "x.csv"\n[policy]\nunprotected = ["pictures"]',
+    "policy.most_shares": 'name = "north"\ndata = "x.csv"\n[policy]\nmost_shares = 0',
+    "columns": 'name = "north"\ndata = "x.csv"\ncolumns = []',
+    "TOML": 'name = "north',
+}
+
+
+@pytest.mark.parametrize("where", WRONG)
+def test_what_is_wrong_is_named(tmp_path, where):
+    (tmp_path / "site.toml").write_text(WRONG[where])
+    with pytest.raises(ValueError, match=where.replace(".", r"\.")) as error:
+        SiteSettings.from_toml(tmp_path / "site.toml")
+    assert str(tmp_path / "site.toml") in str(error.value)
+
+
+def test_paths_are_relative_to_the_file_and_databases_stay_as_they_are(tmp_path):
+    (tmp_path / "site.toml").write_text('name = "north"\ndata = "x.csv"\nfolder = "own"')
+    found = SiteSettings.from_toml(tmp_path / "site.toml")
+    assert (found.data, found.folder) == (str(tmp_path / "x.csv"), str(tmp_path / "own"))
+    assert found.data_set == found.data
+    (tmp_path / "site.toml").write_text('name = "north"\ndata = "duckdb:///x.db?table=t"\ndata_set = "people"')
+    found = SiteSettings.from_toml(tmp_path / "site.toml")
+    assert (found.data, found.data_set) == ("duckdb:///x.db?table=t", "people")
+
+
+def test_an_operator_who_says_nothing_has_said_no():
+    unset = Policy()
+    assert unset.unprotected == ()
+    assert (unset.evaluations, unset.most_shares, unset.trusts_server_noise) == (0, 1, False)
+    assert unset.epsilon == unset.epsilon_per_run == 1.0
+
+
+@pytest.fixture
+def site_toml(tmp_path):
+    (tmp_path / "site.toml").write_text('name = "north"\ndata = "x.csv"')
+    return tmp_path / "site.toml"
+
+
+@pytest.mark.parametrize(
+    "option", ["--allow-runtime-dependency-installation", "--allow", "--isolation=process", "--iso", "--node-config"]
+)
+def test_options_that_would_open_a_door_are_refused(site_toml, option):
+    with pytest.raises(ValueError, match="is given;"):
+        supernode.prepared(site_toml, ["--insecure", option])
+
+
+def test_every_name_under_which_flower_starts_a_task_is_the_sites(site_toml):
+    from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
+
+    command, environment = supernode.prepared(site_toml, ["--insecure", "--port", "9999"])
+    first = site_toml.parent / "site" / "bin"
+    assert environment["PATH"].split(":")[0] == str(first)
+    for name in TASK_TYPE_TO_COMMAND.values():
+        assert "flower_fedclust.site.supernode" in (first / name).read_text()
+        assert (first / name).stat().st_mode & stat.S_IXUSR
+    assert command[0].endswith("flower-supernode")
+    assert command[1:] == ["--insecure", "--port", "9999"]
+
+
+def test_a_flower_that_nobody_has_read_is_not_run(monkeypatch):
+    assert supernode.check_flower().__name__ == "flwr.supernode.runtime.run_clientapp"
+    monkeypatch.setattr(supernode, "version", lambda name: "1.42.0")
+    with pytest.raises(supernode.UnsupportedFlower, match=r"Flower 1\.42\.0 is installed"):
+        supernode.check_flower()
+    monkeypatch.undo()
+    monkeypatch.setattr(supernode, "REPLACED", ("gone",))
+    with pytest.raises(supernode.UnsupportedFlower, match="has no gone where"):
+        supernode.check_flower()
+
+
+def test_what_is_replaced_gets_the_apps_name_and_gives_the_sites_client(site_toml, monkeypatch):
+    import flwr.supernode.cli
+    import flwr.supernode.runtime.run_clientapp as module
+
+    for name in supernode.REPLACED:
+        monkeypatch.setattr(module, name, getattr(module, name))
+    monkeypatch.setattr("sys.argv", ["python"])
+    loaded = []
+
+    def flowers_own():
+        load = module.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
+        module.install_from_fab(b"no archive", skip_prompt=True)
+        loaded.append(load("somebody/app", "1.0.0", "f" * 64))
+        with pytest.raises(RuntimeError, match="refused"):
+            module.install_app_dependencies("path", launch_id="x")
+
+    monkeypatch.setattr(flwr.supernode.cli, "flwr_clientapp", flowers_own)
+    supernode.main(str(site_toml), "flwr-clientapp", "--insecure")
+    assert loaded[0]._site.settings.name == "north"
+    assert loaded[0]._site.app_of_server == "somebody/app 1.0.0 ffffffffffffffff"
+    for task in supernode.OTHER_TASKS:
+        with pytest.raises(SystemExit):
+            supernode.main(str(site_toml), task)
+
+
+def test_what_is_kept_of_a_run_goes_after_some_days_and_the_ledger_stays(tmp_path):
+    import os
+
+    for name in ("old", "new"):
+        RunFolder(tmp_path / "runs", name).keep("0-1", b"answer")
+    old = RunFolder(tmp_path / "runs", "old").path
+    for path in [old, *old.iterdir()]:
+        os.utime(path, (0, 0))
+    forget_old_runs(tmp_path / "runs", 30)
+    assert not old.exists()
+    assert RunFolder(tmp_path / "runs", "new").kept("0-1") == b"answer"
