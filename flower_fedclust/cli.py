@@ -247,6 +247,10 @@ def compare(
         str | None, typer.Option(help="inline or ray (Flower's simulation, one run at a time); inline.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="How many runs at the same time; by default one a core.")] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(help="Run on Ray: ray (started here), ray://HOST, auto, or HOST:PORT."),
+    ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run again what failed.")] = False,
     progress: Annotated[
         bool | None, typer.Option("--progress/--no-progress", help="A progress bar; by default in a terminal.")
@@ -285,6 +289,7 @@ def compare(
             comparison_from(chosen),
             out,
             jobs=jobs,
+            on=on,
             retry_failed=retry_failed,
             progress=progress,
             announce=lambda lines: typer.echo("\n  ".join(lines), err=True),

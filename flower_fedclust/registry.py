@@ -85,7 +85,7 @@ def find(name: str) -> Entry:
     ValueError
         If there is no such strategy; the message gives the nearest name.
     """
-    if ":" not in name:
+    if ":" not in name or name in strategies():
         return look_up(name, strategies(), "strategy")
     from flower_fedclust.protocol import Entry, ProtocolStrategy
 

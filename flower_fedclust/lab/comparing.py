@@ -15,7 +15,7 @@ from flower_fedclust.lab.comparison_folder import results_frame
 from flower_fedclust.lab.comparison_settings import comparison_from
 from flower_fedclust.lab.report import write_report
 from flower_fedclust.lab.report.data import ComparisonResults, Contender, Scenario, read_comparison
-from flower_fedclust.lab.report.markup import NAMES, deviation_text, measure_text, number_text
+from flower_fedclust.lab.report.texts import NAMES, deviation_text, measure_text, number_text
 from flower_fedclust.lab.report.verdict import certainty, verdict
 from flower_fedclust.lab.runner import run_comparison
 
@@ -28,6 +28,7 @@ def compare(
     datasets: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None = None,
     out: str | Path | None = None,
     jobs: int | None = None,
+    on: str | None = None,
     retry_failed: bool = False,
     progress: bool | None = None,
     **settings: Any,
@@ -47,7 +48,7 @@ def compare(
         takes them. Give these, a file of rows as ``data``, or both.
     out : str or Path, optional
         The folder for the results: a new one, or that of a stopped comparison. By default a new temporary one.
-    jobs, retry_failed, progress
+    jobs, on, retry_failed, progress
         As for ``run_comparison`` of ``flower_fedclust.lab.runner``.
     **settings
         The other options of the command by name: ``data``, ``client_column``, ``label_column``, ``columns``,
@@ -70,7 +71,7 @@ def compare(
         named["datasets"] = _names(datasets)
     comparison = comparison_from(named)
     folder = Path(tempfile.mkdtemp(prefix="fedclust-") if out is None else out)
-    run_comparison(comparison, folder, jobs=jobs, retry_failed=retry_failed, progress=progress)
+    run_comparison(comparison, folder, jobs=jobs, on=on, retry_failed=retry_failed, progress=progress)
     return Results(folder)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flower_fedclust.data import (
     FederatedRows,
@@ -26,6 +27,20 @@ from flower_fedclust.tables.schema import Schema
 
 #: How many server rows per cluster are taken out of a data set if none are given: as in appendix G.1 of FedDP-KMeans.
 SERVER_ROWS_PER_CLUSTER = 20
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """The rows that a choice names, as they were read: before any is drawn, and before they are spread over clients."""
+
+    rows: Table | FederatedRows  #: A folder's files have their clients already.
+    public: Table | None = None  #: The file of public rows.
+
+    def labels(self) -> list[NDArray[Any]] | None:
+        """Return the true classes, in one or more arrays; None if they are unknown."""
+        if isinstance(self.rows, Table):
+            return None if self.rows.labels is None else [self.rows.labels]
+        return self.rows.labels
 
 
 @dataclass(frozen=True)
@@ -58,8 +73,8 @@ class RowsChoice:
         """How the rows are spread over clients, in one word."""
         return "column" if self.client_column is not None else "files" if self.is_folder else self.partition
 
-    def load(self, n_clusters: int, *, needs_server_rows: bool) -> FederatedRows:
-        """Return the rows of the clients and, if they are needed, those of the server.
+    def read(self) -> ReadRows:
+        """Return the rows as they are in data set, file or folder.
 
         Raises
         ------
@@ -70,22 +85,50 @@ class RowsChoice:
         """
         if (self.dataset is None) == (self.data is None):
             raise ValueError("give either a data set or a file of your own, not both.")
-        must_draw = needs_server_rows and self.server_data is None
+        public = None
+        if self.server_data is not None:
+            public = read_table(self.server_data, label_column=self.label_column, columns=self.columns)
+        if self.data is None:
+            assert self.dataset is not None
+            return ReadRows(load_dataset(self.dataset, random_state=self.seed), public)
+        selected: dict[str, Any] = {"label_column": self.label_column, "columns": self.columns}
         if self.is_folder:
+            return ReadRows(read_folder(self.data, **selected), public)
+        return ReadRows(read_table(self.data, client_column=self.client_column, **selected), public)
+
+    def load(self, n_clusters: int, *, needs_server_rows: bool, read: ReadRows | None = None) -> FederatedRows:
+        """Return the rows of the clients and, if they are needed, those of the server.
+
+        Parameters
+        ----------
+        n_clusters : int
+        needs_server_rows : bool
+        read : ReadRows, optional
+            What :meth:`read` returned, perhaps on another machine; by default it is read now.
+
+        Raises
+        ------
+        ValueError
+            If neither or both of data set and file were given, or if their content cannot be used.
+        FileNotFoundError
+            If a file does not exist.
+        """
+        found = read or self.read()
+        must_draw = needs_server_rows and self.server_data is None
+        if isinstance(found.rows, FederatedRows):
             if must_draw:
                 raise ValueError(
                     "public rows cannot be drawn from a folder with one file per client; give them with --server-data."
                 )
-            rows = self._folder()
+            rows = found.rows
         else:
-            table = self._table()
+            table = found.rows
             if must_draw:
                 n_rows = self.n_server_rows or SERVER_ROWS_PER_CLUSTER * n_clusters
                 table = hold_out_server_rows(table, n_rows, random_state=self.seed)
             rows = partition(table, self.partition_name, n_clients=self.n_clients, random_state=self.seed)
-        if self.server_data is None:
+        if (public := found.public) is None:
             return rows
-        public = read_table(self.server_data, label_column=self.label_column, columns=self.columns)
         if rows.columns is not None and public.columns is not None and list(rows.columns) != list(public.columns):
             raise ValueError(
                 f"{self.server_data} has the columns {', '.join(public.columns)} where the clients have "
@@ -93,25 +136,10 @@ class RowsChoice:
             )
         return replace(rows, server_rows=public.rows, server_rows_origin=f"They were read from {self.server_data}.")
 
-    def n_classes(self) -> int | None:
+    def n_classes(self, read: ReadRows | None = None) -> int | None:
         """Return how many true classes all rows have, public ones included; None if they are unknown."""
-        if self.is_folder:
-            parts = self._folder().labels
-            return None if parts is None else len(np.unique(np.concatenate(parts)))
-        labels = self._table().labels
-        return None if labels is None else len(np.unique(labels))
-
-    def _folder(self) -> FederatedRows:
-        assert self.data is not None
-        return read_folder(self.data, label_column=self.label_column, columns=self.columns)
-
-    def _table(self) -> Table:
-        if self.dataset is not None:
-            return load_dataset(self.dataset, random_state=self.seed)
-        assert self.data is not None
-        return read_table(
-            self.data, label_column=self.label_column, client_column=self.client_column, columns=self.columns
-        )
+        labels = (read or self.read()).labels()
+        return None if labels is None else len(np.unique(np.concatenate(labels)))
 
 
 def make_strategies(

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-import csv
 import errno
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import threading
-import traceback
-import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
-from flower_fedclust.data import FederatedRows
 from flower_fedclust.lab.compare import Comparison, Trial, why_impossible
-from flower_fedclust.lab.comparison_folder import COLUMNS, ComparisonFolder, as_json, installed_versions, is_disk_full
-from flower_fedclust.lab.jobs import make_strategies
+from flower_fedclust.lab.comparison_folder import ComparisonFolder, is_disk_full
+from flower_fedclust.lab.execution import execute, record_failure
+from flower_fedclust.lab.ray_runs import run_on_ray
 from flower_fedclust.lab.show import progress_columns
 from flower_fedclust.lab.summary import failure_lines
 from flower_fedclust.numerics.checks import check_integer
-from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.protocol import ProtocolError
-from flower_fedclust.registry import accepted_parameters, strategies
-from flower_fedclust.results import Result
-from flower_fedclust.simulation import simulate
 
-#: The scores of a map, and their columns in the table.
-_MAP_SCORES = {"ca_10": "map_ca_10", "npa_10": "map_npa_10", "nmi": "map_nmi", "trustworthiness": "map_trustworthiness"}
 # A process may be killed by chance; the second time, the death is recorded.
 _ATTEMPTS = 2
 # Imported once, in the process from which all others are forked, so that no trial's seconds include an import.
@@ -51,6 +38,7 @@ def run_comparison(
     out: str | Path,
     *,
     jobs: int | None = None,
+    on: str | None = None,
     retry_failed: bool = False,
     progress: bool | None = None,
     announce: Callable[[list[str]], object] | None = None,
@@ -66,6 +54,11 @@ def run_comparison(
         How many trials run at the same time; by default one per core. Each has a new process with one thread for linear
         algebra, so that its seconds and memory include what is compiled or calibrated for it and nothing else. With
         ``jobs=1`` all run in this process, one after the other, as they always do with Ray, which uses all cores.
+    on : str, optional
+        Where the trials run, if not on this machine's cores: "ray", a Ray started here for this comparison;
+        "ray://HOST" or "ray://HOST:PORT", a cluster elsewhere; "auto" or "HOST:PORT", the cluster that this machine is
+        part of. Trials are tasks of one core each; ``jobs`` limits how many run at once. Of a lost machine, its trials
+        run elsewhere. The folder stays here.
     retry_failed : bool, default=False
         Whether trials that failed are repeated.
     progress : bool, optional
@@ -85,7 +78,12 @@ def run_comparison(
     DiskFullError
         If there is no room left. Finished trials are kept, and the same call continues from there.
     """
-    jobs = _n_cores() if jobs is None else check_integer("jobs", jobs, at_least=1)
+    if jobs is not None:
+        check_integer("jobs", jobs, at_least=1)
+    if on is not None and comparison.engine == "ray":
+        raise ValueError(
+            "on says where runs are tasks of Ray, and engine 'ray' runs each on Ray itself; leave out one."
+        )
     trials = comparison.trials()
     folder = ComparisonFolder(out)
     with folder.opened(comparison.settings()), folder.says_when_full():
@@ -96,7 +94,8 @@ def run_comparison(
         impossible = {key: reason for key, reason in reasons.items() if reason is not None}
         for trial in waiting:
             if trial.key in impossible:
-                ended[trial.key] = _record_impossible(trial, folder, impossible[trial.key])
+                record_failure(trial, folder, impossible[trial.key])
+                ended[trial.key] = folder.row(trial.key) or {}
         if impossible and announce is not None:
             said = failure_lines([ended[key] for key in impossible])
             announce([f"{len(impossible)} of {len(trials)} runs are not possible and are left out:", *said])
@@ -106,11 +105,16 @@ def run_comparison(
             return [ended[trial.key] for trial in trials if trial.key in ended]
 
         folder.write_tables(rows())  # a process that was killed may not have written its last trials
-        run_all = _run_here if jobs == 1 or comparison.engine == "ray" else _run_in_processes
+        if on is not None:
+            running = run_on_ray(waiting, folder, on, jobs)
+        elif jobs == 1 or comparison.engine == "ray":
+            running = _run_here(waiting, folder)
+        else:
+            running = _run_in_processes(waiting, folder, jobs or _n_cores())
         # closing: whatever happens here, no process is left running.
         with (
             _progress_bar(len(trials), len(trials) - len(waiting), progress) as bar,
-            closing(run_all(waiting, folder, jobs)) as finished,
+            closing(running) as finished,
         ):
             for trial in finished:
                 row = folder.row(trial.key)
@@ -123,122 +127,7 @@ def run_comparison(
         return rows()
 
 
-def execute(trial: Trial, folder: ComparisonFolder) -> None:
-    """Run one trial in this process and write its folder, also if the trial fails.
-
-    Raises
-    ------
-    OSError
-        If there is no room left; then nothing is written.
-    """
-    forget_peak_memory()
-    row = _asked(trial)
-    with folder.new_trial(trial.key) as place, warnings.catch_warnings(record=True) as warned, one_thread():
-        try:
-            row |= _outcome(trial, row, place)
-            row["status"] = "done"
-        except Exception as error:
-            if isinstance(error, OSError) and is_disk_full(error):
-                raise
-            row |= {"status": "failed", "reason": _sentence(error)}
-            if not isinstance(error, (ValueError, ImportError, ProtocolError)):
-                (place / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8")
-        # Ray's processes are not this one.
-        row["peak_memory_mb"] = peak_memory_mb() if trial.engine == "inline" else None
-        said = list(dict.fromkeys(str(warning.message) for warning in warned))
-        _write_row(place, row, said)
-
-
-def _asked(trial: Trial) -> dict[str, Any]:
-    """Return the part of the row that is known before the trial begins."""
-    names = ("key", "strategy", "variant", "data", "n_clusters", "epsilon", "seed", "engine")
-    asked = {name: getattr(trial, name) for name in names}
-    delta = None if trial.epsilon is None else trial.parameters.get("delta")
-    return asked | {"partition": trial.choice.partition_name, "delta": delta} | installed_versions()
-
-
-def _outcome(trial: Trial, row: dict[str, Any], place: Path) -> dict[str, Any]:
-    """Run the strategy, write its result, and return its part of the row."""
-    if ":" not in trial.strategy:  # module:Class is found without the registry
-        strategies().setdefault(trial.strategy, trial.entry)
-    n_clusters = trial.n_clusters or trial.choice.n_classes()
-    if n_clusters is None:
-        raise ValueError(f"{trial.data} has no known classes to count; give n_clusters.")
-    rows = trial.choice.load(n_clusters, needs_server_rows=trial.needs_server_rows)
-    # Written also if the trial fails from here on.
-    row.update(
-        n_clusters=n_clusters,
-        n_clients=len(rows.clients),
-        n_rows=sum(map(len, rows.clients)),
-        n_columns=rows.clients[0].shape[1],
-        n_classes=None if rows.labels is None else len(np.unique(np.concatenate(rows.labels))),
-    )
-    parameters = dict(trial.parameters)
-    if "n_clusters" in accepted_parameters(trial.strategy):
-        parameters["n_clusters"] = n_clusters
-    (strategy,) = make_strategies(
-        [trial.strategy],
-        parameters,
-        rows.server_rows,
-        rows.server_rows_origin,
-        were_given=trial.choice.gives_server_rows,
-    )
-    result = simulate(strategy, rows, engine=trial.engine, seed=trial.seed, progress=False)  # type: ignore[arg-type]
-    scores = _map_scores(result, rows, trial.seed)
-    result.save(place)
-    if rows.labels is not None:
-        _write_classes(place / "classes.csv", rows.names, rows.labels)
-    report = result.privacy.to_dict()
-    return {
-        **result.metrics,
-        **scores,
-        "delta": report["delta"],
-        "privacy_unit": report["unit"],
-        "noise": report["noise"],
-        "epsilon_spent": report["epsilon"],
-        "covers_everything": report["covers_everything"],
-        "guarantee": report["guarantee"],
-        "bytes_up": result.bytes_up,
-        "bytes_down": result.bytes_down,
-        "rounds": result.summary()["rounds"],
-        "seconds": result.seconds,
-    }
-
-
-def _map_scores(result: Result, rows: FederatedRows, seed: int) -> dict[str, float]:
-    # A client that failed has no place in the map.
-    shown = [index for index, places in enumerate(result.embedding) if len(places) == len(rows.clients[index])]
-    if not shown:
-        return {}
-    from flower_fedclust.numerics.map_quality import map_quality
-
-    def of_shown(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        return np.concatenate([parts[index] for index in shown])
-
-    labels = None if rows.labels is None else of_shown(rows.labels)
-    scores = map_quality(of_shown(rows.clients), of_shown(result.embedding), labels, random_state=seed)
-    return {column: scores[name] for name, column in _MAP_SCORES.items() if name in scores}
-
-
-def _write_row(place: Path, row: Mapping[str, Any], said: Sequence[str] = ()) -> None:
-    ordered = {name: row.get(name) for name in COLUMNS}
-    (place / "run.json").write_text(as_json({**ordered, "warnings": list(said)}), encoding="utf-8")
-
-
-def _write_classes(path: Path, names: Sequence[str], labels: Sequence[NDArray[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(("client", "class"))
-        table.writerows((name, label) for name, part in zip(names, labels, strict=True) for label in part.tolist())
-
-
-def _sentence(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    is_ours = isinstance(error, (ValueError, ImportError, ProtocolError, OSError))
-    return text if is_ours and text else f"{type(error).__name__}: {text}".rstrip(": ")
-
-
-def _run_here(trials: Sequence[Trial], folder: ComparisonFolder, _: int) -> Generator[Trial, None, None]:
+def _run_here(trials: Sequence[Trial], folder: ComparisonFolder) -> Generator[Trial, None, None]:
     for trial in trials:
         execute(trial, folder)
         yield trial
@@ -301,14 +190,7 @@ def _record_death(trial: Trial, folder: ComparisonFolder, code: int) -> None:
         how = f"was killed by {signal.Signals(-code).name}, {_ATTEMPTS} times; it may need more memory than there is"
     else:
         how = f"ended with code {code}, {_ATTEMPTS} times, without a result"
-    with folder.new_trial(trial.key) as place:
-        _write_row(place, _asked(trial) | {"status": "failed", "reason": f"The process of this run {how}."})
-
-
-def _record_impossible(trial: Trial, folder: ComparisonFolder, reason: str) -> dict[str, Any]:
-    with folder.new_trial(trial.key) as place:
-        _write_row(place, _asked(trial) | {"status": "failed", "reason": reason})
-    return folder.row(trial.key) or {}
+    record_failure(trial, folder, f"The process of this run {how}.")
 
 
 def _context() -> Any:
@@ -323,31 +205,6 @@ def _context() -> Any:
 
 def _n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def forget_peak_memory() -> None:
-    """Start the measurement of peak memory anew, if the system can (Linux)."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return
-
-
-def peak_memory_mb() -> float | None:
-    """Return the largest resident memory of this process, libraries included."""
-    try:
-        # Not getrusage: a process inherits its figure from its parent.
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
-    except OSError:
-        found = None
-    if found is not None:
-        return round(int(found[1]) * 1024 / 1e6, 1)
-    try:
-        import resource
-    except ImportError:
-        return None  # Windows
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak * (1 if sys.platform == "darwin" else 1024) / 1e6, 1)
 
 
 @contextmanager

@@ -225,8 +225,8 @@ class PrivacyReport:
             return "None. Nothing that depends on the rows is covered by a privacy mechanism."
         if not self.is_noise_exact_enough:
             return (
-                f"None that can be stated: at epsilon {self.epsilon:.4g} and delta {self.delta:g} the noise that is "
-                "drawn is not near enough to the noise that is accounted for. Such a budget protects nobody."
+                f"None that can be stated: at epsilon {_at_most(self.epsilon)} and delta {self.delta:g} the noise that "
+                "is drawn is not near enough to the noise that is accounted for. Such a budget protects nobody."
             )
         statement = (
             f"({_at_most(self.epsilon)}, {self.delta:g})-differential privacy per {self.unit}"

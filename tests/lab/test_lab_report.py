@@ -22,8 +22,9 @@ from flower_fedclust.lab.report.about import command_of
 from flower_fedclust.lab.report.colors import PANELS, readable_color
 from flower_fedclust.lab.report.data import Spread, pareto_front, read_comparison
 from flower_fedclust.lab.report.maps import read_map
-from flower_fedclust.lab.report.markup import NOTHING, deviation_text, number_text, tag
 from flower_fedclust.lab.report.privacy import DERIVED, HARMLESS, PROTECTED, UNPROTECTED, Reported
+from flower_fedclust.lab.report.ranks import alike, critical_difference, ranks_over_scenarios, ranks_over_seeds
+from flower_fedclust.lab.report.texts import NOTHING, deviation_text, number_text
 from flower_fedclust.lab.report.verdict import LEVEL, certainty, differences, holm, verdict
 from flower_fedclust.lab.summary import failures_by_remedy
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
@@ -500,10 +501,6 @@ def test_a_deviation_has_the_decimals_of_its_mean():
     assert deviation_text(Spread(0.5, None, 1), "0.500") == ""
 
 
-def test_texts_are_escaped_unless_they_are_html_already():
-    assert tag("p", "<b>", tag("b", "&"), None, class_='"') == '<p class="&quot;">&lt;b&gt;<b>&amp;</b></p>'
-
-
 def of_unequal_classes(folder, runs, n_clusters=6):
     """Write runs that found the given clusters in the table of unequal classes, scored as a run is scored."""
     table = unequal_classes()
@@ -609,6 +606,36 @@ def test_holm_is_that_of_the_paper():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
     assert holm([]) == []
+
+
+def test_the_critical_difference_is_that_of_the_paper():
+    """Demšar 2006, section 3.2.2 and table 6: four classifiers on 14 data sets, and 2.569 as the critical value."""
+    assert critical_difference(4, 14) == pytest.approx(1.25, abs=5e-3)
+    assert alike([1.964, 2.0, 2.893, 3.143], 1.25) == [(0, 3)]
+    assert alike([1.964, 2.0, 2.893, 3.143], 0.9) == [(0, 1), (1, 2), (2, 3)]
+    assert alike([1.0, 2.0, 3.0], 0.5) == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_ranks_tell_of_seeds_and_of_data_sets_where_there_are_enough(tmp_path):
+    numbers = np.random.default_rng(0)
+    for data in (f"d{index}" for index in range(5)):
+        for strategy, mean in (("a", 0.9), ("b", 0.8), ("c", 0.3), ("d", 0.2)):
+            for seed in range(5 if data == "d0" else 1):
+                row = {"strategy": strategy, "data": data, "epsilon": None, "seed": seed}
+                save_run(tmp_path, {**row, "accuracy": mean + 0.01 * numbers.normal()})
+    read = read_comparison(tmp_path)
+    for ranks in (ranks_over_seeds(read.scenarios[0]), ranks_over_scenarios(read.scenarios)):
+        assert [one.strategy for one in ranks.contenders] == ["a", "b", "c", "d"]
+        assert ranks.means == [1, 2, 3, 4]
+        assert ranks.critical_difference == pytest.approx(2.098, abs=1e-3)
+        assert ranks.letters == ["a", "ab", "ab", "b"]
+        assert ranks.p_value == pytest.approx(0.0018, abs=1e-4)
+    assert ranks_over_seeds(read.scenarios[1]) is None
+    captions = [one["text"] for one in page_of(tmp_path).all("caption") if "mean rank over" in one["text"]]
+    assert [one.partition(". ")[0] for one in captions] == [
+        "All data sets: mean rank over 5 data sets",
+        "d0, iid: mean rank over 5 seeds on this data set",
+    ]
 
 
 def test_of_what_chance_may_have_decided_better_is_not_said(tmp_path):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import html
-import json
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from importlib import resources
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flower_fedclust.lab.report.about import about_parts, failure_parts
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from flower_fedclust.lab.report.about import command_of, failures_of, settings_of
 from flower_fedclust.lab.report.data import ComparisonResults, Scenario, read_comparison
 from flower_fedclust.lab.report.maps import map_figures
-from flower_fedclust.lab.report.markup import Html, count_text, details, joined, plural, tag
-from flower_fedclust.lab.report.pictures import bytes_chart, curve_charts, dot_plot, epsilon_charts
-from flower_fedclust.lab.report.privacy import privacy_section
-from flower_fedclust.lab.report.tables import daggers_sentence, overview_table, scenario_table
+from flower_fedclust.lab.report.pictures import bytes_chart, curve_charts, dot_plot, epsilon_charts, rank_plot
+from flower_fedclust.lab.report.privacy import privacy_groups
+from flower_fedclust.lab.report.ranks import ranks_over_scenarios, ranks_over_seeds
+from flower_fedclust.lab.report.tables import ResultsTable, overview_rows
+from flower_fedclust.lab.report.texts import NAMES, budget_text, count_text, listed, plural
 from flower_fedclust.lab.report.verdict import certainty, collapsed, doubts, verdict
 
 
@@ -49,84 +49,68 @@ def write_report(folder: str | Path) -> Path:
 
 def report_page(comparison: ComparisonResults) -> str:
     """Return the page of a comparison."""
-    maps: list[dict[str, Any]] = []
-    links: list[Html] = []
-    sections: list[Html] = []
-
-    def add(identifier: str, link: str, *parts: object, title: str = "") -> None:
-        links.append(tag("li", tag("a", link, href=f"#{identifier}")))
-        heading = tag("h2", title or link, id=f"{identifier}-heading")
-        sections.append(tag("section", heading, *parts, id=identifier, aria_labelledby=f"{identifier}-heading"))
-
-    if len(comparison.scenarios) > 1:
-        said = [tag("li", tag("b", f"{one.name}: "), verdict(one)) for one in comparison.scenarios]
-        verdicts = tag("ul", *said, class_="verdicts")
-        body = overview_table(comparison.scenarios, "overview-table")
-        add("overview", "All data sets", verdicts, body, title="All data sets at a glance")
-    for number, scenario in enumerate(comparison.scenarios):
-        parts, drawn = _scenario_parts(scenario, f"scenario-{number}")
-        add(f"scenario-{number}", scenario.name, tag("p", _facts(scenario), class_="facts"), *parts)
-        maps += drawn
-    if len(comparison.failed) < len(comparison.trials):
-        title = "What leaves the clients, and what is protected"
-        add("privacy", "What leaves the clients", privacy_section(comparison), title=title)
-    if failures := failure_parts(comparison):
-        add("failures", "What failed", *failures)
-    add("about", "How to repeat it", *about_parts(comparison))
-    few = len(comparison.strategies) <= 3
-    names = _listed(comparison.strategies) if few else f"{len(comparison.strategies)} strategies"
-    data = _listed(list(dict.fromkeys(one.data for one in comparison.scenarios if one.data)))
-    parts_of_page = {
-        "TITLE": html.escape(f"{names} on {data}" if data else names),
-        "SUMMARY": html.escape(_summary(comparison)),
-        "LINKS": joined(links),
-        "BODY": joined(sections),
-        # Only "<" could end a script; in a string of JSON it can be escaped.
-        "CONTENT": json.dumps(maps).replace("<", "\\u003c"),
-    }
-    template = resources.files("flower_fedclust.lab.report").joinpath("page.html").read_text(encoding="utf-8")
-    # In one pass, so that a name that looks like a placeholder stays as it is.
-    return re.sub("@@([A-Z]+)@@", lambda match: parts_of_page[match[1]], template)
-
-
-def _scenario_parts(scenario: Scenario, identifier: str) -> tuple[list[object], list[dict[str, Any]]]:
-    parts: list[object] = [tag("p", verdict(scenario), class_="verdict")]
-    if sure := certainty(scenario):
-        parts.append(tag("p", sure, class_="note"))
-    if came_to_nothing := collapsed(scenario):
-        parts.append(tag("p", tag("strong", "Collapsed, and not ranked. ", class_="failed"), f"{came_to_nothing}."))
-    if doubtful := doubts(scenario):
-        parts.append(details(f"Doubts ({len(doubtful)})", tag("ul", *(tag("li", one) for one in doubtful))))
-    if missing := [one.name for one in scenario.contenders if not one.trials]:
-        link = tag("a", "what failed", href="#failures")
-        names = ", ".join(missing) if len(missing) <= 3 else f"{len(missing)} of {len(scenario.contenders)} contenders"
-        parts.append(tag("p", f"Without a result: {names} (", link, ").", class_="note"))
-    if any(one.trials for one in scenario.contenders):
-        parts += [scenario_table(scenario, f"{identifier}-table"), daggers_sentence(scenario)]
-    panels = epsilon_charts(scenario, f"{identifier}-epsilon")
-    if not panels:
-        parts.append(dot_plot(scenario, f"{identifier}-dots"))
-    charts = [*panels, bytes_chart(scenario, f"{identifier}-bytes")]
-    if any(charts):
-        parts.append(tag("div", *charts, class_="figures"))
-    if curves := curve_charts(scenario, f"{identifier}-curve"):
-        about = tag("p", "What strategies recorded by round: a curve that still falls would go on with more rounds.")
-        parts.append(
-            details(f"Convergence ({plural(len(curves), 'chart')})", about, tag("div", *curves, class_="figures"))
+    scenarios = [_scenario(one, f"scenario-{number}") for number, one in enumerate(comparison.scenarios)]
+    names = comparison.strategies if len(comparison.strategies) <= 3 else [f"{len(comparison.strategies)} strategies"]
+    data = listed(list(dict.fromkeys(one.data for one in comparison.scenarios if one.data)))
+    is_any_done = len(comparison.failed) < len(comparison.trials)
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=f"{listed(names)} on {data}" if data else listed(names),
+            summary=_summary(comparison),
+            overview=_overview(comparison.scenarios) if len(scenarios) > 1 else None,
+            scenarios=scenarios,
+            privacy=privacy_groups(comparison) if is_any_done else None,
+            failures=failures_of(comparison),
+            command=command_of(comparison.settings),
+            settings=settings_of(comparison),
+            maps=[one.content for scenario in scenarios for one in scenario["maps"]],
         )
-    figures, contents = map_figures(scenario, f"{identifier}-map")
-    if figures:
-        parts += [tag("h3", "Maps"), _map_controls(identifier, contents), tag("div", *figures, class_="figures maps")]
-    return parts, contents
+    )
 
 
-def _map_controls(identifier: str, contents: Sequence[Mapping[str, Any]]) -> Html:
-    names = list(dict.fromkeys(one["name"] for content in contents for one in content["groupings"]))
-    first = "class" if "class" in names else names[0]
-    options = [tag("option", name, value=name, selected=name == first) for name in names]
-    label = tag("label", "Colour by ", tag("select", *options, data_colors=identifier))
-    hint = " Point at a row for its client and class; on the keyboard, arrow keys go from row to row."
-    return tag("p", label, hint, class_="note")
+@cache
+def _environment() -> Environment:
+    """Return the templates: every text is escaped, and a name that does not exist is an error."""
+    environment = Environment(
+        loader=PackageLoader(__name__), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"plural": plural, "budget": budget_text, "short": "{:g}".format, "tenth": "{:.1f}".format}
+    environment.globals["names"] = NAMES
+    return environment
+
+
+def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:
+    ranks = ranks_over_scenarios(scenarios)
+    plot = None if ranks is None else rank_plot(ranks, "All data sets")
+    return {"scenarios": scenarios, "rows": overview_rows(scenarios), "ranks": plot}
+
+
+def _scenario(scenario: Scenario, identifier: str) -> dict[str, Any]:
+    """Return what the page shows of a data set."""
+    missing = [one.name for one in scenario.contenders if not one.trials]
+    epsilons, traffic, maps = epsilon_charts(scenario), bytes_chart(scenario), map_figures(scenario, identifier)
+    ranks = ranks_over_seeds(scenario)
+    return {
+        "id": identifier,
+        "scenario": scenario,
+        "facts": _facts(scenario),
+        "verdict": verdict(scenario),
+        "certainty": certainty(scenario),
+        "collapsed": collapsed(scenario),
+        "doubts": doubts(scenario),
+        "missing": ", ".join(missing)
+        if len(missing) <= 3
+        else f"{len(missing)} of {len(scenario.contenders)} contenders",
+        "table": ResultsTable(scenario) if len(missing) < len(scenario.contenders) else None,
+        "dots": None if epsilons else dot_plot(scenario),
+        "ranks": None if ranks is None else rank_plot(ranks, scenario.name),
+        "charts": epsilons if traffic is None else [*epsilons, traffic],
+        "curves": curve_charts(scenario),
+        "maps": maps,
+        "map_colors": list(dict.fromkeys(one["name"] for map in maps for one in map.content["groupings"])),
+    }
 
 
 def _facts(scenario: Scenario) -> str:
@@ -168,9 +152,3 @@ def _moment(text: Any) -> str:
         return datetime.fromisoformat(str(text)).strftime("%Y-%m-%d, %H:%M %Z").strip()
     except ValueError:
         return "" if text is None else str(text)
-
-
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    if len(names) > most:
-        return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

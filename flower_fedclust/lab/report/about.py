@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flower_fedclust.lab.report.data import ComparisonResults, TrialResult
-from flower_fedclust.lab.report.markup import NOTHING, Html, capital, details, plural, table, tag
+from flower_fedclust.lab.report.texts import NOTHING, capital, plural
 from flower_fedclust.lab.summary import failures_by_remedy
 
 _VERSIONS = {
@@ -28,54 +29,50 @@ _OPTIONS = {
 }
 
 
-def failure_parts(comparison: ComparisonResults) -> list[Html]:
-    """Return the runs that failed with their reasons, the clients that failed, and the runs without a result."""
-    parts: list[Html] = []
+@dataclass(frozen=True)
+class Failures:
+    """The runs that failed by what would mend them, the clients that failed, and the runs without a result."""
+
+    by_remedy: Sequence[tuple[str, Sequence[TrialResult]]]
+    of_clients: Sequence[Sequence[str]]
+    unfinished: Sequence[str]
+
+
+def failures_of(comparison: ComparisonResults) -> Failures | None:
+    """Return what failed; None if nothing did."""
+    by_remedy = []
     pairs = [(trial.strategy, trial.text("reason")) for trial in comparison.failed]
     for remedy, runs in failures_by_remedy(pairs).items():
         concerned = [trial for trial in comparison.failed if _remedy(trial) == remedy]
-        summary = f"{capital(remedy)}: {plural(len(concerned), 'run')} of {', '.join(runs)}"
-        reasons = tag("ul", *(tag("li", f"{one.key}: {one.text('reason')}") for one in concerned))
-        parts.append(details(summary, reasons))
-    refused = []
+        by_remedy.append((f"{capital(remedy)}: {plural(len(concerned), 'run')} of {', '.join(runs)}", concerned))
+    of_clients = []
     for trial in comparison.trials:
         failures = trial.metrics.get("failures") if trial.is_done else None
         for failure in failures if isinstance(failures, list) else []:
             if isinstance(failure, dict):
-                texts = (str(failure.get(name, NOTHING)) for name in ("client", "round", "reason"))
-                refused.append([tag("th", trial.key, scope="row", class_="key"), *texts])
-    if refused:
-        caption = "Clients that failed, in runs that went on without them."
-        headings = ["run", "client", "round", "reason"]
-        parts.append(table(caption, headings, refused, class_="prose", identifier="refused"))
-    if comparison.unfinished:
-        names = ", ".join(comparison.unfinished)
-        parts.append(tag("p", f"Without a result, since they were stopped or are still at work: {names}."))
-    return parts
+                of_clients.append(
+                    [trial.key, *(str(failure.get(one, NOTHING)) for one in ("client", "round", "reason"))]
+                )
+    found = Failures(by_remedy, of_clients, comparison.unfinished)
+    return found if by_remedy or of_clients or comparison.unfinished else None
 
 
 def _remedy(trial: TrialResult) -> str:
     return next(iter(failures_by_remedy([(trial.strategy, trial.text("reason"))])))
 
 
-def about_parts(comparison: ComparisonResults) -> list[Html]:
-    """Return the command, the settings and the versions."""
-    parts = []
-    if command := command_of(comparison.settings):
-        parts.append(tag("pre", tag("code", command)))
+def settings_of(comparison: ComparisonResults) -> list[tuple[str, str]]:
+    """Return the settings and the versions, each with its name."""
     settings = {key: value for key, value in comparison.settings.items() if key not in ("versions", "command")}
-    rows = [[key.replace("_", " "), _setting_text(value)] for key, value in settings.items() if value not in (None, {})]
+    rows = [(key.replace("_", " "), _setting_text(value)) for key, value in settings.items() if value not in (None, {})]
     versions = comparison.settings.get("versions")
     for column, name in _VERSIONS.items():
         found = {trial.text(column) for trial in comparison.trials}
         if isinstance(versions, dict):
             found.add(str(versions.get(column) or ""))
         if found := found - {""}:
-            rows.append([name, ", ".join(sorted(found))])
-    if rows:
-        caption = "The settings of the comparison, and the versions that it ran on."
-        parts.append(table(caption, ["setting", "value"], rows, class_="prose", identifier="settings"))
-    return parts
+            rows.append((name, ", ".join(sorted(found))))
+    return rows
 
 
 def command_of(settings: Mapping[str, Any]) -> str:

@@ -1,13 +1,13 @@
-"""Charts as SVG: marks and dashes beside colours, a name, and numbers for whoever points at them."""
+"""Charts: what is drawn on which axes, and where; the templates draw it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
-from flower_fedclust.lab.report.markup import Html, bytes_text, joined, number_text, tag
+from flower_fedclust.lab.report.texts import bytes_text, number_text
 
 # In units of the picture, which is scaled to the width of the page.
 WIDTH, HEIGHT = 560, 340
@@ -28,7 +28,6 @@ _MARKS = (
     "M-.4-1.2H.4V-.4H1.2V.4H.4V1.2H-.4V.4H-1.2V-.4H-.4Z",
 )
 _DASHES = ("", "7 4", "2 3", "10 3 2 3", "5 2", "12 5")
-_MARK_SIZE = 6.5
 
 
 @dataclass(frozen=True)
@@ -48,18 +47,10 @@ class Style:
         """A pattern for lines."""
         return None if self.is_pooled else _DASHES[self.index % len(_DASHES)] or None
 
-    def mark(self, x: float, y: float, *, is_hollow: bool = False, size: float = _MARK_SIZE, **more: object) -> Html:
-        """Return the mark at a place."""
-        place = f"translate({x:.1f} {y:.1f}) scale({size:g})"
-        kind = "mark hollow" if is_hollow else "mark"
-        return tag("path", d=_MARKS[self.index % len(_MARKS)], transform=place, class_=kind, **more)
-
-    def sample(self) -> Html:
-        """Return a small picture of mark and line, for a legend."""
-        line = tag("line", x1=1, y1=8, x2=33, y2=8, class_="line", stroke_dasharray=self.dash)
-        return tag(
-            "svg", line, self.mark(17, 8), class_=f"sample {self.color}", width=34, height=16, aria_hidden="true"
-        )
+    @property
+    def outline(self) -> str:
+        """The path of its mark, within a circle of radius 1."""
+        return _MARKS[self.index % len(_MARKS)]
 
 
 @dataclass(frozen=True)
@@ -77,6 +68,12 @@ class Axis:
         if self.is_logarithmic:
             return math.log(value / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
+
+    def text(self, value: float) -> str:
+        """Return what stands at a tick."""
+        if "bytes" in self.title.lower():
+            return bytes_text(value, "g")
+        return f"{value:g}" if abs(value) < 1e5 else number_text(value, 2)
 
 
 @dataclass(frozen=True)
@@ -126,108 +123,93 @@ class Chart:
         """The name of the chart, complete without its surroundings."""
         return f"{self.about}: {self.title}"
 
-    def svg(self) -> Html:
-        """Return the picture with its name; the caption of its figure describes it."""
-        parts = [self._axes(), self._front(), *map(self._level, self.levels)]
-        parts += [self._line(style, places) for style, places in self.lines]
-        parts += map(self._point, self.points)
-        parts += [self._labels(), self._names()]
-        return tag("svg", *parts, class_="chart", viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=self.name)
+    width, height, left, top, bottom = WIDTH, HEIGHT, _LEFT, _TOP, HEIGHT - _BOTTOM
 
-    @property
-    def _right(self) -> float:
+    @cached_property
+    def right(self) -> float:
         """Where the axes end."""
         return WIDTH - max([_RIGHT, *(28 + _LETTER * len(text) for _, _, text in self.labels)])
 
-    def _x(self, value: float) -> float:
-        return _LEFT + self.x.at(value) * (self._right - _LEFT)
+    def at_x(self, value: float) -> float:
+        """Return where a value lies from left to right."""
+        return self.left + self.x.at(value) * (self.right - self.left)
 
-    def _y(self, value: float) -> float:
-        return HEIGHT - _BOTTOM - self.y.at(value) * (HEIGHT - _TOP - _BOTTOM)
+    def at_y(self, value: float) -> float:
+        """Return where a value lies from top to bottom."""
+        return self.bottom - self.y.at(value) * (self.bottom - self.top)
 
-    def _axes(self) -> Html:
-        bottom, right = HEIGHT - _BOTTOM, self._right
-        parts = []
-        for value in self.y.ticks:
-            y = f"{self._y(value):.1f}"
-            parts.append(tag("line", x1=_LEFT, x2=right, y1=y, y2=y, class_="grid"))
-            parts.append(tag("text", _tick_text(value, self.y), x=_LEFT - 8, y=y, dy=".35em", class_="end"))
-        for value in self.x.ticks:
-            x = f"{self._x(value):.1f}"
-            parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 5, class_="axis"))
-            parts.append(tag("text", _tick_text(value, self.x), x=x, y=bottom + 20, class_="middle"))
-        parts.append(tag("line", x1=_LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
-        middle = (_TOP + bottom) / 2
-        parts.append(tag("text", self.x.title, x=(_LEFT + right) / 2, y=HEIGHT - 12, class_="middle name"))
-        turned = f"rotate(-90 16 {middle:g})"
-        parts.append(tag("text", self.y.title, x=16, y=middle, transform=turned, class_="middle name"))
-        return tag("g", *parts, aria_hidden="true")
-
-    def _level(self, level: Level) -> Html:
-        y = f"{self._y(level.y):.1f}"
-        ends = {"x1": _LEFT, "x2": self._right, "y1": y, "y2": y}
-        line = tag("line", **ends, class_="line level", stroke_dasharray=level.style.dash)
-        mark = level.style.mark(self._right, float(y), data_tip=level.tip, data_y=y)
-        label = (
-            tag("text", level.label, x=_LEFT + 6, y=float(y) + (17 if level.is_label_below else -7), class_="label")
-            if level.label
-            else None
-        )
-        return tag("g", line, mark, label, class_=level.style.color)
-
-    def _labels(self) -> Html:
-        """Draw the names of the series at the ends of their lines, none over another."""
-        parts, least = [], -math.inf
+    def placed_labels(self) -> list[tuple[Style, float, str]]:
+        """Return the names of the series at the ends of their lines, none over another."""
+        placed, least = [], -math.inf
         for style, value, text in sorted(self.labels, key=lambda one: -one[1]):
-            least = max(least + _LINE, self._y(value))
-            mark = style.mark(self._right + 16, least, size=5)
-            name = tag("text", text, x=self._right + 26, y=f"{least:.1f}", dy=".35em", class_="label")
-            parts.append(tag("g", mark, name, class_=style.color))
-        return tag("g", *parts)
+            least = max(least + _LINE, self.at_y(value))
+            placed.append((style, least, text))
+        # The lowest may have been pushed beyond the axes: all go up as far as is needed.
+        limit = self.bottom + 2.0
+        for index in range(len(placed) - 1, -1, -1):
+            style, y, text = placed[index]
+            placed[index] = (style, min(y, limit), text)
+            limit = placed[index][1] - _LINE
+        return placed
 
-    def _line(self, style: Style, places: Sequence[tuple[float, float]]) -> Html:
-        path = " ".join(f"{self._x(x):.1f},{self._y(y):.1f}" for x, y in places)
-        line = tag("polyline", points=path, class_="line", stroke_dasharray=style.dash)
-        return tag("g", line, class_=style.color)
-
-    def _point(self, point: Point) -> Html:
-        x, y = self._x(point.x), self._y(point.y)
-        at: dict[str, Any] = {"data_x": f"{x:.1f}", "data_y": f"{y:.1f}"}
-        mark = point.style.mark(x, y, is_hollow=point.is_hollow, data_tip=point.tip, **at)
-        return tag("g", mark, class_=point.style.color)
-
-    def _names(self) -> Html:
-        """Draw the names of points beside them, each above all that it would lie on."""
+    def placed_names(self) -> list[tuple[float, float, str, bool]]:
+        """Return the names of points: where, the text, and whether it ends there; each above all it would lie on."""
         taken: list[tuple[float, float, float]] = []
-        parts = []
+        placed = []
         for point in sorted((one for one in self.points if one.label), key=lambda one: (one.y, one.x)):
-            x, y, width = self._x(point.x), self._y(point.y) - 10, _LETTER * len(point.label)
-            is_left = x > (_LEFT + self._right) / 2
+            x, y, width = self.at_x(point.x), self.at_y(point.y) - 10, _LETTER * len(point.label)
+            is_left = x > (self.left + self.right) / 2
             start = x - 12 - width if is_left else x + 12
             while any(
                 abs(y - other) < _LINE and start < right and left < start + width for left, right, other in taken
             ):
                 y -= _LINE / 2
             taken.append((start, start + width, y))
-            anchor = {"x": f"{x + (-12 if is_left else 12):.1f}", "y": f"{y:.1f}"}
-            parts.append(tag("text", point.label, **anchor, class_="label end" if is_left else "label"))
-        return tag("g", *parts)
+            placed.append((x + (-12 if is_left else 12), y, point.label, is_left))
+        return placed
 
-    def _front(self) -> Html | None:
-        """Draw the best that each price buys: it stays the same until the next point of the front."""
-        if not self.front:
-            return None
-        best = sorted(self.front, key=lambda point: (point.x, point.y))
-        path = f"M{self._x(best[0].x):.1f} {self._y(best[0].y):.1f}"
-        for point in best[1:]:
-            path += f"H{self._x(point.x):.1f}V{self._y(point.y):.1f}"
-        path += f"H{self._right}"
-        places = [(f"{self._x(point.x):.1f}", f"{self._y(point.y):.1f}") for point in best]
-        return tag(
-            "g",
-            tag("path", d=path, class_="front"),
-            *(tag("circle", cx=x, cy=y, r=11, class_="ring") for x, y in places),
-        )
+    @property
+    def staircase(self) -> str:
+        """The path of the best that each price buys: it stays the same until the next point of the front."""
+        first, *rest = sorted(self.front, key=lambda point: (point.x, point.y))
+        path = f"M{self.at_x(first.x):.1f} {self.at_y(first.y):.1f}"
+        return path + "".join(f"H{self.at_x(one.x):.1f}V{self.at_y(one.y):.1f}" for one in rest) + f"H{self.right:.1f}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with its numbers, and what its looks mean."""
+
+    chart: Chart
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    keys: Sequence[tuple[str, Style]] = ()
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A row of a dot plot."""
+
+    name: str
+    value: float
+    low: float  #: The ends of what reaches to its sides.
+    high: float
+    text: str
+    more: str
+    style: Style
+    guarantee: str
+
+
+@dataclass(frozen=True)
+class DotPlot:
+    """A row for each contender, on a common scale."""
+
+    caption: str
+    heading: str
+    axis: Axis
+    rows: Sequence[Dot]
+    keys: Sequence[tuple[str, Style]]
+    line: float | None = None  #: Where a line goes down through all rows.
 
 
 def linear_axis(title: str, values: Sequence[float], *, within: tuple[float, float] | None = None) -> Axis:
@@ -259,28 +241,6 @@ def logarithmic_axis(title: str, values: Sequence[float], *, ticks_at_values: bo
     return Axis(title, low, high, ticks or different, is_logarithmic=True)
 
 
-def legend(names: Iterable[tuple[str, Style]]) -> Html:
-    """Return what the looks of a chart mean."""
-    return tag("ul", *(tag("li", style.sample(), tag("span", name)) for name, style in names), class_="legend")
-
-
-def figure(chart: Chart, *below: object) -> Html:
-    """Return a chart with its title above it and the given parts below."""
-    tip = tag("div", class_="tip", hidden=True)
-    return tag(
-        "figure",
-        tag("figcaption", tag("strong", chart.title), " ", tag("span", chart.description)),
-        tag("div", chart.svg(), tip, class_="plot"),
-        joined(below),
-    )
-
-
 def _round_step(least: float) -> float:
     size = 10.0 ** math.floor(math.log10(least))
     return size * next(factor for factor in (1, 2, 2.5, 5, 10) if factor * size >= least * 0.999)
-
-
-def _tick_text(value: float, axis: Axis) -> str:
-    if "bytes" in axis.title.lower():
-        return bytes_text(value, "g")
-    return f"{value:g}" if abs(value) < 1e5 else number_text(value, 2)

@@ -211,6 +211,25 @@ class Contender:
         """Whether there is a guarantee that covers less than the whole run."""
         return not self.is_covered and any(trial.number("epsilon_spent") is not None for trial in self.trials)
 
+    @property
+    def guarantee_kind(self) -> str:
+        """The class of the guarantee, as the page calls it wherever it sorts by it."""
+        if self.is_pooled:
+            return "rows pooled"
+        if self.is_covered:
+            return "whole run covered"
+        return "covered in part" if self.is_covered_in_part else "no guarantee"
+
+    @property
+    def guarantee_texts(self) -> list[str]:
+        """How much of the run is covered and, if anything is, for whom and where the noise is drawn."""
+        if not (self.is_covered or self.is_covered_in_part):
+            return ["none"]
+        unit, noise = (self.trials[0].text(column) for column in ("privacy_unit", "noise"))
+        where = {"server": "noise by the server", "clients": "noise by the clients", "local": "noise in each reply"}
+        detail = ", ".join(filter(None, [f"per {unit}" if unit else "", where.get(noise, "")]))
+        return list(filter(None, ["whole run" if self.is_covered else "in part", detail]))
+
     def is_comparable(self, column: str) -> bool:
         """Tell whether a value means the same for this strategy as for others; a cost may not."""
         return column not in _COSTS or all(trial.has_comparable_cost for trial in self.trials)

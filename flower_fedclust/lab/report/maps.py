@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flower_fedclust.lab.groupings import NO_COLOR, Grouping, base64_text, groupings_of, natural_order
 from flower_fedclust.lab.report.colors import PANELS, readable_color
 from flower_fedclust.lab.report.data import Contender, Scenario, TrialResult
-from flower_fedclust.lab.report.markup import Html, details, joined, number_text, plural, table, tag, unseen
+from flower_fedclust.lab.report.texts import number_text, plural
 
 #: How many rows of a map the page holds.
 MOST_ROWS = 5000
@@ -30,18 +30,29 @@ class MapOfRows:
     n_rows: int
 
 
-def map_figures(scenario: Scenario, identifier: str) -> tuple[list[Html], list[dict[str, Any]]]:
-    """Return a figure for each contender that made a map, and what the page needs to draw it."""
-    figures: list[Html] = []
-    contents: list[dict[str, Any]] = []
+@dataclass(frozen=True)
+class MapFigure:
+    """The map of one contender: what the page says of it, and what it needs to draw it."""
+
+    id: str
+    title: str
+    name: str
+    about: str
+    group: str  #: Of what the table below has a row each: "class" or "cluster".
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    content: dict[str, Any]
+
+
+def map_figures(scenario: Scenario, identifier: str) -> list[MapFigure]:
+    """Return a figure for each contender that made a map."""
+    figures: list[MapFigure] = []
     for one in scenario.contenders:
         trial = next((trial for trial in one.trials if trial.embedding_folder is not None), None)
         drawn = None if trial is None else read_map(trial)
         if trial is not None and drawn is not None:
-            name = f"{identifier}-{len(figures)}"
-            figures.append(_figure(scenario, one, trial.text("seed") or "unknown", drawn, name))
-            contents.append(_content(drawn, name))
-    return figures, contents
+            figures.append(_figure(scenario, one, trial, drawn, f"{identifier}-map-{len(figures)}"))
+    return figures
 
 
 def read_map(trial: TrialResult, most_rows: int = MOST_ROWS) -> MapOfRows | None:
@@ -75,32 +86,9 @@ def read_map(trial: TrialResult, most_rows: int = MOST_ROWS) -> MapOfRows | None
     return MapOfRows(xy[chosen], numbers[chosen], drawn, len(xy))
 
 
-def _figure(scenario: Scenario, one: Contender, seed: str, drawn: MapOfRows, identifier: str) -> Html:
+def _figure(scenario: Scenario, one: Contender, trial: TrialResult, drawn: MapOfRows, identifier: str) -> MapFigure:
+    """Return the figure, with the middle and the spread of each class, or cluster, as the picture shows them."""
     of = "" if len(drawn.places) == drawn.n_rows else f" of {drawn.n_rows:,}, drawn at random"
-    about = f"{plural(len(drawn.places), 'row')}{of}; seed {seed}."
-    name = f"{scenario.name}: {one.name}"
-    # An application receives the arrow keys, which a screen reader would keep for itself over a picture.
-    canvas = tag(
-        "canvas",
-        tabindex="0",
-        role="application",
-        aria_roledescription="map",
-        aria_label=f"{name}. {about} Arrow keys go from row to row.",
-        data_map=identifier,
-    )
-    ring, tip = tag("div", class_="ring", hidden=True), tag("div", class_="tip", aria_hidden="true", hidden=True)
-    places = _places_table(name, drawn, f"{identifier}-places")
-    return tag(
-        "figure",
-        tag("figcaption", tag("strong", one.name), " ", tag("span", about)),
-        tag("div", canvas, ring, tip, tag("span", class_="unseen", role="status"), class_="map"),
-        tag("ul", class_="swatches", data_legend=identifier, aria_hidden="true"),
-        details(joined(["Where the groups lie", unseen(f" ({name})")]), places),
-    )
-
-
-def _places_table(name: str, drawn: MapOfRows, identifier: str) -> Html:
-    """Return the middle and the spread of each group (of each class, if classes are known), as the picture shows."""
     names = [grouping.name for grouping in drawn.groupings]
     grouping = drawn.groupings[names.index("class") if "class" in names else -1]
     rows = []
@@ -110,8 +98,16 @@ def _places_table(name: str, drawn: MapOfRows, identifier: str) -> Html:
             middle = np.median(part, axis=0)
             spread = float(np.median(np.hypot(*(part - middle).T)))
             rows.append([group, f"{len(part):,}", *(number_text(float(value), 3) for value in (*middle, spread))])
-    headings = [grouping.name, "rows", "median x", "median y", "median distance from there"]
-    return table(f"{name}, where each {grouping.name} lies on the map.", headings, rows, identifier=identifier)
+    return MapFigure(
+        identifier,
+        one.name,
+        f"{scenario.name}: {one.name}",
+        f"{plural(len(drawn.places), 'row')}{of}; seed {trial.text('seed') or 'unknown'}.",
+        grouping.name,
+        [grouping.name, "rows", "median x", "median y", "median distance from there"],
+        rows,
+        _content(drawn, identifier),
+    )
 
 
 def _content(drawn: MapOfRows, identifier: str) -> dict[str, Any]:

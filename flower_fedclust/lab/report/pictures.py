@@ -10,31 +10,27 @@ from flower_fedclust.lab.report.charts import (
     MOST_SERIES,
     Axis,
     Chart,
+    Dot,
+    DotPlot,
+    Figure,
     Level,
     Point,
     Style,
-    figure,
-    legend,
     linear_axis,
     logarithmic_axis,
 )
 from flower_fedclust.lab.report.data import Contender, Scenario, Spread, TrialResult, pareto_front
-from flower_fedclust.lab.report.markup import (
+from flower_fedclust.lab.report.ranks import Ranks
+from flower_fedclust.lab.report.texts import (
     NAMES,
-    Html,
+    budget_text,
     bytes_text,
     capital,
-    details,
     deviation_text,
-    joined,
     measure_text,
     number_text,
     plural,
-    table,
-    tag,
-    unseen,
 )
-from flower_fedclust.lab.report.tables import guarantee_kind, guarantee_texts
 from flower_fedclust.registry import strategies
 
 _MOST_ROUNDS = 25
@@ -50,53 +46,51 @@ _KINDS = {
 _Curve = tuple[Contender, TrialResult, list[float | None]]
 
 
-def dot_plot(scenario: Scenario, identifier: str) -> Html | None:
+def dot_plot(scenario: Scenario) -> DotPlot | None:
     """Return a row for each contender, the best first, with a dot at its measure; None if none has it."""
     ranked = scenario.ranked(scenario.contenders)
     if not ranked:
         return None
     shown = [(one, spread) for one in ranked if (spread := scenario.quality(one)) is not None]
-    axis = _quality_axis(scenario, shown)
-    top = scenario.quality(scenario.reference)
-
-    def at(value: float) -> str:
-        return f"left:{100 * min(max(axis.at(value), 0.0), 1.0):.2f}%"
-
+    axis, top = _quality_axis(scenario, shown), scenario.quality(scenario.reference)
     rows = []
     for one, spread in shown:
-        reach = [min(max(spread.mean + sign * (spread.deviation or 0.0), axis.low), axis.high) for sign in (-1, 1)]
-        ends = [100 * axis.at(max(value, axis.low)) for value in reach]
-        track = [
-            None if top is None else tag("i", class_="reference", style=at(top.mean)),
-            tag("i", class_="whisker", style=f"left:{ends[0]:.2f}%;width:{ends[1] - ends[0]:.2f}%"),
-            tag("i", class_="dot", style=at(spread.mean)),
-        ]
-        mean, deviation = _spread_cells(scenario, spread)
-        cells = [
-            tag("th", one.name, scope="row"),
-            tag("td", tag("div", *track, class_="track", aria_hidden="true")),
-            tag("td", mean, tag("small", f" ± {deviation}") if deviation else None),
-        ]
-        rows.append(tag("tr", *cells, class_=_KINDS[guarantee_kind(one)].color, data_guarantee=guarantee_kind(one)))
-    ticks = [tag("span", f"{tick:g}", style=at(tick)) for tick in axis.ticks]
-    head = tag(
-        "tr",
-        tag("th", "strategy", scope="col"),
-        tag("th", tag("div", *ticks, class_="track ticks", aria_hidden="true"), unseen("picture"), scope="col"),
-        tag("th", NAMES[scenario.measure], scope="col"),
-    )
+        ends = [spread.mean + sign * (spread.deviation or 0.0) for sign in (-1, 1)]
+        low, high = (min(max(end, axis.low), axis.high) for end in ends)
+        mean, deviation = _spread_texts(scenario, spread)
+        rows.append(Dot(one.name, spread.mean, low, high, mean, deviation and f"± {deviation}", *_look(one)))
     line = f" The line is {scenario.reference.name}." if scenario.reference is not None else ""
-    name = f"{capital(NAMES[scenario.measure])} of {plural(len(shown), 'contender')}, mean and deviation."
     left_out = sum(bool(scenario.collapse(one)) for one in scenario.federated)
-    rest = f" {left_out} that collapsed are left out." if left_out else ""
-    caption = tag("caption", f"{name} {capital(_better(scenario, 'right', 'left'))}.{line}{rest}", id=identifier)
-    body = tag("table", caption, tag("thead", head), tag("tbody", *rows), class_="dots")
-    kinds = dict.fromkeys(guarantee_kind(one) for one, _ in shown)
-    box = tag("div", body, class_="box", tabindex="0", role="group", aria_labelledby=identifier)
-    return tag("figure", legend((name, _KINDS[name]) for name in _KINDS if name in kinds), box)
+    caption = (
+        f"{capital(NAMES[scenario.measure])} of {plural(len(shown), 'contender')}, mean and deviation. "
+        f"{capital(_better(scenario, 'right', 'left'))}.{line}"
+        f"{f' {left_out} that collapsed are left out.' if left_out else ''}"
+    )
+    return DotPlot(caption, NAMES[scenario.measure], axis, rows, _keys(ranked), None if top is None else top.mean)
 
 
-def epsilon_charts(scenario: Scenario, identifier: str) -> list[Html]:
+def rank_plot(ranks: Ranks, name: str) -> DotPlot:
+    """Return mean ranks, each with half the critical difference to both sides, and letters of those alike."""
+    axis = linear_axis("mean rank", [1, len(ranks.contenders)], within=(1, len(ranks.contenders)))
+    half = ranks.critical_difference / 2
+    rows = []
+    for one, mean, letters in zip(ranks.contenders, ranks.means, ranks.letters, strict=True):
+        low, high = max(mean - half, axis.low), min(mean + half, axis.high)
+        rows.append(Dot(one.name, mean, low, high, f"{mean:.3g}", letters, *_look(one)))
+    caption = f"{name}: mean rank over {ranks.over}. {ranks.sentence}"
+    return DotPlot(caption, "mean rank, and who is alike", axis, rows, _keys(ranks.contenders))
+
+
+def _look(one: Contender) -> tuple[Style, str]:
+    return _KINDS[one.guarantee_kind], one.guarantee_kind
+
+
+def _keys(contenders: Sequence[Contender]) -> list[tuple[str, Style]]:
+    kinds = {one.guarantee_kind for one in contenders}
+    return [(name, style) for name, style in _KINDS.items() if name in kinds]
+
+
+def epsilon_charts(scenario: Scenario) -> list[Figure]:
     """Return quality against epsilon, a chart a family of strategies; [] if there are not several epsilons."""
     private = [
         (one, spread)
@@ -118,7 +112,7 @@ def epsilon_charts(scenario: Scenario, identifier: str) -> list[Html]:
     # All panels have the same axes, so that they can be compared.
     y = _quality_axis(scenario, [*private, *((one, spread) for one, spread, _ in levels)])
     x = logarithmic_axis("epsilon (logarithmic)", [one.epsilon or 1.0 for one, _ in private], ticks_at_values=True)
-    charts: list[Html] = []
+    charts: list[Figure] = []
     for family, series in families.items():
         for start in range(0, len(series), MOST_SERIES):
             part = dict(list(series.items())[start : start + MOST_SERIES])
@@ -159,16 +153,16 @@ def epsilon_charts(scenario: Scenario, identifier: str) -> list[Html]:
                 labels=[(styles[name], line[-1][1], name) for name, line in places.items()],
             )
             rows = [
-                [one.name, *_spread_cells(scenario, spread), ", ".join(guarantee_texts(one))]
+                [one.name, *_spread_texts(scenario, spread), ", ".join(one.guarantee_texts)]
                 for group in part.values()
                 for one, spread in group
             ]
             headings = ["strategy", NAMES[scenario.measure], "deviation", "guarantee"]
-            charts.append(_numbered(chart, headings, rows, f"{identifier}-{len(charts)}"))
+            charts.append(Figure(chart, headings, rows))
     return charts
 
 
-def bytes_chart(scenario: Scenario, identifier: str) -> Html | None:
+def bytes_chart(scenario: Scenario) -> Figure | None:
     """Return quality against the bytes of a run, in both directions; None if they are not known."""
     measured = []
     for one, spread in scenario.measured:
@@ -181,7 +175,7 @@ def bytes_chart(scenario: Scenario, identifier: str) -> Html | None:
         Point(
             up + down,
             spread.mean,
-            _KINDS[guarantee_kind(one)],
+            _KINDS[one.guarantee_kind],
             f"{_tip(scenario, one, spread)}\n{bytes_text(up + down)}",
         )
         for one, spread, up, down in measured
@@ -203,14 +197,11 @@ def bytes_chart(scenario: Scenario, identifier: str) -> Html | None:
         front=front,
     )
     rows = [
-        [one.name, *_spread_cells(scenario, spread), *map(bytes_text, both), "yes" if point in front else "no"]
+        [one.name, *_spread_texts(scenario, spread), *map(bytes_text, both), "yes" if point in front else "no"]
         for (one, spread, *both), point in zip(measured, points, strict=True)
     ]
     headings = ["strategy", NAMES[scenario.measure], "deviation", "from the clients", "to the clients", "on the front"]
-    kinds = dict.fromkeys(guarantee_kind(one) for one, *_ in measured)
-    return _numbered(
-        chart, headings, rows, identifier, legend((name, _KINDS[name]) for name in _KINDS if name in kinds)
-    )
+    return Figure(chart, headings, rows, _keys([one for one, *_ in measured]))
 
 
 def _family(name: str) -> str:
@@ -222,7 +213,7 @@ def _family(name: str) -> str:
     return "baselines" if home[:1] == ["flower_fedclust"] else "others"
 
 
-def curve_charts(scenario: Scenario, identifier: str) -> list[Html]:
+def curve_charts(scenario: Scenario) -> list[Figure]:
     """Return a chart for each history that a strategy recorded, with a curve for each budget and seed."""
     recorded: dict[tuple[str, str], list[_Curve]] = {}
     for one in scenario.contenders:
@@ -231,13 +222,10 @@ def curve_charts(scenario: Scenario, identifier: str) -> list[Html]:
                 recorded.setdefault((one.title, name), []).append((one, trial, curve))
     # A single value is no curve.
     shown = {key: curves for key, curves in recorded.items() if max(len(curve) for _, _, curve in curves) > 1}
-    return [
-        _curve_chart(scenario, f"{strategy}: {name}", name, curves, f"{identifier}-{number}")
-        for number, ((strategy, name), curves) in enumerate(shown.items())
-    ]
+    return [_curve_chart(scenario, f"{strategy}: {name}", name, curves) for (strategy, name), curves in shown.items()]
 
 
-def _curve_chart(scenario: Scenario, title: str, name: str, curves: Sequence[_Curve], identifier: str) -> Html:
+def _curve_chart(scenario: Scenario, title: str, name: str, curves: Sequence[_Curve]) -> Figure:
     budgets = list(dict.fromkeys(one.epsilon for one, _, _ in curves))
     shades = {epsilon: Style(index) for index, epsilon in enumerate(budgets)}
     names = [f"{one.name}, seed {trial.text('seed')}" for one, trial, _ in curves]
@@ -263,9 +251,9 @@ def _curve_chart(scenario: Scenario, title: str, name: str, curves: Sequence[_Cu
         [str(step), *(number_text(curve[step - 1] if step <= len(curve) else None) for _, _, curve in curves)]
         for step in shown
     ]
-    words = ["no epsilon" if epsilon is None else f"epsilon {epsilon:g}" for epsilon in shades]
-    keys = legend(zip(words, shades.values(), strict=True)) if len(words) > 1 else None
-    return _numbered(chart, ["round", *names], rows, identifier, keys)
+    words = list(map(budget_text, shades))
+    keys = list(zip(words, shades.values(), strict=True)) if len(words) > 1 else []
+    return Figure(chart, ["round", *names], rows, keys)
 
 
 def _pieces(known: Sequence[tuple[int, float]]) -> list[list[tuple[float, float]]]:
@@ -303,19 +291,11 @@ def _better(scenario: Scenario, more: str = "up", less: str = "down") -> str:
     return f"{more if scenario.higher_is_better else less} is better"
 
 
-def _spread_cells(scenario: Scenario, spread: Spread) -> list[str]:
+def _spread_texts(scenario: Scenario, spread: Spread) -> tuple[str, str]:
     text = measure_text(scenario.measure, spread.mean)
-    return [text, deviation_text(spread, text).removeprefix("± ")]
+    return text, deviation_text(spread, text).removeprefix("± ")
 
 
 def _tip(scenario: Scenario, one: Contender, spread: Spread) -> str:
     text = measure_text(scenario.measure, spread.mean)
     return f"{one.name}\n{NAMES[scenario.measure]} {text} {deviation_text(spread, text)}".rstrip()
-
-
-def _numbered(
-    chart: Chart, headings: Sequence[str], rows: Sequence[Sequence[object]], identifier: str, keys: Html | None = None
-) -> Html:
-    """Return a chart with its numbers, which open below it."""
-    summary = joined(["The numbers of this chart", unseen(f" ({chart.name})")])
-    return figure(chart, keys, details(summary, table(chart.name, headings, rows, identifier=f"{identifier}-numbers")))

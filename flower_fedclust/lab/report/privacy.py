@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flower_fedclust.lab.report.data import ComparisonResults, TrialResult
-from flower_fedclust.lab.report.markup import NOTHING, Html, bullets, details, joined, plural, table, tag
+from flower_fedclust.lab.report.texts import plural
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import PLACE_SENTENCES, Message, PrivacyReport
 
@@ -48,43 +47,123 @@ class Reported:
         return found
 
 
-def privacy_section(comparison: ComparisonResults) -> Html:
-    """Return, folded by how much is covered, a table of the strategies and for each of them one of its messages."""
-    rows: dict[str, list[list[object]]] = {one: [] for one in (_COVERED, _IN_PART, _NOTHING_COVERED, _UNKNOWN)}
-    parts: dict[str, list[Html]] = {}
+@dataclass(frozen=True)
+class SentMessage:
+    """A kind of message of a strategy, and what protects it."""
+
+    rounds: str
+    task: str
+    content: str
+    detail: str
+    status: str
+    protection: str
+
+    @property
+    def class_(self) -> str:
+        """The look of its status."""
+        return {UNPROTECTED: "open", PROTECTED: "covered"}.get(self.status, "neutral")
+
+
+@dataclass(frozen=True)
+class PrivacyGroup:
+    """The trials of a strategy that sent the same kinds of messages with the same protection."""
+
+    strategy: str
+    id: str = ""
+    which: str = ""  #: Which trials of the strategy these are, if there are others.
+    trials: Sequence[Reported] = ()
+
+    @property
+    def kind(self) -> str:
+        """How much of the runs is covered."""
+        if not self.trials:
+            return _UNKNOWN
+        if all(one.trial.text("covers_everything").lower() == "true" for one in self.trials):
+            return _COVERED
+        return _IN_PART if any(one.report.releases for one in self.trials) else _NOTHING_COVERED
+
+    @property
+    def guarantees(self) -> dict[float | None, str]:
+        """The guarantees as the reports state them, one a budget; others may differ in the digits of epsilon."""
+        first: dict[float | None, str] = {}
+        for one in self.trials:
+            first.setdefault(one.trial.epsilon, str(one.trial.privacy.get("guarantee", "")))
+        return first
+
+    @property
+    def unprotected(self) -> list[str]:
+        """What leaves the clients unprotected."""
+        return self._contents(UNPROTECTED)
+
+    @property
+    def protected(self) -> list[str]:
+        """What leaves them protected by noise."""
+        return self._contents(PROTECTED)
+
+    @property
+    def caption(self) -> str:
+        """What the table of messages shows."""
+        where = f", as in {plural(len(self.trials) - 1, 'run')} more" if len(self.trials) > 1 else ""
+        return f"{self.strategy}: what leaves each client, in {self.trials[0].trial.key}{where}."
+
+    @property
+    def messages(self) -> list[SentMessage]:
+        """Every kind of message, as the first trial sent it."""
+        return [
+            SentMessage(_rounds([one.round for one in messages]), *kind, self._protection(kind))
+            for kind, messages in self.trials[0].kinds.items()
+        ]
+
+    @property
+    def about(self) -> list[str]:
+        """What is to be said of all messages."""
+        example = self.trials[0]
+        about = []
+        if neighbours := example.trial.privacy.get("neighbouring_relation"):
+            about.append(f"Neighbouring data sets differ in {neighbours}.")
+        if example.report.releases and example.report.noise in PLACE_SENTENCES:
+            about.append(PLACE_SENTENCES[example.report.noise])
+        return about + list(dict.fromkeys(note for one in self.trials for note in one.report.notes))
+
+    def _contents(self, status: str) -> list[str]:
+        kinds = [kind for one in self.trials for kind in one.kinds]
+        return list(dict.fromkeys(f"{content} ({detail})" for _, content, detail, kind in kinds if kind == status))
+
+    def _protection(self, kind: _Kind) -> str:
+        """Return how a kind of message is protected; the noise differs between budgets."""
+        releases: dict[float | None, Release] = {}
+        for one in self.trials:
+            release = one.kinds[kind][0].release
+            if release is not None and release.noise_multiplier > 0:
+                releases.setdefault(one.trial.epsilon, release)
+        status = kind[3]
+        if status != PROTECTED or not releases:
+            return _EXPLAINED.get(status, "")
+        noise = "; ".join(
+            f"noise multiplier {one.noise_multiplier:.4g}, scale {one.scale:.4g}"
+            + (f" at epsilon {epsilon:g}" if epsilon is not None and len(releases) > 1 else "")
+            for epsilon, one in releases.items()
+        )
+        first = next(iter(releases.values()))
+        sample = "" if first.sample is None else f", on {first.sample[0]} rows drawn from at least {first.sample[1]}"
+        return (
+            f"{first.mechanism.capitalize()} mechanism, {first.norm} sensitivity {first.sensitivity:.4g} "
+            f"({first.bound}), {noise}{sample}"
+        )
+
+
+def privacy_groups(comparison: ComparisonResults) -> dict[str, list[PrivacyGroup]]:
+    """Return the strategies by how much of their runs is covered."""
+    found: dict[str, list[PrivacyGroup]] = {one: [] for one in (_COVERED, _IN_PART, _NOTHING_COVERED, _UNKNOWN)}
     for number, name in enumerate(comparison.strategies):
         groups = _groups(comparison.trials, name)
-        heading = Html(html.escape(name))
-        if not groups:
-            rows[_UNKNOWN].append([heading, "No run of it is done, so nothing is known.", NOTHING, NOTHING])
-            continue
-        for group in groups:
-            which = _which(group, groups)
-            rows[_kind(group)].append(
-                [
-                    joined([heading, tag("em", which) if which else None]),
-                    _guarantees(group),
-                    bullets(_contents(group, UNPROTECTED)) or "nothing that depends on the rows",
-                    bullets(_contents(group, PROTECTED)) or "nothing",
-                ]
-            )
-        parts.setdefault(_kind(groups[0]), []).append(_strategy_part(name, groups, f"privacy-{number}"))
-    headings = ["strategy", "guarantee", "leaves the clients unprotected", "leaves them protected by noise"]
-    return joined(
-        details(
-            joined([tag("b", kind), ": ", ", ".join(dict.fromkeys(str(row[0]).partition("<")[0] for row in found))]),
-            table(f"{kind}.", headings, found, class_="prose", identifier=f"privacy-summary-{number}"),
-            *parts.get(kind, []),
-        )
-        for number, (kind, found) in enumerate(rows.items())
-        if found
-    )
-
-
-def _kind(group: Sequence[Reported]) -> str:
-    if all(one.trial.text("covers_everything").lower() == "true" for one in group):
-        return _COVERED
-    return _IN_PART if any(one.report.releases for one in group) else _NOTHING_COVERED
+        made = [
+            PrivacyGroup(name, f"privacy-{number}-{index}", _which(group, groups), group)
+            for index, group in enumerate(groups)
+        ]
+        for one in made or [PrivacyGroup(name)]:
+            found[one.kind].append(one)
+    return {kind: groups for kind, groups in found.items() if groups}
 
 
 def _groups(trials: Sequence[TrialResult], strategy: str) -> list[list[Reported]]:
@@ -110,75 +189,6 @@ def _which(group: Sequence[Reported], groups: Sequence[Sequence[Reported]]) -> s
     if any(one.trial.epsilon in budgets for other in groups if other is not group for one in other):
         text += " on " + ", ".join(dict.fromkeys(one.trial.text("data") for one in group))
     return text
-
-
-def _guarantees(group: Sequence[Reported]) -> Html:
-    """Return the guarantees as the reports state them, one a budget; others may differ in the digits of epsilon."""
-    first: dict[float | None, str] = {}
-    for one in group:
-        first.setdefault(one.trial.epsilon, str(one.trial.privacy.get("guarantee", "")))
-    if len(first) == 1:
-        return joined(first.values())
-    names = {epsilon: "no epsilon" if epsilon is None else f"epsilon {epsilon:g}" for epsilon in first}
-    return tag("ul", *(tag("li", tag("b", names[one]), f": {sentence}") for one, sentence in first.items()))
-
-
-def _contents(group: Sequence[Reported], status: str) -> dict[str, None]:
-    kinds = [kind for one in group for kind in one.kinds]
-    return dict.fromkeys(f"{content} ({detail})" for _, content, detail, kind in kinds if kind == status)
-
-
-def _strategy_part(name: str, groups: Sequence[Sequence[Reported]], identifier: str) -> Html:
-    shown = []
-    for number, group in enumerate(groups):
-        example = group[0]
-        where = f", as in {plural(len(group) - 1, 'run')} more" if len(group) > 1 else ""
-        rows = [
-            [_rounds([one.round for one in messages]), *kind[:3], _protection(kind[3], _by_epsilon(group, kind))]
-            for kind, messages in example.kinds.items()
-        ]
-        caption = f"{name}: what leaves each client, in {example.trial.key}{where}."
-        headings = ["rounds", "asked for", "what is sent", "how fine", "what protects it"]
-        shown.append(table(caption, headings, rows, class_="prose", identifier=f"{identifier}-{number}"))
-        about = []
-        if neighbours := example.trial.privacy.get("neighbouring_relation"):
-            about.append(f"Neighbouring data sets differ in {neighbours}.")
-        if example.report.releases and example.report.noise in PLACE_SENTENCES:
-            about.append(PLACE_SENTENCES[example.report.noise])
-        about += dict.fromkeys(note for one in group for note in one.report.notes)
-        shown.append(joined([bullets(about)]))
-    return details(joined([tag("b", name), ": every message"]), *shown)
-
-
-def _by_epsilon(group: Sequence[Reported], kind: _Kind) -> dict[float | None, Release]:
-    """Return the release that protects a kind of message, one a budget."""
-    found: dict[float | None, Release] = {}
-    for one in group:
-        release = one.kinds[kind][0].release
-        if release is not None and release.noise_multiplier > 0:
-            found.setdefault(one.trial.epsilon, release)
-    return found
-
-
-def _protection(status: str, releases: Mapping[float | None, Release]) -> Html:
-    kind = {UNPROTECTED: "open", PROTECTED: "covered"}.get(status, "neutral")
-    text = tag("strong", status, class_=f"status {kind}")
-    if status != PROTECTED or not releases:
-        return joined([text, f" {_EXPLAINED[status]}" if status in _EXPLAINED else None])
-    noise = "; ".join(
-        f"noise multiplier {one.noise_multiplier:.4g}, scale {one.scale:.4g}"
-        + (f" at epsilon {epsilon:g}" if epsilon is not None and len(releases) > 1 else "")
-        for epsilon, one in releases.items()
-    )
-    first = next(iter(releases.values()))
-    sample = "" if first.sample is None else f", on {first.sample[0]} rows drawn from at least {first.sample[1]}"
-    return joined(
-        [
-            text,
-            f" {first.mechanism.capitalize()} mechanism, {first.norm} sensitivity {first.sensitivity:.4g} "
-            f"({first.bound}), {noise}{sample}",
-        ]
-    )
 
 
 def _rounds(rounds: Sequence[int]) -> str:

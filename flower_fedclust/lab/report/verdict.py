@@ -11,7 +11,7 @@ from scipy import stats
 
 from flower_fedclust.doubts import doubts_over_runs
 from flower_fedclust.lab.report.data import Contender, Scenario
-from flower_fedclust.lab.report.markup import NAMES, bytes_text, measure_text, plural
+from flower_fedclust.lab.report.texts import NAMES, bytes_text, measure_text, plural
 
 #: Below this, a difference is said to be one.
 LEVEL = 0.05
@@ -44,7 +44,7 @@ def differences(scenario: Scenario) -> list[Difference]:
     sign = 1.0 if scenario.higher_is_better else -1.0
     found: list[tuple[Contender, float, float]] = []
     for other in ranked[1:]:
-        best, own = (_by_seed(one, scenario.measure) for one in (ranked[0], other))
+        best, own = (by_seed(one, scenario.measure) for one in (ranked[0], other))
         leads = np.array([sign * (best[seed] - own[seed]) for seed in best if seed in own])
         if len(leads) >= LEAST_SEEDS:
             found.append((other, float(leads.mean()), _p_value(leads)))
@@ -104,7 +104,7 @@ def certainty(scenario: Scenario) -> str:
     unsure = [_name(one.other) for one in found if one not in sure]
     if len(unsure) > _MOST_NAMES:
         unsure[_MOST_NAMES - 1 :] = [f"{len(unsure) - _MOST_NAMES + 1} more"]
-    seeds = len(_by_seed(ranked[0], scenario.measure))
+    seeds = len(by_seed(ranked[0], scenario.measure))
     test = f"paired t-tests over {plural(seeds, 'seed')}, Holm's correction, p < {LEVEL}"
     if not sure:
         others = "not over the other" if len(found) == 1 else f"over none of the {len(found)} others"
@@ -148,7 +148,8 @@ def _cost_beside(one: Contender, pooled: Sequence[Contender]) -> str:
     return f"{abs(percent):,.{0 if abs(percent) >= 10 else 1}f}% {'above' if percent > 0 else 'below'} the pooled cost"
 
 
-def _by_seed(one: Contender, column: str) -> dict[str, float]:
+def by_seed(one: Contender, column: str) -> dict[str, float]:
+    """Return the values of a column by seed."""
     return {trial.text("seed"): value for trial in one.trials if (value := trial.number(column)) is not None}
 
 
