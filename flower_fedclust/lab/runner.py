@@ -82,7 +82,7 @@ def run_comparison(
         check_integer("jobs", jobs, at_least=1)
     if on is not None and comparison.engine == "ray":
         raise ValueError(
-            "on says where runs are tasks of Ray, and engine 'ray' runs each on Ray itself; leave out one."
+            "on makes each run a task of Ray, and engine 'ray' each client of a run; leave out one of them."
         )
     trials = comparison.trials()
     folder = ComparisonFolder(out)
