@@ -71,7 +71,8 @@ def asked(trial: Trial) -> dict[str, Any]:
 
 def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | None) -> dict[str, Any]:
     """Run the strategy, write its result, and return its part of the row."""
-    strategies().setdefault(trial.strategy, trial.entry)
+    if ":" not in trial.strategy:  # module:Class is found without the registry
+        strategies().setdefault(trial.strategy, trial.entry)
     read = read or trial.choice.read()
     n_clusters = trial.n_clusters or trial.choice.n_classes(read)
     if n_clusters is None:

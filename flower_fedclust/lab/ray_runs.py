@@ -19,6 +19,7 @@ from flower_fedclust.lab.compare import Trial
 from flower_fedclust.lab.comparison_folder import ComparisonFolder
 from flower_fedclust.lab.execution import execute, record_failure
 from flower_fedclust.lab.jobs import ReadRows
+from flower_fedclust.registry import strategies
 
 # How often a task begins again whose machine or process was lost.
 _RETRIES = 3
@@ -102,6 +103,7 @@ class _Store:
 
 def _run_one(trial: Trial, read: ReadRows) -> bytes:
     """Run a trial where this task is, and return its folder as a ZIP file."""
+    strategies().setdefault(trial.strategy, trial.entry)  # its module may not be here
     with tempfile.TemporaryDirectory(prefix="fedclust-") as path:
         folder = ComparisonFolder(path)
         folder.trials.mkdir()
