@@ -602,6 +602,19 @@ def test_accuracy_decides_where_there_are_as_many_clusters_as_classes(tmp_path):
     assert [scenario.collapse(one) for one in scenario.contenders] == ["", "all rows in one cluster"]
 
 
+def test_accuracy_does_not_rank_where_one_cluster_for_all_has_more(tmp_path):
+    """As on the issue's table in two clusters: every strategy is below 0.745, and which comes nearest says nothing."""
+    kinds = np.unique(unequal_classes()["kind"], return_inverse=True)[1]
+    half = np.where(np.arange(len(kinds)) % 2 == 0, 0, kinds)
+    third = np.where(np.arange(len(kinds)) % 3 == 0, 1 - kinds, kinds)
+    of_unequal_classes(tmp_path, [("a", None, [half]), ("b", None, [third])], n_clusters=2)
+    for path in tmp_path.glob("runs/*"):
+        (path / "classes.csv").write_text("\n".join(["client,class", *(f"0,{kind}" for kind in kinds)]))
+    (scenario,) = read_comparison(tmp_path).scenarios
+    assert max(one.accuracy for one in scenario.contenders) < 0.745
+    assert scenario.measure == "ari"
+
+
 def test_holm_is_that_of_the_paper():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -20,7 +21,8 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 
 #: The measures that decide which strategy is best: the first that any trial has. Where there are more or fewer clusters
-#: than classes, accuracy counts every further cluster as wrong and praises one large one, so that it comes last.
+#: than classes, accuracy counts every further cluster as wrong and praises one large one, so that it comes last; and so
+#: it does where one cluster for all has a higher one than anybody's clusters.
 MEASURES = ("accuracy", "ari", "nmi", "cost_per_row")
 _MEASURES_IF_NUMBERS_DIFFER = ("ari", "nmi", "cost_per_row", "accuracy")
 _COSTS = ("cost", "cost_per_row")
@@ -102,13 +104,23 @@ class TrialResult:
         return "" if found is None else found[1]
 
     @cached_property
+    def _class_sizes(self) -> list[int]:
+        """How many rows each true class has; empty if that is not known."""
+        path = None if self.folder is None else self.folder / "classes.csv"
+        if path is None or not path.is_file():
+            return []
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(Counter(row.get("class") for row in csv.DictReader(file)).values())
+
+    @property
     def n_classes(self) -> float | None:
         """How many true classes the rows have; None if that is not known."""
-        path = None if self.folder is None else self.folder / "classes.csv"
-        if self.number("n_classes") is not None or path is None or not path.is_file():
-            return self.number("n_classes")
-        with path.open(newline="", encoding="utf-8") as file:  # of a version that did not write it into the row
-            return float(len({row.get("class") for row in csv.DictReader(file)}))
+        return self.number("n_classes") or (float(len(self._class_sizes)) if self._class_sizes else None)
+
+    @property
+    def largest_class(self) -> float | None:
+        """The share of the rows that are of the largest class: the accuracy of one cluster for all; None if unknown."""
+        return max(self._class_sizes) / sum(self._class_sizes) if self._class_sizes else None
 
     @cached_property
     def metrics(self) -> Mapping[str, Any]:
@@ -230,6 +242,12 @@ class Contender:
         detail = ", ".join(filter(None, [f"per {unit}" if unit else "", where.get(noise, "")]))
         return list(filter(None, ["whole run" if self.is_covered else "in part", detail]))
 
+    @property
+    def accuracy(self) -> float | None:
+        """The mean accuracy; None if there is none, or if a run put all rows into one cluster."""
+        spread = self.spread("accuracy")
+        return None if spread is None or any(trial.collapse for trial in self.trials) else spread.mean
+
     def is_comparable(self, column: str) -> bool:
         """Tell whether a value means the same for this strategy as for others; a cost may not."""
         return column not in _COSTS or all(trial.has_comparable_cost for trial in self.trials)
@@ -262,7 +280,10 @@ class Scenario:
         trials = [trial for one in self.contenders for trial in one.trials]
         n_classes = next((number for trial in trials if (number := trial.n_classes) is not None), None)
         differ = n_classes is not None and any(trial.number("n_clusters") not in (None, n_classes) for trial in trials)
-        measures: tuple[str, ...] = _MEASURES_IF_NUMBERS_DIFFER if differ else MEASURES
+        found = [one.accuracy for one in self.contenders if one.accuracy is not None]
+        share = next((share for trial in trials if (share := trial.largest_class) is not None), 0.0)
+        is_beaten = bool(found) and max(found) <= share  # by one cluster for all
+        measures: tuple[str, ...] = _MEASURES_IF_NUMBERS_DIFFER if differ or is_beaten else MEASURES
         if not self._finds_classes:
             measures = ("cost_per_row", *measures)
         return next((name for name in measures if any(one.spread(name) for one in self.contenders)), MEASURES[0])

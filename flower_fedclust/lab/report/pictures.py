@@ -78,7 +78,7 @@ def rank_plot(ranks: Ranks, name: str) -> DotPlot:
         low, high = max(mean - half, axis.low), min(mean + half, axis.high)
         rows.append(Dot(one.name, mean, low, high, f"{mean:.3g}", letters, *_look(one)))
     caption = f"{name}: mean rank over {ranks.over}. {ranks.sentence}"
-    return DotPlot(caption, "mean rank, and who is alike", axis, rows, _keys(ranks.contenders))
+    return DotPlot(caption, "mean rank", axis, rows, _keys(ranks.contenders))
 
 
 def _look(one: Contender) -> tuple[Style, str]:
@@ -209,7 +209,7 @@ def _family(name: str) -> str:
     entry = strategies().get(name)
     home: list[str] = entry.strategy.__module__.split(".") if entry is not None else []
     if home[:2] == ["flower_fedclust", "strategies"]:
-        return home[2].replace("_", " ")
+        return home[2].replace("_", "-")
     return "baselines" if home[:1] == ["flower_fedclust"] else "others"
 
 
