@@ -3,6 +3,8 @@
 OMP_NUM_THREADS=1 python benchmarks/speed.py record        FedDP-KMeans, 100 clients of 1,000 rows
 OMP_NUM_THREADS=1 python benchmarks/speed.py client        the same at client level, 2,000 clients of 50 rows
 OMP_NUM_THREADS=1 python benchmarks/speed.py client-5000   5,000 clients of 50 rows
+OMP_NUM_THREADS=1 python benchmarks/speed.py private-million       PrivateKMeans, 1,000,000 rows, beside scikit-learn
+OMP_NUM_THREADS=1 python benchmarks/speed.py private-client-5000   PrivateKMeans, 5,000 clients of 50 rows
 OMP_NUM_THREADS=1 python benchmarks/speed.py dp-fedc       DP-FedC on 5,000 digits over 100 clients (extra: mnist)
 OMP_NUM_THREADS=1 python benchmarks/speed.py lloyd         one Lloyd step of one client, beside scikit-learn's
 OMP_NUM_THREADS=1 python benchmarks/speed.py ray           inline and Ray, checked to give the same result
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 from common import DELTA, header, measured, timed
 from sklearn.cluster import KMeans
+from sklearn.datasets import make_blobs
 
 import flower_fedclust as fc
 from flower_fedclust.data import Table, load_dataset, partition
@@ -51,6 +54,21 @@ def feddp_kmeans(case: str) -> None:
     strategy = fc.FedDPKMeans(10, server_data=table.server_rows, epsilon=1.0, delta=DELTA, privacy_unit=unit)
     label = f"{unit} level, {n_clients} clients x {n_rows} rows x 100 columns, epsilon 1"
     report(label, strategy, np.split(table.rows, n_clients))
+
+
+def private_million() -> None:
+    rows, _ = make_blobs(1_000_000, 50, centers=10, random_state=0)
+    strategy = fc.PrivateKMeans(10, epsilon=1.0, delta=DELTA, max_norm=100.0)
+    report("1,000,000 rows x 50 columns of 10 clients, epsilon 1", strategy, np.split(rows, 10), runs=2)
+    with one_thread():
+        seconds = timed(lambda: KMeans(10, n_init=1, random_state=0).fit(rows), 2)
+    print(f"  scikit-learn's KMeans, one start, all rows: median {seconds[1]:.2f} s")
+
+
+def private_clients() -> None:
+    strategy = fc.PrivateKMeans(10, epsilon=1.0, delta=DELTA, max_norm=15.0, privacy_unit="client", rows_per_client=50)
+    label = "client level, 5,000 clients x 50 rows x 100 columns, epsilon 1"
+    report(label, strategy, np.split(mixture(250_000).rows, 5000), runs=2)
 
 
 def dp_fedc() -> None:
@@ -97,6 +115,8 @@ def ray_beside_inline() -> None:
 
 CASES = {
     **{case: lambda case=case: feddp_kmeans(case) for case in SHAPES},
+    "private-million": private_million,
+    "private-client-5000": private_clients,
     "dp-fedc": dp_fedc,
     "lloyd": lloyd_step,
     "ray": ray_beside_inline,

@@ -261,7 +261,7 @@ class AuditResult:
         lines += [f"  {fact.what}: {fact.covered}" for fact in self.facts]
         lines += [f"  unprotected, as the report says: {content}" for content in self.unprotected]
         lines += ["", f"{self.n_runs} draws, {self.seconds:.1f} seconds."]
-        return "\n".join(lines)
+        return "\n".join(lines).replace("\n\n\n", "\n\n")
 
     def figure(self, path: str | Path) -> Path:
         """Draw how often a run loses more than so much privacy, beside what is promised, as a PNG.
@@ -287,15 +287,17 @@ class AuditResult:
             ordered = np.sort(losses)
             axes.step(ordered, 1.0 - np.arange(len(ordered)) / len(ordered), where="post", label=label)
         axes.axvline(loss.epsilon, color="black", linestyle="--", linewidth=1)
-        axes.annotate(f"promised: {loss.epsilon:g}", (loss.epsilon, 0.5), rotation=90, ha="right", va="center")
+        place, across = (loss.epsilon, 0.5), axes.get_xaxis_transform()
+        axes.annotate(f"promised: {loss.epsilon:g}", place, xycoords=across, rotation=90, ha="right", va="center")
         axes.axvline(loss.epsilon_at_least, color="tab:red", linewidth=1, label="epsilon is at least this")
         axes.axhline(loss.delta, color="0.6", linestyle=":", linewidth=1, label=f"delta {loss.delta:g}")
+        axes.set_xlim(right=1.05 * max(loss.largest, loss.epsilon))
         axes.set_yscale("log")
         axes.set_ylim(min(loss.delta, 1.0 / loss.n_runs) / 2, 1.5)
         axes.set_xlabel("privacy loss of a run")
         axes.set_ylabel("part of the runs that lose more")
         axes.set_title(f"{self.strategy}: {self.verdict}", loc="left")
-        axes.legend(frameon=False, fontsize=8, loc="lower left")
+        axes.legend(frameon=False, fontsize=8, loc="center left")
         path = Path(path).absolute()
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
