@@ -119,7 +119,7 @@ def explain(
 def audit(
     strategy: Annotated[str, typer.Argument(help="A strategy, or module:Class; see 'fedclust list'.")],
     runs: Annotated[int, typer.Option(help="How often the noise of all rounds is drawn.")] = 1000,
-    seconds: Annotated[float, typer.Option(help="After how long no more is drawn or compared.")] = 60.0,
+    seconds: Annotated[float, typer.Option(help="After how long no more is drawn or compared.")] = 40.0,
     n_clusters: NClusters = 3,
     n_columns: Annotated[int, typer.Option(help="How many columns the rows have.")] = 4,
     epsilon: Epsilon = None,

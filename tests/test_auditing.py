@@ -71,6 +71,10 @@ def test_noise_of_clients_is_audited_from_outputs_alone(place, gathers):
     assert not found.loss.sees_noise
 
 
+def test_a_round_that_is_given_up_lacks_no_share():
+    assert audit(fc.DPFedC(3, max_norm=1.0, epsilon=8.0, n_rounds=2, noise="clients"), runs=2, seconds=0.1).broken == []
+
+
 def test_the_public_name_is_the_audit():
     assert fc.audit is audit
 

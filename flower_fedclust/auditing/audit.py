@@ -185,10 +185,10 @@ class _Moves:
         few += [pair for pair in pairs if "along direction" in pair[0].what]
         mirrored, tables = mirrored_run(self.run, self.client)
         ties: Pairs = [(pair, number) for number in tables for pair in tied_neighbours(tables[number], *self._relation)]
-        self._compare(mirrored, _named(ties, "of points that mirror each other"), deadline, says, at_least=2)
+        self._compare(mirrored, _named(ties, "of points that mirror each other"), deadline, says)
         for where, run in altered_runs(self.run):
             with suppress(ValueError):  # a client may refuse it
-                self._compare(run, _named(few, where), deadline, says, at_least=2)
+                self._compare(run, _named(few, where), deadline, says)
 
     def compare_hard(self, deadline: float, says: Progress) -> None:
         """Do the same in runs on rows at the ends of the space, and in runs with other public settings."""
