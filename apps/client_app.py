@@ -3,6 +3,7 @@
 A SuperNode with rows of its own is told by its node config, and by nothing that the server says:
 
 - ``data``: the file of its rows; ``label-column`` and ``columns``: columns of that file
+- ``schema``: a file that says what is public of the columns; a run that says otherwise is refused
 - ``consent``: kinds of messages that may leave without noise of the site's own, with commas: "sums" (the default),
   "centers", "codes", "rows"
 - ``strategies``: those that it takes part in; by default all that its consent allows
@@ -10,6 +11,8 @@ A SuperNode with rows of its own is told by its node config, and by nothing that
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.client import Client
@@ -19,6 +22,7 @@ from apps.config import given, listed, simulated_rows, strategy_names, text
 from flower_fedclust import ClientData, Consent, client_fn
 from flower_fedclust.data import read_table
 from flower_fedclust.registry import client_types
+from flower_fedclust.tables import Schema
 
 
 def load(context: Context) -> ClientData:
@@ -26,8 +30,16 @@ def load(context: Context) -> ClientData:
     site = context.node_config
     if "data" in site:
         path = str(site["data"])
-        table = read_table(path, label_column=text(site, "label-column"), columns=listed(text(site, "columns")))
-        return ClientData(table.rows, table.labels, table.columns, owner=f"client {path}")
+        columns = listed(text(site, "columns"))
+        table = read_table(path, label_column=text(site, "label-column"), columns=columns, raw=True)
+        agreed = text(site, "schema")
+        return ClientData(
+            table.rows,
+            table.labels,
+            owner=f"client {path}",
+            raw=True,
+            schema=None if agreed is None else Schema.of(Path(agreed)),
+        )
     index = int(site["partition-id"])
     rows = simulated_rows(context.run_config, int(site["num-partitions"]))
     return ClientData(

@@ -10,6 +10,7 @@ from typing import Any
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.lab.jobs import RowsChoice, needs_server_rows
 from flower_fedclust.lab.options import parse_epsilon
+from flower_fedclust.tables import Schema
 
 
 def given(config: Mapping[str, Any], key: str) -> Any:
@@ -60,6 +61,12 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     found["n_clusters"] = int(config["n-clusters"])
     epsilon = text(config, "epsilon")
     return found if epsilon is None else {**found, "epsilon": parse_epsilon(epsilon)}
+
+
+def schema(config: Mapping[str, Any]) -> Schema | None:
+    """Return what is public of the columns: TOML, or the name of a TOML file where the server runs."""
+    given_schema = text(config, "schema")
+    return None if given_schema is None else Schema.of(given_schema)
 
 
 def simulated_rows(config: Mapping[str, Any], n_clients: int) -> FederatedRows:

@@ -11,7 +11,7 @@ from flwr.server.compat import start_grid
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from apps.config import given, listed, parameters, simulated_rows, strategy_names, text
+from apps.config import given, listed, parameters, schema, simulated_rows, strategy_names, text
 from flower_fedclust import ClientData, ProtocolStrategy, Result
 from flower_fedclust.data import FederatedRows, read_table
 from flower_fedclust.lab.app import RESULTS, settled_number_of_nodes
@@ -38,7 +38,12 @@ def main(grid: Grid, context: Context) -> None:
         raise ValueError("noise-seed is for simulated rows: noise that protects somebody is never repeatable.")
     were_given = text(config, "server-data") is not None or given(config, "n-server-rows") is not None
     strategies = make_strategies(
-        names, parameters(config), rows.server_rows, rows.server_rows_origin, were_given=were_given
+        names,
+        parameters(config),
+        rows.server_rows,
+        rows.server_rows_origin,
+        were_given=were_given,
+        schema=schema(config),
     )
     for strategy in strategies:
         strategy.wait_for_clients = float(config["wait-for-clients"])
@@ -80,7 +85,9 @@ def _rows_of_the_server(config: Any, names: list[str]) -> FederatedRows:
     path = text(config, "server-data")
     if path is None or not can_use_server_rows(names):
         return FederatedRows(clients=[], labels=None, names=[])
-    table = read_table(path, label_column=text(config, "label-column"), columns=listed(text(config, "columns")))
+    raw = text(config, "schema") is not None
+    columns = listed(text(config, "columns"))
+    table = read_table(path, label_column=text(config, "label-column"), columns=columns, raw=raw)
     return FederatedRows(
         clients=[],
         labels=None,

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from flower_fedclust.lab.options import parse_epsilon, parse_value
+from flower_fedclust.lab.schema_command import app as schema_app
 from flower_fedclust.site.cli import ledger_app, start_site
 
 app = typer.Typer(
@@ -26,11 +27,16 @@ app = typer.Typer(
 )
 
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(schema_app, name="schema")
 app.command(name="site", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(start_site)
 
 #: What 'fedclust run' runs if it is not told what: it keeps rows private, and needs no public ones.
 DEFAULT_STRATEGY = "private-kmeans"
 
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option(help="A TOML file that says what is public of the columns; 'fedclust schema init' drafts one."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NClusters = Annotated[int, typer.Option(help="How many clusters.")]
 Epsilon = Annotated[
@@ -84,6 +90,7 @@ def explain(
     strategy: Annotated[str, typer.Argument(help="A strategy; see 'fedclust list'.")],
     n_clusters: NClusters = 10,
     n_columns: Annotated[int, typer.Option(help="How many columns the rows have.")] = 16,
+    schema: SchemaFile = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     privacy_unit: Unit = None,
@@ -98,7 +105,7 @@ def explain(
     from flower_fedclust.registry import find
 
     given = _given(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
-    report = rehearse(strategy, given, n_columns)
+    report = rehearse(strategy, given, n_columns, schema)
     entry = find(strategy)
     description = _as_plain_text(inspect.getdoc(entry.strategy) or "")
     if as_json:
@@ -157,6 +164,7 @@ def run(
     client_column: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
     label_column: Annotated[str | None, typer.Option(help="The column with true classes, for the metrics.")] = None,
     columns: Annotated[str | None, typer.Option(help="The columns to cluster by, with commas between.")] = None,
+    schema: SchemaFile = None,
     partition: Annotated[
         str, typer.Option(help="How rows are spread over clients: iid, dirichlet:ALPHA, classes:N, k-means.")
     ] = "iid",
@@ -182,6 +190,7 @@ def run(
     from flower_fedclust.lab.jobs import RowsChoice, make_strategies, needs_server_rows
     from flower_fedclust.lab.show import run_and_save, show_all
     from flower_fedclust.simulation import simulate
+    from flower_fedclust.tables import Schema
 
     names = [name.strip() for name in strategies.split(",")]
     given = _given(strategies, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
@@ -196,10 +205,18 @@ def run(
         server_data=server_data,
         n_server_rows=n_server_rows,
         seed=0 if seed is None else seed,
+        schema=None if schema is None else Schema.of(schema),
     )
     rows = choice.load(n_clusters, needs_server_rows=needs_server_rows(names, n_server_rows))
     run_one = partial(simulate, clients=rows, engine=engine, seed=seed)  # type: ignore[arg-type]
-    made = make_strategies(names, given, rows.server_rows, rows.server_rows_origin, were_given=choice.gives_server_rows)
+    made = make_strategies(
+        names,
+        given,
+        rows.server_rows,
+        rows.server_rows_origin,
+        were_given=choice.gives_server_rows,
+        schema=choice.schema,
+    )
     results, path, failed = run_and_save(made, run_one, out, labels=rows.labels)
     n_rows = sum(map(len, rows.clients))
     title = f"{dataset or data}: {n_rows} rows, {len(rows.clients)} clients, {n_clusters} clusters"
@@ -218,6 +235,7 @@ def compare(
     client_column: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
     label_column: Annotated[str | None, typer.Option(help="The column with true classes, for the metrics.")] = None,
     columns: Annotated[str | None, typer.Option(help="The columns to cluster by, with commas between.")] = None,
+    schema: SchemaFile = None,
     partitions: Annotated[
         str | None,
         typer.Option(help="How rows are spread over clients: iid, dirichlet:ALPHA, classes:N, k-means; with commas."),
@@ -269,6 +287,7 @@ def compare(
         "client_column": client_column,
         "label_column": label_column,
         "columns": columns,
+        "schema": schema,
         "partitions": partitions,
         "n_clients": n_clients,
         "server_data": server_data,

@@ -161,10 +161,10 @@ def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: S
     with tempfile.TemporaryDirectory(prefix="fedclust-") as folder:
         # Files, because Flower sends the ClientApp itself to a Ray actor with each message.
         for index, client in enumerate(data):
-            if hasattr(client.content, "to_pickle"):
-                client.content.to_pickle(Path(folder, f"table-{index}.pkl"))
+            if strategy.around is not None:
+                client.table.to_pickle(Path(folder, f"table-{index}.pkl"))
             else:
-                np.save(Path(folder, f"rows-{index}.npy"), client.content)
+                np.save(Path(folder, f"rows-{index}.npy"), client.rows)
             if client.labels is not None:
                 np.save(Path(folder, f"labels-{index}.npy"), client.labels)
         apps = (_server_app(strategy), _client_app(strategy.client_type, folder, list(names), data[0].columns, seed))

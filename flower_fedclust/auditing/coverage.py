@@ -191,7 +191,7 @@ def facts_under_neighbours(run: Run, client: str, pairs: Sequence[Neighbours]) -
                 f"not covered, and the report says so ({1e3 * medians[0]:.1f} and {1e3 * medians[1]:.1f} ms)",
             )
         )
-    n_ran, n_most = len(run.rounds), run.strategy.n_protocol_rounds
+    n_ran, n_most = len(run.rounds), run.strategy.num_rounds - 1
     if n_ran > n_most:
         found[f"{n_ran} rounds ran, and {n_most} were announced"] = None
     facts.append(Fact("number of rounds", f"{n_ran} of at most {n_most}; the server decides it from what it received"))

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flower_fedclust.data import find_dataset, read_table
 from flower_fedclust.data.partition import parsed_scheme
@@ -23,6 +22,7 @@ from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
 from flower_fedclust.protocol import Entry
 from flower_fedclust.registry import accepted_parameters, find
+from flower_fedclust.tables.schema import Schema
 
 #: Parameters that the comparison itself sets, and the settings that they come from.
 _SET_BY = {
@@ -73,6 +73,7 @@ class Comparison:
     client_column: str | None = None  #: Columns of the file.
     label_column: str | None = None  #: Columns of the file.
     columns: tuple[str, ...] | None = None  #: The columns to cluster by; all others by default.
+    schema: Path | None = None  #: A TOML file that says what is public of the file's columns.
     #: A file of public rows. Without it they are drawn from the rows, if a strategy needs some.
     server_data: Path | None = None
     n_server_rows: int | None = None  #: How many are drawn; by default 20 per cluster.
@@ -143,7 +144,7 @@ class Comparison:
         """
         files = {
             name: {"name": path.name, "sha256": _fingerprint(path)}
-            for name, path in (("data", self.data), ("server_data", self.server_data))
+            for name, path in (("data", self.data), ("server_data", self.server_data), ("schema", self.schema))
             if path is not None
         }
         settings = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -151,12 +152,14 @@ class Comparison:
         settings |= {
             "data": [*self.datasets, *([] if self.data is None else [self.data.name])],
             "server_data": None if self.server_data is None else self.server_data.name,
+            "schema": None if self.schema is None else self.schema.name,
             "partitions": list(dict.fromkeys(choice.partition_name for choice in choices)),
             "files": files,
         }
         del settings["datasets"]
-        if not self.grid:
-            del settings["grid"]  # as in a folder of before there was one
+        for name in ("grid", "schema"):
+            if not settings[name]:
+                del settings[name]  # as in a folder of before there was one
         # Through JSON, so that the settings can be compared with those of a file.
         plain: dict[str, Any] = json.loads(json.dumps(settings, default=dict))
         return plain
@@ -192,12 +195,15 @@ class Comparison:
         )
 
     @cached_property
-    def public_rows(self) -> NDArray[np.float64]:
+    def public_rows(self) -> Any:
         """The rows of ``server_data``."""
         assert self.server_data is not None
-        table = read_table(self.server_data, label_column=self.label_column, columns=self.columns)
-        rows: NDArray[np.float64] = table.rows
-        return rows
+        raw = self.schema is not None
+        return read_table(self.server_data, label_column=self.label_column, columns=self.columns, raw=raw).rows
+
+    @cached_property
+    def _schema(self) -> Schema | None:
+        return None if self.schema is None else Schema.of(self.schema)
 
     @property
     def _numbers_of_clusters(self) -> tuple[int | None, ...]:
@@ -239,6 +245,7 @@ class Comparison:
             server_data=self.server_data,
             n_server_rows=self.n_server_rows,
             seed=seed,
+            schema=self._schema if own else None,
         )
 
     def _epsilons_of(self, strategy: str) -> tuple[float | None, ...]:
@@ -310,7 +317,7 @@ def why_impossible(trial: Trial, comparison: Comparison) -> str | None:
         if comparison.server_data is not None:
             public = comparison.public_rows
     try:
-        make_strategies([trial.strategy], parameters, public)
+        make_strategies([trial.strategy], parameters, public, schema=trial.choice.schema)
     except (ValueError, ImportError) as error:
         return " ".join(str(error).split())
     return None

@@ -148,6 +148,7 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "client_column": _text,
     "label_column": _text,
     "columns": _texts,
+    "schema": _path,
     "server_data": _path,
     "partitions": _texts,
     "epsilons": _epsilons,

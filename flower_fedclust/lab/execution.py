@@ -18,6 +18,7 @@ from flower_fedclust.data import FederatedRows
 from flower_fedclust.lab.compare import Trial
 from flower_fedclust.lab.comparison_folder import COLUMNS, ComparisonFolder, as_json, installed_versions, is_disk_full
 from flower_fedclust.lab.jobs import ReadRows, make_strategies
+from flower_fedclust.models import TableModel
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.protocol import ProtocolError
 from flower_fedclust.registry import accepted_parameters, strategies
@@ -95,6 +96,7 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
         rows.server_rows,
         rows.server_rows_origin,
         were_given=trial.choice.gives_server_rows,
+        schema=trial.choice.schema,
     )
     result = simulate(strategy, rows, engine=trial.engine, seed=trial.seed, progress=False)  # type: ignore[arg-type]
     scores = _map_scores(result, rows, trial.seed)
@@ -129,7 +131,10 @@ def _map_scores(result: Result, rows: FederatedRows, seed: int) -> dict[str, flo
         return np.concatenate([parts[index] for index in shown])
 
     labels = None if rows.labels is None else of_shown(rows.labels)
-    scores = map_quality(of_shown(rows.clients), of_shown(result.embedding), labels, random_state=seed)
+    parts = rows.clients
+    if isinstance(result.model, TableModel):
+        parts = [result.model.prepare(client) for client in parts]
+    scores = map_quality(of_shown(parts), of_shown(result.embedding), labels, random_state=seed)
     return {column: scores[name] for name, column in _MAP_SCORES.items() if name in scores}
 
 

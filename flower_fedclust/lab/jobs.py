@@ -57,6 +57,7 @@ class RowsChoice:
     server_data: str | Path | None = None  #: A file of public rows.
     n_server_rows: int | None = None  #: How many rows are drawn as public rows if there are none.
     seed: int = 0  #: The seed of the data set and the partition.
+    schema: Schema | None = None  #: What is public of the columns; rows are then read as they are.
 
     @property
     def gives_server_rows(self) -> bool:
@@ -86,12 +87,13 @@ class RowsChoice:
         if (self.dataset is None) == (self.data is None):
             raise ValueError("give either a data set or a file of your own, not both.")
         public = None
+        selected: dict[str, Any] = {"label_column": self.label_column, "columns": self.columns}
+        selected["raw"] = self.schema is not None
         if self.server_data is not None:
-            public = read_table(self.server_data, label_column=self.label_column, columns=self.columns)
+            public = read_table(self.server_data, **selected)
         if self.data is None:
             assert self.dataset is not None
             return ReadRows(load_dataset(self.dataset, random_state=self.seed), public)
-        selected: dict[str, Any] = {"label_column": self.label_column, "columns": self.columns}
         if self.is_folder:
             return ReadRows(read_folder(self.data, **selected), public)
         return ReadRows(read_table(self.data, client_column=self.client_column, **selected), public)
@@ -129,10 +131,11 @@ class RowsChoice:
             rows = partition(table, self.partition_name, n_clients=self.n_clients, random_state=self.seed)
         if (public := found.public) is None:
             return rows
-        if rows.columns is not None and public.columns is not None and list(rows.columns) != list(public.columns):
+        names, public_names = list(rows.columns or ()), list(public.columns or ())
+        if self.schema is None and names and public_names and names != public_names:
             raise ValueError(
-                f"{self.server_data} has the columns {', '.join(public.columns)} where the clients have "
-                f"{', '.join(rows.columns)}; give the same ones in the same order."
+                f"{self.server_data} has the columns {', '.join(public_names)} where the clients have "
+                f"{', '.join(names)}; give the same ones in the same order."
             )
         return replace(rows, server_rows=public.rows, server_rows_origin=f"They were read from {self.server_data}.")
 

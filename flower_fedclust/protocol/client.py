@@ -14,7 +14,7 @@ from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from flower_fedclust.models import Model
+from flower_fedclust.models import Model, TableModel
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.metrics import count_table
@@ -209,7 +209,7 @@ class ProtocolClient(TableAnswers, NumPyClient):
             with one_thread():
                 model = Model.named(str(config["model"])).from_arrays(parameters)
                 source = self.source
-                found = model.cluster(source.content)
+                found = model.cluster(source.table if isinstance(model, TableModel) else source.rows)
                 if source.labels is not None:
                     table = count_table(source.labels, found.labels, model.n_clusters)
                     facts["table"] = json.dumps([[str(name), row.tolist()] for name, row in table.items()])
@@ -303,8 +303,10 @@ class ProtocolClient(TableAnswers, NumPyClient):
         return SeededNoise([self._noise_seed, int(config["round"])])
 
     def _columns(self, config: Mapping[str, Any]) -> str:
-        if "schema" in config:
-            schema = Schema.from_json(str(config["schema"]))
+        schema = Schema.from_json(str(config["schema"])) if "schema" in config else None
+        if self.source.schema is not None:
+            self.source.schema.check_equal(schema, owner=f"client {self.name}")
+        if schema is not None:
             schema.check(self.source.table, owner=f"client {self.name}")
             self.remember(SCHEMA, [as_bytes(str(config["schema"]))])
             return json.dumps(list(schema.used))

@@ -14,6 +14,7 @@ from flower_fedclust.numerics.checks import DataError, checked_rows
 
 if TYPE_CHECKING:
     from flower_fedclust.tables.preparation import Preparation
+    from flower_fedclust.tables.schema import Schema
 
 T = TypeVar("T")
 
@@ -41,13 +42,15 @@ class ClientData:
         Whose rows these are, for messages.
     raw : bool, default=False
         Whether a table stays as it is, text, dates and gaps too: for a run that has a schema.
+    schema : Schema, optional
+        What the site knows to be public of its columns: a run that says otherwise is refused.
 
     Attributes
     ----------
     rows : ndarray of shape (n_rows, n_columns)
-        Of a table that stays as it is, there are none.
+        Of a table that stays as it is they are made when they are first asked for.
     table : pandas.DataFrame
-        The table; or the rows, where their columns have names.
+        The table, or the rows as one.
     n_rows : int
 
     Raises
@@ -67,8 +70,10 @@ class ClientData:
         row_ids: ArrayLike | None = None,
         id_column: str | None = None,
         raw: bool = False,
+        schema: Schema | None = None,
     ) -> None:
         frame = as_frame(rows, owner)
+        self.schema = schema
         self._rows: NDArray[np.float64] | None = None
         if frame is None:
             self._rows = checked_rows(rows, owner=owner, columns=columns)
@@ -80,7 +85,7 @@ class ClientData:
             if row_ids is None:
                 row_ids, name = ids_of(frame)
                 id_column = id_column or name
-        self._table = frame if self._rows is None else None
+        self._table = frame
         self.n_rows, n_columns = frame.shape if self._rows is None else self._rows.shape
         if columns is not None and len(columns) != n_columns:
             raise DataError(f"{owner}: {len(columns)} column names for {n_columns} columns.")
@@ -93,9 +98,9 @@ class ClientData:
         self._prepared: tuple[Preparation, ClientData] | None = None
 
     def __repr__(self) -> str:
-        n_rows, n_columns = self.content.shape
+        n_columns = (self._table if self._rows is None else self._rows).shape[1]
         with_labels = "" if self.labels is None else ", with labels"
-        return f"ClientData({self.owner}: {n_rows:,} rows of {n_columns:,} columns{with_labels})"
+        return f"ClientData({self.owner}: {self.n_rows:,} rows of {n_columns:,} columns{with_labels})"
 
     @property
     def rows(self) -> NDArray[np.float64]:
@@ -104,38 +109,21 @@ class ClientData:
         Raises
         ------
         DataError
-            Of a table that stays as it is, which has none before it is prepared.
+            If a table that stays as it is has columns that are not numbers, or gaps.
         """
         if self._rows is None:
-            raise DataError(
-                f"{self.owner} has a table, and this run has no schema that says how its columns become numbers; give "
-                "one, or rows of numbers."
-            )
+            self._rows = number_rows(self._table, self.owner)
         return self._rows
 
     @property
     def table(self) -> Any:
-        """The table.
-
-        Raises
-        ------
-        DataError
-            Of rows whose columns have no names.
-        """
-        if self._rows is None:
+        """The table; of rows whose columns have no names, these are "0", "1" and so on."""
+        if self._table is not None:
             return self._table
-        if self.columns is None:
-            raise DataError(
-                f"{self.owner} has rows whose columns have no names, and a schema finds columns by name; give a table."
-            )
         import pandas as pd
 
-        return pd.DataFrame(self._rows, columns=list(self.columns), copy=False)
-
-    @property
-    def content(self) -> Any:
-        """The table, where it stays as it is; else the rows."""
-        return self._table if self._rows is None else self._rows
+        names = self.columns or [str(index) for index in range(self.rows.shape[1])]
+        return pd.DataFrame(self._rows, columns=list(names), copy=False)
 
     def prepared(self, preparation: Preparation) -> ClientData:
         """Return the data with the rows that a preparation makes of its table; kept until there is another one."""

@@ -35,6 +35,7 @@ from flower_fedclust.site.replies import (
     fit_res,
     forget_old_runs,
 )
+from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
 
@@ -286,13 +287,14 @@ def load_rows(settings: SiteSettings) -> ClientData:
     """
     from flower_fedclust.data import read_table
 
-    table = read_table(settings.data, label_column=settings.label_column, columns=settings.columns)
+    table = read_table(settings.data, label_column=settings.label_column, columns=settings.columns, raw=True)
     if table.labels is not None and len(set(table.labels.tolist())) > settings.most_classes:
         raise DataError(
             f"the label column '{settings.label_column}' has more than {settings.most_classes} different values, which "
             "may be names; name another, or raise most_classes."
         )
-    return ClientData(table.rows, table.labels, table.columns, owner=f"site {settings.name}")
+    schema = None if settings.schema_file is None else Schema.of(Path(settings.schema_file))
+    return ClientData(table.rows, table.labels, owner=f"site {settings.name}", raw=True, schema=schema)
 
 
 def _strategy_names(context: Context) -> list[str]:

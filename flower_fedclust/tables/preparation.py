@@ -18,6 +18,7 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.elementary import logarithm
 from flower_fedclust.tables.columns import Floats
 from flower_fedclust.tables.schema import MEASURED, Column, Schema
+from flower_fedclust.tables.transformers import transformer_of
 
 #: Of what :meth:`Preparation.to_dict` writes. A model with another one is refused.
 VERSION = 1
@@ -82,6 +83,8 @@ class Preparation:
         What the prepared columns are called: "age", "work=public", "age is missing".
     n_columns : int
         How many prepared columns there are.
+    transformer_ : sklearn.pipeline.Pipeline
+        The same as scikit-learn's own transformers, to look at or to use elsewhere.
     radius, l1_radius : float
         The Euclidean and the L1 norm that no prepared row exceeds. They follow from the schema and the figures.
     """
@@ -181,6 +184,11 @@ class Preparation:
     def l1_radius(self) -> float:
         """The L1 norm that no prepared row exceeds."""
         return float(self._reaches[1].sum()) * (1 + 2.0**-30)
+
+    @cached_property
+    def transformer_(self) -> Any:
+        """The preparation as a Pipeline of scikit-learn's own transformers, fitted to what was found."""
+        return transformer_of(self)
 
     # What it does.
 

@@ -264,6 +264,25 @@ class Schema(BaseModel):
         if reasons:
             raise DataError(f"{owner}: the table does not fit the schema: {_some(reasons)}.")
 
+    def check_equal(self, other: Schema | None, *, owner: str) -> None:
+        """Raise a DataError unless a run says of the columns what a site knows of them.
+
+        Parameters
+        ----------
+        other : Schema or None
+            That of the run.
+        owner : str
+            The site.
+        """
+        others = {} if other is None else other.columns
+        differ = [f"'{name}'" for name in dict.fromkeys((*self.columns, *others)) if self._differs(others, name)]
+        if differ:
+            verb = "the run has no schema, or another one" if not others else "the run's schema is another"
+            raise DataError(f"{owner}: {verb} than the site agreed to, in {_some(differ)}; agree on one file.")
+
+    def _differs(self, others: Mapping[str, Column], name: str) -> bool:
+        return self.columns.get(name) != others.get(name)
+
     def values(
         self, table: Any, *, owner: str, rows: slice = slice(None), wanted: Collection[str] | None = None
     ) -> Iterator[tuple[str, Column, Any]]:

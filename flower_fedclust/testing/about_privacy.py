@@ -105,7 +105,7 @@ def epsilon_is_spent_and_not_exceeded(subject: Subject) -> None:
         subject.epsilon <= asked * (1 + 1e-6), f"epsilon {asked:g} was asked for and {subject.epsilon:.6g} is spent."
     )
     drawn = any(message.clients is not None for message in report.messages)
-    if report.covers_everything and len(subject.run.rounds) == strategy.n_protocol_rounds and not drawn:
+    if report.covers_everything and len(subject.run.rounds) == strategy.num_rounds - 1 and not drawn:
         least = SPENT * asked
         require(subject.epsilon >= least, f"of epsilon {asked:g} only {subject.epsilon:.4g} is spent.")
 

@@ -1,0 +1,51 @@
+"""The commands ``fedclust schema init`` and ``fedclust schema check``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Schemas: what is public of the columns of tables.", no_args_is_help=True)
+
+TableFile = Annotated[Path, typer.Argument(help="Your table: a .csv or .parquet file.")]
+ClientColumn = Annotated[str | None, typer.Option(help="A column to leave out: whose row it is.")]
+LabelColumn = Annotated[str | None, typer.Option(help="A column to leave out: true classes.")]
+
+
+@app.command()
+def init(
+    file: TableFile,
+    client_column: ClientColumn = None,
+    label_column: LabelColumn = None,
+    out: Annotated[Path | None, typer.Option(help="A new TOML file; without it the draft is printed.")] = None,
+) -> None:
+    """Draft a schema from a table, to be read before it is shared: what comes from rows is marked."""
+    from flower_fedclust.data import read_table
+    from flower_fedclust.tables.drafting import draft
+
+    table = read_table(file, client_column=client_column, label_column=label_column, raw=True)
+    text = draft(table.rows, source=file.name)
+    if out is None:
+        print(text, end="")
+        return
+    with out.open("x", encoding="utf-8") as target:
+        target.write(text)
+    print(f"Written: {out}. Read it before you share it: what is marked comes from your rows.")
+
+
+@app.command()
+def check(
+    schema: Annotated[Path, typer.Argument(help="A TOML file.")],
+    file: TableFile,
+    client_column: ClientColumn = None,
+    label_column: LabelColumn = None,
+) -> None:
+    """Say of every column of a table why it does not fit a schema, if any does not."""
+    from flower_fedclust.data import read_table
+    from flower_fedclust.tables.schema import Schema
+
+    table = read_table(file, client_column=client_column, label_column=label_column, raw=True)
+    Schema.of(schema).check(table.rows, owner=file.name)
+    print(f"{file.name} fits {schema.name}.")

@@ -1,0 +1,162 @@
+"""How a table becomes rows of numbers: as pandas and scikit-learn have it, and each row by itself."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import flower_fedclust as fc
+from flower_fedclust.protocol.tables import norm_of_row
+from flower_fedclust.steps.preparation import TablePreparation
+from flower_fedclust.tables import Figures, Preparation
+from flower_fedclust.tables.histograms import bin_counts, exponent_counts, range_of, sums_of_powers
+
+N = 4000
+
+
+def measures(seed, n_rows=N):
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {
+            "height": rng.normal(170, 10, n_rows),
+            "income": rng.lognormal(3, 1, n_rows),
+            "depth": rng.normal(-7, 2, n_rows),
+            "rank": rng.integers(0, 50, n_rows),
+            "visit": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, n_rows), unit="D"),
+            "stage": np.array(["I", "II", "III"])[rng.integers(0, 3, n_rows)],
+            "sex": np.array(["f", "m"])[rng.integers(0, 2, n_rows)],
+            "blood": np.array(["A", "B", "0"])[rng.integers(0, 3, n_rows)],
+        }
+    )
+    for name in ("height", "depth", "stage", "sex", "blood"):
+        table.loc[rng.random(n_rows) < 0.1, name] = None
+    return table
+
+
+SCHEMA = fc.Schema.of(
+    {
+        "columns": {
+            "height": {"kind": "number", "scale": "standard", "gaps": "mean"},
+            "income": {"kind": "number", "logarithm": True, "scale": "robust", "weight": 2.0},
+            "depth": {"kind": "number", "gaps": "category"},
+            "rank": {"kind": "integer", "bounds": [0, 50], "scale": "rank"},
+            "visit": {"kind": "date"},
+            "stage": {"kind": "ordinal", "categories": ["I", "II", "III"], "gaps": "mean"},
+            "sex": {"kind": "binary", "categories": ["f", "m"], "gaps": "mean", "weight": 3.0},
+            "blood": {"kind": "category", "categories": ["A", "B", "0"], "gaps": "category"},
+        }
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return [measures(0), measures(1, 100), measures(2, 1)]
+
+
+@pytest.fixture(scope="module")
+def preparation(tables):
+    """What the protocol finds without noise; a site with a single row takes part as any other."""
+    return fc.simulate(fc.FederatedKMeans(2), tables, schema=SCHEMA, seed=0).model.preparation
+
+
+def test_without_noise_the_figures_are_those_of_pandas(tables, preparation):
+    pooled, found = pd.concat(tables), preparation.figures
+    height = pooled["height"].astype(float)
+    assert found["height"].center == pytest.approx(height.mean(), abs=1e-3)
+    assert found["height"].spread == pytest.approx(height.std(ddof=0), rel=1e-3)
+    assert found["height"].fill == found["height"].center
+    income = np.log1p(pooled["income"])
+    width = (found["income"].high - found["income"].low) / 100
+    assert found["income"].center == pytest.approx(income.median(), abs=width)
+    assert found["income"].spread == pytest.approx(income.quantile(0.75) - income.quantile(0.25), abs=2 * width)
+    depth = pooled["depth"].astype(float)
+    for name, values in (("depth", depth), ("visit", (pooled["visit"] - pd.Timestamp("1970-01-01")).dt.days)):
+        assert found[name].low == pytest.approx(values.quantile(0.005), abs=0.05 * values.std())
+        assert found[name].high == pytest.approx(values.quantile(0.995), abs=0.05 * values.std())
+    stages = pooled["stage"].map({"I": 0, "II": 1, "III": 2})
+    assert found["stage"].fill == pytest.approx(stages.mean())
+    assert found["stage"].counts == tuple(stages.value_counts().sort_index())
+    assert SCHEMA.columns["sex"].categories[int(found["sex"].fill)] == pooled["sex"].mode()[0]
+
+
+def test_the_transformers_of_scikit_learn_give_the_same_rows(tables, preparation):
+    rows = preparation.transform(tables[0])
+    np.testing.assert_allclose(preparation.transformer_.transform(tables[0]), rows, atol=1e-9)
+    columns = preparation.transformer_["columns"].named_transformers_
+    assert columns["height"]["scale"].mean_[0] == preparation.figures["height"].center
+    assert list(columns["blood"]["values"].categories_[0]) == ["A", "B", "0", "missing"]
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it(tables, preparation):
+    table = tables[0]
+    rows = preparation.transform(table)
+    order = np.random.default_rng(0).permutation(len(table))
+    np.testing.assert_array_equal(preparation.transform(table.iloc[order[:333]]), rows[order[:333]])
+
+
+def test_prepared_rows_are_in_the_ball(preparation):
+    extremes = pd.concat([measures(0, 50)] * 2)
+    extremes["height"], extremes["income"], extremes["depth"] = [1e9, 0.0] * 50, [0.0, 1e300] * 50, [-1e9, None] * 50
+    rows = preparation.transform(extremes)
+    assert np.linalg.norm(rows, axis=1).max() <= preparation.radius
+    assert np.abs(rows).sum(axis=1).max() <= preparation.l1_radius
+
+
+def test_it_survives_json_and_another_version_is_refused(tables, preparation):
+    again = Preparation.from_dict(preparation.to_dict())
+    np.testing.assert_array_equal(again.transform(tables[1]), preparation.transform(tables[1]))
+    with pytest.raises(ValueError, match="this preparation has version 2 and 1 is read"):
+        Preparation.from_dict(preparation.to_dict() | {"version": 2})
+
+
+def test_two_categories_are_as_far_apart_as_half_of_the_range_of_a_number():
+    schema = fc.Schema.of(
+        {
+            "columns": {
+                "a": {"kind": "number", "bounds": [0, 8], "weight": 2},
+                "b": {"kind": "category", "categories": ["x", "y", "z"], "weight": 2},
+                "c": {"kind": "binary", "categories": [0, 1], "weight": 2},
+            }
+        }
+    )
+    rows = Preparation(schema, {"a": Figures(0, 8)}).transform(
+        pd.DataFrame({"a": [0, 4, 0, 0], "b": ["x", "x", "y", "x"], "c": [0, 0, 0, 1]})
+    )
+    np.testing.assert_allclose(np.linalg.norm(rows[1:] - rows[0], axis=1), 2.0)
+
+
+# Histograms.
+
+
+def test_histograms_count_every_entry_once():
+    values = np.array([0.0, -3.0, 1e-300, 5e300, -5e300, 2.0, 4.0, np.nan])
+    assert exponent_counts(values).sum() == 7
+    counts = bin_counts(values, -4.0, 4.0, 8)
+    assert counts.sum() == 8
+    assert list(counts) == [1, 1, 0, 0, 2, 0, 1, 2, 1]
+
+
+def test_the_range_holds_all_values_without_noise_and_what_stands_out_with_it():
+    values = np.array([-3.0] * 500 + [0.0] * 500 + [17.0] * 500 + [90.0] * 500)
+    counts = exponent_counts(values).astype(float)
+    assert range_of(counts, 0.0) == (-4.0, 128.0)
+    noisy = counts + np.random.default_rng(0).normal(0, 40, len(counts))
+    assert range_of(noisy, 40.0) == (-4.0, 128.0)
+    assert range_of(noisy - counts, 40.0) is None
+
+
+def test_a_row_moves_the_sums_by_no_more_than_declared():
+    ends = np.array([-1.0, 1.0, 0.3, np.nan, 1e300])
+    for value in ends:
+        first, second = sums_of_powers(np.array([value]), -1.0, 1.0) * 2.0**-20
+        assert first**2 + second**2 <= norm_of_row(0, 1) ** 2
+    apart = sums_of_powers(ends[:1], -1.0, 1.0) - sums_of_powers(ends[1:2], -1.0, 1.0)
+    assert np.linalg.norm(apart * 2.0**-20) <= norm_of_row(0, 1, replaced=True)
+
+
+def test_only_what_is_not_public_costs_budget():
+    public = {"columns": {"a": {"kind": "number", "bounds": [0, 1]}, "b": {"kind": "binary", "categories": [0, 1]}}}
+    assert TablePreparation(fc.Schema.of(public)).shares(fc.PrivateKMeans(2)) == {}
+    share = TablePreparation(SCHEMA).shares(fc.PrivateKMeans(2))["preparation"]
+    others = sum(share.fraction for share in fc.PrivateKMeans(2).shares().values())
+    assert share.fraction / (share.fraction + others) == pytest.approx(0.12)

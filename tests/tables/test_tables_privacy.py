@@ -1,0 +1,68 @@
+"""What a row, or a client, moves in what the preparation releases: as declared, and never more."""
+
+import numpy as np
+import pytest
+
+import flower_fedclust as fc
+from flower_fedclust.testing.about_privacy import a_site_can_tell_what_noise_is_worth, epsilon_is_spent_and_not_exceeded
+from flower_fedclust.testing.neighbours import extreme_rows, far_rows, how_far, neighbours
+from flower_fedclust.testing.subject import Subject
+
+#: Every way in which a column asks for figures, on rows whose columns are called by their numbers.
+COLUMNS = {
+    "0": {"kind": "number"},
+    "1": {"kind": "number", "scale": "standard"},
+    "2": {"kind": "number", "logarithm": True, "scale": "rank"},
+    "3": {"kind": "number", "bounds": [-1, 1], "scale": "robust"},
+}
+
+# With so large an epsilon that few rows tell something; what a row moves does not depend on it.
+MANY = [np.random.default_rng(seed).uniform(-1, 1, (20 + seed, 4)) for seed in range(30)]
+STRATEGIES = {
+    "a row": fc.PrivateKMeans(2, n_rounds=1, epsilon=100.0),
+    "a row, by shares": fc.PrivateKMeans(2, n_rounds=1, epsilon=100.0, noise="clients"),
+    "a client": fc.PrivateKMeans(2, n_rounds=1, epsilon=400.0, privacy_unit="client"),
+    "another row": fc.FedSC(2, n_rounds=1, epsilon=100.0, perturb="data"),
+}
+
+
+@pytest.fixture(scope="module", params=STRATEGIES)
+def subject(request):
+    strategy = fc.with_schema(STRATEGIES[request.param], {"columns": COLUMNS})
+    return Subject(strategy, MANY if request.param == "a client" else MANY[:3])
+
+
+def test_worst_neighbours_move_the_histograms_as_far_as_declared_and_no_farther(subject):
+    rows, name = subject.rows[0], subject.names[0]
+    relation = subject.releases[0][2].relation
+    pairs = [
+        pair
+        for hard in (far_rows(rows), extreme_rows(4))
+        for pair in neighbours(rows, hard, subject.strategy.privacy_unit, relation)
+    ]
+    moved = [one for number in (2, 3) for one in how_far(subject.run, name, pairs, only=number)]
+    assert not any(one.is_too_far for one in moved)
+    ours = {task: [one.ratio for one in moved if one.task.endswith(task)] for task in ("exponents", "histograms")}
+    # A replaced row cannot go from end to end of all columns and change its squares, too: the bound is not met.
+    assert all(max(ratios) > (0.99 if relation == "add-or-remove" else 0.7) for ratios in ours.values())
+
+
+def test_the_whole_run_is_covered_and_a_site_can_tell(subject):
+    assert {"preparation"} <= {release.share for _, _, release in subject.releases}
+    epsilon_is_spent_and_not_exceeded(subject)
+    a_site_can_tell_what_noise_is_worth(subject)
+
+
+def test_a_budget_has_a_part_of_that_name():
+    schema = {"columns": COLUMNS}
+    given = fc.with_schema(fc.PrivateKMeans(2, budget={"preparation": 0.3}), schema).noise_multipliers()
+    default = fc.with_schema(fc.PrivateKMeans(2), schema).noise_multipliers()
+    assert given["preparation"] < 0.5 * default["preparation"]
+    assert given["votes"] > default["votes"]
+
+
+def test_too_few_rows_for_bounds_are_told_what_helps():
+    sentence = "column '0': no part of its numbers stands out of the noise, so that its bounds cannot be found"
+    strategy = fc.with_schema(fc.PrivateKMeans(2, epsilon=0.5), {"columns": COLUMNS})
+    with pytest.raises(fc.DataError, match=sentence):
+        fc.simulate(strategy, MANY[:2], seed=0)
