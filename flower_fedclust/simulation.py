@@ -9,7 +9,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.protocol import MIN_CLIENTS, ClientData, DataError, ProtocolClient, ProtocolStrategy, client_app
 from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.inline import run_inline
+from flower_fedclust.protocol.journal import Journal
 from flower_fedclust.results import Result, result_of
 from flower_fedclust.steps.preparation import with_schema
 from flower_fedclust.tables.schema import Schema
@@ -44,6 +45,7 @@ def simulate(
     engine: Engine = "inline",
     seed: int | None = None,
     progress: bool | None = None,
+    journal: str | Path | None = None,
 ) -> Result:
     """Run a strategy on rows that are all in this process, as if each client held its own.
 
@@ -72,6 +74,9 @@ def simulate(
         default noise comes from the operating system. The strategy's own random_state, where set, stays.
     progress : bool, optional
         Whether to show a progress bar; by default only where the output is a terminal.
+    journal : str or Path, optional
+        A folder in which what the server receives is written down. Where it holds the journal of the same run, which
+        was interrupted, the run goes on from there, to the same bits if it has a seed.
 
     Returns
     -------
@@ -104,9 +109,13 @@ def simulate(
     else:
         _check_tables(strategy.around, data)
     _check_fit(strategy, data)
+    if journal is not None:
+        if engine == "ray":
+            raise ValueError("a journal is given, and what clients on Ray remember is lost with them; run inline.")
+        strategy.journal = Journal(journal)
     strategy.expected_clients = len(data)  # on Ray they appear one after the other, after the server has begun
     start = time.perf_counter()
-    with _progress_bar(strategy, progress), _quiet_flower():
+    with _progress_bar(strategy, progress), _quiet_flower(), strategy.journal or nullcontext():
         run = _run_inline if engine == "inline" else _run_on_ray
         run(strategy, data, client_names, seed)
     return result_of(strategy, by_name, time.perf_counter() - start)

@@ -18,6 +18,7 @@ from flower_fedclust.protocol.client import ProtocolClient, client_app, client_f
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.consent import Consent
 from flower_fedclust.protocol.entries import Entry
+from flower_fedclust.protocol.journal import Journal
 from flower_fedclust.protocol.message_api import MessageStrategy
 from flower_fedclust.protocol.parameters import parameter
 from flower_fedclust.protocol.private_strategy import ClippedStrategy, PrivateStrategy
@@ -47,6 +48,7 @@ __all__ = [
     "Failure",
     "Gather",
     "GridArray",
+    "Journal",
     "MessageStrategy",
     "Outcome",
     "PrivateStrategy",

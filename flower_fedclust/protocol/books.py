@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
 
 from flwr.server.client_proxy import ClientProxy
 
@@ -16,6 +16,45 @@ from flower_fedclust.protocol.rounds import Failure, Round, Sum, Traffic
 
 #: The task under which the books have the evaluation of the model.
 EVALUATE = "evaluate"
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What the books say of one round, the evaluation of the model apart.
+
+    Parameters
+    ----------
+    messages : sequence of Message
+    traffic : sequence of Traffic
+    failures : sequence of Failure
+    without_noise : mapping of str to sequence of str
+        By the name of kept rows: which clients may have true ones, after the round.
+    """
+
+    messages: Sequence[Message]
+    traffic: Sequence[Traffic]
+    failures: Sequence[Failure]
+    without_noise: Mapping[str, Sequence[str]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entries, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Undo :meth:`to_dict`."""
+        messages = [
+            Message(
+                **{
+                    **one,
+                    "release": None if one["release"] is None else Release.from_dict(one["release"]),
+                    "clients": None if one["clients"] is None else tuple(one["clients"]),
+                }
+            )
+            for one in fields["messages"]
+        ]
+        traffic = [Traffic(**one) for one in fields["traffic"]]
+        return cls(messages, traffic, [Failure(**one) for one in fields["failures"]], fields["without_noise"])
 
 
 @dataclass
@@ -30,12 +69,15 @@ class Books:
     failures : list of Failure
     ended : str
         Where the run ended before the protocol did; empty where it did not.
+    asked_again : list of int
+        The rounds that were asked twice, because the run was interrupted.
     """
 
     messages: list[Message] = field(default_factory=list)
     traffic: list[Traffic] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     ended: str = ""
+    asked_again: list[int] = field(default_factory=list)
     _without_noise: dict[str, set[str]] = field(default_factory=dict)  # by name of kept rows: who may have true ones
 
     def notes(self) -> list[str]:
@@ -46,9 +88,29 @@ class Books:
             "may have sent counts as sent."
             for (number, task), count in sorted(lost.items())
         ]
+        found += [
+            f"Round {number} was asked twice, as the run was interrupted: what left the clients then counts as well."
+            for number in self.asked_again
+        ]
         if self.ended:
             found.append(f"The run ended early, in {self.ended}. What had left the clients by then is listed here.")
         return found
+
+    def entries(self, number: int) -> Entries:
+        """Return what the books say of a round."""
+        return Entries(
+            [one for one in self.messages if one.round == number],
+            [one for one in self.traffic if one.round == number],
+            [one for one in self.failures if one.round == number],
+            {kept: sorted(names) for kept, names in self._without_noise.items()},
+        )
+
+    def add(self, entries: Entries) -> None:
+        """Take over what other books say of a round."""
+        self.messages += entries.messages
+        self.traffic += entries.traffic
+        self.failures += entries.failures
+        self._without_noise = {kept: set(names) for kept, names in entries.without_noise.items()}
 
     def note_round(
         self,

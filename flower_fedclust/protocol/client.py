@@ -180,7 +180,8 @@ class ProtocolClient(TableAnswers, NumPyClient):
         try:
             with one_thread():
                 if config["task"] == ENROL:
-                    self._forget()
+                    if not config.get("goes_on"):  # of a run that was interrupted, what it left is its own
+                        self._forget()
                     facts["columns"] = self._columns(config)
                     return [], 1, facts
                 arrays, units = sent_arrays(self._answer(parameters, config))

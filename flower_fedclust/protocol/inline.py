@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flwr.app import Context, RecordDict
+from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Status
 from flwr.server import Server, SimpleClientManager
@@ -37,8 +37,15 @@ def run_inline(
     """
     manager = SimpleClientManager()
     decoded = _Decoded()
+    proxies: dict[str, _InlineClient] = {}
     for index, ((name, data), noise_seed) in enumerate(zip(clients.items(), noise_seeds, strict=True)):
-        manager.register(_InlineClient(index, name, strategy.client_type, data, noise_seed, decoded))
+        proxies[name] = _InlineClient(index, name, strategy.client_type, data, noise_seed, decoded)
+        manager.register(proxies[name])
+    if strategy.journal is not None:
+        for name, memory in strategy.journal.last_memories().items():
+            if name in proxies:
+                proxies[name].memory = memory
+        strategy.journal.memories = lambda: {name: kept for name, proxy in proxies.items() if (kept := proxy.memory)}
     server = Server(client_manager=manager, strategy=strategy)
     server.set_max_workers(1)
     with one_thread(), _rare_garbage_collection():
@@ -80,6 +87,17 @@ class _InlineClient(ClientProxy):
             return client_type(data, name=name, context=self._context, noise_seed=noise_seed)
 
         self._make = make
+
+    @property
+    def memory(self) -> dict[str, list[Array]]:
+        """What the client remembers, by key."""
+        state = self._context.state
+        return {key: found.to_numpy_ndarrays() for key, found in state.items() if isinstance(found, ArrayRecord)}
+
+    @memory.setter
+    def memory(self, memory: Mapping[str, list[Array]]) -> None:
+        for key, arrays in memory.items():
+            self._context.state[key] = ArrayRecord(arrays)
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
         arrays, n_examples, metrics = self._make().fit(self._decoded(ins.parameters), ins.config)

@@ -23,6 +23,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from flower_fedclust.protocol.roster import Address
 from flower_fedclust.protocol.strategy import ProtocolStrategy
 from flower_fedclust.protocol.wire import encode
 
@@ -155,16 +156,7 @@ class MessageStrategy(Strategy):
         return Message(content, int(proxy.cid), message_type, group_id=str(server_round))
 
     def _sender(self, reply: Message) -> ClientProxy:
-        return _Node(str(reply.metadata.src_node_id))
-
-
-class _Node(ClientProxy):
-    """A node's address. The adapter sends the messages itself."""
-
-    def get_properties(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
-        raise NotImplementedError("the adapter sends the messages")
-
-    get_parameters = fit = evaluate = reconnect = get_properties
+        return Address(str(reply.metadata.src_node_id))
 
 
 class _Nodes(SimpleClientManager):
@@ -178,5 +170,5 @@ class _Nodes(SimpleClientManager):
     def all(self) -> dict[str, ClientProxy]:
         if self.grid is not None:
             nodes = {str(node_id) for node_id in self.grid.get_node_ids()}
-            self.clients = {node: self.clients.get(node) or _Node(node) for node in sorted(nodes)}
+            self.clients = {node: self.clients.get(node) or Address(node) for node in sorted(nodes)}
         return self.clients

@@ -28,6 +28,15 @@ Answers = Sequence[tuple[ClientProxy, FitRes]]
 Failures = Sequence[tuple[ClientProxy, Any] | BaseException]
 
 
+class Address(ClientProxy):
+    """Where a client is, for whoever sends the messages; or that one of a run that was interrupted is away."""
+
+    def get_properties(self, *_: Any, **__: Any) -> Any:  # noqa: D102
+        raise NotImplementedError("an address answers nothing")
+
+    get_parameters = fit = evaluate = reconnect = get_properties
+
+
 @dataclass
 class Roster:
     """The clients of one run.
@@ -153,6 +162,16 @@ class Roster:
             for name in sorted(columns, key=client_order)
             if columns[name] != self.columns
         }
+
+    def go_on(self, names: Sequence[str], columns: str) -> None:
+        """Take over the clients of a run that was interrupted; they are away until they have enrolled again."""
+        self.clients = {name: Address(f"away: {name}") for name in names}
+        self.columns = columns
+
+    @property
+    def n_there(self) -> int:
+        """How many of the clients were connected when it was last looked."""
+        return sum(proxy.cid in self._connected for proxy in self.clients.values())
 
     # Who is there.
 

@@ -23,6 +23,7 @@ from flower_fedclust.protocol.books import EVALUATE, Books
 from flower_fedclust.protocol.client import ENROL
 from flower_fedclust.protocol.evaluation import Table, checked_table, evaluation_of
 from flower_fedclust.protocol.inspection import Inspection
+from flower_fedclust.protocol.journal import Record
 from flower_fedclust.protocol.ranges import Ranges
 from flower_fedclust.protocol.replies import (
     ReplyError,
@@ -88,6 +89,30 @@ class Run:
         """Return the messages of the first round."""
         return self._roster.ask_all(number, client_manager, self._to_all)
 
+    def go_on(self, record: Record) -> None:
+        """Take over what a round left in a run that was interrupted."""
+        self.books.add(record.entries)
+        self._roster.go_on(record.facts["clients"], record.facts["columns"])
+        self.n_columns = self._inspection.n_columns = record.facts["n_columns"]
+        self.rng.bit_generator.state = record.facts["rng"]
+
+    def record(self, number: int, digest: str, received: Total | list[Reply] | None) -> Record:
+        """Return what a round has left."""
+        facts = {"clients": list(self.clients), "columns": self._roster.columns, "n_columns": self.n_columns}
+        facts["rng"] = self.rng.bit_generator.state
+        return Record(number, digest, received, self.books.entries(number), facts)
+
+    def note_asked_again(self, number: int, round_: Round | None) -> None:
+        """Note that a round may have been answered before the run was interrupted, with other noise of the clients."""
+        releases = [] if round_ is None else round_.releases
+        if self.settings.noise != "server" and self.settings.noise_seed is None and any(releases):
+            self.books.asked_again.append(number)
+
+    def enrol_again(self, number: int, results: Answers, failures: Failures) -> None:
+        """Take in the clients that are there of a run that was interrupted; the books have them already."""
+        self._roster.take_in(number, results, failures, Books())
+        self._check_enough(number, ENROL, self._roster.n_there, self.settings.least)
+
     def enrol(self, number: int, results: Answers, failures: Failures) -> None:
         """Take in the clients that have the columns that most have, or that the server's rows have."""
         self._roster.take_in(number, results, failures, self.books)
@@ -151,7 +176,9 @@ class Run:
         asked = tuple(name for name in self.clients if name in addressed)
         variations = self._variations(round_, releases, next(iter(replies.values()), []), n_asked)
         required = self._required(round_, n_asked)
-        if asked:
+        # What a round that is asked once more brought before the run was interrupted, the server has not forgotten.
+        times = 2 if server_round in self.books.asked_again else 1
+        for _ in range(times if asked else 0):
             self.books.note_round(
                 server_round,
                 round_,

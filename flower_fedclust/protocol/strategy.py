@@ -23,6 +23,7 @@ from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
 from flower_fedclust.protocol.entries import Entry
+from flower_fedclust.protocol.journal import Journal, digest_of
 from flower_fedclust.protocol.parameters import Declared, parameter
 from flower_fedclust.protocol.ranges import LARGEST_RATIO
 from flower_fedclust.protocol.rounds import Failure, Outcome, Protocol, Round, Scalar, Traffic
@@ -103,6 +104,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     #: What sites know a run by: they answer each of its rounds once. Drawn anew for every run, unless a run that was
     #: interrupted is to go on.
     run_id: str | None = dataclasses.field(default=None, init=False)
+    #: Where what the server receives is written down, so that a run that was interrupted goes on where it was.
+    journal: Journal | None = dataclasses.field(default=None, init=False)
     #: Called after each round with its number and task.
     on_round: Callable[[int, str], None] | None = dataclasses.field(default=None, init=False)
 
@@ -110,6 +113,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     _run_id: str = dataclasses.field(default="", init=False)
     _protocol: Protocol | None = dataclasses.field(default=None, init=False)
     _pending: Round | None = dataclasses.field(default=None, init=False)
+    _n_kept: int = dataclasses.field(default=0, init=False)  # rounds that were taken from the journal
+    _is_enrolled: bool = dataclasses.field(default=False, init=False)
     _outcome: Outcome | None = dataclasses.field(default=None, init=False)
     _sizes: ReleasedSizes | None = dataclasses.field(default=None, init=False)
 
@@ -285,6 +290,9 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         self._run = Run(RunSettings(**taken_over))
         self._run_id = self.run_id or secrets.token_hex(16)
         self._pending, self._outcome, self._sizes = None, None, None
+        self._n_kept, self._is_enrolled = 0, False
+        if self.journal is not None:
+            self._go_on_from(self.journal)
         return encode([])
 
     def configure_fit(
@@ -296,10 +304,18 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         """Send the pending round; nothing once the protocol has returned."""
         if self.is_finished:
             return []
-        with self._run_that_may_end(server_round):
-            if self._pending is None:
-                return self._told(self._current.ask_to_enrol(server_round, client_manager), {})
-            instructions = self._current.ask(server_round, self._pending, client_manager)
+        number = self._number(server_round)
+        with self._run_that_may_end(number):
+            if not self._is_enrolled:
+                facts = {"goes_on": True} if self._n_kept else {}
+                return self._told(self._current.ask_to_enrol(1, client_manager), facts)
+            instructions: list[tuple[ClientProxy, FitIns]] = []
+            while not instructions and self._pending is not None:
+                instructions = self._current.ask(number, self._pending, client_manager)
+                if not instructions:  # nobody is there for a round that is not needed
+                    self._advance(None)
+            if self.journal is not None and self.journal.ask(number, digest_of(self._pending)):
+                self._current.note_asked_again(number, self._pending)
             n_asked = sum(ins.config["task"] != ENROL for _, ins in instructions)
             plan = self.plan
             return self._told(instructions, {"n_clients": n_asked} | ({"plan": plan} if plan else {}))
@@ -315,21 +331,23 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         if self.is_finished or self._protocol is None:
             return None, {}
         received: Any = None
-        with self._run_that_may_end(server_round):
-            if self._pending is None:
-                run.enrol(server_round, results, failures)
+        number = self._number(server_round)
+        with self._run_that_may_end(number):
+            if not self._is_enrolled:
+                self._is_enrolled = True
+                if self._n_kept:
+                    run.enrol_again(1, results, failures)
+                    return None, {}
+                run.enrol(1, results, failures)
             else:
-                received = run.receive(server_round, self._pending, results, failures)
-                self._sizes = ReleasedSizes.of_round(self._pending, received, self.noise_of_sum) or self._sizes
+                assert self._pending is not None
+                received = run.receive(number, self._pending, results, failures)
+            if self.journal is not None:
+                self.journal.keep(run.record(number, digest_of(self._pending), received))
             if self.on_round is not None:
-                self.on_round(server_round, self._task)
-            try:
-                with one_thread():
-                    self._pending = self._protocol.send(received)
-            except StopIteration as stop:
-                self._outcome = stop.value if isinstance(stop.value, Outcome) else Outcome(stop.value)
-                return encode(self._outcome.model.to_arrays()), {}
-        return None, {}
+                self.on_round(number, self._task)
+            self._advance(received)
+        return None if self._outcome is None else encode(self._outcome.model.to_arrays()), {}
 
     def configure_evaluate(
         self,
@@ -365,6 +383,40 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         return
 
     # Behind them.
+
+    def _number(self, server_round: int) -> int:
+        """Return the number of a Flower round in the run: of one that goes on, after the rounds that it had."""
+        return server_round + max(self._n_kept - 1, 0)
+
+    def _advance(self, received: Any) -> None:
+        """Have the protocol take in what a round brought, and say what comes next."""
+        assert self._protocol is not None
+        if self._pending is not None:
+            self._sizes = ReleasedSizes.of_round(self._pending, received, self.noise_of_sum) or self._sizes
+        try:
+            with one_thread():
+                self._pending = self._protocol.send(received)
+        except StopIteration as stop:
+            self._pending = None
+            self._outcome = stop.value if isinstance(stop.value, Outcome) else Outcome(stop.value)
+
+    def _go_on_from(self, journal: Journal) -> None:
+        """Take up the run of a journal: give the protocol once more what it was given before."""
+        run = self._current
+        given = {name: getattr(self, name) for name in (*self.parameter_names(), "noise_seed")}
+        head = journal.begin(self.name, given, self._run_id)
+        self._run_id = head["run"]
+        if self.random_state is None:
+            run.rng = np.random.default_rng(head["entropy"])
+        for record in journal.records():
+            if record.digest != digest_of(self._pending):
+                raise ProtocolError(
+                    f"round {record.number} does not ask what the journal {journal.folder} says that it asked: it is "
+                    "of another version, or another machine. Name a new folder."
+                )
+            run.go_on(record)
+            self._n_kept = record.number
+            self._advance(record.received)
 
     @contextmanager
     def _run_that_may_end(self, server_round: int) -> Iterator[None]:
