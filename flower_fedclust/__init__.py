@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Consent,
         DataError,
         GridArray,
+        Journal,
         MessageStrategy,
         PrivateStrategy,
         ProtocolClient,
