@@ -134,7 +134,7 @@ class MessageStrategy(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Add the clients' tables and costs up."""
-        if not self.strategy.is_finished or not self.strategy.federated_evaluation:
+        if not self.strategy.is_finished or not self.strategy.sends_model:
             return None
         results: list[tuple[ClientProxy, EvaluateRes]] = []
         failures: list[Any] = []

@@ -224,9 +224,12 @@ class Run:
         server_round: int,
         results: Sequence[tuple[ClientProxy, EvaluateRes]],
         failures: Sequence[tuple[ClientProxy, EvaluateRes] | BaseException],
-        n_clusters: int,
+        n_clusters: int | None,
     ) -> dict[str, float]:
-        """Add the clients' tables and costs up; an empty dict where none has answered."""
+        """Add the clients' tables and costs up; an empty dict where none has answered.
+
+        Without a number of clusters the clients were sent the model to have it, and nothing was asked of them.
+        """
         answered = {self._addressed[proxy.cid] for proxy, _ in results}
         self._note_silence(server_round, dict.fromkeys(self._addressed.values(), EVALUATE), answered, failures)
         used: list[EvaluateRes] = []
@@ -237,6 +240,8 @@ class Run:
             if "failure" in res.metrics:
                 self.books.note_refusal(server_round, EVALUATE, name, excuse_of(name, res.metrics))
                 continue
+            if n_clusters is None:
+                continue
             try:
                 table = checked_table(name, res, n_clusters)
             except ReplyError as error:
@@ -245,8 +250,8 @@ class Run:
             used.append(res)
             tables += [] if table is None else [table]
         self.evaluation = evaluation_of(used, tables)  # whatever came, it is not asked for again
-        contents = ("k-means cost of the rows", "number of rows", "table of classes by clusters") if results else ()
-        for content in contents:
+        contents = ("k-means cost of the rows", "number of rows", "table of classes by clusters")
+        for content in contents if results and n_clusters is not None else ():
             self.books.messages.append(Message(server_round, EVALUATE, content, "one per client"))
         return self.evaluation
 

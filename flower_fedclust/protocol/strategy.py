@@ -106,6 +106,10 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     run_id: str | None = dataclasses.field(default=None, init=False)
     #: Where what the server receives is written down, so that a run that was interrupted goes on where it was.
     journal: Journal | None = dataclasses.field(default=None, init=False)
+    #: Whether every client is sent the model at the end: each site then has a result of its own.
+    share_model: bool = dataclasses.field(default=False, init=False)
+    #: Called once with the strategy when it has its outcome and evaluation, which nothing else may hold but Flower.
+    on_finished: Callable[[ProtocolStrategy], None] | None = dataclasses.field(default=None, init=False)
     #: Called after each round with its number and task.
     on_round: Callable[[int, str], None] | None = dataclasses.field(default=None, init=False)
 
@@ -275,6 +279,11 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         """Whether the protocol has returned."""
         return self._outcome is not None
 
+    @property
+    def sends_model(self) -> bool:
+        """Whether clients are sent the model when the protocol has returned."""
+        return self.federated_evaluation or self.share_model
+
     # Flower's Strategy.
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
@@ -347,6 +356,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
             if self.on_round is not None:
                 self.on_round(number, self._task)
             self._advance(received)
+        self._finish(has_all=not self.sends_model)
         return None if self._outcome is None else encode(self._outcome.model.to_arrays()), {}
 
     def configure_evaluate(
@@ -355,10 +365,11 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         parameters: Parameters,
         client_manager: ClientManager,
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Ask all clients to evaluate the model, once, and only if federated_evaluation was asked for."""
-        if not self.federated_evaluation or self._outcome is None or self._current.evaluation is not None:
+        """Send all clients the model, once: to evaluate it if federated_evaluation was asked for, or to have it."""
+        if not self.sends_model or self._outcome is None or self._current.evaluation is not None:
             return []
-        return self._told(self._current.ask_to_evaluate(server_round, self._outcome.model, client_manager), {})
+        instructions = self._current.ask_to_evaluate(server_round, self._outcome.model, client_manager)
+        return self._told(instructions, {"evaluate": self.federated_evaluation, "share": self.share_model})
 
     def aggregate_evaluate(
         self,
@@ -374,8 +385,9 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
             The mean cost of a row; and "cost", unless it is beyond the largest float, "n_rows", and "accuracy", "nmi",
             "ari" over the clients that have labels.
         """
-        n_clusters = self.outcome.model.n_clusters
+        n_clusters = self.outcome.model.n_clusters if self.federated_evaluation else None
         metrics = self._current.receive_evaluation(server_round, results, failures, n_clusters)
+        self._finish(has_all=True)
         return (metrics["cost"] / metrics["n_rows"] if "cost" in metrics else None), dict(metrics)
 
     def evaluate(self, server_round: int, parameters: Parameters) -> None:
@@ -417,6 +429,10 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
             run.go_on(record)
             self._n_kept = record.number
             self._advance(record.received)
+
+    def _finish(self, *, has_all: bool) -> None:
+        if self.on_finished is not None and self.is_finished and has_all:
+            self.on_finished(self)
 
     @contextmanager
     def _run_that_may_end(self, server_round: int) -> Iterator[None]:

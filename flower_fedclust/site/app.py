@@ -15,7 +15,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.client import Client
 from flwr.clientapp import ClientApp
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
@@ -25,6 +25,7 @@ from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site.budget import Budget, spent
 from flower_fedclust.site.ledger import Ledger, make_private
+from flower_fedclust.site.own_result import save_result
 from flower_fedclust.site.policy import Refused, SiteSettings
 from flower_fedclust.site.replies import (
     RunFolder,
@@ -44,6 +45,9 @@ REFUSED, FAILED = "refused", "failed"
 
 #: What stands in the ledger as the task where a model was evaluated.
 EVALUATE = "evaluate"
+
+#: The same where a model was received, and nothing was answered.
+RECEIVE = "receive"
 
 
 class Site:
@@ -83,6 +87,21 @@ class Site:
     def client(self, context: Context) -> Client:
         """Return the client that answers one message."""
         return _SiteClient(self, context)
+
+    def keep_result(self, context: Context, config: Mapping[str, Any], model: Parameters) -> None:
+        """Save a model that a run shares, with the site's own labels and a report of what has left the site for it.
+
+        The first model of a run is saved, and no other; what goes wrong with it stays at the site.
+        """
+        run = str(config.get("run") or context.run_id)
+        try:
+            with self.ledger.locked():
+                own = [entry for entry in self.ledger.entries if entry["run"] == run]
+                if own:
+                    saved = save_result(self, own, context, str(config.get("model")), model)
+                    self.note("result", run=run, folder=str(saved))
+        except Exception as error:
+            self.note("failed", run=run, task="result", reason=f"{type(error).__name__}: {error}")
 
     def note(self, event: str, **facts: Any) -> None:
         """Write a line into the audit log of the site, and into Flower's log."""
@@ -133,14 +152,18 @@ class _SiteClient(Client):
         return fit_answer(answer)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        """Evaluate a model, once a run, and only if the policy says so."""
+        """Keep a model that is shared; evaluate one, once a run, and only if the policy says so."""
         config = ins.config
+        task = EVALUATE if config.get("evaluate", True) else RECEIVE
+
+        if config.get("share"):
+            self.site.keep_result(self.own_context, config, ins.parameters)
 
         def compute(client: ProtocolClient) -> EvaluateRes:
             loss, n_examples, metrics = client.evaluate(decode(ins.parameters), dict(config))
             return evaluate_res(loss, n_examples, metrics)
 
-        answer = self._answered(EVALUATE, 0, config, ins.parameters.tensors, compute)
+        answer = self._answered(task, 0, config, ins.parameters.tensors, compute)
         if isinstance(answer, dict):
             return evaluate_res(0.0, 0, answer)
         return evaluate_answer(answer)
@@ -187,8 +210,10 @@ class _SiteClient(Client):
         asked = _digest(config, tensors)
         own = [entry for entry in entries if entry["run"] == run]
         folder = RunFolder(site.folder / "runs", run)
-        name = f"{about['task'] == EVALUATE:d}-{about['round']}"
-        former = next((entry for entry in own if entry["answer"] == name), None)
+        # Whoever comes back in the middle of a run enrols in a round in which it is asked for something, too.
+        name = f"{about['task'] if about['task'] in (ENROL, EVALUATE, RECEIVE) else 'round'}-{about['round']}"
+        # To enrol tells no more than the first time, and a run that goes on asks for it again.
+        former = None if about["task"] == ENROL else next((entry for entry in own if entry["answer"] == name), None)
         if former is not None:
             kept = folder.kept(name)
             if former["asked"] != asked:
@@ -200,21 +225,29 @@ class _SiteClient(Client):
         before = spent((entry for entry in entries if entry["run"] != run), site.data_set)
         gate = _Gate(Budget(policy, own, before))
         folder.restore(context)
+        remembered = dict(context.state)
         client = self._client(names, config, gate)
         answer = compute(client)
+        if about["task"] == ENROL:
+            # A client forgets other runs when it enrols. What is here is of this run, into which a site comes back.
+            for key, record in remembered.items():
+                context.state.setdefault(key, record)
         if gate.refusal is not None:
             raise gate.refusal
         if "failure" in answer.metrics:
             reason = f"{type(client.error).__name__}: {client.error}"
             raise _Failed(reason, missed=bool(answer.metrics.get("missed")))
         content = answer_to_bytes(answer)
-        judged = gate.judged if about["task"] != ENROL else _NOTHING
+        judged = gate.judged
         if about["task"] == EVALUATE:
             judged = _NOTHING | {
                 "arrays": [{"content": "cost, number of rows, table of classes", "covered": "nothing"}]
             }
-        folder.keep(name, content)
         folder.remember(context)
+        if about["task"] == ENROL and any(entry["task"] == ENROL for entry in own):
+            site.note("repeated", **about)
+            return content
+        folder.keep(name, content)
         site.ledger.append(
             {
                 "time": _now(),
@@ -287,14 +320,28 @@ def load_rows(settings: SiteSettings) -> ClientData:
     """
     from flower_fedclust.data import read_table
 
-    table = read_table(settings.data, label_column=settings.label_column, columns=settings.columns, raw=True)
+    table = read_table(
+        settings.data,
+        label_column=settings.label_column,
+        id_column=settings.id_column,
+        columns=settings.columns,
+        raw=True,
+    )
     if table.labels is not None and len(set(table.labels.tolist())) > settings.most_classes:
         raise DataError(
             f"the label column '{settings.label_column}' has more than {settings.most_classes} different values, which "
             "may be names; name another, or raise most_classes."
         )
     schema = None if settings.schema_file is None else Schema.of(Path(settings.schema_file))
-    return ClientData(table.rows, table.labels, owner=f"site {settings.name}", raw=True, schema=schema)
+    return ClientData(
+        table.rows,
+        table.labels,
+        owner=f"site {settings.name}",
+        row_ids=table.row_ids,
+        id_column=settings.id_column,
+        raw=True,
+        schema=schema,
+    )
 
 
 def _strategy_names(context: Context) -> list[str]:
@@ -307,7 +354,9 @@ def _number(value: Any) -> int | None:
 
 
 def _digest(config: Mapping[str, Any], tensors: list[bytes]) -> str:
-    found = hashlib.sha256(json.dumps(dict(config), sort_keys=True, default=repr).encode())
+    # How many others are asked is no part of the question: a round that is asked again may find fewer of them.
+    question = {key: value for key, value in config.items() if key != "n_clients"}
+    found = hashlib.sha256(json.dumps(question, sort_keys=True, default=repr).encode())
     for tensor in tensors:
         found.update(len(tensor).to_bytes(8, "big"))
         found.update(tensor)

@@ -127,10 +127,12 @@ class SiteSettings(_Table):
         The columns to cluster by; all by default.
     label_column : str, optional
         A column of known classes, for the evaluation alone. None by default, whatever a server asks for.
+    id_column : str, optional
+        A column that tells the rows apart, for the site's own file of labels. It never leaves.
     most_classes : int, default=20
         A label column of more different values is refused: it may be a name or a number of a person.
     schema : str, optional
-        A file that says what the columns are; see ``docs/tables.md``.
+        A file that says what the columns are, see ``docs/tables.md``: a run with another schema is refused.
     data_set : str, optional
         Under which name the ledger adds budgets up; the path of the file by default. Two files with the same people
         need one name.
@@ -145,6 +147,7 @@ class SiteSettings(_Table):
     data: Annotated[str, Field(min_length=1)]
     columns: tuple[str, ...] | None = None
     label_column: str | None = None
+    id_column: str | None = None
     most_classes: Number = 20
     schema_file: str | None = Field(default=None, alias="schema")
     data_set: str | None = None

@@ -9,6 +9,9 @@ import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.common import EvaluateIns, FitIns
+from flwr.server import Server as FlowerServer
+from flwr.server import SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
 
 from flower_fedclust.privacy.accounting import Share, calibrate
 from flower_fedclust.privacy.plan import Plan
@@ -29,9 +32,9 @@ NAMES = np.array([f"patient {index}" for index in range(60)])
 BALL = Frame(np.zeros(3), 4.0)
 
 
-def site(folder, *, rows=ROWS, labels=None, data_set="the table", **policy):
+def site(folder, *, name="north", rows=ROWS, labels=None, data_set="the table", **policy):
     settings = SiteSettings.model_validate(
-        {"name": "north", "data": "nowhere", "folder": str(folder), "data_set": data_set, "policy": policy}
+        {"name": name, "data": "nowhere", "folder": str(folder), "data_set": data_set, "policy": policy}
     )
     return Site(settings, lambda: ClientData(rows, labels))
 
@@ -81,6 +84,37 @@ class Server:
     def evaluate(self, *arrays, model="k-means", client=None):
         config = {"client": client or find(self.strategy).strategy.client_type.key(), "model": model}
         return self.site.client(self.context).evaluate(EvaluateIns(encode(arrays), config))
+
+
+class Proxy(ClientProxy):
+    """A site as Flower's server sees it, without a network."""
+
+    def __init__(self, index, site, run_config):
+        super().__init__(str(index))
+        self.node_id = index
+        self.site = site
+        self.context = Context(1, index, UserConfig({}), RecordDict(), UserConfig(run_config))
+
+    def fit(self, ins, timeout=None, group_id=None):
+        return self.site.client(self.context).fit(ins)
+
+    def evaluate(self, ins, timeout=None, group_id=None):
+        return self.site.client(self.context).evaluate(ins)
+
+    def get_properties(self, ins, timeout, group_id):
+        raise NotImplementedError
+
+    get_parameters = reconnect = get_properties
+
+
+def run(strategy, sites, num_rounds=None, **run_config):
+    """Run a strategy over sites as Flower's own server does."""
+    manager = SimpleClientManager()
+    for index, one in enumerate(sites):
+        manager.register(Proxy(index, one, {"strategy": strategy.name} | run_config))
+    server = FlowerServer(client_manager=manager, strategy=strategy)
+    server.set_max_workers(1)
+    server.fit(num_rounds=strategy.num_rounds if num_rounds is None else num_rounds, timeout=None)
 
 
 def refused(answer, site):

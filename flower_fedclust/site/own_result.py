@@ -1,0 +1,132 @@
+"""What a site has of a run in the end: the model, labels of its own rows, and a report of what has left it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context
+from flwr.common import Parameters
+
+from flower_fedclust.models import Model, TableModel
+from flower_fedclust.privacy.releases import NoisePlace, Release
+from flower_fedclust.privacy.report import Message, PrivacyReport
+from flower_fedclust.protocol.client import ENROL
+from flower_fedclust.protocol.wire import decode
+from flower_fedclust.results import Result
+from flower_fedclust.site.ledger import make_private
+from flower_fedclust.site.replies import REMEMBERED, RunFolder
+
+if TYPE_CHECKING:
+    from flower_fedclust.site.app import Site
+
+#: What a client may have remembered of its rows: what it found, or was told, in the run itself.
+LABELS, PLACES = "labels", "places"
+
+
+def save_result(
+    site: Site, entries: Sequence[Mapping[str, Any]], context: Context, model: str, arrays: Parameters
+) -> Path:
+    """Save the result of a run at a site, as ``fc.load`` reads it; return its folder.
+
+    Parameters
+    ----------
+    site : Site
+    entries : sequence of mapping
+        Those of the ledger for the run; not empty.
+    context : Context
+        Where what the client remembers of the run is put.
+    model : str
+        The name of the model's class.
+    arrays : Parameters
+        Of the model.
+    """
+    run, strategy = entries[0]["run"], entries[0]["strategy"] or "run"
+    results = make_private(site.folder / "results")
+    mark = RunFolder(site.folder / "runs", run).path.name[:8]
+    former = next((folder for folder in results.iterdir() if folder.name.endswith(mark)), None)
+    if former is not None:
+        return former
+    RunFolder(site.folder / "runs", run).restore(context)
+    found_model = Model.named(model).from_arrays(decode(arrays))
+    data = site.data
+    rows = data.table if isinstance(found_model, TableModel) else data.rows
+    found = found_model.cluster(rows, _recalled(context, PLACES))
+    own = _recalled(context, LABELS)
+    result = Result(
+        strategy=strategy,
+        model=found_model,
+        labels=[found.labels if own is None or len(own) != data.n_rows else own.astype(np.intp)],
+        names=[site.settings.name],
+        privacy=report_of(entries, strategy),
+        traffic=[],
+        failures=[],
+        metrics={},
+        seconds=0.0,
+        embedding=[] if found.places is None else [found.places],
+    )
+    stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
+    return result.save(make_private(results / f"{stamp} {strategy.replace(',', ' ')} {mark}"))
+
+
+def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyReport:
+    """Return the privacy report of a run as one site has it: what has left this site, by its own ledger.
+
+    Parameters
+    ----------
+    entries : sequence of mapping
+        Those of the ledger for the run.
+    strategy : str
+    """
+    messages: list[Message] = []
+    notes = ["This is what has left one site, as its own ledger has it; multipliers are those of the site's clipping."]
+    places: set[NoisePlace] = set()
+    for entry in entries:
+        number, task = entry["round"], entry["task"]
+        if task == ENROL:
+            messages.append(Message(number, task, "name and columns", "of this site", harmless=True))
+        for array in entry["arrays"]:
+            covered, detail = array.get("covered"), f"one per {array.get('per', 'client')}"
+            if covered == "kept at the site":
+                continue
+            release = None
+            if "multiplier" in array:
+                bound = "in units of what the site clips to"
+                multiplier = array["multiplier"]
+                release = Release(array["mechanism"], 1.0, multiplier, bound, array["relation"], share=array["share"])
+                places.add("clients" if array["shares"] > 1 else "local")
+            elif covered is not None and covered.startswith("noise of the server"):
+                detail += ", with noise that the server promises to add"
+                places.add("server")
+            messages.append(
+                Message(
+                    number,
+                    task,
+                    array["content"],
+                    detail,
+                    release,
+                    post_processing=covered == "computed from rows that carry noise",
+                    reveals=array.get("reveals", "sums"),
+                )
+            )
+    if any(entry["is_claim"] for entry in entries):
+        notes.append("The epsilon of this run rests on noise that others are to add; the site cannot check that.")
+    epsilon = max(entry["epsilon"] for entry in entries)
+    return PrivacyReport(
+        strategy=strategy,
+        messages=tuple(messages),
+        requested_epsilon=epsilon or None,
+        delta=max(entry["delta"] for entry in entries) or None,
+        unit="record" if epsilon else None,
+        noise=next(iter(sorted(places)), None) if len(places) == 1 else None,
+        notes=tuple(notes),
+    )
+
+
+def _recalled(context: Context, key: str) -> Any:
+    record = context.state.get(f"{REMEMBERED}{key}")
+    arrays = record.to_numpy_ndarrays() if isinstance(record, ArrayRecord) else []
+    return arrays[0] if arrays else None

@@ -1,0 +1,127 @@
+"""What sites have of an honest run: answers within their policy, a model, their own labels, and a report."""
+
+import json
+
+import numpy as np
+import pytest
+from hostile import RNG, audit, run, site
+
+import flower_fedclust as fc
+from flower_fedclust.protocol import ProtocolError
+
+CENTERS = np.array([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 3.0]])
+TABLES = {
+    name: np.repeat(CENTERS, 40, axis=0) + RNG.normal(scale=0.3, size=(120, 3)) for name in ("north", "south", "west")
+}
+OPEN = {"epsilon_per_run": 50.0, "epsilon": 50.0, "least_noise_multiplier": 0.05}
+
+
+def sites(folder, **policy):
+    return [site(folder / name, name=name, rows=rows, **OPEN | policy) for name, rows in TABLES.items()]
+
+
+def private_kmeans(**more):
+    options = {"epsilon": 50.0, "max_norm": 5.0, "noise": "local", "random_state": 0, "n_rounds": 2} | more
+    return fc.PrivateKMeans(3, **options)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sites")
+    strategy, finished = private_kmeans(), []
+    strategy.share_model, strategy.on_finished = True, finished.append
+    own = sites(folder)
+    run(strategy, own)
+    return strategy, own, finished
+
+
+def folder_of(one):
+    (folder,) = (one.folder / "results").iterdir()
+    return folder
+
+
+def test_each_site_has_the_model_and_its_own_labels(shared):
+    strategy, own, _ = shared
+    for one in own:
+        saved = folder_of(one)
+        labels = np.loadtxt(
+            saved / "labels" / f"{one.settings.name}.csv", delimiter=",", skiprows=1, usecols=-1, dtype=int
+        )
+        np.testing.assert_array_equal(labels, strategy.outcome.model.predict(TABLES[one.settings.name]))
+        assert (saved / "model.npz").exists()
+        assert saved.stat().st_mode & 0o077 == 0
+
+
+def test_the_report_of_a_site_is_that_of_its_own_ledger(shared):
+    strategy, own, _ = shared
+    for one in own:
+        report = json.loads((folder_of(one) / "privacy.json").read_text())
+        assert report["epsilon"] == pytest.approx(50.0, rel=1e-3)
+        assert report["covers_everything"]
+        assert [entry["task"] for entry in one.ledger.read()][-1] == "receive"
+    assert [failure.reason for failure in strategy.failures] == []
+    assert all(message.task != "evaluate" for message in strategy.report.messages)
+
+
+def test_who_has_nothing_but_the_strategy_is_called_when_it_is_finished(shared):
+    strategy, _, finished = shared
+    assert finished == [strategy]
+    assert finished[0].outcome.model.n_clusters == 3
+
+
+def test_without_sharing_no_site_is_sent_a_model(tmp_path):
+    strategy, finished = private_kmeans(), []
+    strategy.on_finished = finished.append
+    own = sites(tmp_path)
+    run(strategy, own)
+    assert len(finished) == 1
+    assert not (own[0].folder / "results").exists()
+
+
+def test_a_site_that_evaluates_nothing_keeps_the_model_all_the_same(tmp_path):
+    strategy = private_kmeans(federated_evaluation=True)
+    strategy.share_model = True
+    own = sites(tmp_path)
+    run(strategy, own)
+    assert all((folder_of(one) / "model.npz").exists() for one in own)
+    assert strategy.evaluation == {}
+    assert {failure.task for failure in strategy.failures} == {"evaluate"}
+
+
+def test_runs_beyond_the_budget_end_with_every_site_named(tmp_path):
+    with pytest.raises(ProtocolError, match="refused"):
+        run(private_kmeans(), sites(tmp_path, epsilon_per_run=49.0))
+
+
+def test_noise_in_shares_counts_on_the_others_and_says_so(tmp_path):
+    own = sites(tmp_path, most_shares=3)
+    run(private_kmeans(noise="clients"), own)
+    assert own[0].ledger.entries[-1]["is_claim"]
+    with pytest.raises(ProtocolError, match="refused"):
+        run(private_kmeans(noise="clients"), sites(tmp_path / "other"))
+
+
+def test_of_clients_as_the_unit_a_site_counts_what_one_of_its_rows_is_promised(tmp_path):
+    own = sites(tmp_path, epsilon_per_run=200.0, epsilon=200.0)
+    run(private_kmeans(privacy_unit="client", rows_per_client=120), own)
+    assert own[0].ledger.entries[-1]["epsilon"] > 100.0
+
+
+def test_what_a_client_remembers_outlives_the_process(tmp_path):
+    own = sites(tmp_path, unprotected=["sums"])
+    strategy = fc.DPFedC(3, epsilon=None, n_rounds=3, random_state=0)
+    remembered = []
+
+    def restart(number, task):
+        for one in own:
+            one.__init__(one.settings, one._load)
+        remembered.append(len(list(tmp_path.glob("*/runs/*/memory.npz"))))
+
+    strategy.on_round = restart
+    run(strategy, own)
+    again = fc.DPFedC(3, epsilon=None, n_rounds=3, random_state=0)
+    simulated = fc.simulate(again, list(TABLES.values()), names=list(TABLES))
+    for array, other in zip(strategy.outcome.model.to_arrays(), simulated.model.to_arrays(), strict=True):
+        np.testing.assert_array_equal(array, other)
+    assert remembered[-1] == 3
+    assert all(line["event"] == "answered" for line in audit(own[0]))
