@@ -167,7 +167,7 @@ def test_an_answer_that_is_not_kept_any_more_or_was_changed_is_not_made_again(tm
     own = site(tmp_path)
     server = Server(own)
     server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED)
-    (kept,) = tmp_path.glob("runs/*/0-2.answer")
+    (kept,) = tmp_path.glob("runs/*/round-2.answer")
     kept.write_bytes(kept.read_bytes()[:-1] + b"x")
     assert "not kept any more" in refused(server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED), own)
     kept.unlink()
