@@ -206,7 +206,15 @@ print(result.model)
 print(result.model.predict(tables["south"])[:10])  # raw tables, columns in any order
 '''
 
+_JOURNAL = f"""\
+{_SITES}
+strategy = fc.PrivateKMeans(3, epsilon=5.0, max_norm=12.0)
+result = fc.simulate(strategy, sites.clients, journal="journal")  # killed on the way? The same line goes on from there
+print(result.metrics)
+"""
+
 EXAMPLES = {
+    "Journal": _JOURNAL,
     **dict.fromkeys(["Schema", "Column", "TableModel"], _TABLES),
     "Model": _model("KFED(3)", _PREDICTED),
     "KMeansModel": _model("KFED(3)", "print(model.cluster_centers_)\n" + _PREDICTED),

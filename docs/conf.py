@@ -50,9 +50,7 @@ suppress_warnings = [
 
 def fill_in(app: object, page: str, source: list[str]) -> None:
     """Put in place what follows from the registry."""
-    for name, made in site_pages.BLOCKS.items():
-        if f"{{{{ {name} }}}}" in source[0]:
-            source[0] = source[0].replace(f"{{{{ {name} }}}}", made())
+    source[0] = site_pages.filled_in(source[0])
     name = page.rpartition("/")[2]
     if page == f"papers/{name}" and (Path(app.srcdir) / "reproduced" / f"{name}.md").exists():  # type: ignore[attr-defined]
         source[0] += f"\n## All tables\n\n```{{toctree}}\n../reproduced/{name}\n```\n"

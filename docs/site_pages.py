@@ -13,6 +13,7 @@ from typing import Any
 
 import class_examples
 
+import flower_fedclust as fc
 from flower_fedclust.protocol import Entry
 from flower_fedclust.protocol.rounds import KINDS
 from flower_fedclust.registry import find, strategies
@@ -149,12 +150,34 @@ def strategy_classes() -> str:
     return "\n\n".join(blocks)
 
 
+def other_names() -> str:
+    """Return the reference of public names that no page of the reference has yet."""
+    pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+    blocks = []
+    for name in fc.__all__:
+        if not re.search(rf"flower_fedclust\.(\w+\.)*{name}\b", pages):
+            directive = "autoclass" if isinstance(getattr(fc, name), type) else "autofunction"
+            members = "   :members:\n" if directive == "autoclass" else ""
+            blocks.append(f"```{{eval-rst}}\n.. {directive}:: flower_fedclust.{name}\n{members}```")
+    return "\n\n".join(blocks)
+
+
 #: What pages may ask for, by the name between double braces.
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "strategies": strategy_table,
     "chooser": chooser,
     "strategy_classes": strategy_classes,
+    "other_names": other_names,
 }
+
+
+def filled_in(text: str) -> str:
+    """Return a page with what it asks for."""
+    for name, made in BLOCKS.items():
+        if f"{{{{ {name} }}}}" in text:
+            text = text.replace(f"{{{{ {name} }}}}", made())
+    return text
+
 
 _CLASS = re.compile(r"```\{eval-rst\}\n(\.\. autoclass:: ([\w.]+)\n.*?)```\n*", re.DOTALL)
 
@@ -175,8 +198,7 @@ def example_of(path: str) -> str | None:
 
 def described_classes() -> dict[str, str]:
     """Return all classes that the reference names, with the directives that describe them."""
-    pages = sorted((DOCS / "reference").glob("*.md"))
-    texts = [page.read_text(encoding="utf-8").replace("{{ strategy_classes }}", strategy_classes()) for page in pages]
+    texts = [filled_in(page.read_text(encoding="utf-8")) for page in sorted((DOCS / "reference").glob("*.md"))]
     return {path: block for text in texts for path, block in class_blocks(text)}
 
 
