@@ -65,7 +65,7 @@ for (const choice of all("[data-filter]"))
   });
 
 // Printed, everything that is folded but lists of numbers is open.
-addEventListener("beforeprint", () => { for (const part of all("#privacy > details, #failures > details")) part.open = true; });
+addEventListener("beforeprint", () => { for (const part of all("#privacy > details, #failures > details, .doubts")) part.open = true; });
 
 // Maps.
 const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
