@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.lab.groupings import NO_COLOR, TEN_COLORS, Grouping, base64_text, groupings_of
+from flower_fedclust.lab.pages import page, plural
 from flower_fedclust.numerics.checks import checked_rows
 
 if TYPE_CHECKING:
@@ -123,20 +120,13 @@ def map_page(
             for one in groupings
         ],
     }
-    heading = title or "Map of rows"
     found = {grouping.name: len(grouping.groups) - grouping.colors.count(NO_COLOR) for grouping in groupings}
-    sizes = ", ".join(f"{count:,} {_plural(name, count)}" for name, count in found.items())
-    parts = {
-        "TITLE": html.escape(heading),
-        "SUMMARY": html.escape(f"A map of {len(xy):,} {_plural('row', len(xy))}: {sizes}."),
-        # Only "<" could end a script; in a string of JSON it can be escaped.
-        "CONTENT": json.dumps(content).replace("<", "\\u003c"),
-    }
-    template = resources.files("flower_fedclust.lab").joinpath("map_page.html").read_text(encoding="utf-8")
-    # In one pass, so that a name that looks like a placeholder stays as it is.
-    page = re.sub("@@([A-Z]+)@@", lambda match: parts[match[1]], template)
+    sizes = ", ".join(plural(count, name) for name, count in found.items())
+    summary = f"A map of {plural(len(xy), 'row')}: {sizes}."
     target = _target(path)
-    target.write_text(page, encoding="utf-8")
+    target.write_text(
+        page("map.html", title=title or "Map of rows", summary=summary, content=content), encoding="utf-8"
+    )
     return target
 
 
@@ -268,9 +258,3 @@ def _target(path: str | Path) -> Path:
 def _short(text: str, longest: int = 60) -> str:
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
-
-
-def _plural(noun: str, count: int) -> str:
-    if count == 1:
-        return noun
-    return f"{noun}es" if noun.endswith("s") else f"{noun}s"

@@ -20,8 +20,9 @@ from flower_fedclust.lab.groupings import group_colors
 from flower_fedclust.lab.report import write_report
 from flower_fedclust.lab.report.about import command_of
 from flower_fedclust.lab.report.colors import PANELS, readable_color
-from flower_fedclust.lab.report.data import Spread, pareto_front, read_comparison
+from flower_fedclust.lab.report.data import Spread, read_comparison
 from flower_fedclust.lab.report.maps import read_map
+from flower_fedclust.lab.report.pictures import pareto_front
 from flower_fedclust.lab.report.privacy import DERIVED, HARMLESS, PROTECTED, UNPROTECTED, Reported
 from flower_fedclust.lab.report.ranks import alike, critical_difference, ranks_over_scenarios, ranks_over_seeds
 from flower_fedclust.lab.report.texts import NOTHING, deviation_text, number_text

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from flower_fedclust.lab.pages import page as page
+from flower_fedclust.lab.pages import plural
 from flower_fedclust.lab.report.about import command_of, failures_of, settings_of
 from flower_fedclust.lab.report.data import ComparisonResults, Scenario, read_comparison
 from flower_fedclust.lab.report.maps import map_figures
@@ -18,7 +17,7 @@ from flower_fedclust.lab.report.pictures import bytes_chart, curve_charts, dot_p
 from flower_fedclust.lab.report.privacy import privacy_groups
 from flower_fedclust.lab.report.ranks import ranks_over_scenarios, ranks_over_seeds
 from flower_fedclust.lab.report.tables import ResultsTable, overview_rows
-from flower_fedclust.lab.report.texts import NAMES, budget_text, count_text, listed, plural
+from flower_fedclust.lab.report.texts import NAMES, count_text, listed
 from flower_fedclust.lab.report.verdict import certainty, collapsed, doubts, verdict
 
 
@@ -53,32 +52,19 @@ def report_page(comparison: ComparisonResults) -> str:
     names = comparison.strategies if len(comparison.strategies) <= 3 else [f"{len(comparison.strategies)} strategies"]
     data = listed(list(dict.fromkeys(one.data for one in comparison.scenarios if one.data)))
     is_any_done = len(comparison.failed) < len(comparison.trials)
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            title=f"{listed(names)} on {data}" if data else listed(names),
-            summary=_summary(comparison),
-            overview=_overview(comparison.scenarios) if len(scenarios) > 1 else None,
-            scenarios=scenarios,
-            privacy=privacy_groups(comparison) if is_any_done else None,
-            failures=failures_of(comparison),
-            command=command_of(comparison.settings),
-            settings=settings_of(comparison),
-            maps=[one.content for scenario in scenarios for one in scenario["maps"]],
-        )
+    return page(
+        "report/page.html",
+        title=f"{listed(names)} on {data}" if data else listed(names),
+        summary=_summary(comparison),
+        overview=_overview(comparison.scenarios) if len(scenarios) > 1 else None,
+        scenarios=scenarios,
+        privacy=privacy_groups(comparison) if is_any_done else None,
+        failures=failures_of(comparison),
+        command=command_of(comparison.settings),
+        settings=settings_of(comparison),
+        names=NAMES,
+        maps=[one.content for scenario in scenarios for one in scenario["maps"]],
     )
-
-
-@cache
-def _environment() -> Environment:
-    """Return the templates: every text is escaped, and a name that does not exist is an error."""
-    environment = Environment(
-        loader=PackageLoader(__name__), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"plural": plural, "budget": budget_text, "short": "{:g}".format, "tenth": "{:.1f}".format}
-    environment.globals["names"] = NAMES
-    return environment
 
 
 def _overview(scenarios: Sequence[Scenario]) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flower_fedclust.lab.pages import plural
 from flower_fedclust.lab.report.data import ComparisonResults, TrialResult
-from flower_fedclust.lab.report.texts import NOTHING, capital, plural
+from flower_fedclust.lab.report.texts import NOTHING, capital
 from flower_fedclust.lab.summary import failures_by_remedy
 
 _VERSIONS = {

@@ -414,28 +414,6 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
     return ComparisonResults(json_object(path / "comparison.json"), trials, unfinished)
 
 
-def pareto_front(prices: Sequence[float], gains: Sequence[float]) -> list[bool]:
-    """Tell of each point whether no other has a lower or equal price and a higher or equal gain, one of them strictly.
-
-    Parameters
-    ----------
-    prices : sequence of float
-        Less is better: epsilon, or bytes.
-    gains : sequence of float
-        More is better.
-    """
-    on_front = [False] * len(prices)
-    best = -math.inf
-    for price in sorted(set(prices)):
-        here = [index for index, other in enumerate(prices) if other == price]
-        highest = max(gains[index] for index in here)
-        if highest > best:
-            best = highest
-            for index in here:
-                on_front[index] = gains[index] == highest
-    return on_front
-
-
 def _contenders(trials: Sequence[TrialResult]) -> list[Contender]:
     done: dict[tuple[str, float | None, str, str, str], list[TrialResult]] = {}
     failed: dict[tuple[str, float | None, str], list[TrialResult]] = {}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from flower_fedclust.lab.pages import budget_text, plural
 from flower_fedclust.lab.report.charts import (
     MOST_SERIES,
     Axis,
@@ -19,18 +20,9 @@ from flower_fedclust.lab.report.charts import (
     linear_axis,
     logarithmic_axis,
 )
-from flower_fedclust.lab.report.data import Contender, Scenario, Spread, TrialResult, pareto_front
+from flower_fedclust.lab.report.data import Contender, Scenario, Spread, TrialResult
 from flower_fedclust.lab.report.ranks import Ranks
-from flower_fedclust.lab.report.texts import (
-    NAMES,
-    budget_text,
-    bytes_text,
-    capital,
-    deviation_text,
-    measure_text,
-    number_text,
-    plural,
-)
+from flower_fedclust.lab.report.texts import NAMES, bytes_text, capital, deviation_text, measure_text, number_text
 from flower_fedclust.registry import strategies
 
 _MOST_ROUNDS = 25
@@ -264,6 +256,28 @@ def _pieces(known: Sequence[tuple[int, float]]) -> list[list[tuple[float, float]
             pieces.append([])
         pieces[-1].append((index, value))
     return [piece for piece in pieces if len(piece) > 1]
+
+
+def pareto_front(prices: Sequence[float], gains: Sequence[float]) -> list[bool]:
+    """Tell of each point whether no other has a lower or equal price and a higher or equal gain, one of them strictly.
+
+    Parameters
+    ----------
+    prices : sequence of float
+        Less is better: epsilon, or bytes.
+    gains : sequence of float
+        More is better.
+    """
+    on_front = [False] * len(prices)
+    best = -math.inf
+    for price in sorted(set(prices)):
+        here = [index for index, other in enumerate(prices) if other == price]
+        highest = max(gains[index] for index in here)
+        if highest > best:
+            best = highest
+            for index in here:
+                on_front[index] = gains[index] == highest
+    return on_front
 
 
 def _front(scenario: Scenario, points: Sequence[Point]) -> list[Point]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flower_fedclust.lab.pages import plural
 from flower_fedclust.lab.report.data import ComparisonResults, TrialResult
-from flower_fedclust.lab.report.texts import plural
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import PLACE_SENTENCES, Message, PrivacyReport
 

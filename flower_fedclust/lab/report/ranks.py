@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from flower_fedclust.lab.pages import plural
 from flower_fedclust.lab.report.data import Contender, Scenario
-from flower_fedclust.lab.report.texts import plural
 from flower_fedclust.lab.report.verdict import LEVEL, by_seed
 
 #: Over fewer blocks than this, and of fewer contenders, ranks tell nothing.

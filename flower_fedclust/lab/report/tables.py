@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
+from flower_fedclust.lab.pages import plural
 from flower_fedclust.lab.report.data import Contender, Scenario, Spread
 from flower_fedclust.lab.report.texts import (
     bytes_text,
@@ -14,7 +15,6 @@ from flower_fedclust.lab.report.texts import (
     deviation_text,
     measure_text,
     number_text,
-    plural,
     share_text,
 )
 from flower_fedclust.lab.report.verdict import LEVEL, differences

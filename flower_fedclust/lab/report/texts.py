@@ -62,16 +62,6 @@ def deviation_text(spread: Spread, text: str) -> str:
     return f"± {spread.deviation:,.{decimals}f}"
 
 
-def budget_text(epsilon: float | None) -> str:
-    """Return "epsilon 1", or "no epsilon"."""
-    return "no epsilon" if epsilon is None else f"epsilon {epsilon:g}"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return "1 seed", "3 seeds"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def capital(text: str) -> str:
     """Return a text that begins with a capital letter."""
     return text[:1].upper() + text[1:]

@@ -10,8 +10,9 @@ import numpy as np
 from scipy import stats
 
 from flower_fedclust.doubts import doubts_over_runs
+from flower_fedclust.lab.pages import plural
 from flower_fedclust.lab.report.data import Contender, Scenario
-from flower_fedclust.lab.report.texts import NAMES, bytes_text, measure_text, plural
+from flower_fedclust.lab.report.texts import NAMES, bytes_text, measure_text
 
 #: Below this, a difference is said to be one.
 LEVEL = 0.05
