@@ -146,9 +146,9 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
         given = "server rows" if hasattr(strategy, "server_data") else "first centers"
         raise ValueError(f"the clients have {data[0].rows.shape[1]} columns where the {given} have {expected}.")
     n_rows = sum(client.n_rows for client in data)
-    if strategy.n_clusters > n_rows:
+    if strategy.most_clusters > n_rows:
         raise ValueError(
-            f"n_clusters is {strategy.n_clusters} and the clients have {n_rows} rows together; ask for fewer."
+            f"n_clusters is {strategy.most_clusters} and the clients have {n_rows} rows together; ask for fewer."
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.models import Model
+from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.privacy.releases import Release
 
 Array: TypeAlias = NDArray[Any]
@@ -378,12 +379,15 @@ class Outcome:
         Where each row lies on a map, by client, where the server finds it rather than the model.
     history : mapping of str to sequence of float
         What was watched over the rounds, by name: an objective, say.
+    number : ClusterNumber, optional
+        How many clusters there are, where the strategy chose.
     """
 
     model: Model
     labels: Mapping[str, NDArray[np.intp]] | None = None
     embedding: Mapping[str, NDArray[np.float64]] | None = None
     history: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    number: ClusterNumber | None = None
 
 
 #: The server half of a strategy: it yields rounds, is sent what they brought, and returns a model, or an Outcome

@@ -177,6 +177,11 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         """Take it from here on that the clients' rows have so many columns, as they have been prepared."""
         self._current.n_columns = self._current._inspection.n_columns = n_columns
 
+    @property
+    def most_clusters(self) -> int:
+        """How many clusters are sought, at most."""
+        return self.n_clusters
+
     def n_to_draw(self, fraction: float, n_clients: int) -> int:
         """Return how many clients are a part of so many: as many at least as have to answer a round."""
         return self._current.n_to_draw(fraction, n_clients)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,11 +20,12 @@ from flower_fedclust.data.frames import is_table
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.exact import directions_onto_grid, triangle_to_symmetric
+from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit, Release
 from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, Sum, parameter
-from flower_fedclust.protocol.rounds import Round, Total
+from flower_fedclust.protocol.rounds import Outcome, Round, Total
 from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, frame_of_rows
 from flower_fedclust.strategies.private_kmeans.candidates import (
     clustered,
@@ -32,6 +34,7 @@ from flower_fedclust.strategies.private_kmeans.candidates import (
     spread_of,
     weight_of,
 )
+from flower_fedclust.strategies.private_kmeans.choosing import Fine, chosen_number, numbers_of
 from flower_fedclust.strategies.private_kmeans.client import N_CLASSES, PrivateKMeansClient, class_reach
 
 Floats = NDArray[np.float64]
@@ -95,6 +98,9 @@ class PrivateKMeans(ClippedStrategy):
 
     Parameters
     ----------
+    n_clusters : int, "auto", or two int
+        How many clusters are sought; or the least and the largest number, and the run chooses by how far apart the
+        clusters are, from the votes, at no further cost. "auto" is (2, 16).
     max_norm : float, optional
         The Euclidean distance from ``origin`` to which every client clips its rows; needed with an epsilon, unless
         there is ``server_data``. It is public, and not taken from data. It may be generous: how far the rows really
@@ -141,6 +147,7 @@ class PrivateKMeans(ClippedStrategy):
     client_type = PrivateKMeansClient
     promises = PRIVACY_UNITS
 
+    n_clusters: Any = parameter(kw_only=False)
     epsilon: float | None = parameter(1.0, above=0, at_most=1000)
     privacy_unit: PrivacyUnit = parameter("record")
     rows_per_client: int = parameter(50, at_least=1)
@@ -154,6 +161,7 @@ class PrivateKMeans(ClippedStrategy):
 
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first parameter which cannot be right."""
+        numbers_of(self.n_clusters)
         super().check_parameters()
         if not is_table(self.server_data):
             self._check_server_data()
@@ -190,14 +198,34 @@ class PrivateKMeans(ClippedStrategy):
         centers, weights = yield from self._votes(space)
         # Of more clusters than are sought, as k-means merges or splits what lies near together: the noisy means of
         # these, and not the candidates, are what the centers are then found from.
-        fine, weights = yield from self._lloyd_step(space, centers, weights, ("fine_sums", "fine_counts"), inside=True)
-        weights = np.maximum(weights, 0.01 * space.n_rows / len(fine))
-        inside = clustered(fine, weights, self.n_clusters, self.rng, n_init=N_INIT_LAST)
+        fine, counts = yield from self._lloyd_step(space, centers, weights, ("fine_sums", "fine_counts"), inside=True)
+        number = self._number(space, fine, counts)
+        weights = np.maximum(counts, 0.01 * space.n_rows / len(fine))
+        n_clusters = self.most_clusters if number is None else number.chosen
+        inside = clustered(fine, weights, n_clusters, self.rng, n_init=N_INIT_LAST)
         weights = weight_of(fine, weights, inside)
         centers = inside @ space.inside.T
         for _ in range(self.n_lloyd_rounds):
             centers, weights = yield from self._lloyd_step(space, centers, weights, ("sums", "counts"), inside=False)
-        return KMeansModel(space.frame.leave(centers))
+        return Outcome(KMeansModel(space.frame.leave(centers)), number=number)
+
+    def _number(self, space: _Space, fine: Floats, counts: Floats) -> ClusterNumber | None:
+        """Return how many clusters there are, where that was asked."""
+        numbers = numbers_of(self.n_clusters)
+        if numbers[0] == numbers[1]:
+            return None
+        noise = self.noise_of_sum(self.release("fine_counts", 1.0, "a row has one nearest center"))
+        if self.privacy_unit == "client":
+            noise *= _norm_of_parts(self.rows_per_client, len(fine)) * space.n_rows / len(self.client_names)
+        counts = np.where(counts > 2 * noise, counts, 0.0)
+        total, n_counted = float((space.spread**2).sum()), max(float(counts.sum()), 1.0)
+        scatter = max(total - float(counts @ (fine**2).sum(axis=1)) / n_counted, 0.02 * total)
+        return chosen_number(
+            Fine(fine, counts, scatter),
+            lambda rows: clustered(rows, np.ones(len(rows)), len(fine), self.rng, n_init=1),
+            lambda n_drawn: self.rng.standard_normal((n_drawn, space.n_inside)) * space.spread,
+            numbers,
+        )
 
     def _frame(self) -> Generator[Round, Total, tuple[Frame, float]]:
         """Return a frame about the middle of the rows, and how many rows there are."""
@@ -223,7 +251,7 @@ class PrivateKMeans(ClippedStrategy):
         (count,) = yield Sum(
             PrivateKMeansClient.row_count.asked(), releases=[self.release("row_count", 1.0, "a row counts once")]
         )
-        return max(float(count), float(self.n_clusters))
+        return max(float(count), float(self.most_clusters))
 
     def _space(self, frame: Frame, n_rows: float) -> Generator[Round, Total, _Space]:
         """Return the subspace of the directions in which the rows spread more than noise does."""
@@ -244,7 +272,7 @@ class PrivateKMeans(ClippedStrategy):
         values, directions = values[::-1], directions[:, ::-1]
         # Beyond this no eigenvalue of the noise alone lies, as the semicircle law has it.
         edge = self.noise_of_sum(release) / n_units * math.sqrt(2 * len(values))
-        n_inside = min(max(int(np.count_nonzero(values > edge)), 1), self.n_clusters)
+        n_inside = min(max(int(np.count_nonzero(values > edge)), 1), self.most_clusters)
         spread = np.sqrt(np.maximum(values[:n_inside], edge / 4))
         total = max(float(values.sum()), edge / 4, 1e-12 * frame.radius**2)
         return _Space(frame, n_rows, np.ascontiguousarray(directions), n_inside, spread, total)
@@ -253,7 +281,7 @@ class PrivateKMeans(ClippedStrategy):
         """Return the centers of the last generations' candidates in the subspace, and the votes for each."""
         release, scale, bound = self._votes_release()
         deviation = self.noise_of_sum(release) * scale
-        k = self.n_clusters
+        k = self.most_clusters
         fewest, most = max(FEWEST_CANDIDATES * k, 8), MOST_CANDIDATES * k
         wanted = space.n_rows / (DEVIATIONS_A_CANDIDATE * deviation) if deviation > 0 else math.inf
         n_candidates = int(min(max(wanted, fewest), most))
@@ -336,11 +364,16 @@ class PrivateKMeans(ClippedStrategy):
         """Return the release of votes, what makes rows of them, and the norm to which a client clips them, if any."""
         if self.privacy_unit == "record":
             return self.release("votes", 1.0, "a row votes once"), 1.0, None
-        bound = _norm_of_parts(self.rows_per_client, self.n_clusters)
+        bound = _norm_of_parts(self.rows_per_client, self.most_clusters)
         release = self.release("votes", bound, "the client clips its votes to this norm")
         return release, float(self.rows_per_client), bound
 
     # Parameters and budget.
+
+    @property
+    def most_clusters(self) -> int:
+        """The number of clusters, or the largest that is tried."""
+        return numbers_of(self.n_clusters)[1]
 
     @property
     def n_protocol_rounds(self) -> int:

@@ -1,0 +1,164 @@
+"""How good clusters are where nobody knows the classes, from sums over rows; and how many clusters there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.kmeans import squared_distances
+
+Floats = NDArray[np.float64]
+
+#: A smaller number of clusters is preferred if its silhouette is less by no more than this.
+TOLERANCE = 0.005
+#: As much more than that of one Gaussian is the silhouette of clusters that are there.
+CLEAR = 0.1
+
+
+@dataclass(frozen=True)
+class ClusterSums:
+    """Sums over the rows of each cluster, from which the measures follow. Those of several clients can be added.
+
+    Parameters
+    ----------
+    counts, distances, squares, silhouettes : ndarray of shape (n_clusters,)
+        Of each row 1, its distance to the nearest center, the square of that, and its simplified silhouette.
+    """
+
+    counts: Floats
+    distances: Floats
+    squares: Floats
+    silhouettes: Floats
+
+    @classmethod
+    def of_rows(cls, rows: Floats, centers: Floats, weights: Floats | None = None, *, scatter: float = 0.0) -> Self:
+        """Return the sums of rows that belong to the nearest of at least two centers.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_rows, n_columns)
+        centers : ndarray of shape (n_clusters, n_columns)
+        weights : ndarray of shape (n_rows,), optional
+            How much each row counts; 1 by default.
+        scatter : float, default=0
+            Where a row stands for several: their mean squared distance from it.
+        """
+        k = len(centers)
+        added_up = np.zeros((4, k))
+        for block in blocks(len(rows), k):
+            squared = squared_distances(rows[block], centers) + scatter
+            labels = squared.argmin(axis=1)
+            nearest, second = np.sqrt(np.partition(squared, 1, axis=1)[:, :2].T)
+            # Hruschka's silhouette, by distances to centers: (b - a) / max(a, b), and a <= b.
+            silhouette = np.divide(second - nearest, second, out=np.zeros_like(second), where=second > 0)
+            weight = np.ones(len(labels)) if weights is None else weights[block]
+            for row, values in zip(added_up, (np.ones_like(weight), nearest, nearest**2, silhouette), strict=True):
+                row += np.bincount(labels, weight * values, k)
+        return cls(*added_up)
+
+    def __add__(self, other: ClusterSums) -> ClusterSums:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return ClusterSums(*(one + two for one, two in pairs))
+
+    def measures(self, centers: Floats) -> dict[str, float]:
+        """Return "silhouette", "davies_bouldin" and "calinski_harabasz"; none of clusters that are not two at least.
+
+        The simplified silhouette (Hruschka et al. 2006) lies between 0 and 1, and more is better. So it is with the
+        index of Calinski and Harabasz (1974); of that of Davies and Bouldin (1979) less is better. Clusters without a
+        row are left out.
+        """
+        kept = self.counts > 0
+        n_clusters, n_rows = int(np.count_nonzero(kept)), float(self.counts.sum())
+        if n_clusters < 2:
+            return {}
+        counts, points = self.counts[kept], centers[kept]
+        scatter = self.distances[kept] / counts
+        apart = np.sqrt(squared_distances(points, points))
+        np.fill_diagonal(apart, np.inf)
+        found = {"silhouette": float(self.silhouettes.sum() / n_rows)}
+        if apart.min() > 0:
+            found["davies_bouldin"] = float(((scatter[:, None] + scatter) / apart).max(axis=1).mean())
+        between = float(counts @ ((points - counts @ points / n_rows) ** 2).sum(axis=1))
+        within = float(self.squares.sum())
+        if within > 0 and n_rows > n_clusters:
+            found["calinski_harabasz"] = between / (n_clusters - 1) / (within / (n_rows - n_clusters))
+        return found
+
+
+@dataclass(frozen=True)
+class ClusterNumber:
+    """How many clusters rows have, as far as can be told.
+
+    Parameters
+    ----------
+    numbers : sequence of int
+        Those that were tried.
+    silhouette, davies_bouldin, calinski_harabasz : sequence of float
+        For each number; see :meth:`ClusterSums.measures`. NaN where there is none.
+    of_one_gaussian : sequence of float
+        The silhouette of rows of one Gaussian with the same second moment.
+    """
+
+    numbers: Sequence[int]
+    silhouette: Sequence[float]
+    davies_bouldin: Sequence[float]
+    calinski_harabasz: Sequence[float]
+    of_one_gaussian: Sequence[float]
+
+    @property
+    def chosen(self) -> int:
+        """The smallest number whose silhouette is about the largest."""
+        return int(self.numbers[self._index])
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether these clusters are farther apart than k-means would find them in one Gaussian."""
+        return self._gain >= CLEAR
+
+    @property
+    def sentence(self) -> str:
+        """The advice, with its doubt."""
+        index = self._index
+        here, of_one = self.silhouette[index], self.of_one_gaussian[index]
+        if not self.is_clear:
+            return (
+                f"No clear number: with {self.numbers[0]} to {self.numbers[-1]} clusters, none is farther from the "
+                f"others than in one Gaussian of this spread (silhouette {here:.2f} with {self.chosen}, and "
+                f"{of_one:.2f}); choose by what the clusters are for."
+            )
+        said = (
+            f"{self.chosen} clusters: their silhouette is {here:.2f}, and {of_one:.2f} in one Gaussian of this spread."
+        )
+        if index == len(self.numbers) - 1 and index > 0:
+            return f"{said} That is the largest number that was tried; there may be more."
+        others = [
+            one for one in range(len(self.numbers)) if one != index and self.silhouette[one] > here - 4 * TOLERANCE
+        ]
+        if others:
+            nearly = " and ".join(f"{self.numbers[one]} ({self.silhouette[one]:.2f})" for one in others[:2])
+            return f"{said} Nearly as good: {nearly}."
+        return said
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, the number and the advice, ready for JSON."""
+        fields = {
+            name: [float(value) if np.isfinite(value) else None for value in values]
+            if name != "numbers"
+            else list(values)
+            for name, values in asdict(self).items()
+        }
+        return {**fields, "chosen": self.chosen, "is_clear": self.is_clear, "sentence": self.sentence}
+
+    @property
+    def _index(self) -> int:
+        silhouette = np.asarray(self.silhouette)
+        return int(np.argmax(silhouette >= silhouette.max() - TOLERANCE))
+
+    @property
+    def _gain(self) -> float:
+        return float(self.silhouette[self._index] - self.of_one_gaussian[self._index])
