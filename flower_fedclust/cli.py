@@ -6,7 +6,6 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,20 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from flower_fedclust.lab.options import parse_epsilon, parse_value
+from flower_fedclust.lab.advice import choose_k
+from flower_fedclust.lab.options import (
+    AsJson,
+    Delta,
+    Epsilon,
+    NClusters,
+    Noise,
+    Parameters,
+    Rounds,
+    SchemaFile,
+    Unit,
+    given_parameters,
+    parsed_parameters,
+)
 from flower_fedclust.lab.schema_command import app as schema_app
 from flower_fedclust.site.cli import ledger_app, start_site
 
@@ -32,28 +44,6 @@ app.command(name="site", context_settings={"allow_extra_args": True, "ignore_unk
 
 #: What 'fedclust run' runs if it is not told what: it keeps rows private, and needs no public ones.
 DEFAULT_STRATEGY = "private-kmeans"
-
-SchemaFile = Annotated[
-    Path | None,
-    typer.Option(help="A TOML file that says what is public of the columns; 'fedclust schema init' drafts one."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-NClusters = Annotated[int, typer.Option(help="How many clusters.")]
-Epsilon = Annotated[
-    str | None,
-    typer.Option(help="The privacy budget of the whole run, or 'none' for no noise; by default the strategy's own."),
-]
-Delta = Annotated[float | None, typer.Option(help="The delta of the privacy budget; 1e-6.")]
-Unit = Annotated[str | None, typer.Option(help="Whom the guarantee is for: record or client; record.")]
-Noise = Annotated[
-    str | None, typer.Option(help="Who adds the noise: server, clients or local; by default the strategy's own place.")
-]
-Rounds = Annotated[
-    int | None, typer.Option(help="Lloyd steps, or rounds of learning; by default the strategy's own number.")
-]
-Parameters = Annotated[
-    list[str] | None, typer.Option("--set", help="Any other parameter, as name=value; may be given again.")
-]
 
 
 @app.command(name="list")
@@ -88,7 +78,7 @@ def datasets(as_json: AsJson = False) -> None:
 @app.command()
 def explain(
     strategy: Annotated[str, typer.Argument(help="A strategy; see 'fedclust list'.")],
-    n_clusters: NClusters = 10,
+    n_clusters: NClusters = "10",
     n_columns: Annotated[int, typer.Option(help="How many columns the rows have.")] = 16,
     schema: SchemaFile = None,
     epsilon: Epsilon = None,
@@ -104,7 +94,7 @@ def explain(
     from flower_fedclust.privacy.attacks import attack_on
     from flower_fedclust.registry import find
 
-    given = _given(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
+    given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
     report = rehearse(strategy, given, n_columns, schema)
     entry = find(strategy)
     description = _as_plain_text(inspect.getdoc(entry.strategy) or "")
@@ -127,7 +117,7 @@ def audit(
     strategy: Annotated[str, typer.Argument(help="A strategy, or module:Class; see 'fedclust list'.")],
     runs: Annotated[int, typer.Option(help="How often the noise of all rounds is drawn.")] = 1000,
     seconds: Annotated[float, typer.Option(help="After how long no more is drawn or compared.")] = 40.0,
-    n_clusters: NClusters = 3,
+    n_clusters: NClusters = "3",
     n_columns: Annotated[int, typer.Option(help="How many columns the rows have.")] = 4,
     epsilon: Epsilon = None,
     delta: Delta = None,
@@ -142,7 +132,7 @@ def audit(
     """Measure what a strategy promises of privacy, from outside; ends with 1 if a promise is broken."""
     from flower_fedclust.lab.audits import audit_by_name, save_audit
 
-    given = _given(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
+    given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
     result = audit_by_name(strategy, given, n_columns, runs=runs, seconds=seconds, seed=seed)
     if as_json:
         _print_json(result.to_dict())
@@ -173,7 +163,7 @@ def run(
     n_server_rows: Annotated[
         int | None, typer.Option(help="Without --server-data: how many of the rows are made public; 20 a cluster.")
     ] = None,
-    n_clusters: NClusters = 10,
+    n_clusters: NClusters = "10",
     epsilon: Epsilon = None,
     delta: Delta = None,
     privacy_unit: Unit = None,
@@ -189,11 +179,12 @@ def run(
     """Run strategies on a data set or on your own rows, and save labels, centers, metrics and privacy reports."""
     from flower_fedclust.lab.jobs import RowsChoice, make_strategies, needs_server_rows
     from flower_fedclust.lab.show import run_and_save, show_all
+    from flower_fedclust.numerics.validity import numbers_of
     from flower_fedclust.simulation import simulate
     from flower_fedclust.tables import Schema
 
     names = [name.strip() for name in strategies.split(",")]
-    given = _given(strategies, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
+    given = given_parameters(strategies, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
     choice = RowsChoice(
         dataset=dataset,
         data=data,
@@ -207,7 +198,7 @@ def run(
         seed=0 if seed is None else seed,
         schema=None if schema is None else Schema.of(schema),
     )
-    rows = choice.load(n_clusters, needs_server_rows=needs_server_rows(names, n_server_rows))
+    rows = choice.load(numbers_of(given["n_clusters"])[1], needs_server_rows=needs_server_rows(names, n_server_rows))
     run_one = partial(simulate, clients=rows, engine=engine, seed=seed)  # type: ignore[arg-type]
     made = make_strategies(
         names,
@@ -302,7 +293,7 @@ def compare(
     chosen |= {name: value for name, value in options.items() if value is not None}
     for name, given in (("set", parameters), ("grid", grid)):
         if given:
-            chosen[name] = {**chosen.get(name, {}), **_parsed_parameters(given)}
+            chosen[name] = {**chosen.get(name, {}), **parsed_parameters(given)}
     try:
         rows = run_comparison(
             comparison_from(chosen),
@@ -386,6 +377,9 @@ def reproduce(
         raise typer.Exit(130) from None
 
 
+app.command(name="choose-k")(choose_k)
+
+
 def _write_report(folder: Path, console: Console) -> None:
     from flower_fedclust.lab.report import write_report
 
@@ -402,41 +396,6 @@ def _wide_console() -> Console:
     if not console.is_terminal:
         console.width = 200  # A log has no width, and rich would take 80 columns and cut the table.
     return console
-
-
-def _given(
-    names: str,
-    n_clusters: int,
-    epsilon: str | None,
-    delta: float | None,
-    privacy_unit: str | None,
-    noise: str | None,
-    n_rounds: int | None,
-    parameters: list[str] | None,
-) -> dict[str, Any]:
-    """Return the parameters as a strategy takes them; what was not given is left to the strategies."""
-    from flower_fedclust.registry import accepted_parameters
-
-    options = {"delta": delta, "privacy_unit": privacy_unit, "noise": noise, "n_rounds": n_rounds}
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    given["n_clusters"] = n_clusters
-    if epsilon is not None:
-        given["epsilon"] = parse_epsilon(epsilon)
-    if unknown := set(given) - set().union(*(accepted_parameters(name.strip()) for name in names.split(","))):
-        option = sorted(unknown)[0]
-        raise ValueError(f"--{option.replace('_', '-')} is given, and {names} takes none.")
-    parsed = _parsed_parameters(parameters or [])
-    return given | {name.replace("-", "_"): value for name, value in parsed.items()}
-
-
-def _parsed_parameters(parameters: Iterable[str]) -> dict[str, Any]:
-    parsed = {}
-    for parameter in parameters:
-        name, equals, value = parameter.partition("=")
-        if not equals:
-            raise ValueError(f"--set {parameter} has no value; write --set name=value.")
-        parsed[name] = parse_value(value)
-    return parsed
 
 
 def _as_plain_text(docstring: str) -> str:

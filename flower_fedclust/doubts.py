@@ -19,7 +19,16 @@ from flower_fedclust.models import KMeansModel, Model
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.protocol import ProtocolStrategy
 
-Code = Literal["one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center", "on-the-bound", "seeds-differ"]
+Code = Literal[
+    "one-cluster",
+    "no-better-than-one",
+    "empty",
+    "drowned",
+    "noisy-center",
+    "on-the-bound",
+    "no-clear-number",
+    "seeds-differ",
+]
 
 #: As small a part of the rows outside of the largest cluster is none.
 ABOUT_NOTHING = 0.01
@@ -37,7 +46,7 @@ class Doubt:
     ----------
     code : str
         What it is, for machines: "one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center",
-        "on-the-bound" or "seeds-differ".
+        "on-the-bound", "no-clear-number" or "seeds-differ".
     sentence : str
         The same for people, with what may help.
     numbers : mapping of str to anything
@@ -100,6 +109,9 @@ def doubts_about(
         The worst first.
     """
     found = [*_of_rows(model.n_clusters, labels, metrics), *_of_sizes(strategy, model, bool(labels))]
+    number = strategy.outcome.number
+    if number is not None and not number.is_clear:
+        found.append(Doubt("no-clear-number", number.sentence, {"chosen": number.chosen}))
     return (*found, *_of_bounds(strategy, model))
 
 

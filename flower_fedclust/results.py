@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from flower_fedclust.doubts import Doubt, doubts_about
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import kmeans_cost
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
+from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import ClientData, Failure, ProtocolStrategy, Traffic
+from flower_fedclust.protocol.sizes import ReleasedSizes
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,8 @@ class Result:
     metrics : dict of str to float
         "cost", "cost_per_row", unless they are beyond the largest float; and, where true classes were given,
         "accuracy", "nmi" and "ari"; and what they are worth: "cost_of_one_cluster", the cost per row if all rows were
-        in one cluster, and "largest_cluster", the part of the rows in the largest.
+        in one cluster, "largest_cluster", the part of the rows in the largest, and "silhouette", "davies_bouldin" and
+        "calinski_harabasz" of models with centers among the rows.
     seconds : float
         Wall-clock time of the run, evaluation apart.
     embedding : list of ndarray of shape (n_i, 2)
@@ -51,6 +55,10 @@ class Result:
         What the strategy watched over its rounds (an objective, say), by name.
     doubts : tuple of Doubt
         What speaks against the result, the worst first; empty if nothing does.
+    number : ClusterNumber, optional
+        How many clusters there are, where the strategy chose.
+    sizes : ReleasedSizes, optional
+        How many rows each cluster has, as the run last released it.
     """
 
     strategy: str
@@ -65,6 +73,8 @@ class Result:
     embedding: list[NDArray[np.float64]] = field(default_factory=list)
     history: dict[str, list[float]] = field(default_factory=dict)
     doubts: tuple[Doubt, ...] = ()
+    number: ClusterNumber | None = None
+    sizes: ReleasedSizes | None = None
 
     @property
     def bytes_down(self) -> int:
@@ -139,6 +149,7 @@ class Result:
             },
             "failures": [asdict(failure) for failure in self.failures],
             "doubts": [doubt.to_dict() for doubt in self.doubts],
+            "number": None if self.number is None else self.number.to_dict(),
         }
 
 
@@ -199,6 +210,8 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         embedding=[one.places for one in found if one.places is not None],
         history={name: [float(value) for value in values] for name, values in outcome.history.items()},
         doubts=doubts_about(strategy, inner, labels, metrics),
+        number=outcome.number,
+        sizes=strategy.released_sizes,
     )
 
 
@@ -211,7 +224,12 @@ def _metrics(
     if metrics and isinstance(model, KMeansModel):  # others have a cost in a space of their own
         center = sum(client.rows.sum(axis=0) for client in data) / n_rows
         of_one = sum(kmeans_cost(client.rows, center[None, :]) for client in data) / n_rows
-        metrics |= {"cost_of_one_cluster": of_one} if math.isfinite(of_one) else {}
+        if math.isfinite(of_one):
+            metrics["cost_of_one_cluster"] = of_one
+            if model.n_clusters > 1:
+                centers = model.cluster_centers_
+                sums = [ClusterSums.of_rows(client.rows, centers) for client in data]
+                metrics |= reduce(ClusterSums.__add__, sums).measures(centers)
     sizes = np.bincount(np.concatenate(labels), minlength=1)
     metrics |= {"largest_cluster": float(sizes.max() / sizes.sum())} if sizes.any() else {}
     tables = [

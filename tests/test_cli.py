@@ -339,3 +339,12 @@ def test_epsilon_none_is_not_replaced_by_the_example(capsys, monkeypatch):
     code, _, err = fedclust(capsys, monkeypatch, *arguments)
     assert code != 0
     assert "there is no noise level" in " ".join(err.split())
+
+
+def test_choose_k_prints_the_curve_and_one_sentence(capsys, monkeypatch, tmp_path):
+    asked = ["choose-k", "--dataset", "iris", "--n-clusters", "2-4", "--set", "max_norm=12", "--epsilon", "none"]
+    code, out, _ = fedclust(capsys, monkeypatch, *asked, "--out", str(tmp_path / "k"))
+    assert code == 0
+    assert "clusters  silhouette  of one Gaussian" in out
+    assert "2 clusters: their silhouette is" in out
+    assert {path.name for path in (tmp_path / "k").iterdir()} == {"number.png", "number.json"}

@@ -26,6 +26,7 @@ _KINDS = (
     ("Int64", ("seed",)),
     ("string", ("engine", "status", "reason")),
     ("Float64", ("accuracy", "nmi", "ari", "cost", "cost_per_row", "cost_of_one_cluster", "largest_cluster")),
+    ("Float64", ("silhouette", "davies_bouldin", "calinski_harabasz")),
     ("Float64", ("map_ca_10", "map_npa_10", "map_nmi", "map_trustworthiness", "epsilon_spent")),
     ("boolean", ("covers_everything",)),
     ("string", ("guarantee",)),

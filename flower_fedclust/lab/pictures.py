@@ -58,12 +58,11 @@ def map_figure(
     """
     places = _checked_places(embedding, names)
     panels = groupings_of(places, names, labels, {})
-    figure_type = _figure_type()
     xy = np.concatenate(places)
     order = np.random.default_rng(0).permutation(len(xy))
     # An area in points²: few rows and many rows cover about the same part of the picture.
     size = float(np.clip(16_000 / len(xy), 1.0, 40.0))
-    figure = figure_type(figsize=(7.0 * len(panels), 6.5), dpi=150, layout="constrained", facecolor="white")
+    figure = figure_of(7.0 * len(panels), 6.5)
     for axes, grouping in zip(np.ravel(figure.subplots(1, len(panels))), panels, strict=True):
         colors = np.array(grouping.colors)[grouping.codes[order]]
         axes.scatter(*xy[order].T, s=size, c=colors, linewidths=0)
@@ -73,7 +72,7 @@ def map_figure(
         _name_groups(figure, axes, grouping, xy)
     if title:
         figure.suptitle(title, parse_math=False)
-    return _saved(figure, path)
+    return saved_figure(figure, path)
 
 
 def map_page(
@@ -148,7 +147,7 @@ def curve_figure(history: Mapping[str, Sequence[float]], path: str | Path, *, ti
     curves = {name: _checked_curve(name, values) for name, values in history.items()}
     if not curves:
         raise ValueError("The history holds no curve; draw that of a strategy that records one over its rounds.")
-    figure = _figure_type()(figsize=(7.0, 0.8 + 2.8 * len(curves)), dpi=150, layout="constrained", facecolor="white")
+    figure = figure_of(7.0, 0.8 + 2.8 * len(curves))
     panels = np.ravel(figure.subplots(len(curves), 1, sharex=True))
     for axes, (name, values) in zip(panels, curves.items(), strict=True):
         axes.plot(np.arange(1, len(values) + 1), values, color=TEN_COLORS[0], marker="o", markersize=3)
@@ -161,7 +160,7 @@ def curve_figure(history: Mapping[str, Sequence[float]], path: str | Path, *, ti
     panels[-1].set_xlabel("step")
     if title:
         figure.suptitle(title, parse_math=False)
-    return _saved(figure, path)
+    return saved_figure(figure, path)
 
 
 def _checked_places(embedding: Sequence[ArrayLike], names: Sequence[str]) -> list[NDArray[np.float64]]:
@@ -234,16 +233,18 @@ def _name_groups(figure: Figure, axes: Axes, grouping: Grouping, xy: NDArray[np.
             text.set_parse_math(False)
 
 
-def _figure_type() -> type[Figure]:
+def figure_of(width: float, height: float) -> Figure:
+    """Return an empty figure, in inches; raise a ValueError if matplotlib is not installed."""
     # Not pyplot, which chooses a backend for the whole process and keeps every figure.
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError("Pictures need matplotlib; install the extra, pip install 'flower-fedclust[maps]'.") from None
-    return Figure
+    return Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
 
 
-def _saved(figure: Figure, path: str | Path) -> Path:
+def saved_figure(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as a PNG, and return its absolute path."""
     target = _target(path)
     figure.savefig(target, format="png")
     return target

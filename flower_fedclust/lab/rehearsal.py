@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedclust.lab.jobs import make_strategies, needs_server_rows
+from flower_fedclust.numerics.validity import numbers_of
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.registry import find
 from flower_fedclust.simulation import simulate
@@ -34,7 +35,7 @@ def rehearse(
         example = {key: value for key, value in example.items() if key not in ("max_norm", "max_l1_norm")}
     parameters = {**example, **parameters}
     rng = np.random.default_rng(0)
-    n_rows = 20 * max(int(parameters.get("n_clusters", 2)), 2)
+    n_rows = 20 * numbers_of(parameters.get("n_clusters", 2))[1]
     known, rows = None, list[Any](rng.normal(size=(N_CLIENTS + 1, n_rows, n_columns)))
     if schema is not None:
         known = Schema.of(schema)

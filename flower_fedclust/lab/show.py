@@ -159,6 +159,7 @@ def show_all(
         unprotected = "; ".join(dict.fromkeys(message.content for message in result.privacy.unprotected))
         lines.append(f"  {result.strategy}: {result.privacy.guarantee()}")
         lines[-1] += f" Unprotected: {unprotected}." if unprotected else ""
+    lines += [f"\n{result.strategy}: {result.number.sentence}" for result in results if result.number is not None]
     lines += [f"\n{doubt_lines(result)}" for result in results if result.doubts]
     lines += [
         f"{result.strategy}: client {failure.client} failed in round {failure.round}: {failure.reason}"

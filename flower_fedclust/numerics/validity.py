@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.kmeans import squared_distances
 
 Floats = NDArray[np.float64]
@@ -18,6 +19,32 @@ Floats = NDArray[np.float64]
 TOLERANCE = 0.005
 #: As much more than that of one Gaussian is the silhouette of clusters that are there.
 CLEAR = 0.1
+#: The numbers that are tried where the user leaves the choice.
+AUTO = (2, 16)
+
+
+def numbers_of(n_clusters: Any) -> tuple[int, int]:
+    """Return the least and the largest number of clusters that a user asked for.
+
+    Parameters
+    ----------
+    n_clusters : int, "auto", or two int
+
+    Raises
+    ------
+    ValueError
+        If it is none of these.
+    """
+    if n_clusters == "auto":
+        return AUTO
+    if isinstance(n_clusters, (tuple, list)) and len(n_clusters) == 2:
+        fewest, most = (check_integer("n_clusters", one, at_least=2) for one in n_clusters)
+        if fewest < most:
+            return fewest, most
+    elif not isinstance(n_clusters, (str, tuple, list)):
+        number = check_integer("n_clusters", n_clusters, at_least=2)
+        return number, number
+    raise ValueError(f"n_clusters is {n_clusters!r}; it must be a number, 'auto', or a range such as (2, 12).")
 
 
 @dataclass(frozen=True)
@@ -125,6 +152,11 @@ class ClusterNumber:
         """The advice, with its doubt."""
         index = self._index
         here, of_one = self.silhouette[index], self.of_one_gaussian[index]
+        if not here:
+            return (
+                "No clear number: noise leaves too few of the small clusters from which it would be told; take a "
+                "larger epsilon, more rows, or a smaller range."
+            )
         if not self.is_clear:
             return (
                 f"No clear number: with {self.numbers[0]} to {self.numbers[-1]} clusters, none is farther from the "
@@ -143,6 +175,19 @@ class ClusterNumber:
             nearly = " and ".join(f"{self.numbers[one]} ({self.silhouette[one]:.2f})" for one in others[:2])
             return f"{said} Nearly as good: {nearly}."
         return said
+
+    def __str__(self) -> str:
+        lines = ["clusters  silhouette  of one Gaussian  Davies-Bouldin  Calinski-Harabasz"]
+        rows = zip(
+            self.numbers,
+            self.silhouette,
+            self.of_one_gaussian,
+            self.davies_bouldin,
+            self.calinski_harabasz,
+            strict=True,
+        )
+        lines += [f"{n:8d}  {own:10.3f}  {one:15.3f}  {db:14.3f}  {ch:17.1f}" for n, own, one, db, ch in rows]
+        return "\n".join([*lines, "", self.sentence])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, the number and the advice, ready for JSON."""

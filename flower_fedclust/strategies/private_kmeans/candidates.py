@@ -18,6 +18,8 @@ from flower_fedclust.numerics.vectors import clip_rows
 
 Floats = NDArray[np.float64]
 
+#: The part of the rows that may lie outside of the ball in which the second moment is taken.
+PART_OUTSIDE = 0.1
 #: Attempts for each point of a packing, and halvings of the distance.
 PACKING_ATTEMPTS, PACKING_STEPS = 100, 8
 
@@ -171,3 +173,13 @@ def mutants(centers: Floats, n_each: int, step: float, beta: float, radius: floa
     """Return centers moved by steps with heavy tails, some of each, within the ball."""
     repeated = np.repeat(centers, n_each, axis=0)
     return clip_rows(repeated + step * levy_steps(repeated.shape, beta, rng), radius)
+
+
+def class_of_most(classes: Floats, n_units: float, deviation: float) -> int:
+    """Return the nearest class outside of which there is but a small part of all, or nothing but noise."""
+    outside = np.cumsum(classes)
+    for index in range(len(classes) - 1):
+        noise = 2 * deviation * math.sqrt(index + 1)
+        if outside[index] > max(PART_OUTSIDE * n_units, noise) or outside[index] >= n_units / 2:
+            return index
+    return len(classes) - 1

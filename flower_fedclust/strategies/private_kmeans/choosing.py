@@ -10,85 +10,71 @@ silhouette in place of the cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
-from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
 from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums
 
 Floats = NDArray[np.float64]
 
-#: The numbers that are tried where the user leaves the choice.
-AUTO = (2, 16)
+#: A small cluster is one if its rows are more than so many standard deviations of noise.
+DEVIATIONS = 2.0
 #: How often one Gaussian is drawn, and how many rows of it at most.
 N_REFERENCES, REFERENCE_ROWS = 3, 20_000
 
 
 class Fine(NamedTuple):
-    """More clusters than are sought: their means, how many rows each has, and how far rows lie from their means.
+    """More clusters than are sought, as noise lets see them.
 
-    ``scatter`` is the mean squared distance of a row from its mean.
+    ``total`` is the mean squared norm of a row; then come the standard deviations of the noise in an entry of the sum
+    of a cluster's rows, and in their number.
     """
 
     means: Floats
     counts: Floats
-    scatter: float
-
-
-def numbers_of(n_clusters: Any) -> tuple[int, int]:
-    """Return the least and the largest number of clusters that a user asked for.
-
-    Parameters
-    ----------
-    n_clusters : int, "auto", or two int
-
-    Raises
-    ------
-    ValueError
-        If it is none of these.
-    """
-    if n_clusters == "auto":
-        return AUTO
-    if isinstance(n_clusters, (tuple, list)) and len(n_clusters) == 2:
-        fewest, most = (check_integer("n_clusters", one, at_least=2) for one in n_clusters)
-        if fewest < most:
-            return fewest, most
-    elif not isinstance(n_clusters, (str, tuple, list)):
-        number = check_integer("n_clusters", n_clusters, at_least=2)
-        return number, number
-    raise ValueError(f"n_clusters is {n_clusters!r}; it must be a number, 'auto', or a range such as (2, 12).")
+    total: float
+    of_sums: float
+    of_counts: float
 
 
 def chosen_number(
-    fine: Fine, like_fine: Callable[[Floats], Floats], rows: Callable[[int], Floats], numbers: tuple[int, int]
+    fine: Fine,
+    like_fine: Callable[[Floats], Floats],
+    rows: Callable[[int], Floats],
+    numbers: tuple[int, int],
+    rng: np.random.Generator,
 ) -> ClusterNumber:
     """Return how many clusters there are.
 
     Parameters
     ----------
     fine : Fine
-        Of the clients' rows; with counts of 0 where there may be no row.
+        Of the clients' rows.
     like_fine : callable
         Takes made-up rows, returns as many centers of them as the clients' rows have.
     rows : callable
         Draws so many rows of one Gaussian.
     numbers : tuple of two int
         The least and the largest number of clusters.
+    rng : numpy.random.Generator
     """
-    n_drawn = int(min(max(float(fine.counts.sum()), 1000.0), REFERENCE_ROWS))
-    tried = range(numbers[0], numbers[1] + 1)
+    n_kept = int(np.count_nonzero(fine.counts > DEVIATIONS * fine.of_counts))
+    tried = range(numbers[0], max(min(numbers[1], n_kept - 1), numbers[0]) + 1)
     own, of_one = _measures(fine, tried), []
+    n_rows = max(float(fine.counts.sum()), 100.0)
+    n_drawn = int(min(n_rows, REFERENCE_ROWS))
     for _ in range(N_REFERENCES):
         drawn = rows(n_drawn)
         centers = like_fine(drawn)
-        labels = nearest_center(drawn, centers)
-        sums, counts = cluster_sums(drawn, labels, len(centers))
-        means = centers_of(sums, counts, fallback=centers)
-        reference = Fine(means, counts, float(((drawn - means[labels]) ** 2).sum()) / n_drawn)
+        sums, counts = cluster_sums(drawn, nearest_center(drawn, centers), len(centers))
+        sums *= n_rows / n_drawn
+        noisy = counts * (n_rows / n_drawn) + fine.of_counts * rng.standard_normal(len(counts))
+        means = centers_of(sums + fine.of_sums * rng.standard_normal(sums.shape), noisy, fallback=centers)
+        reference = fine._replace(means=means, counts=noisy)
         of_one.append([one["silhouette"] for one in _measures(reference, tried)])
     return ClusterNumber(
         list(tried),
@@ -100,8 +86,12 @@ def chosen_number(
 
 
 def _measures(fine: Fine, numbers: Sequence[int]) -> list[dict[str, float]]:
-    kept = fine.counts > 0
+    kept = fine.counts > DEVIATIONS * fine.of_counts
     means, counts = fine.means[kept], fine.counts[kept]
+    if len(means) <= numbers[0]:
+        return [{"silhouette": 0.0} for _ in numbers]
+    # How far rows lie from these means: what the means leave of the second moment.
+    scatter = max(fine.total - float(counts @ (means**2).sum(axis=1)) / float(counts.sum()), 0.02 * fine.total)
     found: list[dict[str, float]] = []
     for number, start in zip(reversed(numbers), _merged(means, counts, numbers), strict=True):
         centers = start
@@ -109,7 +99,7 @@ def _measures(fine: Fine, numbers: Sequence[int]) -> list[dict[str, float]]:
             centers = (
                 KMeans(number, init=start, n_init=1, max_iter=50).fit(means, sample_weight=counts).cluster_centers_
             )
-        measures = ClusterSums.of_rows(means, centers, counts, scatter=fine.scatter).measures(centers)
+        measures = ClusterSums.of_rows(means, centers, counts, scatter=scatter).measures(centers)
         found.append({"silhouette": 0.0} | measures)
     return found[::-1]
 

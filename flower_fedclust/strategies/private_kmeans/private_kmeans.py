@@ -20,7 +20,7 @@ from flower_fedclust.data.frames import is_table
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.exact import directions_onto_grid, triangle_to_symmetric
-from flower_fedclust.numerics.validity import ClusterNumber
+from flower_fedclust.numerics.validity import ClusterNumber, numbers_of
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit, Release
@@ -28,14 +28,15 @@ from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, Sum, para
 from flower_fedclust.protocol.rounds import Outcome, Round, Total
 from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, frame_of_rows
 from flower_fedclust.strategies.private_kmeans.candidates import (
+    class_of_most,
     clustered,
     kept_votes,
     shrunk_offsets,
     spread_of,
     weight_of,
 )
-from flower_fedclust.strategies.private_kmeans.choosing import Fine, chosen_number, numbers_of
-from flower_fedclust.strategies.private_kmeans.client import N_CLASSES, PrivateKMeansClient, class_reach
+from flower_fedclust.strategies.private_kmeans.choosing import Fine, chosen_number
+from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient, class_reach
 
 Floats = NDArray[np.float64]
 
@@ -52,8 +53,6 @@ COSTS: Mapping[str, float] = {
     "sums": 0.20,
     "counts": 0.02,
 }
-#: The part of the rows that may lie outside of the ball in which the second moment is taken.
-PART_OUTSIDE = 0.1
 #: One candidate for so many standard deviations of the noise in votes.
 DEVIATIONS_A_CANDIDATE = 0.8
 #: Candidates for each cluster that is sought: at least and at most.
@@ -198,33 +197,30 @@ class PrivateKMeans(ClippedStrategy):
         centers, weights = yield from self._votes(space)
         # Of more clusters than are sought, as k-means merges or splits what lies near together: the noisy means of
         # these, and not the candidates, are what the centers are then found from.
-        fine, counts = yield from self._lloyd_step(space, centers, weights, ("fine_sums", "fine_counts"), inside=True)
-        number = self._number(space, fine, counts)
+        fine, counts, noise = yield from self._lloyd_step(
+            space, centers, weights, ("fine_sums", "fine_counts"), inside=True
+        )
+        number = self._number(space, fine, counts, noise)
         weights = np.maximum(counts, 0.01 * space.n_rows / len(fine))
         n_clusters = self.most_clusters if number is None else number.chosen
         inside = clustered(fine, weights, n_clusters, self.rng, n_init=N_INIT_LAST)
         weights = weight_of(fine, weights, inside)
         centers = inside @ space.inside.T
         for _ in range(self.n_lloyd_rounds):
-            centers, weights = yield from self._lloyd_step(space, centers, weights, ("sums", "counts"), inside=False)
+            centers, weights, _ = yield from self._lloyd_step(space, centers, weights, ("sums", "counts"), inside=False)
         return Outcome(KMeansModel(space.frame.leave(centers)), number=number)
 
-    def _number(self, space: _Space, fine: Floats, counts: Floats) -> ClusterNumber | None:
+    def _number(self, space: _Space, fine: Floats, counts: Floats, noise: tuple[float, float]) -> ClusterNumber | None:
         """Return how many clusters there are, where that was asked."""
         numbers = numbers_of(self.n_clusters)
         if numbers[0] == numbers[1]:
             return None
-        noise = self.noise_of_sum(self.release("fine_counts", 1.0, "a row has one nearest center"))
-        if self.privacy_unit == "client":
-            noise *= _norm_of_parts(self.rows_per_client, len(fine)) * space.n_rows / len(self.client_names)
-        counts = np.where(counts > 2 * noise, counts, 0.0)
-        total, n_counted = float((space.spread**2).sum()), max(float(counts.sum()), 1.0)
-        scatter = max(total - float(counts @ (fine**2).sum(axis=1)) / n_counted, 0.02 * total)
         return chosen_number(
-            Fine(fine, counts, scatter),
+            Fine(fine, counts, float((space.spread**2).sum()), *noise),
             lambda rows: clustered(rows, np.ones(len(rows)), len(fine), self.rng, n_init=1),
             lambda n_drawn: self.rng.standard_normal((n_drawn, space.n_inside)) * space.spread,
             numbers,
+            self.rng,
         )
 
     def _frame(self) -> Generator[Round, Total, tuple[Frame, float]]:
@@ -260,7 +256,7 @@ class PrivateKMeans(ClippedStrategy):
         asked = PrivateKMeansClient.moment_size if of_clients else PrivateKMeansClient.distances
         (classes,) = received = yield Sum(asked.asked(*frame.arrays), releases=[release])
         n_units = received.n_clients if of_clients else n_rows
-        reach = frame.radius * class_reach(_class_of_most(classes, n_units, self.noise_of_sum(release)))
+        reach = frame.radius * class_reach(class_of_most(classes, n_units, self.noise_of_sum(release)))
         if of_clients:
             release = self.release("second_moment", reach**2, "the client clips the matrix to this norm", triangle=True)
             question = PrivateKMeansClient.mean_second_moment.asked(*frame.arrays, bound=reach**2)
@@ -324,8 +320,11 @@ class PrivateKMeans(ClippedStrategy):
 
     def _lloyd_step(
         self, space: _Space, centers: Floats, weights: Floats, shares: tuple[str, str], *, inside: bool
-    ) -> Generator[Round, Total, tuple[Floats, Floats]]:
-        """Move the centers by the noisy means of the clipped offsets of their rows; return them and their weights."""
+    ) -> Generator[Round, Total, tuple[Floats, Floats, tuple[float, float]]]:
+        """Move the centers by the noisy means of the clipped offsets of their rows.
+
+        Return them, their weights, and the standard deviations of the noise in sums and weights, in rows.
+        """
         of_clients = self.privacy_unit == "client"
         frame, n_rows, n_centers = space.frame, space.n_rows, len(centers)
         weights = weights * (n_rows / max(float(weights.sum()), 1.0))
@@ -358,7 +357,7 @@ class PrivateKMeans(ClippedStrategy):
         if self.shrink_centers:
             turned = np.eye(space.n_inside) if inside else space.directions
             offsets = shrunk_offsets(offsets, (deviation / divisor) ** 2, turned, space.n_inside)
-        return clip_rows(centers + offsets, frame.radius), np.maximum(counts, 0.0)
+        return clip_rows(centers + offsets, frame.radius), np.maximum(counts, 0.0), (deviation, of_count)
 
     def _votes_release(self) -> tuple[Release, float, float | None]:
         """Return the release of votes, what makes rows of them, and the norm to which a client clips them, if any."""
@@ -444,13 +443,3 @@ def gaussian_shares(costs: Mapping[str, tuple[float, int]]) -> dict[str, Share]:
 def _norm_of_parts(n_rows: int, n_parts: int) -> float:
     """Return the root mean square norm of the parts of so many rows that fall into so many classes at random."""
     return math.sqrt(1 / n_rows + 1 / n_parts)
-
-
-def _class_of_most(classes: Floats, n_units: float, deviation: float) -> int:
-    """Return the nearest class outside of which there is but a small part of all, or nothing but noise."""
-    outside = np.cumsum(classes)
-    for index in range(N_CLASSES - 1):
-        noise = 2 * deviation * math.sqrt(index + 1)
-        if outside[index] > max(PART_OUTSIDE * n_units, noise) or outside[index] >= n_units / 2:
-            return index
-    return N_CLASSES - 1

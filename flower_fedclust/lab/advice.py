@@ -1,0 +1,63 @@
+"""The commands that give advice: how many clusters there are, and which epsilon is enough."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flower_fedclust.lab.options import AsJson, Delta, Epsilon, Noise, Parameters, Unit, given_parameters
+
+#: What chooses the number of clusters if the user does not say.
+DEFAULT_STRATEGY = "private-kmeans"
+
+
+def choose_k(
+    strategy: Annotated[str, typer.Argument(help="A strategy that can choose its number of clusters.")] = (
+        DEFAULT_STRATEGY
+    ),
+    dataset: Annotated[str | None, typer.Option(help="A data set; see 'fedclust datasets'.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Your rows: a .csv, .parquet or .npy file, or a folder.")] = None,
+    client_column: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="The column with true classes, to leave it out.")] = None,
+    columns: Annotated[str | None, typer.Option(help="The columns to cluster by, with commas between.")] = None,
+    n_clients: Annotated[int, typer.Option(help="How many clients, where no column says.")] = 10,
+    n_clusters: Annotated[str, typer.Option(help="The numbers to try: a range such as 2-12, or auto (2-16).")] = "auto",
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    privacy_unit: Unit = None,
+    noise: Noise = None,
+    parameters: Parameters = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Makes all repeatable, the noise too: an experiment, which protects nobody.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for number.png and number.json.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how many clusters there are, from one private run: its clusters are merged at no further cost."""
+    from flower_fedclust.lab.jobs import RowsChoice, make_strategies
+    from flower_fedclust.simulation import simulate
+
+    given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
+    chosen_columns = None if columns is None else tuple(column.strip() for column in columns.split(","))
+    rows = RowsChoice(dataset, data, label_column, client_column, chosen_columns, n_clients=n_clients).load(
+        2, needs_server_rows=False
+    )
+    (made,) = make_strategies([strategy], given, None)
+    result = simulate(made, rows.clients, names=rows.names, columns=rows.columns, seed=seed)
+    number = result.number
+    if number is None:
+        raise ValueError(f"{strategy} was told the number of clusters, {n_clusters}; give a range such as 2-12.")
+    if as_json:
+        print(json.dumps({**number.to_dict(), "privacy": result.privacy.to_dict()}, indent=2))
+    else:
+        print(number)
+        print(f"\n{result.privacy.guarantee()}")
+    if out is not None:
+        from flower_fedclust.lab.cluster_pictures import number_figure
+
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "number.json").write_text(json.dumps(number.to_dict(), indent=2) + "\n", encoding="utf-8")
+        typer.echo(f"Saved in {number_figure(number, out / 'number.png').parent}", err=as_json)

@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.metrics import calinski_harabasz_score, davies_bouldin_score
+
+from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, numbers_of
+
+ROWS = np.random.default_rng(0).normal(size=(300, 4)) + 5 * np.eye(4)[np.arange(300) % 4]
+MODEL = KMeans(4, n_init=1, random_state=0).fit(ROWS)
+
+
+def test_measures_from_sums_are_those_of_the_rows_however_they_are_divided():
+    parts = [ClusterSums.of_rows(part, MODEL.cluster_centers_) for part in (ROWS[:70], ROWS[70:])]
+    found = (parts[0] + parts[1]).measures(MODEL.cluster_centers_)
+    distances = np.sort(MODEL.transform(ROWS), axis=1)
+    assert found["davies_bouldin"] == pytest.approx(davies_bouldin_score(ROWS, MODEL.labels_))
+    assert found["calinski_harabasz"] == pytest.approx(calinski_harabasz_score(ROWS, MODEL.labels_), rel=1e-3)
+    assert found["silhouette"] == pytest.approx((1 - distances[:, 0] / distances[:, 1]).mean())
+
+
+def test_a_row_with_a_weight_and_a_scatter_stands_for_as_many_rows_around_it():
+    scattered = np.repeat(MODEL.cluster_centers_, 2, axis=0) + np.tile([[0, 0, 0, 1.0], [0, 0, 0, -1.0]], (4, 1))
+    together = ClusterSums.of_rows(MODEL.cluster_centers_, MODEL.cluster_centers_, np.full(4, 2.0), scatter=1.0)
+    apart = ClusterSums.of_rows(scattered, MODEL.cluster_centers_)
+    assert np.allclose(together.squares, apart.squares)
+    assert np.array_equal(together.counts, apart.counts)
+
+
+def test_a_cluster_without_rows_counts_for_nothing_and_a_single_one_has_no_measure():
+    far = np.vstack([MODEL.cluster_centers_, np.full(4, 1e3)])
+    assert ClusterSums.of_rows(ROWS, far).measures(far) == pytest.approx(
+        ClusterSums.of_rows(ROWS, MODEL.cluster_centers_).measures(MODEL.cluster_centers_)
+    )
+    assert ClusterSums.of_rows(ROWS[:1], far).measures(far) == {}
+
+
+def number_with(silhouette, of_one=0.3):
+    n = len(silhouette)
+    return ClusterNumber(list(range(2, 2 + n)), silhouette, [np.nan] * n, [1.0] * n, [of_one] * n)
+
+
+def test_advice_names_the_number_and_its_doubt():
+    assert number_with([0.5, 0.7, 0.6]).sentence == (
+        "3 clusters: their silhouette is 0.70, and 0.30 in one Gaussian of this spread."
+    )
+    assert number_with([0.69, 0.7, 0.6]).sentence.endswith("Nearly as good: 2 (0.69).")
+    assert number_with([0.5, 0.6, 0.7]).sentence.endswith("there may be more.")
+    assert number_with([0.35, 0.3]).sentence.startswith("No clear number: with 2 to 3 clusters")
+    assert number_with([0.0], of_one=0.0).sentence.startswith("No clear number: noise leaves too few")
+    assert number_with([0.5, 0.7]).to_dict()["davies_bouldin"] == [None, None]
+
+
+@pytest.mark.parametrize("given", ["many", (5, 3), (2, 3, 4), 1, (1, 4), 2.5])
+def test_what_is_no_number_of_clusters_is_refused(given):
+    with pytest.raises(ValueError, match="n_clusters is"):
+        numbers_of(given)
