@@ -5,6 +5,7 @@ Nothing here sees a row: all of it is computed from what was released.
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import numpy as np
