@@ -22,6 +22,7 @@ from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import ClientData, Failure, ProtocolStrategy, Traffic
 from flower_fedclust.protocol.sizes import ReleasedSizes
+from flower_fedclust.tables.description import Clusters
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Result:
         How many clusters there are, where the strategy chose.
     sizes : ReleasedSizes, optional
         How many rows each cluster has, as the run last released it.
+    clusters : Clusters, optional
+        What the clusters are, in the table's own units, where the run described them (``describe=True``).
     """
 
     strategy: str
@@ -75,6 +78,7 @@ class Result:
     doubts: tuple[Doubt, ...] = ()
     number: ClusterNumber | None = None
     sizes: ReleasedSizes | None = None
+    clusters: Clusters | None = None
 
     @property
     def bytes_down(self) -> int:
@@ -90,7 +94,8 @@ class Result:
         """Write the result into a folder of its own.
 
         ``model.npz`` (the model's arrays), ``centers.csv`` (k-means-like models), ``labels/CLIENT.csv``,
-        ``embedding/CLIENT.csv`` (maps), ``metrics.json``, ``privacy.json``, ``privacy.txt`` and ``traffic.csv``.
+        ``embedding/CLIENT.csv`` (maps), ``metrics.json``, ``privacy.json``, ``privacy.txt`` and ``traffic.csv``;
+        and ``clusters.csv`` and ``clusters.txt`` where the clusters were described.
 
         Parameters
         ----------
@@ -124,6 +129,9 @@ class Result:
                     path / "embedding" / f"{name}.csv", places, delimiter=",", fmt="%.9g", header="x,y", comments=""
                 )
         (path / "metrics.json").write_text(json.dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
+        if self.clusters is not None:
+            self.clusters.to_csv(path / "clusters.csv")
+            (path / "clusters.txt").write_text(f"{self.clusters}\n", encoding="utf-8")
         write_report(self.privacy, path)
         with (path / "traffic.csv").open("w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, [column.name for column in fields(Traffic)])
@@ -212,6 +220,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         doubts=doubts_about(strategy, inner, labels, metrics),
         number=outcome.number,
         sizes=strategy.released_sizes,
+        clusters=outcome.clusters,
     )
 
 

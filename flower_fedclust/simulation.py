@@ -42,6 +42,7 @@ def simulate(
     names: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
     schema: Schema | str | Path | Mapping[str, Any] | None = None,
+    describe: bool | float = False,
     engine: Engine = "inline",
     seed: int | None = None,
     progress: bool | None = None,
@@ -66,6 +67,9 @@ def simulate(
     schema : Schema, mapping, TOML text, or the name of a TOML file, optional
         What is public of the columns of tables, which may then have text, dates and gaps; see
         :func:`~flower_fedclust.with_schema`.
+    describe : bool or float, default=False
+        With a schema: whether the clusters are described in the units of the table, from one more sum; or the part of
+        the budget that pays for it.
     engine : "inline" or "ray", default="inline"
         "inline" runs Flower's Server in this process: no start-up, thousands of clients. "ray" runs Flower's
         simulation. Both give the same bits where a seed is given.
@@ -95,7 +99,7 @@ def simulate(
             'engine is "ray" and Ray is not installed; pip install "flwr[simulation]", or leave the engine out, which '
             "runs in this process."
         )
-    strategy = copy.copy(strategy) if schema is None else with_schema(strategy, schema)
+    strategy = copy.copy(strategy) if schema is None else with_schema(strategy, schema, describe=describe)
     by_name = clients_of(clients, labels, names, columns, raw=strategy.around is not None)
     data, client_names = list(by_name.values()), list(by_name)
     if seed is not None:

@@ -153,6 +153,7 @@ def make_strategies(
     *,
     were_given: bool = True,
     schema: Schema | None = None,
+    describe: bool = False,
 ) -> list[ProtocolStrategy]:
     """Return strategies that share parameters; each takes those that it accepts.
 
@@ -169,6 +170,8 @@ def make_strategies(
         to one that can do without.
     schema : Schema, optional
         What is public of the columns of the clients' tables.
+    describe : bool, default=False
+        Whether clusters are described in the units of the tables.
 
     Raises
     ------
@@ -191,7 +194,7 @@ def make_strategies(
         strategy.server_data_origin = server_rows_origin
         if schema is None:
             strategy.check_complete()
-        strategies.append(strategy if schema is None else with_schema(strategy, schema))
+        strategies.append(strategy if schema is None else with_schema(strategy, schema, describe=describe))
     return strategies
 
 

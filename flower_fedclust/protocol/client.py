@@ -24,6 +24,7 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.consent import Approval, Consent, Request
+from flower_fedclust.protocol.descriptions import DescriptionAnswers
 from flower_fedclust.protocol.replies import sent_arrays
 from flower_fedclust.protocol.rounds import Array, Askable, Moved, Question, Scalar, Sent
 from flower_fedclust.protocol.tables import PREPARATION, SCHEMA, TableAnswers, as_bytes, preparation_from
@@ -39,7 +40,7 @@ class MissedRoundError(Exception):
     """A client does not have what an earlier round would have left with it; this says nothing of its rows."""
 
 
-class ProtocolClient(TableAnswers, NumPyClient):
+class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
     """A client that answers for its methods that are marked with ``@answers``.
 
     Flower makes a new object for every message; what has to be remembered goes through :meth:`remember`.

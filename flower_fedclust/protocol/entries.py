@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from flower_fedclust.protocol.descriptions import DescriptionAnswers
 from flower_fedclust.protocol.rounds import KINDS, Askable, Kind
 from flower_fedclust.protocol.tables import TableAnswers
 
@@ -61,7 +62,8 @@ class Entry:
         asked = [
             value
             for name in dir(client_type)
-            if isinstance(value := getattr(client_type, name), Askable) and not hasattr(TableAnswers, name)
+            if isinstance(value := getattr(client_type, name), Askable)
+            and not any(hasattr(one, name) for one in (TableAnswers, DescriptionAnswers))
         ]
         found = {sent.reveals for askable in asked for sent in askable.answer.sends if not sent.kept_as}
         return tuple(kind for kind in KINDS if kind in found)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flower_fedclust.models import Model
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.privacy.releases import Release
+from flower_fedclust.tables.description import Clusters
 
 Array: TypeAlias = NDArray[Any]
 Scalar: TypeAlias = bool | int | float | str
@@ -381,6 +382,8 @@ class Outcome:
         What was watched over the rounds, by name: an objective, say.
     number : ClusterNumber, optional
         How many clusters there are, where the strategy chose.
+    clusters : Clusters, optional
+        What the clusters are, where they were described.
     """
 
     model: Model
@@ -388,6 +391,7 @@ class Outcome:
     embedding: Mapping[str, NDArray[np.float64]] | None = None
     history: Mapping[str, Sequence[float]] = field(default_factory=dict)
     number: ClusterNumber | None = None
+    clusters: Clusters | None = None
 
 
 #: The server half of a strategy: it yields rounds, is sent what they brought, and returns a model, or an Outcome

@@ -21,7 +21,7 @@ import numpy as np
 
 from flower_fedclust.data.frames import is_table
 from flower_fedclust.models.tables import TableModel
-from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.checks import DataError, check_real
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import (
@@ -36,6 +36,7 @@ from flower_fedclust.protocol import (
 from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.rounds import Array, Question, Round, Scalar, Total
 from flower_fedclust.protocol.tables import as_bytes, norm_of_row
+from flower_fedclust.steps import description
 from flower_fedclust.tables.histograms import (
     LARGEST_PART_BEYOND,
     N_BINS,
@@ -55,7 +56,7 @@ S = TypeVar("S", bound=ProtocolStrategy)
 SHARE, PART = "preparation", 0.12
 
 
-def with_schema(strategy: S, schema: Schema | str | Any) -> S:
+def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | float = False) -> S:
     """Return a copy of a strategy that takes tables as people have them.
 
     Parameters
@@ -63,6 +64,9 @@ def with_schema(strategy: S, schema: Schema | str | Any) -> S:
     strategy : ProtocolStrategy
     schema : Schema, mapping, TOML text, or the name of a TOML file
         What is public of the columns.
+    describe : bool or float, default=False
+        Whether the clusters are described after the run, from one more sum; or the part of the budget that pays for
+        it, 0.12 if it is True. It needs a model with centers among the prepared rows.
 
     Raises
     ------
@@ -70,7 +74,9 @@ def with_schema(strategy: S, schema: Schema | str | Any) -> S:
         If the schema cannot be right; the message names every key.
     """
     made = copy.copy(strategy)
-    made.around = TablePreparation(Schema.of(schema))
+    part = description.PART if describe is True else float(describe)
+    check_real("describe", part, at_least=0, at_most=0.8)
+    made.around = TablePreparation(Schema.of(schema), part)
     return made
 
 
@@ -86,9 +92,12 @@ class TablePreparation(Around):
     Parameters
     ----------
     schema : Schema
+    description : float, default=0
+        The part of the budget with which clusters are described after the run; 0 describes nothing.
     """
 
     schema: Schema
+    description: float = 0.0
 
     @property
     def enrolment(self) -> Mapping[str, Scalar]:
@@ -124,16 +133,19 @@ class TablePreparation(Around):
     def shares(self, strategy: ProtocolStrategy) -> Mapping[str, Share]:
         """Return a share for the sums of the preparation, if there are any."""
         others = strategy.shares() if isinstance(strategy, PrivateStrategy) else {}
-        if self._n_sums == 0 or not others:
+        parts = {SHARE: (PART, self._n_sums), description.SHARE: (self.description, 1)}
+        parts = {name: (part, n_sums) for name, (part, n_sums) in parts.items() if part > 0 and n_sums > 0}
+        if not parts or not others:
             return {}
-        whole = math.fsum(share.fraction for share in others.values())
+        left = 1.0 - math.fsum(part for part, _ in parts.values())
+        whole = math.fsum(share.fraction for share in others.values()) / left
         relation = next(iter(others.values())).relation
-        return {SHARE: Share("gaussian", whole * PART / (1.0 - PART), self._n_sums, relation)}
+        return {name: Share("gaussian", whole * part, n_sums, relation) for name, (part, n_sums) in parts.items()}
 
     def n_rounds(self, strategy: ProtocolStrategy) -> int:
         """Return the rounds of the preparation and those of the strategy."""
         likely = _in_space(strategy, max_norm=1.0, max_l1_norm=1.0)
-        return self._n_sums + 1 + likely.n_protocol_rounds
+        return self._n_sums + 1 + likely.n_protocol_rounds + bool(self.description)
 
     # The server half.
 
@@ -149,7 +161,10 @@ class TablePreparation(Around):
         inner.enter_space(preparation.n_columns)
         found = yield from inner.protocol()
         outcome = found if isinstance(found, Outcome) else Outcome(found)
-        return replace(outcome, model=TableModel(preparation, outcome.model))
+        clusters = None
+        if self.description:
+            clusters = yield from description.describe(strategy, preparation, outcome.model)
+        return replace(outcome, model=TableModel(preparation, outcome.model), clusters=clusters)
 
     def prepare(self, strategy: ProtocolStrategy) -> Generator[Round, Total, Preparation]:
         """Find what is not public of the columns."""

@@ -1,0 +1,298 @@
+"""What the clusters of a table are: sums over the rows of each cluster, and what follows from them in its units.
+
+Of each row its cluster gets a vector: 1; for a measured column its value and the square of it, on the scale on which
+the column's bounds are -1 and 1; for a column whose values are listed 1 in the place of its value; and 1 in a place of
+its own where a value is missing. So a row has a norm of at most the square root of ``1 + 2 m + c``, of m measured
+columns and c listed ones, and that is how far it can move the sums of its cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.exact import cluster_sums
+from flower_fedclust.tables.columns import EPOCH
+from flower_fedclust.tables.histograms import SUM_BITS
+from flower_fedclust.tables.preparation import Preparation
+from flower_fedclust.tables.schema import MEASURED, Column
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: Fewer rows than this are not described, nor fewer than so many standard deviations of their noise: of the many
+#: categories that hardly a row has, noise would show some as if they had.
+FLOOR, FLOOR_DEVIATIONS = 10, 3.0
+#: Differences to the rest that are told of each cluster.
+MOST_TOLD = 5
+
+
+def places_of(preparation: Preparation) -> dict[str, slice]:
+    """Return where the sums of each column stand; the first place is that of the number of rows."""
+    found, start = {}, 1
+    for name, column in preparation.schema.used.items():
+        width = 2 if column.kind in MEASURED else len(column.categories or ())
+        found[name] = slice(start, start := start + width + (column.gaps != "refuse"))
+    return found
+
+
+def norm_of_row(preparation: Preparation, *, replaced: bool = False) -> float:
+    """Return how far a row can move the sums of all clusters; where it replaces another, in another cluster maybe."""
+    columns = preparation.schema.used.values()
+    n_measured = sum(column.kind in MEASURED for column in columns)
+    n_listed = len(columns) - n_measured
+    if not replaced:
+        return math.sqrt(1 + 2 * n_measured + n_listed)
+    # In another cluster both norms add up; in the same one a value moves by 2 and its square by 1.
+    return math.sqrt(max(2 + 4 * n_measured + 2 * n_listed, 5 * n_measured + 2 * n_listed))
+
+
+def sums_by_cluster(
+    table: Any, preparation: Preparation, labels: NDArray[np.intp], n_clusters: int, *, owner: str
+) -> Integers:
+    """Return the sums of the rows of each cluster, each row's from the row alone.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        That fits the schema.
+    preparation : Preparation
+    labels : ndarray of shape (n_rows,)
+    n_clusters : int
+    owner : str
+        For messages.
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_sums), int64
+        In units of 2^-20.
+    """
+    places = places_of(preparation)
+    n_sums = max(place.stop for place in places.values())
+    sums = np.zeros((n_clusters, n_sums), dtype=np.int64)
+    one = 2.0**SUM_BITS
+    for part in blocks(len(table), n_sums):
+        units = np.zeros((len(labels[part]), n_sums))
+        units[:, 0] = one
+        for name, column, values in preparation.schema.values(table, owner=owner, rows=part):
+            out, missing = units[:, places[name]], np.isnan(values)
+            if column.kind in MEASURED:
+                low, high = natural_bounds(preparation, name, column)
+                scaled = (np.clip(np.where(missing, low, values), low, high) - low) * (2.0 * one / (high - low)) - one
+                scaled = np.clip(np.trunc(scaled), -one, one)
+                out[:, 0] = np.where(missing, 0.0, scaled)
+                out[:, 1] = np.where(missing, 0.0, np.floor(scaled * scaled / one))
+                if column.gaps != "refuse":
+                    out[missing, 2] = one
+            else:
+                codes = np.where(missing, float(len(column.categories or ())), values).astype(np.intp)
+                out[np.arange(len(codes)), codes] = one
+        sums += cluster_sums(units, labels[part], n_clusters)[0]
+    return sums
+
+
+def natural_bounds(preparation: Preparation, name: str, column: Column) -> tuple[float, float]:
+    """Return the bounds of a measured column in its own units; of dates, days since 1970."""
+    found = preparation.figures[name]
+    return (math.expm1(found.low), math.expm1(found.high)) if column.logarithm else (found.low, found.high)
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """What the clusters are, with the standard error of every number from the noise.
+
+    ``print(clusters)`` says in a few sentences what sets each apart from the rest; ``±`` there is two standard errors.
+
+    Parameters
+    ----------
+    preparation : Preparation
+    sums : ndarray of shape (n_clusters, n_sums)
+        With noise; see :func:`places_of`.
+    deviation : float, default=0
+        The standard deviation of the noise in each.
+    of_clients : bool, default=False
+        Whether they are sums of parts of each client's rows, so that every client counts as much as another.
+    """
+
+    preparation: Preparation
+    sums: Floats
+    deviation: float = 0.0
+    of_clients: bool = False
+
+    @property
+    def n_clusters(self) -> int:
+        """How many clusters there are."""
+        return len(self.sums)
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """A table with a row for each number.
+
+        Columns: ``cluster``; ``column`` of the table, empty for the size; ``what`` ("share of rows", "mean", "standard
+        deviation", "missing", or a category); ``unit``; ``value`` and its ``error``; the same of the ``rest`` of the
+        rows; the ``difference`` between them, its error, and the ``effect``, which is the difference in standard
+        deviations of the column; and ``note``: "few" where there are too few rows to tell, and "noise" where the
+        standard error is above half of the column's standard deviation. Such numbers are left out. Errors are standard
+        errors, of the noise alone. Dates are days since 1970, and differences of them are days.
+        """
+        import pandas as pd
+
+        parts = [self._sizes()]
+        whole = self.sums.sum(axis=0, keepdims=True)
+        rest = whole - self.sums, self.deviation * math.sqrt(self.n_clusters - 1)
+        for name, column in self.preparation.schema.used.items():
+            own, others, all_rows = (
+                self._numbers(name, column, *sums) for sums in ((self.sums, self.deviation), rest, (whole, 0.0))
+            )
+            for what, (value, error, counts) in own.items():
+                beside, of_beside, _ = others[what]
+                in_all = float(all_rows[what][0][0])
+                is_share = what == "missing" or column.kind not in MEASURED
+                spread = all_rows["standard deviation"][0][0] if not is_share else math.sqrt(in_all * (1 - in_all))
+                few = counts < max(0.0 if self.of_clients else FLOOR, FLOOR_DEVIATIONS * self.deviation)
+                loud = ~few & ~(error <= spread / 2)
+                shown, both = ~few & ~loud, ~few & ~loud & (of_beside <= spread / 2)
+                found = pd.DataFrame({"cluster": range(self.n_clusters), "column": name, "what": what})
+                found["unit"] = "" if is_share else column.unit
+                found["value"], found["error"] = np.where(shown, value, np.nan), np.where(shown, error, np.nan)
+                found["rest"], found["rest_error"] = np.where(both, beside, np.nan), np.where(both, of_beside, np.nan)
+                found["difference"] = found["value"] - found["rest"]
+                found["difference_error"] = np.hypot(found["error"], found["rest_error"])
+                found["effect"] = found["difference"] / spread if spread > 0 else 0.0
+                found["note"] = np.select([few, loud], ["few", "noise"], "")
+                parts.append(found)
+        return pd.concat(parts).sort_values("cluster", kind="stable", ignore_index=True)
+
+    def _sizes(self) -> pd.DataFrame:
+        import pandas as pd
+
+        total = max(float(self.sums[:, 0].sum()), np.finfo(float).tiny)
+        shares = self.sums[:, 0] / total
+        errors = self.deviation / total * np.sqrt((1 - shares) ** 2 + shares**2 * (self.n_clusters - 1))
+        named = {"cluster": range(self.n_clusters), "column": "", "what": "share of rows", "unit": "", "note": ""}
+        return pd.DataFrame(named | {"value": np.clip(shares, 0.0, 1.0), "error": errors})
+
+    def _numbers(
+        self, name: str, column: Column, sums: Floats, noise: float
+    ) -> dict[str, tuple[Floats, Floats, Floats]]:
+        """Return values, their standard errors, and of how many rows they are, by what they are."""
+        part = sums[:, places_of(self.preparation)[name]]
+        n_rows = sums[:, 0]
+        missing = part[:, -1] if column.gaps != "refuse" else None
+        counts = n_rows if missing is None else n_rows - missing
+        kept = np.maximum(counts, np.finfo(float).tiny)
+        n_noises = 1 if missing is None else 2
+        found = {}
+        if column.kind in MEASURED:
+            low, high = natural_bounds(self.preparation, name, column)
+            half = (high - low) / 2
+            mean, square = part[:, 0] / kept, part[:, 1] / kept
+            error = noise / kept * np.sqrt(1 + n_noises * mean**2)
+            variance = np.maximum(square - mean**2, 0.0)
+            of_variance = noise / kept * np.sqrt(1 + 4 * mean**2 + n_noises * (2 * mean**2 - square) ** 2)
+            # Of a variance that noise may have made of nothing the root says nothing.
+            deviation = np.sqrt(np.where(variance >= 2 * of_variance, variance, np.nan))
+            found["mean"] = (low + half * (1 + np.clip(mean, -1, 1)), half * error, counts)
+            found["standard deviation"] = (half * deviation, half * of_variance / (2 * deviation), counts)
+        else:
+            for place, category in enumerate(column.categories or ()):
+                found[category] = _share(part[:, place], n_rows, noise)
+        if missing is not None:
+            found["missing"] = _share(missing, n_rows, noise)
+        return found
+
+    # For people.
+
+    def sentences(self, cluster: int) -> list[str]:
+        """Return the size of a cluster, and what sets it apart from the rest, the most distinct first."""
+        frame = self.frame[self.frame["cluster"] == cluster]
+        size = frame.iloc[0]
+        said = [f"{_percent(size['value'], size['error'])} of the rows"]
+        clear = frame[frame["difference"].abs() > 2 * frame["difference_error"]]
+        clear = clear[clear["what"] != "standard deviation"]
+        order = clear["effect"].abs().sort_values(ascending=False, kind="stable").index
+        for _, row in clear.loc[order].head(MOST_TOLD).iterrows():
+            said.append(self._told(row))
+        return said
+
+    def _told(self, row: Any) -> str:
+        if row["what"] != "mean":
+            name = "is missing" if row["what"] == "missing" else f"is {row['what']}"
+            beside = _percent(row["rest"], row["rest_error"])
+            return f"{row['column']} {name}: {_percent(row['value'], row['error'])}, in the rest {beside}"
+        column = self.preparation.schema.columns[row["column"]]
+        unit = f" {column.unit}" if column.unit else ""
+        more = "more" if row["difference"] > 0 else "less"
+        if column.kind == "date":
+            day = str(np.datetime64(EPOCH) + round(row["value"]))
+            when = "later" if row["difference"] > 0 else "earlier"
+            apart = _with_error(abs(row["difference"]), row["difference_error"])
+            return f"{row['column']}: about {day}, {apart} days {when} than the rest"
+        own = _with_error(row["value"], row["error"])
+        apart = _with_error(abs(row["difference"]), row["difference_error"])
+        return f"{row['column']}: {own}{unit}, {apart} {more} than the rest"
+
+    def __str__(self) -> str:
+        lines = []
+        for cluster in range(self.n_clusters):
+            size, *others = self.sentences(cluster)
+            lines += [f"Cluster {cluster}: {size}", *(f"  {one}" for one in others)]
+            if not others:
+                lines.append("  nothing that stands out of the noise")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    # To a file, and back.
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write :attr:`frame` as CSV, and return its absolute path."""
+        target = Path(path).absolute()
+        self.frame.to_csv(target, index=False, float_format="%.9g")
+        return target
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all there is to know, ready for JSON."""
+        known = {"preparation": self.preparation.to_dict(), "sums": self.sums.tolist()}
+        return {**known, "deviation": self.deviation, "of_clients": self.of_clients}
+
+    @classmethod
+    def from_dict(cls, written: Mapping[str, Any]) -> Self:
+        """Undo :meth:`to_dict`."""
+        preparation = Preparation.from_dict(written["preparation"])
+        return cls(preparation, np.array(written["sums"]), float(written["deviation"]), bool(written["of_clients"]))
+
+    def to_json(self) -> str:
+        """Return :meth:`to_dict` as JSON."""
+        return json.dumps(self.to_dict())
+
+
+def _share(counts: Floats, n_rows: Floats, noise: float) -> tuple[Floats, Floats, Floats]:
+    kept = np.maximum(n_rows, np.finfo(float).tiny)
+    share = counts / kept
+    return np.clip(share, 0.0, 1.0), noise / kept * np.sqrt(1 + share**2), counts
+
+
+def _percent(share: float, error: float) -> str:
+    return f"{_with_error(100 * share, 100 * error)}%"
+
+
+def _with_error(value: float, error: float) -> str:
+    """Return a number and two of its standard errors, with the digits that the error leaves it."""
+    two = 2 * error
+    if not two > 0:
+        return f"{value:.3g}"
+    decimals = max(-math.floor(math.log10(two)), 0)
+    return f"{value:,.{decimals}f} ± {two:,.{decimals}f}"
