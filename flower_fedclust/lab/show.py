@@ -160,6 +160,7 @@ def show_all(
         lines.append(f"  {result.strategy}: {result.privacy.guarantee()}")
         lines[-1] += f" Unprotected: {unprotected}." if unprotected else ""
     lines += [f"\n{result.strategy}: {result.number.sentence}" for result in results if result.number is not None]
+    lines += [f"\n{result.strategy}:\n{result.clusters}" for result in results if result.clusters is not None]
     lines += [f"\n{doubt_lines(result)}" for result in results if result.doubts]
     lines += [
         f"{result.strategy}: client {failure.client} failed in round {failure.round}: {failure.reason}"

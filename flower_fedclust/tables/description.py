@@ -35,8 +35,8 @@ Integers = NDArray[np.int64]
 #: Fewer rows than this are not described, nor fewer than so many standard deviations of their noise: of the many
 #: categories that hardly a row has, noise would show some as if they had.
 FLOOR, FLOOR_DEVIATIONS = 10, 3.0
-#: Differences to the rest that are told of each cluster.
-MOST_TOLD = 5
+#: Differences to the rest that are told of each cluster, and from how many standard deviations of the column on.
+MOST_TOLD, LEAST_TOLD = 5, 0.1
 
 
 def places_of(preparation: Preparation) -> dict[str, slice]:
@@ -192,7 +192,7 @@ class Clusters:
         n_rows = sums[:, 0]
         missing = part[:, -1] if column.gaps != "refuse" else None
         counts = n_rows if missing is None else n_rows - missing
-        kept = np.maximum(counts, np.finfo(float).tiny)
+        kept = np.where(counts > 0, counts, np.nan)
         n_noises = 1 if missing is None else 2
         found = {}
         if column.kind in MEASURED:
@@ -205,7 +205,11 @@ class Clusters:
             # Of a variance that noise may have made of nothing the root says nothing.
             deviation = np.sqrt(np.where(variance >= 2 * of_variance, variance, np.nan))
             found["mean"] = (low + half * (1 + np.clip(mean, -1, 1)), half * error, counts)
-            found["standard deviation"] = (half * deviation, half * of_variance / (2 * deviation), counts)
+            found["standard deviation"] = (
+                half * deviation,
+                half * of_variance / np.maximum(2 * deviation, np.finfo(float).tiny),
+                counts,
+            )
         else:
             for place, category in enumerate(column.categories or ()):
                 found[category] = _share(part[:, place], n_rows, noise)
@@ -221,7 +225,7 @@ class Clusters:
         size = frame.iloc[0]
         said = [f"{_percent(size['value'], size['error'])} of the rows"]
         clear = frame[frame["difference"].abs() > 2 * frame["difference_error"]]
-        clear = clear[clear["what"] != "standard deviation"]
+        clear = clear[(clear["what"] != "standard deviation") & (clear["effect"].abs() >= LEAST_TOLD)]
         order = clear["effect"].abs().sort_values(ascending=False, kind="stable").index
         for _, row in clear.loc[order].head(MOST_TOLD).iterrows():
             said.append(self._told(row))
@@ -280,7 +284,7 @@ class Clusters:
 
 
 def _share(counts: Floats, n_rows: Floats, noise: float) -> tuple[Floats, Floats, Floats]:
-    kept = np.maximum(n_rows, np.finfo(float).tiny)
+    kept = np.where(n_rows > 0, n_rows, np.nan)
     share = counts / kept
     return np.clip(share, 0.0, 1.0), noise / kept * np.sqrt(1 + share**2), counts
 

@@ -1,0 +1,157 @@
+"""What clusters are described as, how far a row moves it, and what noise leaves of it."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import flower_fedclust as fc
+from flower_fedclust.tables.description import (
+    Clusters,
+    norm_of_row,
+    places_of,
+    sums_by_cluster,
+)
+from flower_fedclust.tables.preparation import Figures, Preparation
+from flower_fedclust.tables.schema import Schema
+
+SCHEMA = Schema.of(
+    {
+        "columns": {
+            "age": {"kind": "number", "bounds": (0, 100), "unit": "years", "gaps": "mean"},
+            "born": {"kind": "date", "bounds": ("1900-01-01", "2020-01-01")},
+            "job": {"kind": "category", "categories": ["clerk", "cook"], "gaps": "category"},
+            "sex": {"kind": "binary", "categories": ["f", "m"]},
+        }
+    }
+)
+FIGURES = {"age": Figures(0, 100, fill=50), "born": Figures(-25567, 18262), "job": Figures(0, 1), "sex": Figures(0, 1)}
+PREPARATION = Preparation(SCHEMA, FIGURES)
+
+
+def people(n_rows, seed, **values):
+    numbers = np.random.default_rng(seed)
+    table = pd.DataFrame(
+        {
+            "age": numbers.normal(40, 10, n_rows),
+            "born": np.datetime64("1980-01-01") + numbers.integers(0, 5000, n_rows),
+            "job": numbers.choice(["clerk", "cook", None], n_rows, p=[0.6, 0.3, 0.1]),
+            "sex": numbers.choice(["f", "m"], n_rows),
+        }
+    )
+    return table.assign(**values)
+
+
+TABLE = pd.concat(
+    [people(3000, 0), people(2000, 1, age=70.0 + np.arange(2000) % 9, sex="m"), people(40, 2, age=np.nan)]
+)
+LABELS = np.repeat([0, 1, 0], [3000, 2000, 40])
+
+
+def described(table=TABLE, labels=LABELS, noise=0.0, seed=0):
+    sums = sums_by_cluster(table, PREPARATION, labels, 2, owner="site") * 2.0**-20
+    return Clusters(PREPARATION, sums + noise * np.random.default_rng(seed).standard_normal(sums.shape), noise)
+
+
+def number(frame, cluster, column, what):
+    (row,) = frame[(frame.cluster == cluster) & (frame.column == column) & (frame.what == what)].to_dict("records")
+    return row
+
+
+def test_without_noise_the_numbers_are_those_of_the_table():
+    frame, first = described().frame, TABLE[LABELS == 0]
+    age = number(frame, 0, "age", "mean")
+    assert age["value"] == pytest.approx(first["age"].mean(), abs=1e-3)
+    assert age["rest"] == pytest.approx(TABLE["age"][LABELS == 1].mean(), abs=1e-3)
+    assert number(frame, 0, "age", "standard deviation")["value"] == pytest.approx(first["age"].std(ddof=0), abs=1e-2)
+    assert number(frame, 0, "age", "missing")["value"] == pytest.approx(first["age"].isna().mean())
+    assert number(frame, 0, "job", "cook")["value"] == pytest.approx((first["job"] == "cook").mean())
+    assert number(frame, 0, "", "share of rows")["value"] == pytest.approx(3040 / 5040)
+    days = (first["born"] - pd.Timestamp("1970-01-01")).dt.days.mean()
+    assert number(frame, 0, "born", "mean")["value"] == pytest.approx(days, abs=0.1)
+
+
+def test_numbers_with_noise_lie_within_two_standard_errors_as_often_as_they_should():
+    true, within = described().frame, []
+    for seed in range(40):
+        frame = described(noise=12.0, seed=seed).frame
+        shown = frame["value"].notna() & true["value"].notna()
+        within += ((frame["value"] - true["value"]).abs() <= 2 * frame["error"])[shown].tolist()
+    assert len(within) > 600
+    assert 0.93 < np.mean(within) < 0.98
+
+
+def test_what_noise_drowns_is_left_out_and_marked():
+    frame = described(noise=30.0).frame
+    assert number(frame, 0, "age", "missing")["note"] == "few"  # 40 rows, of which noise makes up to 90
+    assert math.isnan(number(frame, 0, "age", "missing")["value"])
+    loud = described(noise=250.0).frame
+    assert number(loud, 1, "age", "standard deviation")["note"] == "noise"
+    # Even without noise a handful of rows is not told.
+    few = described(people(5, 3), np.zeros(5, dtype=int)).frame
+    assert set(few["note"][few["column"] != ""]) == {"few"}
+
+
+def test_sentences_tell_what_sets_a_cluster_apart_in_the_units_of_the_table():
+    told = str(described(noise=5.0))
+    assert "Cluster 1: 39.7 ± 0.1% of the rows" in told
+    assert "age: 73.6 ± 0.3 years, 34.0 ± 0.3 more than the rest" in told
+    assert "sex is m: 100.0 ± 0.7%, in the rest" in told
+    assert "job is cook" not in told  # 30% in both
+
+
+def test_a_description_survives_a_file(tmp_path):
+    clusters = described(noise=5.0)
+    again = Clusters.from_dict(json.loads(clusters.to_json()))
+    pd.testing.assert_frame_equal(again.frame, clusters.frame)
+    assert len(pd.read_csv(clusters.to_csv(tmp_path / "clusters.csv"))) == len(clusters.frame)
+
+
+def test_no_row_moves_the_sums_by_more_than_is_declared_and_the_worst_does():
+    worst = people(1, 0, age=100.0, born=np.datetime64("2020-01-01"), job="cook", sex="m")
+    opposite = worst.assign(age=0.0, born=np.datetime64("1900-01-01"), job="clerk", sex="f")
+    one = sums_by_cluster(worst, PREPARATION, np.array([0]), 2, owner="") * 2.0**-20
+    assert np.linalg.norm(one) == norm_of_row(PREPARATION) == math.sqrt(1 + 2 * 2 + 2)
+    there, other = (
+        sums_by_cluster(opposite, PREPARATION, np.array([label]), 2, owner="") * 2.0**-20 for label in (0, 1)
+    )
+    declared = norm_of_row(PREPARATION, replaced=True)
+    assert np.linalg.norm(one - other) == pytest.approx(declared)
+    assert np.linalg.norm(one - there) <= declared
+    for seed in range(20):
+        row = people(1, seed, age=np.nan if seed % 4 == 0 else 1e9 * (-1) ** seed)
+        moved = sums_by_cluster(row, PREPARATION, np.array([1]), 2, owner="") * 2.0**-20
+        assert np.linalg.norm(moved) <= norm_of_row(PREPARATION)
+
+
+def test_the_sums_of_a_row_do_not_depend_on_the_rows_beside_it():
+    parts = [TABLE[:1234], TABLE[1234:]]
+    labels = [LABELS[:1234], LABELS[1234:]]
+    added = sum(sums_by_cluster(part, PREPARATION, one, 2, owner="") for part, one in zip(parts, labels, strict=True))
+    assert np.array_equal(added, sums_by_cluster(TABLE, PREPARATION, LABELS, 2, owner=""))
+    assert places_of(PREPARATION)["sex"] == slice(9, 11)
+
+
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_one_epsilon_covers_the_description_too(unit, tmp_path):
+    tables = {f"site {index}": TABLE.iloc[index::8] for index in range(8)}
+    strategy = fc.PrivateKMeans(2, epsilon=8.0, privacy_unit=unit, rows_per_client=630, budget={"description": 0.2})
+    result = fc.simulate(strategy, tables, schema=SCHEMA, describe=True, seed=0)
+    assert result.privacy.covers_everything
+    assert result.privacy.epsilon <= 8.0
+    (message,) = [one for one in result.privacy.messages if one.release and one.release.share == "description"]
+    assert message.release.sensitivity >= norm_of_row(PREPARATION)
+    assert result.clusters.of_clients == (unit == "client")
+    assert result.clusters.deviation > 0
+    saved = result.save(tmp_path / "run")
+    assert (saved / "clusters.csv").is_file()
+    assert "Cluster 1" in (saved / "clusters.txt").read_text(encoding="utf-8")
+
+
+def test_clusters_are_described_only_where_that_was_asked_and_a_model_has_centers():
+    tables = [TABLE[:2500], TABLE[2500:]]
+    assert fc.simulate(fc.PrivateKMeans(2, epsilon=None), tables, schema=SCHEMA).clusters is None
+    with pytest.raises(ValueError, match="describe"):
+        fc.with_schema(fc.PrivateKMeans(2), SCHEMA, describe=0.95)
