@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flower_fedclust.lab.app import run_app
     from flower_fedclust.lab.comparing import compare
+    from flower_fedclust.lab.plan import plan
     from flower_fedclust.models import Model
     from flower_fedclust.privacy.audit import audit
     from flower_fedclust.privacy.report import PrivacyReport
@@ -63,6 +64,7 @@ _HOME = {
     "client_app": "protocol",
     "client_fn": "protocol",
     "compare": "lab.comparing",
+    "plan": "lab.plan",
     "run_app": "lab.app",
     "simulate": "simulation",
     "with_schema": "steps.preparation",
@@ -91,6 +93,7 @@ __all__ = [
     "client_app",
     "client_fn",
     "compare",
+    "plan",
     "run_app",
     "simulate",
     "with_schema",

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from flower_fedclust.lab.advice import choose_k
+from flower_fedclust.lab.advice import choose_k, plan
 from flower_fedclust.lab.options import (
     AsJson,
     Delta,
@@ -378,6 +378,7 @@ def reproduce(
 
 
 app.command(name="choose-k")(choose_k)
+app.command()(plan)
 
 
 def _write_report(folder: Path, console: Console) -> None:

@@ -18,6 +18,7 @@ from sklearn.metrics import adjusted_rand_score
 from flower_fedclust.models import KMeansModel, Model
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.protocol import ProtocolStrategy
+from flower_fedclust.protocol.sizes import DEVIATIONS
 
 Code = Literal[
     "one-cluster",
@@ -32,8 +33,6 @@ Code = Literal[
 
 #: As small a part of the rows outside of the largest cluster is none.
 ABOUT_NOTHING = 0.01
-#: A size within so many standard deviations of its noise may be 0.
-DEVIATIONS = 2.0
 #: Two runs whose labels agree less, by the adjusted Rand index, have ended elsewhere.
 ALIKE = 0.7
 

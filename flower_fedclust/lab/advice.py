@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from flower_fedclust.lab.options import AsJson, Delta, Epsilon, Noise, Parameters, Unit, given_parameters
+from flower_fedclust.lab.options import AsJson, Delta, Epsilon, NClusters, Noise, Parameters, Unit, given_parameters
 
 #: What chooses the number of clusters if the user does not say.
 DEFAULT_STRATEGY = "private-kmeans"
@@ -61,3 +61,42 @@ def choose_k(
         out.mkdir(parents=True, exist_ok=True)
         (out / "number.json").write_text(json.dumps(number.to_dict(), indent=2) + "\n", encoding="utf-8")
         typer.echo(f"Saved in {number_figure(number, out / 'number.png').parent}", err=as_json)
+
+
+def plan(
+    strategy: Annotated[str, typer.Argument(help="A strategy with an epsilon; see 'fedclust list'.")] = (
+        DEFAULT_STRATEGY
+    ),
+    n_rows: Annotated[int, typer.Option(help="About how many rows all clients have together.")] = 10_000,
+    n_columns: Annotated[int, typer.Option(help="How many columns the rows have.")] = 10,
+    n_clients: Annotated[int, typer.Option(help="How many clients.")] = 10,
+    n_clusters: NClusters = "5",
+    epsilon: Epsilon = None,
+    epsilons: Annotated[str, typer.Option(help="The budgets of the curve, with commas.")] = "0.1,0.3,1,3,10",
+    delta: Delta = None,
+    privacy_unit: Unit = None,
+    noise: Noise = None,
+    parameters: Parameters = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say which epsilon is enough, before anything is sent: from public facts, by rehearsals on made-up rows."""
+    import numpy as np
+
+    from flower_fedclust.lab.jobs import make_strategies, needs_server_rows
+    from flower_fedclust.lab.plan import plan as make_plan
+    from flower_fedclust.protocol import PrivateStrategy
+    from flower_fedclust.registry import accepted_parameters, find
+
+    given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
+    known = find(strategy).example
+    given = {**{name: value for name, value in known.items() if name in accepted_parameters(strategy)}, **given}
+    public = np.random.default_rng(0).normal(size=(200, n_columns)) if needs_server_rows([strategy]) else None
+    (made,) = make_strategies([strategy], given, public)
+    if not isinstance(made, PrivateStrategy):
+        raise ValueError(f"{strategy} has no epsilon; plan a strategy that takes one.")
+    try:
+        budgets = [float(one) for one in epsilons.split(",")]
+    except ValueError:
+        raise ValueError(f"epsilons is '{epsilons}'; it must be numbers with commas between.") from None
+    found = make_plan(made, n_rows=n_rows, n_columns=n_columns, n_clients=n_clients, epsilons=budgets)
+    print(json.dumps(found.to_dict(), indent=2) if as_json else found)

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol.rounds import Round, Sum, Total
 
+#: A size within so many standard deviations of its noise may be 0.
+DEVIATIONS = 2.0
+
 
 @dataclass(frozen=True)
 class ReleasedSizes:

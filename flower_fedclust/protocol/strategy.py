@@ -112,6 +112,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     on_finished: Callable[[ProtocolStrategy], None] | None = dataclasses.field(default=None, init=False)
     #: Called after each round with its number and task.
     on_round: Callable[[int, str], None] | None = dataclasses.field(default=None, init=False)
+    #: Called with each round and what it brought: for rehearsals.
+    on_received: Callable[[Round, Any], None] | None = dataclasses.field(default=None, init=False)
 
     _run: Run | None = dataclasses.field(default=None, init=False)
     _run_id: str = dataclasses.field(default="", init=False)
@@ -409,6 +411,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         """Have the protocol take in what a round brought, and say what comes next."""
         assert self._protocol is not None
         if self._pending is not None:
+            if self.on_received is not None:
+                self.on_received(self._pending, received)
             self._sizes = ReleasedSizes.of_round(self._pending, received, self.noise_of_sum) or self._sizes
         try:
             with one_thread():

@@ -1,0 +1,273 @@
+"""Which epsilon is enough, before anything is sent: from public facts, by rehearsals on made-up rows."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.checks import check_integer, check_real
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol import PrivateStrategy
+from flower_fedclust.protocol.rounds import Round, Total
+from flower_fedclust.protocol.sizes import DEVIATIONS
+from flower_fedclust.simulation import simulate
+
+Floats = NDArray[np.float64]
+
+#: The budgets of the curve, where the user names none.
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+#: Of the variance of made-up rows, so much lies between their groups; the variance of directions falls as 1 / number.
+#: Chosen, as is FLOOR, on iris, wine, breast cancer, digits, quakes, diamonds, weather, txhousing, midwest and Adult.
+BETWEEN = 0.6
+#: By so much real rows cost more than made-up ones where noise is none: their groups are not as round.
+FLOOR = 0.03
+#: Rows of a rehearsal at most: of more rows the noise is made smaller in proportion.
+MOST_ROWS = 10_000
+#: Rehearsals for each epsilon.
+N_DRAWS = 3
+#: An excess of cost above that without noise by so little is nothing.
+NOTHING = 0.02
+
+
+@dataclass(frozen=True)
+class PlannedRelease:
+    """One array that a run releases, as expected.
+
+    Parameters
+    ----------
+    content : str
+    noise : float
+        The standard deviation of the noise in an entry, in the units of the array.
+    signal : float
+        The root mean square of an entry without noise.
+    """
+
+    content: str
+    noise: float
+    signal: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to expect of a run, from public facts alone.
+
+    Parameters
+    ----------
+    strategy : str
+    facts : dict of str to int
+        Rows, columns, clients and clusters.
+    epsilon : float
+        For which ``releases`` and ``smallest_cluster`` are.
+    releases : list of PlannedRelease
+    smallest_cluster : float or None
+        How many rows a cluster must have to be told from noise; None if the run releases no sizes.
+    excess : dict of float to float
+        By epsilon: how much more than pooled k-means the clusters are expected to cost, 0.1 for 10%.
+    without_noise : float
+        The same without noise.
+    """
+
+    strategy: str
+    facts: dict[str, int]
+    epsilon: float
+    releases: list[PlannedRelease]
+    smallest_cluster: float | None
+    excess: dict[float, float]
+    without_noise: float
+
+    @property
+    def enough(self) -> float | None:
+        """The smallest epsilon of the curve from which more buys nothing; None if none of them is enough."""
+        enough = None
+        for epsilon in sorted(self.excess, reverse=True):
+            if self.excess[epsilon] > self.without_noise + NOTHING:
+                break
+            enough = epsilon
+        return enough
+
+    @property
+    def sentences(self) -> list[str]:
+        """The advice."""
+        said = []
+        if self.smallest_cluster is not None:
+            part = 100 * self.smallest_cluster / self.facts["rows"]
+            said.append(
+                f"At epsilon {self.epsilon:g} a cluster is told from noise from about {self.smallest_cluster:,.0f} rows "
+                f"on, {part:.2g}% of all."
+            )
+        if self.enough is None:
+            said.append(f"None of these budgets is enough: at epsilon {max(self.excess):g} noise still costs.")
+        else:
+            said.append(f"From epsilon {self.enough:g} on, more buys nothing: what is left is not noise.")
+        drowned = [one.content for one in self.releases if one.noise > one.signal]
+        if drowned:
+            said.append(f"At epsilon {self.epsilon:g} noise is larger than what it hides in: {'; '.join(drowned)}.")
+        return said
+
+    def __str__(self) -> str:
+        facts = ", ".join(f"{count:,} {name}" for name, count in self.facts.items())
+        lines = [f"{self.strategy}, {facts}", "", f"At epsilon {self.epsilon:g}:", "     noise     signal  of"]
+        lines += [f"{one.noise:10.4g} {one.signal:10.4g}  {one.content}" for one in self.releases]
+        lines += ["", "   epsilon  expected cost above pooled k-means"]
+        lines += [f"{epsilon:10g}  {100 * excess:.3g}%" for epsilon, excess in self.excess.items()]
+        lines += [f"      none  {100 * self.without_noise:.3g}%", "", *self.sentences]
+        lines += ["Expected of rows like those that are made up for it; real ones differ by a factor of two or so."]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it, ready for JSON."""
+        curve = [{"epsilon": epsilon, "excess": excess} for epsilon, excess in self.excess.items()]
+        return {**asdict(self), "excess": curve, "enough": self.enough, "sentences": self.sentences}
+
+
+def plan(
+    strategy: PrivateStrategy,
+    *,
+    n_rows: int,
+    n_columns: int,
+    n_clients: int = 10,
+    epsilons: Sequence[float] = EPSILONS,
+    spread: float | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Say what to expect of a run before anything is sent, from public facts.
+
+    The strategy runs on rows that are made up: groups of unequal size whose directions differ in spread. Nothing of
+    anybody's rows is used.
+
+    Parameters
+    ----------
+    strategy : PrivateStrategy
+        With centers among the rows as its model. Its epsilon is that for which noise and signal are shown.
+    n_rows, n_columns : int
+        As are known publicly, or guessed.
+    n_clients : int, default=10
+    epsilons : sequence of float
+        Of the curve.
+    spread : float, optional
+        The root mean square distance of a row from the middle of all, as is known publicly; a third of the strategy's
+        max_norm by default.
+    seed : int, default=0
+        Of the rehearsals.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ValueError
+        If a fact cannot be right, or the strategy has no epsilon or no centers.
+    """
+    check_integer("n_rows", n_rows, at_least=strategy.most_clusters * 2)
+    check_integer("n_columns", n_columns, at_least=1)
+    check_integer("n_clients", n_clients, at_least=2)
+    if not isinstance(strategy, PrivateStrategy) or strategy.epsilon is None:
+        raise ValueError(f"{strategy.name} has no epsilon; plan a strategy that takes one.")
+    for epsilon in epsilons:
+        check_real("epsilons", epsilon, above=0, at_most=1000)
+    radius = next((getattr(strategy, name, None) for name in ("max_norm", "max_l1_norm")), None) or 3.0
+    spread = radius / 3 if spread is None else check_real("spread", spread, above=0)
+    rehearsal = _Rehearsal(strategy, n_rows, n_columns, min(n_clients, 10), spread, radius)
+    releases: list[PlannedRelease] = []
+    smallest = rehearsal.run(strategy.epsilon, seed, releases)[1]
+    excess = {float(one): FLOOR + rehearsal.mean_excess(one, seed) for one in sorted(epsilons)}
+    facts = {"rows": n_rows, "columns": n_columns, "clients": n_clients, "clusters": strategy.most_clusters}
+    without = FLOOR + rehearsal.mean_excess(None, seed)
+    return Plan(strategy.name, facts, strategy.epsilon, releases, smallest, excess, without)
+
+
+@dataclass(frozen=True)
+class _Rehearsal:
+    strategy: PrivateStrategy
+    n_rows: int
+    n_columns: int
+    n_clients: int
+    spread: float
+    radius: float
+
+    @property
+    def n_made(self) -> int:
+        return min(self.n_rows, MOST_ROWS)
+
+    def mean_excess(self, epsilon: float | None, seed: int) -> float:
+        """Return by how much the cost of runs on made-up rows is above that of pooled k-means, on average."""
+        return float(np.mean([self.run(epsilon, seed + draw)[0] for draw in range(N_DRAWS)]))
+
+    def run(
+        self, epsilon: float | None, seed: int, releases: list[PlannedRelease] | None = None
+    ) -> tuple[float, float | None]:
+        """Return the excess of cost, and the smallest cluster that is seen; add the releases to a list."""
+        rng = np.random.default_rng(seed)
+        k = self.strategy.most_clusters
+        rows = made_up_rows(self.n_made, self.n_columns, k, rng) * self.spread
+        strategy = copy.copy(self.strategy)
+        strategy.epsilon = None if epsilon is None else self._with_less_noise(epsilon)
+        for name in ("max_norm", "max_l1_norm"):
+            if hasattr(strategy, name) and getattr(strategy, name) is None:
+                setattr(strategy, name, self.radius)
+        if getattr(strategy, "server_data", None) is not None:
+            strategy.server_data = rows[: 20 * k]  # type: ignore[attr-defined]
+        if getattr(strategy, "n_rows", None) is not None:
+            strategy.n_rows = self.n_made  # type: ignore[attr-defined]
+        scale = self.n_rows / self.n_made
+        if releases is not None:
+            strategy.on_received = lambda round_, received: releases.extend(
+                _planned(round_, received, strategy.noise_of_sum, scale)
+            )
+        result = simulate(strategy, np.array_split(rows, self.n_clients), seed=seed, progress=False)
+        if not isinstance(result.model, KMeansModel):
+            raise ValueError(f"{strategy.name} has no centers among the rows; a plan needs their cost.")
+        pooled = KMeans(k, n_init=4, random_state=seed).fit(rows).inertia_
+        sizes = result.sizes
+        seen = None if sizes is None or sizes.deviation == 0 else sizes.deviation * scale * DEVIATIONS
+        if seen is not None and sizes is not None and sizes.counts.sum() <= 2 * self.n_clients:
+            seen *= self.n_made / self.n_clients  # of parts of each client's rows
+        return max(result.metrics["cost"] / pooled - 1.0, 0.0), seen
+
+    def _with_less_noise(self, epsilon: float) -> float:
+        """Return the epsilon with which there is as much less noise as there are fewer rows."""
+        if self.n_made == self.n_rows:
+            return epsilon
+
+        def multiplier(budget: float) -> float:
+            strategy = copy.copy(self.strategy)
+            strategy.epsilon = budget
+            return next(iter(strategy.noise_multipliers().values()))
+
+        wanted = multiplier(epsilon) * self.n_made / self.n_rows
+        low, high = epsilon, 1000.0
+        for _ in range(12):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if multiplier(middle) > wanted else (low, middle)
+        return low
+
+
+def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Generator) -> Floats:
+    """Return rows in groups of unequal size, about 0, of a mean squared norm of 1."""
+    deviations = np.arange(1, n_columns + 1.0) ** -0.5
+    groups = rng.choice(n_groups, size=n_rows, p=rng.dirichlet(np.full(n_groups, 3.0)))
+    means = math.sqrt(BETWEEN) * rng.standard_normal((n_groups, n_columns)) * deviations
+    rows = means[groups] + math.sqrt(1 - BETWEEN) * rng.standard_normal((n_rows, n_columns)) * deviations
+    rows -= rows.mean(axis=0)
+    return np.asarray(rows / math.sqrt(float((rows**2).sum(axis=1).mean())))
+
+
+def _planned(round_: Round, received: object, noise: Any, scale: float) -> list[PlannedRelease]:
+    if not isinstance(received, Total):
+        return []
+    found = []
+    for sent, release, array in zip(round_.answer.sends, round_.releases, received, strict=False):
+        if isinstance(release, Release) and release.scale > 0:
+            deviation = noise(release)
+            signal = math.sqrt(max(float(np.mean(np.square(array))) - deviation**2, 0.0))
+            found.append(PlannedRelease(sent.content, deviation * scale, signal * scale))
+    return found
