@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from sklearn.cluster import KMeans
 
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_integer, check_real
-from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.protocol import PrivateStrategy
 from flower_fedclust.protocol.rounds import Round, Total
 from flower_fedclust.protocol.sizes import DEVIATIONS
@@ -31,6 +31,8 @@ BETWEEN = 0.6
 FLOOR = 0.03
 #: Rows of a rehearsal at most: of more rows the noise is made smaller in proportion.
 MOST_ROWS = 10_000
+#: The largest budget that a strategy takes.
+MOST_EPSILON = 1000.0
 #: Rehearsals for each epsilon.
 N_DRAWS = 3
 #: An excess of cost above that without noise by so little is nothing.
@@ -100,16 +102,13 @@ class Plan:
         if self.smallest_cluster is not None:
             part = 100 * self.smallest_cluster / self.facts["rows"]
             said.append(
-                f"At epsilon {self.epsilon:g} a cluster is told from noise from about {self.smallest_cluster:,.0f} rows "
-                f"on, {part:.2g}% of all."
+                f"At epsilon {self.epsilon:g} a cluster is told from noise from about {self.smallest_cluster:,.0f} "
+                f"rows on, {part:.2g}% of all."
             )
         if self.enough is None:
             said.append(f"None of these budgets is enough: at epsilon {max(self.excess):g} noise still costs.")
         else:
             said.append(f"From epsilon {self.enough:g} on, more buys nothing: what is left is not noise.")
-        drowned = [one.content for one in self.releases if one.noise > one.signal]
-        if drowned:
-            said.append(f"At epsilon {self.epsilon:g} noise is larger than what it hides in: {'; '.join(drowned)}.")
         return said
 
     def __str__(self) -> str:
@@ -181,7 +180,8 @@ def plan(
     smallest = rehearsal.run(strategy.epsilon, seed, releases)[1]
     excess = {float(one): FLOOR + rehearsal.mean_excess(one, seed) for one in sorted(epsilons)}
     facts = {"rows": n_rows, "columns": n_columns, "clients": n_clients, "clusters": strategy.most_clusters}
-    without = FLOOR + rehearsal.mean_excess(None, seed)
+    hints = get_type_hints(type(strategy))  # one that always has noise has hardly any at the largest epsilon
+    without = FLOOR + rehearsal.mean_excess(None if hints["epsilon"] is not float else MOST_EPSILON, seed)
     return Plan(strategy.name, facts, strategy.epsilon, releases, smallest, excess, without)
 
 
@@ -215,17 +215,19 @@ class _Rehearsal:
             if hasattr(strategy, name) and getattr(strategy, name) is None:
                 setattr(strategy, name, self.radius)
         if getattr(strategy, "server_data", None) is not None:
-            strategy.server_data = rows[: 20 * k]  # type: ignore[attr-defined]
+            strategy.server_data = rows[: 20 * k]
         if getattr(strategy, "n_rows", None) is not None:
-            strategy.n_rows = self.n_made  # type: ignore[attr-defined]
+            strategy.n_rows = self.n_made
         scale = self.n_rows / self.n_made
+        received_all: list[tuple[Round, Any]] = []
         if releases is not None:
-            strategy.on_received = lambda round_, received: releases.extend(
-                _planned(round_, received, strategy.noise_of_sum, scale)
-            )
+            strategy.on_received = lambda round_, received: received_all.append((round_, received))
         result = simulate(strategy, np.array_split(rows, self.n_clients), seed=seed, progress=False)
         if not isinstance(result.model, KMeansModel):
             raise ValueError(f"{strategy.name} has no centers among the rows; a plan needs their cost.")
+        if releases is not None:
+            for round_, received in received_all:
+                releases.extend(_planned(round_, received, self.strategy.noise, self.n_clients, scale))
         pooled = KMeans(k, n_init=4, random_state=seed).fit(rows).inertia_
         sizes = result.sizes
         seen = None if sizes is None or sizes.deviation == 0 else sizes.deviation * scale * DEVIATIONS
@@ -244,7 +246,7 @@ class _Rehearsal:
             return next(iter(strategy.noise_multipliers().values()))
 
         wanted = multiplier(epsilon) * self.n_made / self.n_rows
-        low, high = epsilon, 1000.0
+        low, high = epsilon, MOST_EPSILON
         for _ in range(12):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if multiplier(middle) > wanted else (low, middle)
@@ -261,13 +263,14 @@ def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Gene
     return np.asarray(rows / math.sqrt(float((rows**2).sum(axis=1).mean())))
 
 
-def _planned(round_: Round, received: object, noise: Any, scale: float) -> list[PlannedRelease]:
+def _planned(round_: Round, received: object, place: NoisePlace, n_clients: int, scale: float) -> list[PlannedRelease]:
+    """Return what a round released, as of so many times the rows."""
     if not isinstance(received, Total):
         return []
     found = []
     for sent, release, array in zip(round_.answer.sends, round_.releases, received, strict=False):
         if isinstance(release, Release) and release.scale > 0:
-            deviation = noise(release)
+            deviation = release.standard_deviation * (math.sqrt(n_clients) if place == "local" else 1.0)
             signal = math.sqrt(max(float(np.mean(np.square(array))) - deviation**2, 0.0))
             found.append(PlannedRelease(sent.content, deviation * scale, signal * scale))
     return found

@@ -200,7 +200,7 @@ class PrivateKMeans(ClippedStrategy):
         fine, counts, noise = yield from self._lloyd_step(
             space, centers, weights, ("fine_sums", "fine_counts"), inside=True
         )
-        number = self._number(space, fine, counts, noise)
+        number = self._chosen_number(space, fine, counts, noise)
         weights = np.maximum(counts, 0.01 * space.n_rows / len(fine))
         n_clusters = self.most_clusters if number is None else number.chosen
         inside = clustered(fine, weights, n_clusters, self.rng, n_init=N_INIT_LAST)
@@ -210,7 +210,9 @@ class PrivateKMeans(ClippedStrategy):
             centers, weights, _ = yield from self._lloyd_step(space, centers, weights, ("sums", "counts"), inside=False)
         return Outcome(KMeansModel(space.frame.leave(centers)), number=number)
 
-    def _number(self, space: _Space, fine: Floats, counts: Floats, noise: tuple[float, float]) -> ClusterNumber | None:
+    def _chosen_number(
+        self, space: _Space, fine: Floats, counts: Floats, noise: tuple[float, float]
+    ) -> ClusterNumber | None:
         """Return how many clusters there are, where that was asked."""
         numbers = numbers_of(self.n_clusters)
         if numbers[0] == numbers[1]:

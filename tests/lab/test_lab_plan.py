@@ -1,0 +1,65 @@
+"""What to expect of a run, before anything is sent."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import flower_fedclust as fc
+from flower_fedclust.lab.plan import FLOOR, made_up_rows
+
+
+@pytest.fixture(scope="module")
+def few_rows():
+    strategy = fc.PrivateKMeans(3, epsilon=1.0, max_norm=4.0)
+    return fc.plan(strategy, n_rows=600, n_columns=4, n_clients=3, epsilons=(0.2, 2.0, 100.0))
+
+
+def test_more_budget_costs_less_until_more_buys_nothing(few_rows):
+    costs = list(few_rows.excess.values())
+    assert costs[0] > 2 * costs[1] > few_rows.without_noise >= FLOOR
+    assert few_rows.enough in (2.0, 100.0)
+    assert "more buys nothing" in str(few_rows)
+
+
+def test_every_release_has_its_noise_beside_what_it_hides_in(few_rows):
+    contents = [release.content for release in few_rows.releases]
+    assert "number of rows nearest to each candidate" in contents
+    counts = [release for release in few_rows.releases if release.content == "number of rows nearest to each center"]
+    assert 150 < counts[-1].signal < 500  # the root mean square of three sizes of 600 rows
+    assert few_rows.smallest_cluster == pytest.approx(2 * counts[-1].noise)
+    assert json.dumps(few_rows.to_dict())
+
+
+def test_of_more_rows_than_are_made_up_the_noise_is_smaller_in_proportion(monkeypatch):
+    strategy = fc.PrivateFederatedKMeans(2, epsilon=1.0, max_norm=4.0, n_rounds=2)
+    whole = fc.plan(strategy, n_rows=4000, n_columns=2, n_clients=2, epsilons=())
+    monkeypatch.setattr("flower_fedclust.lab.plan.MOST_ROWS", 1000)
+    part = fc.plan(strategy, n_rows=4000, n_columns=2, n_clients=2, epsilons=())
+    assert part.smallest_cluster == pytest.approx(whole.smallest_cluster, rel=0.02)
+    assert part.enough is None
+
+
+def test_made_up_rows_have_unequal_groups_about_0():
+    rows = made_up_rows(2000, 5, 3, np.random.default_rng(0))
+    assert np.allclose(rows.mean(axis=0), 0)
+    assert (rows**2).sum(axis=1).mean() == pytest.approx(1)
+
+
+def test_what_cannot_be_planned_is_said():
+    with pytest.raises(ValueError, match="no epsilon"):
+        fc.plan(fc.KFED(3), n_rows=100, n_columns=2)
+    with pytest.raises(ValueError, match="no centers"):
+        fc.plan(fc.FedSCSums(3, epsilon=1.0, max_norm=3.0), n_rows=100, n_columns=2, epsilons=())
+    with pytest.raises(ValueError, match="n_rows"):
+        fc.plan(fc.PrivateKMeans(3, max_norm=3.0), n_rows=4, n_columns=2)
+
+
+def test_the_command_prints_the_curve():
+    from flower_fedclust.cli import app
+
+    asked = ["plan", "federated-kmeans-private", "--n-rows", "300", "--n-columns", "2", "--n-clusters", "2"]
+    said = CliRunner().invoke(app, [*asked, "--epsilons", "1", "--json"])
+    assert said.exit_code == 0
+    assert json.loads(said.output)["excess"][0]["epsilon"] == 1.0
