@@ -13,6 +13,7 @@ from rich.console import Console
 
 from apps.config import given, listed, parameters, schema, simulated_rows, strategy_names, text
 from flower_fedclust import ClientData, ProtocolStrategy, Result
+from flower_fedclust.clients import clients_of
 from flower_fedclust.data import FederatedRows, read_table
 from flower_fedclust.lab.app import RESULTS, settled_number_of_nodes
 from flower_fedclust.lab.jobs import can_use_server_rows, make_strategies
@@ -53,7 +54,7 @@ def main(grid: Grid, context: Context) -> None:
         strategy.noise_seed = None if seed is None else int(seed)
         if strategy.random_state is None and seed is not None:
             strategy.random_state = int(seed)
-    clients, timeout = _by_name(rows), given(config, "round-timeout")
+    clients, timeout = clients_of(rows), given(config, "round-timeout")
     results, path, failed = run_and_save(
         strategies,
         lambda strategy: _run(strategy, grid, timeout, clients),
@@ -70,15 +71,6 @@ def _run(strategy: ProtocolStrategy, grid: Grid, timeout: float | None, clients:
     start = time.perf_counter()
     start_grid(grid=grid, strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds, round_timeout=timeout))
     return result_of(strategy, clients, time.perf_counter() - start)
-
-
-def _by_name(rows: FederatedRows) -> dict[str, ClientData]:
-    """Return the simulated clients, for labels and metrics after the run; none in a deployment."""
-    labels = rows.labels or [None] * len(rows.clients)
-    return {
-        name: ClientData(client, label, rows.columns)
-        for name, client, label in zip(rows.names, rows.clients, labels, strict=True)
-    }
 
 
 def _rows_of_the_server(config: Any, names: list[str]) -> FederatedRows:

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flower_fedclust.estimator import as_estimator
     from flower_fedclust.lab.app import run_app
     from flower_fedclust.lab.comparing import compare
     from flower_fedclust.lab.plan import plan
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         client_fn,
     )
     from flower_fedclust.results import Result
+    from flower_fedclust.saving import load
     from flower_fedclust.simulation import simulate
     from flower_fedclust.steps.frame import Frame, FrameClient
     from flower_fedclust.steps.preparation import with_schema
@@ -59,11 +61,13 @@ _HOME = {
     "ProtocolStrategy": "protocol",
     "Result": "results",
     "Schema": "tables",
+    "as_estimator": "estimator",
     "audit": "privacy.audit",
     "check_strategy": "testing",
     "client_app": "protocol",
     "client_fn": "protocol",
     "compare": "lab.comparing",
+    "load": "saving",
     "plan": "lab.plan",
     "run_app": "lab.app",
     "simulate": "simulation",
@@ -88,11 +92,13 @@ __all__ = [
     "ProtocolStrategy",
     "Result",
     "Schema",
+    "as_estimator",
     "audit",
     "check_strategy",
     "client_app",
     "client_fn",
     "compare",
+    "load",
     "plan",
     "run_app",
     "simulate",

@@ -19,6 +19,7 @@ from flower_fedclust.lab.options import (
     AsJson,
     Delta,
     Epsilon,
+    IdColumn,
     NClusters,
     Noise,
     Parameters,
@@ -28,6 +29,7 @@ from flower_fedclust.lab.options import (
     given_parameters,
     parsed_parameters,
 )
+from flower_fedclust.lab.predicting import predict
 from flower_fedclust.lab.schema_command import app as schema_app
 from flower_fedclust.site.cli import ledger_app, start_site
 
@@ -153,6 +155,7 @@ def run(
     data: Annotated[Path | None, typer.Option(help="Your rows: a .csv, .parquet or .npy file, or a folder.")] = None,
     client_column: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
     label_column: Annotated[str | None, typer.Option(help="The column with true classes, for the metrics.")] = None,
+    id_column: IdColumn = None,
     columns: Annotated[str | None, typer.Option(help="The columns to cluster by, with commas between.")] = None,
     schema: SchemaFile = None,
     partition: Annotated[
@@ -190,6 +193,7 @@ def run(
         data=data,
         client_column=client_column,
         label_column=label_column,
+        id_column=id_column,
         columns=None if columns is None else tuple(column.strip() for column in columns.split(",")),
         partition=partition,
         n_clients=n_clients,
@@ -378,6 +382,7 @@ def reproduce(
 
 
 app.command(name="choose-k")(choose_k)
+app.command()(predict)
 app.command()(plan)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.data.federation import ROW
 from flower_fedclust.doubts import Doubt, doubts_about
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import kmeans_cost
@@ -25,7 +24,7 @@ from flower_fedclust.protocol.sizes import ReleasedSizes
 from flower_fedclust.tables.description import Clusters
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What a run leaves behind.
 
@@ -62,6 +61,13 @@ class Result:
         How many rows each cluster has, as the run last released it.
     clusters : Clusters, optional
         What the clusters are, in the table's own units, where the run described them (``describe=True``).
+    row_ids : list of ndarray of shape (n_i,)
+        What tells the rows of each client apart: their ids, or their numbers in the table that they came from. Also of
+        those that have no label.
+    id_column : str
+        What these ids are called.
+    server_row_ids : ndarray of shape (n_server_rows,), optional
+        Those of the rows that were taken out of the clients' table for the server.
     """
 
     strategy: str
@@ -79,6 +85,19 @@ class Result:
     number: ClusterNumber | None = None
     sizes: ReleasedSizes | None = None
     clusters: Clusters | None = None
+    row_ids: list[NDArray[Any]] = field(default_factory=list)
+    id_column: str = ROW
+    server_row_ids: NDArray[Any] | None = None
+
+    def __repr__(self) -> str:
+        from flower_fedclust.shown import as_text
+
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        from flower_fedclust.shown import as_html
+
+        return as_html(self)
 
     @property
     def bytes_down(self) -> int:
@@ -93,9 +112,12 @@ class Result:
     def save(self, folder: str | Path) -> Path:
         """Write the result into a folder of its own.
 
-        ``model.npz`` (the model's arrays), ``centers.csv`` (k-means-like models), ``labels/CLIENT.csv``,
-        ``embedding/CLIENT.csv`` (maps), ``metrics.json``, ``privacy.json``, ``privacy.txt`` and ``traffic.csv``;
-        and ``clusters.csv`` and ``clusters.txt`` where the clusters were described.
+        ``model.json`` and ``model.npz`` (what the model is, and its arrays), ``centers.csv`` (k-means-like models),
+        ``labels/CLIENT.csv``, ``embedding/CLIENT.csv`` (maps), ``metrics.json``, ``privacy.json``, ``privacy.txt``,
+        ``traffic.csv`` and ``result.json``; and ``clusters.csv`` and ``clusters.txt`` where the clusters were described.
+        Nobody but its owner may look into the folder. A file of labels has a line for every row of the client, also
+        where it has no cluster, and why; rows that were made public for the server stand in ``left-out.csv``.
+        :func:`flower_fedclust.load` reads all of it.
 
         Parameters
         ----------
@@ -112,32 +134,9 @@ class Result:
         FileExistsError
             If the folder already holds files.
         """
-        path = empty_folder(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        np.savez(path / "model.npz", *self.model.to_arrays())
-        centers = getattr(self.model, "cluster_centers_", None)
-        if centers is not None:
-            np.savetxt(path / "centers.csv", centers, delimiter=",", fmt="%.17g")
-        if self.labels:
-            (path / "labels").mkdir()
-            for name, labels in zip(_file_names(self.names), self.labels, strict=True):
-                np.savetxt(path / "labels" / f"{name}.csv", labels, fmt="%d", header="cluster", comments="")
-        if self.embedding:
-            (path / "embedding").mkdir()
-            for name, places in zip(_file_names(self.names), self.embedding, strict=True):
-                np.savetxt(
-                    path / "embedding" / f"{name}.csv", places, delimiter=",", fmt="%.9g", header="x,y", comments=""
-                )
-        (path / "metrics.json").write_text(json.dumps(self.summary(), indent=2) + "\n", encoding="utf-8")
-        if self.clusters is not None:
-            self.clusters.to_csv(path / "clusters.csv")
-            (path / "clusters.txt").write_text(f"{self.clusters}\n", encoding="utf-8")
-        write_report(self.privacy, path)
-        with (path / "traffic.csv").open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, [column.name for column in fields(Traffic)])
-            table.writeheader()
-            table.writerows(asdict(row) for row in self.traffic)
-        return path
+        from flower_fedclust.saving import save_result
+
+        return save_result(self, folder)
 
     def summary(self) -> dict[str, Any]:
         """Return the numbers of the run, ready for JSON."""
@@ -159,20 +158,6 @@ class Result:
             "doubts": [doubt.to_dict() for doubt in self.doubts],
             "number": None if self.number is None else self.number.to_dict(),
         }
-
-
-def empty_folder(path: str | Path) -> Path:
-    """Return the absolute path of a folder that does not exist or is empty; raise FileExistsError otherwise."""
-    path = Path(path).absolute()
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FileExistsError(f"{path} already holds something; name a new folder, so that nothing is lost.")
-    return path
-
-
-def write_report(report: PrivacyReport, folder: Path) -> None:
-    """Write ``privacy.json`` and ``privacy.txt`` into a folder."""
-    (folder / "privacy.json").write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
-    (folder / "privacy.txt").write_text(f"{report}\n", encoding="utf-8")
 
 
 def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], seconds: float) -> Result:
@@ -221,6 +206,8 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         number=outcome.number,
         sizes=strategy.released_sizes,
         clusters=outcome.clusters,
+        row_ids=[np.arange(client.n_rows) if client.row_ids is None else client.row_ids for client in clients],
+        id_column=next((client.id_column for client in clients), ROW),
     )
 
 
@@ -247,14 +234,3 @@ def _metrics(
         if client.labels is not None and len(client.labels) == len(clusters)
     ]
     return metrics | agreement(add_tables(tables)) if tables else metrics
-
-
-def _file_names(names: Sequence[str]) -> list[str]:
-    """Return names that any file system takes and tells apart, like those given where that can be."""
-    safe = ["".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name) for name in names]
-    numbered = [f"{index}-{name}" for index, name in enumerate(safe)]
-    chosen = [
-        file if file == name and name.strip(".") else number
-        for file, name, number in zip(safe, names, numbered, strict=True)
-    ]
-    return chosen if len({file.lower() for file in chosen}) == len(chosen) else numbered

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from numpy.typing import ArrayLike
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from flower_fedclust.clients import Clients, clients_of
+from flower_fedclust.data import FederatedRows
 from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.protocol import MIN_CLIENTS, ClientData, DataError, ProtocolClient, ProtocolStrategy, client_app
 from flower_fedclust.protocol.around import Around
@@ -122,7 +124,8 @@ def simulate(
     with _progress_bar(strategy, progress), _quiet_flower(), strategy.journal or nullcontext():
         run = _run_inline if engine == "inline" else _run_on_ray
         run(strategy, data, client_names, seed)
-    return result_of(strategy, by_name, time.perf_counter() - start)
+    result = result_of(strategy, by_name, time.perf_counter() - start)
+    return replace(result, server_row_ids=clients.server_row_ids) if isinstance(clients, FederatedRows) else result
 
 
 def _check_tables(around: Around, data: Sequence[ClientData]) -> None:

@@ -78,11 +78,27 @@ def site(tmp_path_factory):
     return out / "html"
 
 
-def test_the_example_with_own_rows_runs(folder_with_rows):
+def names_of_the_code_of(page):
     names = {}
-    for code in snippets("rows.md", "python"):
+    for code in snippets(page, "python"):
         exec(code, names)
-    assert names["sites"].names == ["east", "north", "south"]
+    return names
+
+
+def test_the_example_of_keeping_a_model_runs(folder_with_rows):
+    names = names_of_the_code_of("using.md")
+    assert repr(names["kept"]) == repr(names["result"])
+    assert names["model"].predict(names["new"]).tolist() == names["kept"].model.predict(names["new"]).tolist()
+    assert len(names["estimator"].strategy.get_params()) > 1
+    assert len(names["pipeline"][-1].labels_) == len(names["table"])
+
+
+def test_the_example_with_own_rows_runs(folder_with_rows):
+    pytest.importorskip("duckdb")
+    names = names_of_the_code_of("rows.md")
+    assert names["sites"].names == ["east", "north", "south"] == list(names["tables"])
+    assert np.array_equal(names["of_north"].rows, names["sites"].clients[1])
+    assert np.array_equal(names["of_north"].rows, names["tables"]["north"])
     assert max(np.linalg.norm(rows, axis=1).max() for rows in names["scaled"]) <= names["strategy"].max_norm
     assert names["result"].privacy.covers_everything
 

@@ -43,7 +43,9 @@ def test_save_writes_its_files_and_returns_the_absolute_path(saved, tmp_path):
     assert saved == tmp_path / "a" / "run"
     assert saved.is_absolute()
     assert {path.relative_to(saved).parts[0] for path in saved.rglob("*")} == {
+        "model.json",
         "model.npz",
+        "result.json",
         "centers.csv",
         "labels",
         "metrics.json",
@@ -64,7 +66,8 @@ def test_saved_model_reads_back_bit_for_bit(result, saved):
 def test_saved_labels_read_back(result, saved):
     for file, labels in (("oslo.csv", result.labels[0]), ("7.csv", result.labels[2])):
         table = pd.read_csv(saved / "labels" / file)
-        assert list(table.columns) == ["cluster"]
+        assert list(table.columns) == ["row", "cluster"]
+        assert table["row"].tolist() == list(range(len(labels)))
         assert np.array_equal(table["cluster"], labels)
     (odd,) = [path for path in (saved / "labels").iterdir() if path.name not in ("oslo.csv", "7.csv")]
     assert np.array_equal(pd.read_csv(odd)["cluster"], result.labels[1])

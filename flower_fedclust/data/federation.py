@@ -17,8 +17,8 @@ def _check_length(what: str, given: int, expected: int, of: str) -> None:
         raise ValueError(f"There are {given} {what} for {expected} {of}; give one for each.")
 
 
-# eq=False: comparing arrays with == gives arrays, so a generated __eq__ could only raise.
-@dataclass(frozen=True, eq=False)
+# eq=False: comparing arrays with == gives arrays, so a generated __eq__ could only raise. repr=False: it would be long.
+@dataclass(frozen=True, eq=False, repr=False)
 class FederatedRows:
     """Rows of several clients: what simulate() and the apps take.
 
@@ -59,6 +59,11 @@ class FederatedRows:
     id_column: str = ROW
     server_row_ids: NDArray[Any] | None = None
 
+    def __repr__(self) -> str:
+        n_rows = sum(map(len, self.clients))
+        n_columns = self.clients[0].shape[1] if self.clients else 0
+        return f"FederatedRows({n_rows:,} rows of {n_columns:,} columns at {len(self.clients):,} clients)"
+
     def __post_init__(self) -> None:
         _check_length("names", len(self.names), len(self.clients), "clients")
         if self.labels is not None:
@@ -67,7 +72,7 @@ class FederatedRows:
                 _check_length("labels", len(labels), len(rows), f"rows of {name}")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Table:
     """Rows that are still in one place.
 
@@ -110,6 +115,9 @@ class Table:
     row_ids: NDArray[Any] | None = None
     id_column: str = ROW
     server_row_ids: NDArray[Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"Table({self.name}: {len(self.rows):,} rows of {self.rows.shape[1]:,} columns)"
 
     def __post_init__(self) -> None:
         for what, values in (("labels", self.labels), ("owners", self.owners), ("ids", self.row_ids)):

@@ -232,7 +232,7 @@ def read_folder(
     ]
     wanted = tables[0].columns or []
     return FederatedRows(
-        clients=[_ordered(table, wanted, tables[0].name) for table in tables],
+        clients=[rows_in_order(table, wanted, tables[0].name) for table in tables],
         labels=None if label_column is None else [table.labels for table in tables if table.labels is not None],
         names=list(files_by_client),
         columns=wanted,
@@ -241,9 +241,11 @@ def read_folder(
     )
 
 
-def _ordered(table: Table, wanted: Sequence[str], whose: str) -> Any:
-    """Return the rows of a table with its columns in another order."""
-    names = table.columns or []
+def rows_in_order(table: Table, wanted: Sequence[str], whose: str) -> Any:
+    """Return the rows of a table with its columns in another order; raise a DataError if it has others."""
+    if table.columns is None:
+        return table.rows
+    names = table.columns
     check_same_names(names, wanted, table.name, whose)
     if names == wanted:
         return table.rows

@@ -15,7 +15,7 @@ from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError, checked_rows, first_not_finite, refuse_columns
 
 #: What takes columns that are not numbers.
-_SCHEMA_ADVICE = ", or give a schema, which takes text, dates and gaps"
+SCHEMA_ADVICE = ", or give a schema, which takes text, dates and gaps"
 
 
 def as_frame(table: Any, owner: str) -> Any:
@@ -87,7 +87,7 @@ def check_unique(names: Sequence[str], owner: str) -> None:
         raise DataError(f"{owner}: more than one column is called {', '.join(twice)}; give each a name of its own.")
 
 
-def number_rows(frame: Any, owner: str) -> NDArray[np.float64]:
+def number_rows(frame: Any, owner: str, advice: str = SCHEMA_ADVICE) -> NDArray[np.float64]:
     """Return the columns of a pandas DataFrame as floats, or name all those that are not numbers without gaps.
 
     Parameters
@@ -95,6 +95,8 @@ def number_rows(frame: Any, owner: str) -> NDArray[np.float64]:
     frame : pandas.DataFrame
     owner : str
         Whose rows these are, for messages.
+    advice : str, optional
+        What else can be done about other columns.
 
     Returns
     -------
@@ -117,7 +119,7 @@ def number_rows(frame: Any, owner: str) -> NDArray[np.float64]:
             rows[:, index] = values.to_numpy(dtype=np.float64, na_value=np.nan)
     not_finite = first_not_finite(rows, lambda index: f"column '{columns[index]}'")
     if not_numeric or not_finite:
-        refuse_columns(owner, not_numeric, not_finite, _SCHEMA_ADVICE)
+        refuse_columns(owner, not_numeric, not_finite, advice)
     return checked_rows(rows, owner=owner, columns=columns)
 
 

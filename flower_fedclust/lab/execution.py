@@ -18,6 +18,7 @@ from flower_fedclust.data import FederatedRows
 from flower_fedclust.lab.compare import Trial
 from flower_fedclust.lab.comparison_folder import COLUMNS, ComparisonFolder, as_json, installed_versions, is_disk_full
 from flower_fedclust.lab.jobs import ReadRows, make_strategies
+from flower_fedclust.labels import as_cell
 from flower_fedclust.models import TableModel
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.protocol import ProtocolError
@@ -154,7 +155,9 @@ def _write_classes(path: Path, names: Sequence[str], labels: Sequence[NDArray[An
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(("client", "class"))
-        table.writerows((name, label) for name, part in zip(names, labels, strict=True) for label in part.tolist())
+        table.writerows(
+            (as_cell(name), as_cell(label)) for name, part in zip(names, labels, strict=True) for label in part.tolist()
+        )
 
 
 def _sentence(error: BaseException) -> str:

@@ -19,6 +19,7 @@ from flower_fedclust.data import (
     read_folder,
     read_table,
 )
+from flower_fedclust.data.files import rows_in_order
 from flower_fedclust.names import look_up
 from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.registry import accepted_parameters, find, make_strategy
@@ -58,6 +59,7 @@ class RowsChoice:
     n_server_rows: int | None = None  #: How many rows are drawn as public rows if there are none.
     seed: int = 0  #: The seed of the data set and the partition.
     schema: Schema | None = None  #: What is public of the columns; rows are then read as they are.
+    id_column: str | None = None  #: The column that tells rows apart, for files of labels.
 
     @property
     def gives_server_rows(self) -> bool:
@@ -94,6 +96,7 @@ class RowsChoice:
         if self.data is None:
             assert self.dataset is not None
             return ReadRows(load_dataset(self.dataset, random_state=self.seed), public)
+        selected["id_column"] = self.id_column
         if self.is_folder:
             return ReadRows(read_folder(self.data, **selected), public)
         return ReadRows(read_table(self.data, client_column=self.client_column, **selected), public)
@@ -131,13 +134,9 @@ class RowsChoice:
             rows = partition(table, self.partition_name, n_clients=self.n_clients, random_state=self.seed)
         if (public := found.public) is None:
             return rows
-        names, public_names = list(rows.columns or ()), list(public.columns or ())
-        if self.schema is None and names and public_names and names != public_names:
-            raise ValueError(
-                f"{self.server_data} has the columns {', '.join(public_names)} where the clients have "
-                f"{', '.join(names)}; give the same ones in the same order."
-            )
-        return replace(rows, server_rows=public.rows, server_rows_origin=f"They were read from {self.server_data}.")
+        same = self.schema is not None or rows.columns is None
+        public_rows = public.rows if same else rows_in_order(public, rows.columns or (), "the clients")
+        return replace(rows, server_rows=public_rows, server_rows_origin=f"They were read from {self.server_data}.")
 
     def n_classes(self, read: ReadRows | None = None) -> int | None:
         """Return how many true classes all rows have, public ones included; None if they are unknown."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from flower_fedclust.numerics.checks import check_choice
-from flower_fedclust.results import empty_folder
+from flower_fedclust.saving import empty_folder
 
 Api = Literal["message", "strategy"]
 

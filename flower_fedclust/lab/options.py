@@ -29,6 +29,9 @@ Noise = Annotated[
 Rounds = Annotated[
     int | None, typer.Option(help="Lloyd steps, or rounds of learning; by default the strategy's own number.")
 ]
+IdColumn = Annotated[
+    str | None, typer.Option(help="The column that tells rows apart, for the files of labels; their numbers.")
+]
 Parameters = Annotated[
     list[str] | None, typer.Option("--set", help="Any other parameter, as name=value; may be given again.")
 ]

@@ -22,7 +22,8 @@ from rich.table import Table
 
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import ProtocolStrategy
-from flower_fedclust.results import Result, empty_folder, write_report
+from flower_fedclust.results import Result
+from flower_fedclust.saving import empty_folder, write_report
 
 
 def results_table(results: Sequence[Result], title: str) -> Table:

@@ -1,15 +1,17 @@
-"""What every model can do, and the check of its rows that all share."""
+"""What every model can do."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.data.frames import as_frame, in_order, number_rows
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import checked_rows
 
@@ -41,6 +43,8 @@ class Model(ABC):
 
     #: The name by which messages and files know the model.
     name: ClassVar[str]
+    #: The names of the columns that the model was made from, where they are known.
+    columns_: Sequence[str] | None = None
     _by_name: ClassVar[dict[str, type[Model]]] = {}
 
     def __init_subclass__(cls, *, name: str, **kwargs: Any) -> None:
@@ -92,25 +96,59 @@ class Model(ABC):
         """
         return Clustered(self.predict(rows), self.cost(rows), places)
 
+    def checked_rows(self, rows: ArrayLike | Any, n_columns: int, who_has: str) -> NDArray[np.float64]:
+        """Return rows that the model can place, checked; of a table, with its columns in the model's order.
 
-def checked_columns(rows: ArrayLike, n_columns: int, who_has: str) -> NDArray[np.float64]:
-    """Return rows that a model can place, checked.
+        Parameters
+        ----------
+        rows : array-like of shape (n_rows, n_columns), or table
+        n_columns : int
+        who_has : str
+            What has so many columns ("the cluster centers have"), for the message.
 
-    Parameters
-    ----------
-    rows : array-like of shape (n_rows, n_columns)
-    n_columns : int
-    who_has : str
-        What has so many columns ("the cluster centers have"), for the message.
+        Raises
+        ------
+        ValueError
+            If the rows are not finite numbers, or have another number of columns; if a table has columns of other
+            names than the model was made from.
+        """
+        frame = as_frame(rows, "rows")
+        if frame is not None:
+            frame = frame if self.columns_ is None else in_order(frame, self.columns_, "the table", "the model")
+            rows = number_rows(frame, "rows", advice="")
+        checked = checked_rows(rows, owner="rows")
+        if checked.shape[1] != n_columns:
+            raise ValueError(
+                f"rows: {checked.shape[1]} columns where {who_has} {n_columns}; give the columns the model was made "
+                "from."
+            )
+        return checked
 
-    Raises
-    ------
-    ValueError
-        If the rows are not finite numbers, or have another number of columns.
-    """
-    checked = checked_rows(rows, owner="rows")
-    if checked.shape[1] != n_columns:
-        raise ValueError(
-            f"rows: {checked.shape[1]} columns where {who_has} {n_columns}; give the columns the model was made from."
-        )
-    return checked
+    # To files, and back.
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``model.json``, which says what the model is, and ``model.npz``, its arrays: all that predicting needs.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Made if need be.
+        """
+        from flower_fedclust.models.files import save_model
+
+        save_model(self, Path(folder))
+
+    @staticmethod
+    def load(folder: str | Path) -> Model:
+        """Return the model that :meth:`save` wrote.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is none.
+        ValueError
+            If it cannot be read, or was written by a version whose files this one does not read.
+        """
+        from flower_fedclust.models.files import load_model
+
+        return load_model(Path(folder))

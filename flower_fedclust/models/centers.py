@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models.base import Model, checked_columns
+from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 
@@ -54,7 +54,7 @@ class KMeansModel(Model, name="k-means"):
             If the rows are not finite numbers, or have another number of columns than the centers.
         """
         return nearest_center(
-            checked_columns(rows, self.cluster_centers_.shape[1], "the cluster centers have"), self.cluster_centers_
+            self.checked_rows(rows, self.cluster_centers_.shape[1], "the cluster centers have"), self.cluster_centers_
         )
 
     def cost(self, rows: ArrayLike) -> float:
@@ -65,7 +65,7 @@ class KMeansModel(Model, name="k-means"):
         rows : array-like of shape (n_rows, n_columns)
         """
         return kmeans_cost(
-            checked_columns(rows, self.cluster_centers_.shape[1], "the cluster centers have"), self.cluster_centers_
+            self.checked_rows(rows, self.cluster_centers_.shape[1], "the cluster centers have"), self.cluster_centers_
         )
 
     def to_arrays(self) -> list[NDArray[np.float64]]:

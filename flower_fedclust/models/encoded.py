@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.deep.perceptron import ACTIVATIONS, checked_layers, outputs
-from flower_fedclust.models.base import Model, checked_columns
+from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, checked_rows
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
@@ -79,7 +79,7 @@ class EncodedModel(Model, name="encoded"):
 
     def encode(self, rows: ArrayLike) -> NDArray[np.float64]:
         """Return the codes of rows, of shape (n_rows, n_latent): each row's depends on no other row."""
-        checked = checked_columns(rows, len(self.origin_), "the encoder takes")
+        checked = self.checked_rows(rows, len(self.origin_), "the encoder takes")
         codes = np.empty((len(checked), self.latent_centers_.shape[1]))
         for block in blocks(len(checked), len(self.origin_)):
             codes[block] = outputs((checked[block] - self.origin_) / self.scale_, self.layers_, self.activation)

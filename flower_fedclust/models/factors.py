@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models.base import Model, checked_columns
+from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import check_real, checked_rows
 from flower_fedclust.numerics.factorisation import Penalties, memberships_of
 
@@ -58,7 +58,7 @@ class FactorModel(Model, name="factors"):
         ValueError
             If the rows are not finite numbers, or have another number of columns than the components.
         """
-        checked = checked_columns(rows, self.components_.shape[1], "the components have")
+        checked = self.checked_rows(rows, self.components_.shape[1], "the components have")
         return memberships_of(checked, self.components_, self.penalties)
 
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
@@ -81,7 +81,7 @@ class FactorModel(Model, name="factors"):
         ----------
         rows : array-like of shape (n_rows, n_columns)
         """
-        checked = checked_columns(rows, self.components_.shape[1], "the components have")
+        checked = self.checked_rows(rows, self.components_.shape[1], "the components have")
         return float(np.sum((checked - self.memberships(checked) @ self.components_) ** 2))
 
     def to_arrays(self) -> list[NDArray[np.float64]]:

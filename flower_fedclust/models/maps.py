@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models.base import Clustered, Model, checked_columns
+from flower_fedclust.models.base import Clustered, Model
 from flower_fedclust.numerics.checks import check_choice, check_real, checked_rows
 from flower_fedclust.numerics.embedding import place_tsne, place_umap, tsne_n_neighbors
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
@@ -107,10 +107,10 @@ class MapModel(Model, name="map"):
             If the rows are not finite numbers, or have another number of columns than the map was made from.
         """
         if self._origin is not None and self._directions is not None:
-            checked = checked_columns(rows, len(self._origin), "the map has")
+            checked = self.checked_rows(rows, len(self._origin), "the map has")
             checked = within_reach(checked - self._origin) @ self._directions
         else:
-            checked = checked_columns(rows, self.landmarks_.shape[1], "the landmarks have")
+            checked = self.checked_rows(rows, self.landmarks_.shape[1], "the landmarks have")
         n_points = len(self.coordinates_)
         wanted = tsne_n_neighbors(n_points + 1, self.n_neighbors) if self.method == "tsne" else int(self.n_neighbors)
         wanted = min(wanted, n_points)

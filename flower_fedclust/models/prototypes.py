@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
-from flower_fedclust.models.base import Model, checked_columns
+from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import check_integer, checked_rows
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
@@ -101,7 +101,7 @@ class PrototypeModel(Model, name="prototypes"):
         return cost
 
     def _checked(self, rows: ArrayLike) -> NDArray[np.float64]:
-        return checked_columns(rows, self.means_.shape[1], "the prototypes have")
+        return self.checked_rows(rows, self.means_.shape[1], "the prototypes have")
 
     def _log_densities(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         assert self.covariances_ is not None

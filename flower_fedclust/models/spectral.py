@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models.base import Model, checked_columns
+from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import check_real, checked_rows
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 from flower_fedclust.numerics.spectral import spectral_coordinates
@@ -72,7 +72,7 @@ class SpectralModel(Model, name="spectral"):
         ValueError
             If the rows are not finite numbers, or have another number of columns than the dictionary.
         """
-        checked = checked_columns(rows, self.dictionary_.shape[1], "the dictionary has")
+        checked = self.checked_rows(rows, self.dictionary_.shape[1], "the dictionary has")
         return spectral_coordinates(checked, self.dictionary_, self.projection_, self.bandwidth_)
 
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:

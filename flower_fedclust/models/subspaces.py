@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models.base import Model, checked_columns
+from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.spectral import unit_rows
 from flower_fedclust.numerics.subspaces import squared_residuals
@@ -84,7 +84,7 @@ class SubspaceModel(Model, name="subspaces"):
         return cls(arrays)
 
     def _checked(self, rows: ArrayLike) -> NDArray[np.float64]:
-        return checked_columns(rows, self._n_columns, "the bases have")
+        return self.checked_rows(rows, self._n_columns, "the bases have")
 
 
 def _checked_basis(basis: ArrayLike, index: int) -> NDArray[np.float64]:

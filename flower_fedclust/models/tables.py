@@ -35,6 +35,7 @@ class TableModel(Model, name="table"):
     def __init__(self, preparation: Preparation, model: Model) -> None:
         self.preparation = preparation
         self.model = model
+        self.columns_: Sequence[str] = preparation.columns_
 
     def __repr__(self) -> str:
         return f"TableModel({len(self.columns_)} columns, {self.model!r})"
@@ -43,11 +44,6 @@ class TableModel(Model, name="table"):
         if name.startswith("_") or "model" not in self.__dict__:
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         return getattr(self.model, name)
-
-    @property
-    def columns_(self) -> list[str]:
-        """The columns that a table must have."""
-        return self.preparation.columns_
 
     @property
     def n_clusters(self) -> int:

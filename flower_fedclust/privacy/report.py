@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from decimal import ROUND_CEILING, Context
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release, on_the_same_rows
@@ -107,7 +107,7 @@ class Message:
         return self.release is not None and self.release.noise_multiplier > 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PrivacyReport:
     """What a run's guarantee is, made from the rounds that ran.
 
@@ -297,6 +297,30 @@ class PrivacyReport:
             "messages": [asdict(message) for message in self.messages],
             "notes": list(self.notes),
         }
+
+    @classmethod
+    def from_dict(cls, written: Mapping[str, Any]) -> Self:
+        """Return the report from what :meth:`to_dict` gave, also where it has been JSON.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, AttributeError
+            If it is something else.
+        """
+        known = {one.name for one in fields(Message)} - {"release", "clients"}
+        messages = tuple(
+            Message(
+                **{name: value for name, value in one.items() if name in known},
+                release=None if one.get("release") is None else Release.from_dict(one["release"]),
+                clients=None if one.get("clients") is None else tuple(one["clients"]),
+            )
+            for one in written["messages"]
+        )
+        taken_over = {name: written.get(name) for name in ("requested_epsilon", "delta", "unit", "noise")}
+        return cls(str(written.get("strategy")), messages, **taken_over, notes=tuple(written.get("notes") or ()))
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         lines = [f"Privacy report of {self.strategy}", "", f"Guarantee: {self.guarantee()}"]

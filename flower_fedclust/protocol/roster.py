@@ -65,6 +65,12 @@ class Roster:
         known = json.loads(self.columns or "0")
         return known if isinstance(known, int) else len(known)
 
+    @property
+    def column_names(self) -> list[str] | None:
+        """The names of the columns, where the clients know them."""
+        known = json.loads(self.columns or "0")
+        return known if isinstance(known, list) else None
+
     # Enrolment.
 
     def ask_all(

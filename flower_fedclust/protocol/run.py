@@ -79,6 +79,11 @@ class Run:
         return self._roster.clients
 
     @property
+    def columns(self) -> list[str] | None:
+        """The names of the clients' columns, where they know them."""
+        return self._roster.column_names
+
+    @property
     def _to_all(self) -> dict[str, Any]:
         """What every message says."""
         return {"client": self.settings.client_type.key()}

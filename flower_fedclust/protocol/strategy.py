@@ -420,6 +420,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         except StopIteration as stop:
             self._pending = None
             self._outcome = stop.value if isinstance(stop.value, Outcome) else Outcome(stop.value)
+            if self._outcome.model.columns_ is None:
+                self._outcome.model.columns_ = self._current.columns
 
     def _go_on_from(self, journal: Journal) -> None:
         """Take up the run of a journal: give the protocol once more what it was given before."""

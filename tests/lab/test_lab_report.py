@@ -28,6 +28,7 @@ from flower_fedclust.lab.report.ranks import alike, critical_difference, ranks_o
 from flower_fedclust.lab.report.texts import NOTHING, deviation_text, number_text
 from flower_fedclust.lab.report.verdict import LEVEL, certainty, differences, holm, verdict
 from flower_fedclust.lab.summary import failures_by_remedy
+from flower_fedclust.labels import read_labels
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'&@@TITLE@@"
@@ -377,7 +378,7 @@ def test_clients_of_a_map_are_found_again_by_the_numbers_of_their_files(real):
     assert clients.groups == [f"site {EVIL[:9]}{index}" for index in range(4)]
     assert classes.groups[-1] != "(no class)"
     files = sorted((trial.folder / "labels").iterdir())
-    labels = np.concatenate([np.loadtxt(file, skiprows=1) for file in files])
+    labels = np.concatenate([read_labels(file).labels for file in files])
     np.testing.assert_array_equal([int(clusters.groups[code]) for code in clusters.codes], labels)
     few = read_map(trial, most_rows=20)
     assert (len(few.places), few.n_rows) == (20, 150)

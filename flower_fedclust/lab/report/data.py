@@ -7,7 +7,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from flower_fedclust.doubts import ABOUT_NOTHING, collapse_of
 from flower_fedclust.lab.comparison_folder import json_object
-from flower_fedclust.privacy.releases import Release
-from flower_fedclust.privacy.report import Message, PrivacyReport
+from flower_fedclust.labels import read_labels
+from flower_fedclust.privacy.report import PrivacyReport
 
 #: The measures that decide which strategy is best: the first that any trial has. Where there are more or fewer clusters
 #: than classes, accuracy counts every further cluster as wrong and praises one large one, so that it comes last; and so
@@ -150,8 +150,8 @@ class TrialResult:
         """The cluster of each row, by client; empty if they cannot be read."""
         files = [] if self.folder is None else sorted(self.folder.glob("labels/*.csv"))
         try:
-            parts = [np.loadtxt(file, dtype=np.intp, skiprows=1, ndmin=1) for file in files]
-        except ValueError:
+            parts = [read_labels(file).labels for file in files]
+        except (ValueError, KeyError):
             parts = []
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.intp)
 
@@ -163,20 +163,10 @@ class TrialResult:
     @cached_property
     def privacy_report(self) -> PrivacyReport | None:
         """The privacy report; None if there is none that can be read."""
-        saved, known = self.privacy, {one.name for one in fields(Message)}
         try:
-            messages = [
-                Message(
-                    **{name: value for name, value in one.items() if name in known - {"release", "clients"}},
-                    release=None if one.get("release") is None else Release.from_dict(one["release"]),
-                    clients=None if one.get("clients") is None else tuple(one["clients"]),
-                )
-                for one in saved["messages"]
-            ]
+            return PrivacyReport.from_dict({**self.privacy, "strategy": self.strategy})
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
-        notes = [str(note) for note in saved.get("notes") or []]
-        return PrivacyReport(self.strategy, messages, unit=saved.get("unit"), noise=saved.get("noise"), notes=notes)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from flower_fedclust.lab.pages import plural
 from flower_fedclust.lab.report.colors import PANELS, readable_color
 from flower_fedclust.lab.report.data import Contender, Scenario, TrialResult
 from flower_fedclust.lab.report.texts import number_text
+from flower_fedclust.labels import read_labels
 
 #: How many rows of a map the page holds.
 MOST_ROWS = 5000
@@ -67,7 +68,7 @@ def read_map(trial: TrialResult, most_rows: int = MOST_ROWS) -> MapOfRows | None
         folders = [trial.folder / "labels" / file.name for file in files]
         clusters = [_clusters(file, len(part)) for file, part in zip(folders, places, strict=True)]
         known = _classes(trial.folder / "classes.csv")
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError):
         return None
     names = _client_names([file.stem for file in files], list(known))
     classes = [
@@ -146,7 +147,7 @@ def _numbers(file: Path, n_columns: int) -> NDArray[np.float64]:
 def _clusters(file: Path, n_rows: int) -> NDArray[np.intp] | None:
     if not file.is_file():
         return None
-    clusters = _numbers(file, 1)[:, 0].astype(np.intp)
+    clusters = read_labels(file).labels
     return clusters if len(clusters) == n_rows else None
 
 

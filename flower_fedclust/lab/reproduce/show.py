@@ -13,7 +13,7 @@ from rich.text import Text
 
 from flower_fedclust.lab.comparison_folder import installed_versions
 from flower_fedclust.lab.reproduce.tables import Paper, PaperTable, RowOutcome
-from flower_fedclust.results import empty_folder
+from flower_fedclust.saving import empty_folder
 
 #: Tables, and the outcomes of each so far.
 Outcomes = Sequence[tuple[PaperTable, Sequence[RowOutcome]]]

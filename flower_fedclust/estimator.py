@@ -1,0 +1,162 @@
+"""A strategy as an estimator of scikit-learn, for pipelines, searches and scores that exist already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClusterMixin, clone
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from flower_fedclust.data.frames import as_frame, in_order, take
+from flower_fedclust.protocol import ProtocolStrategy
+from flower_fedclust.simulation import simulate
+from flower_fedclust.tables.schema import Schema
+
+
+def as_estimator(
+    strategy: ProtocolStrategy,
+    *,
+    schema: Schema | str | Path | Mapping[str, Any] | None = None,
+    seed: int | None = None,
+) -> FederatedClustering:
+    """Return a strategy as a scikit-learn estimator, which runs it on rows that are all in this process.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+        Not changed: each fit runs a copy. Its parameters are ``strategy__n_clusters`` and so on.
+    schema : Schema, mapping, TOML text, or the name of a TOML file, optional
+        What is public of the columns, where ``fit`` takes tables with text, dates or gaps.
+    seed : int, optional
+        Makes all randomness repeatable, the noise too: then it protects nobody. See :func:`flower_fedclust.simulate`.
+
+    Returns
+    -------
+    FederatedClustering
+
+    Examples
+    --------
+    >>> import numpy as np, flower_fedclust as fc
+    >>> rows, site = np.array([[0.0], [1.0], [9.0], [8.0]]), ["a", "b", "a", "b"]
+    >>> fc.as_estimator(fc.FederatedKMeans(2), seed=0).fit(rows, groups=site).labels_.shape
+    (4,)
+    """
+    return FederatedClustering(strategy, schema=schema, seed=seed)
+
+
+def _makes_maps(estimator: FederatedClustering) -> bool:
+    return hasattr(estimator.model_, "transform") if hasattr(estimator, "model_") else False
+
+
+class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    """A strategy with the methods of a scikit-learn clusterer; :func:`as_estimator` makes one.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+    schema : Schema, mapping, TOML text, or the name of a TOML file, optional
+    seed : int, optional
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_rows,)
+        The cluster of each row; -1 of one whose client took no part.
+    model_ : Model
+    result_ : Result
+        With the privacy report: which rows no noise covers is as true here as anywhere.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of shape (n_columns,)
+        Where the columns have names.
+    """
+
+    def __init__(
+        self,
+        strategy: ProtocolStrategy,
+        *,
+        schema: Schema | str | Path | Mapping[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.strategy = strategy
+        self.schema = schema
+        self.seed = seed
+
+    def fit(self, X: Any, y: object = None, *, groups: ArrayLike | None = None) -> Self:  # noqa: ARG002
+        """Run the strategy.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_columns), or table
+        y : object
+            Not used.
+        groups : array-like of shape (n_rows,), optional
+            Whose row each is: one client for each value. By default one client has all of them, and may be alone.
+
+        Raises
+        ------
+        ValueError
+            If the rows or the groups cannot be right.
+        """
+        rows = self._checked(X, reset=True)
+        owners = np.zeros(len(rows), dtype=np.intp) if groups is None else np.asarray(groups)
+        if owners.shape != (len(rows),):
+            raise ValueError(f"groups has the shape {owners.shape} for {len(rows)} rows; give one group a row.")
+        names, codes = np.unique(owners, return_inverse=True)
+        strategy = clone(self.strategy)
+        if len(names) == 1 and strategy.min_clients is None:
+            strategy.min_clients = 1
+        parts = [np.flatnonzero(codes == code) for code in range(len(names))]
+        columns = getattr(self, "feature_names_in_", None)
+        self.result_ = simulate(
+            strategy,
+            [take(rows, part) for part in parts],
+            names=[str(name) for name in names],
+            columns=None if columns is None else list(columns),
+            schema=self.schema,
+            seed=self.seed,
+            progress=False,
+        )
+        self.model_ = self.result_.model
+        self.labels_ = np.full(len(rows), -1, dtype=np.intp)
+        for part, labels in zip(parts, self.result_.labels, strict=True):
+            if len(labels) == len(part):
+                self.labels_[part] = labels
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.intp]:
+        """Return the cluster of each row, of shape (n_rows,)."""
+        check_is_fitted(self)
+        return self.model_.predict(self._checked(X, reset=False))
+
+    def score(self, X: Any, y: object = None) -> float:  # noqa: ARG002
+        """Return the opposite of the cost of rows, so that more is better."""
+        check_is_fitted(self)
+        return -self.model_.cost(self._checked(X, reset=False))
+
+    @available_if(_makes_maps)  # type: ignore[untyped-decorator]
+    def transform(self, X: Any) -> NDArray[np.float64]:
+        """Return where rows lie on the map, of shape (n_rows, 2); strategies that make no map have no such method."""
+        check_is_fitted(self)
+        places: NDArray[np.float64] = self.model_.transform(self._checked(X, reset=False))  # type: ignore[attr-defined]
+        return places
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        """Return rows of finite numbers; with a schema the table."""
+        frame = as_frame(X, "X")
+        if self.schema is None:
+            names = getattr(self, "feature_names_in_", None)
+            if frame is not None and not reset and names is not None:
+                frame = in_order(frame, list(names), "X", "the estimator")
+            fewest = self.strategy.n_clusters if reset else 1
+            given = X if frame is None else frame
+            return validate_data(self, given, reset=reset, dtype=np.float64, order="C", ensure_min_samples=fewest)
+        if frame is None:
+            raise ValueError("X has no names of columns, by which a schema finds them; give a table.")
+        if reset:
+            self.n_features_in_ = len(frame.columns)
+            self.feature_names_in_ = np.array(frame.columns, dtype=object)
+        return frame

@@ -1,0 +1,128 @@
+"""Files of labels: a line for every row of a table, also for those that were left out, and why."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.data.federation import ROW
+
+# With these a spreadsheet takes a cell for a formula.
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_CLUSTER, _WHY = "cluster", "why"
+
+
+def as_cell(text: object) -> object:
+    """Return what is written for a name or an id: text that a spreadsheet would run gets a quote before it.
+
+    Text that is a number, such as -5, stays as it is.
+    """
+    if not isinstance(text, str) or _FORMULA.match(text) is None:
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+def from_cell(text: str) -> str:
+    """Undo :func:`as_cell`."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a file.
+
+    Parameters
+    ----------
+    row_ids : ndarray of shape (n_rows,)
+        Of all rows: their numbers, or their ids.
+    labels : ndarray of shape (n_labels,)
+        Of those rows that have one.
+    id_column : str
+    why : str
+        Why others have none; of the first of them.
+    """
+
+    row_ids: NDArray[Any]
+    labels: NDArray[np.intp]
+    id_column: str = ROW
+    why: str = ""
+
+
+def write_labels(
+    path: Path,
+    row_ids: Iterable[Any],
+    labels: Iterable[int | None],
+    *,
+    id_column: str = ROW,
+    why: Iterable[str] | None = None,
+) -> None:
+    """Write a file of labels, which only its owner can read.
+
+    Parameters
+    ----------
+    path : Path
+        A new file.
+    row_ids : iterable of anything, one a row
+    labels : iterable of int or None, one a row
+        None of a row that was left out.
+    id_column : str, default="row"
+        What the ids are called.
+    why : iterable of str, one a row, optional
+        Why rows were left out; empty text of those that were not.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow([as_cell(id_column), _CLUSTER, *([] if why is None else [_WHY])])
+        cells = map(as_cell, row_ids)
+        table.writerows(zip(cells, labels, strict=True) if why is None else zip(cells, labels, why, strict=True))
+
+
+def write_left_out(path: Path, row_ids: NDArray[Any], *, id_column: str, why: str) -> None:
+    """Write a file for rows that have no labels, all for one reason."""
+    n_rows = len(row_ids)
+    write_labels(path, row_ids.tolist(), repeat(None, n_rows), id_column=id_column, why=repeat(why, n_rows))
+
+
+def read_labels(path: Path) -> Labels:
+    """Read what :func:`write_labels` wrote; ids are text unless all are whole numbers.
+
+    Raises
+    ------
+    ValueError
+        If a label is no number.
+    KeyError
+        If the file has no column of clusters.
+    """
+    with path.open(newline="", encoding="utf-8") as file:
+        table = csv.reader(file)
+        header = next(table, [])
+        rows = list(table)
+    if _CLUSTER not in header:
+        raise KeyError(f"{path} has no column {_CLUSTER}")
+    place = header.index(_CLUSTER)
+    found = np.array([int(row[place]) for row in rows if row[place]], dtype=np.intp)
+    reasons = (row[header.index(_WHY)] for row in rows if not row[place]) if _WHY in header else iter(())
+    return Labels(_as_ids([from_cell(row[0]) for row in rows]), found, from_cell(header[0]), next(reasons, ""))
+
+
+def _as_ids(names: list[str]) -> NDArray[Any]:
+    """Return whole numbers as numbers, unless one is written in a way of its own, such as 007."""
+    try:
+        numbers = np.array([int(name) for name in names], dtype=np.int64)
+    except (ValueError, OverflowError):
+        return np.array(names)
+    return numbers if list(map(str, numbers.tolist())) == names else np.array(names)

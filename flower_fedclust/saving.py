@@ -1,0 +1,185 @@
+"""A result as a folder, and back: CSV, JSON and NumPy's arrays, and nothing that is pickled."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from flower_fedclust.doubts import Doubt
+from flower_fedclust.labels import as_cell, from_cell, read_labels, write_labels, write_left_out
+from flower_fedclust.models.files import FORMAT, load_model, read_description, save_model, version
+from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.protocol import Failure, Traffic
+
+if TYPE_CHECKING:
+    from flower_fedclust.results import Result
+
+_DESCRIPTION, _METRICS, _TRAFFIC, _PRIVACY = "result.json", "metrics.json", "traffic.csv", "privacy.json"
+#: What the file of rows is called that no client had, and why none had them.
+_LEFT_OUT, _MADE_PUBLIC = "left-out.csv", "made public for the server"
+
+
+def empty_folder(path: str | Path) -> Path:
+    """Return the absolute path of a folder that does not exist or is empty; raise FileExistsError otherwise."""
+    path = Path(path).absolute()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(f"{path} already holds something; name a new folder, so that nothing is lost.")
+    return path
+
+
+def write_report(report: PrivacyReport, folder: Path) -> None:
+    """Write ``privacy.json`` and ``privacy.txt`` into a folder."""
+    (folder / _PRIVACY).write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
+    (folder / "privacy.txt").write_text(f"{report}\n", encoding="utf-8")
+
+
+def save_result(result: Result, folder: str | Path) -> Path:
+    """Write a result; see :meth:`flower_fedclust.Result.save`."""
+    path = empty_folder(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)  # labels are as much as the rows say
+    save_model(result.model, path)
+    centers = getattr(result.model, "cluster_centers_", None)
+    if centers is not None:
+        np.savetxt(path / "centers.csv", centers, delimiter=",", fmt="%.17g")
+    files = _file_names(result.names)
+    if result.labels:
+        (path / "labels").mkdir()
+        for index in range(len(result.labels)):
+            _write_labels(result, index, path / "labels" / f"{files[index]}.csv")
+    if result.server_row_ids is not None:
+        write_left_out(path / _LEFT_OUT, result.server_row_ids, id_column=result.id_column, why=_MADE_PUBLIC)
+    if result.embedding:
+        (path / "embedding").mkdir()
+        for file, places in zip(files, result.embedding, strict=False):
+            np.savetxt(
+                path / "embedding" / f"{file}.csv", places, delimiter=",", fmt="%.17g", header="x,y", comments=""
+            )
+    description = {"format": FORMAT, "version": version(), "clients": result.names, "files": files}
+    (path / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    (path / _METRICS).write_text(json.dumps(result.summary(), indent=2) + "\n", encoding="utf-8")
+    if result.clusters is not None:
+        result.clusters.to_csv(path / "clusters.csv")
+        (path / "clusters.txt").write_text(f"{result.clusters}\n", encoding="utf-8")
+    write_report(result.privacy, path)
+    with (path / _TRAFFIC).open("w", newline="", encoding="utf-8") as opened:
+        table = csv.DictWriter(opened, [column.name for column in fields(Traffic)])
+        table.writeheader()
+        table.writerows({**asdict(row), "client": as_cell(row.client)} for row in result.traffic)
+    return path
+
+
+def _write_labels(result: Result, index: int, path: Path) -> None:
+    """Write the labels of a client; of one without any, why."""
+    name, labels = result.names[index], result.labels[index]
+    ids = result.row_ids[index] if result.row_ids else np.arange(len(labels))
+    if len(labels) == len(ids):
+        write_labels(path, ids.tolist(), labels.tolist(), id_column=result.id_column)
+        return
+    reasons = [failure.reason for failure in result.failures if failure.client == name]
+    why = reasons[-1] if reasons else f"client {name} took no part."
+    write_left_out(path, ids, id_column=result.id_column, why=why)
+
+
+def load(folder: str | Path) -> Result:
+    """Return the result that :meth:`Result.save` wrote into a folder.
+
+    Parameters
+    ----------
+    folder : str or Path
+        That of one strategy: of a folder that ``fedclust run`` wrote, the one inside.
+
+    Returns
+    -------
+    Result
+        With the model, which predicts as it did, the labels, the privacy report and everything else.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder holds no result.
+    ValueError
+        If a file cannot be read, or was written by a version whose files this one does not read.
+    """
+    from flower_fedclust.results import Result
+
+    path = find_folder(folder, _DESCRIPTION)
+    description = read_description(path / _DESCRIPTION, instead=path / "model.npz")
+    try:
+        names, files = [str(name) for name in description["clients"]], list(description["files"])
+        summary = json.loads((path / _METRICS).read_text(encoding="utf-8"))
+        read = [read_labels(file) for name in files if (file := path / "labels" / f"{name}.csv").exists()]
+        public = read_labels(path / _LEFT_OUT) if (path / _LEFT_OUT).exists() else None
+        places = [path / "embedding" / f"{name}.csv" for name in files]
+        with (path / _TRAFFIC).open(newline="", encoding="utf-8") as opened:
+            traffic = [_traffic(row) for row in csv.DictReader(opened)]
+        return Result(
+            strategy=summary["strategy"],
+            model=load_model(path),
+            labels=[one.labels for one in read],
+            names=names,
+            privacy=PrivacyReport.from_dict(json.loads((path / _PRIVACY).read_text(encoding="utf-8"))),
+            traffic=traffic,
+            failures=[Failure(**failure) for failure in summary["failures"]],
+            metrics=summary["metrics"],
+            seconds=summary["seconds"],
+            embedding=[
+                np.loadtxt(place, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 2)
+                for place in places
+                if place.exists()
+            ],
+            history={
+                name: [math.nan if value is None else value for value in values]
+                for name, values in summary["history"].items()
+            },
+            doubts=tuple(Doubt(**doubt) for doubt in summary["doubts"]),
+            row_ids=[one.row_ids for one in read],
+            id_column=next((one.id_column for one in read), "row"),
+            server_row_ids=None if public is None else public.row_ids,
+        )
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as a saved result: {type(error).__name__}: {error}.") from error
+
+
+def find_folder(folder: str | Path, file: str) -> Path:
+    """Return the folder itself, or the only one inside that holds a file of this name.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such folder.
+    ValueError
+        If several inside do.
+    """
+    path = Path(folder).absolute()
+    if not path.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}.")
+    inside = [] if (path / file).exists() else sorted(found.parent for found in path.glob(f"*/{file}"))
+    if len(inside) > 1:
+        raise ValueError(
+            f"{folder} holds {len(inside)} results; name one of the folders {', '.join(one.name for one in inside)}."
+        )
+    return inside[0] if inside else path
+
+
+def _traffic(row: dict[str, str]) -> Traffic:
+    up, down = int(row["bytes_up"]), int(row["bytes_down"])
+    return Traffic(int(row["round"]), row["task"], from_cell(row["client"]), bytes_down=down, bytes_up=up)
+
+
+def _file_names(names: Sequence[str]) -> list[str]:
+    """Return names that any file system takes and tells apart, like those given where that can be."""
+    safe = ["".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name) for name in names]
+    numbered = [f"{index}-{name}" for index, name in enumerate(safe)]
+    chosen = [
+        file if file == name and name.strip(".") and not name.startswith("-") else number
+        for file, name, number in zip(safe, names, numbered, strict=True)
+    ]
+    return chosen if len({file.lower() for file in chosen}) == len(chosen) else numbered

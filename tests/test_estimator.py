@@ -1,0 +1,69 @@
+"""A strategy is an estimator of scikit-learn."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import flower_fedclust as fc
+
+RNG = np.random.default_rng(5)
+ROWS = np.repeat([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]], 20, axis=0) + RNG.normal(size=(60, 2))
+SITES = np.array(["north", "south", "west"])[RNG.integers(3, size=60)]
+TABLE = pd.DataFrame(ROWS, columns=["age", "dose"])
+
+
+@parametrize_with_checks([fc.as_estimator(fc.FederatedKMeans(3), seed=0)])
+def test_it_is_what_scikit_learn_asks_for(estimator, check):
+    check(estimator)
+
+
+def test_it_finds_what_simulate_finds_in_the_order_of_the_rows():
+    fitted = fc.as_estimator(fc.FederatedKMeans(3), seed=0).fit(TABLE, groups=SITES)
+    names = sorted(set(SITES))
+    tables = {name: TABLE[name == SITES] for name in names}
+    result = fc.simulate(fc.FederatedKMeans(3), tables, seed=0)
+    for name, labels in zip(names, result.labels, strict=True):
+        assert fitted.labels_[name == SITES].tolist() == labels.tolist()
+    assert fitted.result_.names == names
+    assert np.array_equal(fitted.predict(TABLE[["dose", "age"]]), fitted.labels_)
+    assert not hasattr(fitted, "transform")
+    with pytest.raises(ValueError, match="X has other columns than the estimator: it lacks 'dose' and adds 'dosis'"):
+        fitted.predict(TABLE.rename(columns={"dose": "dosis"}))
+
+
+def test_it_works_in_a_pipeline_and_in_a_search():
+    pipeline = make_pipeline(StandardScaler(), fc.as_estimator(fc.FederatedKMeans(2), seed=0))
+    labels = pipeline.fit(ROWS, federatedclustering__groups=SITES)[-1].labels_
+    assert np.array_equal(pipeline.predict(ROWS), labels)
+    search = GridSearchCV(pipeline, {"federatedclustering__strategy__n_clusters": [2, 3]}, cv=2)
+    assert search.fit(ROWS[RNG.permutation(60)]).best_params_ == {"federatedclustering__strategy__n_clusters": 3}
+
+
+def test_a_fit_changes_no_parameter():
+    estimator = fc.as_estimator(fc.FederatedKMeans(3), seed=0).fit(ROWS)
+    assert estimator.strategy.min_clients is None
+    assert clone(estimator).get_params()["strategy__n_clusters"] == 3
+    with pytest.raises(ValueError, match=r"groups has the shape \(2,\) for 60 rows; give one group a row"):
+        estimator.fit(ROWS, groups=["a", "b"])
+
+
+def test_a_schema_takes_tables_with_text(few_iterations):
+    table = TABLE.assign(kind=np.array(["x", "y"])[RNG.integers(2, size=60)])
+    schema = {
+        "columns": {
+            "kind": {"kind": "category", "categories": ["x", "y"]},
+            "age": {"kind": "number", "bounds": [-5, 15]},
+            "dose": {"kind": "number", "bounds": [-5, 15]},
+        }
+    }
+    fitted = fc.as_estimator(fc.FederatedKMeans(3), schema=schema, seed=0).fit(table, groups=SITES)
+    assert np.array_equal(fitted.predict(table[["kind", "dose", "age"]]), fitted.labels_)
+    with pytest.raises(ValueError, match="X has no names of columns, by which a schema finds them"):
+        fitted.predict(ROWS)
+    maps = fc.as_estimator(fc.FedTSNESums(3), seed=0).fit(ROWS, groups=SITES)
+    assert maps.transform(ROWS).shape == (60, 2)
