@@ -114,7 +114,7 @@ class Result:
 
         ``model.json`` and ``model.npz`` (what the model is, and its arrays), ``centers.csv`` (k-means-like models),
         ``labels/CLIENT.csv``, ``embedding/CLIENT.csv`` (maps), ``metrics.json``, ``privacy.json``, ``privacy.txt``,
-        ``traffic.csv`` and ``result.json``; and ``clusters.csv`` and ``clusters.txt`` where the clusters were described.
+        ``traffic.csv``, ``result.json``; ``clusters.csv`` and ``clusters.txt`` where the clusters were described.
         Nobody but its owner may look into the folder. A file of labels has a line for every row of the client, also
         where it has no cluster, and why; rows that were made public for the server stand in ``left-out.csv``.
         :func:`flower_fedclust.load` reads all of it.
