@@ -47,7 +47,7 @@ from flower_fedclust.tables.histograms import (
     quantile,
     range_of,
 )
-from flower_fedclust.tables.preparation import Figures, Preparation, public_interval
+from flower_fedclust.tables.preparation import Figures, Preparation, public_interval, width_of
 from flower_fedclust.tables.schema import MEASURED, Column, Schema
 
 S = TypeVar("S", bound=ProtocolStrategy)
@@ -145,6 +145,9 @@ class TablePreparation(Around):
     def n_rounds(self, strategy: ProtocolStrategy) -> int:
         """Return the rounds of the preparation and those of the strategy."""
         likely = _in_space(strategy, max_norm=1.0, max_l1_norm=1.0)
+        rows: Any = getattr(likely, "server_data", None)
+        if is_table(rows):  # as many rows, of as many columns, as there will be
+            likely.server_data = np.eye(len(rows), sum(map(width_of, self.schema.used.values())))
         return self._n_sums + 1 + likely.n_protocol_rounds + bool(self.description)
 
     # The server half.

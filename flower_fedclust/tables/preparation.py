@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.data.frames import as_frame
-from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.elementary import logarithm
 from flower_fedclust.tables.columns import Floats
@@ -23,8 +22,8 @@ from flower_fedclust.tables.transformers import transformer_of
 #: Of what :meth:`Preparation.to_dict` writes. A model with another one is refused.
 VERSION = 1
 
-#: Entries that are prepared at a time.
-BLOCK_ENTRIES = 2**20
+#: Rows that are prepared at a time: what becomes of them stays in a processor's cache.
+BLOCK_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -218,30 +217,36 @@ class Preparation:
             )
         if len(frame) == 0:
             raise DataError(f"{owner}: the table has no rows; give at least one.")
-        rows = np.zeros((len(frame), self.n_columns))
-        for part in blocks(len(frame), len(frame.columns), block_entries=BLOCK_ENTRIES):
-            for name, column, values in self.schema.values(frame, owner=owner, rows=part):
-                self._place(name, column, values, rows[part, self.places[name]])
+        columns = list(self.schema.values(frame, owner=owner))
+        rows = np.empty((len(frame), self.n_columns))
+        # A block is made column by column, where each is in one piece, and turned when it is whole.
+        turned = np.empty((self.n_columns, BLOCK_ROWS))
+        for start in range(0, len(frame), BLOCK_ROWS):
+            part = rows[start : start + BLOCK_ROWS]
+            block = turned[:, : len(part)]
+            for name, column, values in columns:
+                self._place(name, column, values[start : start + BLOCK_ROWS], block[self.places[name]])
+            part[:] = block.T
         return rows
 
     def _place(self, name: str, column: Column, values: Floats, out: Floats) -> None:
-        """Write the prepared values of a column; of places in a list, those that are one-hot are 0 so far."""
+        """Write the prepared values of a column."""
         found = self.figures.get(name, _DEFAULT)
-        missing = np.isnan(values)
-        any_missing = bool(missing.any())
+        missing = np.isnan(values) if np.isnan(values.sum()) else None
         if column.is_one_hot or column.kind == "binary":
-            places = (np.where(missing, found.fill, values) if any_missing else values).astype(np.intp)
+            places = (values if missing is None else np.where(missing, found.fill, values)).astype(np.intp)
             if column.is_one_hot:
-                out[np.arange(len(out)), places] = column.weight * math.sqrt(0.5)
+                for place in range(len(out)):
+                    np.multiply(places == place, column.weight * math.sqrt(0.5), out=out[place])
             else:
-                out[:, 0] = (places - 0.5) * column.weight
+                np.multiply(places - 0.5, column.weight, out=out[0])
             return
         values = measured(values, column)
-        if any_missing:
+        if missing is not None:
             values = np.where(missing, found.fill, values)
-        out[:, 0] = scaled(np.clip(values, found.low, found.high), column, found) * column.weight
+        np.multiply(scaled(np.clip(values, found.low, found.high), column, found), column.weight, out=out[0])
         if column.gaps == "category":
-            out[:, 1] = (missing - 0.5) * column.weight
+            out[1] = ((0.0 if missing is None else missing) - 0.5) * column.weight
 
 
 _DEFAULT = Figures()
@@ -275,7 +280,10 @@ def public_interval(column: Column) -> tuple[float, float] | None:
 def scaled(values: Floats, column: Column, found: Figures) -> Floats:
     """Return measured values, already within their bounds, as their column is scaled, before its weight."""
     if column.scale == "bounds":
-        return (values - found.low) * (2.0 / (found.high - found.low)) - 1.0
+        moved = values - found.low
+        moved *= 2.0 / (found.high - found.low)
+        moved -= 1.0
+        return moved
     if column.scale == "rank":
         # Where a quantile is there twice: the mean of the first and of the last of its ranks, as scikit-learn has it.
         quantiles, ranks = np.array(found.quantiles), np.array(found.ranks)

@@ -98,3 +98,23 @@ def test_prepared_rows_lie_in_the_ball_to_which_rows_are_clipped(tables, result)
         "job=missing",
         "sex=m",
     ]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        fc.FedDPKMeans(3, epsilon=50.0, server_data=people(60, 9)),
+        fc.SPPFGCSums(3, epsilon=50.0),
+        fc.KFed(3),
+        fc.PrivateKMeans(3, epsilon=50.0, server_data=people(60, 9)),
+    ],
+    ids=lambda strategy: strategy.name,
+)
+def test_strategies_of_all_kinds_take_tables(tables, strategy):
+    strategy = fc.with_schema(strategy, SCHEMA)
+    small = {"north": tables[0][:200], "south": tables[1][:200], "one": tables[0][200:201]}
+    result = fc.simulate(strategy, small, seed=0)
+    assert not result.failures
+    assert [len(labels) for labels in result.labels] == [200, 200, 1]
+    assert max(row.round for row in result.traffic) <= strategy.num_rounds
+    assert isinstance(result.model, fc.TableModel)
