@@ -184,6 +184,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
                     if not config.get("goes_on"):  # of a run that was interrupted, what it left is its own
                         self._forget()
                     facts["columns"] = self._columns(config)
+                    self._check_unchanged()
                     return [], 1, facts
                 arrays, units = sent_arrays(self._answer(parameters, config))
                 return arrays, 1, facts | units
@@ -246,6 +247,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         ]
         if releases and len(releases) != len(answer.sends):
             raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
+        self._check_unchanged()
         n_shares = int(config.get("n_shares", 1))
         kept = str(config.get("rows", ""))
         self._stand_in = self._kept_rows(kept)
@@ -279,6 +281,25 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
                 self.remember(sent.kept_as, [kept_array, np.array(noisy)])
             return []
         return arrays
+
+    def _check_unchanged(self) -> None:
+        """Raise a DataError if what is loaded anew for each message is not what it was when the run began."""
+        if not callable(self._given_data) or self.context is None:
+            return
+        found, before = self.source.fingerprint(), self.recall("fingerprint")
+        if before is None:
+            self.remember("fingerprint", [found])
+        elif len(found) != len(before[0]) or (found != before[0]).any():
+            names = self.source.columns or [str(index) for index in range(len(found) - 1)]
+            changed = "its number of rows or its columns"
+            if len(found) == len(before[0]) and found[0] == before[0][0]:
+                changed = "column " + ", ".join(
+                    f"'{names[int(i)]}'" for i in np.flatnonzero(found[1:] != before[0][1:])
+                )
+            raise DataError(
+                f"client {self.name}: the data has changed since the run began ({changed}); leave it as it is until "
+                "the run has ended."
+            )
 
     def _kept_rows(self, key: str) -> NDArray[np.float64] | None:
         if not key:

@@ -3,9 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import Context, RecordDict
 
 import flower_fedclust as fc
 from flower_fedclust.models import Model
+from flower_fedclust.protocol.tables import as_bytes
 
 SCHEMA = """
 [columns.age]
@@ -105,7 +107,7 @@ def test_prepared_rows_lie_in_the_ball_to_which_rows_are_clipped(tables, result)
     [
         fc.FedDPKMeans(3, epsilon=50.0, server_data=people(60, 9)),
         fc.SPPFGCSums(3, epsilon=50.0),
-        fc.KFed(3),
+        fc.KFED(3),
         fc.PrivateKMeans(3, epsilon=50.0, server_data=people(60, 9)),
     ],
     ids=lambda strategy: strategy.name,
@@ -118,3 +120,35 @@ def test_strategies_of_all_kinds_take_tables(tables, strategy):
     assert [len(labels) for labels in result.labels] == [200, 200, 1]
     assert max(row.round for row in result.traffic) <= strategy.num_rounds
     assert isinstance(result.model, fc.TableModel)
+
+
+def test_a_file_that_changes_between_rounds_ends_what_the_site_answers(tables, tmp_path):
+    path = tmp_path / "people.parquet"
+    tables[0].to_parquet(path)
+    context = Context(0, 0, {}, RecordDict(), {})
+    schema = fc.Schema.of(SCHEMA)
+
+    def message(task, *arrays, **config):
+        data = lambda: fc.ClientData(pd.read_parquet(path), raw=True)  # noqa: E731
+        return fc.ProtocolClient(data, name="north", context=context).fit(list(arrays), {"task": task, **config})[2]
+
+    assert "failure" not in message("enrol", schema=schema.to_json())
+    assert "failure" not in message("exponents", as_bytes('["age"]'))
+    changed = tables[0].assign(age=tables[0]["age"] + 1)
+    changed.to_parquet(path)
+    sentence = "client north: the data has changed since the run began (column 'age'); leave it as it is until the run"
+    assert message("exponents", as_bytes('["age"]'))["failure"].startswith(sentence)
+    changed[:-1].to_parquet(path)
+    assert "its number of rows or its columns" in message("exponents", as_bytes('["age"]'))["failure"]
+
+
+def test_a_site_with_a_schema_of_its_own_refuses_another(tables):
+    def enrolled(agreed, said):
+        data = fc.ClientData(tables[0], raw=True, schema=fc.Schema.of(agreed))
+        config = {} if said is None else {"schema": fc.Schema.of(said).to_json()}
+        client = fc.ProtocolClient(data, name="north", context=Context(0, 0, {}, RecordDict(), {}))
+        return client.fit([], {"task": "enrol", **config})[2]
+
+    assert enrolled(SCHEMA, SCHEMA)["columns"] == '["age", "gain", "job", "sex"]'
+    assert "another than the site agreed to, in 'gain'" in enrolled(SCHEMA, SCHEMA.replace("true", "false"))["failure"]
+    assert "the run has no schema" in enrolled(SCHEMA, None)["failure"]
