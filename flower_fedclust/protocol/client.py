@@ -293,9 +293,8 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
             names = self.source.columns or [str(index) for index in range(len(found) - 1)]
             changed = "its number of rows or its columns"
             if len(found) == len(before[0]) and found[0] == before[0][0]:
-                changed = "column " + ", ".join(
-                    f"'{names[int(i)]}'" for i in np.flatnonzero(found[1:] != before[0][1:])
-                )
+                differ = np.flatnonzero(found[1:] != before[0][1:]).tolist()
+                changed = "column " + ", ".join(f"'{names[index]}'" for index in differ)
             raise DataError(
                 f"client {self.name}: the data has changed since the run began ({changed}); leave it as it is until "
                 "the run has ended."

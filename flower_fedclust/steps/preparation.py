@@ -272,15 +272,19 @@ def figures_of(
     if column.categories is not None:
         kept = np.maximum(counts, 0.0)
         if kept.sum() <= 0:
-            return None
+            return None if deviation == 0 else known
         places = np.arange(len(kept))
         fill = float(kept @ places / kept.sum()) if column.kind == "ordinal" else float(kept.argmax())
         return replace(known, fill=fill, counts=tuple(kept.tolist()))
     parts, n_present = distribution(counts)
-    if n_present <= 0:
-        return None
     edges = np.linspace(known.low, known.high, len(parts))
-    found = known
+    found = replace(known, fill=(known.low + known.high) / 2)
+    if n_present <= 2 * deviation * math.sqrt(len(counts)):
+        if deviation == 0:
+            return None
+        # As far as the noise lets see there may be no value at all: nothing but the interval is known.
+        n_present, parts, powers = 0.0, np.linspace(0.0, 1.0, len(parts)), None
+        found = replace(found, center=found.fill, spread=(known.high - known.low) / 4)
     if column.bounds is None:
         beyond = part_beyond(n_present, deviation, len(counts))
         if beyond <= LARGEST_PART_BEYOND:

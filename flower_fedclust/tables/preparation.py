@@ -232,7 +232,7 @@ class Preparation:
     def _place(self, name: str, column: Column, values: Floats, out: Floats) -> None:
         """Write the prepared values of a column."""
         found = self.figures.get(name, _DEFAULT)
-        missing = np.isnan(values) if np.isnan(values.sum()) else None
+        missing = np.isnan(values) if np.isnan(values.min()) else None  # a minimum is NaN if any entry is
         if column.is_one_hot or column.kind == "binary":
             places = (values if missing is None else np.where(missing, found.fill, values)).astype(np.intp)
             if column.is_one_hot:

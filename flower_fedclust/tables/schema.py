@@ -256,9 +256,10 @@ class Schema(BaseModel):
         if not reasons:
             if len(table) == 0:
                 raise DataError(f"{owner}: the table has no rows; give at least one.")
+            places = {name: index for index, name in enumerate(names)}
             for name, column in self.used.items():
                 try:
-                    read_column(table.iloc[:, names.index(name)], column)
+                    read_column(table.iloc[:, places[name]], column)
                 except MisfitError as misfit:
                     reasons.append(f"column '{name}': {misfit}")
         if reasons:

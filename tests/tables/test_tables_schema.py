@@ -123,9 +123,9 @@ def test_columns_without_names_are_called_by_their_numbers():
 
 def test_ten_thousand_columns_are_checked_in_a_second_and_ten_of_them_named():
     schema = fc.Schema.of({"columns": {f"c{i}": {"kind": "number"} for i in range(10_000)}})
-    table = pd.DataFrame({f"c{i}": ["a"] for i in range(10_000)})
+    table = pd.DataFrame(np.full((1, 10_000), np.nan), columns=list(schema.columns))
     start = time.process_time()
-    with pytest.raises(fc.DataError, match=r"column 'c0': row 0 is no number; mend it; .*; and 9,990 more\.$"):
+    with pytest.raises(fc.DataError, match=r"column 'c0': row 0 is missing; .*; and 9,990 more\.$"):
         schema.check(table, owner="site")
     assert time.process_time() - start < 5
 
