@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.protocol.rounds import Moved, answers, within
-from flower_fedclust.tables.histograms import SUM_BITS, bin_counts, exponent_counts, sums_of_powers
+from flower_fedclust.tables.histograms import POWER_BITS, bin_counts, exponent_counts, sums_of_powers
 from flower_fedclust.tables.preparation import Preparation, measured
 from flower_fedclust.tables.schema import Schema
 
@@ -106,7 +106,7 @@ class TableAnswers:
             Of each column the ends of the first and the last bin. The bins are equal.
         """
         counts, sums = self._histograms(columns, intervals)
-        return GridArray(np.concatenate([np.left_shift(counts, SUM_BITS), sums]), -SUM_BITS)
+        return GridArray(np.concatenate([np.left_shift(counts, POWER_BITS), sums]), -POWER_BITS)
 
     @answers(
         "the client's parts of its rows in the bins of histograms; and means of entries and of their squares",
@@ -115,7 +115,7 @@ class TableAnswers:
     def mean_histograms(self, columns: NDArray[np.uint8], intervals: Floats, *, bound: float) -> GridArray:
         """Return :meth:`histograms` over the number of rows, clipped to a norm."""
         counts, sums = self._histograms(columns, intervals)
-        means = np.concatenate([counts.astype(np.float64), sums * 2.0**-SUM_BITS]) / self.source.n_rows
+        means = np.concatenate([counts.astype(np.float64), sums * 2.0**-POWER_BITS]) / self.source.n_rows
         return GridArray.clipped(means, bound)
 
     @answers()

@@ -126,7 +126,10 @@ def bin_counts(values: Floats, low: float, high: float, n_bins: int) -> Integers
 
 
 #: Sums of values: an entry of 1 is 2^13 units before it is squared, and 2^26 units of what is sent.
-VALUE_BITS, SUM_BITS = 13, 26
+VALUE_BITS, POWER_BITS = 13, 26
+
+#: Of other sums: an entry of 1 is 2^20 units.
+SUM_BITS = 20
 
 
 def sums_of_powers(values: Floats, low: float, high: float) -> Integers:
@@ -153,7 +156,7 @@ def sums_of_powers(values: Floats, low: float, high: float) -> Integers:
             np.nan_to_num(units, copy=False)
             first = units.sum()
         # Sums of integers, below 2^40: exact in any order.
-        sums += np.array([first * 2.0 ** (SUM_BITS - VALUE_BITS), units @ units]).astype(np.int64)
+        sums += np.array([first * 2.0 ** (POWER_BITS - VALUE_BITS), units @ units]).astype(np.int64)
     return sums
 
 
