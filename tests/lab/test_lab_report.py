@@ -421,7 +421,8 @@ def test_a_folder_with_nothing_but_failures_has_a_report(tmp_path):
 
 def test_without_classes_the_cost_decides_and_less_is_better(tmp_path):
     for strategy, cost in (("a", 2.0), ("b", 1.0), ("pooled-kmeans", 0.5)):
-        path = save_run(tmp_path, {"strategy": strategy, "data": "d", "epsilon": None, "seed": 0, "cost_per_row": cost})
+        row = {"strategy": strategy, "data": "d", "epsilon": None, "seed": 0, "cost_per_row": cost, "silhouette": 0.5}
+        path = save_run(tmp_path, row)
         (path / "centers.csv").write_text("0\n")
     (scenario,) = read_comparison(tmp_path).scenarios
     assert (scenario.measure, scenario.best(scenario.federated).strategy) == ("cost_per_row", "b")
@@ -429,6 +430,8 @@ def test_without_classes_the_cost_decides_and_less_is_better(tmp_path):
     assert [one["aria-sort"] for one in page.all("th") if "aria-sort" in one] == ["ascending"]
     gaps = [one["text"] for one in page.all("td") if one["text"].startswith("×")]
     assert gaps == ["× 2", "× 4"]
+    assert verdict(scenario).startswith("Best is b: 100% above the pooled cost, silhouette 0.500")
+    assert len(page.all("td", data_column="silhouette")) == 3
 
 
 def test_a_folder_without_runs_is_refused_in_a_sentence(tmp_path):

@@ -26,6 +26,8 @@ from flower_fedclust.privacy.report import PrivacyReport
 MEASURES = ("accuracy", "ari", "nmi", "cost_per_row")
 _MEASURES_IF_NUMBERS_DIFFER = ("ari", "nmi", "cost_per_row", "accuracy")
 _COSTS = ("cost", "cost_per_row")
+# Measured between rows and centers, like the costs.
+_IN_SPACE_OF_ROWS = (*_COSTS, "silhouette", "davies_bouldin", "calinski_harabasz")
 #: The name of a strategy that pools the rows begins so; it is a reference and takes no part in the ranking.
 _POOLED = "pooled"
 
@@ -240,7 +242,7 @@ class Contender:
 
     def is_comparable(self, column: str) -> bool:
         """Tell whether a value means the same for this strategy as for others; a cost may not."""
-        return column not in _COSTS or all(trial.has_comparable_cost for trial in self.trials)
+        return column not in _IN_SPACE_OF_ROWS or all(trial.has_comparable_cost for trial in self.trials)
 
     def spread(self, column: str) -> Spread | None:
         """Return mean and deviation of a column over the trials that have it; None if no trial has."""

@@ -55,11 +55,14 @@ COLUMNS = (
     Column("nmi", "NMI", share_text, higher_is_better=True),
     Column("ari", "ARI", share_text, higher_is_better=True),
     Column("cost_per_row", "cost per row", number_text),
+    Column("silhouette", "silhouette", share_text, higher_is_better=True),
     Column("bytes_up", "sent by clients", bytes_text),
     Column("seconds", "seconds", _seconds),
     Column("rounds", "rounds", count_text, is_last=True),
     Column("bytes_down", "sent to clients", bytes_text, is_last=True),
     Column("peak_memory_mb", "peak memory, MB", count_text, is_last=True),
+    Column("davies_bouldin", "Davies-Bouldin", number_text, is_last=True),
+    Column("calinski_harabasz", "Calinski-Harabasz", number_text, higher_is_better=True, is_last=True),
     Column("map_ca_10", "map: class by neighbours", share_text, higher_is_better=True, is_last=True),
     Column("map_npa_10", "map: neighbours kept", share_text, higher_is_better=True, is_last=True),
     Column("map_nmi", "map: NMI", share_text, higher_is_better=True, is_last=True),
@@ -135,7 +138,7 @@ class ResultsTable:
 
     @property
     def has_daggers(self) -> bool:
-        """Whether any cost is marked as one that cannot be compared."""
+        """Whether any value is marked as one that cannot be compared."""
         return any(one.spread("cost_per_row") and not one.is_comparable("cost_per_row") for one in self.done)
 
     @property

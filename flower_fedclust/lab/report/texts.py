@@ -10,7 +10,7 @@ from flower_fedclust.lab.report.data import Spread
 #: What is shown if there is no value.
 NOTHING = "–"
 #: The names of the measures.
-NAMES = {"accuracy": "accuracy", "nmi": "NMI", "ari": "ARI", "cost_per_row": "cost per row"}
+NAMES = {"accuracy": "accuracy", "nmi": "NMI", "ari": "ARI", "cost_per_row": "cost per row", "silhouette": "silhouette"}
 
 
 def number_text(value: float | None, significant: int = 4) -> str:

@@ -124,6 +124,9 @@ def _described(scenario: Scenario, one: Contender) -> str:
         beside = f" (pooled {measure_text(scenario.measure, top.mean)})" if top is not None else ""
         parts.append(f"{NAMES[scenario.measure]} {measure_text(scenario.measure, spread.mean)}{beside}")
     parts += filter(None, [_cost_beside(one, scenario.pooled)])
+    silhouette = one.spread("silhouette") if one.is_comparable("silhouette") else None
+    if silhouette is not None and scenario.measure == "cost_per_row":
+        parts.append(f"silhouette {measure_text('silhouette', silhouette.mean)}")
     clients = one.spread("n_clients")
     if (sent := one.spread("bytes_up")) is not None and clients is not None and clients.mean:
         parts.append(f"{bytes_text(sent.mean / clients.mean)} a site")
