@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_blobs
 
+from flower_fedclust.auditing.counting import epsilon_of
+from flower_fedclust.baselines.central_lsh import COUNT_OVER_SUM, MOST_DEPTH, CentralLSH, noise_of_sums, noisy_leaves
 from flower_fedclust.baselines.central_private_kmeans import (
     CentralDPLloyd,
     CentralFastLloyd,
@@ -16,7 +18,7 @@ from flower_fedclust.simulation import simulate
 BLOBS = make_blobs(6000, 2, centers=[[-6, -6], [6, 6], [-6, 6]], cluster_std=0.5, random_state=0)[0]
 
 
-@pytest.mark.parametrize("strategy", [CentralDPLloyd, CentralFastLloyd])
+@pytest.mark.parametrize("strategy", [CentralDPLloyd, CentralFastLloyd, CentralLSH])
 def test_blobs_are_found_with_a_large_budget_and_the_report_promises_nothing(strategy):
     costs = []
     for seed in range(4):
@@ -26,6 +28,20 @@ def test_blobs_are_found_with_a_large_budget_and_the_report_promises_nothing(str
     assert min(costs) < 0.6  # the optimum is 0.5
     assert not result.privacy.covers_everything
     assert "nothing is private" in str(result.privacy)
+
+
+def test_leaves_hold_all_rows_and_their_means_where_there_is_hardly_noise():
+    rows = np.random.default_rng(0).normal(size=(500, 3)) / 9
+    means, counts = noisy_leaves(rows, 5, 1e-4, np.random.default_rng(1))
+    assert counts.sum() == 500
+    assert 10 < len(counts) <= 500
+    np.testing.assert_allclose(counts @ means, rows.sum(axis=0), atol=0.1)
+
+
+def test_sums_and_counts_of_the_tree_compose_to_the_budget():
+    deviation = noise_of_sums(1.0, 1e-6)
+    spent = epsilon_of([deviation], [COUNT_OVER_SUM * deviation] * (MOST_DEPTH + 1), 1e-6)
+    assert spent == pytest.approx(1.0, rel=0.01)
 
 
 def test_packed_centers_are_apart_and_in_the_box():
