@@ -54,20 +54,21 @@ def main(grid: Grid, context: Context) -> None:
         strategy.noise_seed = None if seed is None else int(seed)
         if strategy.random_state is None and seed is not None:
             strategy.random_state = int(seed)
-    clients, timeout = clients_of(rows), given(config, "round-timeout")
+    clients, timeout = clients_of(rows), float(config["round-timeout"])
     results, path, failed = run_and_save(
         strategies,
         lambda strategy: _run(strategy, grid, timeout, clients),
         text(config, "out"),
         parent=RESULTS,
         labels=rows.labels,
+        journal=text(config, "journal"),
     )
     n_clients = max((len(result.names) for result in results), default=0)
     title = f"{config['dataset'] or 'rows of the SuperNodes'}: {n_clients} clients, {config['n-clusters']} clusters"
     show_all(results, title, path, Console(), failed)
 
 
-def _run(strategy: ProtocolStrategy, grid: Grid, timeout: float | None, clients: dict[str, ClientData]) -> Result:
+def _run(strategy: ProtocolStrategy, grid: Grid, timeout: float, clients: dict[str, ClientData]) -> Result:
     start = time.perf_counter()
     start_grid(grid=grid, strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds, round_timeout=timeout))
     return result_of(strategy, clients, time.perf_counter() - start)

@@ -178,6 +178,10 @@ def run(
         int | None, typer.Option(help="Makes all repeatable, the noise too: an experiment, which protects nobody.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for the results.")] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="A folder for what the server receives: the same command goes on after an interruption."),
+    ] = None,
 ) -> None:
     """Run strategies on a data set or on your own rows, and save labels, centers, metrics and privacy reports."""
     from flower_fedclust.lab.jobs import RowsChoice, make_strategies, needs_server_rows
@@ -212,7 +216,7 @@ def run(
         were_given=choice.gives_server_rows,
         schema=choice.schema,
     )
-    results, path, failed = run_and_save(made, run_one, out, labels=rows.labels)
+    results, path, failed = run_and_save(made, run_one, out, labels=rows.labels, journal=journal)
     n_rows = sum(map(len, rows.clients))
     title = f"{dataset or data}: {n_rows} rows, {len(rows.clients)} clients, {n_clusters} clusters"
     show_all(results, title, path, Console(), failed)

@@ -116,14 +116,18 @@ def simulate(
         _check_tables(strategy.around, data)
     _check_fit(strategy, data)
     if journal is not None:
-        if engine == "ray":
-            raise ValueError("a journal is given, and what clients on Ray remember is lost with them; run inline.")
         strategy.journal = Journal(journal)
+    if strategy.journal is not None and engine == "ray":
+        raise ValueError("a journal is given, and what clients on Ray remember is lost with them; run inline.")
     strategy.expected_clients = len(data)  # on Ray they appear one after the other, after the server has begun
     start = time.perf_counter()
     with _progress_bar(strategy, progress), _quiet_flower(), strategy.journal or nullcontext():
         run = _run_inline if engine == "inline" else _run_on_ray
-        run(strategy, data, client_names, seed)
+        try:
+            run(strategy, data, client_names, seed)
+        except BaseException as error:
+            strategy.end_early(error)
+            raise
     result = result_of(strategy, by_name, time.perf_counter() - start)
     return replace(result, server_row_ids=clients.server_row_ids) if isinstance(clients, FederatedRows) else result
 

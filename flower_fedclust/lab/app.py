@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -19,12 +20,17 @@ from flower_fedclust.results import Result, result_of
 RESULTS = Path.home() / "fedclust-results"
 
 
+#: How long a round may take where nobody says, in seconds: as long as under Flower's Message API.
+ROUND_TIMEOUT = 3600.0
+
+
 def run_app(
     strategy: ProtocolStrategy | MessageStrategy,
     grid: Grid,
     *,
     out: str | Path | None = None,
-    round_timeout: float | None = None,
+    round_timeout: float | None = ROUND_TIMEOUT,
+    journal: str | Path | None = None,
 ) -> Result:
     """Run a strategy over the nodes of a ServerApp; print its result and save it.
 
@@ -39,8 +45,11 @@ def run_app(
         What Flower gives to the ServerApp.
     out : str or Path, optional
         A new folder for the result; "" or None makes one in ``~/fedclust-results`` that is named after the time.
-    round_timeout : float, optional
-        How long a round may take, in seconds.
+    round_timeout : float, default=3600
+        How long a round may take, in seconds; whoever has not answered by then is left out of it. None waits for as
+        long as Flower keeps a message.
+    journal : str or Path, optional
+        A folder for what the server receives. Where a run was interrupted, the same call goes on from there.
 
     Returns
     -------
@@ -70,13 +79,13 @@ def run_app(
     def run(protocol: ProtocolStrategy) -> Result:
         start = time.perf_counter()
         if isinstance(strategy, MessageStrategy):
-            strategy.start(grid, timeout=3600 if round_timeout is None else round_timeout)
+            strategy.start(grid, timeout=math.inf if round_timeout is None else round_timeout)
         else:
             config = ServerConfig(num_rounds=protocol.num_rounds, round_timeout=round_timeout)
             start_grid(grid=grid, strategy=protocol, config=config)
         return result_of(protocol, {}, time.perf_counter() - start)
 
-    results, path, failed = run_and_save([protocol], run, out, parent=RESULTS)
+    results, path, failed = run_and_save([protocol], run, out, parent=RESULTS, journal=journal)
     n_clients = max((len(result.names) for result in results), default=0)
     show_all(results, f"{n_clients} clients, {protocol.n_clusters} clusters", path, Console(), failed)
     return results[0]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
@@ -21,7 +24,7 @@ from rich.progress import (
 from rich.table import Table
 
 from flower_fedclust.privacy.report import PrivacyReport
-from flower_fedclust.protocol import ProtocolStrategy
+from flower_fedclust.protocol import Journal, ProtocolStrategy
 from flower_fedclust.results import Result
 from flower_fedclust.saving import empty_folder, write_report
 
@@ -54,6 +57,7 @@ def run_and_save(
     *,
     parent: Path = Path("results"),
     labels: Sequence[ArrayLike] | None = None,
+    journal: str | Path | None = None,
 ) -> tuple[list[Result], Path, dict[str, Exception]]:
     """Run strategies one after the other, and save each result as soon as it is there; one that fails stops no other.
 
@@ -70,6 +74,9 @@ def run_and_save(
     parent : Path, default=Path("results")
     labels : sequence of array-like of shape (n_i,), optional
         True classes, for the pictures.
+    journal : str or Path, optional
+        A folder for what the server receives, from which the same call goes on where it was interrupted; what it saved
+        before it then replaces.
 
     Returns
     -------
@@ -84,31 +91,55 @@ def run_and_save(
     FileExistsError
         If the folder already holds something; before anything runs.
     """
-    path = empty_folder(folder or _folder_of_now(Path(parent)))
+    goes_on = journal is not None and folder and Path(folder).is_dir()
+    path = Path(folder).absolute() if goes_on and folder else empty_folder(folder or _folder_of_now(Path(parent)))
+    _check_writable(path)
     results: list[Result] = []
     failed: dict[str, Exception] = {}
     for strategy in strategies:
+        kept = None if journal is None else Journal(Path(journal) / strategy.name)
+        if kept is not None:
+            strategy.journal = kept
         try:
-            result = run(strategy)
-        except Exception as error:
-            failed[strategy.name] = error
+            with kept or nullcontext():
+                results.append(run(strategy))
+            _save(results, path, labels)
+        except BaseException as error:
             _save_report(path / strategy.name, error)
-        else:
-            results.append(result)
-            result.save(path / result.strategy)
-            if result.embedding:
-                _draw(result, path / result.strategy, labels)
-            metrics = json.dumps([one.summary() for one in results], indent=2)
-            (path / "metrics.json").write_text(f"{metrics}\n", encoding="utf-8")
+            if not isinstance(error, Exception):
+                raise
+            failed[strategy.name] = error
     return results, path, failed
 
 
-def _save_report(folder: Path, error: Exception) -> None:
+def _check_writable(path: Path) -> None:
+    """Raise a PermissionError where a folder cannot be made, or written to: before hours of rounds, not after."""
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise PermissionError(f"{path} cannot be written; name another folder for the results.")
+
+
+def _save(results: Sequence[Result], path: Path, labels: Sequence[ArrayLike] | None) -> None:
+    """Save the last result, and the metrics of all."""
+    result = results[-1]
+    folder = path / result.strategy
+    if (folder / "privacy.json").exists():  # of the run that was interrupted
+        shutil.rmtree(folder)
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)  # labels are nobody else's business
+    result.save(folder)
+    if result.embedding:
+        _draw(result, folder, labels)
+    metrics = json.dumps([one.summary() for one in results], indent=2)
+    (path / "metrics.json").write_text(f"{metrics}\n", encoding="utf-8")
+
+
+def _save_report(folder: Path, error: BaseException) -> None:
     """Save the privacy report of a run that ended early; there is none where nothing had left a client."""
     report: PrivacyReport | None = getattr(error, "privacy_report", None)
     if report is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "failure.txt").write_text(f"{error}\n", encoding="utf-8")
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True)
+        (folder / "failure.txt").write_text(f"{str(error) or type(error).__name__}\n", encoding="utf-8")
         write_report(report, folder)
 
 

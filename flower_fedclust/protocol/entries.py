@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -73,3 +73,9 @@ class Entry:
         return all(
             type(parameters[key]) is type(value) and parameters[key] == value for key, value in self.fixed.items()
         )
+
+
+def name_among(entries: Sequence[Entry], parameters: Mapping[str, Any]) -> str | None:
+    """Return the name that stands for parameters: of those that fit, the one that fixes most; None without entries."""
+    fitting = [entry for entry in entries if entry.is_of(parameters)] or list(entries)
+    return max(fitting, key=lambda entry: len(entry.fixed)).name if fitting else None

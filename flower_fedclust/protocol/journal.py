@@ -12,7 +12,7 @@ import io
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -153,6 +153,27 @@ class Journal:
             entries = Entries.from_dict(about["entries"])
             found.append(Record(len(found) + 1, about["digest"], received, entries, about["facts"]))
         return found
+
+    def checked_records(self, asks: Callable[[], str]) -> Iterator[Record]:
+        """Yield the records, each once the protocol asks what it asked before.
+
+        Parameters
+        ----------
+        asks : callable
+            Returns the digest of the round that the protocol asks now.
+
+        Raises
+        ------
+        ProtocolError
+            If it asks something else.
+        """
+        for record in self.records():
+            if record.digest != asks():
+                raise ProtocolError(
+                    f"round {record.number} does not ask what the journal {self.folder} says that it asked: it is of "
+                    "another version, or another machine. Name a new folder."
+                )
+            yield record
 
     def last_memories(self) -> Memories:
         """Return what clients of this process remembered after the last round that was kept."""

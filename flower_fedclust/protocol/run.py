@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,12 +52,15 @@ class Run:
         Randomness of the server that protects nobody.
     n_columns : int
         Of the clients' rows.
+    last_asked : int
+        The round that was asked last.
     books : Books
     evaluation : dict of str to float, or None
     """
 
     settings: RunSettings
     n_columns: int = 0
+    last_asked: int = 1
     books: Books = field(default_factory=Books)
     evaluation: dict[str, float] | None = None
     rng: np.random.Generator = field(init=False)
@@ -136,6 +140,7 @@ class Run:
         ProtocolError
             If the protocol is used against its rules, or if too few clients are there to answer.
         """
+        self.last_asked = server_round
         self._check_answered_for(round_.answer)
         _check_releases(round_)
         present = self._roster.present(server_round, client_manager)
@@ -210,6 +215,17 @@ class Run:
             Reply(name, values_of(add_noise(arrays, releases, source) if noisy else arrays))
             for name, arrays in replies.items()
         ]
+
+    def noise_of_sum(self, release: Release) -> float:
+        """Return the standard deviation of the noise that reaches a sum over all clients, in the array's units.
+
+        It is that of the release where the server adds the noise, and more where the clients bring more than is needed.
+        """
+        n_clients, noise = len(self.clients), self.settings.noise
+        if noise == "server":
+            return release.standard_deviation
+        n_shares = (self.settings.min_clients or n_clients) if noise == "clients" else 1
+        return release.standard_deviation * math.sqrt(n_clients / n_shares)
 
     # Evaluation of the model.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
-from flower_fedclust.protocol.entries import Entry
+from flower_fedclust.protocol.entries import Entry, name_among
 from flower_fedclust.protocol.journal import Journal, digest_of
 from flower_fedclust.protocol.parameters import Declared, parameter
 from flower_fedclust.protocol.ranges import LARGEST_RATIO
@@ -120,6 +119,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     _protocol: Protocol | None = dataclasses.field(default=None, init=False)
     _pending: Round | None = dataclasses.field(default=None, init=False)
     _n_kept: int = dataclasses.field(default=0, init=False)  # rounds that were taken from the journal
+    _n_skipped: int = dataclasses.field(default=0, init=False)  # rounds that nobody was there for
     _is_enrolled: bool = dataclasses.field(default=False, init=False)
     _outcome: Outcome | None = dataclasses.field(default=None, init=False)
     _sizes: ReleasedSizes | None = dataclasses.field(default=None, init=False)
@@ -191,14 +191,9 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     def noise_of_sum(self, release: Release) -> float:
         """Return the standard deviation of the noise that reaches a sum over all clients, in the array's units.
 
-        It is that of the release where the server adds the noise, and more where the clients bring more than is needed.
         For post-processing: a guarantee never rests on it.
         """
-        n_clients = len(self._current.clients)
-        if self.noise == "server":
-            return release.standard_deviation
-        n_shares = (self.min_clients or n_clients) if self.noise == "clients" else 1
-        return release.standard_deviation * math.sqrt(n_clients / n_shares)
+        return self._current.noise_of_sum(release)
 
     # What a user reads.
 
@@ -206,13 +201,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     def name(self) -> str:
         """The name that stands for these parameters: of those that fit, the one that fixes most."""
         parameters = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        own: tuple[Entry, ...] = vars(type(self)).get(
-            "entries", ()
-        )  # a variation of somebody's is not what it inherits from
-        fitting = [entry for entry in own if entry.is_of(parameters)] or list(own)
-        if not fitting:
-            return type(self).__name__
-        return max(fitting, key=lambda entry: len(entry.fixed)).name
+        # A variation of somebody's is not what it inherits from.
+        return name_among(vars(type(self)).get("entries", ()), parameters) or type(self).__name__
 
     @property
     def num_rounds(self) -> int:
@@ -291,6 +281,12 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         """Whether clients are sent the model when the protocol has returned."""
         return self.federated_evaluation or self.share_model
 
+    def end_early(self, error: BaseException) -> None:
+        """Note in the books what ends a run too early; the error carries the report of what has left the clients."""
+        if self._run is not None and not hasattr(error, "privacy_report") and not self.is_finished:
+            self._run.books.ended = f"round {self._run.last_asked} ('{self._task}')"
+            error.privacy_report = self.report  # type: ignore[attr-defined]
+
     # Flower's Strategy.
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
@@ -306,9 +302,10 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         self._run = Run(RunSettings(**taken_over))
         self._run_id = self.run_id or secrets.token_hex(16)
         self._pending, self._outcome, self._sizes = None, None, None
-        self._n_kept, self._is_enrolled = 0, False
+        self._n_kept, self._n_skipped, self._is_enrolled = 0, 0, False
         if self.journal is not None:
             self._go_on_from(self.journal)
+            self._finish(has_all=not self.sends_model)
         return encode([])
 
     def configure_fit(
@@ -318,20 +315,21 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         client_manager: ClientManager,
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Send the pending round; nothing once the protocol has returned."""
-        if self.is_finished:
+        if self.is_finished and (self._is_enrolled or not self.sends_model):
             return []
-        number = self._number(server_round)
-        with self._run_that_may_end(number):
+        with self._run_that_may_end():
             if not self._is_enrolled:
                 facts = {"goes_on": True} if self._n_kept else {}
                 return self._told(self._current.ask_to_enrol(1, client_manager), facts)
             instructions: list[tuple[ClientProxy, FitIns]] = []
             while not instructions and self._pending is not None:
+                number = self._number(server_round)
                 instructions = self._current.ask(number, self._pending, client_manager)
                 if not instructions:  # nobody is there for a round that is not needed
-                    self._advance(None)
-            if self.journal is not None and self.journal.ask(number, digest_of(self._pending)):
-                self._current.note_asked_again(number, self._pending)
+                    self._take_in(number, None)
+                    self._n_skipped += 1
+                elif self.journal is not None and self.journal.ask(number, digest_of(self._pending)):
+                    self._current.note_asked_again(number, self._pending)
             n_asked = sum(ins.config["task"] != ENROL for _, ins in instructions)
             plan = self.plan
             return self._told(instructions, {"n_clients": n_asked} | ({"plan": plan} if plan else {}))
@@ -343,27 +341,18 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Any]]:
         """Hand the sum, or the replies, to the protocol."""
-        run = self._current
-        if self.is_finished or self._protocol is None:
+        run, number = self._current, self._number(server_round)
+        if self._protocol is None or (self.is_finished and self._is_enrolled):
             return None, {}
-        received: Any = None
-        number = self._number(server_round)
-        with self._run_that_may_end(number):
-            if not self._is_enrolled:
-                self._is_enrolled = True
-                if self._n_kept:
-                    run.enrol_again(1, results, failures)
-                    return None, {}
-                run.enrol(1, results, failures)
+        with self._run_that_may_end():
+            if self._is_enrolled and self._pending is not None:
+                self._take_in(number, run.receive(number, self._pending, results, failures))
+            elif self._n_kept:
+                run.enrol_again(1, results, failures)
             else:
-                assert self._pending is not None
-                received = run.receive(number, self._pending, results, failures)
-            if self.journal is not None:
-                self.journal.keep(run.record(number, digest_of(self._pending), received))
-            if self.on_round is not None:
-                self.on_round(number, self._task)
-            self._advance(received)
-        self._finish(has_all=not self.sends_model)
+                run.enrol(1, results, failures)
+                self._take_in(1, None)
+            self._is_enrolled = True
         return None if self._outcome is None else encode(self._outcome.model.to_arrays()), {}
 
     def configure_evaluate(
@@ -375,7 +364,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         """Send all clients the model, once: to evaluate it if federated_evaluation was asked for, or to have it."""
         if not self.sends_model or self._outcome is None or self._current.evaluation is not None:
             return []
-        instructions = self._current.ask_to_evaluate(server_round, self._outcome.model, client_manager)
+        instructions = self._current.ask_to_evaluate(self._number(server_round), self._outcome.model, client_manager)
         return self._told(instructions, {"evaluate": self.federated_evaluation, "share": self.share_model})
 
     def aggregate_evaluate(
@@ -386,14 +375,10 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     ) -> tuple[float | None, dict[str, Any]]:
         """Add the tables and costs of the clients up.
 
-        Returns
-        -------
-        tuple of (float, dict)
-            The mean cost of a row; and "cost", unless it is beyond the largest float, "n_rows", and "accuracy", "nmi",
-            "ari" over the clients that have labels.
+        The mean cost of a row; "cost", unless beyond the largest float, "n_rows", and "accuracy", "nmi" and "ari".
         """
         n_clusters = self.outcome.model.n_clusters if self.federated_evaluation else None
-        metrics = self._current.receive_evaluation(server_round, results, failures, n_clusters)
+        metrics = self._current.receive_evaluation(self._number(server_round), results, failures, n_clusters)
         self._finish(has_all=True)
         return (metrics["cost"] / metrics["n_rows"] if "cost" in metrics else None), dict(metrics)
 
@@ -405,7 +390,16 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
 
     def _number(self, server_round: int) -> int:
         """Return the number of a Flower round in the run: of one that goes on, after the rounds that it had."""
-        return server_round + max(self._n_kept - 1, 0)
+        return server_round + max(self._n_kept - 1, 0) + self._n_skipped
+
+    def _take_in(self, number: int, received: Any) -> None:
+        """Write down what a round brought, and hand it to the protocol."""
+        if self.journal is not None:
+            self.journal.keep(self._current.record(number, digest_of(self._pending), received))
+        if self.on_round is not None:
+            self.on_round(number, self._task)
+        self._advance(received)
+        self._finish(has_all=not self.sends_model)
 
     def _advance(self, received: Any) -> None:
         """Have the protocol take in what a round brought, and say what comes next."""
@@ -431,12 +425,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         self._run_id = head["run"]
         if self.random_state is None:
             run.rng = np.random.default_rng(head["entropy"])
-        for record in journal.records():
-            if record.digest != digest_of(self._pending):
-                raise ProtocolError(
-                    f"round {record.number} does not ask what the journal {journal.folder} says that it asked: it is "
-                    "of another version, or another machine. Name a new folder."
-                )
+        for record in journal.checked_records(lambda: digest_of(self._pending)):
             run.go_on(record)
             self._n_kept = record.number
             self._advance(record.received)
@@ -446,13 +435,12 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
             self.on_finished(self)
 
     @contextmanager
-    def _run_that_may_end(self, server_round: int) -> Iterator[None]:
-        """Note in the books what ends a run too early; the error carries the report of what has left the clients."""
+    def _run_that_may_end(self) -> Iterator[None]:
+        """Note what ends a run too early."""
         try:
             yield
-        except Exception as error:
-            self._current.books.ended = f"round {server_round} ('{self._task}')"
-            error.privacy_report = self.report  # type: ignore[attr-defined]
+        except BaseException as error:
+            self.end_early(error)
             raise
 
     def _told(
