@@ -44,7 +44,8 @@ def test_apps_meet_the_format_of_flower_hub_and_hold_no_copy_of_the_package(ours
     (tmp_path / "one.fab").write_bytes(bundle)
     names = ZipFile(tmp_path / "one.fab").namelist()
     assert metadata.fab_format_version == 1
-    assert {"LICENSE", "README.md", "pyproject.toml"} <= set(names)
+    own = {"apps/config.py"} if ours else {"app.py", "columns.toml"}
+    assert {"LICENSE", "README.md", "pyproject.toml"} | own <= set(names)
     assert not [name for name in names if name.startswith(("flower_fedclust", "tests", "docs"))]
     publish._validate_files(publish._collect_file_paths(folder))
     capsys.readouterr()
