@@ -1,4 +1,4 @@
-# make run    sets up an environment and runs the main job: FedDP-KMeans and its comparison partners by `flwr run`
+# make run    sets up an environment and runs the main job: clusters of a health survey at ten schools, at epsilon 1
 # make test   sets up an environment and runs the tests, three at a time, as some of them wait for others to answer
 # make check  what the tests cannot hold in four minutes: the quick tests with other CPUs' kernels, planted faults,
 #             audits of every strategy, and every example and notebook of the site
@@ -25,7 +25,9 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 run: $(READY)
-	flwr run . local --stream --federation-config "num-supernodes=10" --run-config strategies/main-job.toml
+	$(VENV)/bin/python examples/pupils.py results/pupils.csv
+	fedclust run --data results/pupils.csv --client-column school --schema examples/pupils.toml --describe \
+	  --n-clusters 4 --epsilon 1
 
 test: $(READY)
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses 3 --dist worksteal

@@ -177,6 +177,9 @@ def run(
     seed: Annotated[
         int | None, typer.Option(help="Makes all repeatable, the noise too: an experiment, which protects nobody.")
     ] = None,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="With --schema: describe the clusters, from a part of the budget.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="A new folder for the results.")] = None,
     journal: Annotated[
         Path | None,
@@ -215,6 +218,7 @@ def run(
         rows.server_rows_origin,
         were_given=choice.gives_server_rows,
         schema=choice.schema,
+        describe=describe,
     )
     results, path, failed = run_and_save(made, run_one, out, labels=rows.labels, journal=journal)
     n_rows = sum(map(len, rows.clients))

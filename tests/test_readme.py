@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
 
 import flower_fedclust as fc
-from flower_fedclust.protocol import Entry, Sent, Sum, answers
 from flower_fedclust.registry import strategies
+from flower_fedclust.testing.grid import LocalGrid
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+SCHEMA = """
+[columns.age]
+kind = "number"
+bounds = [0, 110]
+gaps = "mean"
+
+[columns.job]
+kind = "category"
+categories = ["clerk", "cook"]
+gaps = "category"
+"""
 
 
 def snippet(beginning: str) -> str:
@@ -19,29 +36,65 @@ def snippet(beginning: str) -> str:
     return found
 
 
-def test_the_example_in_python_runs(tmp_path, monkeypatch):
+def people(n_rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    kinds = rng.integers(4, size=n_rows)
+    ages = 15 + 20 * kinds + rng.normal(size=n_rows)
+    return pd.DataFrame({"age": ages, "job": np.array(["clerk", "cook"])[kinds % 2]}).mask(
+        rng.random((n_rows, 2)) < 0.05
+    )
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """What a reader has: a table a site, one with all rows, and one of numbers."""
     monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    names = {
-        "public_rows": rng.normal(size=(40, 12)),
-        "rows_of_site_1": rng.normal(size=(50, 12)),
-        "rows_of_site_2": rng.normal(size=(60, 12)),
-        "classes_1": rng.integers(3, size=50),
-        "classes_2": rng.integers(3, size=60),
-        "new_rows": rng.normal(size=(5, 12)),
-    }
-    exec(snippet("result.save("), names)
-    assert (tmp_path / "results" / "first" / "privacy.txt").exists()
+    tables = {"north": people(300, 0), "south": people(200, 1)}
+    for site, table in tables.items():
+        table.to_csv(f"{site}.csv", index=False)
+    people(20, 2).to_csv("new.csv", index=False)
+    rows = pd.concat(table.assign(site=site) for site, table in tables.items())
+    rows.to_csv("rows.csv", index=False)
+    rows.assign(kind=rows.pop("job"), dose=rows["age"] / 10).dropna().to_csv("numbers.csv", index=False)
+    Path("columns.toml").write_text(SCHEMA)
+    return tmp_path
 
 
-def test_the_strategy_of_the_readme_finds_the_mean_and_keeps_what_every_strategy_promises():
-    names = {"fc": fc, "np": np, "Entry": Entry, "Sent": Sent, "Sum": Sum, "answers": answers, "__name__": "page"}
-    exec(snippet("class FederatedMean"), names)
-    rows = np.random.default_rng(0).normal(size=(30, 3))
-    strategy = names["FederatedMean"](2)
-    result = fc.simulate(strategy, [rows[:10], rows[10:]])
-    np.testing.assert_allclose(result.model.cluster_centers_, rows.mean(axis=0, keepdims=True), atol=1e-12)
-    assert not result.privacy.covers_everything
+def test_the_example_in_python_runs(folder, capsys):
+    exec(snippet("result.save("), {})
+    assert (folder / "results" / "first" / "privacy.txt").exists()
+    assert "Cluster 0" in capsys.readouterr().out
+
+
+def test_every_command_of_the_readme_runs(folder):
+    from flower_fedclust.cli import app
+
+    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    blocks = [code for written_in, code in found if not written_in]
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("fedclust ")]
+    commands = [shlex.split(line, comments=True)[1:] for line in lines]
+    assert {words[0] for words in commands} == {"schema", "run", "explain", "compare", "list", "new-app"}
+    for words in commands:
+        if words[0] == "compare":  # all strategies take too long here
+            words[words.index("all")] = "k-fed,pooled-kmeans"
+            words += ["--jobs", "1", "--seeds", "1"]
+        if words[0] == "schema":  # written above as a reader would mend it
+            words[words.index("columns.toml")] = "draft.toml"
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, f"{words}: {result.output}"
+    assert (folder / "results" / "second" / "private-kmeans" / "privacy.txt").exists()
+    assert (folder / "results" / "compared" / "report.html").exists()
+    assert (folder / "draft.toml").exists()
+
+
+def test_the_app_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("flower_fedclust.lab.app.RESULTS", tmp_path)
+    rows = np.random.default_rng(0).normal(size=(200, 2))
+    names = {"rows_of_this_site": rows, "names_of_the_columns": ["age", "dose"]}
+    exec(snippet("fc.run_app"), names)
+    names["main"](LocalGrid(names["client"], 3), None)
+    assert "Privacy report of private-kmeans" in capsys.readouterr().out
+    assert list(tmp_path.glob("*/private-kmeans/privacy.txt"))
 
 
 def test_the_readme_is_short():
@@ -56,23 +109,19 @@ def test_every_strategy_that_the_readme_names_exists():
         if row.startswith("| `")
         for name in re.findall(r"`([^`]+)`", row.split("|")[1])
     }
-    assert len(named) > 10
+    assert len(named) >= 8
     assert named <= set(strategies())
 
 
-def test_the_apps_of_the_readme_can_be_made():
-    names = {
-        "public_rows": np.random.default_rng(0).normal(size=(40, 3)),
-        "rows_of_this_site": np.ones((5, 2)),
-        "names_of_the_columns": ["age", "dose"],
-    }
-    exec(snippet("def server_fn"), names)
-    components = names["server_fn"](None)
-    assert components.config.num_rounds == components.strategy.num_rounds == 3
-    assert names["load"](None).rows.shape == (5, 2)
-
-
-def test_the_make_targets_of_the_readme_exist():
-    makefile = (Path(__file__).parents[1] / "Makefile").read_text()
+def test_the_links_and_make_targets_of_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"\bmake (\w+)", README)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for link in re.findall(r"\]\(([^)#]+)\)", README.replace("\n", " ")) + re.findall(r'src="([^"]+)"', README):
+        assert link.startswith("https://") or (ROOT / link).exists(), link
+
+
+def test_the_schema_of_the_main_job_is_one():
+    columns = fc.Schema.of(ROOT / "examples" / "pupils.toml").used
+    assert {column.kind for column in columns.values()} == {"number", "integer", "category", "ordinal", "binary"}
+    assert tomllib.loads((ROOT / "examples" / "pupils.toml").read_text())
