@@ -296,7 +296,7 @@ def test_stopping_a_comparison_says_how_it_goes_on(capsys, monkeypatch, tmp_path
 
 @pytest.mark.parametrize("module", ["flower_fedclust", "flower_fedclust.cli"])
 def test_neither_the_package_nor_the_help_of_the_command_imports_anything_heavy(module):
-    heavy = ["flwr", "sklearn", "pandas", "ray", "dp_accounting", "numpy"]
+    heavy = ["flwr", "sklearn", "scipy", "pandas", "ray", "dp_accounting"]
     shown = "with contextlib.suppress(SystemExit):\n    flower_fedclust.cli.main()\n" if module.endswith("cli") else ""
     code = f"import contextlib, sys, {module}\nsys.argv = ['fedclust', '--help']\n{shown}"
     code += f"print([name for name in {heavy} if name in sys.modules])"
