@@ -96,7 +96,6 @@ class Level:
     style: Style
     tip: str
     label: str = ""  #: What stands at its beginning.
-    is_label_below: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,6 +136,17 @@ class Chart:
     def at_y(self, value: float) -> float:
         """Return where a value lies from top to bottom."""
         return self.bottom - self.y.at(value) * (self.bottom - self.top)
+
+    def placed_levels(self) -> list[tuple[float, str]]:
+        """Return the names of the levels and how far down they stand: above their lines, or where there is room."""
+        lines = sorted(((self.at_y(level.y), level.label) for level in self.levels if level.label), reverse=True)
+        placed: list[tuple[float, str]] = []
+        for line, label in lines:
+            y = min(other for other, _ in lines if line - other < _LINE + 7) - 7  # not across the line above
+            while any(abs(y - taken) < _LINE for taken, _ in placed):
+                y -= _LINE / 2
+            placed.append((y if y > self.top else lines[0][0] + _LINE * (1 + len(placed)), label))
+        return placed
 
     def placed_labels(self) -> list[tuple[Style, float, str]]:
         """Return the names of the series at the ends of their lines, none over another."""

@@ -230,7 +230,7 @@ class Contender:
         if not (self.is_covered or self.is_covered_in_part):
             return ["none"]
         unit, noise = (self.trials[0].text(column) for column in ("privacy_unit", "noise"))
-        where = {"server": "noise by the server", "clients": "noise by the clients", "local": "noise in each reply"}
+        where = {"server": "server's noise", "clients": "clients' noise", "local": "noise in each reply"}
         detail = ", ".join(filter(None, [f"per {unit}" if unit else "", where.get(noise, "")]))
         return list(filter(None, ["whole run" if self.is_covered else "in part", detail]))
 

@@ -137,7 +137,6 @@ def epsilon_charts(scenario: Scenario) -> list[Figure]:
                         Style(0, is_pooled=True),
                         _tip(scenario, one, quality),
                         text,
-                        is_label_below=quality.mean < max(level[1].mean for level in levels) or one is not levels[0][0],
                     )
                     for one, quality, text in levels
                 ],
