@@ -6,8 +6,8 @@ can tell a client that lies within these limits from one that has other rows.
 
 from __future__ import annotations
 
+import bisect
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -102,10 +102,11 @@ class Ranges:
             sizes = {name: _magnitude(sent, arrays[index]) for name, arrays in replies.items() if name not in found}
             if len(sizes) < 2 or (len(sizes) == 2 and min(sizes.values()) == 0):
                 continue
+            positive = sorted(size for size in sizes.values() if size > 0)
             for name in sorted(sizes, key=client_order):
-                others = [size for other, size in sizes.items() if other != name and size > 0]
+                others = _median_without(positive, sizes[name])
                 floor = max(_floor(sent, replies[name][index]), self._tail(release, replies[name][index]))
-                usual = max(statistics.median(others), floor) if others else floor
+                usual = max(others, floor)
                 if sizes[name] > (self.largest_ratio * usual if usual > 0 else LARGEST_NUMBER):
                     found[name] = (
                         f"client {name} sent {sent.content}, more than {self.largest_ratio:,.0f} times as large as "
@@ -175,6 +176,16 @@ def _norm(array: Sendable, release: Release) -> float:
         return float(np.linalg.norm(np.asarray(array, dtype=np.float64).ravel(), 2 if release.norm == "L2" else 1))
     integers = np.asarray(array.integers, dtype=np.float64).ravel()  # whose squares do not overflow
     return float(np.ldexp(np.linalg.norm(integers, 2 if release.norm == "L2" else 1), array.exponent))
+
+
+def _median_without(ordered: Sequence[float], one: float) -> float:
+    """Return the median of positive numbers in their order, but for one of them; 0 if no other is there."""
+    left = len(ordered) - (one > 0)
+    if left == 0:
+        return 0.0
+    gone = bisect.bisect_left(ordered, one) if one > 0 else len(ordered)
+    low, high = (place + (place >= gone) for place in ((left - 1) // 2, left // 2))
+    return (ordered[low] + ordered[high]) / 2
 
 
 def _magnitude(sent: Sent, array: Sendable) -> float:
