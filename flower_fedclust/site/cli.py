@@ -49,7 +49,7 @@ def start_site(context: typer.Context, site_toml: SiteToml = Path("site.toml")) 
         raise ValueError(f"{error}") from None
     settings = SiteSettings.from_toml(site_toml)
     site = Site(settings)
-    n_rows, n_columns = site.data.rows.shape
+    n_rows, n_columns = site.data.table.shape
     if n_rows < settings.policy.fewest_rows:
         raise ValueError(
             f"{settings.data} has {n_rows} rows; fewest_rows in the policy is {settings.policy.fewest_rows}."

@@ -1,10 +1,12 @@
 """What an operator may write into site.toml, and what is said of what cannot be."""
 
 import stat
+from types import SimpleNamespace
 
 import pytest
 
 from flower_fedclust.site import supernode
+from flower_fedclust.site.cli import start_site
 from flower_fedclust.site.policy import Policy, SiteSettings
 from flower_fedclust.site.replies import RunFolder, forget_old_runs
 
@@ -118,3 +120,17 @@ def test_what_is_kept_of_a_run_goes_after_some_days_and_the_ledger_stays(tmp_pat
     forget_old_runs(tmp_path / "runs", 30)
     assert not old.exists()
     assert RunFolder(tmp_path / "runs", "new").kept("0-1") == b"answer"
+
+
+def test_a_site_with_a_schema_starts_on_a_table_with_text_and_gaps(tmp_path, monkeypatch, capsys):
+    (tmp_path / "table.csv").write_text("age,job\n" + "44,cook\n,clerk\n" * 30)
+    (tmp_path / "columns.toml").write_text(
+        '[columns.age]\nkind = "number"\nbounds = [0, 110]\ngaps = "mean"\n\n'
+        '[columns.job]\nkind = "category"\ncategories = ["clerk", "cook"]\n'
+    )
+    (tmp_path / "site.toml").write_text('name = "north"\ndata = "table.csv"\nschema = "columns.toml"\n')
+    started = []
+    monkeypatch.setattr("flower_fedclust.site.supernode.start", lambda *given: started.append(given))
+    start_site(SimpleNamespace(args=[]), tmp_path / "site.toml")
+    assert "60 rows of 2 columns" in capsys.readouterr().err
+    assert len(started) == 1
