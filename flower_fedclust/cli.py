@@ -29,7 +29,7 @@ from flower_fedclust.lab.options import (
     given_parameters,
     parsed_parameters,
 )
-from flower_fedclust.lab.predicting import predict
+from flower_fedclust.lab.predict_command import predict
 from flower_fedclust.lab.schema_command import app as schema_app
 from flower_fedclust.site.cli import ledger_app, start_site
 

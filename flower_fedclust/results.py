@@ -206,7 +206,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         number=outcome.number,
         sizes=strategy.released_sizes,
         clusters=outcome.clusters,
-        row_ids=[np.arange(client.n_rows) if client.row_ids is None else client.row_ids for client in clients],
+        row_ids=[client.ids for client in clients],
         id_column=next((client.id_column for client in clients), ROW),
     )
 

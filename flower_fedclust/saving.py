@@ -5,21 +5,26 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from flower_fedclust.doubts import Doubt
 from flower_fedclust.labels import as_cell, from_cell, read_labels, write_labels, write_left_out
 from flower_fedclust.models.files import FORMAT, load_model, read_description, save_model, version
+from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import Failure, Traffic
+from flower_fedclust.protocol.sizes import ReleasedSizes
+from flower_fedclust.tables.description import Clusters
 
 if TYPE_CHECKING:
     from flower_fedclust.results import Result
+
+T = TypeVar("T")
 
 _DESCRIPTION, _METRICS, _TRAFFIC, _PRIVACY = "result.json", "metrics.json", "traffic.csv", "privacy.json"
 #: What the file of rows is called that no client had, and why none had them.
@@ -62,7 +67,14 @@ def save_result(result: Result, folder: str | Path) -> Path:
             np.savetxt(
                 path / "embedding" / f"{file}.csv", places, delimiter=",", fmt="%.17g", header="x,y", comments=""
             )
-    description = {"format": FORMAT, "version": version(), "clients": result.names, "files": files}
+    description = {
+        "format": FORMAT,
+        "version": version(),
+        "clients": result.names,
+        "files": files,
+        "sizes": None if result.sizes is None else {**asdict(result.sizes), "counts": result.sizes.counts.tolist()},
+        "clusters": None if result.clusters is None else result.clusters.to_dict(),
+    }
     (path / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     (path / _METRICS).write_text(json.dumps(result.summary(), indent=2) + "\n", encoding="utf-8")
     if result.clusters is not None:
@@ -143,6 +155,9 @@ def load(folder: str | Path) -> Result:
             row_ids=[one.row_ids for one in read],
             id_column=next((one.id_column for one in read), "row"),
             server_row_ids=None if public is None else public.row_ids,
+            number=_if_any(summary["number"], _number),
+            sizes=_if_any(description["sizes"], _sizes),
+            clusters=_if_any(description["clusters"], Clusters.from_dict),
         )
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} cannot be read as a saved result: {type(error).__name__}: {error}.") from error
@@ -167,6 +182,20 @@ def find_folder(folder: str | Path, file: str) -> Path:
             f"{folder} holds {len(inside)} results; name one of the folders {', '.join(one.name for one in inside)}."
         )
     return inside[0] if inside else path
+
+
+def _if_any(written: Any, read: Callable[[Any], T]) -> T | None:
+    return None if written is None else read(written)
+
+
+def _number(written: dict[str, Any]) -> ClusterNumber:
+    """Undo :meth:`ClusterNumber.to_dict`, where what is not finite is None."""
+    kept = {one.name: written[one.name] for one in fields(ClusterNumber)}
+    return ClusterNumber(**{name: [math.nan if one is None else one for one in kept[name]] for name in kept})
+
+
+def _sizes(written: dict[str, Any]) -> ReleasedSizes:
+    return ReleasedSizes(**{**written, "counts": np.array(written["counts"], dtype=np.float64)})
 
 
 def _traffic(row: dict[str, str]) -> Traffic:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
-from flower_fedclust.lab.options import IdColumn
+from flower_fedclust.data import read_table
+from flower_fedclust.data.frames import select
+from flower_fedclust.labels import write_labels
+from flower_fedclust.models import Model, TableModel
+from flower_fedclust.saving import find_folder
 
 
 @dataclass(frozen=True)
@@ -40,17 +44,6 @@ class Predicted:
         return "\n".join(lines)
 
 
-def predict(
-    folder: Annotated[Path, typer.Argument(help="The folder of a result that 'fedclust run' or result.save wrote.")],
-    data: Annotated[Path, typer.Option(help="New rows: a .csv, .parquet or .npy file.")],
-    out: Annotated[Path, typer.Option(help="A new CSV file for the clusters of the rows.")] = Path("labels.csv"),
-    id_column: IdColumn = None,
-) -> None:
-    """Find the clusters of new rows, by a model that was kept."""
-    print(predict_file(folder, data, out, id_column=id_column))
-    print(f"Written: {out.absolute()}")
-
-
 def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_column: str | None = None) -> Predicted:
     """Write the cluster of every row of a file, by a model that a run has saved.
 
@@ -72,13 +65,6 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     ValueError
         If the model or the file cannot be read, or if the file lacks a column or has text where numbers are wanted.
     """
-    # The command is imported with all others, and these take a second.
-    from flower_fedclust.data import read_table
-    from flower_fedclust.data.frames import select
-    from flower_fedclust.labels import write_labels
-    from flower_fedclust.models import Model
-    from flower_fedclust.saving import find_folder
-
     out = Path(out)
     if out.exists():
         raise FileExistsError(f"{out} exists already; name a new file, so that nothing is lost.")
@@ -87,7 +73,7 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     frame, names = table.rows, list(table.rows.columns)
     wanted = names if model.columns_ is None else list(model.columns_)
     frame = select(frame, wanted, table.name)
-    reasons = _why_left_out(frame)
+    reasons = _why_left_out(frame, _refuse_gaps(model, wanted))
     placed = reasons == ""
     labels = np.full(len(frame), None, dtype=object)
     if placed.any():
@@ -105,11 +91,19 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     )
 
 
-def _why_left_out(frame: Any) -> NDArray[Any]:
-    """Return why a row can have no cluster, an empty text where it can: the first column that is missing."""
+def _refuse_gaps(model: Model, columns: Sequence[str]) -> list[str]:
+    """Return the columns without which the model has no cluster for a row: all, unless a schema says what gaps are."""
+    if not isinstance(model, TableModel):
+        return list(columns)
+    return [name for name, column in model.preparation.schema.used.items() if column.gaps == "refuse"]
+
+
+def _why_left_out(frame: Any, columns: Sequence[str]) -> NDArray[Any]:
+    """Return why a row can have no cluster, an empty text where it can: the first of the columns that is missing."""
     reasons = np.full(len(frame), "", dtype=object)
-    for name, values in reversed(list(frame.items())):
+    for name in reversed(columns):
+        values = frame[name]
         reasons[values.isna().to_numpy()] = f"column '{name}' is missing"
         if values.dtype.kind == "f":
-            reasons[np.isinf(values.to_numpy())] = f"column '{name}' is infinite"
+            reasons[np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan))] = f"column '{name}' is infinite"
     return reasons

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.federation import ROW
-from flower_fedclust.data.frames import as_frame, check_same_names, ids_of, number_rows, select
+from flower_fedclust.data.frames import as_frame, check_same_names, fingerprint, ids_of, number_rows, select
 from flower_fedclust.numerics.checks import DataError, checked_rows
 
 if TYPE_CHECKING:
@@ -153,6 +154,16 @@ class ClientData:
             )
             self._prepared = (preparation, made)
         return self._prepared[1]
+
+    @cached_property
+    def fingerprint(self) -> NDArray[np.uint32]:
+        """A few numbers that are others if the data has changed. They stay at the client."""
+        return fingerprint(self._rows if self._table is None else self._table)
+
+    @property
+    def ids(self) -> NDArray[Any]:
+        """What tells the rows apart: their ids, or else their numbers."""
+        return np.arange(self.n_rows) if self.row_ids is None else self.row_ids
 
     def like(self, other: ClientData) -> ClientData:
         """Return the data with its columns in the order of another client's, where both have names.

@@ -53,6 +53,8 @@ def save_result(
     RunFolder(site.folder / "runs", run).restore(context)
     found_model = Model.named(model).from_arrays(decode(arrays))
     data = site.data
+    if found_model.columns_ is None:
+        found_model.columns_ = data.columns
     rows = data.table if isinstance(found_model, TableModel) else data.rows
     found = found_model.cluster(rows, _recalled(context, PLACES))
     own = _recalled(context, LABELS)
@@ -67,6 +69,8 @@ def save_result(
         metrics={},
         seconds=0.0,
         embedding=[] if found.places is None else [found.places],
+        row_ids=[data.ids],
+        id_column=data.id_column,
     )
     stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
     return result.save(make_private(results / f"{stamp} {strategy.replace(',', ' ')} {mark}"))

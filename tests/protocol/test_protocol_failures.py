@@ -4,6 +4,8 @@ import re
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
 from flwr.common import Code, FitRes, Parameters, Status
 from flwr.server import Server, SimpleClientManager
 from protocol_toys import ByHand, Toy, ToyClient, drive, proxies_of, raising, replaced, serve
@@ -98,6 +100,32 @@ def test_a_site_whose_own_file_is_missing_says_so(tmp_path):
     _, _, facts = client.fit([], {"task": "enrol", "round": 1})
     assert facts["failure"].startswith("There is no file")
     assert "north.csv" in facts["failure"]
+
+
+def test_a_file_that_changes_between_rounds_ends_the_clients_part_and_no_value_is_said(tmp_path):
+    file = tmp_path / "north.csv"
+
+    def load():
+        table = read_table(file)
+        return ClientData(table.rows, columns=table.columns, owner="client north.csv")
+
+    def ask(task, number):
+        client = ToyClient(load, name="north", context=context)
+        return client.fit([], {"task": task, "round": number})
+
+    context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
+    file.write_text("a,b\n1,2\n3,4\n")
+    assert "failure" not in ask("enrol", 1)[2]
+    file.write_text("a,b\n1,2\n3,4.0\n")  # the same rows
+    assert len(ask("moments", 2)[0]) == 2
+    file.write_text("a,b\n1,2\n3,5\n")
+    arrays, _, facts = ask("moments", 3)
+    assert arrays == []
+    assert facts["failure"] == (
+        "client north.csv: its rows are not those with which the run began; leave them as they are until a run has "
+        "ended, and run again."
+    )
+    assert "failure" not in ask("enrol", 1)[2]  # of another run
 
 
 def test_message_of_an_unforeseen_error_in_evaluate_does_not_leave_the_client(clients):
