@@ -191,7 +191,8 @@ def _if_any(written: Any, read: Callable[[Any], T]) -> T | None:
 def _number(written: dict[str, Any]) -> ClusterNumber:
     """Undo :meth:`ClusterNumber.to_dict`, where what is not finite is None."""
     kept = {one.name: written[one.name] for one in fields(ClusterNumber)}
-    return ClusterNumber(**{name: [math.nan if one is None else one for one in kept[name]] for name in kept})
+    found: dict[str, Any] = {name: [math.nan if one is None else one for one in kept[name]] for name in kept}
+    return ClusterNumber(**found)
 
 
 def _sizes(written: dict[str, Any]) -> ReleasedSizes:

@@ -194,3 +194,45 @@ def test_a_notebook_shows_the_same_and_runs_nothing_that_a_name_says(result):
     assert "<script>" not in page
     assert "Privacy report of" in page
     assert len(repr(FederatedRows([np.zeros((2, 3))], None, ["a"]))) < 100
+
+
+SCHEMA = """
+[columns.age]
+kind = "number"
+bounds = [-5, 15]
+
+[columns.job]
+kind = "category"
+categories = ["clerk", "cook"]
+gaps = "category"
+"""
+
+
+def people(n_rows):
+    jobs = np.array(["clerk", "cook", None], dtype=object)[RNG.integers(3, size=n_rows)]
+    return pd.DataFrame({"age": 9.0 * RNG.integers(2, size=n_rows) + RNG.normal(size=n_rows), "job": jobs})
+
+
+def test_a_model_of_raw_tables_is_kept_with_its_preparation_and_its_clusters(tmp_path):
+    strategy = fc.PrivateKMeans(2, epsilon=5.0)
+    made = fc.simulate(strategy, [people(200), people(150)], schema=SCHEMA, describe=True, seed=0)
+    loaded = fc.load(made.save(tmp_path / "run"))
+    new = people(60)
+    assert np.array_equal(loaded.model.predict(new[["job", "age"]]), made.model.predict(new))
+    assert str(loaded.clusters) == str(made.clusters)
+    assert loaded.sizes.counts.tolist() == made.sizes.counts.tolist()
+    assert repr(loaded) == repr(made)
+    new.loc[[5, 9], "age"] = np.nan
+    new.assign(free="text").to_parquet(tmp_path / "new.parquet")
+    done = predict_file(tmp_path / "run", tmp_path / "new.parquet", tmp_path / "labels.csv")
+    assert (done.left_out, done.unused) == ({"column 'age' is missing": 2}, ["free"])
+    written = pd.read_csv(tmp_path / "labels.csv")["cluster"]
+    whole = new.drop(index=[5, 9])
+    assert written.dropna().astype(int).tolist() == loaded.model.predict(whole).tolist()
+
+
+def test_the_number_that_was_chosen_is_kept(tmp_path):
+    strategy = fc.PrivateKMeans((2, 4), epsilon=5.0, max_norm=15.0)
+    made = fc.simulate(strategy, [part.to_numpy() for part in TABLES.values()], seed=0)
+    loaded = fc.load(made.save(tmp_path / "run"))
+    assert loaded.number.to_dict() == made.number.to_dict()

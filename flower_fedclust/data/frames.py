@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -17,10 +16,6 @@ from flower_fedclust.numerics.checks import DataError, checked_rows, first_not_f
 
 #: What takes columns that are not numbers.
 SCHEMA_ADVICE = ", or give a schema, which takes text, dates and gaps"
-
-#: Of how many rows the text is looked at to tell whether a table has changed.
-_ROWS_OF_TEXT = 2000
-_BLOCKS = 64
 
 
 def as_frame(table: Any, owner: str) -> Any:
@@ -209,33 +204,3 @@ def is_unnamed(name: str) -> bool:
 def take(rows: Any, part: NDArray[np.intp]) -> Any:
     """Return some rows of an array or of a pandas DataFrame, by their numbers."""
     return rows.iloc[part] if hasattr(rows, "iloc") else rows[part]
-
-
-def fingerprint(rows: Any) -> NDArray[np.uint32]:
-    """Return a few numbers that are others if rows have changed, in far less time than it takes to read them.
-
-    They depend on the shape, the names, every number and date, and on the text of some two thousand rows; rows that
-    change places nearby go unnoticed. They say something of the rows, and are not to be sent.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns), or pandas.DataFrame
-    """
-    if not hasattr(rows, "iloc"):
-        return np.array([*rows.shape, _checksum(rows)], dtype=np.uint32)
-    found = zlib.crc32("\0".join(rows.columns).encode())
-    for _, values in rows.items():
-        if isinstance(values.dtype, np.dtype) and values.dtype.kind in "fiubmM":
-            found = _checksum(values.to_numpy(), found)
-        else:
-            few = values.iloc[:: max(1, len(values) // _ROWS_OF_TEXT)]
-            found = zlib.crc32("\0".join(map(str, few)).encode(), found)
-    return np.array([*rows.shape, found], dtype=np.uint32)
-
-
-def _checksum(numbers: NDArray[Any], start: int = 0) -> int:
-    """Return a checksum of the sums of a few blocks of rows, which takes a tenth of the time of one of all bytes."""
-    bits = np.ascontiguousarray(numbers).view(np.uint64 if numbers.dtype.itemsize == 8 else np.uint8)
-    for block in np.array_split(bits, _BLOCKS):
-        start = zlib.crc32(block.sum(axis=0, dtype=np.uint64).tobytes(), start)
-    return start

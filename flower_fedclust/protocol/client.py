@@ -36,10 +36,6 @@ log = logging.getLogger(__name__)
 ENROL = "enrol"
 
 
-#: Under which name a client remembers what its data was when a run began.
-_DATA = "data"
-
-
 class MissedRoundError(Exception):
     """A client does not have what an earlier round would have left with it; this says nothing of its rows."""
 
@@ -190,7 +186,6 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
                     facts["columns"] = self._columns(config)
                     self._check_unchanged()
                     return [], 1, facts
-                self._check_unchanged()
                 arrays, units = sent_arrays(self._answer(parameters, config))
                 return arrays, 1, facts | units
         except MissedRoundError as error:
@@ -228,22 +223,6 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
             return 0.0, 0, {"client": self.name, "failure": self._reason(error)}
 
     # Behind them.
-
-    def _check_unchanged(self) -> None:
-        """Raise a DataError if the data is not that with which the run began: what is read anew may have changed.
-
-        A run on a file that changes is a run on several tables, and no guarantee speaks of that.
-        """
-        if not callable(self._given_data) or self.context is None:
-            return
-        before = self.recall(_DATA)
-        if before is None:
-            self.remember(_DATA, [self.source.fingerprint])
-        elif not np.array_equal(before[0], self.source.fingerprint):
-            raise DataError(
-                f"{self.source.owner}: its rows are not those with which the run began; leave them as they are until a "
-                "run has ended, and run again."
-            )
 
     def _reason(self, error: Exception) -> str:
         """Return what the server may know of an error, in one sentence.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.federation import ROW
-from flower_fedclust.data.frames import as_frame, check_same_names, fingerprint, ids_of, number_rows, select
+from flower_fedclust.data.frames import as_frame, check_same_names, ids_of, number_rows, select
 from flower_fedclust.numerics.checks import DataError, checked_rows
 
 if TYPE_CHECKING:
@@ -135,13 +134,13 @@ class ClientData:
         These rows are spread over the table: 10,000 at most, so that it takes no time.
         """
         chosen = slice(None, None, -(-self.n_rows // SAMPLE))
-        if self._rows is None:
+        if self._table is not None:  # rows may have been made of it since
             from pandas.util import hash_pandas_object
 
             frame = self._table.iloc[chosen]
             found = np.stack([hash_pandas_object(frame.iloc[:, i], index=False) for i in range(frame.shape[1])], axis=1)
         else:
-            found = np.ascontiguousarray(self._rows[chosen]).view(np.uint64)
+            found = np.ascontiguousarray(self.rows[chosen]).view(np.uint64)
         weights = 2 * np.arange(len(found), dtype=np.uint64) + 1  # odd, so that no order of rows is like another
         return np.concatenate([[np.uint64(self.n_rows)], (found * weights[:, None]).sum(axis=0)])
 
@@ -154,11 +153,6 @@ class ClientData:
             )
             self._prepared = (preparation, made)
         return self._prepared[1]
-
-    @cached_property
-    def fingerprint(self) -> NDArray[np.uint32]:
-        """A few numbers that are others if the data has changed. They stay at the client."""
-        return fingerprint(self._rows if self._table is None else self._table)
 
     @property
     def ids(self) -> NDArray[Any]:

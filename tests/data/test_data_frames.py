@@ -6,7 +6,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from flower_fedclust.data.frames import as_frame, fingerprint, in_order, number_rows
+from flower_fedclust.data.frames import as_frame, in_order, number_rows
 
 COLUMNS = {
     "age": [31, None, 62],
@@ -79,18 +79,3 @@ def test_columns_are_found_by_their_names():
     assert in_order(frame, ["a", "b"], "site 3", "site 1").to_numpy().tolist() == [[1.0, 2.0]]
     with pytest.raises(ValueError, match="site 3 has other columns than site 1: it lacks 'c' and adds 'b'; give both"):
         in_order(frame, ["a", "c"], "site 3", "site 1")
-
-
-def test_a_fingerprint_tells_tables_apart():
-    frame = as_frame(arrow_table(), "the table")
-    changed = [
-        frame.assign(age=frame["age"] + 1),
-        frame.assign(kind=["b", "a", "c"]),
-        frame.assign(day=frame["day"] + pd.Timedelta(days=1)),
-        frame.iloc[:2],
-        frame.rename(columns={"age": "Age"}),
-    ]
-    assert np.array_equal(fingerprint(frame), fingerprint(frame.copy()))
-    assert len({tuple(fingerprint(one).tolist()) for one in [frame, *changed]}) == 6
-    rows = np.arange(6.0).reshape(2, 3)
-    assert len({tuple(fingerprint(one).tolist()) for one in (rows, rows + 1, rows.reshape(3, 2), rows[:, ::-1])}) == 4

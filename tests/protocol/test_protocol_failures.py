@@ -106,8 +106,7 @@ def test_a_file_that_changes_between_rounds_ends_the_clients_part_and_no_value_i
     file = tmp_path / "north.csv"
 
     def load():
-        table = read_table(file)
-        return ClientData(table.rows, columns=table.columns, owner="client north.csv")
+        return ClientData(read_table(file, raw=True).rows, owner="client north.csv", raw=True)
 
     def ask(task, number):
         client = ToyClient(load, name="north", context=context)
@@ -116,14 +115,14 @@ def test_a_file_that_changes_between_rounds_ends_the_clients_part_and_no_value_i
     context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
     file.write_text("a,b\n1,2\n3,4\n")
     assert "failure" not in ask("enrol", 1)[2]
-    file.write_text("a,b\n1,2\n3,4.0\n")  # the same rows
+    file.write_text("a,b\n1,2\n3,4\n")  # the same rows
     assert len(ask("moments", 2)[0]) == 2
     file.write_text("a,b\n1,2\n3,5\n")
     arrays, _, facts = ask("moments", 3)
     assert arrays == []
     assert facts["failure"] == (
-        "client north.csv: its rows are not those with which the run began; leave them as they are until a run has "
-        "ended, and run again."
+        "client north: the data has changed since the run began (column 'b'); "
+        "leave it as it is until the run has ended."
     )
     assert "failure" not in ask("enrol", 1)[2]  # of another run
 
