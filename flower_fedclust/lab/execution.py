@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import re
 import sys
 import traceback
@@ -87,6 +88,7 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
         n_rows=sum(map(len, rows.clients)),
         n_columns=rows.clients[0].shape[1],
         n_classes=None if rows.labels is None else len(np.unique(np.concatenate(rows.labels))),
+        rows_sha256=_fingerprint(rows),
     )
     parameters = dict(trial.parameters)
     if "n_clusters" in accepted_parameters(trial.strategy):
@@ -147,8 +149,16 @@ def record_failure(trial: Trial, folder: ComparisonFolder, reason: str) -> None:
 
 def write_row(place: Path, row: Mapping[str, Any], said: Sequence[str] = ()) -> None:
     """Write the row of a trial, and what the trial warned of, into its folder."""
-    ordered = {name: row.get(name) for name in COLUMNS}
+    ordered = {name: row.get(name) for name in (*COLUMNS, "rows_sha256")}
     (place / "run.json").write_text(as_json({**ordered, "warnings": list(said)}), encoding="utf-8")
+
+
+def _fingerprint(rows: FederatedRows) -> str:
+    """Return a hash of the clients' rows in their order: runs on the same rows can be compared row by row."""
+    found = hashlib.sha256()
+    for part in rows.clients:
+        found.update(f"{part.shape} ".encode() + np.ascontiguousarray(part).tobytes())
+    return found.hexdigest()
 
 
 def _write_classes(path: Path, names: Sequence[str], labels: Sequence[NDArray[Any]]) -> None:

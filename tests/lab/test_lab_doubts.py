@@ -9,7 +9,7 @@ from unequal import unequal_classes
 import flower_fedclust as fc
 from flower_fedclust.doubts import collapse_of, doubts_over_runs
 from flower_fedclust.lab.jobs import make_strategies
-from flower_fedclust.lab.report.data import Contender, Scenario, TrialResult
+from flower_fedclust.lab.report.data import Contender, Scenario, TrialResult, read_comparison
 from flower_fedclust.lab.report.verdict import doubts
 from flower_fedclust.lab.show import doubt_lines
 from flower_fedclust.protocol import ClientData
@@ -104,7 +104,15 @@ def test_a_report_tells_the_doubts_of_runs_and_of_seeds_that_differ(tmp_path):
         np.savetxt(place / "labels" / "a.csv", labels, fmt="%d", header="cluster", comments="")
         said = [{"code": "drowned", "sentence": "Cluster 1 is noise."}] * (seed < 2)
         (place / "metrics.json").write_text(json.dumps({"doubts": said}))
-        trials.append(TrialResult(str(seed), {"strategy": "k-fed", "status": "done"}, place))
+        trials.append(TrialResult(str(seed), {"strategy": "k-fed", "status": "done", "rows_sha256": "same"}, place))
     drowned, differ = doubts(Scenario("rows", "iid", [Contender("k-fed", None, trials)]))
     assert drowned == "k-fed (2 of 3 runs): Cluster 1 is noise."
     assert differ.startswith("k-fed: 2 of 3 runs end in other clusters than the rest")
+
+
+def test_runs_on_other_rows_are_not_compared_row_by_row(tmp_path):
+    """Another seed spreads the same rows over the clients in another way, and what k-means finds stays the same."""
+    results = fc.compare("pooled-kmeans", datasets="iris", seeds=4, n_clients=3, jobs=1, out=tmp_path / "out")
+    (scenario,) = read_comparison(results.folder).scenarios
+    assert len({trial.text("rows_sha256") for trial in scenario.contenders[0].trials}) == 4
+    assert not [one for one in doubts(scenario) if "end in other clusters" in one]
