@@ -9,7 +9,7 @@ from typing import Any
 
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.lab.jobs import RowsChoice, needs_server_rows
-from flower_fedclust.lab.options import parse_epsilon
+from flower_fedclust.lab.options import number_of_clusters, parse_epsilon
 from flower_fedclust.tables import Schema
 
 
@@ -58,7 +58,7 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("n-clusters", "epsilon"):
         if key.replace("-", "_") in found:
             raise ValueError(f"{key} stands under parameters; it is a key of the run config itself.")
-    found["n_clusters"] = int(config["n-clusters"])
+    found["n_clusters"] = number_of_clusters(str(config["n-clusters"]))
     epsilon = text(config, "epsilon")
     return found if epsilon is None else {**found, "epsilon": parse_epsilon(epsilon)}
 

@@ -45,6 +45,7 @@ def main(grid: Grid, context: Context) -> None:
         rows.server_rows_origin,
         were_given=were_given,
         schema=schema(config),
+        describe=bool(config["describe"]),
     )
     for strategy in strategies:
         strategy.wait_for_clients = float(config["wait-for-clients"])

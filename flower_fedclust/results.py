@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import ClientData, Failure, ProtocolStrategy, Traffic
 from flower_fedclust.protocol.sizes import ReleasedSizes
 from flower_fedclust.tables.description import Clusters
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,6 +111,33 @@ class Result:
     def bytes_up(self) -> int:
         """Bytes from all clients to the server."""
         return sum(row.bytes_up for row in self.traffic)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Draw the clusters: where their centers lie, how large they are, what sets each apart, and what is noise.
+
+        From what the run has released; only where it released no sizes, from the labels.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            A PNG to write.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        ValueError
+            If matplotlib is not installed.
+        """
+        from flower_fedclust.lab.cluster_pictures import cluster_figure
+        from flower_fedclust.lab.pictures import saved_figure
+
+        figure = cluster_figure(self)
+        if path is not None:
+            saved_figure(figure, path)
+        return figure
 
     def save(self, folder: str | Path) -> Path:
         """Write the result into a folder of its own.

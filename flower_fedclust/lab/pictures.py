@@ -28,8 +28,9 @@ def map_figure(
     path: str | Path,
     *,
     title: str = "",
+    columns: Mapping[str, Sequence[ArrayLike | None]] | None = None,
 ) -> Path:
-    """Draw a map of rows as a PNG, once coloured by client and, if classes are known, once by class.
+    """Draw a map of rows as a PNG: coloured by columns that are given, by client, and by class if classes are known.
 
     The rows are drawn in a random order, so that no client covers another. Up to 40 clients or classes are named in a
     legend; more clients are shown on a scale of colours. Classes are also named on the map.
@@ -45,6 +46,8 @@ def map_figure(
     path : str or Path
         The PNG to write; its folder is made if it does not exist.
     title : str, optional
+    columns : mapping of str to sequence of array-like of shape (n_i,), optional
+        More values to colour by, before all others: ``{"cluster": result.labels}``.
 
     Returns
     -------
@@ -57,7 +60,8 @@ def map_figure(
         If lengths differ, a map does not have two columns of finite numbers, or matplotlib is not installed.
     """
     places = _checked_places(embedding, names)
-    panels = groupings_of(places, names, labels, {})
+    given = columns or {}
+    panels = sorted(groupings_of(places, names, labels, given), key=lambda one: one.name not in given)
     xy = np.concatenate(places)
     order = np.random.default_rng(0).permutation(len(xy))
     # An area in points²: few rows and many rows cover about the same part of the picture.

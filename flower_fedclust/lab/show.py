@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
+from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
 
@@ -127,6 +128,8 @@ def _save(results: Sequence[Result], path: Path, labels: Sequence[ArrayLike] | N
         shutil.rmtree(folder)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)  # labels are nobody else's business
     result.save(folder)
+    if find_spec("matplotlib") is not None:
+        result.plot(folder / "clusters.png")
     if result.embedding:
         _draw(result, folder, labels)
     metrics = json.dumps([one.summary() for one in results], indent=2)
@@ -166,8 +169,8 @@ def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> N
     from flower_fedclust.lab.pictures import curve_figure, map_figure, map_page
 
     title = f"{result.strategy}, {len(result.names)} clients"
-    map_figure(result.embedding, result.names, labels, folder / "map.png", title=title)
     clusters = {"cluster": result.labels} if result.labels else None
+    map_figure(result.embedding, result.names, labels, folder / "map.png", title=title, columns=clusters)
     map_page(result.embedding, result.names, labels, folder / "map.html", title=title, columns=clusters)
     history = {name: values for name, values in result.history.items() if values}
     if history:

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+import flower_fedclust as fc
 from flower_fedclust.lab.groupings import NO_COLOR, TEN_COLORS, group_colors
 from flower_fedclust.lab.pictures import curve_figure, map_figure, map_page
 
@@ -263,3 +264,23 @@ def test_a_column_may_not_be_called_as_something_else_is(tmp_path, name):
 def test_a_history_that_cannot_be_drawn_is_refused(tmp_path, history, sentence):
     with pytest.raises(ValueError, match=sentence):
         curve_figure(history, tmp_path / "curve.png")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "n_panels"),
+    [
+        (fc.PrivateKMeans(3, epsilon=2.0, max_norm=30.0), 3),  # plane, sizes and profile
+        (fc.PrivateFederatedKMeans(3, epsilon=0.05, max_norm=30.0, n_rounds=1), 3),  # sizes are noise
+        (fc.FedSCSums(3), 1),  # no centers among the rows
+    ],
+)
+def test_every_result_can_be_drawn_from_what_was_released(strategy, n_panels, tmp_path):
+    numbers = np.random.default_rng(0)
+    rows = [10 * np.eye(3)[numbers.integers(3, size=600)] + numbers.normal(size=(600, 3)) for _ in range(2)]
+    result = fc.simulate(strategy, rows, seed=0, progress=False)
+    figure = result.plot(tmp_path / "clusters.png")
+    panels = [axes for axes in figure.axes if axes.get_title()]
+    assert len(panels) == n_panels
+    assert (tmp_path / "clusters.png").stat().st_size > 5000
+    is_hollow = [bar.get_facecolor()[:3] == (1.0, 1.0, 1.0) for axes in panels for bar in axes.patches]
+    assert any(is_hollow) == (strategy.epsilon == 0.05)
