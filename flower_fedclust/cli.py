@@ -158,9 +158,6 @@ def run(
     id_column: IdColumn = None,
     columns: Annotated[str | None, typer.Option(help="The columns to cluster by, with commas between.")] = None,
     schema: SchemaFile = None,
-    describe: Annotated[
-        bool, typer.Option("--describe", help="With a schema: say what the clusters are, in the table's own units.")
-    ] = False,
     partition: Annotated[
         str, typer.Option(help="How rows are spread over clients: iid, dirichlet:ALPHA, classes:N, k-means.")
     ] = "iid",
