@@ -133,14 +133,11 @@ def make_private(folder: Path) -> Path:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read, whole or not at all, and return when it is on the disk."""
-    beside = path.with_name(f"{path.name}.part")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    """Write a file that its owner alone can read, and return when its content is on the disk."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
-    fsync_folder(path.parent)
 
 
 def fsync_folder(folder: Path) -> None:

@@ -39,7 +39,7 @@ class RunFolder:
     # Answers.
 
     def keep(self, name: str, answer: bytes) -> None:
-        """Write an answer, and return when it is on the disk."""
+        """Write an answer, and return when it is on the disk. Whether it is whole, the hash in the ledger tells."""
         make_private(self.path)
         write_private(self.path / f"{name}.answer", answer)
 
@@ -78,7 +78,9 @@ class RunFolder:
         stream = io.BytesIO()
         np.savez(stream, **arrays)  # type: ignore[arg-type]
         make_private(self.path)
-        write_private(self.path / "memory.npz", stream.getvalue())
+        beside = self.path / "memory.part"
+        write_private(beside, stream.getvalue())
+        beside.replace(self.path / "memory.npz")
         self._known = _identities(context)
 
 

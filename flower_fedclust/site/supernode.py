@@ -7,6 +7,7 @@ has this module, which hands Flower's own process the client of the site in plac
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
@@ -15,13 +16,15 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from flwr.clientapp import ClientApp
+# What takes long to import is imported where it is needed: Flower gives up a process that is not heard of in time.
+if TYPE_CHECKING:
+    from flwr.clientapp import ClientApp
 
-from flower_fedclust.site.app import Site
-from flower_fedclust.site.ledger import make_private
-from flower_fedclust.site.policy import SiteSettings
+    from flower_fedclust.site.app import Site
+
+log = logging.getLogger(__name__)
 
 #: The versions of Flower, major and minor, whose SuperNode was read and is tested.
 SUPPORTED = ("1.41",)
@@ -96,6 +99,9 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
         closed = next((full for full in CLOSED if len(name) > 2 and full.startswith(name)), None)
         if closed is not None:
             raise ValueError(f"{option} is given; {CLOSED[closed]}")
+    from flower_fedclust.site.ledger import make_private
+    from flower_fedclust.site.policy import SiteSettings
+
     settings = SiteSettings.from_toml(site_toml)
     names = make_private(Path(settings.folder) / "bin")
     for name in (*TASKS, *OTHER_TASKS):
@@ -113,13 +119,17 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
 
 def main(site_toml: str, task: str, *arguments: str) -> None:
     """Answer one task of a SuperNode, with Flower's own client process and the site's client."""
-    site = Site(SiteSettings.from_toml(site_toml))
     if task not in TASKS:
-        site.note("refused", task=task, reason="the SuperNode of a site starts no such process.")
+        _site_of(site_toml).note("refused", task=task, reason="the SuperNode of a site starts no such process.")
         raise SystemExit(1)
     module = check_flower()
 
     def load(fab_id: str, fab_version: str, fab_hash: str) -> ClientApp:
+        try:
+            site = _site_of(site_toml)
+        except Exception:
+            log.exception("the site cannot be made of %s", site_toml)
+            raise RuntimeError("failed") from None  # Flower sends the sentence to the server
         site.app_of_server = f"{fab_id} {fab_version} {fab_hash[:16]}"
         return site.app
 
@@ -128,6 +138,13 @@ def main(site_toml: str, task: str, *arguments: str) -> None:
     module.install_app_dependencies = _installs_nothing
     sys.argv = ["flwr-clientapp", *arguments]
     import_module("flwr.supernode.cli").flwr_clientapp()
+
+
+def _site_of(site_toml: str) -> Site:
+    from flower_fedclust.site.app import Site
+    from flower_fedclust.site.policy import SiteSettings
+
+    return Site(SiteSettings.from_toml(site_toml))
 
 
 def _installs_nothing(*_: object, **__: object) -> NoReturn:

@@ -80,21 +80,10 @@ class Deployment:
         )
         wait_for(port)
 
-    def site(self, name: str, site_toml: Path, *options: str) -> None:
-        port = free_port()
-        self.start(
-            name,
-            *("fedclust", "site", str(site_toml), "--insecure"),
-            *("--superlink", f"127.0.0.1:{self.port}"),
-            *("--port", str(port)),
-            *options,
-        )
-        wait_for(port)
-
-    def run(self, *options: str, app: Path = ROOT, **config: object) -> str:
+    def run(self, *options: str, **config: object) -> str:
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         done = subprocess.run(
-            [str(BIN / "flwr"), "run", str(app), "here", "--stream", "--run-config", pairs, *options],
+            [str(BIN / "flwr"), "run", str(ROOT), "here", "--stream", "--run-config", pairs, *options],
             env=self.environment,
             capture_output=True,
             text=True,

@@ -1,4 +1,4 @@
-"""SuperNodes of sites as processes, and an app that brings other code."""
+"""The deployment of deploy/ as processes, with TLS and keys, and an app that brings other code."""
 
 from __future__ import annotations
 
@@ -8,22 +8,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import one_machine
+import pandas as pd
 import pytest
-from sklearn.datasets import load_iris
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "apps"))
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "deploy"))
 
-from apps_deployment import ROOT, Deployment
-
-SITE = """
-name = "{name}"
-data = "table.csv"
-
-[policy]
-epsilon_per_run = 8.0
-epsilon = 8.0
-fewest_rows = 20
-"""
 
 #: A ClientApp that leaves a file where it was imported, and would answer anything.
 THIEF = """
@@ -34,47 +25,34 @@ app = ClientApp()
 """
 
 
-@pytest.fixture
-def deployment(tmp_path):
-    started = Deployment(tmp_path)
-    yield started
-    started.stop()
-
-
 @pytest.mark.slow
-def test_an_app_that_brings_other_code_gets_the_sites_own_answers(deployment, tmp_path):
-    table = load_iris(as_frame=True).data.sample(frac=1, random_state=0)
-    for index, name in enumerate(("north", "south")):
-        (tmp_path / name).mkdir()
-        table[75 * index : 75 * (index + 1)].to_csv(tmp_path / name / "table.csv", index=False)
-        (tmp_path / name / "site.toml").write_text(SITE.format(name=name))
-        deployment.site(name, tmp_path / name / "site.toml")
-    changed, marker = tmp_path / "changed", tmp_path / "imported"
+def test_sites_run_their_own_code_and_end_with_their_own_results(tmp_path):
+    changed, marker, folder = tmp_path / "changed", tmp_path / "imported", tmp_path / "deployment"
     for part in ("apps", "strategies"):
         shutil.copytree(ROOT / part, changed / part)
     for part in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / part, changed / part)
     (changed / "apps" / "client_app.py").write_text(THIEF.format(marker=str(marker)))
-
-    output = deployment.run(
-        app=changed,
-        **{
-            "strategy": "federated-kmeans-private",
-            "dataset": "",
-            "n-clusters": 3,
-            "epsilon": "8.0",
-            "parameters": "max_norm = 10.0\nn_rounds = 1\nnoise = 'local'",
-            "expected-clients": 2,
-            "out": str(tmp_path / "out"),
-        },
-    )
+    one_machine.make_sites(folder, "federated-kmeans-private", 8.0)
+    with one_machine.Deployment(folder) as deployment:
+        deployment.start_all()
+        said = deployment.run(
+            changed,
+            **{"strategy": "federated-kmeans-private", "study": "first-study", "dataset": "", "n-clusters": 3},
+            **{"epsilon": "8.0", "parameters": "max_norm = 8.0\nn_rounds = 1\nnoise = 'local'"},
+            **{"expected-clients": 3, "share-model": True, "out": str(folder / "result")},
+        )
 
     assert not marker.exists()
-    saved = tmp_path / "out" / "federated-kmeans-private"
-    assert saved.is_dir(), output[-5000:]
-    with np.load(saved / "model.npz") as model:
-        assert model["arr_0"].shape == (3, 4)
-    ledger = [json.loads(line) for line in (tmp_path / "north" / "site" / "ledger.jsonl").read_text().splitlines()]
-    assert [entry["task"] for entry in ledger] == ["enrol", "cluster_sums"]
-    assert ledger[-1]["epsilon"] == pytest.approx(8.0, rel=1e-2)
-    assert "flower-fedclust" in ledger[-1]["app"]
+    saved = folder / "result" / "federated-kmeans-private"
+    assert saved.is_dir(), said[-5000:]
+    for name in one_machine.SITES:
+        lines = (folder / name / "site" / "ledger.jsonl").read_text().splitlines()
+        ledger = [json.loads(line) for line in lines]
+        assert [entry["task"] for entry in ledger] == ["enrol", "cluster_sums", "receive"]
+        assert ledger[1]["epsilon"] == pytest.approx(8.0, rel=1e-2)
+        assert "flower-fedclust" in ledger[1]["app"]
+        (own,) = (folder / name / "site" / "results").iterdir()
+        with np.load(own / "model.npz") as kept, np.load(saved / "model.npz") as made:
+            np.testing.assert_array_equal(kept[kept.files[0]], made[made.files[0]])
+        assert len(pd.read_csv(own / "labels" / f"{name}.csv")) == 200

@@ -1,0 +1,174 @@
+"""The deployment of compose.yaml as processes on one machine: keys, a SuperLink with TLS, three sites, a run, results.
+
+    python deploy/one_machine.py FOLDER [--strategy NAME] [--epsilon E] [--set KEY=VALUE ...]
+
+FOLDER is made anew. Every site gets a third of a made-up table, its own key and its own site.toml. After the run each
+site has a model, labels of its own rows and a ledger in FOLDER/SITE/site; the server's result is in FOLDER/result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+from sklearn.datasets import make_blobs
+
+HERE = Path(__file__).resolve().parent
+BIN = Path(sys.executable).parent
+SITES = ("north", "south", "west")
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens; each SuperNode on one machine needs one of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 120.0) -> None:
+    """Return when somebody listens on a port; show the log of the process if it has ended."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if process.poll() is not None:
+            raise SystemExit(f"{log.name} ended:\n{log.read_text(encoding='utf-8')[-2000:]}")
+        time.sleep(0.2)
+    raise SystemExit(f"nothing listens on port {port}; see {log}")
+
+
+class Deployment:
+    """The processes of a deployment, all of which end with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.keys = folder / "keys"
+        self.port = free_port()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.environment = os.environ | {
+            "FLWR_HOME": str(folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
+        }
+
+    def __enter__(self) -> Deployment:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in reversed(self.processes):
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def call(self, *command: str) -> str:
+        """Run a command to its end; return what it said, or end with it."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        return done.stdout
+
+    def start(self, name: str, port: int, *command: str) -> None:
+        """Start a process that listens on a port, with a log of its own."""
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=self.environment)
+        self.processes.append(process)
+        wait_for(port, process, log)
+
+    def start_all(self) -> None:
+        """Make the keys, start the SuperLink, register the sites' keys, start the sites."""
+        self.call("sh", str(HERE / "keys.sh"), str(self.keys), "localhost", *SITES)
+        self.start(
+            "superlink",
+            self.port,
+            *(str(BIN / "flower-superlink"), "--port", str(self.port), "--enable-supernode-auth"),
+            *("--ssl-ca-certfile", str(self.keys / "ca.pem"), "--ssl-certfile", str(self.keys / "superlink.pem")),
+            *("--ssl-keyfile", str(self.keys / "superlink.key"), "--disable-runtime-dependency-installation"),
+        )
+        (self.folder / "flwr").mkdir(exist_ok=True)
+        (self.folder / "flwr" / "config.toml").write_text(
+            '[superlink]\ndefault = "here"\n\n[superlink.here]\n'
+            f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{self.keys / "ca.pem"}"\n'
+        )
+        for name in SITES:
+            self.call(str(BIN / "flwr"), "supernode", "register", str(self.keys / name / "node.pub"), "here")
+            port = free_port()
+            self.start(
+                name,
+                port,
+                *(str(BIN / "fedclust"), "site", str(self.folder / name / "site.toml")),
+                *("--superlink", f"127.0.0.1:{self.port}", "--port", str(port)),
+                *("--root-certificates", str(self.keys / "ca.pem")),
+                *("--auth-supernode-private-key", str(self.keys / name / "node")),
+            )
+
+    def run(self, app: Path = HERE.parent, **config: object) -> str:
+        """Submit a run of an app and wait for its end."""
+        pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        return self.call(str(BIN / "flwr"), "run", str(app), "here", "--stream", "--run-config", pairs)
+
+
+def make_sites(folder: Path, strategy: str, epsilon: float) -> None:
+    """Write each site's table and its site.toml."""
+    rows, _ = make_blobs(600, n_features=4, centers=3, cluster_std=0.6, center_box=(-3, 3), random_state=0)
+    table = pd.DataFrame(rows, columns=["a", "b", "c", "d"])
+    for index, name in enumerate(SITES):
+        (folder / name).mkdir(parents=True)
+        table[index::3].to_csv(folder / name / "table.csv", index=False)
+        text = (HERE / "sites" / name / "site.toml").read_text(encoding="utf-8")
+        text = text.replace('"private-kmeans"', f'"{strategy}"').replace("= 1.0", f"= {epsilon}")
+        (folder / name / "site.toml").write_text(text.replace("epsilon = 3.0", f"epsilon = {3 * epsilon}"))
+
+
+def main() -> None:
+    """Run the deployment."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--strategy", default="private-kmeans")
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--set", action="append", default=[], help="a parameter, as TOML: name=value")
+    options = parser.parse_args()
+    folder = options.folder.absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise SystemExit(f"{folder} already holds something; name a new folder.")
+    if shutil.which("openssl") is None or shutil.which("ssh-keygen") is None:
+        raise SystemExit("openssl and ssh-keygen are needed to make keys.")
+    make_sites(folder, options.strategy, options.epsilon)
+    with Deployment(folder) as deployment:
+        start = time.monotonic()
+        deployment.start_all()
+        print(f"a SuperLink with TLS and {len(SITES)} sites with keys run after {time.monotonic() - start:.0f} s")
+        parameters = ["noise = 'local'", *options.set]
+        said = deployment.run(
+            **{"strategy": options.strategy, "study": "first-study", "dataset": "", "n-clusters": 3},
+            **{"epsilon": str(options.epsilon), "parameters": "\n".join(parameters), "expected-clients": len(SITES)},
+            **{"share-model": True, "out": str(folder / "result")},
+        )
+        if not (folder / "result").is_dir():
+            raise SystemExit(said[-5000:])
+        print(
+            f"the run has ended after {time.monotonic() - start:.0f} s; the server's result is in {folder / 'result'}"
+        )
+    for name in SITES:
+        (own,) = (folder / name / "site" / "results").iterdir()
+        labels = pd.read_csv(own / "labels" / f"{name}.csv")["cluster"]
+        print(f"{name}: {len(labels)} labels, {labels.nunique()} clusters, in {own}")
+        print(
+            deployment.call(str(BIN / "fedclust"), "ledger", "show", str(folder / name / "site.toml")).splitlines()[-1]
+        )
+
+
+if __name__ == "__main__":
+    main()
