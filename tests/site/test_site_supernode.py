@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-import one_machine
 import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "deploy"))
-
+one_machine = import_module("one_machine")
 
 #: A ClientApp that leaves a file where it was imported, and would answer anything.
 THIEF = """
