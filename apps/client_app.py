@@ -3,6 +3,7 @@
 A SuperNode with rows of its own is told by its node config, and by nothing that the server says:
 
 - ``data``: the file of its rows; ``label-column`` and ``columns``: columns of that file
+- ``query``: SQL; ``data`` is then the database that it asks, or "duckdb://" for files
 - ``schema``: a file that says what is public of the columns; a run that says otherwise is refused
 - ``consent``: kinds of messages that may leave without noise of the site's own, with commas: "sums" (the default),
   "centers", "codes", "rows"
@@ -20,7 +21,8 @@ from flwr.clientapp import ClientApp
 
 from apps.config import given, listed, simulated_rows, strategy_names, text
 from flower_fedclust import ClientData, Consent, client_fn
-from flower_fedclust.data import read_table
+from flower_fedclust.data.files import read_source
+from flower_fedclust.protocol.client import client_name
 from flower_fedclust.registry import client_types
 from flower_fedclust.tables import Schema
 
@@ -29,14 +31,16 @@ def load(context: Context) -> ClientData:
     """Return the rows: of the file that the node config names, or of this partition of the simulated data set."""
     site = context.node_config
     if "data" in site:
-        path = str(site["data"])
-        columns = listed(text(site, "columns"))
-        table = read_table(path, label_column=text(site, "label-column"), columns=columns, raw=True)
+        query, columns = text(site, "query"), listed(text(site, "columns"))
+        table = read_source(
+            str(site["data"]), query, label_column=text(site, "label-column"), columns=columns, raw=True
+        )
         agreed = text(site, "schema")
         return ClientData(
             table.rows,
             table.labels,
-            owner=f"client {path}",
+            # What the database is called may have a password in it, and messages about rows reach the server.
+            owner=f"client {site['data'] if query is None else client_name(context)}",
             raw=True,
             schema=None if agreed is None else Schema.of(Path(agreed)),
         )

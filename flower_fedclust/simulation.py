@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import sys
 import tempfile
 import time
 import warnings
@@ -25,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from flower_fedclust.clients import Clients, clients_of
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.numerics.checks import check_choice, check_integer
+from flower_fedclust.progress import is_shown
 from flower_fedclust.protocol import MIN_CLIENTS, ClientData, DataError, ProtocolClient, ProtocolStrategy, client_app
 from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.inline import run_inline
@@ -79,7 +79,7 @@ def simulate(
         Makes all randomness repeatable, the noise too: the result is then an experiment and protects nobody. By
         default noise comes from the operating system. The strategy's own random_state, where set, stays.
     progress : bool, optional
-        Whether to show a progress bar; by default only where the output is a terminal.
+        Whether to show a progress bar; by default in a terminal, and in a notebook where ipywidgets is installed.
     journal : str or Path, optional
         A folder in which what the server receives is written down. Where it holds the journal of the same run, which
         was interrupted, the run goes on from there, to the same bits if it has a seed.
@@ -233,8 +233,7 @@ def _client_app(
 
 @contextmanager
 def _progress_bar(strategy: ProtocolStrategy, progress: bool | None) -> Iterator[None]:
-    shown = sys.stderr.isatty() if progress is None else progress
-    if not shown:
+    if not is_shown(progress):
         yield
         return
     from rich.console import Console

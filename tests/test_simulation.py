@@ -1,15 +1,18 @@
 import logging
+import sys
 import tempfile
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 from flower_fedclust import ClientData
 from flower_fedclust.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
 from flower_fedclust.data import FederatedRows
+from flower_fedclust.progress import is_shown
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans
 from flower_fedclust.strategies.fedsc.fedsc import FedSC
@@ -309,3 +312,17 @@ def test_garbage_collection_is_as_it_was_after_a_run():
     before = gc.get_threshold()
     simulate(lloyd(), CLIENTS)
     assert gc.get_threshold() == before
+
+
+def test_progress_is_shown_as_asked_in_terminals_and_in_notebooks_that_can(monkeypatch):
+    assert is_shown(True)
+    assert not is_shown(False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython", None)
+    monkeypatch.setattr("rich.console.Console.is_jupyter", True, raising=False)
+    monkeypatch.setattr(Console, "__init__", lambda self, **options: None)
+    for has_widgets in (True, False):
+        monkeypatch.setattr("flower_fedclust.progress.find_spec", lambda name, found=has_widgets: found or None)
+        assert is_shown(None) == has_widgets
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert is_shown(None)

@@ -88,7 +88,8 @@ def read_query(
         SQL, such as ``SELECT age, dose FROM '/data/visits/*.parquet' WHERE year > 2020``.
     database : str, default=""
         Where: a URL as SQLAlchemy takes it (``postgresql://...``, ``sqlite:////data/visits.db``), or the path of a
-        DuckDB file. By default DuckDB reads the files that the query names. Needs ``flower-fedclust[sql]``.
+        DuckDB file. By default (or "duckdb://") DuckDB reads the files that the query names. Needs
+        ``flower-fedclust[sql]``.
     label_column, client_column, id_column, columns, raw
         As in :func:`read_table`.
 
@@ -113,9 +114,29 @@ def read_query(
     return _table_of(frame, "the query", roles, columns, raw=raw)
 
 
+def read_source(data: str | PathLike[str], query: str | None = None, **options: Any) -> Table:
+    """Read the rows of a site: of a file, or what a query finds in a database.
+
+    Parameters
+    ----------
+    data : path or str
+        A file; or, with a query, a database as :func:`read_query` takes it, or "duckdb://" for files that the query
+        names.
+    query : str, optional
+    **options
+        As in :func:`read_table`.
+    """
+    if query is not None:
+        return read_query(query, str(data), **options)
+    if "://" in str(data):
+        raise DataError("the rows are in a database; say with a query what to read from it.")
+    return read_table(data, **options)
+
+
 @contextmanager
 def _database(database: str) -> Iterator[Callable[[str], Any]]:
     """Open a database, and give what asks it a query and returns a DataFrame."""
+    database = database.removeprefix("duckdb://")
     if "://" in database:
         import pandas as pd
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from flower_fedclust.auditing import AuditResult, audit
 from flower_fedclust.lab.jobs import make_strategies, needs_server_rows
+from flower_fedclust.progress import is_shown
 from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.registry import accepted_parameters, find, strategies
 
@@ -167,7 +167,7 @@ def table_of(audits: list[tuple[str, dict[str, Any], AuditResult]]) -> str:
 
 @contextmanager
 def _bar(name: str, show: bool | None) -> Iterator[Callable[[str, float], None] | None]:
-    if not (sys.stderr.isatty() if show is None else show):
+    if not is_shown(show):
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

@@ -26,6 +26,7 @@ from flower_fedclust.lab.ray_runs import run_on_ray
 from flower_fedclust.lab.show import progress_columns
 from flower_fedclust.lab.summary import failure_lines
 from flower_fedclust.numerics.checks import check_integer
+from flower_fedclust.progress import is_shown
 
 # A process may be killed by chance; the second time, the death is recorded.
 _ATTEMPTS = 2
@@ -209,7 +210,6 @@ def _n_cores() -> int:
 
 @contextmanager
 def _progress_bar(total: int, done: int, progress: bool | None) -> Iterator[Progress]:
-    shown = sys.stderr.isatty() if progress is None else progress
-    with Progress(*progress_columns(), console=Console(stderr=True), disable=not shown) as bar:
+    with Progress(*progress_columns(), console=Console(stderr=True), disable=not is_shown(progress)) as bar:
         bar.add_task("runs", total=total, completed=done)
         yield bar

@@ -318,10 +318,11 @@ def load_rows(settings: SiteSettings) -> ClientData:
     DataError
         If they cannot be read, or if the label column has more values than classes have.
     """
-    from flower_fedclust.data import read_table
+    from flower_fedclust.data.files import read_source
 
-    table = read_table(
+    table = read_source(
         settings.data,
+        settings.query,
         label_column=settings.label_column,
         id_column=settings.id_column,
         columns=settings.columns,

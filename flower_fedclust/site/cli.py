@@ -52,7 +52,7 @@ def start_site(context: typer.Context, site_toml: SiteToml = Path("site.toml")) 
     n_rows, n_columns = site.data.table.shape
     if n_rows < settings.policy.fewest_rows:
         raise ValueError(
-            f"{settings.data} has {n_rows} rows; fewest_rows in the policy is {settings.policy.fewest_rows}."
+            f"{settings.data_set} has {n_rows} rows; fewest_rows in the policy is {settings.policy.fewest_rows}."
         )
     _entries(site_toml)
     typer.echo(f"Site {settings.name}: {n_rows} rows of {n_columns} columns; {_said_of(site)}", err=True)

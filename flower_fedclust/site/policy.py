@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -122,7 +123,10 @@ class SiteSettings(_Table):
     name : str
         What the site is called.
     data : str
-        The file of its rows; relative to the folder of ``site.toml``.
+        The file of its rows; relative to the folder of ``site.toml``. With a query the database that it asks: a URL as
+        SQLAlchemy takes it, a DuckDB file, or "duckdb://" for files that the query names.
+    query : str, optional
+        What is read from the database, in SQL.
     columns : tuple of str, optional
         The columns to cluster by; all by default.
     label_column : str, optional
@@ -145,6 +149,7 @@ class SiteSettings(_Table):
 
     name: Annotated[str, Field(min_length=1)]
     data: Annotated[str, Field(min_length=1)]
+    query: Annotated[str, Field(min_length=1)] | None = None
     columns: tuple[str, ...] | None = None
     label_column: str | None = None
     id_column: str | None = None
@@ -206,7 +211,7 @@ class SiteSettings(_Table):
             update={
                 "data": data,
                 "schema_file": schema,
-                "data_set": found.data_set or data,
+                "data_set": found.data_set or re.sub("//[^@/]*@", "//", data),  # without a password
                 "folder": str(base / found.folder),
             }
         )

@@ -37,6 +37,21 @@ def own_file(tmp_path):
     return path
 
 
+def test_a_site_asks_its_database_and_does_not_say_which(own_file):
+    pytest.importorskip("duckdb")
+    node = {"data": "duckdb://", "query": f"SELECT b, a FROM '{own_file}' WHERE a > 1", "name": "north"}
+    data = client_app.load(context(node))
+    np.testing.assert_array_equal(data.rows, [[5, 2], [6, 3]])
+    assert client_app.consent(context(node)).kinds == {"sums"}
+    url = f"sqlite:///{own_file.parent}/secret.db"
+    pd.DataFrame({"a": ["x"]}).to_sql("visits", url, index=False)
+    with pytest.raises(DataError, match="column 'a' is not numeric") as caught:
+        _ = client_app.load(context({"data": url, "query": "SELECT a FROM visits", "name": "north"})).rows
+    assert "secret" not in str(caught.value)
+    with pytest.raises(DataError, match="the rows are in a database; say with a query what to read from it"):
+        client_app.load(context({"data": url}))
+
+
 def test_a_site_reads_the_file_of_its_node_config(own_file):
     data = client_app.load(context({"data": str(own_file), "label-column": "kind"}))
     np.testing.assert_array_equal(data.rows, [[1, 4], [2, 5], [3, 6]])

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from flower_fedclust.site import supernode
+from flower_fedclust.site.app import load_rows
 from flower_fedclust.site.cli import start_site
 from flower_fedclust.site.policy import Policy, SiteSettings
 from flower_fedclust.site.replies import RunFolder, forget_old_runs
@@ -37,6 +38,18 @@ def test_paths_are_relative_to_the_file_and_databases_stay_as_they_are(tmp_path)
     (tmp_path / "site.toml").write_text('name = "north"\ndata = "duckdb:///x.db?table=t"\ndata_set = "people"')
     found = SiteSettings.from_toml(tmp_path / "site.toml")
     assert (found.data, found.data_set) == ("duckdb:///x.db?table=t", "people")
+
+
+def test_a_site_reads_what_a_query_finds_and_its_password_is_in_no_ledger(tmp_path):
+    pytest.importorskip("duckdb")
+    (tmp_path / "rows.csv").write_text("patient,age,year\np1,31,2020\np2,45,2024\n")
+    query = f"SELECT patient, age FROM '{tmp_path}/*.csv' WHERE year > 2021"
+    text = f'name = "north"\ndata = "duckdb://"\nquery = "{query}"\nid_column = "patient"'
+    (tmp_path / "site.toml").write_text(text)
+    data = load_rows(SiteSettings.from_toml(tmp_path / "site.toml"))
+    assert (data.rows.tolist(), data.ids.tolist()) == ([[45.0]], ["p2"])
+    (tmp_path / "site.toml").write_text(text.replace("duckdb://", "postgresql://kari:secret@host/visits"))
+    assert SiteSettings.from_toml(tmp_path / "site.toml").data_set == "postgresql://host/visits"
 
 
 def test_an_operator_who_says_nothing_has_said_no():
