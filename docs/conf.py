@@ -61,4 +61,9 @@ def fill_in(app: object, page: str, source: list[str]) -> None:
 def setup(app: object) -> None:
     """Register what is done before the pages are read, and to each of them."""
     app.connect("builder-inited", lambda app: site_pages.write_class_pages())  # type: ignore[attr-defined]
+    # These follow from the registry, which Sphinx does not watch.
+    app.connect(  # type: ignore[attr-defined]
+        "env-get-outdated",
+        lambda app, env, *changes: [page for page in env.found_docs if page.startswith(("reference/", "choosing"))],
+    )
     app.connect("source-read", fill_in)  # type: ignore[attr-defined]
