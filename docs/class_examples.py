@@ -213,7 +213,33 @@ result = fc.simulate(strategy, sites.clients, journal="journal")  # killed on th
 print(result.metrics)
 """
 
+_ESTIMATOR = """\
+import numpy as np
+
+import flower_fedclust as fc
+
+rows, site = np.array([[0.0], [1.0], [9.0], [8.0]]), ["a", "b", "a", "b"]
+estimator = fc.as_estimator(fc.FederatedKMeans(2), seed=0)
+print(estimator.fit_predict(rows, groups=site))
+"""
+
+_NUMBER = f"""\
+{_SITES}
+result = fc.simulate(fc.PrivateKMeans((2, 6), epsilon=5.0, max_norm=12.0), sites.clients)
+print(result.number)
+"""
+
+_PLAN = """\
+import flower_fedclust as fc
+
+print(fc.plan(fc.PrivateKMeans(4, epsilon=1.0, max_norm=3.0), n_rows=5000, n_columns=6, epsilons=(0.3, 1.0, 3.0)))
+"""
+
 EXAMPLES = {
+    "FederatedClustering": _ESTIMATOR,
+    "ClusterNumber": _NUMBER,
+    "Plan": _PLAN,
+    "Clusters": _TABLES.replace("schema=schema)", "schema=schema, describe=True)") + "print(result.clusters)\n",
     "Journal": _JOURNAL,
     **dict.fromkeys(["Schema", "Column", "TableModel"], _TABLES),
     "Model": _model("KFED(3)", _PREDICTED),

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 import flower_fedclust as fc
 
@@ -28,17 +29,36 @@ sys.path.insert(0, str(DOCS))
 import site_pages  # noqa: E402
 
 #: Pages whose code the tests run, with what it finds.
-TESTED = ("rows.md", "writing.md")
+TESTED = ("README.md", "rows.md", "writing.md")
+
+
+SCHEMA = """
+[columns.age]
+kind = "number"
+bounds = [0, 110]
+
+[columns.dose]
+kind = "number"
+bounds = [0, 5]
+"""
 
 
 def names() -> dict[str, object]:
-    """Return what a reader of a page would have."""
+    """Return what a reader of a page would have, and write the files that a reader would have into this folder."""
     rng = np.random.default_rng(0)
+    kinds = rng.integers(3, size=900)
+    table = pd.DataFrame({"age": rng.normal(20 + 30 * kinds, 2), "dose": rng.normal(1 + kinds, 0.1)})
+    table["site"] = rng.choice(["north", "south", "east"], size=900)
+    table.assign(kind=kinds).to_csv("rows.csv", index=False)
+    Path("columns.toml").write_text(SCHEMA, encoding="utf-8")
+    tables = {site: part.drop(columns="site") for site, part in table.groupby("site")}
     means = rng.uniform(0, 9, size=(3, 4))
     classes = [rng.integers(3, size=n) for n in (60, 90, 70, 80)]
     sites = [np.abs(means[labels] + rng.normal(size=(len(labels), 4))) for labels in classes]
     return {
         "__name__": "page",
+        "tables": tables,
+        "tables_of_ten_schools": tables,
         "np": np,
         "fc": fc,
         "clients": sites,
@@ -59,7 +79,7 @@ def examples() -> Iterator[tuple[str, str]]:
     for path in site_pages.described_classes():
         code = site_pages.example_of(path)
         if code is None and "Examples\n" not in site_pages.docstring_of(path):
-            raise SystemExit(f"{path} has no example; write one in docs/class_examples.py.")
+            code = "raise NotImplementedError('no example; write one in docs/class_examples.py')"
         if code is not None:
             yield path, code
     for page in sorted([ROOT / "README.md", *DOCS.rglob("*.md")]):
