@@ -203,7 +203,13 @@ def show_all(
         for failure in result.failures
     ]
     lines += [f"{name} failed: {error}" for name, error in failed.items()]
-    print_lines(console, *lines, *([f"\nSaved in {path}"] if path.exists() else []))
+    if path.exists():
+        lines.append(f"\nSaved in {path}")
+        shown = (
+            Path(result.strategy, name) for result in results for name in ("clusters.png", "map.png", "privacy.txt")
+        )
+        lines += [f"  {file}" for file in shown if (path / file).exists()]
+    print_lines(console, *lines)
     for error in failed.values():
         raise error
 
