@@ -13,6 +13,7 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import Message
 from flower_fedclust.protocol.replies import client_order
 from flower_fedclust.protocol.rounds import Failure, Round, Sum, Traffic
+from flower_fedclust.protocol.wrappers import by_mod
 
 #: The task under which the books have the evaluation of the model.
 EVALUATE = "evaluate"
@@ -206,7 +207,7 @@ class Books:
         failures : sequence
             As Flower gives them.
         """
-        reasons = sorted({_one_line(failure) for failure in failures if isinstance(failure, BaseException)})
+        reasons = sorted({by_mod(_one_line(failure)) for failure in failures if isinstance(failure, BaseException)})
         why = f" ({reasons[0]})" if reasons else ""
         for name in sorted(silent, key=client_order):
             task, n_bytes = silent[name]

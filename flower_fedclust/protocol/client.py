@@ -28,6 +28,7 @@ from flower_fedclust.protocol.descriptions import DescriptionAnswers
 from flower_fedclust.protocol.replies import sent_arrays
 from flower_fedclust.protocol.rounds import Array, Askable, Moved, Question, Scalar, Sent
 from flower_fedclust.protocol.tables import PREPARATION, SCHEMA, TableAnswers, as_bytes, preparation_from
+from flower_fedclust.protocol.wrappers import EMPTY, INSTEAD, TO_SERVER, changing_mod
 from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -180,6 +181,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         facts: dict[str, Any] = {"client": self.name}
         try:
             with one_thread():
+                parameters = [] if config.get(EMPTY) else parameters
                 if config["task"] == ENROL:
                     if not config.get("goes_on"):  # of a run that was interrupted, what it left is its own
                         self._forget()
@@ -354,10 +356,16 @@ class _Dispatcher(NumPyClient):
         self._arguments = arguments
 
     def fit(self, parameters: list[Array], config: dict[str, Any]) -> tuple[list[Array], int, dict[str, Any]]:
-        client = self._client(config)
-        if client is None:
-            return [], 1, {"client": self._arguments["name"], "failure": self._refusal(config)}
-        return client.fit(parameters, config)
+        client, name, mod = self._client(config), self._arguments["name"], changing_mod()
+        arrays: list[Array] = []
+        if mod is not None:
+            reason = f"client {name} has Flower's {mod}, which changes what it sends; take it away, and {INSTEAD}"
+            facts = {"client": name, "failure": reason}
+        elif client is None:
+            facts = {"client": name, "failure": self._refusal(config)}
+        else:
+            arrays, _, facts = client.fit([] if config.get(EMPTY) else parameters, config)
+        return (arrays, 1, facts) if arrays else (TO_SERVER, 1, facts | {EMPTY: True})
 
     def evaluate(self, parameters: list[Array], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         client = self._client(config)

@@ -26,6 +26,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flower_fedclust.protocol.roster import Address
 from flower_fedclust.protocol.strategy import ProtocolStrategy
 from flower_fedclust.protocol.wire import encode
+from flower_fedclust.protocol.wrappers import refuse_wrapper
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ class MessageStrategy(Strategy):
         grid: Grid,
     ) -> Iterable[Message]:
         """Send the pending round."""
+        refuse_wrapper(self)
         self._nodes.grid = grid
         if server_round == 1:
             self.strategy.initialize_parameters(self._nodes)

@@ -14,6 +14,7 @@ from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.noise import Sendable, on_grid
 from flower_fedclust.protocol.rounds import Array, Sent
 from flower_fedclust.protocol.wire import decode
+from flower_fedclust.protocol.wrappers import EMPTY
 
 #: Where a reply names the units of its arrays: exponents as JSON, null for one that is not on a grid.
 EXPONENTS = "exponents"
@@ -107,7 +108,7 @@ def checked_reply(
         numbers, has other columns than the rows, or is to be summed and not on a grid, or too large to be.
     """
     try:
-        arrays = received_arrays(decode(parameters), metrics)
+        arrays = [] if metrics.get(EMPTY) else received_arrays(decode(parameters), metrics)
     except ValueError as error:
         raise ReplyError(f"client {name} sent {error}.") from None
     if len(arrays) != len(sends):

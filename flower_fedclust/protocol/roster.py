@@ -20,6 +20,7 @@ from flower_fedclust.protocol.replies import ReplyError, client_order, excuse_of
 from flower_fedclust.protocol.rounds import Traffic
 from flower_fedclust.protocol.settings import ProtocolError, RunSettings
 from flower_fedclust.protocol.wire import encode
+from flower_fedclust.protocol.wrappers import EMPTY, TO_CLIENT
 
 #: A name is as long at most: it becomes a file's, and stands in every table.
 LONGEST_NAME = 100
@@ -107,7 +108,9 @@ class Roster:
         self._known &= self._connected  # who comes back has to say again who it is
         self.enrolling = self._connected - self._known
         self._known |= self.enrolling
-        ins = FitIns(encode([]), {**config, "task": ENROL, "round": number, **self.settings.enrolment})
+        ins = FitIns(
+            encode(TO_CLIENT), {EMPTY: True, **config, "task": ENROL, "round": number, **self.settings.enrolment}
+        )
         return [(proxy, ins) for node, proxy in proxies.items() if node in self.enrolling]
 
     def take_in(self, number: int, results: Answers, failures: Failures, books: Books) -> None:

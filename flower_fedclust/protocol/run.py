@@ -37,6 +37,7 @@ from flower_fedclust.protocol.roster import Answers, Failures, Roster
 from flower_fedclust.protocol.rounds import Answer, Question, Reply, Round, Sum, Total, Traffic
 from flower_fedclust.protocol.settings import MIN_CLIENTS, ProtocolError, RunSettings
 from flower_fedclust.protocol.wire import encode, size_of
+from flower_fedclust.protocol.wrappers import EMPTY, TO_CLIENT
 
 #: How many entries of an array of which the server sees nothing one row may move: as many as it has columns.
 UNSEEN_ENTRIES = 2**20
@@ -338,8 +339,10 @@ class Run:
     ) -> list[tuple[ClientProxy, FitIns]]:
         sent = encode(question.arrays)
         full = {**config, "task": question.answer.task, "arguments": json.dumps(dict(question.arguments))}
+        if not question.arrays:
+            full[EMPTY] = True
         self._bytes_down |= dict.fromkeys(proxies, size_of(sent))
-        ins = FitIns(sent, full)
+        ins = FitIns(sent if question.arrays else encode(TO_CLIENT), full)
         return [(proxy, ins) for proxy in proxies.values()]
 
     def _required(self, round_: Round, n_asked: int) -> int:
@@ -379,9 +382,8 @@ class Run:
         for proxy, res in sorted(results, key=lambda pair: client_order(self._addressed[pair[0].cid])):
             name = self._addressed[proxy.cid]
             task = own_task[name]
-            self.books.traffic.append(
-                Traffic(server_round, task, name, self._bytes_down[name], size_of(res.parameters))
-            )
+            n_bytes = 0 if res.metrics.get(EMPTY) else size_of(res.parameters)
+            self.books.traffic.append(Traffic(server_round, task, name, self._bytes_down[name], n_bytes))
             if "failure" in res.metrics:
                 missed = bool(res.metrics.get("missed"))
                 self.books.note_refusal(server_round, task, name, excuse_of(name, res.metrics), missed=missed)

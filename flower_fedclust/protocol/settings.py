@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit
-from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.rounds import Scalar
+
+if TYPE_CHECKING:
+    from flower_fedclust.protocol.client import ProtocolClient
 
 #: How many clients have to answer where the user says nothing: the sum over a single client hides nothing of it.
 MIN_CLIENTS = 2

@@ -30,6 +30,7 @@ from flower_fedclust.protocol.run import Run
 from flower_fedclust.protocol.settings import ProtocolError, RunSettings
 from flower_fedclust.protocol.sizes import ReleasedSizes
 from flower_fedclust.protocol.wire import encode
+from flower_fedclust.protocol.wrappers import refuse_wrapper
 
 I = TypeVar("I", FitIns, EvaluateIns)  # noqa: E741
 
@@ -291,6 +292,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Begin a new run."""
+        refuse_wrapper(self)
         self.check_parameters()
         taken_over = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunSettings)}
         if self.around is None:
