@@ -118,7 +118,7 @@ class DSCClient(ProtocolClient):
         sums, sizes = cluster_sums(self.rows, labels, int(labels.max()) + 1)
         return centers_of(sums, sizes, fallback=sums), sizes
 
-    @answers(Sent("cluster of every row", "codes", per="row"))
+    @answers(Sent("cluster of every row", "codes", per="row", counts="labels"))
     def merged_labels(self, merged: Labels) -> Labels:
         """Return the cluster that each row's own cluster was merged into; ``recall("labels")`` gives them back."""
         own = self.recall(OWN_LABELS)

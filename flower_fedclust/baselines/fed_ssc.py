@@ -219,7 +219,7 @@ class FedSubspaceClusteringClient(ProtocolClient):
         ]
         return np.concatenate([draw_from_sphere(basis, n_samples, rng) for basis in bases])
 
-    @answers(Sent("cluster of every row", "codes", per="row"))
+    @answers(Sent("cluster of every row", "codes", per="row", counts="labels"))
     def labels_of_rows(self, merged: Labels) -> Labels:
         """Return the cluster that each row's own cluster went to; ``recall("labels")`` gives them back."""
         own = self.recall(OWN_CLUSTERS)

@@ -41,11 +41,14 @@ class Ranges:
     privacy_unit : "record" or "client"
     largest_ratio : float
         How many times what the others sent (their median) a reply may be.
+    n_clusters : int, optional
+        Labels are below it.
     """
 
     noise: NoisePlace
     privacy_unit: PrivacyUnit
     largest_ratio: float = LARGEST_RATIO
+    n_clusters: int | None = None
     _n_rows: dict[str, tuple[float, float]] = field(default_factory=dict)  # by client: the fewest and the most
 
     def check(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:
@@ -73,7 +76,9 @@ class Ranges:
         if not math.isnan(n_entries):
             fewest = most = n_entries
         for sent, array, tail in zip(sends, arrays, tails, strict=True):
-            if sent.counts and sent.per == "client":
+            if sent.counts == "labels":
+                self._check_labels(name, sent, array)
+            elif sent.counts and sent.per == "client":
                 _check_counts(name, sent, array, tail)
             low, high = self._rows_in(sent, array, tail)
             fewest, most = max(fewest, low), min(most, high)
@@ -113,6 +118,12 @@ class Ranges:
                         "most sent; look for a wrong value or another unit."
                     )
         return found
+
+    def _check_labels(self, name: str, sent: Sent, array: Sendable) -> None:
+        plain = array.integers if isinstance(array, GridArray) else array
+        most = math.inf if self.n_clusters is None else self.n_clusters
+        if plain.dtype.kind not in "iu" or not 0 <= int(plain.min(initial=0)) <= int(plain.max(initial=0)) < most:
+            raise ReplyError(f"client {name} sent {sent.content} that is none of the clusters.")
 
     def _rows_in(self, sent: Sent, array: Sendable, tail: float) -> tuple[float, float]:
         """Return how many rows a client has, at least and at most, by what an array counts."""

@@ -19,8 +19,9 @@ from flower_fedclust.tables.description import Clusters
 Array: TypeAlias = NDArray[Any]
 Scalar: TypeAlias = bool | int | float | str
 
-#: What an array of whole numbers counts: each of the client's rows once, some of them, or one thing among many.
-Counts = Literal["", "every row", "some rows", "once"]
+#: What an array of whole numbers counts: each of the client's rows once, some of them, or one thing among many; or that
+#: it has the cluster of each row.
+Counts = Literal["", "every row", "some rows", "once", "labels"]
 
 #: What a message lets whoever receives it know, from least to most: nothing but a sum over the client's rows; centers
 #: of its clusters, which are rows where a cluster has one row; something for each row from which the row, or what it
@@ -51,7 +52,7 @@ class Sent:
         Whether it is the number of rows, and nothing else: a guarantee for replacing a row does not hide it.
     sizes : bool, default=False
         Whether it is how many rows each cluster has, or which part of them: what a run says of its noise rests on it.
-    counts : "every row", "some rows" or "once", optional
+    counts : "every row", "some rows", "once" or "labels", optional
         What the server can check where it holds counts, which are never below 0: each row of the client counts once, so
         that they add up to its number of rows; some rows count, and some do not; or one class among many has a 1. With
         an entry for every row (``per="row"``), "some rows" says that only rows that were drawn have one.

@@ -75,7 +75,8 @@ class Run:
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.settings.random_state)
         self._roster = Roster(self.settings)
-        ranges = Ranges(self.settings.noise, self.settings.privacy_unit, self.settings.largest_ratio)
+        settings = self.settings
+        ranges = Ranges(settings.noise, settings.privacy_unit, settings.largest_ratio, settings.n_clusters)
         self._inspection = Inspection(self.settings.client_type, ranges)
 
     @property

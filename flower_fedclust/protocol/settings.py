@@ -28,6 +28,7 @@ class RunSettings:
     enrolment: Mapping[str, Scalar]
     noise: NoisePlace
     privacy_unit: PrivacyUnit
+    n_clusters: int
     min_clients: int | None
     noise_seed: int | None
     random_state: int | None
