@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedclust.models.base import Model
+from flower_fedclust.models.tables import TableModel
 
 #: Of the files that this version writes. Another number is refused.
 FORMAT = 1
@@ -29,7 +30,7 @@ def save_model(model: Model, folder: Path) -> None:
     """Write a model; see :meth:`Model.save`."""
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / _ARRAYS, *model.to_arrays())
-    description = {
+    description: dict[str, Any] = {
         "format": FORMAT,
         "version": version(),
         "model": model.name,
@@ -37,6 +38,8 @@ def save_model(model: Model, folder: Path) -> None:
         "n_clusters": model.n_clusters,
         "columns": None if model.columns_ is None else list(model.columns_),
     }
+    if isinstance(model, TableModel):  # for people; it is in the arrays as well
+        description["preparation"] = model.preparation.to_dict()
     (folder / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 

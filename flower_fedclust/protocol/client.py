@@ -215,6 +215,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
             self.consent.check_evaluation(self.name)
             with one_thread():
                 model = Model.named(str(config["model"])).from_arrays(parameters)
+                self._put_in_order(config)
                 source = self.source
                 found = model.cluster(source.table if isinstance(model, TableModel) else source.rows)
                 if source.labels is not None:
@@ -250,6 +251,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         if releases and len(releases) != len(answer.sends):
             raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
         self._check_unchanged()
+        self._put_in_order(config)
         n_shares = int(config.get("n_shares", 1))
         kept = str(config.get("rows", ""))
         self._stand_in = self._kept_rows(kept)
@@ -283,6 +285,11 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
                 self.remember(sent.kept_as, [kept_array, np.array(noisy)])
             return []
         return arrays
+
+    def _put_in_order(self, config: Mapping[str, Any]) -> None:
+        """Take the columns in the order of the run, if the server says that somebody has them in another."""
+        if "columns" in config and self.source.columns is not None:
+            self.source = self.source.in_order(json.loads(str(config["columns"])), "the run")
 
     def _check_unchanged(self) -> None:
         """Raise a DataError if what is loaded anew for each message is not what it was when the run began."""

@@ -48,6 +48,8 @@ class Roster:
         Those that enrolled, in the order in which their replies are added up, whether they are there or not.
     columns : str
         What they have, as JSON: the number of columns, or their names; empty before the first enrolled.
+    in_other_order : bool
+        Whether any of them has these columns in another order.
     enrolling : set of str
         The nodes that are asked to enrol in the current round.
     """
@@ -55,6 +57,7 @@ class Roster:
     settings: RunSettings
     clients: dict[str, ClientProxy] = field(default_factory=dict)
     columns: str = ""
+    in_other_order: bool = False
     enrolling: set[str] = field(default_factory=set)
     _known: set[str] = field(default_factory=set)  # nodes that were asked to enrol, as long as they are connected
     _connected: set[str] = field(default_factory=set)  # nodes, when it was last looked
@@ -166,11 +169,15 @@ class Roster:
                 self.columns = json.dumps(list(self.settings.server_columns))
         if self.settings.server_columns is not None and isinstance(json.loads(self.columns or "0"), list):
             whose = "the server rows have"
-        return {
-            name: f"client {name} has the columns {columns[name]} where {whose} {self.columns}."
-            for name in sorted(columns, key=client_order)
-            if columns[name] != self.columns
-        }
+        wanted = json.loads(self.columns or "0")
+        reasons = {}
+        for name in sorted(columns, key=client_order):
+            own = json.loads(columns[name])
+            if isinstance(own, list) and isinstance(wanted, list) and sorted(own) == sorted(wanted):
+                self.in_other_order |= own != wanted
+            elif own != wanted:
+                reasons[name] = f"client {name} has the columns {columns[name]} where {whose} {self.columns}."
+        return reasons
 
     def go_on(self, names: Sequence[str], columns: str) -> None:
         """Take over the clients of a run that was interrupted; they are away until they have enrolled again."""

@@ -90,6 +90,11 @@ class Run:
         return self._roster.column_names
 
     @property
+    def order(self) -> str | None:
+        """The columns as JSON, in the order of the run, if a client has them in another."""
+        return self._roster.columns if self._roster.in_other_order else None
+
+    @property
     def _to_all(self) -> dict[str, Any]:
         """What every message says."""
         return {"client": self.settings.client_type.key()}

@@ -448,9 +448,10 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     def _told(
         self, instructions: list[tuple[ClientProxy, I]], facts: Mapping[str, Scalar]
     ) -> list[tuple[ClientProxy, I]]:
-        """Return messages that say of which run they are, and what else a site's policy may ask for."""
+        """Return messages that say of which run they are, and what else a site or its policy may ask for."""
+        order = self._current.order
         for _, ins in instructions:
-            ins.config.update({"run": self._run_id, **facts})
+            ins.config.update({"run": self._run_id, **facts} | ({} if order is None else {"columns": order}))
         return instructions
 
     @property

@@ -9,11 +9,14 @@ from flwr.app.user_config import UserConfig
 from flwr.common import Code, FitRes, Parameters, Status
 from flwr.server import Server, SimpleClientManager
 from protocol_toys import ByHand, Toy, ToyClient, drive, proxies_of, raising, replaced, serve
+from sklearn.base import clone
 
+from flower_fedclust.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.data import read_table
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData, DataError, Gather, ProtocolError, Sent, Sum, answers
+from flower_fedclust.protocol.inline import run_inline
 from flower_fedclust.protocol.replies import EXPONENTS, ReplyError, checked_reply
 from flower_fedclust.protocol.wire import encode
 from flower_fedclust.simulation import simulate
@@ -125,6 +128,22 @@ def test_a_file_that_changes_between_rounds_ends_the_clients_part_and_no_value_i
         "leave it as it is until the run has ended."
     )
     assert "failure" not in ask("enrol", 1)[2]  # of another run
+
+
+def test_columns_in_another_order_at_a_site_are_put_right_and_others_are_left_out(clients):
+    data = {str(index): ClientData(rows, columns=["a", "b"]) for index, rows in enumerate(clients)}
+    strategy = FederatedKMeans(2, init=clients[0][:2], federated_evaluation=True)
+    run_inline(strategy, data, [None] * 4)
+    other = data | {
+        "1": ClientData(clients[1][:, ::-1], columns=["b", "a"]),
+        "4": ClientData(clients[0], columns=["a", "c"]),
+    }
+    again = clone(strategy)
+    run_inline(again, other, [None] * 5)
+    assert np.array_equal(again.outcome.model.cluster_centers_, strategy.outcome.model.cluster_centers_)
+    assert list(again.outcome.model.columns_) == ["a", "b"]
+    assert again.evaluation == strategy.evaluation
+    assert {failure.client for failure in again.failures} == {"4"}
 
 
 def test_message_of_an_unforeseen_error_in_evaluate_does_not_leave_the_client(clients):
