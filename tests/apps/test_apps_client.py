@@ -16,7 +16,7 @@ from flwr.app.user_config import UserConfig
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from apps import client_app, config
-from flower_fedclust import DataError
+from flower_fedclust import DataError, ProtocolClient
 from flower_fedclust.lab.jobs import make_strategies
 from flower_fedclust.registry import find
 from flower_fedclust.steps.local_centers import LocalCentersClient
@@ -57,6 +57,20 @@ def test_a_site_reads_the_file_of_its_node_config(own_file):
     np.testing.assert_array_equal(data.rows, [[1, 4], [2, 5], [3, 6]])
     assert list(data.labels) == ["x", "y", "x"]
     assert list(data.columns) == ["a", "b"]
+
+
+def test_a_site_keeps_its_table_as_it_is_and_holds_the_server_to_its_own_schema(own_file, tmp_path):
+    agreed = '[columns.a]\nkind = "number"\n[columns.b]\nkind = "ignored"\n[columns.kind]\nkind = "binary"\n'
+    agreed += 'categories = ["x", "y"]\n'
+    (tmp_path / "columns.toml").write_text(agreed)
+    node = {"data": str(own_file), "schema": str(tmp_path / "columns.toml")}
+    for said, is_agreed in ((agreed, True), (agreed.replace("ignored", "number"), False), ("", False)):
+        site = context(node, schema=said)
+        schema = config.schema(site.run_config)
+        message = {"task": "enrol"} | ({} if schema is None else {"schema": schema.to_json()})
+        client = ProtocolClient(lambda site=site: client_app.load(site), name="north", context=site)
+        assert ("failure" not in client.fit([], message)[2]) == is_agreed
+    assert config.schema({"schema": node["schema"]}) == config.schema({"schema": agreed})
 
 
 def test_a_seed_in_the_run_config_never_reaches_the_noise_of_a_site_with_rows_of_its_own(own_file):

@@ -122,6 +122,14 @@ def test_strategies_of_all_kinds_take_tables(tables, strategy):
     assert isinstance(result.model, fc.TableModel)
 
 
+def test_a_model_of_tables_is_evaluated_where_the_tables_are(tables):
+    strategy = fc.PrivateKMeans(3, epsilon=2.0, federated_evaluation=True)
+    labels = [table["sex"].to_numpy(dtype=str) for table in tables]
+    result = fc.simulate(strategy, tables, labels=labels, schema=SCHEMA, seed=0)
+    assert not result.failures
+    assert "evaluate" in {row.task for row in result.traffic}
+
+
 def test_a_file_that_changes_between_rounds_ends_what_the_site_answers(tables, tmp_path):
     path = tmp_path / "people.parquet"
     tables[0].to_parquet(path)
