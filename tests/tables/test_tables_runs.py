@@ -150,6 +150,13 @@ def test_a_file_that_changes_between_rounds_ends_what_the_site_answers(tables, t
     assert "its number of rows or its columns" in message("exponents", as_bytes('["age"]'))["failure"]
 
 
+def test_a_table_is_the_same_before_and_after_its_rows_are_made(tables):
+    data = fc.ClientData(tables[0][["age"]].fillna(0.0), raw=True)
+    before = data.fingerprint()
+    assert data.rows.shape == (1500, 1)
+    np.testing.assert_array_equal(data.fingerprint(), before)
+
+
 def test_a_site_with_a_schema_of_its_own_refuses_another(tables):
     def enrolled(agreed, said):
         data = fc.ClientData(tables[0], raw=True, schema=fc.Schema.of(agreed))
