@@ -33,7 +33,7 @@ COLUMNS = (
 ARRAY_COLUMNS = ("content", "reveals", "per", "covered", "mechanism", "multiplier", "relation", "share", "shares")
 
 
-def start_site(context: typer.Context, site_toml: SiteToml = Path("site.toml")) -> None:
+def start_site(context: typer.Context, site_toml: SiteToml) -> None:
     """Start a SuperNode of this site, whose code is this package and whose policy is site.toml.
 
     Options that follow are those of flower-supernode: --superlink HOST:PORT, --root-certificates,

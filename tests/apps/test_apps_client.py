@@ -125,6 +125,8 @@ def test_a_site_answers_for_the_strategy_of_the_run_and_for_no_other(own_file):
 def test_a_site_takes_part_in_the_strategies_of_its_node_config_alone(own_file):
     node = {"data": str(own_file), "strategies": "feddp-kmeans"}
     assert client_app.make_client(context(node, strategy="feddp-kmeans"))
+    spaced = {"data": str(own_file), "strategies": "feddp-kmeans, k-fed"}
+    assert client_app.make_client(context(spaced, strategy="feddp-kmeans, k-fed"))
     with pytest.raises(ValueError, match="does not take part in k-fed"):
         client_app.make_client(context(node, strategy="feddp-kmeans,k-fed"))
 

@@ -107,6 +107,32 @@ def test_of_clients_as_the_unit_a_site_counts_what_one_of_its_rows_is_promised(t
     assert own[0].ledger.entries[-1]["epsilon"] > 100.0
 
 
+def test_a_server_that_died_goes_on_with_the_answers_that_it_had_been_sent(tmp_path):
+    own = sites(tmp_path)
+    first = private_kmeans()
+    first.journal = journal = fc.Journal(tmp_path / "journal")
+    keep = journal.keep
+
+    def dies(record):
+        if record.number == 4:
+            raise KeyboardInterrupt  # the sites have answered, and the server has not written it down
+        keep(record)
+
+    journal.keep = dies
+    with pytest.raises(KeyboardInterrupt):
+        run(first, own)
+    journal.__exit__()
+    sent = [entry["sent"] for entry in own[0].ledger.read()]
+    second = private_kmeans()
+    second.journal = fc.Journal(tmp_path / "journal")
+    run(second, own)
+    entries = own[0].ledger.read()
+    assert [entry["sent"] for entry in entries][: len(sent)] == sent
+    assert [entry["round"] for entry in entries] == list(range(1, second.num_rounds + 1))
+    assert [line["round"] for line in audit(own[0]) if line["event"] == "repeated"] == [1, 4]
+    assert second.outcome.model.n_clusters == 3
+
+
 def test_what_a_client_remembers_outlives_the_process(tmp_path):
     own = sites(tmp_path, unprotected=["sums"])
     strategy = fc.DPFedC(3, epsilon=None, n_rounds=3, random_state=0)
