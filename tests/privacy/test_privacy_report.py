@@ -95,6 +95,8 @@ def test_noise_that_is_farther_from_its_law_than_delta_allows_covers_nothing():
     near, far = (replace(SUM_2, variation=variation) for variation in (1e-10, 1e-8))
     assert report(near).guarantee().startswith("The whole run is covered")
     assert report(far).guarantee().startswith("None that can be stated: at epsilon 2 and delta 1e-05")
+    above = report(far, requested_epsilon=2.00001).guarantee()
+    assert above.startswith("None that can be stated: at epsilon 2.001 and delta")  # never below what it is
     assert report(far).meaning() is None
     assert report(near, near, requested_epsilon=20.0).guarantee().startswith("None that can be stated")
 
