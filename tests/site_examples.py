@@ -58,7 +58,7 @@ def names() -> dict[str, object]:
     return {
         "__name__": "page",
         "tables": tables,
-        "tables_of_ten_schools": tables,
+        "tables_of_schools": tables,
         "np": np,
         "fc": fc,
         "clients": sites,
