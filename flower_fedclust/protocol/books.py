@@ -39,7 +39,12 @@ class Entries:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entries, ready for JSON."""
-        return asdict(self)
+        return {
+            "messages": [asdict(one) for one in self.messages],
+            "traffic": [vars(one) for one in self.traffic],
+            "failures": [vars(one) for one in self.failures],
+            "without_noise": self.without_noise,
+        }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

@@ -8,7 +8,6 @@ say of it. What a client sent for itself is not in it where only a sum, or a noi
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import secrets
@@ -20,10 +19,12 @@ from typing import Any, Self
 import joblib
 import numpy as np
 from filelock import FileLock, Timeout
+from flwr.common import Parameters
 
 from flower_fedclust.protocol.books import Entries
 from flower_fedclust.protocol.rounds import Array, Question, Reply, Round, Total
 from flower_fedclust.protocol.settings import ProtocolError
+from flower_fedclust.protocol.wire import decode, encode
 
 #: What a client remembers: arrays by client and key.
 Memories = dict[str, dict[str, list[Array]]]
@@ -134,7 +135,7 @@ class Journal:
         elif replies is not None:
             arrays = [array for reply in replies for array in reply.arrays]
             about["replies"] = [(reply.client, len(reply.arrays)) for reply in replies]
-        self._write(f"{record.number:05d}.npz", _to_bytes(about, arrays))
+        self._write(f"{record.number:05d}.round", _to_bytes(about, arrays))
         for path in self.folder.glob("*.clients"):
             if path.stem < f"{record.number:05d}":
                 path.unlink()
@@ -142,7 +143,7 @@ class Journal:
     def records(self) -> list[Record]:
         """Return the records, from the first round on."""
         found: list[Record] = []
-        while (path := self.folder / f"{len(found) + 1:05d}.npz").exists():
+        while (path := self.folder / f"{len(found) + 1:05d}.round").exists():
             about, arrays = _from_bytes(path.read_bytes())
             received: Total | list[Reply] | None = None
             if "n_clients" in about:
@@ -177,7 +178,7 @@ class Journal:
 
     def last_memories(self) -> Memories:
         """Return what clients of this process remembered after the last round that was kept."""
-        numbers = [path.stem for path in self.folder.glob("*.npz")]
+        numbers = [path.stem for path in self.folder.glob("*.round")]
         path = self.folder / f"{max(numbers, default='')}.clients"
         return _memories_from_bytes(path.read_bytes()) if path.exists() else {}
 
@@ -211,27 +212,31 @@ def digest_of(round_: Round | None) -> str:
 
 
 def _to_bytes(about: Mapping[str, Any], arrays: Sequence[Array]) -> bytes:
-    stream = io.BytesIO()
-    np.savez(stream, np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), *arrays)
-    return stream.getvalue()
+    tensors = encode(arrays).tensors
+    return b"".join([json.dumps({**about, "sizes": [len(one) for one in tensors]}).encode(), b"\n", *tensors])
 
 
 def _from_bytes(content: bytes) -> tuple[dict[str, Any], list[Array]]:
-    with np.load(io.BytesIO(content)) as stored:
-        about, *arrays = (stored[name] for name in stored.files)
-    return json.loads(about.tobytes()), arrays
+    head, _, rest = content.partition(b"\n")
+    about: dict[str, Any] = json.loads(head)
+    tensors, start = [], 0
+    for size in about["sizes"]:
+        tensors.append(rest[start : start + size])
+        start += size
+    # Copies: what a protocol gets of a round may be written to.
+    return about, [array.copy(order="K") for array in decode(Parameters(tensors, "numpy.ndarray"))]
 
 
 def _memories_to_bytes(memories: Memories) -> bytes:
     sizes = [(name, key, len(arrays)) for name, of_one in memories.items() for key, arrays in of_one.items()]
     everything = [array for of_one in memories.values() for arrays in of_one.values() for array in arrays]
-    return _to_bytes({"sizes": sizes}, everything)
+    return _to_bytes({"memories": sizes}, everything)
 
 
 def _memories_from_bytes(content: bytes) -> Memories:
     about, arrays = _from_bytes(content)
     rest = iter(arrays)
     found: Memories = {}
-    for name, key, count in about["sizes"]:
+    for name, key, count in about["memories"]:
         found.setdefault(name, {})[key] = [next(rest) for _ in range(count)]
     return found

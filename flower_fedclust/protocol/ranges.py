@@ -183,10 +183,9 @@ def _check_counts(name: str, sent: Sent, array: Sendable, tail: float) -> None:
 
 def _norm(array: Sendable, release: Release) -> float:
     """Return the norm in which a release is measured, in the units of the array."""
-    if not isinstance(array, GridArray):
-        return float(np.linalg.norm(np.asarray(array, dtype=np.float64).ravel(), 2 if release.norm == "L2" else 1))
-    integers = np.asarray(array.integers, dtype=np.float64).ravel()  # whose squares do not overflow
-    return float(np.ldexp(np.linalg.norm(integers, 2 if release.norm == "L2" else 1), array.exponent))
+    entries = np.asarray(array.integers if isinstance(array, GridArray) else array, dtype=np.float64).ravel()
+    norm = float(np.abs(entries).sum()) if release.norm == "L1" else math.sqrt(float(entries @ entries))
+    return float(np.ldexp(norm, array.exponent)) if isinstance(array, GridArray) else norm
 
 
 def _median_without(ordered: Sequence[float], one: float) -> float:
@@ -207,7 +206,8 @@ def _magnitude(sent: Sent, array: Sendable) -> float:
         place = int(np.argmax(plain))
         return math.ldexp(1.0, min(max(place - plain.size // 2, -1000), 1000)) if place else 0.0
     if isinstance(array, GridArray):
-        return float(np.ldexp(np.abs(array.integers.astype(np.float64)).max(initial=0.0), array.exponent))
+        whole = array.integers
+        return float(np.ldexp(float(max(whole.max(initial=0), -int(whole.min(initial=0)))), array.exponent))
     return float(np.abs(array.astype(np.float64)).max(initial=0.0))
 
 
