@@ -107,16 +107,14 @@ def read_labels(path: Path) -> Labels:
     KeyError
         If the file has no column of clusters.
     """
-    with path.open(newline="", encoding="utf-8") as file:
-        table = csv.reader(file)
-        header = next(table, [])
-        rows = list(table)
-    if _CLUSTER not in header:
-        raise KeyError(f"{path} has no column {_CLUSTER}")
-    place = header.index(_CLUSTER)
-    found = np.array([int(row[place]) for row in rows if row[place]], dtype=np.intp)
-    reasons = (row[header.index(_WHY)] for row in rows if not row[place]) if _WHY in header else iter(())
-    return Labels(_as_ids([from_cell(row[0]) for row in rows]), found, from_cell(header[0]), next(reasons, ""))
+    import pandas as pd
+
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    clusters, ids = frame[_CLUSTER], frame.iloc[:, 0]
+    has_none = (clusters == "").to_numpy()
+    reasons = frame[_WHY][has_none].tolist() if _WHY in frame else []
+    labels = clusters[~has_none].astype(np.intp).to_numpy()
+    return Labels(_as_ids([from_cell(name) for name in ids]), labels, from_cell(frame.columns[0]), *reasons[:1])
 
 
 def _as_ids(names: list[str]) -> NDArray[Any]:

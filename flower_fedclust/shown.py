@@ -71,7 +71,8 @@ def _facts(result: Result) -> dict[str, str]:
     if result.doubts:
         facts["doubts"] = f"{len(result.doubts)}: {result.doubts[0]}"
     facts["model"] = repr(result.model)
-    facts["look at"] = ".model.predict(table), .labels, .metrics, .doubts, print(.privacy), .traffic, .save(folder)"
+    described = "print(.clusters), " if result.clusters is not None else ""
+    facts["look at"] = f"{described}.model.predict(table), .labels, .metrics, .doubts, print(.privacy), .save(folder)"
     return facts
 
 

@@ -35,7 +35,7 @@ class ClientData:
     labels : array-like of shape (n_rows,), optional
         True classes; used by the federated evaluation and by nothing else.
     columns : sequence of str, optional
-        The names of the columns. Of a table: those to take, in this order; all others are refused.
+        The names of the columns. Of a table: those to take, in this order; others are left out.
     row_ids : array-like of shape (n_rows,), optional
         What tells the rows apart, for files of labels; by default the index of a pandas DataFrame, where it is not
         plain numbers from 0, and else these numbers.
