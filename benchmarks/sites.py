@@ -43,10 +43,10 @@ class Proxy(ClientProxy):
         config = UserConfig({"name": str(index)})
         self.context = Context(1, index, config, RecordDict(), UserConfig({"strategy": "private-kmeans"}))
 
-    def fit(self, ins: FitIns, *_: Any) -> FitRes:  # type: ignore[override]
+    def fit(self, ins: FitIns, **_: Any) -> FitRes:  # type: ignore[override]
         return self.make(self.context).fit(ins)  # type: ignore[no-any-return]
 
-    def evaluate(self, ins: EvaluateIns, *_: Any) -> EvaluateRes:  # type: ignore[override]
+    def evaluate(self, ins: EvaluateIns, **_: Any) -> EvaluateRes:  # type: ignore[override]
         return self.make(self.context).evaluate(ins)  # type: ignore[no-any-return]
 
     def get_properties(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
