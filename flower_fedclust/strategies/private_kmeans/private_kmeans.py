@@ -102,8 +102,8 @@ class PrivateKMeans(ClippedStrategy):
         clusters are, from the votes, at no further cost. "auto" is (2, 16).
     max_norm : float, optional
         The Euclidean distance from ``origin`` to which every client clips its rows; needed with an epsilon, unless
-        there is ``server_data`` or a schema. It is public, and not taken from data. It may be generous: how far the rows really
-        reach is found privately.
+        there is ``server_data`` or a schema. It is public, and not taken from data. It may be generous: how far the
+        rows really reach is found privately.
     epsilon : float or None, default=1.0
         The privacy budget of the whole run. None is no noise and no guarantee.
     privacy_unit : "record" or "client", default="record"
