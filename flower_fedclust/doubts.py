@@ -168,9 +168,9 @@ def _of_sizes(strategy: ProtocolStrategy, model: Model, has_labels: bool) -> lis
         found.append(_doubt("one-cluster", f"This run found nothing: {collapse[1]}.", numbers, "released"))
     verb = "has" if len(small) == 1 else "have"
     if small and deviation > 0:
-        part = 100 * DEVIATIONS * deviation / max(float(counts.sum()), deviation)
+        part = min(100 * DEVIATIONS * deviation / max(float(counts.sum()), deviation), 100.0)
         sentence = (
-            f"{_some(small, n_clusters)} cannot be told from noise, which makes up to {min(part, 100.0):.3g}% of all rows out of "
+            f"{_some(small, n_clusters)} cannot be told from noise, which makes up to {part:.3g}% of all rows out of "
             "none: take a larger epsilon, more rows or fewer clusters."
         )
         found.append(_doubt("drowned", sentence, {**numbers, "clusters": small, "percent": part}, "released"))
