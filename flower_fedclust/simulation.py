@@ -133,16 +133,20 @@ def simulate(
 
 
 def _check_tables(around: Around, data: Sequence[ClientData]) -> None:
-    """Raise a DataError that says of every client why its table does not fit, unless all do."""
-    reasons = []
+    """Raise a DataError that says of every client why its table does not fit, each reason once, unless all do."""
+    owners: dict[str, list[str]] = {}
     for client in data:
         try:
             around.check(client)
         except DataError as error:
-            reasons.append(str(error))
-    if reasons:
-        more = f" So it is with {len(reasons) - 5} more clients." if len(reasons) > 5 else ""
-        raise DataError(" ".join(reasons[:5]) + more)
+            owners.setdefault(str(error).removeprefix(f"{client.owner}: "), []).append(client.owner)
+    if owners:
+        said = [
+            f"{', '.join(named[:5])}{f' and {len(named) - 5} more' if len(named) > 5 else ''}: {reason}"
+            for reason, named in owners.items()
+        ]
+        more = f" There are {len(said) - 5} reasons more, at other clients." if len(said) > 5 else ""
+        raise DataError(" ".join(said[:5]) + more)
 
 
 def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:

@@ -202,7 +202,8 @@ def show_all(
         for result in results
         for failure in result.failures
     ]
-    lines += [f"{name} failed: {error}" for name, error in failed.items()]
+    if results or len(failed) > 1:  # of a strategy alone the error says it
+        lines += [f"{name} failed: {error}" for name, error in failed.items()]
     if path.exists():
         lines.append(f"\nSaved in {path}")
         shown = (

@@ -62,6 +62,9 @@ def _drafted(series: Any) -> tuple[dict[str, Any], dict[str, str]]:
     is_number = pd.api.types.is_numeric_dtype(present.dtype) and not pd.api.types.is_bool_dtype(present.dtype)
     if is_number or pd.api.types.is_datetime64_any_dtype(present.dtype):
         kind = "date" if not is_number else "integer" if (present % 1 == 0).all() else "number"
+        if kind == "integer" and n_values == len(present) > MOST_CATEGORIES:
+            remark = "FROM YOUR ROWS: no value is there twice; it may be a number that stands for a person."
+            return {"kind": "ignored"}, {"kind": remark}
         return {"kind": kind} | ({"gaps": "mean"} if gaps else {}), remarks
     if _are_dates(present):
         return {"kind": "date"} | ({"gaps": "mean"} if gaps else {}), remarks

@@ -78,6 +78,14 @@ def test_the_model_takes_raw_tables_with_columns_in_any_order(tables, result):
         result.model.predict(tables[0].drop(columns="sex"))
 
 
+def test_sites_whose_tables_do_not_fit_for_one_reason_are_named_together(tables):
+    without = [table.drop(columns="sex") for table in tables]
+    strategy = fc.PrivateKMeans(3, epsilon=2.0)
+    with pytest.raises(fc.DataError, match=r"^client 0, client 1.*: the table does not fit the schema") as error:
+        fc.simulate(strategy, without, schema=SCHEMA)
+    assert str(error.value).count("it is not there") == 1
+
+
 def test_the_kinds_of_people_are_found(tables, result):
     kinds = np.clip(((np.concatenate([t["age"].to_numpy() for t in tables]) - 15) // 20), 0, 2)
     labels = np.concatenate(result.labels)

@@ -151,6 +151,7 @@ def test_a_draft_can_be_read_marks_what_comes_from_rows_and_fits(tmp_path):
     table = pd.concat([table] * 60, ignore_index=True)
     table.loc[:9, "income"] = 2.5
     table["name"] = [f"person {i}" for i in range(len(table))]
+    table["number"] = range(len(table))
     text = draft(table, source="people")
     schema = fc.Schema.of(text)
     assert {name: column.kind for name, column in schema.columns.items()} == {
@@ -161,10 +162,11 @@ def test_a_draft_can_be_read_marks_what_comes_from_rows_and_fits(tmp_path):
         "flag": "binary",
         "name": "ignored",
         "same": "ignored",
+        "number": "ignored",
     }
     assert schema.columns["income"].gaps == "mean"
     assert schema.columns["income"].bounds is None
-    assert text.count("# FROM YOUR ROWS") == 5
+    assert text.count("# FROM YOUR ROWS") == 6
     assert "person 1" not in text
     schema.check(table, owner="site")
 
