@@ -253,12 +253,6 @@ class FedSC(DictionaryStrategy):
 # The client half.
 
 
-def _codes_moved(Z: Floats, to_codes: Floats, frame: Frame, bandwidth: float, bound: float) -> Moved:
-    """Return how far apart the codes of two rows can be."""
-    apart = distance_of_features(kernel_within(frame, Z, bandwidth), to_codes, bound)
-    return Moved(bound, apart=min(apart, 2.0 * bound))
-
-
 class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
     """What a client answers besides: the codes of its rows."""
 
@@ -269,9 +263,8 @@ class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
 
     @answers(
         Sent("code of every row", "codes", per="row"),
-        moved=lambda _, Z, to_codes, *frame, bandwidth, max_norm, bound: (
-            _codes_moved(Z, to_codes, Frame(frame[0], float(frame[1][0])), bandwidth, bound),
-        ),
+        # The client refuses a matrix with which two codes could be farther apart.
+        moved=lambda _, Z, to_codes, *frame, bandwidth, max_norm, bound, apart: (Moved(bound, apart=apart),),
     )
     def clipped_codes(
         self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, max_norm: float, bound: float, apart: float

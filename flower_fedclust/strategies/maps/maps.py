@@ -25,6 +25,7 @@ from flower_fedclust.numerics.nystrom import distances_between, landmark_distanc
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
+from flower_fedclust.protocol.rounds import Moved
 from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.steps.spectral import split_by_client
 from flower_fedclust.strategies.maps.coded_rows import CodedRowsStrategy
@@ -88,7 +89,7 @@ class FederatedMap(CodedRowsStrategy):
         """Return the release of one row's distances: each changes by as much as the row, twice the norm at most."""
         return self.release(
             "distances",
-            2.0 * max_norm * math.sqrt(n_landmarks),
+            distances_apart(max_norm, n_landmarks),
             "the client clips every row, and every distance to what a row of this norm can have",
         )
 
@@ -178,6 +179,11 @@ class FedUMAP(FederatedMap):
 # The client half.
 
 
+def distances_apart(max_norm: float, n_landmarks: int) -> float:
+    """Return how far apart the distances of two rows of this norm can be."""
+    return 2.0 * max_norm * math.sqrt(n_landmarks)
+
+
 class FederatedMapClient(LandmarksClient, PerturbedRowsClient):
     """What a client answers: its rows' distances to the landmarks. It keeps the places that it gets."""
 
@@ -186,7 +192,10 @@ class FederatedMapClient(LandmarksClient, PerturbedRowsClient):
         """Return B_p (Algorithm 2, step 2)."""
         return add_relative_noise(landmark_distances(self.rows, Y), relative_noise, self.noise_source)
 
-    @answers(Sent("distances of every clipped row to the landmarks", "codes", per="row"))
+    @answers(
+        Sent("distances of every clipped row to the landmarks", "codes", per="row"),
+        moved=lambda _, Y, *frame, max_norm: (Moved(math.inf, apart=distances_apart(max_norm, len(Y))),),
+    )
     def clipped_distances(self, Y: Floats, *frame: Floats, max_norm: float) -> GridArray:
         """Return B_p of rows of norm at most ``max_norm``, exactly, for noise.
 

@@ -23,7 +23,8 @@ from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
-from flower_fedclust.steps.frame import FRAME_ROUNDS, frame_of_rows
+from flower_fedclust.protocol.rounds import Moved
+from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, frame_of_rows
 from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.steps.spectral import (
     Dictionary,
@@ -142,15 +143,8 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy):
         return Outcome(model, by_client, history={"mmd": landmarks.mmds})
 
     def _kernel_release(self, W: Floats) -> Release:
-        """Return the release of one row's kernel values.
-
-        phi(Y)' phi(x) is linear in phi(x), by a map whose norm is the root of W's largest eigenvalue, and two phi(x)
-        are at most sqrt(2) apart; and each value lies between 0 and 1. Truncation adds at most a unit to a difference.
-        """
-        in_feature_space = math.sqrt(2.0 * float(np.linalg.eigvalsh(W)[-1])) * (1.0 + 2.0**-30)
-        truncated = 2.0 * math.sqrt(len(W)) * 2.0**-BITS
-        sensitivity = min(in_feature_space + truncated, math.sqrt(len(W)))
-        return self.release("kernel", sensitivity, "no two rows' kernel values are farther apart")
+        """Return the release of one row's kernel values."""
+        return self.release("kernel", kernel_values_apart(W), "no two rows' kernel values are farther apart")
 
 
 class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
@@ -212,6 +206,26 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
 # The client half.
 
 
+def kernel_values_apart(W: Floats) -> float:
+    """Return how far apart the kernel values of two rows with points can be, truncated to the grid.
+
+    phi(Y)' phi(x) is linear in phi(x), by a map whose norm is the root of W's largest eigenvalue, and two phi(x) are at
+    most sqrt(2) apart; and each value lies between 0 and 1. Truncation adds at most a unit to a difference.
+
+    Parameters
+    ----------
+    W : ndarray of shape (n_points, n_points)
+        The kernel of the points with one another.
+    """
+    in_feature_space = math.sqrt(2.0 * float(np.linalg.eigvalsh(W)[-1])) * (1.0 + 2.0**-30)
+    truncated = 2.0 * math.sqrt(len(W)) * 2.0**-BITS
+    return min(in_feature_space + truncated, math.sqrt(len(W)))
+
+
+def _kernel_moved(Y: Floats, frame: Frame, bandwidth: float) -> Moved:
+    return Moved(math.inf, apart=kernel_values_apart(kernel_within(frame, Y, bandwidth)))
+
+
 class FedSpeClustClient(LandmarksClient, PerturbedRowsClient, LabelsClient):
     """What a client answers: the kernel values of its rows with the landmarks. It keeps the labels that it gets."""
 
@@ -221,7 +235,10 @@ class FedSpeClustClient(LandmarksClient, PerturbedRowsClient, LabelsClient):
         kernel = gaussian_kernel(self.rows, Y, bandwidth)
         return add_relative_noise(kernel, relative_noise, self.noise_source)
 
-    @answers(Sent("kernel values of every row with the landmarks", "codes", per="row"))
+    @answers(
+        Sent("kernel values of every row with the landmarks", "codes", per="row"),
+        moved=lambda _, Y, *frame, bandwidth: (_kernel_moved(Y, Frame(frame[0], float(frame[1][0])), bandwidth),),
+    )
     def landmark_kernel_on_grid(self, Y: Floats, *frame: Floats, bandwidth: float) -> GridArray:
         """Return K(X_p, Y) as integers, as they take noise."""
         rows = self.enter(*frame)
