@@ -1,7 +1,7 @@
 # make run    sets up an environment and runs the main job: clusters of a health survey at ten schools, at epsilon 1
 # make test   sets up an environment and runs the tests, three at a time, as some of them wait for others to answer
-# make check  what the tests cannot hold in four minutes: the quick tests with other CPUs' kernels, planted faults,
-#             audits of every strategy, and every example and notebook of the site
+# make check  what the tests cannot hold in four minutes: deployments, the quick tests with other CPUs' kernels,
+#             planted faults, audits of every strategy, and every example and notebook of the site
 # make lint   ruff (lint and format) and mypy --strict
 # make docs   the site, in docs/_build
 # make bench  the benchmarks, which take some minutes
@@ -30,9 +30,10 @@ run: $(READY)
 	  --n-clusters 4 --epsilon 1
 
 test: $(READY)
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses 3 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 3 --dist worksteal
 
 check: test
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m long
 	for kernel in Haswell Prescott; do \
 	  OPENBLAS_CORETYPE=$$kernel OMP_NUM_THREADS=1 \
 	  $(VENV)/bin/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal || exit 1; \

@@ -39,8 +39,7 @@ def load(context: Context) -> ClientData:
         return ClientData(
             table.rows,
             table.labels,
-            # What the database is called may have a password in it, and messages about rows reach the server.
-            owner=f"client {site['data'] if query is None else client_name(context)}",
+            owner=f"client {client_name(context)}",
             raw=True,
             schema=None if agreed is None else Schema.of(Path(agreed)),
         )

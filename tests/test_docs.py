@@ -152,6 +152,7 @@ def test_the_chooser_answers_every_question_with_a_strategy_that_does_what_was_a
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_site_is_built_without_a_warning_and_whole(site):
     """One test, so that the site is built once."""
     every_strategy_is_in_the_table_once_and_in_the_reference(site)

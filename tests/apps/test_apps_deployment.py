@@ -42,8 +42,10 @@ def test_supernodes_find_the_inline_result_and_survive_one_bad_and_one_silent_si
     bad.iloc[7, 2] = np.nan
     bad.to_csv(tmp_path / "bad.csv", index=False)
     sites["south"].to_csv(tmp_path / "silent.csv", index=False)
-    sites["south"].iloc[:, [1, 0, 2, 3, 4]].to_csv(tmp_path / "swapped.csv", index=False)
-    for name in ("north", "south", "bad", "swapped", "silent"):
+    # Another order of the columns is put right; another name is not.
+    sites["south"].iloc[:, [1, 0, 2, 3, 4]].to_csv(tmp_path / "south.csv", index=False)
+    sites["south"].rename(columns={"petal width (cm)": "width"}).to_csv(tmp_path / "renamed.csv", index=False)
+    for name in ("north", "south", "bad", "renamed", "silent"):
         deployment.supernode(name, tmp_path / f"{name}.csv")
     time.sleep(3)  # the SuperNodes have to reach the SuperLink
     os.killpg(deployment.processes[-1].pid, signal.SIGSTOP)
@@ -77,10 +79,10 @@ def test_supernodes_find_the_inline_result_and_survive_one_bad_and_one_silent_si
     assert summary["metrics"]["ari"] == pytest.approx(adjusted_rand_score(together["kind"], predicted))
     failures = {failure["client"]: failure["reason"] for failure in summary["failures"]}
     assert len(failures) == 3
-    assert "where the server rows have" in failures["swapped"]
+    assert "where the server rows have" in failures["renamed"]
     assert "row 7" in failures["bad"]
     assert "petal length" in failures["bad"]
-    assert any("did not answer" in reason for name, reason in failures.items() if name not in ("bad", "swapped"))
+    assert any("did not answer" in reason for name, reason in failures.items() if name not in ("bad", "renamed"))
 
     report = json.loads((saved / "privacy.json").read_text())
     assert not report["covers_everything"]

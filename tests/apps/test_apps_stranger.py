@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_strategy_of_forty_lines_is_compared_reported_and_run_by_flower(tmp_path):
     theirs = HERE / "apps_sides.py"
     assert len(theirs.read_text().splitlines()) <= 40

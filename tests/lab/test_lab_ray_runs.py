@@ -67,6 +67,7 @@ def is_written(marker):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_driver_and_a_lost_machine_cost_nothing_but_time(tmp_path, monkeypatch):
     from ray.cluster_utils import Cluster
 

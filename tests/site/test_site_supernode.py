@@ -26,6 +26,7 @@ app = ClientApp()
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_sites_run_their_own_code_and_end_with_their_own_results(tmp_path):
     changed, marker, folder = tmp_path / "changed", tmp_path / "imported", tmp_path / "deployment"
     for part in ("apps", "strategies"):
