@@ -141,7 +141,7 @@ def audit(
     else:
         print(result)
     if out is not None:
-        _say_saved(save_audit(result, out), sys.stderr if as_json else sys.stdout)
+        print(f"Saved in {save_audit(result, out)}", file=sys.stderr if as_json else sys.stdout)
     if result.verdict == "broken":
         raise typer.Exit(1)
 
@@ -399,10 +399,6 @@ def _write_report(folder: Path, console: Console) -> None:
 
     page = write_report(folder)
     console.print(f"The report: {page}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _say_saved(folder: Path, file: Any) -> None:
-    print(f"Saved in {folder}", file=file)
 
 
 def _wide_console() -> Console:

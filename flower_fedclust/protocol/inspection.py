@@ -16,6 +16,7 @@ from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.ranges import Ranges
 from flower_fedclust.protocol.replies import checked_reply, shapes_of, unlike_most
 from flower_fedclust.protocol.rounds import Round, Sent, Sum
+from flower_fedclust.protocol.settings import ProtocolError
 from flower_fedclust.protocol.wire import decode
 
 
@@ -91,3 +92,16 @@ class Inspection:
         except Exception:
             return None  # it may lack what an earlier round left with a client
         return shapes_of([on_grid(array) for array in arrays] if alike is None else arrays, alike)
+
+
+def check_releases(round_: Round) -> None:
+    """Raise a ProtocolError unless each array of a round has a release, or none has, of a kind that it can have."""
+    sends, releases = round_.answer.sends, round_.releases
+    if releases and len(releases) != len(sends):
+        raise ProtocolError(f"'{round_.task}' sends {len(sends)} arrays; the round has {len(releases)} releases.")
+    for sent, release in zip(sends, releases, strict=False):
+        if release is not None and release.scale > 0 and sent.per == "row" and release.relation == "add-or-remove":
+            raise ProtocolError(
+                f"'{round_.task}' has an entry for every row, so that the number of rows shows: its release must be "
+                "for rows that are replaced (relation='replace')."
+            )

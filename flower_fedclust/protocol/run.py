@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, FitIns
@@ -23,21 +23,17 @@ from flower_fedclust.privacy.shares import total_variation
 from flower_fedclust.protocol.books import EVALUATE, Books
 from flower_fedclust.protocol.client import ENROL
 from flower_fedclust.protocol.evaluation import Table, checked_table, evaluation_of
-from flower_fedclust.protocol.inspection import Inspection
+from flower_fedclust.protocol.inspection import Inspection, check_releases
 from flower_fedclust.protocol.journal import Record
 from flower_fedclust.protocol.ranges import Ranges
-from flower_fedclust.protocol.replies import (
-    ReplyError,
-    add_up,
-    client_order,
-    excuse_of,
-    values_of,
-)
+from flower_fedclust.protocol.replies import ReplyError, add_up, client_order, excuse_of, values_of
 from flower_fedclust.protocol.roster import Answers, Failures, Roster
-from flower_fedclust.protocol.rounds import Answer, Question, Reply, Round, Sum, Total, Traffic
+from flower_fedclust.protocol.rounds import Answer, Question, Reply, Round, Scalar, Sum, Total, Traffic
 from flower_fedclust.protocol.settings import MIN_CLIENTS, ProtocolError, RunSettings
 from flower_fedclust.protocol.wire import encode, size_of
 from flower_fedclust.protocol.wrappers import EMPTY, TO_CLIENT
+
+I = TypeVar("I", FitIns, EvaluateIns)  # noqa: E741
 
 #: How many entries of an array of which the server sees nothing one row may move: as many as it has columns.
 UNSEEN_ENTRIES = 2**20
@@ -88,11 +84,6 @@ class Run:
     def columns(self) -> list[str] | None:
         """The names of the clients' columns, where they know them."""
         return self._roster.column_names
-
-    @property
-    def order(self) -> str | None:
-        """The columns as JSON, in the order of the run, if a client has them in another."""
-        return self._roster.columns if self._roster.in_other_order else None
 
     @property
     def _to_all(self) -> dict[str, Any]:
@@ -149,7 +140,7 @@ class Run:
         """
         self.last_asked = server_round
         self._check_answered_for(round_.answer)
-        _check_releases(round_)
+        check_releases(round_)
         present = self._roster.present(server_round, client_manager)
         addressees = self._addressees(round_, present)
         asked = {name: proxy for name, proxy in present.items() if name in addressees}
@@ -222,6 +213,14 @@ class Run:
             Reply(name, values_of(add_noise(arrays, releases, source) if noisy else arrays))
             for name, arrays in replies.items()
         ]
+
+    def told(self, messages: list[tuple[ClientProxy, I]], **facts: Scalar) -> list[tuple[ClientProxy, I]]:
+        """Return messages that say what a site or its policy may ask for, and the columns where their order matters."""
+        if self._roster.in_other_order:
+            facts["columns"] = self._roster.columns
+        for _, ins in messages:
+            ins.config.update(facts)
+        return messages
 
     def noise_of_sum(self, release: Release) -> float:
         """Return the standard deviation of the noise that reaches a sum over all clients, in the array's units.
@@ -446,16 +445,3 @@ class Run:
         raise ProtocolError(
             f"round {server_round} ('{task}'): {n_answered} clients answered and {required} have to{why}. {reasons}"
         )
-
-
-def _check_releases(round_: Round) -> None:
-    """Raise a ProtocolError unless each array of a round has a release, or none has, of a kind that it can have."""
-    sends, releases = round_.answer.sends, round_.releases
-    if releases and len(releases) != len(sends):
-        raise ProtocolError(f"'{round_.task}' sends {len(sends)} arrays; the round has {len(releases)} releases.")
-    for sent, release in zip(sends, releases, strict=False):
-        if release is not None and release.scale > 0 and sent.per == "row" and release.relation == "add-or-remove":
-            raise ProtocolError(
-                f"'{round_.task}' has an entry for every row, so that the number of rows shows: its release must be "
-                "for rows that are replaced (relation='replace')."
-            )

@@ -7,7 +7,7 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
@@ -31,8 +31,6 @@ from flower_fedclust.protocol.settings import ProtocolError, RunSettings
 from flower_fedclust.protocol.sizes import ReleasedSizes
 from flower_fedclust.protocol.wire import encode
 from flower_fedclust.protocol.wrappers import refuse_wrapper
-
-I = TypeVar("I", FitIns, EvaluateIns)  # noqa: E741
 
 
 class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
@@ -94,15 +92,13 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     server_columns: Sequence[str] | None = dataclasses.field(default=None, init=False)
     #: How long to wait for the clients of a deployment to appear, in seconds.
     wait_for_clients: float = dataclasses.field(default=60.0, init=False)
-    #: How many clients to wait for while that time lasts, where it is known; after it, min_clients are enough. By
-    #: default a run begins as soon as min_clients are there, without those that appear a moment later.
+    #: How many clients to wait for while that time lasts; then, and by default at once, min_clients are enough.
     expected_clients: int | None = dataclasses.field(default=None, init=False)
     #: A reply is left out that is more than so many times as large as most: a wrong value, or another unit.
     largest_ratio: float = dataclasses.field(default=LARGEST_RATIO, init=False)
     #: Makes the server's noise repeatable, for experiments only. simulate() sets it on its own copy.
     noise_seed: int | None = dataclasses.field(default=None, init=False)
-    #: What sites know a run by: they answer each of its rounds once. Drawn anew for every run, unless a run that was
-    #: interrupted is to go on.
+    #: What sites know a run by, of which they answer each round once; drawn anew for every run that does not go on.
     run_id: str | None = dataclasses.field(default=None, init=False)
     #: Where what the server receives is written down, so that a run that was interrupted goes on where it was.
     journal: Journal | None = dataclasses.field(default=None, init=False)
@@ -213,9 +209,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     @property
     def enrolment(self) -> Mapping[str, Scalar]:
         """What each client is told when it is asked for its name and columns."""
-        if self.around is not None:
-            return self.around.enrolment
-        return {} if self.expected_columns is None else {"n_columns": self.expected_columns}
+        known = {} if self.expected_columns is None else {"n_columns": self.expected_columns}
+        return known if self.around is None else self.around.enrolment
 
     @property
     def outcome(self) -> Outcome:
@@ -238,6 +233,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     def report(self) -> PrivacyReport:
         """The privacy report of the rounds that ran."""
         private = self.epsilon is not None
+        of_around = [] if self.around is None else self.around.notes()
         return PrivacyReport(
             strategy=self.name,
             messages=tuple(self._current.books.messages),
@@ -245,11 +241,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
             delta=self.delta if private else None,
             unit=self.privacy_unit if private else None,
             noise=self.noise if private else None,
-            notes=(
-                *self.privacy_notes(),
-                *(() if self.around is None else self.around.notes()),
-                *self._current.books.notes(),
-            ),
+            notes=(*self.privacy_notes(), *of_around, *self._current.books.notes()),
         )
 
     @property
@@ -317,13 +309,14 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         client_manager: ClientManager,
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Send the pending round; nothing once the protocol has returned."""
+        instructions: list[tuple[ClientProxy, FitIns]] = []
         if self.is_finished and (self._is_enrolled or not self.sends_model):
-            return []
+            return instructions
         with self._run_that_may_end():
             if not self._is_enrolled:
-                facts = {"goes_on": True} if self._n_kept else {}
-                return self._told(self._current.ask_to_enrol(1, client_manager), facts)
-            instructions: list[tuple[ClientProxy, FitIns]] = []
+                instructions = self._current.ask_to_enrol(1, client_manager)
+                goes_on = {"goes_on": True} if self._n_kept else {}
+                return self._current.told(instructions, run=self._run_id, **goes_on)
             while not instructions and self._pending is not None:
                 number = self._number(server_round)
                 instructions = self._current.ask(number, self._pending, client_manager)
@@ -334,7 +327,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
                     self._current.note_asked_again(number, self._pending)
             n_asked = sum(ins.config["task"] != ENROL for _, ins in instructions)
             plan = self.plan
-            return self._told(instructions, {"n_clients": n_asked} | ({"plan": plan} if plan else {}))
+            facts = {"plan": plan} if plan else {}
+            return self._current.told(instructions, run=self._run_id, n_clients=n_asked, **facts)
 
     def aggregate_fit(
         self,
@@ -367,7 +361,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         if not self.sends_model or self._outcome is None or self._current.evaluation is not None:
             return []
         instructions = self._current.ask_to_evaluate(self._number(server_round), self._outcome.model, client_manager)
-        return self._told(instructions, {"evaluate": self.federated_evaluation, "share": self.share_model})
+        told = self._current.told
+        return told(instructions, run=self._run_id, evaluate=self.federated_evaluation, share=self.share_model)
 
     def aggregate_evaluate(
         self,
@@ -386,7 +381,6 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
 
     def evaluate(self, server_round: int, parameters: Parameters) -> None:
         """Do nothing: the server has no rows to evaluate with."""
-        return
 
     # Behind them.
 
@@ -438,21 +432,11 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
 
     @contextmanager
     def _run_that_may_end(self) -> Iterator[None]:
-        """Note what ends a run too early."""
         try:
             yield
         except BaseException as error:
             self.end_early(error)
             raise
-
-    def _told(
-        self, instructions: list[tuple[ClientProxy, I]], facts: Mapping[str, Scalar]
-    ) -> list[tuple[ClientProxy, I]]:
-        """Return messages that say of which run they are, and what else a site or its policy may ask for."""
-        order = self._current.order
-        for _, ins in instructions:
-            ins.config.update({"run": self._run_id, **facts} | ({} if order is None else {"columns": order}))
-        return instructions
 
     @property
     def _current(self) -> Run:
