@@ -10,6 +10,7 @@ from typing import Any
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.lab.jobs import RowsChoice, needs_server_rows
 from flower_fedclust.lab.options import number_of_clusters, parse_epsilon
+from flower_fedclust.numerics.validity import numbers_of
 from flower_fedclust.tables import Schema
 
 
@@ -80,7 +81,7 @@ def simulated_rows(config: Mapping[str, Any], n_clients: int) -> FederatedRows:
             n_server_rows=given(config, "n-server-rows"),
             seed=int(config["data-seed"]),
         ),
-        int(config["n-clusters"]),
+        numbers_of(number_of_clusters(str(config["n-clusters"])))[1],
         needs_server_rows(strategy_names(config), given(config, "n-server-rows")),
     )
 

@@ -154,6 +154,8 @@ def test_a_site_evaluates_models_only_if_its_operator_allows_it(own_file, allowe
 
 def test_simulated_clients_have_every_row_once_and_the_servers_rows_are_not_among_them():
     rows = config.simulated_rows(RUN_CONFIG, 4)
+    up_to_three = config.simulated_rows(RUN_CONFIG | {"n-clusters": "2-3"}, 4)  # a range has rows for the most of them
+    np.testing.assert_array_equal(up_to_three.clients[3], rows.clients[3])
     parts = [client_app.load(context({"partition-id": index, "num-partitions": 4})) for index in range(4)]
     for part, expected in zip(parts, rows.clients, strict=True):
         np.testing.assert_array_equal(part.rows, expected)
