@@ -74,7 +74,8 @@ def chosen_number(
         sums *= n_rows / n_drawn
         noisy = counts * (n_rows / n_drawn) + fine.of_counts * rng.standard_normal(len(counts))
         means = centers_of(sums + fine.of_sums * rng.standard_normal(sums.shape), noisy, fallback=centers)
-        reference = fine._replace(means=means, counts=noisy)
+        # A few rows of a Gaussian have a second moment of their own, of which their means leave so much.
+        reference = fine._replace(means=means, counts=noisy, total=float((drawn**2).sum() / n_drawn))
         of_one.append([one["silhouette"] for one in _measures(reference, tried)])
     return ClusterNumber(
         list(tried),

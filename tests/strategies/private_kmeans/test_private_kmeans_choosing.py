@@ -4,6 +4,8 @@ from sklearn.base import clone
 from sklearn.datasets import make_blobs
 
 import flower_fedclust as fc
+from flower_fedclust.strategies.private_kmeans.candidates import clustered
+from flower_fedclust.strategies.private_kmeans.choosing import Fine, chosen_number
 
 
 def run(rows, n_clusters, **parameters):
@@ -31,6 +33,24 @@ def test_one_gaussian_has_no_clear_number_and_the_result_says_so():
     result = run(np.random.default_rng(0).normal(size=(8000, 6)), "auto")
     assert not result.number.is_clear
     assert [doubt.code for doubt in result.doubts] == ["no-clear-number"]
+
+
+def test_few_rows_are_compared_with_one_gaussian_and_not_with_the_luck_of_a_draw():
+    spread = np.array([2.0, 0.5, 0.3])
+    means = np.column_stack([np.linspace(-3, 3, 8), np.zeros((8, 2))])
+    fine = Fine(means, np.full(8, 150 / 8), float((spread**2).sum()), 0.0, 0.0)
+    of_one = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        number = chosen_number(
+            fine,
+            lambda rows, rng=rng: clustered(rows, np.ones(len(rows)), 8, rng, n_init=1),
+            lambda n_drawn, rng=rng: rng.standard_normal((n_drawn, 3)) * spread,
+            (2, 3),
+            rng,
+        )
+        of_one.append(number.of_one_gaussian[0])
+    assert np.std(of_one) < 0.02
 
 
 def test_noise_that_hides_everything_is_no_number():
