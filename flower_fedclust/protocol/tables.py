@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.protocol.rounds import Moved, answers, within
 from flower_fedclust.tables.histograms import POWER_BITS, bin_counts, exponent_counts, sums_of_powers
@@ -126,7 +127,15 @@ class TableAnswers:
         ----------
         preparation : ndarray
             As JSON in bytes.
+
+        Raises
+        ------
+        DataError
+            If it is of another schema than the run began with: to that one the site has agreed.
         """
+        schema = self.recall(SCHEMA)
+        if schema is None or Schema.from_json(as_text(schema[0])) != preparation_from(preparation.tobytes()).schema:
+            raise DataError(f"{self.source.owner}: the preparation is of another schema than the run began with.")
         self.remember(PREPARATION, [preparation])
 
     # Behind them.
@@ -135,7 +144,7 @@ class TableAnswers:
         """Yield the values of columns as they are measured, in the order of the schema."""
         (schema,) = self.recall(SCHEMA) or (as_bytes('{"columns": {}}'),)
         source = self.source
-        found = Schema.from_json(as_text(schema)).values(source.table, owner=source.owner, wanted=names)
+        found = Schema.from_json(as_text(schema)).values(source.table, owner=source.owner, wanted=set(names))
         return (measured(values, column) for _, column, values in found)
 
     def _exponents(self, columns: NDArray[np.uint8]) -> NDArray[np.int64]:

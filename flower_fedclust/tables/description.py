@@ -89,9 +89,13 @@ def sums_by_cluster(
         for name, column, values in preparation.schema.values(table, owner=owner, rows=part):
             out, missing = units[:, places[name]], np.isnan(values)
             if column.kind in MEASURED:
-                low, high = natural_bounds(preparation, name, column)
-                scaled = (np.clip(np.where(missing, low, values), low, high) - low) * (2.0 * one / (high - low)) - one
-                scaled = np.clip(np.trunc(scaled), -one, one)
+                low, high = map(np.float64, natural_bounds(preparation, name, column))
+                # Bounds come from the server: whatever they are, what is added is an integer of at most 2^20.
+                with np.errstate(all="ignore"):
+                    scaled = (np.clip(np.where(missing, low, values), low, high) - low) * (
+                        2.0 * one / (high - low)
+                    ) - one
+                scaled = np.clip(np.trunc(np.nan_to_num(scaled)), -one, one)
                 out[:, 0] = np.where(missing, 0.0, scaled)
                 out[:, 1] = np.where(missing, 0.0, np.floor(scaled * scaled / one))
                 if column.gaps != "refuse":

@@ -10,6 +10,7 @@ from flwr.app import Context, RecordDict
 
 import flower_fedclust as fc
 from flower_fedclust.protocol import ClientData, ProtocolClient
+from flower_fedclust.protocol.tables import as_bytes
 from flower_fedclust.tables.description import (
     Clusters,
     norm_of_row,
@@ -134,12 +135,34 @@ def test_a_client_with_one_row_more_answers_within_what_it_declares(row):
     answers = []
     for table in (TABLE, TABLE.drop(index=row)):
         client = ProtocolClient(ClientData(table, raw=True), name="a", context=Context(0, 0, {}, RecordDict(), {}))
-        client.prepare(np.frombuffer(json.dumps(PREPARATION.to_dict()).encode(), dtype=np.uint8))
+        client.remember("schema", [as_bytes(SCHEMA.to_json())])
+        client.prepare(as_bytes(json.dumps(PREPARATION.to_dict())))
         answers.append(client.description(centers, radius=2 * PREPARATION.radius).values)
     n_dropped = (TABLE.index == row).sum()
     assert 0 < np.linalg.norm(answers[0] - answers[1]) <= n_dropped * client.moved_by_description().l2
     (moved,) = client.moved("", ProtocolClient.description.asked(centers, radius=2 * PREPARATION.radius))
     assert moved.l2 == norm_of_row(PREPARATION)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(5, 5), (np.nan, 1), (3, 1), (0, np.inf), (-np.inf, np.inf), (-1e308, 1e308), (0, 5e-324)]
+)
+def test_whatever_bounds_a_server_sends_no_row_moves_the_sums_too_far(low, high):
+    preparation = Preparation(SCHEMA, FIGURES | {"age": Figures(low, high)})
+    for age in (-1e308, 0.0, 5.0, 1e308, np.nan):
+        moved = sums_by_cluster(people(1, 0, age=age), preparation, np.array([1]), 2, owner="") * 2.0**-20
+        assert np.linalg.norm(moved) <= norm_of_row(preparation)
+
+
+def test_a_preparation_of_another_schema_is_refused():
+    fewer = {name: column for name, column in SCHEMA.columns.items() if name != "sex"}
+    other = Preparation(Schema(columns=fewer), {name: FIGURES[name] for name in fewer})
+    client = ProtocolClient(ClientData(TABLE, raw=True), name="a", context=Context(0, 0, {}, RecordDict(), {}))
+    for begun in ([], [as_bytes(SCHEMA.to_json())]):
+        if begun:
+            client.remember("schema", begun)
+        with pytest.raises(fc.DataError, match="of another schema than the run began with"):
+            client.prepare(as_bytes(json.dumps(other.to_dict())))
 
 
 def test_the_sums_of_a_row_do_not_depend_on_the_rows_beside_it():
