@@ -41,7 +41,7 @@ from flower_fedclust.testing.neighbours import (
     tied_tables,
 )
 from flower_fedclust.testing.runs import Run, watched_run
-from flower_fedclust.testing.subject import SEED, Subject
+from flower_fedclust.testing.subject import SEED, Subject, small_tables
 
 Floats = NDArray[np.float64]
 
@@ -90,7 +90,7 @@ def audit(
     seconds : float, optional
         After which no more is drawn or compared; what was not is said.
     seed : int, optional
-        Of what the auditor chooses. Never of the noise.
+        Of what the auditor chooses, the tables that are made among it. Never of the noise.
     false_alarm : float, default=0.001
         How often a sound strategy may be called broken, over all tests of the audit together.
     progress : callable, optional
@@ -109,6 +109,8 @@ def audit(
     if seconds is not None:
         check_real("seconds", seconds, above=0)
     check_real("false_alarm", false_alarm, above=0, below=1)
+    if clients is None and seed is not None:
+        clients, _ = small_tables(strategy, seed=seed)
     subject = Subject(strategy, clients)
     return audit_subject(subject, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress)
 

@@ -67,7 +67,7 @@ def audit_by_name(
         If the strategy or a parameter does not exist, or a parameter is not valid.
     """
     strategy = _made(name, parameters, n_columns)
-    clients = None if needs_server_rows([name]) else _clients(strategy, n_columns)
+    clients = None if needs_server_rows([name]) else _clients(strategy, n_columns, seed)
     with _bar(name, show) as progress:
         return audit(
             strategy, clients, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress
@@ -88,12 +88,12 @@ def _made(name: str, parameters: Mapping[str, Any], n_columns: int) -> ProtocolS
         return make_strategies([name], given | bounds, rows)[0]
 
 
-def _clients(strategy: ProtocolStrategy, n_columns: int) -> list[Any] | None:
+def _clients(strategy: ProtocolStrategy, n_columns: int, seed: int | None) -> list[Any] | None:
     if strategy.expected_columns is not None:
         return None
     from flower_fedclust.testing.subject import small_tables
 
-    rows, _ = small_tables(strategy, n_columns=n_columns)
+    rows, _ = small_tables(strategy, n_columns=n_columns, **({} if seed is None else {"seed": seed}))
     return list(rows)
 
 
@@ -134,13 +134,19 @@ def _choices(cls: type[ProtocolStrategy]) -> dict[str, tuple[Any, ...]]:
     return {name: get_args(hint) for name, hint, _ in _declared(cls) if name in ("noise", "privacy_unit")}
 
 
-def audit_every(runs: int, seconds: float, say: Callable[[str], None]) -> list[tuple[str, dict[str, Any], AuditResult]]:
-    """Audit every strategy of the registry in every way in which it can be private."""
+def audit_every(
+    runs: int, seconds: float, say: Callable[[str], None], *, seed: int | None = None, false_alarm: float = 1e-6
+) -> list[tuple[str, dict[str, Any], AuditResult]]:
+    """Audit every strategy of the registry in every way in which it can be private.
+
+    A seed is that of the tables and of what strategies choose at random.
+    """
     found = []
     for name, parameters in every_private_strategy():
+        given = {"n_clusters": 3, **parameters, "random_state": seed}
         with suppress(ValueError):  # a class that is never private for that unit, or there
             result = audit_by_name(
-                name, {"n_clusters": 3, **parameters}, 4, runs=runs, seconds=seconds, false_alarm=1e-6, show=False
+                name, given, 4, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, show=False
             )
             found.append((name, parameters, result))
             say(f"{result.seconds:6.1f} s  {name} ({result.place}, {result.unit}): {result.sentence}")

@@ -106,7 +106,7 @@ class Subject:
 
 
 def small_tables(
-    strategy: ProtocolStrategy, n_clients: int = 3, n_columns: int = 4
+    strategy: ProtocolStrategy, n_clients: int = 3, n_columns: int = 4, *, seed: int = 7
 ) -> tuple[list[Floats], list[NDArray[np.intp]]]:
     """Return blobs that suit a strategy: its columns, around its public rows, or within its bounds.
 
@@ -116,7 +116,7 @@ def small_tables(
         Of some 25 rows.
     labels : list of ndarray of shape (n_i,)
     """
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(seed)
     public = np.asarray(getattr(strategy, "server_data", np.empty(0)), dtype=float)
     n_columns = strategy.expected_columns or n_columns
     center, radius = np.zeros(n_columns), 1.0
