@@ -55,7 +55,8 @@ TRUST_SENTENCES = (
     "and no noise covers them. Do not publish them with the model.",
     "Sums are sums of integers, so that no rounding adds to a sensitivity. Noise is drawn as integers, and how far it "
     "is from the noise that is accounted for is part of delta.",
-    "When a client answers, how long it takes, and that it fails, is not covered.",
+    "When a client answers, how long it takes, that it fails, and that its reply is left out for its size, is not "
+    "covered.",
 )
 
 

@@ -88,7 +88,8 @@ def test_who_is_trusted_with_what_is_said(noise):
     for sentence in (PLACE_SENTENCES[noise], COLLUSION_SENTENCES[noise], *TRUST_SENTENCES):
         assert f"  - {sentence}" in text
     together = " ".join(TRUST_SENTENCES)
-    assert all(word in together for word in ("Labels, metrics and costs", "rounding", "clip them", "how long it takes"))
+    words = ("Labels, metrics and costs", "rounding", "clip them", "how long it takes", "left out for its size")
+    assert all(word in together for word in words)
 
 
 def test_noise_that_is_farther_from_its_law_than_delta_allows_covers_nothing():
