@@ -141,6 +141,14 @@ def cases():
     found["lloyd wide"] = make_strategy(LLOYD, n_clusters=4, epsilon=8.0, n_rounds=2, server_data=public)
     found["feddp wide"] = fc.FedDPKMeans(n_clusters=4, epsilon=8.0, delta=1e-6, server_data=public)
     found["feddp long wide"] = found["feddp wide"]
+    columns = {
+        "0": {"kind": "number"},
+        "1": {"kind": "number", "scale": "standard"},
+        "2": {"kind": "number", "bounds": [-1, 1], "gaps": "mean"},
+        "3": {"kind": "number", "bounds": [-1, 1], "scale": "robust"},
+    }
+    table = fc.PrivateKMeans(2, n_rounds=1, epsilon=100.0)
+    found["private-kmeans table"] = fc.with_schema(table, {"columns": columns}, describe=True)
     found["gathered server"] = audit_toys.Means(2, gathers=True)
     found["gathered clients"] = audit_toys.Means(2, gathers=True, noise="clients")
     found["unequal"] = audit_toys.Unequal(2)
