@@ -25,8 +25,9 @@ from flower_fedclust.auditing.draws import Drawer
 from flower_fedclust.auditing.messages import altered_runs, mirrored_run, remembered
 from flower_fedclust.auditing.result import AuditedRelease, AuditResult
 from flower_fedclust.auditing.rows import HardRow, rows_by_message, rows_in_directions, rows_of_whole_numbers
+from flower_fedclust.auditing.samples import findings_of_samples
 from flower_fedclust.auditing.settings import other_settings, poles
-from flower_fedclust.auditing.statistics import FALSE_ALARM, Loss, losses, repeated, test_noise
+from flower_fedclust.auditing.statistics import FALSE_ALARM, OF_SAMPLES, Loss, losses, repeated, test_noise
 from flower_fedclust.numerics.checks import check_integer, check_real
 from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
 from flower_fedclust.protocol import ProtocolStrategy
@@ -138,6 +139,7 @@ def audit_subject(
         if left > HARD_RUN_SECONDS:
             moves.compare_hard(begun + 0.5 * left, says)
         findings, facts = _beside(subject, moves)
+        findings += findings_of_samples(run, moves.client, OF_SAMPLES * false_alarm, begun + 0.6 * left)
         drawer = Drawer(run, moves.client, moves.worst)
         n_runs = _draw(drawer, runs, begun + 0.95 * left, says)
         findings += repeated(list(drawer.cells.values()), list(drawer.seeded.values()))

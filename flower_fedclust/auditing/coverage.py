@@ -48,6 +48,9 @@ def findings_of_books(run: Run, epsilon_counted: float) -> list[str]:
     report: PrivacyReport = run.strategy.report
     found = [*_unlisted(run, report), *_samples(run)]
     asked = run.strategy.epsilon
+    if asked is not None and run.strategy.privacy_unit in run.strategy.promises and not report.covers_everything:
+        lacking = ", ".join(f"'{content}'" for content in dict.fromkeys(one.content for one in report.unprotected))
+        found.append(f"a guarantee per {run.strategy.privacy_unit} is promised, and nothing covers {lacking or 'it'}")
     if report.releases and asked is not None:
         stated = report.epsilon
         if stated < asked:

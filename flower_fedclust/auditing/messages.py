@@ -21,6 +21,7 @@ from flower_fedclust.testing.neighbours import shadow_answers, tied_tables
 from flower_fedclust.testing.runs import Run
 
 Floats = NDArray[np.float64]
+Bits = tuple[tuple[int, bytes], ...]
 
 #: Clients may keep what they have computed of a table that is large: one of at least so many numbers.
 LARGE_TABLE = 2**13
@@ -82,14 +83,13 @@ def remembered(run: Run, earlier: Run, client: str) -> list[str]:
     return [
         f"the answer to '{run.rounds[number].task}' depends on a run that the client has answered before"
         for number, answer in fresh.items()
-        if number in run.rounds and not _same(answer, after[number])
+        if number in run.rounds and bits_of_answer(answer) != bits_of_answer(after[number])
     ]
 
 
-def _same(one: list[Sendable] | None, other: list[Sendable] | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return len(one) == len(other) and all(_bits(a) == _bits(b) for a, b in zip(one, other, strict=True))
+def bits_of_answer(answer: list[Sendable] | None) -> Bits | None:
+    """Return what two answers have in common if they are the same to the last bit; None of no answer."""
+    return None if not answer else tuple(map(_bits, answer))
 
 
 def _bits(array: Sendable) -> tuple[int, bytes]:

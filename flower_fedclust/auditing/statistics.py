@@ -18,8 +18,8 @@ Floats = NDArray[np.float64]
 #: How often a sound strategy may be called broken, over all tests of an audit together.
 FALSE_ALARM = 1e-3
 
-#: The parts of that for the laws of the noise, for the bound on epsilon, and for that on delta.
-OF_NOISE, OF_EPSILON, OF_DELTA = 0.6, 0.2, 0.2
+#: The parts of that for the laws of the noise, for rows that are drawn, and for the bounds on epsilon and on delta.
+OF_NOISE, OF_SAMPLES, OF_EPSILON, OF_DELTA = 0.5, 0.1, 0.2, 0.2
 
 #: Of so many numbers the law is tested, and of so many the lowest bits.
 MOST_TESTED = 20_000
@@ -56,7 +56,8 @@ class NoiseTest:
 
 def test_noise(cells: Sequence[Cell]) -> NoiseTest:
     """Test the noise of one release, in all of its rounds, against its declared law."""
-    parts = [part for cell in cells for drawn in cell.standardised.values() for part in drawn]
+    of_cells = [drawn for cell in cells for drawn in cell.standardised.values()]
+    parts = [part for drawn in of_cells for part in drawn]
     z = np.concatenate(parts) if parts else np.empty(0)
     if not z.size:
         return NoiseTest(0, math.nan, {})
@@ -66,6 +67,8 @@ def test_noise(cells: Sequence[Cell]) -> NoiseTest:
     law = chi2(z.size) if gaussian else gamma(z.size)
     size = float(np.sum(z**2)) if gaussian else float(np.sum(np.abs(z)))
     p_values = {"narrower than declared": float(law.cdf(size))}
+    if any(len(drawn) > 1 and drawn[0].size > 1 for drawn in of_cells):
+        p_values["narrower than declared in one of its entries"] = _narrowest_entry(of_cells, gaussian=gaussian)
     if is_whole:
         p_values["wider than declared"] = float(law.sf(size))
         few = z[:: max(1, z.size // MOST_TESTED)]
@@ -76,6 +79,17 @@ def test_noise(cells: Sequence[Cell]) -> NoiseTest:
         wanted = residues.size / RESIDUES
         p_values["with holes"] = float(chi2(RESIDUES - 1).sf(float(np.sum((counts - wanted) ** 2)) / wanted))
     return NoiseTest(int(z.size), factor, p_values)
+
+
+def _narrowest_entry(of_cells: Sequence[Sequence[Floats]], *, gaussian: bool) -> float:
+    """Return how likely it is that the noise of any entry is as narrow as that of the narrowest, at most."""
+    smallest, n_entries = 1.0, 0
+    for drawn in of_cells:
+        z = np.array(drawn)
+        sizes = np.sum(z**2 if gaussian else np.abs(z), axis=0)
+        law = chi2(len(z)) if gaussian else gamma(len(z))
+        smallest, n_entries = min(smallest, float(law.cdf(sizes.min(initial=np.inf)))), n_entries + sizes.size
+    return min(1.0, smallest * n_entries)
 
 
 test_noise.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's
@@ -98,36 +112,38 @@ def repeated(cells: Sequence[Cell], seeded: Sequence[Cell]) -> list[str]:
     for cell in cells:
         for drawn in cell.noise.values():
             first = drawn[:200]
-            if len(first) >= 20 and len({part.tobytes() for part in first}) < len(first) / 2:
+            if len(first) >= 20 and _is_repeated(np.array(first)):
                 found.append(f"the noise of '{cell.content}' in round {cell.round} is the same in every run")
                 break
     for group in (cells, seeded):
-        firsts: list[tuple[str, int, str, Floats]] = []
+        series: list[tuple[str, Floats]] = []
         for cell in group:
             for who, drawn in cell.standardised.items():
                 if len(drawn) >= 20 and drawn[0].size:
-                    firsts.append((cell.content, cell.round, who, np.array([part[0] for part in drawn[:20]])))
-        found += _alike(firsts)
+                    table, size = np.array(drawn[:20]), drawn[0].size
+                    place = f"'{cell.content}' in round {cell.round}" + (f" of client {who}" if who else "")
+                    for entry in sorted({0, min(1, size - 1), size // 2, (size + 1) // 2 % size, size - 1}):
+                        series.append((place + (f", entry {entry}" if entry else ""), table[:, entry]))
+        found += _alike(series)
     return list(dict.fromkeys(found))
 
 
-def _alike(firsts: Sequence[tuple[str, int, str, Floats]]) -> list[str]:
-    if len(firsts) < 2:
+def _is_repeated(draws: Floats) -> bool:
+    """Tell whether most of some draws are others of them, or an entry is the same in all."""
+    return len({part.tobytes() for part in draws}) < len(draws) / 2 or bool((draws == draws[0]).all(axis=0).any())
+
+
+def _alike(series: Sequence[tuple[str, Floats]]) -> list[str]:
+    """Return which series of numbers are multiples of one another; each has the name of its place."""
+    kept = [(place, entries - entries.mean()) for place, entries in series]
+    kept = [(place, entries / length) for place, entries in kept if (length := float(np.linalg.norm(entries))) > 0]
+    if len(kept) < 2:
         return []
-    table = np.array([entries - entries.mean() for *_, entries in firsts])
-    lengths = np.linalg.norm(table, axis=1)
-    table = table[lengths > 0] / lengths[lengths > 0, None]
-    kept = [one for one, length in zip(firsts, lengths, strict=True) if length > 0]
+    table = np.array([entries for _, entries in kept])
     near = np.triu(np.abs(table @ table.T) > 1 - 1e-4, 1)
-    found = []
-    for one, other in zip(*np.nonzero(near), strict=True):
-        (content, number, who, _), (second, other_number, other_who, _) = kept[one], kept[other]
-        place, other_place = (
-            f"'{c}' in round {n}" + (f" of client {w}" if w else "")
-            for c, n, w in ((content, number, who), (second, other_number, other_who))
-        )
-        found.append(f"the noise of {place} is that of {other_place}")
-    return found[:3]
+    return [
+        f"the noise of {kept[one][0]} is that of {kept[other][0]}" for one, other in zip(*np.nonzero(near), strict=True)
+    ][:3]
 
 
 # The privacy loss.
