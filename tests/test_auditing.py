@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from dataclasses import replace
 
 import audit_toys
 import numpy as np
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 import flower_fedclust as fc
 from flower_fedclust.auditing.counting import epsilon_of
+from flower_fedclust.auditing.samples import findings_of_samples
 from flower_fedclust.auditing.settings import with_edges
 from flower_fedclust.auditing.statistics import FALSE_ALARM, Loss, lower, upper
 from flower_fedclust.auditing.statistics import test_noise as check_noise
@@ -25,6 +27,7 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import GridArray
 from flower_fedclust.protocol.rounds import Askable
 from flower_fedclust.registry import make_strategy
+from flower_fedclust.testing.neighbours import Neighbours
 from flower_fedclust.testing.subject import Subject
 
 
@@ -209,6 +212,61 @@ def test_noise_with_holes_is_found(monkeypatch):
     monkeypatch.setattr(noise_module, "sample_gaussian_share", lambda *given: honest(*given) // 16 * 16)
     found = audit(audit_toys.Means(2), runs=80)
     assert "is with holes" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("drawn", "says"),
+    [
+        (lambda self: np.argsort(self.noise_source.words(25))[:5], ""),
+        (
+            lambda self: np.argsort(self.noise_source.words(25))[:15],
+            "of the answers to 'sums', and 0.2 are declared",
+        ),
+        (lambda self: self.generator(7).permutation(25)[:5], "every answer to one message is of the same"),
+        (lambda self: np.arange(5), "every answer to one message is of the same"),
+    ],
+)
+def test_rows_that_are_not_drawn_as_is_declared_are_found(drawn, says):
+    def sums(self, *, max_norm):
+        return self._rows(max_norm)[drawn(self)].total()
+
+    run = Subject(with_method("sums", sums)(2)).run
+    release = Release("gaussian", 1.0, 1.0, "", "replace", sample=(5, 25))
+    for number, round_ in run.rounds.items():
+        run.rounds[number] = replace(round_, releases=[release, release])
+    rows = run.data["site-b"].rows
+    pair = Neighbours("", rows, np.vstack([-rows[:1], rows[1:]]))
+    found = findings_of_samples(run, "site-b", pair, 1e-6)
+    assert says in " ".join(found)
+    assert bool(says) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda noise: noise * (np.arange(noise.size) > 0), "is narrower than declared in one of its entries"),
+        (
+            lambda noise: np.full(noise.size, noise[0]),
+            "in round 2, entry 0 is that of 'sum of the rows' in round 2, entry 2",
+        ),
+        (lambda noise: noise * [1, 1, 1, 0] + [0, 0, 0, 77], "in round 2 is the same in every run"),
+    ],
+)
+def test_noise_that_leaves_an_entry_out_or_repeats_it_is_found(wrong, says, monkeypatch):
+    honest = noise_module.sample_gaussian_share
+    monkeypatch.setattr(noise_module, "sample_gaussian_share", lambda *given: wrong(honest(*given)))
+    assert says in " ".join(audit(audit_toys.Means(2), runs=40).broken)
+
+
+def test_a_class_that_promises_what_nothing_covers_is_found():
+    class Half(audit_toys.Means):
+        __doc__ = audit_toys.Means.__doc__
+
+        def releases(self):
+            return [super().releases()[0], None]
+
+    found = audit(Half(2), runs=2)
+    assert "a guarantee per record is promised, and nothing covers 'number of rows'" in found.findings
 
 
 def test_metrics_and_numbers_that_follow_from_rows_are_found():

@@ -25,7 +25,7 @@ from flower_fedclust.auditing.draws import Drawer
 from flower_fedclust.auditing.messages import altered_runs, mirrored_run, remembered
 from flower_fedclust.auditing.result import AuditedRelease, AuditResult
 from flower_fedclust.auditing.rows import HardRow, rows_by_message, rows_in_directions, rows_of_whole_numbers
-from flower_fedclust.auditing.samples import findings_of_samples
+from flower_fedclust.auditing.samples import findings_of_samples, seed_that_draws
 from flower_fedclust.auditing.settings import other_settings, poles
 from flower_fedclust.auditing.statistics import FALSE_ALARM, OF_SAMPLES, Loss, losses, repeated, test_noise
 from flower_fedclust.numerics.checks import check_integer, check_real
@@ -139,7 +139,7 @@ def audit_subject(
         if left > HARD_RUN_SECONDS:
             moves.compare_hard(begun + 0.5 * left, says)
         findings, facts = _beside(subject, moves)
-        findings += findings_of_samples(run, moves.client, OF_SAMPLES * false_alarm, begun + 0.6 * left)
+        findings += findings_of_samples(run, moves.client, moves.worst, OF_SAMPLES * false_alarm, begun + 0.6 * left)
         drawer = Drawer(run, moves.client, moves.worst)
         n_runs = _draw(drawer, runs, begun + 0.95 * left, says)
         findings += repeated(list(drawer.cells.values()), list(drawer.seeded.values()))
@@ -177,11 +177,14 @@ class _Moves:
         self.n_pairs: dict[tuple[str, int], int] = {}
         self.by_pair: dict[int, tuple[Neighbours, dict[tuple[int, int], Moved]]] = {}
         self.broken: list[str] = []
+        self.noise_seed = 0
 
     def compare(self, deadline: float, says: Progress) -> None:
         """Compare neighbours through the messages of the run, and through others that a server could send."""
         if not self.subject.releases:
             return
+        first = self._neighbours(self.run, far_rows(self._rows(self.run))[:3], each=1)
+        self.noise_seed = seed_that_draws(self.run, self.client, first)
         pairs = list(self._pairs(self.run))
         now = time.perf_counter()
         self._compare(self.run, pairs, now + 0.7 * (deadline - now), says, at_least=8)
@@ -227,7 +230,7 @@ class _Moves:
                 break
             says("neighbours", 0.4 * index / len(pairs))
             try:
-                for moved in how_far(run, self.client, [pair], only=only):
+                for moved in how_far(run, self.client, [pair], only=only, noise_seed=self.noise_seed):
                     self._take(moved, is_measured=run is self.run)
             except AssertionError as broken:
                 self.broken.append(str(broken).rstrip("."))

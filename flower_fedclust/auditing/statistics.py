@@ -123,7 +123,7 @@ def repeated(cells: Sequence[Cell], seeded: Sequence[Cell]) -> list[str]:
                     table, size = np.array(drawn[:20]), drawn[0].size
                     place = f"'{cell.content}' in round {cell.round}" + (f" of client {who}" if who else "")
                     for entry in sorted({0, min(1, size - 1), size // 2, (size + 1) // 2 % size, size - 1}):
-                        series.append((place + (f", entry {entry}" if entry else ""), table[:, entry]))
+                        series.append((place + (f", entry {entry}" if size > 1 else ""), table[:, entry]))
         found += _alike(series)
     return list(dict.fromkeys(found))
 

@@ -121,7 +121,9 @@ def _kept(run: Run, exchange: Exchange, context: Context) -> Arrays:
     return [record.to_numpy_ndarrays()[0] for record in records if isinstance(record, ArrayRecord)]
 
 
-def how_far(run: Run, client: str, pairs: Iterable[Neighbours], *, only: int | None = None) -> Iterator[Moved]:
+def how_far(
+    run: Run, client: str, pairs: Iterable[Neighbours], *, only: int | None = None, noise_seed: int = 0
+) -> Iterator[Moved]:
     """Yield how far neighbours move every array that a run released with noise.
 
     Parameters
@@ -129,7 +131,7 @@ def how_far(run: Run, client: str, pairs: Iterable[Neighbours], *, only: int | N
     run : Run
     client : str
     pairs : iterable of Neighbours
-    only : int, optional
+    only, noise_seed
         As in :func:`shadow_answers`.
 
     Raises
@@ -142,7 +144,7 @@ def how_far(run: Run, client: str, pairs: Iterable[Neighbours], *, only: int | N
     def answered(rows: Floats) -> dict[int, Arrays | None]:
         key = rows.tobytes()
         if key not in known:
-            known[key] = shadow_answers(run, client, rows, only=only)
+            known[key] = shadow_answers(run, client, rows, only=only, noise_seed=noise_seed)
         return known[key]
 
     for pair in pairs:
