@@ -78,7 +78,14 @@ class Deployment:
             *("--port", str(port)),
             *("--node-config", f'name="{name}" data="{data}" label-column="kind" evaluation="true"'),
         )
-        wait_for(port)
+
+    def wait_for_supernodes(self, *names: str, seconds: float = 120) -> None:
+        """Return when the SuperLink knows them all."""
+        deadline = time.monotonic() + seconds
+        while any(b"SuperNode ID" not in (self.folder / f"{name}.log").read_bytes() for name in names):
+            if time.monotonic() > deadline:
+                raise TimeoutError("a SuperNode has not reached the SuperLink")
+            time.sleep(0.2)
 
     def run(self, *options: str, **config: object) -> str:
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
