@@ -53,7 +53,7 @@ class Deployment:
         self.folder = folder
         self.keys = folder / "keys"
         self.port = free_port()
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = os.environ | {
             "FLWR_HOME": str(folder / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -64,9 +64,9 @@ class Deployment:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in reversed(self.processes):
+        for process in reversed(self.processes.values()):
             process.terminate()
-        for process in self.processes:
+        for process in self.processes.values():
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
@@ -82,21 +82,15 @@ class Deployment:
     def start(self, name: str, port: int, *command: str) -> None:
         """Start a process that listens on a port, with a log of its own."""
         log = self.folder / f"{name}.log"
-        with log.open("wb") as file:
+        with log.open("ab") as file:
             process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=self.environment)
-        self.processes.append(process)
+        self.processes[name] = process
         wait_for(port, process, log)
 
     def start_all(self) -> None:
         """Make the keys, start the SuperLink, register the sites' keys, start the sites."""
         self.call("sh", str(HERE / "keys.sh"), str(self.keys), "localhost", *SITES)
-        self.start(
-            "superlink",
-            self.port,
-            *(str(BIN / "flower-superlink"), "--port", str(self.port), "--enable-supernode-auth"),
-            *("--ssl-ca-certfile", str(self.keys / "ca.pem"), "--ssl-certfile", str(self.keys / "superlink.pem")),
-            *("--ssl-keyfile", str(self.keys / "superlink.key"), "--disable-runtime-dependency-installation"),
-        )
+        self.start_superlink()
         (self.folder / "flwr").mkdir(exist_ok=True)
         (self.folder / "flwr" / "config.toml").write_text(
             '[superlink]\ndefault = "here"\n\n[superlink.here]\n'
@@ -104,15 +98,30 @@ class Deployment:
         )
         for name in SITES:
             self.call(str(BIN / "flwr"), "supernode", "register", str(self.keys / name / "node.pub"), "here")
-            port = free_port()
-            self.start(
-                name,
-                port,
-                *(str(BIN / "fedclust"), "site", str(self.folder / name / "site.toml")),
-                *("--superlink", f"127.0.0.1:{self.port}", "--port", str(port)),
-                *("--root-certificates", str(self.keys / "ca.pem")),
-                *("--auth-supernode-private-key", str(self.keys / name / "node")),
-            )
+            self.start_site(name)
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink, which remembers the sites' keys where it was stopped."""
+        self.start(
+            "superlink",
+            self.port,
+            *(str(BIN / "flower-superlink"), "--port", str(self.port), "--enable-supernode-auth"),
+            *("--ssl-ca-certfile", str(self.keys / "ca.pem"), "--ssl-certfile", str(self.keys / "superlink.pem")),
+            *("--ssl-keyfile", str(self.keys / "superlink.key"), "--disable-runtime-dependency-installation"),
+            *("--database", str(self.folder / "superlink.db")),
+        )
+
+    def start_site(self, name: str) -> None:
+        """Start a site, or start it again."""
+        port = free_port()
+        self.start(
+            name,
+            port,
+            *(str(BIN / "fedclust"), "site", str(self.folder / name / "site.toml")),
+            *("--superlink", f"127.0.0.1:{self.port}", "--port", str(port)),
+            *("--root-certificates", str(self.keys / "ca.pem")),
+            *("--auth-supernode-private-key", str(self.keys / name / "node")),
+        )
 
     def run(self, app: Path = HERE.parent, **config: object) -> str:
         """Submit a run of an app and wait for its end."""

@@ -89,6 +89,7 @@ def _composed(releases: tuple[Release, ...], delta: float, near: float) -> float
     return composed_epsilon(releases, delta, near=near if coarse < 1.2 * near + 0.1 else coarse)
 
 
+@lru_cache(maxsize=16)
 def _read(
     text: str,
 ) -> tuple[float, float, NoisePlace, PrivacyUnit, dict[str, Share], dict[str, float]]:

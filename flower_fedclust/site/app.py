@@ -247,21 +247,20 @@ class _SiteClient(Client):
         if about["task"] == ENROL and any(entry["task"] == ENROL for entry in own):
             site.note("repeated", **about)
             return content
-        folder.keep(name, content)
-        site.ledger.append(
-            {
-                "time": _now(),
-                **about,
-                "strategy": ",".join(names),
-                "app": site.app_of_server,
-                "data_set": site.data_set,
-                "answer": name,
-                "asked": asked,
-                "sent": hashlib.sha256(content).hexdigest(),
-                "n_bytes": len(content),
-                **judged,
-            }
-        )
+        entry = {
+            "time": _now(),
+            **about,
+            "strategy": ",".join(names),
+            "app": site.app_of_server,
+            "data_set": site.data_set,
+            "answer": name,
+            "asked": asked,
+            "sent": hashlib.sha256(content).hexdigest(),
+            "n_bytes": len(content),
+            **judged,
+        }
+        with folder.keep(name, content) as file:
+            site.ledger.append(entry, [file])
         site.note("answered", **about, epsilon=judged["epsilon"] or None)
         if about["task"] == ENROL:
             forget_old_runs(folder.path.parent, site.settings.keep_days)

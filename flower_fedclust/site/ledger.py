@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock
 
 #: The hash before the first line.
 START = "0" * 64
+
+#: What stands in a line before its hash, which is of all before it.
+MARK = b',"hash":"'
 
 
 class LedgerError(Exception):
@@ -39,12 +43,13 @@ class Ledger:
         self.entries: list[dict[str, Any]] = []
         self._last = START
         self._n_bytes = 0
+        self._lock = FileLock(f"{self.path}.lock", mode=0o600)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the ledger alone, and know all of it: nobody else writes between a decision and its entry."""
         make_private(self.path.parent)
-        with FileLock(f"{self.path}.lock", mode=0o600):
+        with self._lock:
             self.read()
             yield
 
@@ -78,23 +83,25 @@ class Ledger:
         self._n_bytes += len(whole)
         return self.entries
 
-    def append(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def append(self, entry: Mapping[str, Any], beside: Sequence[IO[bytes]] = ()) -> dict[str, Any]:
         """Write an entry, and return when it is on the disk. Call it while the ledger is :meth:`locked`.
 
         Parameters
         ----------
         entry : mapping
             Ready for JSON. ``number`` and ``hash`` are added.
+        beside : sequence of files
+            What has to be on the disk as well; they wait for it together with the ledger.
         """
         full = {"number": len(self.entries) + 1, **entry}
-        full["hash"] = _hash(self._last, full)
-        line = json.dumps(full, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        body = json.dumps(full, separators=(",", ":"), allow_nan=False).encode()
+        full["hash"] = _hash(self._last, body)
+        line = body[:-1] + MARK + full["hash"].encode() + b'"}\n'
         with os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
             file.seek(self._n_bytes)
             file.truncate()
             file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+            wait_for_disk([file, *beside])
         if len(self.entries) == 0:
             fsync_folder(self.path.parent)
         self.entries.append(full)
@@ -104,24 +111,35 @@ class Ledger:
 
     def _take(self, line: bytes) -> None:
         number = len(self.entries) + 1
+        body, _, said = line.rpartition(MARK)
         try:
             entry = json.loads(line)
-            said = entry.pop("hash")
-            found = _hash(self._last, entry)
-        except (ValueError, KeyError, AttributeError, TypeError):
+            found = _hash(self._last, body + b"}")
+            follows = said == f'{found}"}}'.encode() and entry["number"] == number
+        except (ValueError, KeyError, TypeError):
             raise LedgerError(f"{self.path}, line {number}: this is no entry of a ledger.") from None
-        if said != found or entry.get("number") != number:
+        if not follows:
             raise LedgerError(
                 f"{self.path}, line {number}: the entry does not follow from the lines before it; somebody has changed "
                 "this line or one before."
             )
-        self.entries.append({**entry, "hash": said})
-        self._last = said
+        self.entries.append(entry)
+        self._last = found
 
 
-def _hash(before: str, entry: Mapping[str, Any]) -> str:
-    text = json.dumps(entry, separators=(",", ":"), sort_keys=True)
-    return hashlib.sha256(f"{before}{text}".encode()).hexdigest()
+def _hash(before: str, body: bytes) -> str:
+    return hashlib.sha256(before.encode() + body).hexdigest()
+
+
+def wait_for_disk(files: Sequence[IO[bytes]]) -> None:
+    """Return when what was written to some files is on the disk: two that wait together wait hardly longer than one."""
+    for file in files:
+        file.flush()
+    if len(files) == 1:
+        os.fsync(files[0].fileno())
+        return
+    with ThreadPoolExecutor(len(files)) as pool:
+        list(pool.map(os.fsync, [file.fileno() for file in files]))  # raises what one of them has raised
 
 
 def make_private(folder: Path) -> Path:
@@ -134,10 +152,14 @@ def make_private(folder: Path) -> Path:
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a file that its owner alone can read, and return when its content is on the disk."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    with open_private(path) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        wait_for_disk([file])
+
+
+def open_private(path: Path) -> IO[bytes]:
+    """Open a new file that its owner alone can read."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
 
 def fsync_folder(folder: Path) -> None:

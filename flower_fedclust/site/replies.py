@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import numpy as np
-from flwr.app import ArrayRecord, Context
+from flwr.app import Array, ArrayRecord, Context
 from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
 
-from flower_fedclust.site.ledger import make_private, write_private
+from flower_fedclust.site.ledger import make_private, open_private, write_private
 
 #: Under which keys a client remembers things in its Context; see ``ProtocolClient.remember``.
 REMEMBERED = "fedclust."
+
+#: The file of what a client remembers.
+MEMORY = "memory"
 
 
 class RunFolder:
@@ -38,10 +40,15 @@ class RunFolder:
 
     # Answers.
 
-    def keep(self, name: str, answer: bytes) -> None:
-        """Write an answer, and return when it is on the disk. Whether it is whole, the hash in the ledger tells."""
+    def keep(self, name: str, answer: bytes) -> IO[bytes]:
+        """Write an answer, and return its file, still open: whoever lets the answer leave waits for the disk first.
+
+        Whether the answer is whole, the hash in the ledger tells.
+        """
         make_private(self.path)
-        write_private(self.path / f"{name}.answer", answer)
+        file = open_private(self.path / f"{name}.answer")
+        file.write(answer)
+        return file
 
     def kept(self, name: str) -> bytes | None:
         """Return an answer as it was sent, or None."""
@@ -54,38 +61,39 @@ class RunFolder:
         """Put into a Context what the client remembered of this run, and nothing that it did of another."""
         for key in [key for key in context.state if key.startswith(REMEMBERED)]:
             del context.state[key]
-        path = self.path / "memory.npz"
+        path = self.path / MEMORY
         if path.exists():
-            found: dict[str, list[Any]] = {}
-            with np.load(path) as stored:
-                for name in stored.files:
-                    key, _, _ = name.rpartition(".")
-                    found.setdefault(key, []).append(stored[name])
-            for key, arrays in found.items():
+            about, tensors = _split(path.read_bytes())
+            rest = iter(tensors)
+            for key, fields in about["memory"].items():
+                arrays = {name: Array(dtype, tuple(shape), stype, next(rest)) for name, dtype, shape, stype in fields}
                 context.state[key] = ArrayRecord(arrays)
         self._known = _identities(context)
 
     def remember(self, context: Context) -> None:
         """Write what the client remembers, if it remembers something else than before."""
-        if _identities(context) == self._known:
+        known = _identities(context)
+        if known == self._known:
             return
-        arrays = {
-            f"{key}.{index:04d}": array
-            for key, record in context.state.items()
-            if key.startswith(REMEMBERED) and isinstance(record, ArrayRecord)
-            for index, array in enumerate(record.to_numpy_ndarrays())
+        records = {key: record for key, record in context.state.items() if key in known}
+        memory = {
+            key: [[name, array.dtype, array.shape, array.stype] for name, array in record.items()]
+            for key, record in records.items()
         }
-        stream = io.BytesIO()
-        np.savez(stream, **arrays)  # type: ignore[arg-type]
+        tensors = [array.data for record in records.values() for array in record.values()]
         make_private(self.path)
-        beside = self.path / "memory.part"
-        write_private(beside, stream.getvalue())
-        beside.replace(self.path / "memory.npz")
-        self._known = _identities(context)
+        beside = self.path / f"{MEMORY}.part"
+        write_private(beside, _joined({"memory": memory}, tensors))
+        beside.replace(self.path / MEMORY)
+        self._known = known
 
 
 def _identities(context: Context) -> dict[str, int]:
-    return {key: id(record) for key, record in context.state.items() if key.startswith(REMEMBERED)}
+    return {
+        key: id(record)
+        for key, record in context.state.items()
+        if key.startswith(REMEMBERED) and isinstance(record, ArrayRecord)
+    }
 
 
 def forget_old_runs(parent: Path, keep_days: int) -> None:
@@ -100,24 +108,15 @@ def forget_old_runs(parent: Path, keep_days: int) -> None:
 
 def answer_to_bytes(answer: FitRes | EvaluateRes) -> bytes:
     """Return an answer as bytes, from which :func:`fit_answer` and :func:`evaluate_answer` make the same again."""
-    tensors = answer.parameters.tensors if isinstance(answer, FitRes) else []
-    about: dict[str, Any] = {
-        "num_examples": answer.num_examples,
-        "metrics": dict(answer.metrics),
-        "sizes": [len(tensor) for tensor in tensors],
-    }
+    about: dict[str, Any] = {"num_examples": answer.num_examples, "metrics": dict(answer.metrics)}
     if isinstance(answer, EvaluateRes):
         about["loss"] = answer.loss
-    return b"".join([json.dumps(about).encode(), b"\n", *tensors])
+    return _joined(about, answer.parameters.tensors if isinstance(answer, FitRes) else [])
 
 
 def fit_answer(content: bytes) -> FitRes:
     """Undo :func:`answer_to_bytes`."""
-    about, rest = _split(content)
-    tensors = []
-    for size in about["sizes"]:
-        tensors.append(rest[:size])
-        rest = rest[size:]
+    about, tensors = _split(content)
     return fit_res(tensors, about["metrics"], about["num_examples"])
 
 
@@ -137,6 +136,12 @@ def evaluate_res(loss: float, num_examples: int, metrics: Mapping[str, Any]) -> 
     return EvaluateRes(Status(Code.OK, ""), loss, num_examples, dict(metrics))
 
 
-def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
-    head, _, rest = content.partition(b"\n")
-    return json.loads(head), rest
+def _joined(about: Mapping[str, Any], tensors: Sequence[bytes]) -> bytes:
+    return b"".join([json.dumps({**about, "sizes": [len(tensor) for tensor in tensors]}).encode(), b"\n", *tensors])
+
+
+def _split(content: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    start = content.index(b"\n") + 1
+    about = json.loads(content[:start])
+    ends = [start, *(start + end for end in accumulate(about["sizes"]))]
+    return about, [content[begin:end] for begin, end in pairwise(ends)]

@@ -141,7 +141,7 @@ def test_what_a_client_remembers_outlives_the_process(tmp_path):
     def restart(number, task):
         for one in own:
             one.__init__(one.settings, one._load)
-        remembered.append(len(list(tmp_path.glob("*/runs/*/memory.npz"))))
+        remembered.append(len(list(tmp_path.glob("*/runs/*/memory"))))
 
     strategy.on_round = restart
     run(strategy, own)

@@ -126,7 +126,7 @@ def test_what_is_kept_of_a_run_goes_after_some_days_and_the_ledger_stays(tmp_pat
     import os
 
     for name in ("old", "new"):
-        RunFolder(tmp_path / "runs", name).keep("0-1", b"answer")
+        RunFolder(tmp_path / "runs", name).keep("0-1", b"answer").close()
     old = RunFolder(tmp_path / "runs", "old").path
     for path in [old, *old.iterdir()]:
         os.utime(path, (0, 0))

@@ -1,0 +1,338 @@
+"""Real sites: every family of strategies in a deployment, and what happens when its processes are killed.
+
+    python benchmarks/deployed.py strategies [NAME ...]
+    python benchmarks/deployed.py kills [WHAT ...]
+
+A SuperLink with TLS and three sites (``fedclust site``), each with a key, are started as ``deploy/one_machine.py``
+starts them. ``strategies`` runs every family twice: with a policy that lets out nothing without noise, and, where that
+refuses, with one that lists the kinds of messages which the family sends. ``kills`` kills -9, in a run of five rounds
+without noise, the server's process in every round, each site while it answers and just after it has written its answer
+down, and the SuperLink; each time the same command goes on, and the labels have to be those of a run that nothing
+disturbed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.datasets import make_blobs
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "deploy"))
+one_machine = import_module("one_machine")
+SITES = one_machine.SITES
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a family is run: its epsilon, its other parameters as TOML, and what a policy has to let out beside noise."""
+
+    epsilon: float | None = None
+    parameters: str = ""
+    reads_public_rows: bool = False
+    kinds: tuple[str, ...] = field(default=())
+
+
+FAMILIES = {
+    "private-kmeans": Family(1.0, "noise = 'local'"),
+    "feddp-kmeans": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
+    "dp-lloyd-server-kmeans++": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
+    "dp-fedc": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2"),
+    "fedsc": Family(None, "n_rounds = 1\nn_atoms = 5", kinds=("sums", "codes")),
+    "fedsc-sums": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 1"),
+    "spp-fgc": Family(None, "", kinds=("centers", "codes")),
+    "spp-fgc-sums": Family(8.0, "noise = 'local'\nmax_l1_norm = 12.0"),
+    "spp-fgc-plus": Family(None, "n_rounds = 1\nn_pretraining_rounds = 1", kinds=("sums", "centers", "codes")),
+    "fed-tsne-sums": Family(8.0, "noise = 'local'\nmax_norm = 8.0"),
+    "fed-umap-sums": Family(8.0, "noise = 'local'\nmax_norm = 8.0"),
+    "fed-speclust-sums": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 1"),
+    "fed-tsne": Family(None, "n_rounds = 1", kinds=("sums", "codes")),
+    "pe-means": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 1"),
+    "federated-kmeans-private": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 1"),
+    "federated-kmeans": Family(None, "n_rounds = 1", kinds=("sums", "centers")),
+    "ffcm": Family(None, "n_rounds = 1", kinds=("sums", "centers")),
+    "k-fed": Family(None, "", kinds=("centers",)),
+    "coreset-k-median": Family(None, "", kinds=("sums", "centers", "codes", "rows")),
+    "dsc": Family(None, "", kinds=("centers", "codes")),
+    "fed-ssc": Family(None, "", kinds=("centers", "codes")),
+    "k-means-parallel": Family(None, "", kinds=("sums", "rows")),
+    "pooled-kmeans": Family(None, "", kinds=("rows",)),
+}
+
+
+def make_sites(folder: Path) -> None:
+    """Write each site's table: a third of three blobs without negative entries, and some public rows beside them."""
+    rows, _ = make_blobs(630, n_features=4, centers=3, cluster_std=0.5, center_box=(1, 6), random_state=0)
+    table = pd.DataFrame(np.maximum(rows, 0.0), columns=["a", "b", "c", "d"])
+    for index, name in enumerate(SITES):
+        (folder / name).mkdir(parents=True)
+        table[index:600:3].to_csv(folder / name / "table.csv", index=False)
+    table[600:].to_csv(folder / "public.csv", index=False)
+
+
+def write_policies(folder: Path, strategy: str, epsilon: float, unprotected: tuple[str, ...] = ()) -> None:
+    """Have every site take part in one strategy; a site reads its policy for each message."""
+    for name in SITES:
+        (folder / name / "site.toml").write_text(
+            f'name = "{name}"\ndata = "table.csv"\ndata_set = "for {strategy}"\n\n[policy]\n'
+            f'strategies = ["{strategy}"]\nstudies = ["first-study"]\nunprotected = {json.dumps(unprotected)}\n'
+            f"epsilon_per_run = {epsilon}\nepsilon = {epsilon}\nfewest_clients = 3\n",
+            encoding="utf-8",
+        )
+
+
+def submit(deployment: Any, strategy: str, out: Path, **config: object) -> str:
+    """Run a strategy; return what was said, whether the run ended well or not."""
+    given = {"strategy": strategy, "study": "first-study", "dataset": "", "n-clusters": 3, "expected-clients": 3}
+    try:
+        return str(deployment.run(**given | {"round-timeout": 60.0, "share-model": True, "out": str(out)} | config))
+    except SystemExit as error:
+        return str(error)
+
+
+def refusals(folder: Path, since: dict[str, int]) -> list[str]:
+    """Return what the sites have refused since, each sentence once."""
+    said = []
+    for name in SITES:
+        lines = (folder / name / "site" / "audit.jsonl").read_text(encoding="utf-8").splitlines()
+        events = [json.loads(line) for line in lines[since.get(name, 0) :]]
+        said += [f"{one['event']}: {one['reason']}" for one in events if one["event"] in ("refused", "failed")]
+        since[name] = len(lines)
+    return list(dict.fromkeys(said))
+
+
+def strategies(names: list[str]) -> None:
+    """Run the families."""
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "deployment"
+        make_sites(folder)
+        write_policies(folder, "none", 1.0)
+        since: dict[str, int] = {}
+        with one_machine.Deployment(folder) as deployment:
+            deployment.start_all()
+            for strategy in names or FAMILIES:
+                family = FAMILIES[strategy]
+                for kinds in dict.fromkeys([(), family.kinds]):
+                    write_policies(folder, strategy, family.epsilon or 1.0, kinds)
+                    start, out = time.monotonic(), folder / f"{strategy}-{len(kinds)}"
+                    epsilon = "" if family.epsilon is None else str(family.epsilon)
+                    public = {"server-data": str(folder / "public.csv")} if family.reads_public_rows else {}
+                    said = submit(deployment, strategy, out, epsilon=epsilon, parameters=family.parameters, **public)
+                    refused = refusals(folder, since)
+                    saved = (out / strategy / "model.npz").exists()
+                    marks = [len(list((folder / name / "site" / "results").glob(f"* {strategy} *"))) for name in SITES]
+                    lets = f"lets out {', '.join(kinds)}" if kinds else "lets out nothing without noise"
+                    how = "ended with a result" if saved else "ended without one"
+                    print(f"{strategy}, a policy that {lets}: {how}, {time.monotonic() - start:.0f} s", flush=True)
+                    print(f"    results at the sites: {marks}", flush=True)
+                    for sentence in refused:
+                        print(f"    {sentence}", flush=True)
+                    if not saved:
+                        wrong = [line for line in said.splitlines() if "Error" in line][-2:] or [said[-600:]]
+                        print(*(f"    {line.strip()}" for line in wrong), sep="\n", flush=True)
+
+
+# Killing.
+
+INIT = [[1.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0], [5.0, 5.0, 5.0, 5.0]]
+#: Enrolment, three rounds that find a frame, a Lloyd step.
+RUN = {"parameters": f"n_rounds = 1\nmin_clients = 3\ninit = {INIT}", "round-timeout": 25.0, "wait-for-clients": 40.0}
+KILLED = "federated-kmeans"
+
+
+def descendants(process: int) -> dict[int, str]:
+    """Return the processes below one, and what each runs."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    parents, commands = {}, {}
+    for line in listed.splitlines():
+        own, parent, command = line.split(None, 2)
+        parents[int(own)], commands[int(own)] = int(parent), command
+    below = {process}
+    while more := {own for own, parent in parents.items() if parent in below} - below:
+        below |= more
+    return {own: commands[own] for own in below - {process}}
+
+
+def kill(*processes: int) -> None:
+    """Kill -9."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def wait_until(found: Callable[[], Any], submitted: subprocess.Popen[str], seconds: float = 180.0) -> Any:
+    """Return what is found, or None once the run has ended or the time is over."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and submitted.poll() is None:
+        if value := found():
+            return value
+        time.sleep(0.005)
+    return None
+
+
+class Killing:
+    """A deployment in which runs of one strategy are disturbed, and gone on with."""
+
+    def __init__(self, deployment: Any, folder: Path) -> None:
+        self.deployment, self.folder = deployment, folder
+        self.n_runs = 0
+
+    def begin(self) -> None:
+        """Have the next submission be another run."""
+        self.n_runs += 1
+        self.n_before = {name: len(self.entries(name)) for name in SITES}
+
+    @property
+    def out(self) -> Path:
+        return self.folder / f"result-{self.n_runs}"
+
+    def submit(self) -> subprocess.Popen[str]:
+        """Submit the run, or have it go on."""
+        config = {"strategy": KILLED, "study": "first-study", "dataset": "", "n-clusters": 3, "expected-clients": 3}
+        config |= {"share-model": True, "out": str(self.out), "journal": str(self.folder / f"journal-{self.n_runs}")}
+        pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in (config | RUN).items())
+        return subprocess.Popen(
+            [str(one_machine.BIN / "flwr"), "run", str(ROOT), "here", "--stream", "--run-config", pairs],
+            env=self.deployment.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def entries(self, name: str) -> list[dict[str, Any]]:
+        """Return what a site's ledger has of this run."""
+        path = self.folder / name / "site" / "ledger.jsonl"
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def rounds(self, name: str) -> list[int]:
+        """Return the rounds of this run that a site has answered."""
+        return [entry["round"] for entry in self.entries(name)[self.n_before[name] :]]
+
+    def process(self, name: str) -> int:
+        return int(self.deployment.processes[name].pid)
+
+    def found(self) -> list[bytes]:
+        """Return the server's centers, and each site's labels, as they were saved; empty while there are none."""
+        model = self.out / KILLED / "model.npz"
+        own = [sorted((self.folder / name / "site" / "results").glob("*")) for name in SITES]
+        if not model.exists() or [len(one) for one in own] != 3 * [self.n_runs]:
+            return []
+        labels = [(one[-1] / "labels" / f"{name}.csv").read_bytes() for name, one in zip(SITES, own, strict=True)]
+        with np.load(model) as arrays:
+            return [*(arrays[name].tobytes() for name in arrays.files), *labels]
+
+    def to_the_end(self, submitted: subprocess.Popen[str] | None = None) -> int:
+        """Go on until there is a result; return how many times the command was given for it."""
+        for n_given in range(1, 6):
+            submitted = submitted or self.submit()
+            said, _ = submitted.communicate(timeout=300)
+            deadline = time.monotonic() + 20  # a site saves its own after the run has ended
+            while time.monotonic() < deadline:
+                if self.found():
+                    return n_given
+                time.sleep(0.5)
+            submitted = None
+        raise SystemExit(f"no result:\n{said[-3000:]}")
+
+    def kill_the_server(self, number: int) -> bool:
+        """Submit the run, and kill its server while a round is open; tell whether there was one."""
+        submitted = self.submit()
+        seen = wait_until(lambda: number in self.rounds("north"), submitted)
+        below = descendants(self.process("superlink"))
+        kill(*(own for own, command in below.items() if "flwr-serverapp" in command))
+        submitted.kill()
+        submitted.communicate()
+        return bool(seen)
+
+    def kill_a_site(self, name: str, number: int, *, written: bool) -> subprocess.Popen[str]:
+        """Submit the run, and kill a site in a round: when a process begins to answer, or when its ledger says so."""
+        submitted = self.submit()
+
+        def reached() -> bool:
+            if written:
+                return number in self.rounds(name)
+            begun = any("flwr-clientapp" in command for command in descendants(self.process(name)).values())
+            return begun and number - 1 in self.rounds(name)
+
+        assert wait_until(reached, submitted), "the round was not reached"
+        kill(self.process(name), *descendants(self.process(name)))
+        self.deployment.processes[name].wait()
+        self.deployment.start_site(name)
+        return submitted
+
+    def kill_the_superlink(self, number: int) -> None:
+        """Submit the run, kill the SuperLink with all of its processes in a round, and start it again."""
+        submitted = self.submit()
+        assert wait_until(lambda: number in self.rounds("north"), submitted), "the round was not reached"
+        kill(self.process("superlink"), *descendants(self.process("superlink")))
+        submitted.kill()
+        submitted.communicate()
+        self.deployment.processes["superlink"].wait()
+        self.deployment.start_superlink()
+
+
+def kills(what: list[str]) -> None:
+    """Kill, go on, and compare."""
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "deployment"
+        make_sites(folder)
+        write_policies(folder, KILLED, 1.0, ("sums",))
+        with one_machine.Deployment(folder) as deployment:
+            deployment.start_all()
+            killing = Killing(deployment, folder)
+            killing.begin()
+            killing.to_the_end()
+            whole = killing.found()
+            print(f"undisturbed: rounds {sorted(set(killing.rounds('north')))}", flush=True)
+
+            def compare(case: str, n_given: int, start: float) -> None:
+                same = "the same labels and centers" if killing.found() == whole else "OTHER LABELS"
+                seconds = time.monotonic() - start
+                print(f"{case}: {same}; the command was given {n_given} times, {seconds:.0f} s", flush=True)
+
+            if "server" in what:
+                killing.begin()
+                start = time.monotonic()
+                seen = [number for number in range(1, 6) if killing.kill_the_server(number)]
+                compare(f"server process killed in rounds {seen} of one run", len(seen) + killing.to_the_end(), start)
+            for index, name in enumerate(SITES if "sites" in what else ()):
+                for written in (False, True):
+                    killing.begin()
+                    start = time.monotonic()
+                    number = 2 + index + written
+                    submitted = killing.kill_a_site(name, number, written=written)
+                    moment = "after its answer was written down" if written else "as it began to answer"
+                    compare(f"{name} killed in round {number}, {moment}", killing.to_the_end(submitted), start)
+            if "superlink" in what:
+                killing.begin()
+                start = time.monotonic()
+                killing.kill_the_superlink(3)
+                compare("SuperLink killed in round 3, and started again", 1 + killing.to_the_end(), start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["strategies", "kills"])
+    parser.add_argument("names", nargs="*", help="strategies; or server, sites, superlink")
+    options = parser.parse_args()
+    if options.part == "strategies":
+        strategies(options.names)
+    else:
+        kills(options.names or ["server", "sites", "superlink"])
+
+
+if __name__ == "__main__":
+    main()
