@@ -109,7 +109,8 @@ def refusals(folder: Path, since: dict[str, int]) -> list[str]:
     """Return what the sites have refused since, each sentence once."""
     said = []
     for name in SITES:
-        lines = (folder / name / "site" / "audit.jsonl").read_text(encoding="utf-8").splitlines()
+        log = folder / name / "site" / "audit.jsonl"
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
         events = [json.loads(line) for line in lines[since.get(name, 0) :]]
         said += [f"{one['event']}: {one['reason']}" for one in events if one["event"] in ("refused", "failed")]
         since[name] = len(lines)
@@ -143,7 +144,7 @@ def strategies(names: list[str]) -> None:
                     for sentence in refused:
                         print(f"    {sentence}", flush=True)
                     if not saved:
-                        wrong = [line for line in said.splitlines() if "Error" in line][-2:] or [said[-600:]]
+                        wrong = [line for line in said.splitlines() if "Error" in line][-2:] or [said[-1500:]]
                         print(*(f"    {line.strip()}" for line in wrong), sep="\n", flush=True)
 
 

@@ -12,9 +12,11 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
+from zlib import crc32
 
 import joblib
 import numpy as np
@@ -22,6 +24,7 @@ from filelock import FileLock, Timeout
 from flwr.common import Parameters
 
 from flower_fedclust.protocol.books import Entries
+from flower_fedclust.protocol.disk import joined, open_private, parted, replace_private, wait_for_disk, wait_for_names
 from flower_fedclust.protocol.rounds import Array, Question, Reply, Round, Total
 from flower_fedclust.protocol.settings import ProtocolError
 from flower_fedclust.protocol.wire import decode, encode
@@ -29,7 +32,10 @@ from flower_fedclust.protocol.wire import decode, encode
 #: What a client remembers: arrays by client and key.
 Memories = dict[str, dict[str, list[Array]]]
 
-FORMAT = 1
+FORMAT = 2
+
+#: The file that every round is added to, and how many characters before each piece tell whether it is whole.
+ROUNDS, HEAD = "rounds", 24
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,9 @@ class Journal:
         self.folder = Path(folder).absolute()
         self.memories: Callable[[], Memories] = dict  #: What clients of this process remember.
         self._lock = FileLock(self.folder / "lock")
+        self._file: IO[bytes] | None = None
+        self._asked: set[int] = set()
+        self._last_memory: Path | None = None  # where it may not be on the disk yet
 
     def begin(self, strategy: str, parameters: Mapping[str, Any], run_id: str) -> dict[str, Any]:
         """Open the journal, and return what it says of its run: of a new one its name, and a seed.
@@ -101,12 +110,16 @@ class Journal:
             if any(file.name != "lock" for file in self.folder.iterdir()):
                 raise ProtocolError(f"{self.folder} already holds something that is no journal; name a new folder.")
             head = {**about, "run": run_id, "entropy": secrets.randbits(63)}
-            self._write("run.json", json.dumps(head, indent=2).encode())
+            replace_private(path, json.dumps(head, indent=2).encode())
+            self._open(0)
             return head
         known: dict[str, Any] = json.loads(path.read_bytes())
         other = [name for name, value in about.items() if known.get(name) != value]
         if other:
             raise ProtocolError(f"{self.folder} holds the journal of a run with another {other[0]}; name a new folder.")
+        pieces = list(self._pieces())
+        self._asked = {about["asked"] for _, about, _ in pieces if "asked" in about}
+        self._open(pieces[-1][0] if pieces else 0)
         return known
 
     def __enter__(self) -> Self:
@@ -114,19 +127,28 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         """Let another run open the journal."""
+        if self._file is not None:
+            self.wait()
+            self._file.close()
+            self._file = None
         self._lock.release()
 
     def ask(self, number: int, digest: str) -> bool:
-        """Write that a round is asked, and tell whether it was asked before, without an end."""
-        name = f"{number:05d}.asked"
-        before = (self.folder / name).exists()
-        self._write(name, digest.encode())
+        """Write that a round is asked, and what rounds before it brought; tell whether it was asked without an end.
+
+        All of it is on the disk when this returns, before anybody is asked.
+        """
+        before = number in self._asked
+        self._asked.add(number)
+        self._write({"asked": number, "digest": digest}, [])
+        self.wait()
         return before
 
     def keep(self, record: Record) -> None:
-        """Write a record, and return when it is on the disk."""
-        if memories := self.memories():
-            self._write(f"{record.number:05d}.clients", _memories_to_bytes(memories))
+        """Write a record. A process that is killed loses nothing of it; a machine that stops may, until :meth:`wait`.
+
+        What is lost then is a round that is asked again, before anything that follows from it was asked of anybody.
+        """
         replies = record.received
         arrays: list[Array] = []
         about: dict[str, Any] = {"digest": record.digest, "entries": record.entries.to_dict(), "facts": record.facts}
@@ -135,16 +157,34 @@ class Journal:
         elif replies is not None:
             arrays = [array for reply in replies for array in reply.arrays]
             about["replies"] = [(reply.client, len(reply.arrays)) for reply in replies]
-        self._write(f"{record.number:05d}.round", _to_bytes(about, arrays))
-        for path in self.folder.glob("*.clients"):
-            if path.stem < f"{record.number:05d}":
-                path.unlink()
+        if memories := self.memories():
+            content = _memories_to_bytes(memories)
+            about["memory"] = crc32(content)
+            self._last_memory = self.folder / f"{record.number:05d}.clients"
+            with open_private(self._last_memory) as file:
+                file.write(content)
+        self._write({"round": record.number, **about}, encode(arrays).tensors)
+
+    def wait(self) -> None:
+        """Return when all that was kept is on the disk."""
+        assert self._file is not None
+        with ExitStack() as stack:
+            memory = self._last_memory
+            wait_for_disk([self._file, *([stack.enter_context(memory.open("r+b"))] if memory is not None else [])])
+        if memory is not None:
+            wait_for_names(self.folder)
+            for path in self.folder.glob("*.clients"):
+                if path.stem < memory.stem:
+                    path.unlink()
+        self._last_memory = None
 
     def records(self) -> list[Record]:
         """Return the records, from the first round on."""
         found: list[Record] = []
-        while (path := self.folder / f"{len(found) + 1:05d}.round").exists():
-            about, arrays = _from_bytes(path.read_bytes())
+        for _, about, tensors in self._pieces():
+            if "round" not in about:
+                continue
+            arrays = _writable(tensors)
             received: Total | list[Reply] | None = None
             if "n_clients" in about:
                 received = Total(arrays, about["n_clients"])
@@ -152,7 +192,7 @@ class Journal:
                 rest = iter(arrays)
                 received = [Reply(name, [next(rest) for _ in range(count)]) for name, count in about["replies"]]
             entries = Entries.from_dict(about["entries"])
-            found.append(Record(len(found) + 1, about["digest"], received, entries, about["facts"]))
+            found.append(Record(about["round"], about["digest"], received, entries, about["facts"]))
         return found
 
     def checked_records(self, asks: Callable[[], str]) -> Iterator[Record]:
@@ -178,23 +218,45 @@ class Journal:
 
     def last_memories(self) -> Memories:
         """Return what clients of this process remembered after the last round that was kept."""
-        numbers = [path.stem for path in self.folder.glob("*.round")]
-        path = self.folder / f"{max(numbers, default='')}.clients"
+        numbers = [about["round"] for _, about, _ in self._pieces() if "round" in about]
+        path = self.folder / f"{max(numbers, default=0):05d}.clients"
         return _memories_from_bytes(path.read_bytes()) if path.exists() else {}
 
-    def _write(self, name: str, content: bytes) -> None:
-        """Write a file whole or not at all."""
-        unfinished = self.folder / f"{name}.new"
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self.folder / name)
-        if hasattr(os, "O_DIRECTORY"):  # not on Windows, which has no directory to synchronise
-            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-            os.fsync(folder)
-            os.close(folder)
+    def _open(self, size: int) -> None:
+        """Go on after so many bytes: what stands behind them was being written when the machine stopped."""
+        self._file = open_private(self.folder / ROUNDS, os.O_RDWR | os.O_CREAT, "r+b")
+        self._file.seek(size)
+        self._file.truncate()
+
+    def _write(self, about: Mapping[str, Any], tensors: Sequence[bytes]) -> None:
+        assert self._file is not None
+        content = joined(about, tensors)
+        self._file.write(b"%08x%016x" % (crc32(content), len(content)) + content)
+        self._file.flush()
+
+    def _pieces(self) -> Iterator[tuple[int, dict[str, Any], list[bytes]]]:
+        """Yield what was written whole: where it ends, facts, and arrays as bytes."""
+        path = self.folder / ROUNDS
+        content = path.read_bytes() if path.exists() else b""
+        end = 0
+        while head := content[end : end + HEAD]:
+            start = end + HEAD
+            try:
+                end = start + int(head[8:], 16)
+                piece = content[start:end]
+                about, tensors = parted(piece) if crc32(piece) == int(head[:8], 16) else ({}, [])
+            except ValueError:
+                return
+            # Of what clients remember the last is there alone, and perhaps not whole.
+            if not about or (end == len(content) and not self._has_memory(about)):
+                return
+            yield end, about, tensors
+
+    def _has_memory(self, about: Mapping[str, Any]) -> bool:
+        if "memory" not in about:
+            return True
+        path = self.folder / f"{about['round']:05d}.clients"
+        return path.exists() and crc32(path.read_bytes()) == about["memory"]
 
 
 def digest_of(round_: Round | None) -> str:
@@ -211,31 +273,20 @@ def digest_of(round_: Round | None) -> str:
     return hashed.hexdigest()
 
 
-def _to_bytes(about: Mapping[str, Any], arrays: Sequence[Array]) -> bytes:
-    tensors = encode(arrays).tensors
-    return b"".join([json.dumps({**about, "sizes": [len(one) for one in tensors]}).encode(), b"\n", *tensors])
-
-
-def _from_bytes(content: bytes) -> tuple[dict[str, Any], list[Array]]:
-    head, _, rest = content.partition(b"\n")
-    about: dict[str, Any] = json.loads(head)
-    tensors, start = [], 0
-    for size in about["sizes"]:
-        tensors.append(rest[start : start + size])
-        start += size
+def _writable(tensors: list[bytes]) -> list[Array]:
     # Copies: what a protocol gets of a round may be written to.
-    return about, [array.copy(order="K") for array in decode(Parameters(tensors, "numpy.ndarray"))]
+    return [array.copy(order="K") for array in decode(Parameters(tensors, "numpy.ndarray"))]
 
 
 def _memories_to_bytes(memories: Memories) -> bytes:
     sizes = [(name, key, len(arrays)) for name, of_one in memories.items() for key, arrays in of_one.items()]
     everything = [array for of_one in memories.values() for arrays in of_one.values() for array in arrays]
-    return _to_bytes({"memories": sizes}, everything)
+    return joined({"memories": sizes}, encode(everything).tensors)
 
 
 def _memories_from_bytes(content: bytes) -> Memories:
-    about, arrays = _from_bytes(content)
-    rest = iter(arrays)
+    about, tensors = parted(content)
+    rest = iter(_writable(tensors))
     found: Memories = {}
     for name, key, count in about["memories"]:
         found.setdefault(name, {})[key] = [next(rest) for _ in range(count)]

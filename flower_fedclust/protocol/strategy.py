@@ -395,6 +395,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
         if self.on_round is not None:
             self.on_round(number, self._task)
         self._advance(received)
+        if self.is_finished and self.journal is not None:
+            self.journal.wait()  # before anybody sees a result
         self._finish(has_all=not self.sends_model)
 
     def _advance(self, received: Any) -> None:

@@ -21,10 +21,11 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.consent import Request
+from flower_fedclust.protocol.disk import make_private
 from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site.budget import Budget, spent
-from flower_fedclust.site.ledger import Ledger, make_private
+from flower_fedclust.site.ledger import Ledger
 from flower_fedclust.site.own_result import save_result
 from flower_fedclust.site.policy import Refused, SiteSettings
 from flower_fedclust.site.replies import (

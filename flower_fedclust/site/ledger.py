@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from filelock import FileLock
+
+from flower_fedclust.protocol.disk import make_private, open_private, wait_for_disk, wait_for_names
 
 #: The hash before the first line.
 START = "0" * 64
@@ -97,13 +98,13 @@ class Ledger:
         body = json.dumps(full, separators=(",", ":"), allow_nan=False).encode()
         full["hash"] = _hash(self._last, body)
         line = body[:-1] + MARK + full["hash"].encode() + b'"}\n'
-        with os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+        with open_private(self.path, os.O_RDWR | os.O_CREAT, "r+b") as file:
             file.seek(self._n_bytes)
             file.truncate()
             file.write(line)
             wait_for_disk([file, *beside])
         if len(self.entries) == 0:
-            fsync_folder(self.path.parent)
+            wait_for_names(self.path.parent)
         self.entries.append(full)
         self._last = full["hash"]
         self._n_bytes += len(line)
@@ -129,45 +130,3 @@ class Ledger:
 
 def _hash(before: str, body: bytes) -> str:
     return hashlib.sha256(before.encode() + body).hexdigest()
-
-
-def wait_for_disk(files: Sequence[IO[bytes]]) -> None:
-    """Return when what was written to some files is on the disk: two that wait together wait hardly longer than one."""
-    for file in files:
-        file.flush()
-    if len(files) == 1:
-        os.fsync(files[0].fileno())
-        return
-    with ThreadPoolExecutor(len(files)) as pool:
-        list(pool.map(os.fsync, [file.fileno() for file in files]))  # raises what one of them has raised
-
-
-def make_private(folder: Path) -> Path:
-    """Make a folder, with those above it, that its owner alone can enter; return it."""
-    if not folder.exists():
-        make_private(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read, and return when its content is on the disk."""
-    with open_private(path) as file:
-        file.write(content)
-        wait_for_disk([file])
-
-
-def open_private(path: Path) -> IO[bytes]:
-    """Open a new file that its owner alone can read."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
-
-
-def fsync_folder(folder: Path) -> None:
-    """Return when the names in a folder are on the disk."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,9 +15,9 @@ from flower_fedclust.models import Model, TableModel
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 from flower_fedclust.protocol.client import ENROL
+from flower_fedclust.protocol.disk import make_private
 from flower_fedclust.protocol.wire import decode
 from flower_fedclust.results import Result
-from flower_fedclust.site.ledger import make_private
 from flower_fedclust.site.replies import REMEMBERED, RunFolder
 
 if TYPE_CHECKING:

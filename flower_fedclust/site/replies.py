@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from flwr.app import Array, ArrayRecord, Context
 from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
 
-from flower_fedclust.site.ledger import make_private, open_private, write_private
+from flower_fedclust.protocol.disk import joined, make_private, open_private, parted, replace_private
 
 #: Under which keys a client remembers things in its Context; see ``ProtocolClient.remember``.
 REMEMBERED = "fedclust."
@@ -63,7 +61,7 @@ class RunFolder:
             del context.state[key]
         path = self.path / MEMORY
         if path.exists():
-            about, tensors = _split(path.read_bytes())
+            about, tensors = parted(path.read_bytes())
             rest = iter(tensors)
             for key, fields in about["memory"].items():
                 arrays = {name: Array(dtype, tuple(shape), stype, next(rest)) for name, dtype, shape, stype in fields}
@@ -75,16 +73,14 @@ class RunFolder:
         known = _identities(context)
         if known == self._known:
             return
-        records = {key: record for key, record in context.state.items() if key in known}
+        records = {key: dict(context.state.array_records[key]) for key in known}
         memory = {
-            key: [[name, array.dtype, array.shape, array.stype] for name, array in record.items()]
-            for key, record in records.items()
+            key: [[name, array.dtype, array.shape, array.stype] for name, array in arrays.items()]
+            for key, arrays in records.items()
         }
-        tensors = [array.data for record in records.values() for array in record.values()]
+        tensors = [array.data for arrays in records.values() for array in arrays.values()]
         make_private(self.path)
-        beside = self.path / f"{MEMORY}.part"
-        write_private(beside, _joined({"memory": memory}, tensors))
-        beside.replace(self.path / MEMORY)
+        replace_private(self.path / MEMORY, joined({"memory": memory}, tensors))
         self._known = known
 
 
@@ -111,18 +107,18 @@ def answer_to_bytes(answer: FitRes | EvaluateRes) -> bytes:
     about: dict[str, Any] = {"num_examples": answer.num_examples, "metrics": dict(answer.metrics)}
     if isinstance(answer, EvaluateRes):
         about["loss"] = answer.loss
-    return _joined(about, answer.parameters.tensors if isinstance(answer, FitRes) else [])
+    return joined(about, answer.parameters.tensors if isinstance(answer, FitRes) else [])
 
 
 def fit_answer(content: bytes) -> FitRes:
     """Undo :func:`answer_to_bytes`."""
-    about, tensors = _split(content)
+    about, tensors = parted(content)
     return fit_res(tensors, about["metrics"], about["num_examples"])
 
 
 def evaluate_answer(content: bytes) -> EvaluateRes:
     """Undo :func:`answer_to_bytes`."""
-    about, _ = _split(content)
+    about, _ = parted(content)
     return evaluate_res(about["loss"], about["num_examples"], about["metrics"])
 
 
@@ -134,14 +130,3 @@ def fit_res(tensors: list[bytes], metrics: Mapping[str, Any], num_examples: int 
 def evaluate_res(loss: float, num_examples: int, metrics: Mapping[str, Any]) -> EvaluateRes:
     """Return Flower's answer to a request to evaluate a model."""
     return EvaluateRes(Status(Code.OK, ""), loss, num_examples, dict(metrics))
-
-
-def _joined(about: Mapping[str, Any], tensors: Sequence[bytes]) -> bytes:
-    return b"".join([json.dumps({**about, "sizes": [len(tensor) for tensor in tensors]}).encode(), b"\n", *tensors])
-
-
-def _split(content: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    start = content.index(b"\n") + 1
-    about = json.loads(content[:start])
-    ends = [start, *(start + end for end in accumulate(about["sizes"]))]
-    return about, [content[begin:end] for begin, end in pairwise(ends)]

@@ -99,7 +99,7 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
         closed = next((full for full in CLOSED if len(name) > 2 and full.startswith(name)), None)
         if closed is not None:
             raise ValueError(f"{option} is given; {CLOSED[closed]}")
-    from flower_fedclust.site.ledger import make_private
+    from flower_fedclust.protocol.disk import make_private
     from flower_fedclust.site.policy import SiteSettings
 
     settings = SiteSettings.from_toml(site_toml)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,6 +93,23 @@ def test_a_process_that_is_killed_in_every_round_of_five_goes_on_to_the_same_lab
             np.testing.assert_array_equal(after[name], expected[name])
 
 
+@pytest.mark.parametrize("name", ["without a seed of its own", "remembering"])
+def test_what_was_being_written_when_the_machine_stopped_is_asked_again(name, tmp_path):
+    whole = fc.simulate(STRATEGIES[name](), ROWS, seed=4, journal=tmp_path / "j")
+    written = (tmp_path / "j" / "rounds").read_bytes()
+    n_rounds = len(Journal(tmp_path / "j").records())
+    memory = next((tmp_path / "j").glob("*.clients"), None)
+    for tail in (written[:-1], written[:-200] + bytes(200), written if memory else written[:-1000]):
+        (tmp_path / "j" / "rounds").write_bytes(tail)
+        if memory is not None:  # that of the round before is gone by then, where the last was on the disk
+            memory.write_bytes(memory.read_bytes()[:-1])
+        assert len(Journal(tmp_path / "j").records()) == n_rounds - 1
+    if memory is None:
+        again = fc.simulate(STRATEGIES[name](), ROWS, seed=4, journal=tmp_path / "j")
+        assert bits(again) == bits(whole)
+        assert len(Journal(tmp_path / "j").records()) == n_rounds
+
+
 class NoisyClient(ToyClient):
     @answers("sum of the rows", Sent("number of rows", counts_rows=True))
     def total(self):
@@ -171,8 +189,8 @@ def test_what_a_client_sent_for_itself_is_not_in_the_journal(tmp_path):
     np.testing.assert_array_equal(record.received[0], toy.outcome.model.brought[0][0])
     assert abs(record.received[0][0] - 2.1) > 1e-6
     assert [array.shape for array in record.received] == [(2,), ()]
-    assert (tmp_path / "00002.round").stat().st_size < 3000  # and there is nothing else
-    assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("*.round")} == {0o600}
+    assert (tmp_path / "rounds").stat().st_size < 6000  # and there is nothing else
+    assert (tmp_path / "rounds").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_journal_is_of_one_run_and_is_written_by_one_process(tmp_path):
@@ -196,10 +214,10 @@ def test_a_journal_is_of_one_run_and_is_written_by_one_process(tmp_path):
         run(fc.KFED(3), engine="ray")
 
 
-def test_a_finished_journal_gives_the_result_again_and_a_changed_round_is_refused(tmp_path):
+def test_a_finished_journal_gives_the_result_again_and_a_changed_round_is_refused(tmp_path, monkeypatch):
     first = fc.simulate(fc.FederatedKMeans(3), ROWS, journal=tmp_path)
     assert bits(fc.simulate(fc.FederatedKMeans(3), ROWS, journal=tmp_path)) == bits(first)
-    path = tmp_path / "00003.round"
-    path.write_bytes((tmp_path / "00002.round").read_bytes())
+    first, second, *rest = Journal(tmp_path).records()
+    monkeypatch.setattr(Journal, "records", lambda _: [first, second, replace(second, number=3), *rest[1:]])
     with pytest.raises(ProtocolError, match=r"round 3 does not ask what the journal .* says that it asked"):
         fc.simulate(fc.FederatedKMeans(3), ROWS, journal=tmp_path)

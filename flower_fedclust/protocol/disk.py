@@ -1,0 +1,77 @@
+"""Files that are their owner's alone, and that outlive a machine which stops."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import IO, Any
+
+
+def make_private(folder: Path) -> Path:
+    """Make a folder, with those above it, that its owner alone can enter; return it."""
+    if not folder.exists():
+        make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def open_private(path: Path, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode: str = "wb") -> IO[bytes]:
+    """Open a file that its owner alone can read; a new one, unless ``flags`` and ``mode`` say otherwise."""
+    return os.fdopen(os.open(path, flags, 0o600), mode)
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, and return when it is on the disk."""
+    beside = path.with_name(f"{path.name}.new")
+    with open_private(beside) as file:
+        file.write(content)
+        wait_for_disk([file])
+    beside.replace(path)
+    wait_for_names(path.parent)
+
+
+def wait_for_disk(files: Sequence[IO[bytes]]) -> None:
+    """Return when what was written to some files is on the disk: two that wait together wait hardly longer than one."""
+    for file in files:
+        file.flush()
+    if len(files) == 1:
+        os.fsync(files[0].fileno())
+        return
+    with ThreadPoolExecutor(len(files)) as pool:
+        list(pool.map(os.fsync, [file.fileno() for file in files]))  # raises what one of them has raised
+
+
+def wait_for_names(folder: Path) -> None:
+    """Return when the names in a folder are on the disk."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def joined(about: Mapping[str, Any], tensors: Sequence[bytes]) -> bytes:
+    """Return facts, which are ready for JSON, and bytes as one piece."""
+    return b"".join([json.dumps({**about, "sizes": [len(tensor) for tensor in tensors]}).encode(), b"\n", *tensors])
+
+
+def parted(content: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    """Undo :func:`joined`.
+
+    Raises
+    ------
+    ValueError
+        If something is missing at the end.
+    """
+    start = content.index(b"\n") + 1
+    about: dict[str, Any] = json.loads(content[:start])
+    ends = [start, *(start + end for end in accumulate(about["sizes"]))]
+    if ends[-1] > len(content):
+        raise ValueError("bytes are missing at the end.")
+    return about, [content[begin:end] for begin, end in pairwise(ends)]
