@@ -15,9 +15,13 @@ import site_pages
 
 project = "flower-fedclust"
 author = "The flower-fedclust developers"
+copyright = f"2026 {author}"
 version = release = version_of("flower-fedclust")
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
+
+highlight_language = "none"  # what a block without a language is: text, and commands
+pygments_dark_style = "github-dark"
 
 html_theme = "furo"
 html_title = "flower-fedclust"
@@ -34,7 +38,7 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "attrs_inline"]
 nb_execution_mode = "off" if os.environ.get("NOTEBOOKS") == "off" else "force"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 300
+nb_execution_timeout = 900  # the longest cell runs a deployment, whose processes share the machine
 nb_merge_streams = True
 napoleon_google_docstring = False
 napoleon_use_ivar = True  # attributes are listed with their class, and have no entries of their own
