@@ -117,8 +117,8 @@ def explain(
 @app.command()
 def audit(
     strategy: Annotated[str, typer.Argument(help="A strategy, or module:Class; see 'fedclust list'.")],
-    runs: Annotated[int, typer.Option(help="How often the noise of all rounds is drawn.")] = 1000,
-    seconds: Annotated[float, typer.Option(help="After how long no more is drawn or compared.")] = 40.0,
+    runs: Annotated[int, typer.Option(help="How often to draw the noise of all rounds.")] = 1000,
+    seconds: Annotated[float, typer.Option(help="How long to go on drawing and comparing.")] = 40.0,
     n_clusters: NClusters = "3",
     n_columns: Annotated[int, typer.Option(help="How many columns the rows have.")] = 4,
     epsilon: Epsilon = None,
@@ -127,11 +127,11 @@ def audit(
     noise: Noise = None,
     n_rounds: Rounds = None,
     parameters: Parameters = None,
-    seed: Annotated[int | None, typer.Option(help="Of what the auditor chooses; never of the noise.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seeds the auditor's choices, never the noise.")] = None,
     out: Annotated[Path | None, typer.Option(help="A folder for audit.txt, audit.json and audit.png.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what a strategy promises of privacy, from outside; ends with 1 if a promise is broken."""
+    """Measure from outside whether a strategy keeps its privacy promises; exits with 1 if one is broken."""
     from flower_fedclust.lab.audits import audit_by_name, save_audit
 
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
@@ -149,22 +149,22 @@ def audit(
 @app.command()
 def run(
     strategies: Annotated[
-        str, typer.Argument(help="A strategy, or several with commas between them; see 'fedclust list'.")
+        str, typer.Argument(help="A strategy, or several separated by commas; see 'fedclust list'.")
     ] = DEFAULT_STRATEGY,
     dataset: Annotated[str | None, typer.Option(help="A data set; see 'fedclust datasets'.")] = None,
     data: Annotated[Path | None, typer.Option(help="Your rows: a .csv, .parquet or .npy file, or a folder.")] = None,
     client_column: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="The column with true classes, for the metrics.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="A column of known classes, for the metrics.")] = None,
     id_column: IdColumn = None,
-    columns: Annotated[str | None, typer.Option(help="The columns to cluster by, with commas between.")] = None,
+    columns: Annotated[str | None, typer.Option(help="The columns to cluster by, separated by commas.")] = None,
     schema: SchemaFile = None,
     partition: Annotated[
         str, typer.Option(help="How rows are spread over clients: iid, dirichlet:ALPHA, classes:N, k-means.")
     ] = "iid",
-    n_clients: Annotated[int, typer.Option(help="How many clients, where no column says.")] = 10,
+    n_clients: Annotated[int, typer.Option(help="How many clients, if no column says.")] = 10,
     server_data: Annotated[Path | None, typer.Option(help="A file of public rows, for the server.")] = None,
     n_server_rows: Annotated[
-        int | None, typer.Option(help="Without --server-data: how many of the rows are made public; 20 a cluster.")
+        int | None, typer.Option(help="Without --server-data: how many rows to make public; by default 20 a cluster.")
     ] = None,
     n_clusters: NClusters = "10",
     epsilon: Epsilon = None,
@@ -175,15 +175,16 @@ def run(
     parameters: Parameters = None,
     engine: Annotated[str, typer.Option(help="inline (this process) or ray (Flower's simulation).")] = "inline",
     seed: Annotated[
-        int | None, typer.Option(help="Makes all repeatable, the noise too: an experiment, which protects nobody.")
+        int | None, typer.Option(help="Makes a run repeatable, even its noise: an experiment that protects nobody.")
     ] = None,
     describe: Annotated[
-        bool, typer.Option("--describe", help="With --schema: describe the clusters, from a part of the budget.")
+        bool,
+        typer.Option("--describe", help="With --schema: describe the clusters in words, for a part of the budget."),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="A new folder for the results.")] = None,
     journal: Annotated[
         Path | None,
-        typer.Option(help="A folder for what the server receives: the same command goes on after an interruption."),
+        typer.Option(help="A folder with which the same command continues an interrupted run."),
     ] = None,
 ) -> None:
     """Run strategies on a data set or on your own rows, and save labels, centers, metrics and privacy reports."""
@@ -228,56 +229,56 @@ def run(
 
 @app.command()
 def compare(
-    out: Annotated[Path, typer.Option(help="The folder for the results: a new one, or that of a stopped comparison.")],
+    out: Annotated[Path, typer.Option(help="A folder for the results: new, or that of a comparison to continue.")],
     settings: Annotated[
-        Path | None, typer.Argument(help="A TOML file with these options as keys; an option given here goes before.")
+        Path | None, typer.Argument(help="A TOML file with these options as keys; the command line takes precedence.")
     ] = None,
-    strategies: Annotated[str | None, typer.Option(help="Strategies with commas between them, or 'all'.")] = None,
+    strategies: Annotated[str | None, typer.Option(help="Strategies separated by commas, or 'all'.")] = None,
     datasets: Annotated[str | None, typer.Option(help="Data sets, with commas; see 'fedclust datasets'.")] = None,
     data: Annotated[Path | None, typer.Option(help="Your rows: a .csv, .parquet or .npy file, or a folder.")] = None,
     client_column: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="The column with true classes, for the metrics.")] = None,
-    columns: Annotated[str | None, typer.Option(help="The columns to cluster by, with commas between.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="A column of known classes, for the metrics.")] = None,
+    columns: Annotated[str | None, typer.Option(help="The columns to cluster by, separated by commas.")] = None,
     schema: SchemaFile = None,
     partitions: Annotated[
         str | None,
-        typer.Option(help="How rows are spread over clients: iid, dirichlet:ALPHA, classes:N, k-means; with commas."),
+        typer.Option(help="How rows are spread over clients: iid, dirichlet:ALPHA, classes:N, k-means; one or more."),
     ] = None,
-    n_clients: Annotated[int | None, typer.Option(help="How many clients, where no column says; 10.")] = None,
+    n_clients: Annotated[int | None, typer.Option(help="How many clients, if no column says; or 10.")] = None,
     server_data: Annotated[Path | None, typer.Option(help="A file of public rows, for the server.")] = None,
     n_server_rows: Annotated[
-        int | None, typer.Option(help="Without --server-data: how many of the rows are made public; 20 a cluster.")
+        int | None, typer.Option(help="Without --server-data: how many rows to make public; by default 20 a cluster.")
     ] = None,
     n_clusters: Annotated[
-        str | None, typer.Option(help="How many clusters (2,3,4: each of them); by default one a class.")
+        str | None, typer.Option(help="How many clusters; 2,3,4 tries each. By default one for each class.")
     ] = None,
     epsilons: Annotated[
         str | None,
-        typer.Option(help="Privacy budgets, with commas; 'none' is no noise. By default each strategy's own."),
+        typer.Option(help="Privacy budgets separated by commas; 'none' is no noise. By default each strategy's own."),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="The delta of the budgets; 1e-6.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="How many seeds (3: 0, 1 and 2), or which, with commas.")] = None,
+    delta: Annotated[float | None, typer.Option(help="The delta of the budgets; by default 1e-6.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many seeds (3 is 0,1,2), or a list.")] = None,
     parameters: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any other parameter: name=value, or strategy.name=value; may be given again."),
+        typer.Option("--set", help="Any other parameter: name=value, or strategy.name=value; may be repeated."),
     ] = None,
     grid: Annotated[
-        list[str] | None, typer.Option(help="As --set, with several values: name=1,2,3 runs each of them.")
+        list[str] | None, typer.Option(help="Like --set, with several values: name=1,2,3 runs each of them.")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="inline or ray (Flower's simulation, one run at a time); inline.")
+        str | None, typer.Option(help="inline (the default) or ray (Flower's simulation, one run at a time).")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="How many runs at the same time; by default one a core.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="How many runs at once; by default one a core.")] = None,
     on: Annotated[
         str | None,
         typer.Option(help="Run on Ray: ray (started here), ray://HOST, auto, or HOST:PORT."),
     ] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run again what failed.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Repeat the runs that failed.")] = False,
     progress: Annotated[
         bool | None, typer.Option("--progress/--no-progress", help="A progress bar; by default in a terminal.")
     ] = None,
 ) -> None:
-    """Compare strategies over data sets, partitions, budgets and seeds; what was stopped goes on where it was."""
+    """Compare strategies over data sets, partitions, budgets and seeds; repeat the command to continue."""
     from flower_fedclust.lab.comparing import Results
     from flower_fedclust.lab.comparison_settings import comparison_from, settings_from_toml
     from flower_fedclust.lab.runner import run_comparison
@@ -335,10 +336,10 @@ def compare(
 
 @app.command()
 def new_app(
-    folder: Annotated[Path, typer.Argument(help="A new folder; its name is that of the app.")],
-    api: Annotated[str, typer.Option(help="By which of Flower's APIs: message or strategy.")] = "message",
+    folder: Annotated[Path, typer.Argument(help="A new folder, after which the app is named.")],
+    api: Annotated[str, typer.Option(help="Which of Flower's APIs to use: message or strategy.")] = "message",
 ) -> None:
-    """Write a Flower app of your own, which 'flwr run' runs at once."""
+    """Write a Flower app of your own, ready for 'flwr run'."""
     from flower_fedclust.lab.new_app import write_app
 
     path = write_app(folder, api)  # type: ignore[arg-type]
@@ -349,15 +350,15 @@ def new_app(
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder that 'fedclust compare' wrote.")],
 ) -> None:
-    """Write the page that shows a comparison, finished or not."""
+    """Write the page that shows a comparison, whether or not it has finished."""
     _write_report(folder, _wide_console())
 
 
 @app.command()
 def reproduce(
-    paper: Annotated[str | None, typer.Argument(help="A paper; --list says which there are.")] = None,
+    paper: Annotated[str | None, typer.Argument(help="A paper; --list names them.")] = None,
     table: Annotated[
-        list[str] | None, typer.Option(help="A table of it; may be given again. By default all that can be run.")
+        list[str] | None, typer.Option(help="One of its tables; may be repeated. By default all that can be run.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds; by default each table's own number.")] = None,
     out: Annotated[Path | None, typer.Option(help="A new folder for results.csv and results.md.")] = None,
@@ -368,7 +369,7 @@ def reproduce(
         bool | None, typer.Option("--progress/--no-progress", help="A progress bar; by default in a terminal.")
     ] = None,
 ) -> None:
-    """Run the tables of a paper that the data at hand allows, and show ours beside the paper's."""
+    """Reproduce those tables of a paper that the data at hand allows, and show ours beside the paper's."""
     from flower_fedclust.lab.reproduce import PAPERS, find_paper
     from flower_fedclust.lab.reproduce.command import list_papers, reproduce_paper
 

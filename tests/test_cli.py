@@ -134,7 +134,7 @@ def test_a_seed_repeats_the_run_and_the_report_says_that_it_protects_nobody(caps
         (["run", "k-fed", "--dataset", "irris"], "There is no data set 'irris': did you mean 'iris'?"),
         (
             ["run", "--dataset", "iris"],
-            "rows are clipped: say how far rows can be from the origin, as is known without",
+            "clients clip rows to it: say how far rows can be from the origin, as is known without",
         ),
         (["run", "k-fed"], "give either a data set or a file of your own"),
         (["run", "k-fed", "--data", "nowhere.csv"], "nowhere.csv"),

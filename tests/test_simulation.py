@@ -96,7 +96,7 @@ def test_columns_of_tables_can_be_chosen():
     tables = [pd.DataFrame(part, columns=list("wxyz")).assign(kind="text") for part in CLIENTS]
     plain = simulate(lloyd(), CLIENTS)
     assert simulate(lloyd(), tables, columns=list("wxyz")).metrics == plain.metrics
-    with pytest.raises(ValueError, match="There is no column of client 0 'kin': did you mean 'kind'"):
+    with pytest.raises(ValueError, match="There is no column of client 0 called 'kin': did you mean 'kind'"):
         simulate(lloyd(), tables, columns=["w", "kin"])
 
 

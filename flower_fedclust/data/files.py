@@ -170,7 +170,7 @@ def _table_of(
         raise DataError(f"{file} has no rows; give at least one.")
     for name in (*roles.values(), *(() if columns is None else _as_list(columns))):
         if name is not None:
-            look_up(name, dict.fromkeys(frame.columns), f"column in {file}")
+            look_up(name, dict.fromkeys(frame.columns), f"column in {file} called")
     if columns is None:
         features = [name for name in frame.columns if name not in roles.values()]
     else:

@@ -163,7 +163,7 @@ def in_order(frame: Any, columns: Sequence[str], owner: str, whose: str) -> Any:
 def select(frame: Any, columns: Sequence[str], owner: str) -> Any:
     """Return some columns of a frame; raise a ValueError that names the nearest where there is none of that name."""
     for name in columns:
-        look_up(name, dict.fromkeys(frame.columns), f"column of {owner}")
+        look_up(name, dict.fromkeys(frame.columns), f"column of {owner} called")
     return frame[list(columns)]
 
 

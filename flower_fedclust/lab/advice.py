@@ -21,9 +21,9 @@ def choose_k(
     dataset: Annotated[str | None, typer.Option(help="A data set; see 'fedclust datasets'.")] = None,
     data: Annotated[Path | None, typer.Option(help="Your rows: a .csv, .parquet or .npy file, or a folder.")] = None,
     client_column: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="The column with true classes, to leave it out.")] = None,
-    columns: Annotated[str | None, typer.Option(help="The columns to cluster by, with commas between.")] = None,
-    n_clients: Annotated[int, typer.Option(help="How many clients, where no column says.")] = 10,
+    label_column: Annotated[str | None, typer.Option(help="A column of known classes, to leave out.")] = None,
+    columns: Annotated[str | None, typer.Option(help="The columns to cluster by, separated by commas.")] = None,
+    n_clients: Annotated[int, typer.Option(help="How many clients, if no column says.")] = 10,
     n_clusters: Annotated[str, typer.Option(help="The numbers to try: a range such as 2-12, or auto (2-16).")] = "auto",
     epsilon: Epsilon = None,
     delta: Delta = None,
@@ -31,12 +31,12 @@ def choose_k(
     noise: Noise = None,
     parameters: Parameters = None,
     seed: Annotated[
-        int | None, typer.Option(help="Makes all repeatable, the noise too: an experiment, which protects nobody.")
+        int | None, typer.Option(help="Makes a run repeatable, even its noise: an experiment that protects nobody.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A folder for number.png and number.json.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how many clusters there are, from one private run: its clusters are merged at no further cost."""
+    """Suggest a number of clusters, from one private run: merging its clusters costs no further privacy."""
     from flower_fedclust.lab.jobs import RowsChoice, make_strategies
     from flower_fedclust.simulation import simulate
 
@@ -67,19 +67,19 @@ def plan(
     strategy: Annotated[str, typer.Argument(help="A strategy with an epsilon; see 'fedclust list'.")] = (
         DEFAULT_STRATEGY
     ),
-    n_rows: Annotated[int, typer.Option(help="About how many rows all clients have together.")] = 10_000,
+    n_rows: Annotated[int, typer.Option(help="Roughly how many rows all clients have together.")] = 10_000,
     n_columns: Annotated[int, typer.Option(help="How many columns the rows have.")] = 10,
     n_clients: Annotated[int, typer.Option(help="How many clients.")] = 10,
     n_clusters: NClusters = "5",
     epsilon: Epsilon = None,
-    epsilons: Annotated[str, typer.Option(help="The budgets of the curve, with commas.")] = "0.1,0.3,1,3,10",
+    epsilons: Annotated[str, typer.Option(help="The budgets of the curve, separated by commas.")] = "0.1,0.3,1,3,10",
     delta: Delta = None,
     privacy_unit: Unit = None,
     noise: Noise = None,
     parameters: Parameters = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say which epsilon is enough, before anything is sent: from public facts, by rehearsals on made-up rows."""
+    """Suggest an epsilon before anything is sent, from public facts and rehearsals on made-up rows."""
     import numpy as np
 
     from flower_fedclust.lab.jobs import make_strategies, needs_server_rows

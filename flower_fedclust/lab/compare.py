@@ -73,7 +73,7 @@ class Comparison:
     client_column: str | None = None  #: Columns of the file.
     label_column: str | None = None  #: Columns of the file.
     columns: tuple[str, ...] | None = None  #: The columns to cluster by; all others by default.
-    schema: Path | None = None  #: A TOML file that says what is public of the file's columns.
+    schema: Path | None = None  #: A TOML file that says what is public about the file's columns.
     #: A file of public rows. Without it they are drawn from the rows, if a strategy needs some.
     server_data: Path | None = None
     n_server_rows: int | None = None  #: How many are drawn; by default 20 per cluster.

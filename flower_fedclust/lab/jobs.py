@@ -87,7 +87,7 @@ class RowsChoice:
             If a file does not exist.
         """
         if (self.dataset is None) == (self.data is None):
-            raise ValueError("give either a data set or a file of your own, not both.")
+            raise ValueError("give either a data set or a file of your own: --dataset NAME or --data FILE.")
         public = None
         selected: dict[str, Any] = {"label_column": self.label_column, "columns": self.columns}
         selected["raw"] = self.schema is not None

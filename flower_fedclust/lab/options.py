@@ -11,29 +11,29 @@ import typer
 
 SchemaFile = Annotated[
     Path | None,
-    typer.Option(help="A TOML file that says what is public of the columns; 'fedclust schema init' drafts one."),
+    typer.Option(help="A TOML file that says what is public about the columns; 'fedclust schema init' drafts one."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 NClusters = Annotated[
-    str, typer.Option(help="How many clusters; where the strategy can choose, also a range such as 2-12, or auto.")
+    str, typer.Option(help="How many clusters; a strategy that can choose also takes a range such as 2-12, or auto.")
 ]
 Epsilon = Annotated[
     str | None,
     typer.Option(help="The privacy budget of the whole run, or 'none' for no noise; by default the strategy's own."),
 ]
-Delta = Annotated[float | None, typer.Option(help="The delta of the privacy budget; 1e-6.")]
-Unit = Annotated[str | None, typer.Option(help="Whom the guarantee is for: record or client; record.")]
+Delta = Annotated[float | None, typer.Option(help="The delta of the privacy budget; by default 1e-6.")]
+Unit = Annotated[str | None, typer.Option(help="Whom the guarantee protects: record (the default) or client.")]
 Noise = Annotated[
-    str | None, typer.Option(help="Who adds the noise: server, clients or local; by default the strategy's own place.")
+    str | None, typer.Option(help="Who adds the noise: server, clients or local; by default the strategy decides.")
 ]
 Rounds = Annotated[
-    int | None, typer.Option(help="Lloyd steps, or rounds of learning; by default the strategy's own number.")
+    int | None, typer.Option(help="How many Lloyd steps, or rounds of learning; by default the strategy decides.")
 ]
 IdColumn = Annotated[
-    str | None, typer.Option(help="The column that tells rows apart, for the files of labels; their numbers.")
+    str | None, typer.Option(help="The column that identifies rows in files of labels; by default they are numbered.")
 ]
 Parameters = Annotated[
-    list[str] | None, typer.Option("--set", help="Any other parameter, as name=value; may be given again.")
+    list[str] | None, typer.Option("--set", help="Any other parameter, as name=value; may be repeated.")
 ]
 
 
@@ -87,7 +87,7 @@ def given_parameters(
         given["epsilon"] = parse_epsilon(epsilon)
     if unknown := set(given) - set().union(*(accepted_parameters(name.strip()) for name in names.split(","))):
         option = sorted(unknown)[0]
-        raise ValueError(f"--{option.replace('_', '-')} is given, and {names} takes none.")
+        raise ValueError(f"--{option.replace('_', '-')} is given, but {names} does not take it.")
     parsed = parsed_parameters(parameters or [])
     return given | {name.replace("-", "_"): value for name, value in parsed.items()}
 

@@ -16,7 +16,7 @@ def predict(
     out: Annotated[Path, typer.Option(help="A new CSV file for the clusters of the rows.")] = Path("labels.csv"),
     id_column: IdColumn = None,
 ) -> None:
-    """Find the clusters of new rows, by a model that was kept."""
+    """Find the clusters of new rows with a saved model."""
     from flower_fedclust.lab.predicting import predict_file
 
     print(predict_file(folder, data, out, id_column=id_column))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Schemas: what is public of the columns of tables.", no_args_is_help=True)
+app = typer.Typer(help="Draft and check schemas, which say what is public about columns.", no_args_is_help=True)
 
 TableFile = Annotated[Path, typer.Argument(help="Your table: a .csv or .parquet file.")]
 ClientColumn = Annotated[str | None, typer.Option(help="A column to leave out: whose row it is.")]
@@ -21,7 +21,7 @@ def init(
     label_column: LabelColumn = None,
     out: Annotated[Path | None, typer.Option(help="A new TOML file; without it the draft is printed.")] = None,
 ) -> None:
-    """Draft a schema from a table, to be read before it is shared: what comes from rows is marked."""
+    """Draft a schema from a table, for you to check and correct; whatever comes from rows is marked."""
     from flower_fedclust.data import read_table
     from flower_fedclust.tables.drafting import draft
 
@@ -42,7 +42,7 @@ def check(
     client_column: ClientColumn = None,
     label_column: LabelColumn = None,
 ) -> None:
-    """Say of every column of a table why it does not fit a schema, if any does not."""
+    """Check whether a table fits a schema, and say why each column that does not fit does not."""
     from flower_fedclust.data import read_table
     from flower_fedclust.tables.schema import Schema
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-ledger_app = typer.Typer(help="What has left this site.", no_args_is_help=True)
+ledger_app = typer.Typer(help="Show and check what has left this site.", no_args_is_help=True)
 
 SiteToml = Annotated[Path, typer.Argument(help="The site.toml of the site.")]
 
@@ -34,7 +34,7 @@ ARRAY_COLUMNS = ("content", "reveals", "per", "covered", "mechanism", "multiplie
 
 
 def start_site(context: typer.Context, site_toml: SiteToml) -> None:
-    """Start a SuperNode of this site, whose code is this package and whose policy is site.toml.
+    """Start this site's SuperNode: it runs this package's code and follows the policy in site.toml.
 
     Options that follow are those of flower-supernode: --superlink HOST:PORT, --root-certificates,
     --auth-supernode-private-key, --trusted-entities, --port, ...

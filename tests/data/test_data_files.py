@@ -110,7 +110,7 @@ def test_folder_given_as_file_names_read_folder(tmp_path):
 
 @pytest.mark.parametrize("option", ["label_column", "client_column"])
 def test_misspelt_column_names_the_nearest(path, option):
-    sentence = rf"There is no column in {path.name} 'knd': did you mean 'kind'"
+    sentence = rf"There is no column in {path.name} called 'knd': did you mean 'kind'"
     with pytest.raises(ValueError, match=sentence):
         read_table(path, **{option: "knd"})
     with pytest.raises(ValueError, match=sentence):

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 import flower_fedclust as fc
 from flower_fedclust.data import load_dataset, partition
 
-SCHEMA = Path(__file__).with_name("columns.toml")  # what is public of the columns
+SCHEMA = Path(__file__).with_name("columns.toml")  # what is public about the columns
 
 
 def load(context: Context) -> fc.ClientData:

@@ -175,9 +175,9 @@ class PrivateKMeans(ClippedStrategy):
         """Raise a ValueError unless something says how far rows can be from the origin, where there is noise."""
         if self.server_data is None and self.epsilon is not None and self.max_norm is None:
             raise ValueError(
-                "max_norm is missing; noise for an epsilon needs a norm to which rows are clipped: say how far rows "
-                "can be from the origin, as is known without looking at them (--set max_norm=30 on the command line), "
-                "give public rows as server_data, or give a schema of your table."
+                "max_norm is missing. With an epsilon, clients clip rows to it: say how far rows can be from the "
+                "origin, as is known without looking at them (--set max_norm=30 on the command line), give a schema "
+                "of your table, or give public rows as server_data."
             )
 
         self._check_server_data()
