@@ -1,7 +1,7 @@
 # make run    sets up an environment and runs the main job: clusters of a health survey at ten schools, at epsilon 1
 # make test   sets up an environment and runs the tests, three at a time, as some of them wait for others to answer
 # make check  what the tests cannot hold in four minutes: deployments, the quick tests with other CPUs' kernels,
-#             planted faults, audits of every strategy, and every example and notebook of the site
+#             planted faults, audits of every strategy, and every example, command and notebook of the site
 # make lint   ruff (lint and format) and mypy --strict
 # make docs   the site, in docs/_build
 # make bench  the benchmarks, which take some minutes
@@ -44,7 +44,7 @@ check: test
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/audits.py
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/audit_faults.py
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/site_examples.py
-	$(MAKE) docs
+	$(MAKE) docs run
 
 lint: $(READY)
 	ruff check .

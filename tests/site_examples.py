@@ -1,7 +1,8 @@
-"""Run the example on the page of each class, and the code of each page; `make check` does.
+"""Run the example on the page of each class, the code of each page, and its commands; `make check` does.
 
-The notebooks among the pages run when the site is built. A block of a page that needs names which a reader would have
-(rows of two sites, say) finds them in NAMES.
+The notebooks among the pages run when the site is built, and commands that begin with `fedclust` in tests/test_docs.py
+and tests/test_readme.py. A block of a page that needs names which a reader would have (rows of two sites, say) finds
+them in `names`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import contextlib
 import io
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psutil
 
 import flower_fedclust as fc
 
@@ -30,6 +34,26 @@ import site_pages  # noqa: E402
 
 #: Pages whose code the tests run, with what it finds.
 TESTED = ("README.md", "rows.md", "writing.md")
+
+#: How commands begin that neither this script nor a test runs as they stand, with what runs them, or why nothing does.
+ELSEWHERE = {
+    "make run": "`make check` runs it",
+    "make test": "`make check` runs it",
+    "make lint": "runs before every change to the main branch",
+    "make docs": "`make check` runs it",
+    "make check": "this is part of it",
+    "pip install": "needs the package index; the workflow `wheels` installs the wheel in an empty environment",
+    "fedclust site site.toml": "the tutorial of a deployment, with hosts and files of its own",
+    "fedclust ledger": "the tutorial of a deployment; `export` in tests/site",
+    "sh deploy/keys.sh": "the tutorial of a deployment",
+    "flower-superlink": "the tutorial of a deployment",
+    "flower-supernode": "tests/apps",
+    "flwr supernode register": "the tutorial of a deployment",
+    "flwr run . SUPERLINK": "the tutorial of a deployment, and tests/apps, with other files",
+    "python benchmarks/": "measure for minutes or hours what a page says; run by hand when it changes",
+}
+#: The longest that one of the commands here takes, in seconds, on a busy machine.
+LIMIT = 900
 
 
 SCHEMA = """
@@ -58,6 +82,9 @@ def names() -> dict[str, object]:
     return {
         "__name__": "page",
         "tables": tables,
+        "north": tables["north"],
+        "south": tables["south"],
+        "a_new_table": tables["east"],
         "tables_of_schools": tables,
         "np": np,
         "fc": fc,
@@ -92,9 +119,77 @@ def examples() -> Iterator[tuple[str, str]]:
             yield name, "\n".join(blocks)
 
 
+def commands() -> Iterator[tuple[str, str]]:
+    """Yield the page and the text of each command on a line of its own, but for those of `fedclust` that a test runs.
+
+    Lines that end with a backslash go on; what stands behind a `#` is left out. Cells of notebooks are not among them.
+    """
+    for page in sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]):
+        if {"api", "_build", "jupyter_execute"} & set(page.relative_to(ROOT).parts):
+            continue
+        text = page.read_text(encoding="utf-8")
+        for fence, language, block in re.findall(r"^(```|~~~)([^\n]*)\n(.*?)^\1$", text, re.DOTALL | re.MULTILINE):
+            for line in () if language else block.replace("\\\n", " ").splitlines():
+                command = re.sub(r"\s+", " ", line.partition("  #")[0]).strip()
+                tested = fence == "```" and command.startswith("fedclust ")
+                if not tested and re.match(r"(make|pip|fedclust|flwr|flower-\w+|sh|python) ?", command):
+                    yield page.name, command
+
+
+def runs() -> list[str]:
+    """Return the commands that this script runs, as they stand on the pages."""
+    begins = ("flwr run first-app", "flwr run . --stream", "python deploy/one_machine.py")
+    return sorted({command for _, command in commands() if command.startswith(begins)})
+
+
+def run(command: str, folder: Path) -> None:
+    """Run a command as a reader would, with a home of its own; raise a CalledProcessError if it fails."""
+    home = {"HOME": str(folder), "FLWR_HOME": str(folder / "flwr"), "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    options = {"env": os.environ | home | {"PATH": path}, "timeout": LIMIT, "check": True, "capture_output": True}
+    if "first-app" in command:
+        subprocess.run(["fedclust", "new-app", "first-app"], cwd=folder, **options)
+    else:
+        for part in ("apps", "strategies", "deploy", "pyproject.toml", "README.md", "LICENSE"):
+            copied = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+            copied(ROOT / part, folder / part)
+    done = subprocess.run(command.replace("/tmp/try", "try"), shell=True, cwd=folder, text=True, **options)
+    saved = [*folder.glob("fedclust-results/*/*/privacy.txt"), *folder.glob("try/result/*/privacy.txt")]
+    if not saved:
+        raise RuntimeError(f"{command} saved no result:\n{done.stdout}{done.stderr}")
+
+
+def stop(folder: Path) -> None:
+    """End what a command has left running there: `flwr run` starts a SuperLink of this machine, which outlives it."""
+    left = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("FLWR_HOME") == str(folder / "flwr"):
+                process.terminate()
+                left.append(process)
+    psutil.wait_procs(left, timeout=10)
+
+
 def main(wanted: list[str]) -> int:
     """Run those whose name holds one of the words, or all; return how many failed."""
     n_failed = 0
+    for command in runs():
+        if wanted and not any(word in command for word in wanted):
+            continue
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            try:
+                run(command, Path(folder))
+            except (subprocess.SubprocessError, RuntimeError) as error:
+                n_failed += 1
+                print(
+                    f"FAILED {command}\n{error}\n{getattr(error, 'stdout', '')}{getattr(error, 'stderr', '')}",
+                    flush=True,
+                )
+            else:
+                print(f"{command}: {time.perf_counter() - start:.1f} s", flush=True)
+            finally:
+                stop(Path(folder))
     for name, code in examples():
         if wanted and not any(word in name for word in wanted):
             continue

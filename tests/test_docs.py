@@ -16,11 +16,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import site_examples
+import typer.main
+from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 import flower_fedclust as fc
 import flower_fedclust.data
 import flower_fedclust.protocol
+from flower_fedclust.cli import app
 from flower_fedclust.numerics import map_quality
 from flower_fedclust.privacy import attacks
 from flower_fedclust.registry import strategies
@@ -50,17 +54,22 @@ def public_names(module) -> set[str]:
     }
 
 
-@pytest.fixture
-def folder_with_rows(tmp_path, monkeypatch):
+def write_rows(folder):
+    """Write into a folder what a reader of the pages would have there."""
     rng = np.random.default_rng(0)
     lines = ["site,kind,age,dose"]
-    for index in range(120):
+    for index in range(1200):
         site = ("north", "south", "east")[index % 7 % 3]
         age, dose = rng.normal([20 + 30 * (index % 3), 1 + index % 3], [2, 0.1])
         lines.append(f"{site},{'abc'[index % 3]},{age:.2f},{dose:.3f}")
-    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    (folder / "rows.csv").write_text("\n".join(lines) + "\n")
     (comparison,) = snippets("comparing.md", "toml")
-    (tmp_path / "comparison.toml").write_text(comparison)
+    (folder / "comparison.toml").write_text(comparison)
+
+
+@pytest.fixture
+def folder_with_rows(tmp_path, monkeypatch):
+    write_rows(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -121,17 +130,46 @@ def test_the_strategies_of_the_pages_find_the_mean_and_cover_the_run(page_of_str
         assert result.privacy.covers_everything
 
 
-def test_every_command_of_the_pages_runs(folder_with_rows, page_of_strategies):
-    from flower_fedclust.cli import app
+def test_every_command_of_the_pages_runs(tmp_path, monkeypatch, page_of_strategies):
+    n_commands = 0
+    for page in PAGES:
+        commands = [line for block in snippets(page, "") for line in block.splitlines() if line.startswith("fedclust ")]
+        folder = tmp_path / page.replace("/", "-")
+        if commands:
+            folder.mkdir()
+            monkeypatch.chdir(folder)
+            write_rows(folder)
+        for line in commands:
+            words = shlex.split(line)[1:]
+            result = CliRunner().invoke(app, [*words, *(["--jobs", "1"] if words[0] == "compare" else [])])
+            assert result.exit_code == 0, f"{page}: {line}: {result.output} {result.exception}"
+            n_commands += 1
+    assert n_commands >= 15
+    assert (tmp_path / "comparing.md" / "comparison" / "report.html").exists()
 
-    blocks = [block for page in PAGES for block in snippets(page, "")]
-    commands = [line for block in blocks for line in block.splitlines() if line.startswith("fedclust ")]
-    assert len(commands) >= 4
-    for line in commands:
-        words = shlex.split(line)[1:]
-        result = CliRunner().invoke(app, [*words, *(["--jobs", "1"] if words[0] == "compare" else [])])
-        assert result.exit_code == 0, f"{line}: {result.output}"
-    assert (folder_with_rows / "comparison" / "report.html").exists()
+
+def test_every_command_and_option_that_a_page_names_exists():
+    """Of commands in the text, too, which nobody can run as they stand."""
+    known = typer.main.get_command(app)
+    for page in [*PAGES, "../README.md"]:
+        for words in re.findall(r"`fedclust ([^`]+)`", (DOCS / page).read_text().replace("\n", " ")):
+            command, rest = known, words.split()
+            while rest and isinstance(command, TyperGroup):
+                assert rest[0] in command.commands, f"{page}: fedclust {words}"
+                command, rest = command.commands[rest[0]], rest[1:]
+            options = {name for parameter in command.params for name in parameter.opts}
+            passed_on = command.context_settings.get("ignore_unknown_options", False)
+            named = {word for word in rest if word.startswith("--")}
+            assert passed_on or named <= options, f"{page}: fedclust {words}"
+
+
+def test_every_other_command_of_the_pages_is_run_or_says_why_not():
+    found = {line for _, line in site_examples.commands()}
+    for line in found:
+        places = [begins for begins in site_examples.ELSEWHERE if line.startswith(begins)]
+        assert line in site_examples.runs() or places, f"nothing runs '{line}'; see tests/site_examples.py"
+    for begins in site_examples.ELSEWHERE:
+        assert any(line.startswith(begins) for line in found), begins
 
 
 def test_the_chooser_answers_every_question_with_a_strategy_that_does_what_was_asked(monkeypatch):
