@@ -29,7 +29,7 @@ QUESTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
         "What are you looking for?",
         {
             "round": "groups of similar rows",
-            "any form": "groups of any form (rings, moons)",
+            "any form": "groups of any shape (rings, moons)",
             "soft": "rows that belong to several groups",
             "map": "a map to look at",
         },
@@ -37,19 +37,19 @@ QUESTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     (
         "sees",
         "What may leave a site?",
-        {"sums": "only sums over its rows", "centers": "the centers of its own groups, too", "rows": "anything"},
+        {"sums": "only sums over its rows", "centers": "also the centers of its own groups", "rows": "anything"},
     ),
     (
         "unit",
-        "Whom should noise protect?",
+        "Whom should the noise protect?",
         {"record": "each row", "client": "each site or device as a whole", "": "nobody: no noise"},
     ),
     (
         "public",
-        "Has the server a few public rows like those of the sites?",
+        "Does the server have a few public rows like those at the sites?",
         {"no": "no", "yes": "yes"},
     ),
-    ("rounds", "How often can the sites be asked?", {"many": "as often as it takes", "few": "three times at most"}),
+    ("rounds", "How often can the sites be asked?", {"many": "as often as it takes", "few": "at most three times"}),
 )
 
 #: What can be given up where nothing fits, the least first, and how that is said.
@@ -57,8 +57,8 @@ _GIVEN_UP = (
     ("rounds", "many", "it asks the sites more often"),
     ("sees", "rows", "more leaves a site"),
     ("public", "yes", "it needs public rows"),
-    ("unit", "record", "it protects each row, and not a site as a whole"),
-    ("unit", "", "it takes no noise, so that no epsilon covers it"),
+    ("unit", "record", "it protects each row, but not a site as a whole"),
+    ("unit", "", "it adds no noise, so no epsilon covers it"),
 )
 
 
