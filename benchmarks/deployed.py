@@ -49,7 +49,7 @@ class Family:
 
 
 FAMILIES = {
-    "private-kmeans": Family(1.0, "noise = 'local'"),
+    "private-kmeans": Family(1.0, "noise = 'local'\nmax_norm = 12.0"),
     "feddp-kmeans": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
     "dp-lloyd-server-kmeans++": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
     "dp-fedc": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2"),
@@ -100,7 +100,7 @@ def submit(deployment: Any, strategy: str, out: Path, **config: object) -> str:
     """Run a strategy; return what was said, whether the run ended well or not."""
     given = {"strategy": strategy, "study": "first-study", "dataset": "", "n-clusters": 3, "expected-clients": 3}
     try:
-        return str(deployment.run(**given | {"round-timeout": 60.0, "share-model": True, "out": str(out)} | config))
+        return str(deployment.run(**given | {"round-timeout": 900.0, "share-model": True, "out": str(out)} | config))
     except SystemExit as error:
         return str(error)
 
@@ -152,7 +152,7 @@ def strategies(names: list[str]) -> None:
 
 INIT = [[1.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0], [5.0, 5.0, 5.0, 5.0]]
 #: Enrolment, three rounds that find a frame, a Lloyd step.
-RUN = {"parameters": f"n_rounds = 1\nmin_clients = 3\ninit = {INIT}", "round-timeout": 25.0, "wait-for-clients": 40.0}
+RUN = {"parameters": f"n_rounds = 1\nmin_clients = 3\ninit = {INIT}", "round-timeout": 60.0, "wait-for-clients": 120.0}
 KILLED = "federated-kmeans"
 
 
@@ -239,7 +239,7 @@ class Killing:
         """Go on until there is a result; return how many times the command was given for it."""
         for n_given in range(1, 6):
             submitted = submitted or self.submit()
-            said, _ = submitted.communicate(timeout=300)
+            said, _ = submitted.communicate(timeout=900)
             deadline = time.monotonic() + 20  # a site saves its own after the run has ended
             while time.monotonic() < deadline:
                 if self.found():

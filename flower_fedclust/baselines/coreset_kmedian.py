@@ -21,7 +21,7 @@ from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.protocol import ClippedStrategy, Entry, Gather, Outcome, Protocol, Sent, answers, parameter
-from flower_fedclust.protocol.client import MissedRoundError
+from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.steps.perturbed_rows import (
     NOISY_ROWS,
     ROWS_SHARE,

@@ -32,7 +32,7 @@ from flower_fedclust.protocol import (
     answers,
     parameter,
 )
-from flower_fedclust.protocol.client import MissedRoundError
+from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.steps.spectral import cluster_embedding
 
 Floats = NDArray[np.float64]

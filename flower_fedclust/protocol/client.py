@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context
+from flwr.app import Context
 from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
@@ -25,8 +25,9 @@ from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, 
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.consent import Approval, Consent, Request
 from flower_fedclust.protocol.descriptions import DescriptionAnswers
+from flower_fedclust.protocol.memory import Memory, MissedRoundError
 from flower_fedclust.protocol.replies import sent_arrays
-from flower_fedclust.protocol.rounds import Array, Askable, Moved, Question, Scalar, Sent
+from flower_fedclust.protocol.rounds import Array, Askable, Moved, Question, Scalar
 from flower_fedclust.protocol.tables import PREPARATION, SCHEMA, TableAnswers, as_bytes, preparation_from
 from flower_fedclust.protocol.wrappers import EMPTY, INSTEAD, TO_SERVER, changing_mod
 from flower_fedclust.tables.schema import Schema
@@ -37,11 +38,7 @@ log = logging.getLogger(__name__)
 ENROL = "enrol"
 
 
-class MissedRoundError(Exception):
-    """A client does not have what an earlier round would have left with it; this says nothing of its rows."""
-
-
-class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
+class ProtocolClient(Memory, TableAnswers, DescriptionAnswers, NumPyClient):
     """A client that answers for its methods that are marked with ``@answers``.
 
     Flower makes a new object for every message; what has to be remembered goes through :meth:`remember`.
@@ -82,6 +79,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         self._noise_seed = noise_seed
         self._stand_in: NDArray[np.float64] | None = None
         self._source: NoiseSource = OperatingSystemNoise()
+        self._derives_from = ""
         #: Why the last message was not answered, for whoever made the client; the server hears less.
         self.error: Exception | None = None
 
@@ -90,14 +88,24 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         """Return the name by which a message says which class has to answer."""
         return f"{cls.__module__}.{cls.__qualname__}"
 
-    @cached_property
+    @property
     def source(self) -> ClientData:
         """What the client has: rows, or a table."""
-        return self._given_data() if callable(self._given_data) else self._given_data
+        self._check_may_look()
+        return self._own
 
     @cached_property
+    def _own(self) -> ClientData:
+        return self._given_data() if callable(self._given_data) else self._given_data
+
+    @property
     def data(self) -> ClientData:
         """The rows, labels and column names; of a table, as it was prepared."""
+        self._check_may_look()
+        return self._prepared
+
+    @cached_property
+    def _prepared(self) -> ClientData:
         prepared = self.recall(PREPARATION)
         if prepared is not None:
             return self.source.prepared(preparation_from(prepared[0].tobytes()))
@@ -144,26 +152,6 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         if asked.moved is None or (declared is not None and not declared.of_one_row):
             return None
         return asked.moved(self, *question.arrays, **question.arguments)
-
-    # What a client remembers from one message to the next.
-
-    def remember(self, key: str, arrays: Sequence[Array]) -> None:
-        """Keep arrays in the Context's state until a later round."""
-        if self.context is None:
-            raise RuntimeError("a client without a Context cannot remember; give it context=...")
-        self.context.state[f"fedclust.{key}"] = ArrayRecord([np.asarray(array) for array in arrays])
-
-    def recall(self, key: str) -> list[Array] | None:
-        """Return what :meth:`remember` kept under this key, or None."""
-        record = None if self.context is None else self.context.state.get(f"fedclust.{key}")
-        return record.to_numpy_ndarrays() if isinstance(record, ArrayRecord) else None
-
-    def _forget(self) -> None:
-        """Drop what an earlier run has left: a run that took it for its own would not be what its report says."""
-        self._stand_in = None
-        if self.context is not None:
-            for key in [key for key in self.context.state if key.startswith("fedclust.")]:
-                del self.context.state[key]
 
     # Flower's two calls.
 
@@ -268,7 +256,11 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         )
         self.consent.check(request)
         self._source = self._noise(config)
-        reply = asked.method(self, *parameters, **arguments)
+        self._derives_from = kept if request.is_derived else ""
+        try:
+            reply = asked.method(self, *parameters, **arguments)
+        finally:
+            self._derives_from = ""
         given = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
         arrays: list[Sendable] = [array if isinstance(array, GridArray) else np.asarray(array) for array in given]
         if len(arrays) != len(answer.sends):
@@ -289,7 +281,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
     def _put_in_order(self, config: Mapping[str, Any]) -> None:
         """Take the columns in the order of the run, if the server says that somebody has them in another."""
         if "columns" in config and self.source.columns is not None:
-            self.source = self.source.in_order(json.loads(str(config["columns"])), "the run")
+            self._own = self._own.in_order(json.loads(str(config["columns"])), "the run")
 
     def _check_unchanged(self) -> None:
         """Raise a DataError if what is loaded anew for each message is not what it was when the run began."""
@@ -308,27 +300,6 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
                 f"client {self.name}: the data has changed since the run began ({changed}); leave it as it is until "
                 "the run has ended."
             )
-
-    def _kept_rows(self, key: str) -> NDArray[np.float64] | None:
-        if not key:
-            return None
-        kept = self.recall(key)
-        if kept is None:
-            raise MissedRoundError(f"client {self.name} has not kept its {key}; it missed the round that makes them.")
-        # Of what a method remembers for itself nobody says that it may stand for rows.
-        if self._declared_as_kept(key) is None:
-            raise DataError(f"{type(self).__name__} keeps no rows called '{key}'.")
-        return np.asarray(kept[0], dtype=np.float64)
-
-    def _has_noise(self, key: str) -> bool:
-        """Tell whether the rows kept under this name carry noise: what is computed from them reveals no more."""
-        kept = self.recall(key) if key else None
-        return kept is not None and bool(kept[1])
-
-    def _declared_as_kept(self, key: str) -> Sent | None:
-        """Return what this class declares of the rows that it keeps under a name."""
-        asked = [value for name in dir(type(self)) if isinstance(value := getattr(type(self), name), Askable)]
-        return next((sent for askable in asked for sent in askable.answer.sends if sent.kept_as == key), None)
 
     def _noise(self, config: Mapping[str, Any]) -> NoiseSource:
         if self._noise_seed is None:

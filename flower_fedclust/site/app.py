@@ -51,6 +51,10 @@ EVALUATE = "evaluate"
 RECEIVE = "receive"
 
 
+#: Of a run, and of a study, in characters: each answer has them in the ledger.
+LONGEST_NAME = 200
+
+
 class Site:
     """A site: its rows, its policy, its ledger, and what it keeps of each run.
 
@@ -208,6 +212,11 @@ class _SiteClient(Client):
         policy.check_run(names, about["study"])
         if about["round"] is None:
             raise Refused("the message does not say which round it is of.")
+        if max(len(run), len(about["study"])) > LONGEST_NAME:
+            raise Refused(f"the run or its study has a name of more than {LONGEST_NAME} characters.")
+        if "schema" in config and site.data.schema is None:
+            # Whether the rows fit it would say something of them, for any schema that a server can think of.
+            raise Refused("the run has a schema, and site.toml names none; name the one that the sites have agreed on.")
         asked = _digest(config, tensors)
         own = [entry for entry in entries if entry["run"] == run]
         folder = RunFolder(site.folder / "runs", run)
@@ -351,7 +360,7 @@ def _strategy_names(context: Context) -> list[str]:
 
 
 def _number(value: Any) -> int | None:
-    return value if type(value) is int else None
+    return value if type(value) is int and 0 < value < 2**31 else None
 
 
 def _digest(config: Mapping[str, Any], tensors: list[bytes]) -> str:

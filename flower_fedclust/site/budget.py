@@ -226,8 +226,9 @@ class Budget:
         releases add up.
         """
         if plan is not None:
-            known = next((entry["epsilon"] for entry in self.run if entry["arrays"]), None)
-            epsilon = plan.epsilon_of_row(self.policy.delta_per_run) if known is None else known
+            delta = self.policy.delta_per_run
+            known = (entry["epsilon"] for entry in self.run if entry["arrays"] and entry["delta"] == delta)
+            epsilon = next(known, None) or plan.epsilon_of_row(delta)
         else:
             released = self._released(arrays)
             epsilon = adaptive_epsilon(released, self.policy.delta_per_run)

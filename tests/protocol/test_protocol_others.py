@@ -20,7 +20,7 @@ from flower_fedclust.protocol import (
     answers,
     client_app,
 )
-from flower_fedclust.protocol.client import MissedRoundError
+from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.protocol.wire import encode
 from flower_fedclust.simulation import simulate
 from flower_fedclust.testing.grid import LocalGrid

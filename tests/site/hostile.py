@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 
 import numpy as np
+import pandas as pd
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.common import EvaluateIns, FitIns
@@ -32,10 +33,13 @@ NAMES = np.array([f"patient {index}" for index in range(60)])
 BALL = Frame(np.zeros(3), 4.0)
 
 
-def site(folder, *, name="north", rows=ROWS, labels=None, data_set="the table", **policy):
+def site(folder, *, name="north", rows=ROWS, labels=None, data_set="the table", schema=None, **policy):
     settings = SiteSettings.model_validate(
         {"name": name, "data": "nowhere", "folder": str(folder), "data_set": data_set, "policy": policy}
     )
+    if schema is not None:
+        table = pd.DataFrame(rows, columns=list(schema.used))
+        return Site(settings, lambda: ClientData(table, raw=True, schema=schema))
     return Site(settings, lambda: ClientData(rows, labels))
 
 

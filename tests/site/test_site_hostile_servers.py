@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 from hostile import BALL, NAMES, PLAN, ROWS, SHARES, Server, arrays_of, audit, gaussian, plan, refused, site
 
+from flower_fedclust.baselines.coreset_kmedian import CoresetKMedianClient
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol.rounds import Answer, Question, Sent
+from flower_fedclust.protocol.tables import as_bytes
 from flower_fedclust.steps.local_centers import LocalCentersClient
 from flower_fedclust.steps.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
 from flower_fedclust.steps.pooled_rows import PooledRowsClient
+from flower_fedclust.strategies.fedsc.fedsc import FedSCClient
 from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient
+from flower_fedclust.tables.preparation import Figures, Preparation
+from flower_fedclust.tables.schema import Schema
 
 SUM = PrivateKMeansClient.row_sum.asked(*BALL.arrays)
 NOISE = gaussian(PLAN.multipliers["row_sum"], share="row_sum")
@@ -97,7 +102,7 @@ def test_a_server_that_makes_up_rounds_gets_as_many_as_it_has_announced(careful)
     assert "asks for more" in refused(server.ask(SUM, releases=[NOISE], **ANNOUNCED), careful)
 
 
-@pytest.mark.parametrize("number", [None, "2", 2.0, True])
+@pytest.mark.parametrize("number", [None, "2", 2.0, True, 0, -2, 2**31])
 def test_a_round_has_a_number(careful, number):
     config = {"round": number}
     assert "which round" in refused(Server(careful).ask(SUM, releases=[NOISE], **ANNOUNCED, **config), careful)
@@ -312,6 +317,105 @@ def test_what_was_kept_in_one_run_is_not_there_in_another(tmp_path):
     answer = second.ask(codes, rows=NOISY_ROWS)
     assert answer.metrics == {"client": "north", "failure": "failed", "missed": True}
     assert arrays_of(first.ask(codes, rows=NOISY_ROWS))[0].shape == (60, 2)
+
+
+NO_LIMIT = {"epsilon_per_run": 50, "epsilon": 500, "delta": 1e-4, "least_noise_multiplier": 0.1}
+COLUMNS = Schema.of({"columns": {name: {"kind": "number", "bounds": [-9, 9]} for name in "abc"}})
+
+
+def test_what_is_said_to_follow_from_rows_with_noise_reads_no_others(tmp_path):
+    loose = site(tmp_path, schema=COLUMNS, **NO_LIMIT)
+    server = Server(loose, strategy="fedsc-perturbed-data")
+    config = {"task": "enrol", "round": 1, "client": FedSCClient.key(), "schema": COLUMNS.to_json()}
+    assert "failure" not in server.send([], config).metrics
+    preparation = Preparation(COLUMNS, {name: Figures(low=-9.0, high=9.0) for name in "abc"}).to_dict()
+    arrays_of(server.ask(FedSCClient.prepare.asked(as_bytes(json.dumps(preparation)))))
+    keep = FedSCClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
+    arrays_of(server.ask(keep, releases=[gaussian(1.0, sensitivity=8.0, relation="replace")]))
+    bins = as_bytes(json.dumps([[name, 4, True] for name in "abc"]))
+    for asked in (
+        FedSCClient.histograms.asked(bins, np.array(3 * [[-9.0, 9.0]])),
+        FedSCClient.exponents.asked(as_bytes(json.dumps(list("abc")))),
+        FedSCClient.description.asked(np.zeros((1, 3)), radius=4.0),
+    ):
+        answer = server.ask(asked, rows=NOISY_ROWS)
+        assert answer.metrics == {"client": "north", "failure": "failed"}
+        assert "takes the client's own rows, and not its noisy rows" in audit(loose)[-1]["reason"]
+
+
+def test_what_was_remembered_of_the_true_rows_is_not_there_for_rows_with_noise(tmp_path):
+    loose = site(tmp_path, **NO_LIMIT, unprotected=["centers", "codes", "sums"])
+    server = Server(loose, strategy="coreset-k-median")
+    kept = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
+    cost = CoresetKMedianClient.own_cost.asked(n_clusters=2, random_state=0)
+    arrays_of(server.ask(cost))
+    arrays_of(server.ask(kept, releases=[gaussian(1.0, sensitivity=8.0, relation="replace")]))
+    coreset = CoresetKMedianClient.coreset.asked(np.array(9), cost_per_sample=9.0, random_state=0)
+    assert server.ask(coreset, rows=NOISY_ROWS).metrics["missed"]
+    arrays_of(server.ask(cost, rows=NOISY_ROWS))
+    arrays_of(server.ask(coreset, rows=NOISY_ROWS))
+
+
+def test_a_schema_of_the_servers_asks_nothing_about_the_rows(careful):
+    """Whether a column has any other value than those that a schema lists would be an answer, as often as one likes."""
+    for bounds in ([-9, 9], [0, 1]):
+        asked = Schema.of({"columns": {name: {"kind": "number", "bounds": bounds} for name in "abc"}}).to_json()
+        config = {"task": "enrol", "round": 1, "client": PrivateKMeansClient.key(), "schema": asked}
+        assert "site.toml names none" in refused(Server(careful).send([], config), careful)
+
+
+def test_noise_and_balls_are_judged_in_every_round_and_not_only_in_the_first(careful):
+    server = Server(careful)
+    arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
+    less = gaussian(0.99 * NOISE.noise_multiplier, share="row_sum")
+    assert "where the run has announced" in refused(server.ask(SUM, releases=[less], **ANNOUNCED), careful)
+    wide = PrivateKMeansClient.row_sum.asked(np.zeros(3), 1.01 * BALL.arrays[1])
+    said = refused(server.ask(wide, releases=[NOISE], **ANNOUNCED), careful)
+    assert "where the run has announced" in said or "failed" in said
+    moment = PrivateKMeansClient.second_moment.asked(*BALL.arrays)  # with the noise that is for the sum
+    assert "multiplier" in refused(server.ask(moment, releases=[NOISE], **ANNOUNCED), careful)
+
+
+def test_runs_whose_names_look_alike_are_different_runs_and_no_name_is_endless(careful):
+    arrays_of(Server(careful).ask(SUM, releases=[NOISE], run="monday", **ANNOUNCED))
+    for run in ("Monday", "monday ", "mond\u0430y", "monday\n", 7):
+        said = refused(Server(careful).ask(SUM, releases=[NOISE], run=run, **ANNOUNCED), careful)
+        assert "in other runs" in said
+    for run_config in ({}, {"study": "s" * 201}):
+        run = "monday" if run_config else "m" * 201
+        server = Server(careful, **run_config)
+        assert "more than 200" in refused(server.ask(SUM, releases=[NOISE], run=run, **ANNOUNCED), careful)
+
+
+@pytest.mark.parametrize("study", ["Sepsis", "sepsis ", " sepsis", "sepsis,other", "s\u0435psis"])
+def test_a_study_is_the_one_that_the_policy_names(tmp_path, study):
+    chosen = site(tmp_path, studies=["sepsis"])
+    assert "of the study" in refused(Server(chosen, study=study).ask(SUM, releases=[NOISE], **ANNOUNCED), chosen)
+
+
+def test_a_policy_that_was_changed_holds_from_the_next_answer_and_says_the_epsilon_of_its_own_delta(tmp_path):
+    server = Server(site(tmp_path))
+    arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
+    server.site = site(tmp_path, epsilon_per_run=0.5)
+    assert "epsilon_per_run in the policy is 0.5" in refused(
+        server.ask(SUM, releases=[NOISE], **ANNOUNCED), server.site
+    )
+    server.site = site(tmp_path, epsilon_per_run=2.0, epsilon=2.0, delta_per_run=1e-9)
+    arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
+    first, second = server.site.ledger.entries
+    assert second["delta"] == 1e-9
+    assert second["epsilon"] > 1.1 * first["epsilon"]
+
+
+def test_a_number_of_clusters_that_nobody_can_pay_for_is_that_of_the_rows_or_none(tmp_path):
+    server = Server(site(tmp_path, unprotected=["centers"]), strategy="k-fed")
+    for n_clusters in (10**12, 0, "two"):
+        asked = LocalCentersClient.local_centers.asked(n_clusters=n_clusters, random_state=0)
+        answer = server.ask(asked)
+        if "failure" in answer.metrics:
+            assert answer.metrics == {"client": "north", "failure": "failed"}
+        else:
+            assert len(arrays_of(answer)[0]) <= len(ROWS)
 
 
 HOSTILE_CONFIGS = [

@@ -40,7 +40,7 @@ from flower_fedclust.protocol import (
     answers,
     parameter,
 )
-from flower_fedclust.protocol.client import MissedRoundError
+from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.protocol.rounds import Array, Round
 from flower_fedclust.steps.moments import MOMENT_ROUNDS, MomentsClient, column_moments
 from flower_fedclust.steps.spectral import LabelsClient, cluster_embedding, send_labels

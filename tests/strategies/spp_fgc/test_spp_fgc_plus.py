@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 from flower_fedclust.data import Table, load_dataset, partition
 from flower_fedclust.deep.vae import trained_vae
 from flower_fedclust.protocol import ClientData
-from flower_fedclust.protocol.client import MissedRoundError
+from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.spp_fgc import spp_fgc_plus
 from flower_fedclust.strategies.spp_fgc.spp_fgc_plus import SPPFGCPlus

@@ -1,0 +1,89 @@
+"""What a client remembers from one message to the next, and the rows that it has kept in the place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from flwr.app import ArrayRecord, Context
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.protocol.rounds import Array, Askable, Sent
+from flower_fedclust.protocol.tables import as_bytes, as_text
+
+#: What ends the key under which it stands from which rows with noise something was computed that is remembered.
+OF = " of"
+
+
+class MissedRoundError(Exception):
+    """A client does not have what an earlier round would have left with it; this says nothing of its rows."""
+
+
+class Memory:
+    """What a client remembers, in the Context that Flower gives it with every message of a run."""
+
+    name: str
+    context: Context | None
+    _stand_in: NDArray[np.float64] | None
+    _derives_from: str  # kept rows with noise, to which alone a method that is being called may look
+
+    def remember(self, key: str, arrays: Sequence[Array]) -> None:
+        """Keep arrays in the Context's state until a later round."""
+        if self.context is None:
+            raise RuntimeError("a client without a Context cannot remember; give it context=...")
+        self.context.state[f"fedclust.{key}"] = ArrayRecord([np.asarray(array) for array in arrays])
+        origin = f"fedclust.{key}{OF}"
+        self.context.state.pop(origin, None)
+        if self._derives_from:
+            self.context.state[origin] = ArrayRecord([as_bytes(self._derives_from)])
+
+    def recall(self, key: str) -> list[Array] | None:
+        """Return what :meth:`remember` kept under this key, or None.
+
+        While an answer is computed from rows that carry noise, that is what was remembered from the same rows.
+        """
+        if self._derives_from:
+            origin = self._kept(f"{key}{OF}")
+            if origin is None or as_text(origin[0]) != self._derives_from:
+                return None
+        return self._kept(key)
+
+    def _kept(self, key: str) -> list[Array] | None:
+        record = None if self.context is None else self.context.state.get(f"fedclust.{key}")
+        return record.to_numpy_ndarrays() if isinstance(record, ArrayRecord) else None
+
+    def _forget(self) -> None:
+        """Drop what an earlier run has left: a run that took it for its own would not be what its report says."""
+        self._stand_in = None
+        if self.context is not None:
+            for key in [key for key in self.context.state if key.startswith("fedclust.")]:
+                del self.context.state[key]
+
+    def _check_may_look(self) -> None:
+        """Raise a DataError in a method whose answer is said to follow from rows with noise, and which reads others."""
+        if self._derives_from:
+            raise DataError(
+                f"client {self.name}: what was asked for takes the client's own rows, and not its {self._derives_from}."
+            )
+
+    def _kept_rows(self, key: str) -> NDArray[np.float64] | None:
+        if not key:
+            return None
+        kept = self.recall(key)
+        if kept is None:
+            raise MissedRoundError(f"client {self.name} has not kept its {key}; it missed the round that makes them.")
+        # Of what a method remembers for itself nobody says that it may stand for rows.
+        if self._declared_as_kept(key) is None:
+            raise DataError(f"{type(self).__name__} keeps no rows called '{key}'.")
+        return np.asarray(kept[0], dtype=np.float64)
+
+    def _has_noise(self, key: str) -> bool:
+        """Tell whether the rows kept under this name carry noise: what is computed from them reveals no more."""
+        kept = self.recall(key) if key else None
+        return kept is not None and bool(kept[1])
+
+    def _declared_as_kept(self, key: str) -> Sent | None:
+        """Return what this class declares of the rows that it keeps under a name."""
+        asked = [value for name in dir(type(self)) if isinstance(value := getattr(type(self), name), Askable)]
+        return next((sent for askable in asked for sent in askable.answer.sends if sent.kept_as == key), None)
