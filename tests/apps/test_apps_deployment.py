@@ -35,6 +35,7 @@ def deployment(tmp_path):
     started.stop()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_supernodes_find_the_inline_result_and_survive_one_bad_and_one_silent_site(deployment, sites, tmp_path):
     bad = sites["north"].copy()

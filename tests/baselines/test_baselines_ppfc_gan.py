@@ -41,22 +41,29 @@ def recorded(clients=CLIENTS, seed=0, n_clusters=K, **options):
     return {reply.client: reply.arrays[0] for reply in Recorded.brought[0]}, result
 
 
+def run_of_two(n_epochs, n_pretraining_epochs):
+    """Two clients, as each trains a network."""
+    strategy = PPFCGAN(K, n_epochs=n_epochs, n_pretraining_epochs=n_pretraining_epochs)
+    return simulate(strategy, [ROWS[::2], ROWS[1::2]], labels=[CLASSES[::2], CLASSES[1::2]], seed=0)
+
+
 @pytest.fixture(scope="module")
 def result():
-    # Two clients, as each trains a network.
-    strategy = PPFCGAN(K, n_epochs=150, n_pretraining_epochs=200)
-    return simulate(strategy, [ROWS[::2], ROWS[1::2]], labels=[CLASSES[::2], CLASSES[1::2]], seed=0)
+    return run_of_two(20, 60)
 
 
 # How good it is
 
 
-def test_blobs_are_found(result):
+@pytest.mark.long
+def test_blobs_are_found():
+    result = run_of_two(150, 200)
     assert result.metrics["accuracy"] > 0.98
     assert result.metrics["nmi"] > 0.95
     assert not result.failures
 
 
+@pytest.mark.long
 def test_clients_with_clusters_of_their_own_are_no_harder():
     clients = [ROWS[index == CLASSES] for index in range(K)]
     labels = [CLASSES[index == CLASSES] for index in range(K)]

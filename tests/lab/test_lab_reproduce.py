@@ -239,6 +239,7 @@ def test_iris_is_near_the_paper():
     assert not any(outcome.reason for outcome in by_name.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["noise", "one-client", "attack"])
 def test_the_small_tables_of_fedsc_run(name):
     (table,) = find_paper("fedsc").chosen([name])
@@ -256,6 +257,7 @@ def test_classes_apart_gives_each_client_whole_classes(n_clients):
     assert set.union(*classes) == set(range(10))
 
 
+@pytest.mark.long
 def test_cost_over_the_optimum_falls_with_epsilon():
     table = feddp_kmeans._costs("small", "", "record", (10, 200), {0.25: None, 4.0: None}, 0)
     table = replace(table, rows=(table.rows[0], table.rows[-1]))

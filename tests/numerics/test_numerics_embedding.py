@@ -112,6 +112,7 @@ def blobs(seed=0, n_rows=60, n_columns=5, n_blobs=3):
 # How good maps are
 
 
+@pytest.mark.long
 def test_a_tsne_map_of_exact_neighbors_is_as_good_as_opentsnes_map_of_the_rows():
     rows, _, labels, _ = digits()
     theirs = openTSNE.TSNE(perplexity=PERPLEXITY, n_iter=300, neighbors="exact", random_state=0).fit(rows)
@@ -122,6 +123,7 @@ def test_a_tsne_map_of_exact_neighbors_is_as_good_as_opentsnes_map_of_the_rows()
     assert abs(nmi(ours, labels) - nmi(np.array(theirs), labels)) < 0.06
 
 
+@pytest.mark.long
 def test_a_tsne_map_of_nystrom_neighbors_is_nearly_as_good():
     _, _, labels, _ = digits()
     assert accuracy(tsne_of_digits("nystrom"), labels) > accuracy(tsne_of_digits("exact"), labels) - 0.02

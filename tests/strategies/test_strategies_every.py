@@ -137,7 +137,9 @@ def parametrised():
     for case in cases():
         for check in strategy_checks():
             if applies(check.name, case):
-                yield pytest.param(case, check, id=f"{case}-{check.name}".replace(" ", "-"))
+                long = check.name == "a_small_audit_finds_nothing"  # `make check` has the large ones as well
+                marks = [pytest.mark.long] if long else []
+                yield pytest.param(case, check, id=f"{case}-{check.name}".replace(" ", "-"), marks=marks)
 
 
 @pytest.mark.usefixtures("few_iterations")

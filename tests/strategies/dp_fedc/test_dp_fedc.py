@@ -452,6 +452,7 @@ def test_clusters_are_found_where_every_client_has_one_class_alone():
     assert np.mean(accuracies) >= 0.9
 
 
+@pytest.mark.long
 def test_digits_are_clustered_in_twenty_rounds():
     # Pooled k-means has 0.79: there are poorer optima to end in.
     table = load_dataset("digits")

@@ -106,6 +106,7 @@ def test_without_noise_it_is_the_pooled_computation(n_rounds, options):
     assert np.array_equal(np.concatenate(result.labels), labels)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "n_clusters", "n_seeds"), [("iris", 3, 3), ("breast-cancer", 2, 2), ("digits", 10, 1)]
 )

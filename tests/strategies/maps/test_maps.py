@@ -140,6 +140,7 @@ def of_digits():
     return get
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("option", "scheme"),
     [
@@ -158,6 +159,7 @@ def test_map_from_distances_is_nearly_as_good_as_that_of_the_pooled_rows(of_digi
     assert result.metrics["nmi"] > nmi - 0.06
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("option", "scheme"), [("sums", "iid"), ("sums", "one class a client"), ("umap sums", "one class a client")]
 )
@@ -187,6 +189,7 @@ def mmds_of_digits(option, scheme):
     return simulate(strategy(10, **options), [DIGITS[part] for part in PARTITIONS[scheme]], seed=0).history["mmd"]
 
 
+@pytest.mark.long
 def test_history_has_an_mmd_a_round_which_falls():
     mmds = mmds_of_digits("distances", "iid")
     assert len(mmds) == 25

@@ -28,6 +28,7 @@ def digits(one_class_each):
     return [bunch.data[part] / 16 for part in parts], [bunch.target[part] for part in parts]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("one_class_each", [False, True])
 @pytest.mark.parametrize(
     ("strategy_type", "options", "nmi"),

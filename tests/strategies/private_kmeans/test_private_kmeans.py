@@ -48,6 +48,7 @@ def test_a_record_is_protected_without_public_rows_and_the_cost_is_near_the_opti
     assert result.privacy.epsilon <= 1.0
 
 
+@pytest.mark.long
 def test_a_client_is_protected_and_the_cost_is_near_the_optimum():
     rows = mixture(50_000)
     result = run(rows, 1000, epsilon=2.0, max_norm=50.0, privacy_unit="client")

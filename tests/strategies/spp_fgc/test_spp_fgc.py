@@ -92,6 +92,7 @@ def test_clusters_of_clients_that_are_alike_are_found(name, accuracy):
     assert min(accuracies(name, "iid", range(3))) >= accuracy
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "accuracy"), [("iris", 0.90), ("breast-cancer", 0.91), ("moons", 0.90)])
 def test_clusters_of_clients_that_differ_are_found_on_average(name, accuracy):
     assert np.mean(accuracies(name, "dirichlet:0.5", range(5))) >= accuracy
@@ -103,6 +104,7 @@ def test_two_clients_of_which_one_lacks_much_of_a_cluster_find_it(name, accuracy
     assert np.mean(accuracies(name, "dirichlet:0.5", range(5), n_clients=2)) >= accuracy
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "at_most"), [("iris", 0.88), ("breast-cancer", 0.75), ("moons", 0.75)])
 def test_recipe_as_it_is_printed_finds_far_less(name, at_most):
     printed = np.mean(accuracies(name, "iid", range(2), **PRINTED))

@@ -77,6 +77,7 @@ def test_partition_of_the_rows_changes_nothing(options):
         assert np.array_equal(models[0].predict(MOONS.rows), other.predict(MOONS.rows))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "n_clusters", "bound"), [("iris", 3, 1.0), ("moons", 2, 3.2)])
 def test_epsilon_10_costs_little(name, n_clusters, bound):
     def accuracy(seed, **options):
@@ -110,6 +111,7 @@ def test_labels_are_those_that_the_model_predicts_and_the_model_can_be_stored():
     assert result.model.counts_.sum() == len(ROWS)
 
 
+@pytest.mark.long
 def test_bound_that_is_ten_times_too_large_costs_little():
     parts = partition(MOONS, "iid", n_clients=4, random_state=0)
 
