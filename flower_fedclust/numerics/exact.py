@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.blocks import blocks, cached_blocks
 from flower_fedclust.numerics.grid import BITS, ball_in_units, scaled_to, truncated_to_ball, unit_exponent
 
 Floats = NDArray[np.float64]
@@ -52,7 +52,8 @@ def squared_distances(rows: Floats, points: Floats) -> Floats:
     ndarray of shape (n_rows, n_points)
         Integers, at most 2^52; in squared units.
     """
-    distances = _less_the_rows(rows, points)
+    distances: Floats = rows @ (-2.0 * points.T)
+    distances += np.einsum("ij,ij->i", points, points)
     distances += np.einsum("ij,ij->i", rows, rows)[:, None]
     return distances
 
@@ -74,15 +75,12 @@ def nearest_point(rows: Floats, points: Floats) -> Labels:
     ndarray of shape (n_rows,), intp
     """
     labels = np.empty(len(rows), dtype=np.intp)
-    for block in blocks(len(rows), len(points)):
-        labels[block] = _less_the_rows(rows[block], points).argmin(axis=1)
+    twice, squares = -2.0 * points.T, np.einsum("ij,ij->i", points, points)
+    for block in cached_blocks(len(rows), len(points)):
+        distances = rows[block] @ twice
+        distances += squares
+        distances.argmin(axis=1, out=labels[block])
     return labels
-
-
-def _less_the_rows(rows: Floats, points: Floats) -> Floats:
-    distances: Floats = rows @ (-2.0 * points.T)
-    distances += np.einsum("ij,ij->i", points, points)
-    return distances
 
 
 def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:

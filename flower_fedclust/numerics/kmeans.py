@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.blocks import cached_blocks
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -25,8 +25,10 @@ def squared_distances(rows: Floats, centers: Floats) -> Floats:
     ndarray of shape (n_rows, n_clusters)
         Not negative.
     """
-    rows, centers = _near_the_origin(rows, centers)
-    distances = _less_the_rows(rows, centers)
+    origin, offsets = _from_the_first(centers)
+    rows = rows if origin is None else rows - origin
+    distances: Floats = rows @ (-2.0 * offsets.T)
+    distances += np.einsum("ij,ij->i", offsets, offsets)
     distances += np.einsum("ij,ij->i", rows, rows)[:, None]
     return np.maximum(distances, 0.0, out=distances)
 
@@ -44,25 +46,26 @@ def nearest_center(rows: Floats, centers: Floats) -> Labels:
     ndarray of shape (n_rows,), intp
     """
     labels = np.empty(len(rows), dtype=np.intp)
-    for block in blocks(len(rows), len(centers)):
-        labels[block] = _less_the_rows(*_near_the_origin(rows[block], centers)).argmin(axis=1)
+    origin, offsets = _from_the_first(centers)
+    # ||x - c||^2 - ||x||^2: what is left out is the same for all centers, so that the order is right.
+    twice, squares = -2.0 * offsets.T, np.einsum("ij,ij->i", offsets, offsets)
+    for block in cached_blocks(len(rows), len(centers)):
+        distances = (rows[block] if origin is None else rows[block] - origin) @ twice
+        distances += squares
+        distances.argmin(axis=1, out=labels[block])
     return labels
 
 
-def _less_the_rows(rows: Floats, centers: Floats) -> Floats:
-    """Return ``||x - c||^2 - ||x||^2``: what is left out is the same for all centers, so that the order is right."""
-    distances: Floats = rows @ (-2.0 * centers.T)
-    distances += np.einsum("ij,ij->i", centers, centers)
-    return distances
+def _from_the_first(centers: Floats) -> tuple[Floats | None, Floats]:
+    """Return where to measure from, and the centers from there.
 
-
-def _near_the_origin(rows: Floats, centers: Floats) -> tuple[Floats, Floats]:
-    """Move both by the first center where they are so far out that a product would lose their differences."""
+    That is the first center where they are so far out that a product would lose their differences.
+    """
     first = centers[0]
     offsets = centers - first
     if first @ first <= 1e6 * np.einsum("ij,ij->i", offsets, offsets).max():
-        return rows, centers
-    return rows - first, offsets
+        return None, centers
+    return first, offsets
 
 
 def within_margin(rows: Floats, centers: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
@@ -167,8 +170,8 @@ def kmeans_cost(rows: Floats, centers: Floats) -> float:
     rows : ndarray of shape (n_rows, n_columns)
     centers : ndarray of shape (n_clusters, n_columns)
     """
-    cost = 0.0
-    for block in blocks(len(rows), rows.shape[1]):
-        difference = rows[block] - centers[nearest_center(rows[block], centers)]
+    cost, labels = 0.0, nearest_center(rows, centers)
+    for block in cached_blocks(len(rows), rows.shape[1]):
+        difference = rows[block] - centers[labels[block]]
         cost += float(np.einsum("ij,ij->", difference, difference))
     return cost

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -59,6 +59,7 @@ class RowsInFrame:
     exponent: int
     radius: float
     norm: int
+    _projected: dict[bytes, RowsInFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.integers)
@@ -91,14 +92,19 @@ class RowsInFrame:
         return GridArray(sums, self.exponent), GridArray(counts)
 
     def projected(self, directions: Floats) -> RowsInFrame:
-        """Return the rows in public directions, of norm at most the radius again.
+        """Return the rows in public directions, of norm at most the radius again; kept until others are asked for.
 
         Parameters
         ----------
         directions : ndarray of shape (n_columns, n_directions)
             From :func:`~flower_fedclust.numerics.exact.directions_onto_grid`, so that the server knows what they are.
         """
-        return replace(self, integers=project_rows(self.integers, directions, self.radius, norm=self.norm))
+        key = directions.tobytes()
+        if key not in self._projected:
+            self._projected.clear()
+            projected = project_rows(self.integers, directions, self.radius, norm=self.norm)
+            self._projected[key] = replace(self, integers=projected)
+        return self._projected[key]
 
     def __getitem__(self, kept: NDArray[np.bool_]) -> RowsInFrame:
         return replace(self, integers=self.integers[kept])

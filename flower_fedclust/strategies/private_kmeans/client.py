@@ -11,8 +11,16 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.exact import cluster_sums, second_moment, upper_triangle
-from flower_fedclust.numerics.grid import GridArray, ball_in_units, from_units, integer_norms, rows_onto_grid
+from flower_fedclust.numerics.blocks import cached_blocks
+from flower_fedclust.numerics.exact import cluster_sums, nearest_point, second_moment, upper_triangle
+from flower_fedclust.numerics.grid import (
+    GridArray,
+    ball_in_units,
+    from_units,
+    integer_norms,
+    rows_onto_grid,
+    unit_exponent,
+)
 from flower_fedclust.protocol.rounds import ONE_COUNT, Moved, Sent, answers, within
 from flower_fedclust.steps.frame import FrameClient, RowsInFrame, ball_moved, products_moved
 
@@ -37,13 +45,16 @@ def offset_sums(rows: RowsInFrame, centers: Floats, bound: float) -> tuple[GridA
     bound : float
         In the units of the rows.
     """
-    points = rows.points(centers)
-    labels = rows.nearest(centers)
-    # A difference of integers, which is exact, in a unit of its own, which is no coarser.
-    offsets, exponent = rows_onto_grid(
-        from_units(rows.integers - points[labels], rows.exponent), np.zeros(points.shape[1]), bound
-    )
-    sums, counts = cluster_sums(offsets, labels, len(points))
+    points, exponent = rows.points(centers), unit_exponent(bound)
+    origin = np.zeros(points.shape[1])
+    sums, counts = np.zeros(points.shape, dtype=np.int64), np.zeros(len(points), dtype=np.int64)
+    for block in cached_blocks(len(rows), max(points.shape)):
+        labels = nearest_point(rows.integers[block], points)
+        # A difference of integers, which is exact, in a unit of its own, which is no coarser.
+        offsets, _ = rows_onto_grid(from_units(rows.integers[block] - points[labels], rows.exponent), origin, bound)
+        of_block = cluster_sums(offsets, labels, len(points))
+        sums += of_block[0]
+        counts += of_block[1]
     return GridArray(sums, exponent), GridArray(counts)
 
 
@@ -128,8 +139,8 @@ class PrivateKMeansClient(VotesClient):
         """Return the class of the root of the Frobenius norm of the client's mean outer product."""
         matrix, radius = self._mean_outer_product(*frame)
         # Of 20 bits, so that the sum of squares is exact on every machine, and so is the comparison with powers of 4.
-        entries = np.trunc(matrix * (2.0**20 / radius**2)).astype(np.int64).ravel().tolist()
-        square = sum(entry * entry for entry in entries)
+        entries = np.trunc(matrix * (2.0**20 / radius**2))
+        square = int(np.vdot(entries, entries))
         # The class is the number of times that the norm can be doubled without exceeding the square of the radius.
         index = N_CLASSES - 1 if square == 0 else next(c for c in range(64) if square * 4 ** (c + 1) > 4**20)
         indicator = np.zeros(N_CLASSES, dtype=bool)
