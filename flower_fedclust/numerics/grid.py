@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,11 @@ class GridArray:
         with np.errstate(over="ignore"):
             whole = np.trunc(np.ldexp(np.nan_to_num(array, posinf=np.inf, neginf=-np.inf), -exponent))
         return cls(np.clip(whole, -(2.0**53), 2.0**53), exponent)
+
+    @cached_property
+    def largest(self) -> int:
+        """The largest magnitude of an integer; 0 where there is none."""
+        return max(int(self.integers.max(initial=0)), -int(self.integers.min(initial=0)))
 
     @property
     def values(self) -> Floats:

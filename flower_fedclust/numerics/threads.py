@@ -46,8 +46,11 @@ def one_thread() -> Iterator[None]:
     _this_thread.is_inside = True
     openmp_limit = None
     if is_worker:
-        for library in _libraries("openmp").lib_controllers:
-            library.set_num_threads(1)
+        libraries = _libraries("openmp")
+        if getattr(_this_thread, "limited", None) is not libraries:
+            for library in libraries.lib_controllers:
+                library.set_num_threads(1)
+            _this_thread.limited = libraries
     else:
         openmp_limit = _libraries("openmp").limit(limits=1)
     try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -232,10 +233,7 @@ class ProtocolClient(Memory, TableAnswers, DescriptionAnswers, NumPyClient):
         if not isinstance(asked, Askable):
             raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
         answer = asked.answer
-        arguments: dict[str, Scalar] = json.loads(config.get("arguments", "{}"))
-        releases = [
-            None if fields is None else Release.from_dict(fields) for fields in json.loads(config.get("releases", "[]"))
-        ]
+        arguments, releases = _read(str(config.get("arguments", "{}")), str(config.get("releases", "[]")))
         if releases and len(releases) != len(answer.sends):
             raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
         self._check_unchanged()
@@ -246,7 +244,7 @@ class ProtocolClient(Memory, TableAnswers, DescriptionAnswers, NumPyClient):
         request = Request(
             self.name,
             answer,
-            tuple(releases) or (None,) * len(answer.sends),
+            releases or (None,) * len(answer.sends),
             n_shares,
             is_derived=self._has_noise(kept),
             n_rows=self.source.n_rows,
@@ -271,7 +269,7 @@ class ProtocolClient(Memory, TableAnswers, DescriptionAnswers, NumPyClient):
             arrays = add_noise(arrays, releases, self._source, n_shares=n_shares)
         if answer.keeps:
             has_noise = request.is_derived
-            for sent, array, release in zip(answer.sends, arrays, releases or [None] * len(arrays), strict=True):
+            for sent, array, release in zip(answer.sends, arrays, request.releases, strict=True):
                 noisy = has_noise or (release is not None and release.noise_multiplier > 0)
                 kept_array = array.values if isinstance(array, GridArray) else array
                 self.remember(sent.kept_as, [kept_array, np.array(noisy)])
@@ -318,6 +316,13 @@ class ProtocolClient(Memory, TableAnswers, DescriptionAnswers, NumPyClient):
         if expected is not None and n_columns != expected:
             raise DataError(f"client {self.name} has {n_columns} columns where the server expects {expected}.")
         return json.dumps(list(self.data.columns) if self.data.columns is not None else n_columns)
+
+
+@lru_cache(maxsize=8)
+def _read(arguments: str, releases: str) -> tuple[Mapping[str, Scalar], tuple[Release | None, ...]]:
+    """Read what a message says once for all clients of a process: they get the same message."""
+    read = (None if fields is None else Release.from_dict(fields) for fields in json.loads(releases))
+    return MappingProxyType(json.loads(arguments)), tuple(read)
 
 
 def client_name(context: Context) -> str:

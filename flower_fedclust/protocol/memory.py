@@ -50,7 +50,9 @@ class Memory:
         return self._kept(key)
 
     def _kept(self, key: str) -> list[Array] | None:
-        record = None if self.context is None else self.context.state.get(f"fedclust.{key}")
+        if self.context is None or f"fedclust.{key}" not in self.context.state:
+            return None  # so it is most often, and to ask for what is missing takes long
+        record = self.context.state[f"fedclust.{key}"]
         return record.to_numpy_ndarrays() if isinstance(record, ArrayRecord) else None
 
     def _forget(self) -> None:

@@ -108,6 +108,9 @@ class Ranges:
             if len(sizes) < 2 or (len(sizes) == 2 and min(sizes.values()) == 0):
                 continue
             positive = sorted(size for size in sizes.values() if size > 0)
+            # The median of the others is this at least, whoever is left out: then nobody is too large.
+            if len(positive) > 1 and positive[-1] <= self.largest_ratio * positive[(len(positive) - 2) // 2]:
+                continue
             for name in sorted(sizes, key=client_order):
                 others = _median_without(positive, sizes[name])
                 floor = max(_floor(sent, replies[name][index]), self._tail(release, replies[name][index]))
@@ -206,8 +209,7 @@ def _magnitude(sent: Sent, array: Sendable) -> float:
         place = int(np.argmax(plain))
         return math.ldexp(1.0, min(max(place - plain.size // 2, -1000), 1000)) if place else 0.0
     if isinstance(array, GridArray):
-        whole = array.integers
-        return float(np.ldexp(float(max(whole.max(initial=0), -int(whole.min(initial=0)))), array.exponent))
+        return float(np.ldexp(float(array.largest), array.exponent))
     return float(np.abs(array.astype(np.float64)).max(initial=0.0))
 
 

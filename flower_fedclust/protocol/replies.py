@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,20 @@ def excuse_of(name: str, metrics: Mapping[str, Any]) -> str:
 
 def sent_arrays(arrays: Sequence[Sendable]) -> tuple[list[Array], dict[str, str]]:
     """Return what goes over the wire: the arrays, those on a grid as integers, and a metric that has their units."""
-    exponents = [array.exponent if isinstance(array, GridArray) else None for array in arrays]
+    exponents = tuple(array.exponent if isinstance(array, GridArray) else None for array in arrays)
     plain = [array.integers if isinstance(array, GridArray) else np.asarray(array) for array in arrays]
-    return plain, {EXPONENTS: json.dumps(exponents)} if any(exponent is not None for exponent in exponents) else {}
+    return plain, {EXPONENTS: _written(exponents)} if any(exponent is not None for exponent in exponents) else {}
+
+
+@lru_cache(maxsize=64)
+def _written(exponents: tuple[int | None, ...]) -> str:
+    """Write units once for the thousands of replies that have the same ones; so it is with reading."""
+    return json.dumps(exponents)
+
+
+@lru_cache(maxsize=64)
+def _read(exponents: str) -> Any:
+    return json.loads(exponents)
 
 
 def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list[Sendable]:
@@ -60,7 +72,7 @@ def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list
     ValueError
         If the units are not one an array, or one that no grid has, or if the array in a unit is not of int64.
     """
-    exponents = json.loads(str(metrics.get(EXPONENTS, "null")))
+    exponents = _read(str(metrics.get(EXPONENTS, "null")))
     if exponents is None:
         return list(arrays)
     if not isinstance(exponents, list) or len(exponents) != len(arrays):
@@ -119,7 +131,7 @@ def checked_reply(
             raise ReplyError(
                 f"client {name} sent an array of the shape {plain.shape} where the rows have {n_columns} columns."
             )
-        if plain.dtype.kind not in "fiub" or not np.isfinite(plain).all():
+        if plain.dtype.kind not in "iub" and (plain.dtype.kind != "f" or not np.isfinite(plain).all()):
             raise ReplyError(f"client {name} sent an array that is not made of finite numbers.")
         if n_summed:
             try:
@@ -128,7 +140,7 @@ def checked_reply(
                 message = f"client {name} sent {sent.content} as floats; what is summed must be integers in a unit."
                 raise ReplyError(message) from None
             limit = (2**63 - 1) // n_summed
-            if whole.integers.max(initial=0) > limit or whole.integers.min(initial=0) < -limit:
+            if whole.largest > limit:
                 raise ReplyError(f"client {name} sent {sent.content}, so large that the sum would not be what it is.")
     return arrays
 

@@ -152,9 +152,8 @@ class Roster:
         for name, reason in self._of_other_columns(dict(said.values())).items():
             books.note_failure(number, ENROL, name, reason)
             del proxies[name]
-        self.clients = {
-            name: (self.clients | proxies)[name] for name in sorted(self.clients | proxies, key=client_order)
-        }
+        clients = self.clients | proxies
+        self.clients = {name: clients[name] for name in sorted(clients, key=client_order)}
         self.enrolling = set()
         books.sort()
         books.messages.append(Message(number, ENROL, "name and columns", "one per client", harmless=True))

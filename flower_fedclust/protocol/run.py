@@ -143,7 +143,8 @@ class Run:
         check_releases(round_)
         present = self._roster.present(server_round, client_manager)
         addressees = self._addressees(round_, present)
-        asked = {name: proxy for name, proxy in present.items() if name in addressees}
+        named = set(addressees)
+        asked = {name: proxy for name, proxy in present.items() if name in named}
         required = self._required(round_, len(asked))
         absent = [name for name in addressees if name not in asked]
         for name in absent:
@@ -152,7 +153,7 @@ class Run:
             if round_.needed:
                 self._check_enough(server_round, round_.task, len(asked), required)
             asked = {}
-        others = self._others(round_, {name: present[name] for name in present if name not in addressees})
+        others = self._others(round_, {name: present[name] for name in present if name not in named})
         config = self._config(server_round, round_, len(asked))
         instructions: list[tuple[ClientProxy, FitIns]] = []
         self._address(asked, others)
@@ -292,8 +293,9 @@ class Run:
             )
 
     def _addressees(self, round_: Round, present: Mapping[str, ClientProxy]) -> list[str]:
-        if round_.named is not None:
-            return [name for name in self.clients if name in round_.named]
+        named = round_.named
+        if named is not None:
+            return [name for name in self.clients if name in named]
         if round_.fraction == 1.0:
             return list(self.clients)
         names = list(present)
