@@ -107,7 +107,9 @@ def unit_exponent(bound: float, *, bits: int = BITS) -> int:
 
 def from_units(integers: Floats | Integers, exponent: int) -> Floats:
     """Return what integers are in the units of the data: ``integers * 2**exponent``."""
-    return np.asarray(np.ldexp(np.asarray(integers, dtype=np.float64), exponent))
+    floats = np.asarray(integers, dtype=np.float64)
+    # A product with a power of two is what ldexp gives, and takes a tenth of the time.
+    return np.asarray(floats * math.ldexp(1.0, exponent) if -1022 <= exponent <= 1023 else np.ldexp(floats, exponent))
 
 
 @lru_cache(maxsize=256)

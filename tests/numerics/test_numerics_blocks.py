@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from flower_fedclust.numerics.blocks import BLOCK_ENTRIES, blocks
+from flower_fedclust.numerics.blocks import BLOCK_ENTRIES, CACHED_ENTRIES, blocks, cached_blocks
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 2, 7, 8, 9, 100])
@@ -39,3 +39,8 @@ def test_array_that_is_small_enough_is_one_block():
 
 def test_no_rows_are_no_block():
     assert list(blocks(0, 5)) == []
+
+
+@pytest.mark.parametrize(("n_entries", "size"), [(CACHED_ENTRIES // 1000, 1000), (CACHED_ENTRIES, 64), (10**9, 64)])
+def test_block_for_the_cache_has_64_rows_at_least(n_entries, size):
+    assert next(cached_blocks(5000, n_entries)) == slice(0, size)

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
@@ -46,26 +48,18 @@ def test_ties_go_to_the_lower_index():
 def test_block_by_block_gives_the_labels_of_one_block(rows_and_centers, monkeypatch):
     rows, centers = rows_and_centers
     whole = nearest_center(rows, centers)
-    for entries in (1, len(centers), 7 * len(centers) + 1, len(rows) * len(centers) - 1):
-        monkeypatch.setattr(blocks, "BLOCK_ENTRIES", entries)
+    for n_rows in (1, 7, len(rows) - 1):
+        monkeypatch.setattr(kmeans, "cached_blocks", lambda n, _, step=n_rows: blocks.blocks(n, 1, block_entries=step))
         np.testing.assert_array_equal(nearest_center(rows, centers), whole)
 
 
-def test_no_more_distances_than_a_block_are_held_at_a_time(monkeypatch):
-    rows, centers = np.random.default_rng(0).normal(size=(100, 3)), np.eye(3)
-    sizes = []
-    original = kmeans._less_the_rows
-
-    def recorded(rows, centers):
-        distances = original(rows, centers)
-        sizes.append(distances.size)
-        return distances
-
-    monkeypatch.setattr(kmeans, "_less_the_rows", recorded)
-    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", 30)
+def test_few_distances_are_held_at_a_time():
+    rows, centers = np.random.default_rng(0).normal(size=(50_000, 2)), np.eye(100, 2)
+    tracemalloc.start()
     nearest_center(rows, centers)
-    assert len(sizes) == 10
-    assert max(sizes) == 30
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * (len(rows) + 3 * blocks.CACHED_ENTRIES)  # the labels, and little beside; all would be 40 MB
 
 
 def test_no_rows_have_no_labels():
