@@ -16,7 +16,7 @@ import pandas as pd
 from common import header
 
 import flower_fedclust as fc
-from flower_fedclust.tables.description import Clusters, sums_by_cluster
+from flower_fedclust.tables.description import QUANTILES, SHAPES, Clusters, sums_by_cluster
 
 NAMES = [
     *("age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation", "relationship"),
@@ -62,8 +62,8 @@ def main() -> None:
     numbers = pd.concat(found)
     # What is told and should not have been, as fewer than 10 rows have it, counts as wrong.
     apart = (numbers["value"] - numbers["value_true"]).abs().fillna(np.inf)
-    is_listed = ~numbers["what"].isin(["mean", "standard deviation", "share of rows", "missing"])
-    kinds = numbers["what"].mask(is_listed, "share of a category")
+    is_listed = ~numbers["what"].isin(["mean", *SHAPES, "share of rows", "missing"])
+    kinds = numbers["what"].mask(is_listed, "share of a category").where(~numbers["what"].isin(QUANTILES), "quantile")
     within = (apart <= 2 * numbers["error"]).groupby(kinds).agg(["size", "mean"])
     print(f"{len(table):,} rows, {N_DRAWS} draws: {len(numbers):,} numbers", end="; ")
     print(f"within two standard errors: {100 * (apart <= 2 * numbers['error']).mean():.1f}%")

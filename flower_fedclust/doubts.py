@@ -19,6 +19,7 @@ from flower_fedclust.models import KMeansModel, Model
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.protocol.sizes import DEVIATIONS
+from flower_fedclust.steps.description import why_not
 
 Code = Literal[
     "one-cluster",
@@ -28,6 +29,7 @@ Code = Literal[
     "noisy-center",
     "on-the-bound",
     "no-clear-number",
+    "not-described",
     "seeds-differ",
 ]
 
@@ -45,7 +47,7 @@ class Doubt:
     ----------
     code : str
         What it is, for machines: "one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center",
-        "on-the-bound", "no-clear-number" or "seeds-differ".
+        "on-the-bound", "no-clear-number", "not-described" or "seeds-differ".
     sentence : str
         The same for people, with what may help.
     numbers : mapping of str to anything
@@ -111,7 +113,11 @@ def doubts_about(
     number = strategy.outcome.number
     if number is not None and not number.is_clear:
         found.append(Doubt("no-clear-number", number.sentence, {"chosen": number.chosen}))
-    return (*found, *_of_bounds(strategy, model))
+    found += _of_bounds(strategy, model)
+    if getattr(strategy.around, "description", 0) and strategy.outcome.clusters is None:
+        sentence = f"The clusters are not described, and no budget was spent on it: {why_not(strategy, model)}."
+        found.append(Doubt("not-described", sentence))
+    return tuple(found)
 
 
 def doubts_over_runs(labels: Sequence[NDArray[Any]]) -> tuple[Doubt, ...]:

@@ -30,6 +30,7 @@ from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.inline import run_inline
 from flower_fedclust.protocol.journal import Journal
 from flower_fedclust.results import Result, result_of
+from flower_fedclust.steps.description import check_schema
 from flower_fedclust.steps.preparation import with_schema
 from flower_fedclust.tables.schema import Schema
 
@@ -101,6 +102,7 @@ def simulate(
             'engine is "ray" and Ray is not installed; pip install "flwr[simulation]", or leave the engine out, which '
             "runs in this process."
         )
+    check_schema(describe, schema)
     strategy = copy.copy(strategy) if schema is None else with_schema(strategy, schema, describe=describe)
     by_name = clients_of(clients, labels, names, columns, raw=strategy.around is not None)
     data, client_names = list(by_name.values()), list(by_name)

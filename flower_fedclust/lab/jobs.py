@@ -23,6 +23,7 @@ from flower_fedclust.data.files import rows_in_order
 from flower_fedclust.names import look_up
 from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.registry import accepted_parameters, find, make_strategy
+from flower_fedclust.steps.description import check_schema
 from flower_fedclust.steps.preparation import with_schema
 from flower_fedclust.tables.schema import Schema
 
@@ -182,6 +183,7 @@ def make_strategies(
     for parameter in parameters:
         look_up(parameter, known, f"parameter of {', '.join(names)} called")
     strategies = []
+    check_schema(describe, schema)
     for name in names:
         own = {key: value for key, value in parameters.items() if key in accepted[name]}
         needs_rows = needs_server_rows([name])

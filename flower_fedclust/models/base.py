@@ -85,6 +85,31 @@ class Model(ABC):
     def from_arrays(cls, arrays: Sequence[NDArray[np.float64]]) -> Self:
         """Make the model from what :meth:`to_arrays` returned."""
 
+    @property
+    def exact_points(self) -> NDArray[np.float64] | None:
+        """Points among the rows from which the cluster of a row follows exactly; None where no such choice is made."""
+        return None
+
+    def exact_clusters(self, rows: NDArray[np.float64], exponent: int) -> NDArray[np.intp]:
+        """Return the cluster of each row, from that row alone and the same on every machine.
+
+        Only of models that have :attr:`exact_points`. Guarantees are about such clusters: those of :meth:`predict` are
+        computed in floats, so that rows beside a row may decide where it lies on a tie.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n_rows, n_columns)
+            On a grid: integers of norm at most 2^25.
+        exponent : int
+            Of their unit.
+        """
+        raise NotImplementedError
+
+    @property
+    def stays_with_server(self) -> bool:
+        """Whether the model holds what single rows have sent, so that it goes to no client."""
+        return False
+
     def cluster(self, rows: ArrayLike, places: NDArray[np.float64] | None = None) -> Clustered:
         """Return labels and cost of rows, and their places where the model has a map.
 

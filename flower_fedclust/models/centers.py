@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.exact import nearest_point
+from flower_fedclust.numerics.grid import points_onto_grid
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 
 
@@ -56,6 +58,15 @@ class KMeansModel(Model, name="k-means"):
         return nearest_center(
             self.checked_rows(rows, self.cluster_centers_.shape[1], "the cluster centers have"), self.cluster_centers_
         )
+
+    @property
+    def exact_points(self) -> NDArray[np.float64]:
+        """The centers."""
+        return self.cluster_centers_
+
+    def exact_clusters(self, rows: NDArray[np.float64], exponent: int) -> NDArray[np.intp]:
+        """Return the index of the nearest center of each row on a grid, exactly."""
+        return nearest_point(rows, points_onto_grid(self.cluster_centers_, exponent))
 
     def cost(self, rows: ArrayLike) -> float:
         """Return the k-means objective of the rows: a sum of squared distances, in squared units of the rows.

@@ -146,6 +146,11 @@ class MapModel(Model, name="map"):
         places = self.transform(rows) if places is None else places
         return Clustered(nearest_center(places, self.map_centers_), kmeans_cost(places, self.map_centers_), places)
 
+    @property
+    def stays_with_server(self) -> bool:
+        """Whether it is a map of rows that have sent their distances."""
+        return self._distances is not None
+
     def to_arrays(self) -> list[NDArray[np.float64]]:
         """Return all that the model knows."""
         settings = np.array([self._METHODS.index(self.method), self.n_neighbors, self.min_dist])

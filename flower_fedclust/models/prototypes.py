@@ -12,6 +12,8 @@ from scipy.special import logsumexp
 from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import check_integer, checked_rows
+from flower_fedclust.numerics.exact import nearest_point
+from flower_fedclust.numerics.grid import points_onto_grid
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 from flower_fedclust.numerics.prototypes import Prototypes, log_densities
 
@@ -88,6 +90,15 @@ class PrototypeModel(Model, name="prototypes"):
                 by_cluster[:, cluster] = logsumexp(by_prototype[:, self.clusters_ == cluster], axis=1)
             labels[block] = by_cluster.argmax(axis=1)
         return labels
+
+    @property
+    def exact_points(self) -> NDArray[np.float64] | None:
+        """The means, if a row goes to the nearest."""
+        return self.means_ if self.covariances_ is None else None
+
+    def exact_clusters(self, rows: NDArray[np.float64], exponent: int) -> NDArray[np.intp]:
+        """Return the cluster of the nearest mean of each row on a grid, exactly."""
+        return self.clusters_[nearest_point(rows, points_onto_grid(self.means_, exponent))]
 
     def cost(self, rows: ArrayLike) -> float:
         """Return the sum of the squared distances of rows from the mean of their prototype, in squared units."""

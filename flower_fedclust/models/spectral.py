@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Self
 
@@ -10,6 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import check_real, checked_rows
+from flower_fedclust.numerics.exact import nearest_point
+from flower_fedclust.numerics.exact_spectral import embedded_rows
+from flower_fedclust.numerics.grid import points_onto_grid
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 from flower_fedclust.numerics.spectral import spectral_coordinates
 
@@ -92,6 +96,20 @@ class SpectralModel(Model, name="spectral"):
             As in :meth:`embed`.
         """
         return nearest_center(self.embed(rows), self.embedding_centers_)
+
+    @property
+    def exact_points(self) -> NDArray[np.float64]:
+        """The atoms of the dictionary."""
+        return self.dictionary_
+
+    def exact_clusters(self, rows: NDArray[np.float64], exponent: int) -> NDArray[np.intp]:
+        """Return the cluster of each row on a grid, embedded and compared with the centers exactly."""
+        n_atoms, n_dimensions = self.projection_.shape
+        # Not less than the norm of k(x, Z) P, which is divided by its own: a product with a power of two is exact.
+        bound = float(np.abs(self.projection_).max()) * 2.0 ** math.ceil(math.log2(n_atoms * n_dimensions**0.5))
+        atoms = points_onto_grid(self.dictionary_, exponent)
+        embedded, unit = embedded_rows(rows, atoms, exponent, self.bandwidth_, self.projection_, bound)
+        return nearest_point(embedded, points_onto_grid(self.embedding_centers_, unit))
 
     def cost(self, rows: ArrayLike) -> float:
         """Return the k-means objective of the embedded rows: at most 4 for a row, in no unit.

@@ -1,20 +1,21 @@
 """What every client answers about the clusters of its table, once they have been found.
 
-Which cluster a row is in is an exact choice among public centers, on the grid on which rows are integers (Lemma 2 of
+Which cluster a row is in is an exact choice by public points, on the grid on which rows are integers (Lemma 2 of
 docs/exact.md), from the row alone; and a row adds integers to the sums of that cluster and to no other. So it moves
 them by the norm of what it adds at most: :func:`~flower_fedclust.tables.description.norm_of_row`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.numerics.exact import nearest_point
-from flower_fedclust.numerics.grid import GridArray, from_units, points_onto_grid, rows_onto_grid
+from flower_fedclust.numerics.grid import GridArray, from_units, rows_onto_grid
 from flower_fedclust.protocol.rounds import Moved, answers, within
 from flower_fedclust.protocol.tables import PREPARATION, preparation_from
 from flower_fedclust.tables.description import norm_of_row, sums_by_cluster
@@ -44,28 +45,38 @@ class DescriptionAnswers:
             """Return what was kept, or None."""
 
     @answers(
-        "sums over the rows of each cluster: their number, values and squares, and how many have which category",
+        "sums over the rows of each cluster: their number, values and squares, and how many have which category or are "
+        "in which part of a range",
         moved=lambda client, *_, **__: (client.moved_by_description(),),
     )
-    def description(self, centers: Floats, *, radius: float) -> GridArray:
-        """Return the sums of the rows nearest to each center.
+    def description(self, *arrays: Floats, model: str, radius: float) -> GridArray:
+        """Return the sums of the rows of each cluster, which is an exact choice.
 
         Parameters
         ----------
-        centers : ndarray of shape (n_clusters, n_prepared_columns)
+        *arrays : ndarray
+            Of the model.
+        model : str
+            Its name.
         radius : float
-            Which no prepared row and no center exceeds.
+            Which no prepared row and no point of the model exceeds.
         """
-        return GridArray(self._description(centers, radius), -SUM_BITS)
+        return GridArray(self._described(arrays, model, radius), -SUM_BITS)
 
     @answers(
-        "the client's parts of its rows in each cluster and category, and means of values and squares",
-        moved=lambda _, centers, *, radius, bound: (within(bound),),
+        "the client's parts of its rows in each cluster, category and part of a range, means of values and of squares",
+        moved=lambda _, *arrays, bound, **__: (within(bound),),
     )
-    def mean_description(self, centers: Floats, *, radius: float, bound: float) -> GridArray:
+    def mean_description(self, *arrays: Floats, model: str, radius: float, bound: float) -> GridArray:
         """Return :meth:`description` over the number of rows, clipped to a norm."""
-        means = from_units(self._description(centers, radius), -SUM_BITS) / self.source.n_rows
+        means = from_units(self._described(arrays, model, radius), -SUM_BITS) / self.source.n_rows
         return GridArray.clipped(means, bound)
+
+    @answers("sums over the rows of each cluster, of a model whose clusters no exact choice gives")
+    def plain_description(self, *arrays: Floats, model: str) -> GridArray:
+        """Return the sums of the rows of each cluster, as the model has them: nothing covers these."""
+        found = Model.named(model).from_arrays(arrays)
+        return GridArray(self._sums(found.predict(self.data.rows), found.n_clusters), -SUM_BITS)
 
     def moved_by_description(self) -> Moved:
         """Return how far a row can move the description."""
@@ -79,8 +90,13 @@ class DescriptionAnswers:
             raise DataError("this run has no schema, so that clusters cannot be described in the units of a table.")
         return preparation_from(kept[0].tobytes())
 
-    def _description(self, centers: Floats, radius: float) -> NDArray[np.int64]:
-        rows, exponent = rows_onto_grid(self.data.rows, np.zeros(centers.shape[1]), radius)
-        labels = nearest_point(rows, points_onto_grid(centers, exponent))
+    def _described(self, arrays: Sequence[Floats], model: str, radius: float) -> NDArray[np.int64]:
+        found = Model.named(model).from_arrays(arrays)
+        if found.exact_points is None:
+            raise DataError(f"with a model called '{model}' the cluster of a row is no exact choice.")
+        rows, exponent = rows_onto_grid(self.data.rows, np.zeros(self.data.rows.shape[1]), radius)
+        return self._sums(found.exact_clusters(rows, exponent), found.n_clusters)
+
+    def _sums(self, labels: NDArray[np.intp], n_clusters: int) -> NDArray[np.int64]:
         source = self.source
-        return sums_by_cluster(source.table, self._preparation(), labels, len(centers), owner=source.owner)
+        return sums_by_cluster(source.table, self._preparation(), labels, n_clusters, owner=source.owner)

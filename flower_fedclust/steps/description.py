@@ -6,7 +6,8 @@ from collections.abc import Generator
 
 import numpy as np
 
-from flower_fedclust.models import KMeansModel, Model
+from flower_fedclust.models import Model
+from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import PrivateStrategy, ProtocolClient, ProtocolStrategy, Sum
 from flower_fedclust.protocol.rounds import Round, Total
@@ -33,28 +34,55 @@ def describe(
     Returns
     -------
     Clusters, or None
-        None if the model has no centers among the prepared rows: only then is the cluster of a row exact.
+        None where :func:`why_not` says why.
     """
-    if not isinstance(model, KMeansModel):
+    if why_not(strategy, model):
         return None
-    centers = model.cluster_centers_
-    radius = max(preparation.radius, float(np.linalg.norm(centers, axis=1).max()) * (1 + 2.0**-30))
+    arrays, points = model.to_arrays(), model.exact_points
+    if points is None:
+        (sums,) = yield Sum(ProtocolClient.plain_description.asked(*arrays, model=model.name))
+        return Clusters(preparation, np.asarray(sums, dtype=np.float64))
+    radius = max(preparation.radius, float(np.linalg.norm(points, axis=1).max()) * (1 + 2.0**-30))
     of_clients = strategy.privacy_unit == "client"
     bound = norm_of_row(preparation)
     if of_clients:
-        question = ProtocolClient.mean_description.asked(centers, radius=radius, bound=bound)
+        question = ProtocolClient.mean_description.asked(*arrays, model=model.name, radius=radius, bound=bound)
     else:
-        question = ProtocolClient.description.asked(centers, radius=radius)
+        question = ProtocolClient.description.asked(*arrays, model=model.name, radius=radius)
     releases: list[Release] = []
-    if isinstance(strategy, PrivateStrategy) and strategy.around is not None:
-        share = strategy.around.shares(strategy).get(SHARE)
-        if share is not None:
-            replaced = share.relation == "replace"
-            moved = norm_of_row(preparation, replaced=replaced)
-            words = "a row is in one cluster, has one category a column, and numbers within -1 and 1"
-            if of_clients:
-                moved, words = bound * (2 if replaced else 1), "the client clips the array to this norm"
-            releases = [strategy.release(SHARE, moved, words)]
+    if (share := _share(strategy)) is not None:
+        replaced = share.relation == "replace"
+        moved = norm_of_row(preparation, replaced=replaced)
+        words = (
+            "a row is in one cluster, and of a column in one category or part of the range, with a number of -1 to 1"
+        )
+        if of_clients:
+            moved, words = bound * (2 if replaced else 1), "the client clips the array to this norm"
+        releases = [strategy.release(SHARE, moved, words)]
     (sums,) = yield Sum(question, releases=releases)
     deviation = strategy.noise_of_sum(releases[0]) if releases else 0.0
     return Clusters(preparation, np.asarray(sums, dtype=np.float64), deviation, of_clients)
+
+
+def check_schema(describe: bool | float, schema: object) -> None:
+    """Raise a ValueError where clusters are to be described and no schema is given."""
+    if describe and schema is None:
+        raise ValueError(
+            "describe is given and schema is not; clusters are described within the units, bounds and categories of "
+            "columns that a schema makes public: 'fedclust schema init rows.csv' drafts one."
+        )
+
+
+def why_not(strategy: ProtocolStrategy, model: Model) -> str:
+    """Return why the clusters of a model cannot be described in the run of a strategy; nothing if they can."""
+    if model.stays_with_server:
+        return "the model holds what single rows have sent, and goes to no client"
+    if model.exact_points is None and _share(strategy) is not None:
+        return "which cluster a row is in is no exact choice there, so that no guarantee could cover it"
+    return ""
+
+
+def _share(strategy: ProtocolStrategy) -> Share | None:
+    if strategy.around is None or strategy.epsilon is None or not isinstance(strategy, PrivateStrategy):
+        return None
+    return strategy.around.shares(strategy).get(SHARE)

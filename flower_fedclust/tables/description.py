@@ -1,9 +1,10 @@
 """What the clusters of a table are: sums over the rows of each cluster, and what follows from them in its units.
 
 Of each row its cluster gets a vector: 1; for a measured column its value and the square of it, on the scale on which
-the column's bounds are -1 and 1; for a column whose values are listed 1 in the place of its value; and 1 in a place of
-its own where a value is missing. So a row has a norm of at most the square root of ``1 + 2 m + c``, of m measured
-columns and c listed ones, and that is how far it can move the sums of its cluster.
+the column's bounds are -1 and 1, and 1 in the place of the part of the range that it is in; for a column whose values
+are listed 1 in the place of its value; and 1 in a place of its own where a value is missing. So a row has a norm of at
+most the square root of ``1 + 3 m + c``, of m measured columns and c listed ones, and that is how far it can move the
+sums of its cluster.
 """
 
 from __future__ import annotations
@@ -20,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.exact import cluster_sums
 from flower_fedclust.tables.columns import EPOCH
-from flower_fedclust.tables.histograms import SUM_BITS
-from flower_fedclust.tables.preparation import Preparation
+from flower_fedclust.tables.histograms import SUM_BITS, bins_of
+from flower_fedclust.tables.preparation import Preparation, measured
 from flower_fedclust.tables.schema import MEASURED, Column
 
 if TYPE_CHECKING:
@@ -35,6 +35,12 @@ Integers = NDArray[np.int64]
 #: Fewer rows than this are not described, nor fewer than so many standard deviations of their noise: of the many
 #: categories that hardly a row has, noise would show some as if they had.
 FLOOR, FLOOR_DEVIATIONS = 10, 3.0
+#: Equal parts of the range of a measured column, in which its rows are counted for quantiles.
+N_PARTS = 16
+QUANTILES = {"first quartile": 0.25, "median": 0.5, "third quartile": 0.75}
+NUMBERS = ("value", "error", "rest", "rest_error", "difference", "difference_error", "effect")
+#: Numbers that are in the table of all, and told in no sentence.
+SHAPES = ("standard deviation", *QUANTILES)
 #: Differences to the rest that are told of each cluster, and from how many standard deviations of the column on.
 MOST_TOLD, LEAST_TOLD = 5, 0.1
 
@@ -43,7 +49,7 @@ def places_of(preparation: Preparation) -> dict[str, slice]:
     """Return where the sums of each column stand; the first place is that of the number of rows."""
     found, start = {}, 1
     for name, column in preparation.schema.used.items():
-        width = 2 if column.kind in MEASURED else len(column.categories or ())
+        width = 2 + N_PARTS if column.kind in MEASURED else len(column.categories or ())
         found[name] = slice(start, start := start + width + (column.gaps != "refuse"))
     return found
 
@@ -54,9 +60,9 @@ def norm_of_row(preparation: Preparation, *, replaced: bool = False) -> float:
     n_measured = sum(column.kind in MEASURED for column in columns)
     n_listed = len(columns) - n_measured
     if not replaced:
-        return math.sqrt(1 + 2 * n_measured + n_listed)
-    # In another cluster both norms add up; in the same one a value moves by 2 and its square by 1.
-    return math.sqrt(max(2 + 4 * n_measured + 2 * n_listed, 5 * n_measured + 2 * n_listed))
+        return math.sqrt(1 + 3 * n_measured + n_listed)
+    # In another cluster both norms add up; in the same one a value moves by 2, its square by 1, and two counts by 1.
+    return math.sqrt(max(2 + 6 * n_measured + 2 * n_listed, 7 * n_measured + 2 * n_listed))
 
 
 def sums_by_cluster(
@@ -80,30 +86,35 @@ def sums_by_cluster(
         In units of 2^-20.
     """
     places = places_of(preparation)
-    n_sums = max(place.stop for place in places.values())
-    sums = np.zeros((n_clusters, n_sums), dtype=np.int64)
+    sums = np.zeros((n_clusters, max(place.stop for place in places.values())), dtype=np.int64)
     one = 2.0**SUM_BITS
-    for part in blocks(len(table), n_sums):
-        units = np.zeros((len(labels[part]), n_sums))
-        units[:, 0] = one
+    for part in blocks(len(table), 8):
+        own = labels[part]
+        sums[:, 0] += np.bincount(own, minlength=n_clusters)
         for name, column, values in preparation.schema.values(table, owner=owner, rows=part):
-            out, missing = units[:, places[name]], np.isnan(values)
+            out, missing = sums[:, places[name]], np.isnan(values)
             if column.kind in MEASURED:
+                found = preparation.figures[name]
                 low, high = map(np.float64, natural_bounds(preparation, name, column))
                 # Bounds come from the server: whatever they are, what is added is an integer of at most 2^20.
                 with np.errstate(all="ignore"):
                     scaled = (np.clip(np.where(missing, low, values), low, high) - low) * (
                         2.0 * one / (high - low)
                     ) - one
-                scaled = np.clip(np.trunc(np.nan_to_num(scaled)), -one, one)
-                out[:, 0] = np.where(missing, 0.0, scaled)
-                out[:, 1] = np.where(missing, 0.0, np.floor(scaled * scaled / one))
-                if column.gaps != "refuse":
-                    out[missing, 2] = one
+                    ends = np.float64(found.low), np.float64(found.high)
+                    codes = bins_of(measured(values, column), *ends, N_PARTS)
+                scaled = np.where(missing, 0.0, np.clip(np.trunc(np.nan_to_num(scaled)), -one, one))
+                for place, powers in enumerate((scaled, np.floor(scaled * scaled / one))):
+                    out[:, place] += np.bincount(own, powers, n_clusters).astype(np.int64)  # of integers below 2^53
+                out, n_places = out[:, 2:], N_PARTS
             else:
-                codes = np.where(missing, float(len(column.categories or ())), values).astype(np.intp)
-                out[np.arange(len(codes)), codes] = one
-        sums += cluster_sums(units, labels[part], n_clusters)[0]
+                n_places = len(column.categories or ())
+                codes = np.where(missing, float(n_places), values).astype(np.intp)
+            counts = np.bincount(own * (n_places + 1) + codes, minlength=n_clusters * (n_places + 1))
+            out += counts.reshape(n_clusters, n_places + 1)[:, : out.shape[1]]
+    sums[:, 0] <<= SUM_BITS
+    for name, column in preparation.schema.used.items():
+        sums[:, places[name]][:, 2 if column.kind in MEASURED else 0 :] <<= SUM_BITS  # numbers of rows
     return sums
 
 
@@ -145,11 +156,13 @@ class Clusters:
         """A table with a row for each number.
 
         Columns: ``cluster``; ``column`` of the table, empty for the size; ``what`` ("share of rows", "mean", "standard
-        deviation", "missing", or a category); ``unit``; ``value`` and its ``error``; the same of the ``rest`` of the
-        rows; the ``difference`` between them, its error, and the ``effect``, which is the difference in standard
-        deviations of the column; and ``note``: "few" where there are too few rows to tell, and "noise" where the
-        standard error is above half of the column's standard deviation. Such numbers are left out. Errors are standard
-        errors, of the noise alone. Dates are days since 1970, and differences of them are days.
+        deviation", "first quartile", "median", "third quartile", "missing", or a category); ``unit``; ``value`` and its
+        ``error``; the same of the ``rest`` of the rows; the ``difference`` between them, its error, and the
+        ``effect``, which is the difference in standard deviations of the column; ``note``: "few" where there are too
+        few rows to tell, and "noise" where the standard error is above half of the column's standard deviation. Such
+        numbers are left out. Errors are standard errors, of the noise alone. A quantile besides is interpolated in a
+        part of the column's range, whose ``width`` is the last column. Dates are days since 1970, and differences of
+        them are days.
         """
         import pandas as pd
 
@@ -168,25 +181,30 @@ class Clusters:
                 few = counts < max(0.0 if self.of_clients else FLOOR, FLOOR_DEVIATIONS * self.deviation)
                 loud = ~few & ~(error <= spread / 2)
                 shown, both = ~few & ~loud, ~few & ~loud & (of_beside <= spread / 2)
-                found = pd.DataFrame({"cluster": range(self.n_clusters), "column": name, "what": what})
-                found["unit"] = "" if is_share else column.unit
-                found["value"], found["error"] = np.where(shown, value, np.nan), np.where(shown, error, np.nan)
-                found["rest"], found["rest_error"] = np.where(both, beside, np.nan), np.where(both, of_beside, np.nan)
-                found["difference"] = found["value"] - found["rest"]
-                found["difference_error"] = np.hypot(found["error"], found["rest_error"])
-                found["effect"] = found["difference"] / spread if spread > 0 else 0.0
+                value, error = np.where(shown, value, np.nan), np.where(shown, error, np.nan)
+                beside, of_beside = np.where(both, beside, np.nan), np.where(both, of_beside, np.nan)
+                found: dict[str, Any] = {"column": name, "what": what, "unit": "" if is_share else column.unit}
+                found |= {"value": value, "error": error, "rest": beside, "rest_error": of_beside}
+                found |= {"difference": value - beside, "difference_error": np.hypot(error, of_beside)}
+                found["effect"] = (value - beside) / spread if spread > 0 else 0.0
                 found["note"] = np.select([few, loud], ["few", "noise"], "")
+                if what in QUANTILES:
+                    edges = self._edges(name, column)
+                    found["width"] = np.diff(edges)[np.clip(np.searchsorted(edges, value) - 1, 0, N_PARTS - 1)]
                 parts.append(found)
-        return pd.concat(parts).sort_values("cluster", kind="stable", ignore_index=True)
+        table = {
+            name: np.concatenate([np.full(self.n_clusters, part.get(name, np.nan)) for part in parts])
+            for name in ("column", "what", "unit", *NUMBERS, "note", "width")
+        }
+        clusters = np.tile(np.arange(self.n_clusters), len(parts))
+        return pd.DataFrame({"cluster": clusters, **table}).sort_values("cluster", kind="stable", ignore_index=True)
 
-    def _sizes(self) -> pd.DataFrame:
-        import pandas as pd
-
+    def _sizes(self) -> dict[str, Any]:
         total = max(float(self.sums[:, 0].sum()), np.finfo(float).tiny)
         shares = self.sums[:, 0] / total
         errors = self.deviation / total * np.sqrt((1 - shares) ** 2 + shares**2 * (self.n_clusters - 1))
-        named = {"cluster": range(self.n_clusters), "column": "", "what": "share of rows", "unit": "", "note": ""}
-        return pd.DataFrame(named | {"value": np.clip(shares, 0.0, 1.0), "error": errors})
+        sizes = {"value": np.clip(shares, 0.0, 1.0), "error": errors}
+        return {"column": "", "what": "share of rows", "unit": "", "note": "", **sizes}
 
     def _numbers(
         self, name: str, column: Column, sums: Floats, noise: float
@@ -214,11 +232,42 @@ class Clusters:
                 half * of_variance / np.maximum(2 * deviation, np.finfo(float).tiny),
                 counts,
             )
+            found |= self._quantiles(name, column, part[:, 2 : 2 + N_PARTS], counts, noise, n_noises)
         else:
             for place, category in enumerate(column.categories or ()):
                 found[category] = _share(part[:, place], n_rows, noise)
         if missing is not None:
             found["missing"] = _share(missing, n_rows, noise)
+        return found
+
+    def _edges(self, name: str, column: Column) -> Floats:
+        bounds = self.preparation.figures[name]
+        edges = np.linspace(bounds.low, bounds.high, N_PARTS + 1)
+        return np.expm1(edges) if column.logarithm else edges
+
+    def _quantiles(
+        self, name: str, column: Column, parts: Floats, counts: Floats, noise: float, n_noises: int
+    ) -> dict[str, tuple[Floats, Floats, Floats]]:
+        """Return the quantiles of a measured column, by how many rows are in which part of its range.
+
+        A quantile has the error that its rank has: half of how far it is to the quantiles two standard errors of the
+        rank away. Where one of these is beyond the range there is none.
+        """
+        edges, found = self._edges(name, column), {}
+        values, errors = np.full((2, len(QUANTILES), len(counts)), np.nan)
+        for cluster, (own, n_rows) in enumerate(zip(parts, counts, strict=True)):
+            if not n_rows > 0:
+                continue
+            ranks, variances = _ranks(own, n_rows, n_noises)
+            for index, part in enumerate(QUANTILES.values()):
+                value = np.interp(part, ranks, edges)
+                variance = np.interp(part, ranks, variances) + part**2 * n_noises
+                reach = 2 * noise * math.sqrt(variance) / n_rows
+                if reach < min(part, 1 - part):
+                    ends = np.interp([part - reach, part + reach], ranks, edges)
+                    values[index, cluster], errors[index, cluster] = value, np.abs(ends - value).max() / 2
+        for what, value, error in zip(QUANTILES, values, errors, strict=True):
+            found[what] = value, error, counts
         return found
 
     # For people.
@@ -229,7 +278,7 @@ class Clusters:
         size = frame.iloc[0]
         said = [f"{_percent(size['value'], size['error'])} of the rows"]
         clear = frame[frame["difference"].abs() > 2 * frame["difference_error"]]
-        clear = clear[(clear["what"] != "standard deviation") & (clear["effect"].abs() >= LEAST_TOLD)]
+        clear = clear[~clear["what"].isin(SHAPES) & (clear["effect"].abs() >= LEAST_TOLD)]
         order = clear["effect"].abs().sort_values(ascending=False, kind="stable").index
         for _, row in clear.loc[order].head(MOST_TOLD).iterrows():
             said.append(self._told(row))
@@ -285,6 +334,25 @@ class Clusters:
     def to_json(self) -> str:
         """Return :meth:`to_dict` as JSON."""
         return json.dumps(self.to_dict())
+
+
+def _ranks(parts: Floats, n_rows: float, n_noises: int) -> tuple[Floats, Floats]:
+    """Return which part of the rows is below each edge, in ascending order, and the variance of its number of rows.
+
+    An edge is counted to from below and, with the number of rows, from above; the two are weighed by their noise, of
+    which a count has a variance of 1 and the number of rows one of ``n_noises``.
+    """
+    from sklearn.isotonic import isotonic_regression
+
+    below = np.concatenate([[0.0], np.cumsum(parts)])
+    above = n_rows - (below[-1] - below)
+    from_below = np.arange(len(below), dtype=np.float64)
+    from_above = len(parts) - from_below + n_noises
+    weight = from_above / (from_below + from_above)
+    ascending = isotonic_regression(weight * below + (1 - weight) * above)
+    ranks = np.clip(ascending / n_rows, 0.0, 1.0)
+    ranks[0], ranks[-1] = 0.0, 1.0
+    return ranks, from_below * weight
 
 
 def _share(counts: Floats, n_rows: Floats, noise: float) -> tuple[Floats, Floats, Floats]:

@@ -117,12 +117,17 @@ def bin_counts(values: Floats, low: float, high: float, n_bins: int) -> Integers
     """
     counts = np.zeros(n_bins + 1, dtype=np.int64)
     for part in blocks(len(values), 1, block_entries=BLOCK):
-        scaled = _scaled(values[part], low, high, float(n_bins))
-        np.minimum(scaled, n_bins - 1, out=scaled)
-        if np.isnan(scaled.sum()):
-            scaled[np.isnan(scaled)] = n_bins
-        counts += np.bincount(scaled.astype(np.intp), minlength=n_bins + 1)
+        counts += np.bincount(bins_of(values[part], low, high, n_bins), minlength=n_bins + 1)
     return counts
+
+
+def bins_of(values: Floats, low: float, high: float, n_bins: int) -> NDArray[np.intp]:
+    """Return in which of equal parts of an interval each entry is, from the entry alone; n_bins for what is missing."""
+    scaled = _scaled(values, low, high, float(n_bins))
+    np.clip(scaled, 0, n_bins - 1, out=scaled)
+    if np.isnan(scaled.sum()):
+        scaled[np.isnan(scaled)] = n_bins
+    return scaled.astype(np.intp)
 
 
 #: Sums of values: an entry of 1 is 2^13 units before it is squared, and 2^26 units of what is sent.

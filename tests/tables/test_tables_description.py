@@ -9,9 +9,13 @@ import pytest
 from flwr.app import Context, RecordDict
 
 import flower_fedclust as fc
+from flower_fedclust.models import KMeansModel, PrototypeModel, SpectralModel
+from flower_fedclust.numerics.grid import rows_onto_grid
 from flower_fedclust.protocol import ClientData, ProtocolClient
 from flower_fedclust.protocol.tables import as_bytes
 from flower_fedclust.tables.description import (
+    N_PARTS,
+    QUANTILES,
     Clusters,
     norm_of_row,
     places_of,
@@ -69,6 +73,10 @@ def test_without_noise_the_numbers_are_those_of_the_table():
     assert age["value"] == pytest.approx(first["age"].mean(), abs=1e-3)
     assert age["rest"] == pytest.approx(TABLE["age"][LABELS == 1].mean(), abs=1e-3)
     assert number(frame, 0, "age", "standard deviation")["value"] == pytest.approx(first["age"].std(ddof=0), abs=1e-2)
+    for what, part in QUANTILES.items():
+        told = number(frame, 0, "age", what)
+        assert told["value"] == pytest.approx(first["age"].quantile(part), abs=told["width"] / 4)
+    assert told["width"] == 100 / N_PARTS
     assert number(frame, 0, "age", "missing")["value"] == pytest.approx(first["age"].isna().mean())
     assert number(frame, 0, "job", "cook")["value"] == pytest.approx((first["job"] == "cook").mean())
     assert number(frame, 0, "", "share of rows")["value"] == pytest.approx(3040 / 5040)
@@ -82,7 +90,7 @@ def test_numbers_with_noise_lie_within_two_standard_errors_as_often_as_they_shou
         frame = described(noise=12.0, seed=seed).frame
         shown = frame["value"].notna() & true["value"].notna()
         within += ((frame["value"] - true["value"]).abs() <= 2 * frame["error"])[shown].tolist()
-    assert len(within) > 300
+    assert len(within) > 500
     assert 0.93 < np.mean(within) < 0.98
 
 
@@ -92,6 +100,7 @@ def test_what_noise_drowns_is_left_out_and_marked():
     assert math.isnan(number(frame, 0, "age", "missing")["value"])
     loud = described(noise=250.0).frame
     assert number(loud, 1, "age", "standard deviation")["note"] == "noise"
+    assert number(loud, 1, "age", "first quartile")["note"] == "noise"
     # Even without noise a handful of rows is not told.
     few = described(people(5, 3), np.zeros(5, dtype=int)).frame
     assert set(few["note"][few["column"] != ""]) == {"few"}
@@ -100,7 +109,7 @@ def test_what_noise_drowns_is_left_out_and_marked():
 def test_sentences_tell_what_sets_a_cluster_apart_in_the_units_of_the_table():
     told = str(described(noise=5.0))
     assert "Cluster 1: 39.7 ± 0.1% of the rows" in told
-    assert "age: 73.6 ± 0.3 years, 34.0 ± 0.3 more than the rest" in told
+    assert "age: 74.1 ± 0.3 years, 34.5 ± 0.3 more than the rest" in told
     assert "sex is m: 100.0 ± 0.7%, in the rest" in told
     assert "job is cook" not in told  # 30% in both
 
@@ -116,7 +125,7 @@ def test_no_row_moves_the_sums_by_more_than_is_declared_and_the_worst_does():
     worst = people(1, 0, age=100.0, born=np.datetime64("2020-01-01"), job="cook", sex="m")
     opposite = worst.assign(age=0.0, born=np.datetime64("1900-01-01"), job="clerk", sex="f")
     one = sums_by_cluster(worst, PREPARATION, np.array([0]), 2, owner="") * 2.0**-20
-    assert np.linalg.norm(one) == norm_of_row(PREPARATION) == math.sqrt(1 + 2 * 2 + 2)
+    assert np.linalg.norm(one) == norm_of_row(PREPARATION) == math.sqrt(1 + 3 * 2 + 2)
     there, other = (
         sums_by_cluster(opposite, PREPARATION, np.array([label]), 2, owner="") * 2.0**-20 for label in (0, 1)
     )
@@ -137,10 +146,12 @@ def test_a_client_with_one_row_more_answers_within_what_it_declares(row):
         client = ProtocolClient(ClientData(table, raw=True), name="a", context=Context(0, 0, {}, RecordDict(), {}))
         client.remember("schema", [as_bytes(SCHEMA.to_json())])
         client.prepare(as_bytes(json.dumps(PREPARATION.to_dict())))
-        answers.append(client.description(centers, radius=2 * PREPARATION.radius).values)
+        answers.append(client.description(centers, model="k-means", radius=2 * PREPARATION.radius).values)
     n_dropped = (TABLE.index == row).sum()
     assert 0 < np.linalg.norm(answers[0] - answers[1]) <= n_dropped * client.moved_by_description().l2
-    (moved,) = client.moved("", ProtocolClient.description.asked(centers, radius=2 * PREPARATION.radius))
+    (moved,) = client.moved(
+        "", ProtocolClient.description.asked(centers, model="k-means", radius=2 * PREPARATION.radius)
+    )
     assert moved.l2 == norm_of_row(PREPARATION)
 
 
@@ -170,7 +181,7 @@ def test_the_sums_of_a_row_do_not_depend_on_the_rows_beside_it():
     labels = [LABELS[:1234], LABELS[1234:]]
     added = sum(sums_by_cluster(part, PREPARATION, one, 2, owner="") for part, one in zip(parts, labels, strict=True))
     assert np.array_equal(added, sums_by_cluster(TABLE, PREPARATION, LABELS, 2, owner=""))
-    assert places_of(PREPARATION)["sex"] == slice(9, 11)
+    assert places_of(PREPARATION)["sex"] == slice(41, 43)
 
 
 @pytest.mark.parametrize("unit", ["record", "client"])
@@ -189,8 +200,59 @@ def test_one_epsilon_covers_the_description_too(unit, tmp_path):
     assert "Cluster 1" in (saved / "clusters.txt").read_text(encoding="utf-8")
 
 
-def test_clusters_are_described_only_where_that_was_asked_and_a_model_has_centers():
-    tables = [TABLE[:2500], TABLE[2500:]]
-    assert fc.simulate(fc.PrivateKMeans(2, epsilon=None), tables, schema=SCHEMA).clusters is None
+NUMBERS = np.random.default_rng(0)
+POINTS = NUMBERS.normal(size=(6, 3))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        KMeansModel(POINTS),
+        PrototypeModel(POINTS, [0, 1, 2, 0, 1, 2], 3),
+        SpectralModel(POINTS, 1.0, NUMBERS.normal(size=(6, 2)), 0.9 * np.eye(4, 2) - 0.3),
+    ],
+    ids=lambda model: model.name,
+)
+def test_the_exact_cluster_of_a_row_is_the_models_and_depends_on_no_other_row(model):
+    rows = np.random.default_rng(1).normal(size=(3000, 3))
+    on_grid, exponent = rows_onto_grid(rows, np.zeros(3), 8.0)
+    found = model.exact_clusters(on_grid, exponent)
+    assert np.mean(found == model.predict(rows)) > 0.999
+    assert len(set(found)) > 2
+    parts = np.split(on_grid, [1, 500, 502])
+    assert np.array_equal(np.concatenate([model.exact_clusters(part, exponent) for part in parts]), found)
+    assert np.array_equal(model.exact_points, getattr(model, "means_", POINTS))
+
+
+PAIR = pd.concat([people(200, 0), people(150, 1, age=70.0 + np.arange(150) % 9, sex="m")])
+PAIR = [PAIR.iloc[site::2] for site in range(2)]
+
+
+@pytest.mark.parametrize(("strategy", "epsilon"), [(fc.SPPFGCSums, None), (fc.FedSCSums, 30.0)])
+def test_clusters_of_any_form_are_described(strategy, epsilon):
+    result = fc.simulate(strategy(2, epsilon=epsilon), PAIR, schema=SCHEMA, describe=True, seed=0)
+    assert result.privacy.covers_everything == (epsilon is not None)
+    sizes = result.clusters.frame.query("what == 'share of rows'")
+    counted = np.bincount(np.concatenate(result.labels), minlength=2) / 350
+    assert np.all(np.abs(sizes["value"] - counted) <= 4 * sizes["error"] + 1e-9)
+
+
+def test_where_no_exact_choice_gives_a_cluster_it_is_described_without_noise_alone_and_that_is_said():
+    noisy, exact = (
+        fc.simulate(fc.DPFedC(2, epsilon=epsilon, n_rounds=2), PAIR, schema=SCHEMA, describe=True, seed=0)
+        for epsilon in (10.0, None)
+    )
+    assert noisy.clusters is None
+    assert [doubt.code for doubt in noisy.doubts][-1] == "not-described"
+    assert "no exact choice" in noisy.doubts[-1].sentence
+    assert not [message for message in noisy.privacy.messages if "description" in message.task]
+    assert "not-described" not in [doubt.code for doubt in exact.doubts]
+    assert exact.clusters.sums[:, 0].sum() == 350
+
+
+def test_clusters_are_described_only_where_that_was_asked_and_there_is_a_schema():
+    assert fc.simulate(fc.PrivateKMeans(2, epsilon=None), PAIR, schema=SCHEMA).clusters is None
     with pytest.raises(ValueError, match="describe"):
         fc.with_schema(fc.PrivateKMeans(2), SCHEMA, describe=0.95)
+    with pytest.raises(ValueError, match="describe is given and schema is not"):
+        fc.simulate(fc.PrivateKMeans(2, max_norm=1.0), [np.eye(3)] * 2, describe=True)
