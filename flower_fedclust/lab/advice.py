@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -58,8 +58,7 @@ def choose_k(
     if out is not None:
         from flower_fedclust.lab.cluster_pictures import number_figure
 
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "number.json").write_text(json.dumps(number.to_dict(), indent=2) + "\n", encoding="utf-8")
+        _save(number.to_dict(), out / "number.json")
         typer.echo(f"Saved in {number_figure(number, out / 'number.png').parent}", err=as_json)
 
 
@@ -77,6 +76,7 @@ def plan(
     privacy_unit: Unit = None,
     noise: Noise = None,
     parameters: Parameters = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for plan.png and plan.json.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Suggest an epsilon before anything is sent, from public facts and rehearsals on made-up rows."""
@@ -100,3 +100,13 @@ def plan(
         raise ValueError(f"epsilons is '{epsilons}'; it must be numbers with commas between.") from None
     found = make_plan(made, n_rows=n_rows, n_columns=n_columns, n_clients=n_clients, epsilons=budgets)
     print(json.dumps(found.to_dict(), indent=2) if as_json else found)
+    if out is not None:
+        from flower_fedclust.lab.cluster_pictures import plan_figure
+
+        _save(found.to_dict(), out / "plan.json")
+        typer.echo(f"Saved in {plan_figure(found, out / 'plan.png').parent}", err=as_json)
+
+
+def _save(found: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from flower_fedclust.lab.groupings import TEN_COLORS, group_colors
 from flower_fedclust.lab.pictures import figure_of, saved_figure
+from flower_fedclust.lab.plan import NOTHING, Plan
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.models.tables import TableModel
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.protocol.sizes import DEVIATIONS
+from flower_fedclust.tables.description import SHAPES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +95,7 @@ def _profile(result: Result, centers: Floats | None, shares: Floats) -> tuple[li
     """Return names, how each cluster differs in each (NaN where noise hides it), and what that is measured in."""
     if result.clusters is not None:
         frame = result.clusters.frame
-        frame = frame[(frame["column"] != "") & (frame["what"] != "standard deviation")]
+        frame = frame[(frame["column"] != "") & ~frame["what"].isin(SHAPES)]
         told = frame.assign(name=frame["column"] + np.where(frame["what"] == "mean", "", ": " + frame["what"]))
         table = told.pivot(index="name", columns="cluster", values="effect")
         names, values = list(table.index), table.to_numpy().T
@@ -202,4 +204,44 @@ def number_figure(number: ClusterNumber, path: str | Path) -> Path:
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.margins(x=0.12)
     axes.set_title(number.sentence, fontsize=9, loc="left", wrap=True, parse_math=False)
+    return saved_figure(figure, path)
+
+
+def plan_figure(plan: Plan, path: str | Path) -> Path:
+    """Draw what noise is expected to cost by epsilon, as a PNG.
+
+    Returns
+    -------
+    Path
+        The absolute path of the PNG.
+
+    Raises
+    ------
+    ValueError
+        If matplotlib is not installed.
+    """
+    from matplotlib.ticker import FuncFormatter
+
+    figure = figure_of(7.0, 4.2)
+    axes = figure.subplots()
+    budgets = list(plan.excess)
+    costs = [100 * max(plan.excess[one], NOTHING / 10) for one in budgets]
+    # Real rows differ from those that were made up by a factor of two or so.
+    axes.fill_between(budgets, [cost / 2 for cost in costs], [cost * 2 for cost in costs], color="#e4eef8", linewidth=0)
+    axes.annotate(
+        "within a factor of two", (budgets[0], 2 * costs[0]), xytext=(14, -4), textcoords="offset points", color="#3a6ea5"
+    )
+    axes.plot(budgets, costs, color=TEN_COLORS[0], marker="o", markersize=4)
+    axes.axhspan(100 * NOTHING / 20, 100 * NOTHING, color="#eeeeee", zorder=0)
+    axes.annotate("nothing", (budgets[0], 100 * NOTHING), xytext=(0, -10), textcoords="offset points", color="#555555")
+    if plan.enough is not None:
+        axes.axvline(plan.enough, color=TEN_COLORS[2], linewidth=1, linestyle="--")
+    axes.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="cost above that without noise")
+    axes.set_ylim(bottom=100 * NOTHING / 20)
+    axes.set_xticks(budgets)
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}%"))
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_title(plan.sentences[-1], fontsize=9, loc="left", wrap=True, parse_math=False)
     return saved_figure(figure, path)

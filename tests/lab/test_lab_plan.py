@@ -4,10 +4,18 @@ import json
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 from typer.testing import CliRunner
 
 import flower_fedclust as fc
-from flower_fedclust.lab.plan import FLOOR, made_up_rows
+from flower_fedclust.lab.plan import enough_of, made_up_rows
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_draws():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flower_fedclust.lab.plan.N_DRAWS", 2)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +26,17 @@ def few_rows():
 
 def test_more_budget_costs_less_until_more_buys_nothing(few_rows):
     costs = list(few_rows.excess.values())
-    assert costs[0] > 2 * costs[1] > few_rows.without_noise >= FLOOR
-    assert few_rows.enough in (2.0, 100.0)
+    assert costs[0] > 2 * costs[1] > costs[2] >= 0
+    assert 0.2 < few_rows.enough < 100.0
     assert "more buys nothing" in str(few_rows)
+    assert "       100  below 2%" in str(few_rows)
+
+
+def test_enough_lies_where_the_curve_falls_below_what_is_nothing():
+    assert enough_of({0.1: 0.2, 1.0: 0.002}) == pytest.approx(10**-0.5)
+    assert enough_of({0.1: 0.01, 1.0: 0.0}) == 0.1
+    assert enough_of({0.1: 0.01, 1.0: 0.5, 10.0: 0.0}) == pytest.approx(10 ** (np.log(25) / np.log(250)))
+    assert enough_of({0.1: 0.4, 1.0: 0.03}) is None
 
 
 def test_every_release_has_its_noise_beside_what_it_hides_in(few_rows):
@@ -41,10 +57,14 @@ def test_of_more_rows_than_are_made_up_the_noise_is_smaller_in_proportion(monkey
     assert part.enough is None
 
 
-def test_made_up_rows_have_unequal_groups_about_0():
-    rows = made_up_rows(2000, 5, 3, np.random.default_rng(0))
-    assert np.allclose(rows.mean(axis=0), 0)
-    assert (rows**2).sum(axis=1).mean() == pytest.approx(1)
+def test_made_up_rows_have_unequal_groups_about_0_which_columns_blur():
+    costs = []
+    for n_columns in (2, 30):
+        rows = made_up_rows(2000, n_columns, 4, np.random.default_rng(0))
+        assert np.allclose(rows.mean(axis=0), 0)
+        assert (rows**2).sum(axis=1).mean() == pytest.approx(1)
+        costs.append(KMeans(4, n_init=1, random_state=0).fit(rows).inertia_ / 2000)
+    assert costs[0] < 0.4 < 0.6 < costs[1]
 
 
 def test_what_cannot_be_planned_is_said():
@@ -56,10 +76,11 @@ def test_what_cannot_be_planned_is_said():
         fc.plan(fc.PrivateKMeans(3, max_norm=3.0), n_rows=4, n_columns=2)
 
 
-def test_the_command_prints_the_curve():
+def test_the_command_prints_the_curve_and_draws_it(tmp_path):
     from flower_fedclust.cli import app
 
     asked = ["plan", "federated-kmeans-private", "--n-rows", "300", "--n-columns", "2", "--n-clusters", "2"]
-    said = CliRunner().invoke(app, [*asked, "--epsilons", "1", "--json"])
+    said = CliRunner().invoke(app, [*asked, "--epsilons", "1", "--json", "--out", str(tmp_path / "plan")])
     assert said.exit_code == 0
-    assert json.loads(said.output)["excess"][0]["epsilon"] == 1.0
+    assert json.loads(said.stdout)["excess"][0]["epsilon"] == 1.0
+    assert {path.name for path in (tmp_path / "plan").iterdir()} == {"plan.png", "plan.json"}
