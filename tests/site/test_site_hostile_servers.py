@@ -336,7 +336,7 @@ def test_what_is_said_to_follow_from_rows_with_noise_reads_no_others(tmp_path):
     for asked in (
         FedSCClient.histograms.asked(bins, np.array(3 * [[-9.0, 9.0]])),
         FedSCClient.exponents.asked(as_bytes(json.dumps(list("abc")))),
-        FedSCClient.description.asked(np.zeros((1, 3)), radius=4.0),
+        FedSCClient.description.asked(np.zeros((1, 3)), model="k-means", radius=4.0),
     ):
         answer = server.ask(asked, rows=NOISY_ROWS)
         assert answer.metrics == {"client": "north", "failure": "failed"}
