@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import dp_accounting
 import numpy as np
@@ -75,6 +76,12 @@ def epsilon_of(gaussian: Sequence[float], laplace: Sequence[float], delta: float
     mean ``mu^2 / 2``. The loss of a Laplace release is ``1 / m`` in one case of two, ``-1 / m`` with probability
     ``exp(-1 / m) / 2``, and of the density ``exp((l - 1 / m) / 2) / 4`` between.
     """
+    return _epsilon_of(tuple(sorted(gaussian)), tuple(sorted(laplace)), delta)
+
+
+@lru_cache(maxsize=64)
+def _epsilon_of(gaussian: tuple[float, ...], laplace: tuple[float, ...], delta: float) -> float:
+    """Count once what is the same for several clients."""
     squared = math.fsum(m**-2.0 for m in gaussian)
     pure = math.fsum(1.0 / m for m in laplace)
     reach = 0.5 * squared + 9.0 * math.sqrt(squared) + pure
