@@ -31,8 +31,11 @@ from flower_fedclust.testing.subject import Subject, small_tables
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BEGIN, END = "<!-- by benchmarks/attacks.py -->\n", "<!-- end -->\n"
 
-#: Rows that might have come in the place of a client's first one.
-N_OTHERS = 9
+#: Rows that might have come in the place of a client's first one; and how much longer one of them is.
+N_OTHERS, FAR = 9, 100.0
+
+#: Of strategies that have it, so that they ask for what they only need where there are fewer axes than columns.
+FEWER_AXES = {"n_latent": 2}
 
 
 class Victim:
@@ -105,7 +108,8 @@ class Victim:
     def replayed(self, exchange: Exchange, index: int, rows: np.ndarray) -> str:
         """Return how many other rows, and whether no row, would have given another message."""
         answers = []
-        for row in [*self.others[:N_OTHERS], None]:
+        # One of them is long: an exponent says no more of a row than about how long it is.
+        for row in [FAR * self.others[0], *self.others[1:N_OTHERS], None]:
             table = rows[1:] if row is None else np.vstack([row, rows[1:]])
             sent = self.sent_with(exchange.client, table, exchange.round)
             answers.append(sent[index : index + 1])
@@ -127,6 +131,7 @@ def every_message() -> Iterator[tuple[str, str, str, str, str]]:
     for name, entry in strategies().items():
         accepted = accepted_parameters(name)
         options = {key: value for key, value in SHORT.items() if key in accepted} | dict(entry.example)
+        options |= {key: value for key, value in FEWER_AXES.items() if key in accepted}
         strategy = _made(name, options | {"n_clusters": 3}, 4)
         rows, labels = small_tables(strategy)
         others = np.vstack(small_tables(strategy, n_clients=4)[0][3:])

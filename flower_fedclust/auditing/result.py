@@ -288,7 +288,16 @@ class AuditResult:
             axes.step(ordered, 1.0 - np.arange(len(ordered)) / len(ordered), where="post", label=label)
         axes.axvline(loss.epsilon, color="black", linestyle="--", linewidth=1)
         place, across = (loss.epsilon, 0.5), axes.get_xaxis_transform()
-        axes.annotate(f"promised: {loss.epsilon:g}", place, xycoords=across, rotation=90, ha="right", va="center")
+        axes.annotate(
+            f"promised: {loss.epsilon:g}",
+            place,
+            xytext=(-3, 0),
+            xycoords=across,
+            textcoords="offset points",
+            rotation=90,
+            ha="right",
+            va="center",
+        )
         axes.axvline(loss.epsilon_at_least, color="tab:red", linewidth=1, label="epsilon is at least this")
         axes.axhline(loss.delta, color="0.6", linestyle=":", linewidth=1, label=f"delta {loss.delta:g}")
         axes.set_xlim(right=1.05 * max(loss.largest, loss.epsilon))
