@@ -54,6 +54,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "missing-shares-allowed": SHARES,
     "noise-with-holes": ONE,
     "diagonal-narrow": FEDDP,
+    "triangle-noise-too-narrow": FEDDP,
     # Counting.
     "release-uncounted": ONE,
     "repeated-release-uncounted": ONE,
@@ -61,6 +62,8 @@ WHERE: dict[str, tuple[str, ...]] = {
     "delta-ignored": ONE,
     "count-of-share-ignored": ONE,
     "sample-fraction-halved": SAMPLED,
+    "batch-from-the-server": SAMPLED,
+    "batch-too-large": SAMPLED,
     "joint-multiplier-too-large": SAMPLED,
     "report-hides-unprotected": ("unequal",),
     "row-count-called-harmless": ("unequal",),
@@ -97,6 +100,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "sensitivity-rounded-down": ONE,
     # Clipping, and what is exact.
     "rows-not-clipped": ONE,
+    "fuzzy-rows-not-clipped": ("ffcm-private",),
     "matrix-not-clipped": FEDDP_CLIENT,
     "weights-not-clipped": FEDDP_CLIENT,
     "means-not-clipped": FEDDP_CLIENT,

@@ -220,10 +220,13 @@ def test_noise_with_holes_is_found(monkeypatch):
         (lambda self: np.argsort(self.noise_source.words(25))[:5], ""),
         (
             lambda self: np.argsort(self.noise_source.words(25))[:15],
-            "of the answers to 'sums', and 0.2 are declared",
+            "15 rows count in an answer to 'sums', and 5 are declared",
         ),
         (lambda self: self.generator(7).permutation(25)[:5], "every answer to one message is of the same"),
-        (lambda self: np.arange(5), "every answer to one message is of the same"),
+        (
+            lambda self: np.r_[0, np.argsort(self.noise_source.words(25))[:4]],
+            "a row counts in 1 of the answers to 'sums'",
+        ),
     ],
 )
 def test_rows_that_are_not_drawn_as_is_declared_are_found(drawn, says):

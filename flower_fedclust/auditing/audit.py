@@ -139,7 +139,9 @@ def audit_subject(
         if left > HARD_RUN_SECONDS:
             moves.compare_hard(begun + 0.5 * left, says)
         findings, facts = _beside(subject, moves)
-        findings += findings_of_samples(run, moves.client, moves.worst, OF_SAMPLES * false_alarm, begun + 0.6 * left)
+        findings += findings_of_samples(
+            run, moves.client, moves.worst, OF_SAMPLES * false_alarm, time.perf_counter() + 0.1 * left
+        )
         drawer = Drawer(run, moves.client, moves.worst)
         n_runs = _draw(drawer, runs, begun + 0.95 * left, says)
         findings += repeated(list(drawer.cells.values()), list(drawer.seeded.values()))

@@ -18,7 +18,10 @@ from flower_fedclust.testing.runs import Run
 Floats = NDArray[np.float64]
 
 #: How often each message is answered with other randomness of the client's; and how often at least, to be compared.
-TIMES, FEWEST_TIMES = 100, 12
+TIMES, FEWEST_TIMES = 40, 12
+
+#: So many rows are changed, one at a time, to see which of them an answer is of.
+MOST_CHANGED = 64
 
 #: Among so many seeds one is sought with which a row is drawn.
 SEEDS_TRIED = 40
@@ -29,9 +32,9 @@ def findings_of_samples(
 ) -> list[str]:
     """Return in what releases rows are not drawn, or a row counts more often than is declared.
 
-    Every message is answered again and again, without noise, by two tables that differ in one row, with one seed for
-    both, so that they draw the same rows: where the answers differ, that row was drawn. And the answers of the client's
-    own table to one message must differ.
+    Every message is answered again and again, without noise, by tables that differ in one row, with one seed for both,
+    so that they draw the same rows: where the answers differ, that row was drawn. It may not be drawn too often, nor
+    may too many rows be drawn at once; and the answers of the client's own table to one message must differ.
 
     Parameters
     ----------
@@ -44,25 +47,30 @@ def findings_of_samples(
     deadline : float, default=infinity
         Of ``time.perf_counter``; after which nothing more is answered.
     """
-    shares = _shares(run, client)
-    if not shares:
+    samples = _samples(run, client)
+    if not samples:
         return []
     own = run.data[client].rows
-    others = own if pair is None or pair.others is None else pair.others
-    tables = own, own if pair is None else pair.rows, others
+    first, second = (own, own) if pair is None or pair.others is None else (pair.rows, pair.others)
 
     def answers(table: Floats, seed: int) -> dict[int, Bits | None]:
-        return _answers(run, client, table, seed, shares)
+        return _answers(run, client, table, seed, samples)
 
-    if answers(own, 0) != answers(own, 0):
+    known = answers(own, 0)
+    if known != answers(own, 0):
         return []  # what is drawn follows from no seed, so that two tables' answers have no sample in common
-    seen: dict[int, set[Bits | None]] = {number: set() for number in shares}
+    n_drawn = Counter[int]()
+    for row in range(min(len(own), MOST_CHANGED)):
+        changed = own.copy()
+        changed[row] = next((one for one, other in zip(first, second, strict=False) if (one != other).any()), -own[row])
+        n_drawn.update(number for number, answer in answers(changed, 0).items() if answer != known[number])
+    seen: dict[int, set[Bits | None]] = {number: set() for number in samples}
     hits, trials = Counter[str](), Counter[str]()
     for seed in range(TIMES):
         if seed >= FEWEST_TIMES and time.perf_counter() > deadline:
             break
-        whole, one, two = (answers(table, seed) for table in tables)
-        for number in shares:
+        whole, one, two = (answers(table, seed) for table in (own, first, second))
+        for number in samples:
             seen[number].add(whole[number])
             trials[run.rounds[number].task] += 1
             hits[run.rounds[number].task] += one[number] != two[number]
@@ -71,8 +79,12 @@ def findings_of_samples(
         task = run.rounds[number].task
         if len(different) == 1 and different != {None}:
             found.append(f"the rows of '{task}' are said to be drawn, and every answer to one message is of the same")
+        if n_drawn[number] > samples[number][0]:
+            found.append(
+                f"{n_drawn[number]} rows count in an answer to '{task}', and {samples[number][0]} are declared"
+            )
     for task, n_trials in trials.items():
-        share = max(share for number, share in shares.items() if run.rounds[number].task == task)
+        share = max(b / n for number, (b, n) in samples.items() if run.rounds[number].task == task)
         if float(binom.sf(hits[task] - 1, n_trials, share)) < level / len(trials):
             found.append(
                 f"a row counts in {hits[task] / n_trials:.3g} of the answers to '{task}', and {share:.3g} are declared"
@@ -85,27 +97,27 @@ def seed_that_draws(run: Run, client: str, pairs: Sequence[Neighbours]) -> int:
 
     Where a row is not drawn it moves nothing, and a comparison says nothing.
     """
-    shares = _shares(run, client)
-    if not shares:
+    samples = _samples(run, client)
+    if not samples:
         return 0
     found: list[int] = []
     for seed in range(SEEDS_TRIED):
         answers = [
-            [_answers(run, client, table, seed, shares) for table in (pair.rows, pair.others)]
+            [_answers(run, client, table, seed, samples) for table in (pair.rows, pair.others)]
             for pair in pairs
             if pair.others is not None
         ]
-        found.append(sum(one[number] != two[number] for one, two in answers for number in shares))
+        found.append(sum(one[number] != two[number] for one, two in answers for number in samples))
     return int(np.argmax(found))
 
 
-def _shares(run: Run, client: str) -> dict[int, float]:
-    """Return of the rounds in which a client was asked for rows that it draws: how likely a row is to be drawn."""
-    found = {}
+def _samples(run: Run, client: str) -> dict[int, tuple[int, int]]:
+    """Return of the rounds in which a client was asked for rows that it draws: how many at most, and of how many."""
+    found: dict[int, tuple[int, int]] = {}
     for number, round_ in run.rounds.items():
-        parts = [release.sample[0] / release.sample[1] for release in round_.releases if release and release.sample]
-        if parts and max(parts) < 1.0 and any(one.client == client for one in run.asked(number)):
-            found[number] = max(parts)
+        samples = [release.sample for release in round_.releases if release and release.sample]
+        if samples and samples[0][0] < samples[0][1] and any(one.client == client for one in run.asked(number)):
+            found[number] = samples[0]
     return found
 
 
