@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ from flower_fedclust.numerics.checks import DataError, MissingFileError
 _ENDINGS = (".csv", ".parquet", ".npy")
 _ENDINGS_IN_WORDS = ".csv, .parquet or .npy"
 
+#: A number with a decimal comma, alone between two semicolons.
+_DECIMAL_COMMA = re.compile(r'(?:^|;)\s*"?[+-]?\d+,\d+"?\s*(?:;|$)', re.MULTILINE)
+
 
 def read_table(
     path: str | PathLike[str],
@@ -38,7 +42,8 @@ def read_table(
     ----------
     path : path
         A .csv file with a line of column names, a .parquet file, or a .npy file of two dimensions, whose columns are
-        named "0", "1" and so on.
+        named "0", "1" and so on. What separates the column names (commas, semicolons or tabs) separates the fields;
+        beside semicolons a decimal comma is read too.
     label_column : str, optional
         The column that holds the true classes.
     client_column : str, optional
@@ -317,17 +322,35 @@ def _read_frame(path: Path) -> Any:
 def _read_csv(path: Path) -> Any:
     import pandas as pd
 
+    separator, decimal = _dialect_of(path)
     # index_col=False: a line with one field too many must not turn the first column into row names.
     # low_memory=False: a long column gets one type, not one for each piece of the file.
-    frame = pd.read_csv(path, index_col=False, low_memory=False)
+    frame = pd.read_csv(path, sep=separator, decimal=decimal, index_col=False, low_memory=False)
     # pandas gives a second column of one name another.
-    names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
+    first = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
+    names = first.iloc[0].tolist()
     check_unique([name for name in names if name], path.name)
     if _looks_like_a_row(names):
         raise DataError(
             f"{path.name}: the first line is all numbers; put a line with the names of the columns before it."
         )
     return frame
+
+
+def _dialect_of(path: Path) -> tuple[str, str]:
+    """Return what separates the fields of a .csv file, and what its decimal mark is.
+
+    Where people write 1,5 for one and a half, spreadsheets separate fields by semicolons. A number with the other mark
+    stays text, and is refused: nothing is read as a number that it may not be.
+    """
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        beginning = file.read(2**16)
+    lines = re.sub(r'"[^"]*"', "", beginning).lstrip("\n").split("\n", 2)
+    header, first = lines[0], lines[1] if len(lines) > 1 else ""
+    separator = max(";\t,", key=lambda mark: (header.count(mark), header.count(mark) == first.count(mark)))
+    if header.count(separator) == 0:
+        return ",", "."
+    return separator, "," if separator == ";" and _DECIMAL_COMMA.search(beginning) else "."
 
 
 def _read_npy(path: Path) -> Any:

@@ -229,7 +229,11 @@ def plan_figure(plan: Plan, path: str | Path) -> Path:
     # Real rows differ from those that were made up by a factor of two or so.
     axes.fill_between(budgets, [cost / 2 for cost in costs], [cost * 2 for cost in costs], color="#e4eef8", linewidth=0)
     axes.annotate(
-        "within a factor of two", (budgets[0], 2 * costs[0]), xytext=(14, -4), textcoords="offset points", color="#3a6ea5"
+        "within a factor of two",
+        (budgets[0], 2 * costs[0]),
+        xytext=(14, -4),
+        textcoords="offset points",
+        color="#3a6ea5",
     )
     axes.plot(budgets, costs, color=TEN_COLORS[0], marker="o", markersize=4)
     axes.axhspan(100 * NOTHING / 20, 100 * NOTHING, color="#eeeeee", zorder=0)

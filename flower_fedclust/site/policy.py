@@ -136,8 +136,8 @@ class SiteSettings(_Table):
     most_classes : int, default=20
         A label column of more different values is refused: it may be a name or a number of a person.
     schema : str, optional
-        A file that says what the columns are, see ``docs/tables.md``: a run with another schema is refused. So is any run
-        with a schema where this is left out: whether rows fit a schema of a server's would tell of them.
+        A file that says what the columns are, see ``docs/tables.md``: a run with another schema is refused. So is any
+        run with a schema where this is left out: whether rows fit a schema of a server's would tell of them.
     data_set : str, optional
         Under which name the ledger adds budgets up; the path of the file by default. Two files with the same people
         need one name.

@@ -187,6 +187,27 @@ def test_csv_with_fields_too_many_is_refused(tmp_path, text):
         read_table(csv(tmp_path, text))
 
 
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("a;größe, cm;b\n1;1,7;3\n4;-0,5;6\n", [[1, 1.7, 3], [4, -0.5, 6]]),
+        ('\ufeff"a";"größe";"b, c"\r\n1;"1,7";3\r\n4;2;6\r\n', [[1, 1.7, 3], [4, 2, 6]]),
+        ("a;b\n1.5;2\n3;4\n", [[1.5, 2], [3, 4]]),
+        ("a\tb\n1.5\t2\n3\t4\n", [[1.5, 2], [3, 4]]),
+        ("größe; cm,b\n1.5,2\n3,4\n", [[1.5, 2], [3, 4]]),
+        ("a\n1.5\n3\n", [[1.5], [3]]),
+    ],
+)
+def test_csv_as_spreadsheets_write_it_where_the_comma_is_a_decimal_mark(tmp_path, text, rows):
+    np.testing.assert_array_equal(read_table(csv(tmp_path, text)).rows, rows)
+
+
+@pytest.mark.parametrize("text", ["a;b\n1,5;2\n1.234;4\n", "a\tb\n1,234\t2\n3\t4\n", "a,b\n1;5,2\n3,4\n"])
+def test_number_whose_mark_is_not_the_files_is_text(tmp_path, text):
+    with pytest.raises(ValueError, match=r"rows.csv: row [01], column 'a' is not numeric"):
+        read_table(csv(tmp_path, text))
+
+
 def test_csv_that_is_not_utf8_says_so(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_bytes("a,größe\n1,2\n".encode("latin-1"))
