@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models.base import Model
+from flower_fedclust.models.base import Clustered, Model
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.exact import nearest_point
 from flower_fedclust.numerics.grid import points_onto_grid
@@ -55,9 +55,7 @@ class KMeansModel(Model, name="k-means"):
         ValueError
             If the rows are not finite numbers, or have another number of columns than the centers.
         """
-        return nearest_center(
-            self.checked_rows(rows, self.cluster_centers_.shape[1], "the cluster centers have"), self.cluster_centers_
-        )
+        return nearest_center(self._checked(rows), self.cluster_centers_)
 
     @property
     def exact_points(self) -> NDArray[np.float64]:
@@ -75,9 +73,16 @@ class KMeansModel(Model, name="k-means"):
         ----------
         rows : array-like of shape (n_rows, n_columns)
         """
-        return kmeans_cost(
-            self.checked_rows(rows, self.cluster_centers_.shape[1], "the cluster centers have"), self.cluster_centers_
-        )
+        return kmeans_cost(self._checked(rows), self.cluster_centers_)
+
+    def cluster(self, rows: ArrayLike, places: NDArray[np.float64] | None = None) -> Clustered:
+        """Return labels and cost of rows; the nearest centers are sought once for both."""
+        checked = self._checked(rows)
+        labels = nearest_center(checked, self.cluster_centers_)
+        return Clustered(labels, kmeans_cost(checked, self.cluster_centers_, labels), places)
+
+    def _checked(self, rows: ArrayLike) -> NDArray[np.float64]:
+        return self.checked_rows(rows, self.cluster_centers_.shape[1], "the cluster centers have")
 
     def to_arrays(self) -> list[NDArray[np.float64]]:
         """Return the centers."""

@@ -45,7 +45,9 @@ def nearest_center(rows: Floats, centers: Floats) -> Labels:
     -------
     ndarray of shape (n_rows,), intp
     """
-    labels = np.empty(len(rows), dtype=np.intp)
+    labels = np.zeros(len(rows), dtype=np.intp)
+    if len(centers) == 1:
+        return labels
     origin, offsets = _from_the_first(centers)
     # ||x - c||^2 - ||x||^2: what is left out is the same for all centers, so that the order is right.
     twice, squares = -2.0 * offsets.T, np.einsum("ij,ij->i", offsets, offsets)
@@ -160,7 +162,7 @@ def shrunk_towards(known: Floats, noisy: Floats, noise_variance: Floats) -> Floa
     return np.where((lost > 0)[:, None], known + kept[:, None] * difference, noisy)
 
 
-def kmeans_cost(rows: Floats, centers: Floats) -> float:
+def kmeans_cost(rows: Floats, centers: Floats, labels: Labels | None = None) -> float:
     """Return the k-means objective: the sum over rows of the squared distance to the nearest center.
 
     Equation (1) of FedDP-KMeans.
@@ -169,8 +171,10 @@ def kmeans_cost(rows: Floats, centers: Floats) -> float:
     ----------
     rows : ndarray of shape (n_rows, n_columns)
     centers : ndarray of shape (n_clusters, n_columns)
+    labels : ndarray of shape (n_rows,), optional
+        The nearest center of each row, where that is known.
     """
-    cost, labels = 0.0, nearest_center(rows, centers)
+    cost, labels = 0.0, nearest_center(rows, centers) if labels is None else labels
     for block in cached_blocks(len(rows), rows.shape[1]):
         difference = rows[block] - centers[labels[block]]
         cost += float(np.einsum("ij,ij->", difference, difference))

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.blocks import cached_blocks
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.kmeans import squared_distances
 
@@ -77,7 +77,7 @@ class ClusterSums:
         """
         k = len(centers)
         added_up = np.zeros((4, k))
-        for block in blocks(len(rows), k):
+        for block in cached_blocks(len(rows), k):
             squared = squared_distances(rows[block], centers) + scatter
             labels = squared.argmin(axis=1)
             nearest, second = np.sqrt(np.partition(squared, 1, axis=1)[:, :2].T)

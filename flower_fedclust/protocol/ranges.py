@@ -130,11 +130,11 @@ class Ranges:
 
     def _rows_in(self, sent: Sent, array: Sendable, tail: float) -> tuple[float, float]:
         """Return how many rows a client has, at least and at most, by what an array counts."""
-        plain = array.values if isinstance(array, GridArray) else array
         is_clipped = self.privacy_unit == "client" and not sent.counts_rows
         is_count = (sent.counts or sent.counts_rows) and sent.per == "client" and sent.counts != "once"
         if is_clipped or not is_count:
             return 0.0, math.inf
+        plain = array.values if isinstance(array, GridArray) else array
         slack = tail * plain.size + 1e-9 * float(np.abs(plain).sum())
         total = float(plain.sum())
         return total - slack, math.inf if sent.counts == "some rows" else total + slack
