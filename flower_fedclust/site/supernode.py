@@ -107,7 +107,7 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
     for name in (*TASKS, *OTHER_TASKS):
         script = names / name
         line = shlex.join([sys.executable, "-m", __name__, str(site_toml.absolute()), name])
-        script.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
+        script.write_text(f'#!/bin/sh\nexec {line} "$@"\n', encoding="utf-8")
         script.chmod(0o700)
     own = Path(sys.executable).parent
     path = os.pathsep.join([str(names), str(own), os.environ.get("PATH", os.defpath)])
