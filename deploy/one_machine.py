@@ -159,7 +159,8 @@ def main() -> None:
         start = time.monotonic()
         deployment.start_all()
         print(f"a SuperLink with TLS and {len(SITES)} sites with keys run after {time.monotonic() - start:.0f} s")
-        parameters = ["noise = 'local'", *options.set]
+        known = ["max_norm = 10.0"] if options.strategy == "private-kmeans" and not options.set else []
+        parameters = ["noise = 'local'", *known, *options.set]
         said = deployment.run(
             **{"strategy": options.strategy, "study": "first-study", "dataset": "", "n-clusters": 3},
             **{"epsilon": str(options.epsilon), "parameters": "\n".join(parameters), "expected-clients": len(SITES)},
