@@ -25,7 +25,7 @@ OF_NOISE, OF_SAMPLES, OF_EPSILON, OF_DELTA = 0.5, 0.1, 0.2, 0.2
 MOST_TESTED = 20_000
 
 #: The lowest bits of noise that is at least eight times wider than these are as good as uniform.
-RESIDUES = 16
+RESIDUES, LEAST_A_CLASS = 16, 50
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,12 @@ def test_noise(cells: Sequence[Cell]) -> NoiseTest:
         few = z[:: max(1, z.size // MOST_TESTED)]
         p_values["of another law than declared"] = float(kstest(few, norm.cdf if gaussian else laplace.cdf).pvalue)
     residues = np.concatenate([_residues(cell) for cell in cells])[:MOST_TESTED]
-    if residues.size >= 10 * RESIDUES:
-        counts = np.bincount(residues, minlength=RESIDUES)
-        wanted = residues.size / RESIDUES
-        p_values["with holes"] = float(chi2(RESIDUES - 1).sf(float(np.sum((counts - wanted) ** 2)) / wanted))
+    # The law of chi^2 is one of many numbers a class: of ten each it has half of the true tail where it matters.
+    n_classes = RESIDUES if residues.size >= LEAST_A_CLASS * RESIDUES else RESIDUES // 4
+    if residues.size >= LEAST_A_CLASS * n_classes:
+        counts = np.bincount(residues % n_classes, minlength=n_classes)
+        wanted = residues.size / n_classes
+        p_values["with holes"] = float(chi2(n_classes - 1).sf(float(np.sum((counts - wanted) ** 2)) / wanted))
     return NoiseTest(int(z.size), factor, p_values)
 
 
