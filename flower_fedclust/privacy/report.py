@@ -28,8 +28,8 @@ NEIGHBOUR_SENTENCES: dict[tuple[PrivacyUnit, Relation], str] = {
 PLACE_SENTENCES: dict[NoisePlace, str] = {
     "server": (
         "The server adds the noise to the sum, or to each reply where it needs them one by one. It is trusted to add "
-        "it and to forget what it received before; the guarantee covers whoever sees the model or anything else that "
-        "the server publishes."
+        "it, and to forget what it received before. The guarantee holds against everybody who sees only the model and "
+        "whatever else the server publishes."
     ),
     "clients": (
         "Each client adds its share of the noise. The guarantee holds against a server that sees only the sum, "
@@ -40,23 +40,23 @@ PLACE_SENTENCES: dict[NoisePlace, str] = {
 
 
 COLLUSION_SENTENCES: dict[NoisePlace, str] = {
-    "server": "Clients that collude with each other learn no more of the others than the server publishes.",
+    "server": "Clients that collude learn no more about the others than the server publishes.",
     "clients": (
-        "Clients that tell the server their shares of the noise take them away: what is left is the noise of the "
-        "others, and the guarantee is smaller. So it is where the server itself plays some of the clients."
+        "Clients that tell the server their shares of the noise take them away: only the noise of the others is left, "
+        "and the guarantee is weaker. The same holds if the server itself plays some of the clients."
     ),
-    "local": "Whoever colludes with whom, nobody learns more of a client than its own replies say.",
+    "local": "Whoever colludes, nobody learns more about a client than its own replies say.",
 }
 
 #: What every guarantee rests on, and what none covers.
 TRUST_SENTENCES = (
-    "Each client is trusted with its own rows, to clip them and to run this software unchanged.",
-    "Labels, metrics and costs that a result shows are exact: they are computed from the rows, where the rows are, "
+    "Each client is trusted to clip its own rows, and to run this software unchanged.",
+    "Labels, metrics and costs in a result are exact: they are computed from the rows, where the rows are, "
     "and no noise covers them. Do not publish them with the model.",
-    "Sums are sums of integers, so that no rounding adds to a sensitivity. Noise is drawn as integers, and how far it "
+    "Sums are sums of integers, so rounding adds nothing to a sensitivity. Noise is drawn as integers too; how far it "
     "is from the noise that is accounted for is part of delta.",
-    "When a client answers, how long it takes, that it fails, and that its reply is left out for its size, is not "
-    "covered.",
+    "Not covered: when a client answers, how long it takes, that it fails, and that its reply is left out for its "
+    "size.",
 )
 
 
@@ -256,20 +256,22 @@ class PrivacyReport:
         found = min(1.0, factor * 0.01 + self.delta, 1.0 - (0.99 - self.delta) / factor)
         whose = "a row is yours" if self.unit == "record" else "a client is you"
         what = "your row" if self.unit == "record" else "your data"
-        asked = f"whether {what} is in it" if self.relation == "add-or-remove" else f"which of two values {what} has"
+        asked = (
+            f"whether {what} is in the data" if self.relation == "add-or-remove" else f"which of two values {what} has"
+        )
         sentence = (
-            f"If {whose}: somebody who knows everything else, sees all that is covered and guesses {asked} is right "
-            f"with a probability of at most {_at_most(100 * right, 3)}%, which is odds of {_at_most(odds, 3)} to 1, "
-            "where tossing a coin gives 50%, odds of 1 to 1. A test that accuses 1 in 100 wrongly finds at most "
+            f"If {whose}: think of somebody who knows everything else, sees all that is covered, and guesses {asked}. "
+            f"That guess is right with a probability of at most {_at_most(100 * right, 3)}%, which is odds of "
+            f"{_at_most(odds, 3)} to 1; tossing a coin gives 50%. A test that accuses 1 in 100 wrongly finds at most "
             f"{_at_most(100 * found, 3)} in 100."
         )
         if self.unit == "record":
             sentence += (
-                " Who has k rows is protected less: by k times this epsilon, at a delta that is k e^((k - 1) epsilon) "
-                "times as large."
+                " If k rows are yours, you are protected less: epsilon is k times as large, and delta "
+                "k e^((k - 1) epsilon) times."
             )
         if not self.covers_everything:
-            sentence += " What is listed as unprotected is not limited by this."
+            sentence += " None of this limits what is listed as unprotected."
         return sentence
 
     def assumptions(self) -> list[str]:

@@ -62,7 +62,7 @@ def test_what_epsilon_means_for_one_person_is_said_as_odds(epsilon, right, odds,
     quiet = replace(SUM_2, release=replace(SUMS, noise_multiplier=100.0))
     meaning = report(quiet, requested_epsilon=epsilon).meaning()
     assert f"right with a probability of at most {right}%" in meaning
-    assert f"odds of {odds} to 1, where tossing a coin gives 50%" in meaning
+    assert f"odds of {odds} to 1; tossing a coin gives 50%" in meaning
     assert f"accuses 1 in 100 wrongly finds at most {found} in 100" in meaning
     assert meaning in str(report(quiet, requested_epsilon=epsilon))
 
@@ -74,9 +74,9 @@ def test_a_large_epsilon_means_that_nearly_all_are_found():
 
 
 def test_a_meaning_says_what_it_does_not_limit_and_is_missing_where_there_is_no_guarantee():
-    assert "listed as unprotected is not limited by this" in report(SUM_2, CENTERS).meaning()
+    assert "None of this limits what is listed as unprotected." in report(SUM_2, CENTERS).meaning()
     assert "unprotected" not in report(SUM_2).meaning()
-    assert "by k times this epsilon, at a delta that is k e^((k - 1) epsilon) times as large" in report(SUM_2).meaning()
+    assert "epsilon is k times as large, and delta k e^((k - 1) epsilon) times" in report(SUM_2).meaning()
     assert "k rows" not in report(SUM_2, unit="client").meaning()
     assert report(CENTERS).meaning() is None
     assert report(CENTERS).assumptions() == []
@@ -88,7 +88,7 @@ def test_who_is_trusted_with_what_is_said(noise):
     for sentence in (PLACE_SENTENCES[noise], COLLUSION_SENTENCES[noise], *TRUST_SENTENCES):
         assert f"  - {sentence}" in text
     together = " ".join(TRUST_SENTENCES)
-    words = ("Labels, metrics and costs", "rounding", "clip them", "how long it takes", "left out for its size")
+    words = ("Labels, metrics and costs", "rounding", "clip its own rows", "how long it takes", "left out for its size")
     assert all(word in together for word in words)
 
 
