@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from flower_fedclust.lab.groupings import TEN_COLORS, group_colors
 from flower_fedclust.lab.pictures import figure_of, saved_figure
 from flower_fedclust.lab.plan import NOTHING, Plan
-from flower_fedclust.models import KMeansModel
+from flower_fedclust.models import (
+    EncodedModel,
+    FactorModel,
+    KMeansModel,
+    MapModel,
+    Model,
+    PrototypeModel,
+    SpectralModel,
+)
 from flower_fedclust.models.tables import TableModel
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.protocol.sizes import DEVIATIONS
@@ -28,6 +36,8 @@ Floats = NDArray[np.float64]
 #: Lines of a profile at most: columns, or categories of them.
 MOST_LINES = 24
 _LONGEST_NAME = 28
+#: Where the points lie that stand for clusters, if not among the rows.
+_SPACES = {MapModel: " on the map", SpectralModel: " in the embedding", EncodedModel: " among the codes"}
 # The inside of what cannot be told from noise: it is outlined, and not filled.
 _HOLLOW = "#ffffff"
 
@@ -35,9 +45,9 @@ _HOLLOW = "#ffffff"
 def cluster_figure(result: Result) -> Figure:
     """Draw the clusters of a result: where they lie, how large they are, and what sets each apart.
 
-    The plane is that of the first two principal components of the centers, as they were released: no row is used. The
-    discs are as large as the clusters; the ring around a center is two standard deviations of its noise, and a size
-    has a bar of two standard deviations of its own. A cluster that cannot be told from noise is hollow.
+    The plane is that of the first two principal components of the centers, as they were released, or the map: no row is
+    used. The discs are as large as the clusters; the ring around a center is two standard deviations of its noise, and
+    a size has a bar of two standard deviations of its own. A cluster that cannot be told from noise is hollow.
 
     Parameters
     ----------
@@ -49,23 +59,37 @@ def cluster_figure(result: Result) -> Figure:
         If matplotlib is not installed.
     """
     model = result.model.model if isinstance(result.model, TableModel) else result.model
-    centers = model.cluster_centers_ if isinstance(model, KMeansModel) else None
+    centers = _centers(model)
     shares, errors, moved = _sizes(result, model.n_clusters)
     is_noise = shares <= DEVIATIONS * errors
     colors = [_HOLLOW if noise else color for noise, color in zip(is_noise, group_colors(len(shares)), strict=True)]
-    profile = _profile(result, centers, np.where(is_noise, 0.0, shares))
+    among_rows = centers if isinstance(model, (KMeansModel, PrototypeModel, FactorModel)) else None
+    profile = _profile(result, among_rows, np.where(is_noise, 0.0, shares))
     panels = [*(["plane"] if centers is not None else []), "sizes", *(["profile"] if profile is not None else [])]
     height = max(4.2, 1.2 + 0.24 * max(len(shares), 0 if profile is None else len(profile[0])))
     figure = figure_of(5.2 * len(panels), min(height, 12.0))
     for axes, name in zip(np.ravel(figure.subplots(1, len(panels))), panels, strict=True):
         if name == "plane" and centers is not None:
-            _draw_plane(axes, centers, shares, moved, colors)
+            _draw_plane(axes, centers, shares, moved, colors, _SPACES.get(type(model), ""))
         elif name == "sizes":
             _draw_sizes(axes, shares, errors, colors)
+            if result.clusters is None and not _has_sizes(result, model.n_clusters) and result.privacy.releases:
+                axes.set_xlabel("% of the rows: counted from labels, which no guarantee covers")
         elif profile is not None:
             _draw_profile(figure, axes, *profile)
     figure.suptitle(f"{result.strategy}: {len(shares)} clusters", parse_math=False)
     return figure
+
+
+def _centers(model: Model) -> Floats | None:
+    """Return a point for each cluster, in the space in which the model compares rows with it; None if there is none."""
+    if isinstance(model, PrototypeModel):
+        # A cluster without a prototype lies in the middle of all.
+        whose = (model.clusters_[:, None] == np.arange(model.n_clusters)) * model.counts_[:, None]
+        whose[:, whose.sum(axis=0) == 0] = model.counts_[:, None]
+        return np.asarray((whose / whose.sum(axis=0)).T @ model.means_)
+    names = ("cluster_centers_", "components_", "map_centers_", "embedding_centers_", "latent_centers_")
+    return next((np.asarray(getattr(model, name)) for name in names if hasattr(model, name)), None)
 
 
 def _sizes(result: Result, n_clusters: int) -> tuple[Floats, Floats, Floats]:
@@ -74,7 +98,7 @@ def _sizes(result: Result, n_clusters: int) -> tuple[Floats, Floats, Floats]:
     if result.clusters is not None:
         sizes = result.clusters.frame.query("what == 'share of rows'")
         return sizes["value"].to_numpy(), sizes["error"].to_numpy(), _moved(result, n_clusters)
-    if result.sizes is not None and len(result.sizes.counts) == n_clusters:
+    if result.sizes is not None and _has_sizes(result, n_clusters):
         total = max(float(np.maximum(result.sizes.counts, 0.0).sum()), np.finfo(float).tiny)
         shares = np.maximum(result.sizes.counts, 0.0) / total
         return shares, np.full(n_clusters, result.sizes.deviation / total), _moved(result, n_clusters)
@@ -84,8 +108,13 @@ def _sizes(result: Result, n_clusters: int) -> tuple[Floats, Floats, Floats]:
     return np.full(n_clusters, 1 / n_clusters), nothing, nothing
 
 
+def _has_sizes(result: Result, n_clusters: int) -> bool:
+    """Tell whether the run has released a size for each cluster."""
+    return result.sizes is not None and len(result.sizes.counts) == n_clusters
+
+
 def _moved(result: Result, n_clusters: int) -> Floats:
-    if result.sizes is None or len(result.sizes.counts) != n_clusters:
+    if result.sizes is None or not _has_sizes(result, n_clusters):
         return np.zeros(n_clusters)
     counts = result.sizes.counts
     return np.divide(result.sizes.sum_deviation, counts, out=np.zeros(n_clusters), where=counts > 0)
@@ -100,7 +129,7 @@ def _profile(result: Result, centers: Floats | None, shares: Floats) -> tuple[li
         table = told.pivot(index="name", columns="cluster", values="effect")
         names, values = list(table.index), table.to_numpy().T
         unit = "difference to the rest, in standard deviations"
-    elif centers is not None and len(centers) > 1:
+    elif centers is not None and np.count_nonzero(shares) > 1:
         weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
         values = centers - weights @ centers
         spread = np.sqrt(weights @ values**2)
@@ -120,13 +149,13 @@ def _profile(result: Result, centers: Floats | None, shares: Floats) -> tuple[li
     return [names[index] for index in kept], values[:, kept], unit
 
 
-def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colors: list[str]) -> None:
+def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colors: list[str], space: str) -> None:
     from matplotlib.patches import Circle
 
     weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
     offsets = centers - weights @ centers
     _, _, directions = np.linalg.svd(np.sqrt(np.maximum(weights, 1e-12))[:, None] * offsets, full_matrices=False)
-    places = offsets @ directions[:2].T
+    places = centers if space == _SPACES[MapModel] else offsets @ directions[:2].T
     if places.shape[1] < 2:
         places = np.column_stack([places, np.zeros((len(places), 2 - places.shape[1]))])
     axes.scatter(
@@ -142,7 +171,7 @@ def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colo
     axes.set_xlim(middle[0] - 0.75 * reach, middle[0] + 0.75 * reach)
     axes.set_ylim(middle[1] - 0.75 * reach, middle[1] + 0.75 * reach)
     axes.set_aspect("equal", adjustable="box")
-    axes.set(xticks=[], yticks=[], title="where the centers lie")
+    axes.set(xticks=[], yticks=[], title=f"where the centers lie{space}")
 
 
 def _edges(colors: list[str]) -> list[str]:
@@ -156,6 +185,7 @@ def _draw_sizes(axes: Axes, shares: Floats, errors: Floats, colors: list[str]) -
     axes.barh(at, 100 * shares, xerr=bars, color=colors, edgecolor=_edges(colors), height=0.7, error_kw=thin)
     axes.set_yticks(at)
     axes.invert_yaxis()
+    axes.set_xlim(0, min(axes.get_xlim()[1], 100))  # noise reaches beyond what can be
     axes.set(xlabel="% of the rows", ylabel="cluster", title="how large they are")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
