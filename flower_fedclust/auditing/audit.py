@@ -50,7 +50,7 @@ Floats = NDArray[np.float64]
 N_SEEDED = 20
 
 #: So many draws are made whatever time they take, if so many are asked for: fewer say little of noise.
-LEAST_DRAWS = 80
+LEAST_DRAWS = 100
 
 #: If there is less time, no second run is made.
 HARD_RUN_SECONDS = 4.0
