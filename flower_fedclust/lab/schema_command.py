@@ -32,7 +32,7 @@ def init(
         return
     with out.open("x", encoding="utf-8") as target:
         target.write(text)
-    print(f"Written: {out}. Read it before you share it: what is marked comes from your rows.")
+    print(f"Written: {out}. Check it before you share it: whatever is marked comes from your rows.")
 
 
 @app.command()

@@ -17,10 +17,10 @@ MOST_CATEGORIES = 50
 #: What stands above each draft.
 HEADER = """\
 # A draft, made from {source}. Everything in this file goes to the server and to every site.
-# What is marked FROM YOUR ROWS was read from the table: leave it only if it is known without looking at rows.
+# What is marked FROM YOUR ROWS was read from the table. Keep it only if people could know it without those rows.
 #
-# Bounds are not drafted. A column without bounds is measured by bounds that are found privately, which costs a part of
-# the privacy budget; bounds that are public knowledge cost nothing: bounds = [0, 120].
+# The draft has no bounds. If a column has none they are found privately, which costs a part of the privacy budget.
+# Bounds that are public knowledge cost nothing: bounds = [0, 120].
 """
 
 
@@ -63,7 +63,7 @@ def _drafted(series: Any) -> tuple[dict[str, Any], dict[str, str]]:
     if is_number or pd.api.types.is_datetime64_any_dtype(present.dtype):
         kind = "date" if not is_number else "integer" if (present % 1 == 0).all() else "number"
         if kind == "integer" and n_values == len(present) > MOST_CATEGORIES:
-            remark = "FROM YOUR ROWS: no value is there twice; it may be a number that stands for a person."
+            remark = "FROM YOUR ROWS: no value occurs twice; these numbers may stand for people."
             return {"kind": "ignored"}, {"kind": remark}
         return {"kind": kind} | ({"gaps": "mean"} if gaps else {}), remarks
     if _are_dates(present):
@@ -74,7 +74,7 @@ def _drafted(series: Any) -> tuple[dict[str, Any], dict[str, str]]:
     categories = sorted(set(map(text_of, present.unique())))
     fields: dict[str, Any] = {"kind": "category" if len(categories) > 2 or gaps else "binary", "categories": categories}
     remarks["categories"] = (
-        "FROM YOUR ROWS: list all that there can be, at any site, and none that gives somebody away."
+        "FROM YOUR ROWS: list every value that may occur at any site, and none that gives somebody away."
     )
     return fields | ({"gaps": "category"} if gaps else {}), remarks
 

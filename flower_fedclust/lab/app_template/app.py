@@ -1,4 +1,4 @@
-"""Clusters of the rows of all sites, which stay where they are."""
+"""Find clusters in the rows of all sites, while the rows stay where they are."""
 
 from pathlib import Path
 
