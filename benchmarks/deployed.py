@@ -1,14 +1,15 @@
 """Real sites: every family of strategies in a deployment, and what happens when its processes are killed.
 
     python benchmarks/deployed.py strategies [NAME ...]
-    python benchmarks/deployed.py kills [WHAT ...]
+    python benchmarks/deployed.py in-process [NAME ...]
+    python benchmarks/deployed.py kills [server] [sites] [written] [superlink]
 
 A SuperLink with TLS and three sites (``fedclust site``), each with a key, are started as ``deploy/one_machine.py``
 starts them. ``strategies`` runs every family twice: with a policy that lets out nothing without noise, and, where that
-refuses, with one that lists the kinds of messages which the family sends. ``kills`` kills -9, in a run of five rounds
-without noise, the server's process in every round, each site while it answers and just after it has written its answer
-down, and the SuperLink; each time the same command goes on, and the labels have to be those of a run that nothing
-disturbed.
+refuses, with one that lists the kinds of messages which the family sends; ``in-process`` does the same without a
+network, in minutes. ``kills`` kills -9, in a run of five rounds without noise, the server process in every round, each
+site while it answers and just after it has written its answer down, and the SuperLink; each time the same command goes
+on, and the labels have to be those of a run that nothing disturbed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -31,6 +33,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.datasets import make_blobs
+
+from flower_fedclust.protocol import ProtocolError
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "deploy"))
@@ -45,6 +49,7 @@ class Family:
     epsilon: float | None = None
     parameters: str = ""
     reads_public_rows: bool = False
+    row_count: bool = False
     kinds: tuple[str, ...] = field(default=())
 
 
@@ -52,7 +57,7 @@ FAMILIES = {
     "private-kmeans": Family(1.0, "noise = 'local'\nmax_norm = 12.0"),
     "feddp-kmeans": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
     "dp-lloyd-server-kmeans++": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
-    "dp-fedc": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2"),
+    "dp-fedc": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2", row_count=True),
     "fedsc": Family(None, "n_rounds = 1\nn_atoms = 5", kinds=("sums", "codes")),
     "fedsc-sums": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 1"),
     "spp-fgc": Family(None, "", kinds=("centers", "codes")),
@@ -85,12 +90,15 @@ def make_sites(folder: Path) -> None:
     table[600:].to_csv(folder / "public.csv", index=False)
 
 
-def write_policies(folder: Path, strategy: str, epsilon: float, unprotected: tuple[str, ...] = ()) -> None:
+def write_policies(folder: Path, strategy: str, family: Family, *, careful: bool) -> None:
     """Have every site take part in one strategy; a site reads its policy for each message."""
+    epsilon, unprotected = family.epsilon or 1.0, () if careful else family.kinds
+    row_count = str(family.row_count and not careful).lower()
     for name in SITES:
         (folder / name / "site.toml").write_text(
             f'name = "{name}"\ndata = "table.csv"\ndata_set = "for {strategy}"\n\n[policy]\n'
             f'strategies = ["{strategy}"]\nstudies = ["first-study"]\nunprotected = {json.dumps(unprotected)}\n'
+            f"row_count = {row_count}\n"
             f"epsilon_per_run = {epsilon}\nepsilon = {epsilon}\nfewest_clients = 3\n",
             encoding="utf-8",
         )
@@ -117,35 +125,74 @@ def refusals(folder: Path, since: dict[str, int]) -> list[str]:
     return list(dict.fromkeys(said))
 
 
+def policies_of(family: Family) -> dict[str, bool]:
+    """Return whether a policy is the careful one, by what it lets out beside noise."""
+    lets = [*family.kinds, *(["the number of rows"] if family.row_count else [])]
+    return {"nothing": True} | ({", ".join(lets): False} if lets else {})
+
+
 def strategies(names: list[str]) -> None:
     """Run the families."""
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / "deployment"
         make_sites(folder)
-        write_policies(folder, "none", 1.0)
+        write_policies(folder, "none", Family(), careful=True)
         since: dict[str, int] = {}
         with one_machine.Deployment(folder) as deployment:
             deployment.start_all()
             for strategy in names or FAMILIES:
                 family = FAMILIES[strategy]
-                for kinds in dict.fromkeys([(), family.kinds]):
-                    write_policies(folder, strategy, family.epsilon or 1.0, kinds)
-                    start, out = time.monotonic(), folder / f"{strategy}-{len(kinds)}"
+                for lets, careful in policies_of(family).items():
+                    write_policies(folder, strategy, family, careful=careful)
+                    start, out = time.monotonic(), folder / f"{strategy}-{careful}"
                     epsilon = "" if family.epsilon is None else str(family.epsilon)
                     public = {"server-data": str(folder / "public.csv")} if family.reads_public_rows else {}
                     said = submit(deployment, strategy, out, epsilon=epsilon, parameters=family.parameters, **public)
-                    refused = refusals(folder, since)
-                    saved = (out / strategy / "model.npz").exists()
-                    marks = [len(list((folder / name / "site" / "results").glob(f"* {strategy} *"))) for name in SITES]
-                    lets = f"lets out {', '.join(kinds)}" if kinds else "lets out nothing without noise"
-                    how = "ended with a result" if saved else "ended without one"
-                    print(f"{strategy}, a policy that {lets}: {how}, {time.monotonic() - start:.0f} s", flush=True)
-                    print(f"    results at the sites: {marks}", flush=True)
-                    for sentence in refused:
-                        print(f"    {sentence}", flush=True)
-                    if not saved:
-                        wrong = [line for line in said.splitlines() if "Error" in line][-2:] or [said[-1500:]]
-                        print(*(f"    {line.strip()}" for line in wrong), sep="\n", flush=True)
+                    own = [any((folder / name / "site" / "results").glob(f"* {strategy} *")) for name in SITES]
+                    saved = (out / strategy / "model.npz").exists() and all(own)
+                    ending = "results at the server and at every site" if saved else "no result"
+                    print(f"{strategy} | {lets} | {ending} | {time.monotonic() - start:.0f} s", flush=True)
+                    show_reasons(refusals(folder, since), "" if saved else said)
+
+
+def in_process(names: list[str]) -> None:
+    """Run the families over the same sites in this process, without a network."""
+    sys.path.insert(0, str(ROOT / "tests" / "site"))
+    run = import_module("hostile").run
+    from flower_fedclust.registry import make_strategy
+    from flower_fedclust.site.app import Site
+    from flower_fedclust.site.policy import SiteSettings
+
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "sites"
+        make_sites(folder)
+        since: dict[str, int] = {}
+        for name in names or FAMILIES:
+            family = FAMILIES[name]
+            given: dict[str, Any] = tomllib.loads(family.parameters) | {"n_clusters": 3}
+            given |= {} if family.epsilon is None else {"epsilon": family.epsilon}
+            if family.reads_public_rows:
+                given["server_data"] = pd.read_csv(folder / "public.csv").to_numpy()
+            for lets, careful in policies_of(family).items():
+                write_policies(folder, name, family, careful=careful)
+                sites = [Site(SiteSettings.from_toml(folder / one / "site.toml")) for one in SITES]
+                strategy, said = make_strategy(name, **given), ""
+                strategy.share_model = True
+                with contextlib.suppress(ProtocolError):
+                    run(strategy, sites, study="first-study")
+                own = [any((folder / one / "site" / "results").glob(f"* {name} *")) for one in SITES]
+                n_rounds = len({message.round for message in strategy.report.messages})
+                ending = f"results at every site, {n_rounds} rounds" if all(own) else "no result"
+                print(f"{name} | {lets} | {ending}", flush=True)
+                show_reasons(refusals(folder, since), said)
+
+
+def show_reasons(refused: list[str], said: str) -> None:
+    """Print what sites have refused, or else how a run ended that has no result."""
+    wrong = [line.strip() for line in said.splitlines() if "Error" in line][-2:] or [said[-1500:].strip()]
+    for sentence in refused or wrong:
+        if sentence:
+            print(f"    {sentence}", flush=True)
 
 
 # Killing.
@@ -290,7 +337,7 @@ def kills(what: list[str]) -> None:
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / "deployment"
         make_sites(folder)
-        write_policies(folder, KILLED, 1.0, ("sums",))
+        write_policies(folder, KILLED, Family(kinds=("sums",)), careful=False)
         with one_machine.Deployment(folder) as deployment:
             deployment.start_all()
             killing = Killing(deployment, folder)
@@ -309,8 +356,8 @@ def kills(what: list[str]) -> None:
                 start = time.monotonic()
                 seen = [number for number in range(1, 6) if killing.kill_the_server(number)]
                 compare(f"server process killed in rounds {seen} of one run", len(seen) + killing.to_the_end(), start)
-            for index, name in enumerate(SITES if "sites" in what else ()):
-                for written in (False, True):
+            for index, name in enumerate(SITES):
+                for written in [moment == "written" for moment in ("sites", "written") if moment in what]:
                     killing.begin()
                     start = time.monotonic()
                     number = 2 + index + written
@@ -326,13 +373,13 @@ def kills(what: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["strategies", "kills"])
-    parser.add_argument("names", nargs="*", help="strategies; or server, sites, superlink")
+    parser.add_argument("part", choices=["strategies", "in-process", "kills"])
+    parser.add_argument("names", nargs="*", help="strategies; or server, sites, written, superlink")
     options = parser.parse_args()
-    if options.part == "strategies":
-        strategies(options.names)
+    if options.part == "kills":
+        kills(options.names or ["server", "sites", "written", "superlink"])
     else:
-        kills(options.names or ["server", "sites", "superlink"])
+        (strategies if options.part == "strategies" else in_process)(options.names)
 
 
 if __name__ == "__main__":

@@ -44,13 +44,12 @@ class Ledger:
         self.entries: list[dict[str, Any]] = []
         self._last = START
         self._n_bytes = 0
-        self._lock = FileLock(f"{self.path}.lock", mode=0o600)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the ledger alone, and know all of it: nobody else writes between a decision and its entry."""
         make_private(self.path.parent)
-        with self._lock:
+        with FileLock(f"{self.path}.lock", mode=0o600):  # made anew: one that is there before a fork is not taken
             self.read()
             yield
 

@@ -1,13 +1,19 @@
 """What sites have of an honest run: answers within their policy, a model, their own labels, and a report."""
 
+import contextlib
 import json
+import os
+import pickle
+import signal
 
 import numpy as np
 import pytest
-from hostile import RNG, audit, run, site
+from hostile import RNG, Proxy, audit, run, site
 
 import flower_fedclust as fc
 from flower_fedclust.protocol import ProtocolError
+from flower_fedclust.site.ledger import Ledger
+from flower_fedclust.site.replies import RunFolder
 
 CENTERS = np.array([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 3.0]])
 TABLES = {
@@ -151,3 +157,72 @@ def test_what_a_client_remembers_outlives_the_process(tmp_path):
         np.testing.assert_array_equal(array, other)
     assert remembered[-1] == 3
     assert all(line["event"] == "answered" for line in audit(own[0]))
+
+
+class Killed(Proxy):
+    """A site that answers each message in a process of its own, as with Flower; one of them dies while it does."""
+
+    number, moment, at = 0, "", ""
+
+    def fit(self, ins, timeout=None, group_id=None):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                if ins.config["round"] == Killed.number and self.site.settings.name == Killed.at:
+                    dying(*MOMENTS[Killed.moment])
+                with os.fdopen(write, "wb") as pipe:
+                    pickle.dump(super().fit(ins), pipe)
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read, "rb") as pipe:
+            answer = pipe.read()
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+            raise ConnectionError("the site's process is gone.")
+        return pickle.loads(answer)
+
+
+MOMENTS = {
+    "before its answer is written": (RunFolder, "keep", True),
+    "before the ledger says so": (Ledger, "append", True),
+    "after the ledger says so": (Ledger, "append", False),
+}
+
+
+def dying(owner, name, before):
+    """Have this process kill itself before a method, or after it."""
+    method = getattr(owner, name)
+
+    def last(*given, **more):
+        if not before:
+            method(*given, **more)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, last)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_each_site_is_killed_while_it_answers_and_the_run_goes_on_to_the_same_model(tmp_path, moment, monkeypatch):
+    def made():
+        strategy = fc.FederatedKMeans(3, init=CENTERS, n_rounds=1, min_clients=3)
+        strategy.journal = fc.Journal(tmp_path / "journal")
+        return strategy
+
+    own = sites(tmp_path, unprotected=["sums"])
+    monkeypatch.setattr("hostile.Proxy", Killed)
+    monkeypatch.setattr(Killed, "moment", moment)
+    for Killed.number, Killed.at in enumerate(TABLES, start=2):  # noqa: B020 - read by the sites
+        strategy = made()
+        with pytest.raises(ProtocolError, match=f"client {Killed.at} did not answer"), strategy.journal:
+            run(strategy, own)
+    Killed.number, strategy = 0, made()
+    with strategy.journal:
+        run(strategy, own)
+    whole = fc.simulate(fc.FederatedKMeans(3, init=CENTERS, n_rounds=1), list(TABLES.values()))
+    np.testing.assert_array_equal(strategy.outcome.model.cluster_centers_, whole.model.cluster_centers_)
+    for one in own:
+        rounds = [entry["round"] for entry in one.ledger.read()]
+        assert rounds == sorted(set(rounds))  # each is answered once, and written down once
