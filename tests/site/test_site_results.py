@@ -214,7 +214,7 @@ def test_each_site_is_killed_while_it_answers_and_the_run_goes_on_to_the_same_mo
     own = sites(tmp_path, unprotected=["sums"])
     monkeypatch.setattr("hostile.Proxy", Killed)
     monkeypatch.setattr(Killed, "moment", moment)
-    for Killed.number, Killed.at in enumerate(TABLES, start=2):  # noqa: B020 - read by the sites
+    for Killed.number, Killed.at in enumerate(TABLES, start=2):
         strategy = made()
         with pytest.raises(ProtocolError, match=f"client {Killed.at} did not answer"), strategy.journal:
             run(strategy, own)
