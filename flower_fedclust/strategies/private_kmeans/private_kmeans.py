@@ -107,7 +107,8 @@ class PrivateKMeans(ClippedStrategy):
     epsilon : float or None, default=1.0
         The privacy budget of the whole run. None is no noise and no guarantee.
     privacy_unit : "record" or "client", default="record"
-        Whether the guarantee is for a row or for all that one client contributes.
+        Whether the guarantee is for a row or for all that one client contributes. For a client an epsilon of 0.5 or
+        less, or a few hundred clients, can be too little: clusters merge.
     rows_per_client : int, default=50
         At client level: about how many rows a client has, as is known publicly. It sets the bounds to which clients
         clip; a wrong value costs accuracy, not privacy.
