@@ -23,6 +23,8 @@ Floats = NDArray[np.float64]
 
 #: A small cluster is one if its rows are more than so many standard deviations of noise.
 DEVIATIONS = 2.0
+#: Where noise leaves fewer of them, those of one Gaussian look as if they were apart.
+FEWEST = 8
 #: How often one Gaussian is drawn, and how many rows of it at most.
 N_REFERENCES, REFERENCE_ROWS = 3, 20_000
 
@@ -43,7 +45,7 @@ class Fine(NamedTuple):
 
 def chosen_number(
     fine: Fine,
-    like_fine: Callable[[Floats], Floats],
+    like_fine: Callable[[Floats, int], Floats],
     rows: Callable[[int], Floats],
     numbers: tuple[int, int],
     rng: np.random.Generator,
@@ -55,7 +57,7 @@ def chosen_number(
     fine : Fine
         Of the clients' rows.
     like_fine : callable
-        Takes made-up rows, returns as many centers of them as the clients' rows have.
+        Takes made-up rows and a number, returns so many centers of them: as many as noise left of the clients'.
     rows : callable
         Draws so many rows of one Gaussian.
     numbers : tuple of two int
@@ -69,7 +71,7 @@ def chosen_number(
     n_drawn = int(min(n_rows, REFERENCE_ROWS))
     for _ in range(N_REFERENCES):
         drawn = rows(n_drawn)
-        centers = like_fine(drawn)
+        centers = like_fine(drawn, max(n_kept, 1))
         sums, counts = cluster_sums(drawn, nearest_center(drawn, centers), len(centers))
         sums *= n_rows / n_drawn
         noisy = counts * (n_rows / n_drawn) + fine.of_counts * rng.standard_normal(len(counts))
@@ -89,7 +91,7 @@ def chosen_number(
 def _measures(fine: Fine, numbers: Sequence[int]) -> list[dict[str, float]]:
     kept = fine.counts > DEVIATIONS * fine.of_counts
     means, counts = fine.means[kept], fine.counts[kept]
-    if len(means) <= numbers[0]:
+    if len(means) <= numbers[0] or (fine.of_counts > 0 and len(means) < FEWEST):
         return [{"silhouette": 0.0} for _ in numbers]
     # How far rows lie from these means: what the means leave of the second moment.
     scatter = max(fine.total - float(counts @ (means**2).sum(axis=1)) / float(counts.sum()), 0.02 * fine.total)

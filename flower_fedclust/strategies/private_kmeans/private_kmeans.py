@@ -220,7 +220,7 @@ class PrivateKMeans(ClippedStrategy):
             return None
         return chosen_number(
             Fine(fine, counts, float((space.spread**2).sum()), *noise),
-            lambda rows: clustered(rows, np.ones(len(rows)), len(fine), self.rng, n_init=1),
+            lambda rows, n_centers: clustered(rows, np.ones(len(rows)), n_centers, self.rng, n_init=1),
             lambda n_drawn: self.rng.standard_normal((n_drawn, space.n_inside)) * space.spread,
             numbers,
             self.rng,

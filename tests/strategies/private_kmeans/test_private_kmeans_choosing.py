@@ -35,6 +35,14 @@ def test_one_gaussian_has_no_clear_number_and_the_result_says_so():
     assert [doubt.code for doubt in result.doubts] == ["no-clear-number"]
 
 
+@pytest.mark.parametrize("n_rows", [300, 600, 1000, 2000])
+def test_one_gaussian_of_few_rows_has_no_clear_number_either(n_rows):
+    for seed in range(3):
+        rows = np.random.default_rng(seed).normal(size=(n_rows, 4))
+        strategy = fc.PrivateKMeans("auto", epsilon=1.0, max_norm=6.0)
+        assert not fc.simulate(strategy, np.array_split(rows, 5), seed=seed, progress=False).number.is_clear
+
+
 def test_few_rows_are_compared_with_one_gaussian_and_not_with_the_luck_of_a_draw():
     spread = np.array([2.0, 0.5, 0.3])
     means = np.column_stack([np.linspace(-3, 3, 8), np.zeros((8, 2))])
@@ -44,7 +52,7 @@ def test_few_rows_are_compared_with_one_gaussian_and_not_with_the_luck_of_a_draw
         rng = np.random.default_rng(seed)
         number = chosen_number(
             fine,
-            lambda rows, rng=rng: clustered(rows, np.ones(len(rows)), 8, rng, n_init=1),
+            lambda rows, n_centers, rng=rng: clustered(rows, np.ones(len(rows)), n_centers, rng, n_init=1),
             lambda n_drawn, rng=rng: rng.standard_normal((n_drawn, 3)) * spread,
             (2, 3),
             rng,
