@@ -5,6 +5,7 @@ import pytest
 
 from flower_fedclust import ClientData, PrivateStrategy, simulate
 from flower_fedclust.models import KMeansModel
+from flower_fedclust.models.base import Clustered
 from flower_fedclust.numerics.exact import triangle_to_symmetric
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
@@ -77,8 +78,9 @@ def reduced(strategy, clients=CLIENTS, **options):
 def without_metrics():
     """The model predicts rows in few columns, and the result would have it predict those of the clients."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(KMeansModel, "predict", lambda self, rows: np.zeros(len(rows), dtype=np.intp))
-        patch.setattr(KMeansModel, "cost", lambda self, rows: 0.0)
+        patch.setattr(
+            KMeansModel, "cluster", lambda self, rows, places: Clustered(np.zeros(len(rows), dtype=np.intp), 0.0)
+        )
         yield
 
 
