@@ -38,9 +38,8 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
 
     A subclass declares its parameters as fields, its names in ``entries`` and its client half in ``client_type``, and
     writes :meth:`protocol` and :attr:`n_protocol_rounds`. One that can take noise derives from
-    :class:`~flower_fedclust.PrivateStrategy`.
-
-    Every run begins with a round of its own, in which each client gives its name and its columns.
+    :class:`~flower_fedclust.PrivateStrategy`. Every run begins with a round of its own, in which each client gives its
+    name and its columns.
 
     Parameters
     ----------
@@ -140,8 +139,7 @@ class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
     def check_complete(self) -> None:
         """Raise a ValueError unless all that a run needs was given.
 
-        What a strategy may be made without, because what runs around it finds it, is missing here. Extended by
-        subclasses.
+        What is found by what runs around a strategy may be missing before, not here. Extended by subclasses.
         """
 
     @property
