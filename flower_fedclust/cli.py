@@ -327,7 +327,7 @@ def compare(
         lines = [f"{n_failed} of {len(rows)} runs failed (--retry-failed runs them again):", *failures]
         console.print("\n" + "\n  ".join(lines), markup=False, highlight=False, soft_wrap=True)
     if rows:
-        console.print("\n" + "\n".join(Results(out).verdicts), markup=False, highlight=False, soft_wrap=True)
+        console.print("\n" + "\n".join(Results(out).sentences), markup=False, highlight=False, soft_wrap=True)
     console.print(f"\nSaved in {out.absolute()}", markup=False, highlight=False, soft_wrap=True)
     _write_report(out, console)
     if failures:

@@ -13,10 +13,11 @@ import pandas as pd
 
 from flower_fedclust.lab.comparison_folder import results_frame
 from flower_fedclust.lab.comparison_settings import comparison_from
+from flower_fedclust.lab.pages import plural
 from flower_fedclust.lab.report import write_report
 from flower_fedclust.lab.report.data import ComparisonResults, Contender, Scenario, read_comparison
 from flower_fedclust.lab.report.texts import NAMES, deviation_text, measure_text, number_text
-from flower_fedclust.lab.report.verdict import certainty, verdict
+from flower_fedclust.lab.report.verdict import certainty, doubts, verdict
 from flower_fedclust.lab.runner import run_comparison
 
 _LATEX = {"\\": r"\textbackslash{}", **{one: f"\\{one}" for one in "&%$#_{}"}, "~": r"\textasciitilde{}"}
@@ -75,6 +76,10 @@ def compare(
     return Results(folder)
 
 
+#: So many doubts are told at once.
+MOST_DOUBTS = 5
+
+
 class Results:
     """The results in the folder of a comparison, finished or not.
 
@@ -97,13 +102,26 @@ class Results:
     def __repr__(self) -> str:
         failed = len(self._read.failed)
         done = f"{len(self._read.trials) - failed} runs done" + (f", {failed} failed" if failed else "")
-        return "\n".join([*self.verdicts, f"({done}; in {self.folder})"])
+        return "\n".join([*self.sentences, f"({done}; in {self.folder})"])
 
     @cached_property
     def verdicts(self) -> list[str]:
         """For each data set, which strategy is best, at what price, and whether chance may have decided."""
         found = ((one.name, verdict(one), certainty(one)) for one in self._read.scenarios)
         return [f"{name}: {' '.join(filter(None, sentences))}" for name, *sentences in found]
+
+    @cached_property
+    def doubts(self) -> list[str]:
+        """What speaks against the results of each strategy, and in how many of its runs; all that is in the report."""
+        return [f"{one.name}: {doubt}" for one in self._read.scenarios for doubt in doubts(one)]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The verdicts, and the first doubts."""
+        more = len(self.doubts) - MOST_DOUBTS
+        rest = [f"({plural(more, 'more doubt')} in the report.)"] if more > 0 else []
+        heading = ["", "Doubts:"] if self.doubts else []
+        return [*self.verdicts, *heading, *self.doubts[:MOST_DOUBTS], *rest]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each run, with its settings, measures and guarantee."""

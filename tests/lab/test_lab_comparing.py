@@ -6,6 +6,8 @@ import re
 import sys
 import textwrap
 
+import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -165,3 +167,18 @@ def test_a_number_of_clusters_that_is_none_is_said():
         comparison_from({"strategies": "k-fed", "datasets": "iris", "n_clusters": "two"})
     with pytest.raises(ValueError, match="n_clusters is 0; it must be an integer, 1 or more"):
         comparison_from({"strategies": "k-fed", "datasets": "iris", "n_clusters": "2,0"})
+
+
+def test_what_speaks_against_results_is_told_by_the_command_and_in_python(tmp_path):
+    numbers = np.random.default_rng(0)
+    rows = pd.DataFrame(numbers.uniform(-1, 1, size=(300, 2)), columns=["a", "b"])
+    rows.assign(site=numbers.choice(["n", "s"], 300)).to_csv(tmp_path / "rows.csv", index=False)
+    asked = ["--data", str(tmp_path / "rows.csv"), "--client-column", "site", "--epsilons", "0.5", "--n-clusters", "7"]
+    asked += ["--strategies", "private-kmeans", "--set", "max_norm=2", "--seeds", "3", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(cli, ["compare", *asked])
+    assert done.exit_code == 0, done.output
+    found = Results(tmp_path / "out")
+    assert any("runs end in other clusters than the rest" in doubt for doubt in found.doubts)
+    for doubt in found.doubts[:5]:
+        assert doubt in done.output
+        assert doubt in repr(found)
