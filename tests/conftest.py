@@ -21,7 +21,7 @@ os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 def chance(name):
     """What has no seed draws what it drew the last time under this name.
 
-    Without it, a test of noise passes by chance in all but one run of a thousand, and a suite of thousands does not.
+    A test of noise that fails by chance once in a thousand runs is no trouble; a thousand of them are.
     """
     drawn = random.Random(name)
     with pytest.MonkeyPatch.context() as patch:

@@ -340,8 +340,8 @@ def _read_csv(path: Path) -> Any:
 def _dialect_of(path: Path) -> tuple[str, str]:
     """Return what separates the fields of a .csv file, and what its decimal mark is.
 
-    Where people write 1,5 for one and a half, spreadsheets separate fields by semicolons. A number with the other mark
-    stays text, and is refused: nothing is read as a number that it may not be.
+    Where people write 1,5 for one and a half, spreadsheets separate fields by semicolons. In a file with such numbers
+    1.5 stays text, and in any other 1,5 does; text is refused, or listed as categories, and never read as a number.
     """
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         beginning = file.read(2**16)

@@ -149,8 +149,8 @@ class DPFedCClient(FrameClient):
         return H
 
     def _n_drawn(self, batch_size: int) -> int:
-        """Return how many rows a minibatch has."""
-        return min(batch_size or len(self.rows), len(self.rows))
+        """Return how many rows a minibatch has: all of them, unless the server says how many."""
+        return min(batch_size, len(self.rows)) if batch_size > 0 else len(self.rows)
 
     def _secret_minibatches(self, n_steps: int, batch_size: int) -> Iterator[NDArray[np.intp]]:
         """Draw rows that the server cannot foresee, as it could from random_state: part of the guarantee."""

@@ -341,6 +341,13 @@ def test_rows_of_a_small_batch_are_a_sample_and_cost_less_noise(sampled):
         assert release.noise_multiplier < 0.7 * without.noise_multiplier
 
 
+@pytest.mark.parametrize("asked", [0, -1, -5, 999])
+def test_a_batch_of_no_row_or_fewer_is_one_of_all_rows(asked):
+    client = DPFedCTheorem2Client(ClientData(np.ones((7, 2))), name="0")
+    assert {moved.sample for moved in client.gradient_moved(asked, 1.0)} == {(7, 7)}
+    assert sorted(next(client._secret_minibatches(1, asked))) == list(range(7))
+
+
 def test_noise_on_a_sample_is_enough_for_two_sums_of_the_same_drawn_rows(sampled):
     gradients, products = sampled[0][0][0].releases
     own = sampled_composed(gradients, products, 4, 1e-6)
