@@ -370,8 +370,7 @@ def test_noise_and_balls_are_judged_in_every_round_and_not_only_in_the_first(car
     less = gaussian(0.99 * NOISE.noise_multiplier, share="row_sum")
     assert "where the run has announced" in refused(server.ask(SUM, releases=[less], **ANNOUNCED), careful)
     wide = PrivateKMeansClient.row_sum.asked(np.zeros(3), 1.01 * BALL.arrays[1])
-    said = refused(server.ask(wide, releases=[NOISE], **ANNOUNCED), careful)
-    assert "where the run has announced" in said or "failed" in said
+    assert "where the run has announced" in refused(server.ask(wide, releases=[NOISE], **ANNOUNCED), careful)
     moment = PrivateKMeansClient.second_moment.asked(*BALL.arrays)  # with the noise that is for the sum
     assert "multiplier" in refused(server.ask(moment, releases=[NOISE], **ANNOUNCED), careful)
 
@@ -410,12 +409,11 @@ def test_a_policy_that_was_changed_holds_from_the_next_answer_and_says_the_epsil
 def test_a_number_of_clusters_that_nobody_can_pay_for_is_that_of_the_rows_or_none(tmp_path):
     server = Server(site(tmp_path, unprotected=["centers"]), strategy="k-fed")
     for n_clusters in (10**12, 0, "two"):
-        asked = LocalCentersClient.local_centers.asked(n_clusters=n_clusters, random_state=0)
-        answer = server.ask(asked)
-        if "failure" in answer.metrics:
-            assert answer.metrics == {"client": "north", "failure": "failed"}
-        else:
+        answer = server.ask(LocalCentersClient.local_centers.asked(n_clusters=n_clusters, random_state=0))
+        if n_clusters == 10**12:
             assert len(arrays_of(answer)[0]) <= len(ROWS)
+        else:
+            assert answer.metrics == {"client": "north", "failure": "failed"}
 
 
 HOSTILE_CONFIGS = [
