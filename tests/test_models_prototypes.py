@@ -200,3 +200,8 @@ def test_what_cannot_be_right_is_refused(change, sentence):
     arguments = {"means": MEANS, "clusters": CLUSTERS, "n_clusters": 3} | change
     with pytest.raises(ValueError, match=f"^{sentence}"):
         PrototypeModel(**arguments)
+
+
+def test_the_point_of_a_cluster_is_the_mean_of_its_prototypes_and_of_all_if_it_has_none():
+    model = PrototypeModel([[0.0, 0.0], [4.0, 0.0], [0.0, 8.0]], [0, 0, 2], 3, counts=[1.0, 3.0, 4.0])
+    np.testing.assert_allclose(model.cluster_points, [[3.0, 0.0], [1.5, 4.0], [0.0, 8.0]])

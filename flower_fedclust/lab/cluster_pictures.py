@@ -11,15 +11,6 @@ from numpy.typing import NDArray
 from flower_fedclust.lab.groupings import TEN_COLORS, group_colors
 from flower_fedclust.lab.pictures import figure_of, saved_figure
 from flower_fedclust.lab.plan import NOTHING, Plan
-from flower_fedclust.models import (
-    EncodedModel,
-    FactorModel,
-    KMeansModel,
-    MapModel,
-    Model,
-    PrototypeModel,
-    SpectralModel,
-)
 from flower_fedclust.models.tables import TableModel
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.protocol.sizes import DEVIATIONS
@@ -36,8 +27,8 @@ Floats = NDArray[np.float64]
 #: Lines of a profile at most: columns, or categories of them.
 MOST_LINES = 24
 _LONGEST_NAME = 28
-#: Where the points lie that stand for clusters, if not among the rows.
-_SPACES = {MapModel: " on the map", SpectralModel: " in the embedding", EncodedModel: " among the codes"}
+#: Where the points lie that stand for clusters.
+_SPACES = {"rows": "", "map": " on the map", "embedding": " in the embedding", "codes": " among the codes"}
 # The inside of what cannot be told from noise: it is outlined, and not filled.
 _HOLLOW = "#ffffff"
 
@@ -58,19 +49,18 @@ def cluster_figure(result: Result) -> Figure:
     ValueError
         If matplotlib is not installed.
     """
-    model = result.model.model if isinstance(result.model, TableModel) else result.model
-    centers = _centers(model)
+    model, centers = result.model, result.model.cluster_points
     shares, errors, moved = _sizes(result, model.n_clusters)
     is_noise = shares <= DEVIATIONS * errors
     colors = [_HOLLOW if noise else color for noise, color in zip(is_noise, group_colors(len(shares)), strict=True)]
-    among_rows = centers if isinstance(model, (KMeansModel, PrototypeModel, FactorModel)) else None
+    among_rows = centers if model.space == "rows" else None
     profile = _profile(result, among_rows, np.where(is_noise, 0.0, shares))
     panels = [*(["plane"] if centers is not None else []), "sizes", *(["profile"] if profile is not None else [])]
     height = max(4.2, 1.2 + 0.24 * max(len(shares), 0 if profile is None else len(profile[0])))
     figure = figure_of(5.2 * len(panels), min(height, 12.0))
     for axes, name in zip(np.ravel(figure.subplots(1, len(panels))), panels, strict=True):
         if name == "plane" and centers is not None:
-            _draw_plane(axes, centers, shares, moved, colors, _SPACES.get(type(model), ""))
+            _draw_plane(axes, centers, shares, moved, colors, model.space)
         elif name == "sizes":
             _draw_sizes(axes, shares, errors, colors)
             if result.clusters is None and not _has_sizes(result, model.n_clusters) and result.privacy.releases:
@@ -79,17 +69,6 @@ def cluster_figure(result: Result) -> Figure:
             _draw_profile(figure, axes, *profile)
     figure.suptitle(f"{result.strategy}: {len(shares)} clusters", parse_math=False)
     return figure
-
-
-def _centers(model: Model) -> Floats | None:
-    """Return a point for each cluster, in the space in which the model compares rows with it; None if there is none."""
-    if isinstance(model, PrototypeModel):
-        # A cluster without a prototype lies in the middle of all.
-        whose = (model.clusters_[:, None] == np.arange(model.n_clusters)) * model.counts_[:, None]
-        whose[:, whose.sum(axis=0) == 0] = model.counts_[:, None]
-        return np.asarray((whose / whose.sum(axis=0)).T @ model.means_)
-    names = ("cluster_centers_", "components_", "map_centers_", "embedding_centers_", "latent_centers_")
-    return next((np.asarray(getattr(model, name)) for name in names if hasattr(model, name)), None)
 
 
 def _sizes(result: Result, n_clusters: int) -> tuple[Floats, Floats, Floats]:
@@ -155,7 +134,7 @@ def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colo
     weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
     offsets = centers - weights @ centers
     _, _, directions = np.linalg.svd(np.sqrt(np.maximum(weights, 1e-12))[:, None] * offsets, full_matrices=False)
-    places = centers if space == _SPACES[MapModel] else offsets @ directions[:2].T
+    places = centers if space == "map" else offsets @ directions[:2].T
     if places.shape[1] < 2:
         places = np.column_stack([places, np.zeros((len(places), 2 - places.shape[1]))])
     axes.scatter(
@@ -171,7 +150,7 @@ def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colo
     axes.set_xlim(middle[0] - 0.75 * reach, middle[0] + 0.75 * reach)
     axes.set_ylim(middle[1] - 0.75 * reach, middle[1] + 0.75 * reach)
     axes.set_aspect("equal", adjustable="box")
-    axes.set(xticks=[], yticks=[], title=f"where the centers lie{space}")
+    axes.set(xticks=[], yticks=[], title=f"where the centers lie{_SPACES[space]}")
 
 
 def _edges(colors: list[str]) -> list[str]:

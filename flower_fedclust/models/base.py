@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,6 +45,8 @@ class Model(ABC):
     name: ClassVar[str]
     #: The names of the columns that the model was made from, where they are known.
     columns_: Sequence[str] | None = None
+    #: What :attr:`cluster_points` lie among.
+    space: Literal["rows", "map", "embedding", "codes"] = "rows"
     _by_name: ClassVar[dict[str, type[Model]]] = {}
 
     def __init_subclass__(cls, *, name: str, **kwargs: Any) -> None:
@@ -84,6 +86,11 @@ class Model(ABC):
     @abstractmethod
     def from_arrays(cls, arrays: Sequence[NDArray[np.float64]]) -> Self:
         """Make the model from what :meth:`to_arrays` returned."""
+
+    @property
+    def cluster_points(self) -> NDArray[np.float64] | None:
+        """A point for each cluster, of shape (n_clusters, n_dimensions); None where no point stands for a cluster."""
+        return None
 
     @property
     def exact_points(self) -> NDArray[np.float64] | None:

@@ -58,6 +58,11 @@ class KMeansModel(Model, name="k-means"):
         return nearest_center(self._checked(rows), self.cluster_centers_)
 
     @property
+    def cluster_points(self) -> NDArray[np.float64]:
+        """The centers."""
+        return self.cluster_centers_
+
+    @property
     def exact_points(self) -> NDArray[np.float64]:
         """The centers."""
         return self.cluster_centers_

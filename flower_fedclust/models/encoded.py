@@ -46,6 +46,8 @@ class EncodedModel(Model, name="encoded"):
         If the layers do not fit each other, the rows' columns or the centers.
     """
 
+    space = "codes"
+
     def __init__(
         self,
         layers: Sequence[ArrayLike],
@@ -76,6 +78,11 @@ class EncodedModel(Model, name="encoded"):
     def n_clusters(self) -> int:
         """How many centers there are."""
         return len(self.latent_centers_)
+
+    @property
+    def cluster_points(self) -> NDArray[np.float64]:
+        """The centers, among the codes."""
+        return self.latent_centers_
 
     def encode(self, rows: ArrayLike) -> NDArray[np.float64]:
         """Return the codes of rows, of shape (n_rows, n_latent): each row's depends on no other row."""

@@ -41,6 +41,11 @@ class FactorModel(Model, name="factors"):
         """How many components there are."""
         return len(self.components_)
 
+    @property
+    def cluster_points(self) -> NDArray[np.float64]:
+        """The components."""
+        return self.components_
+
     def memberships(self, rows: ArrayLike) -> NDArray[np.float64]:
         """Return how much each row belongs to each cluster: H for the model's W, each row's for itself.
 

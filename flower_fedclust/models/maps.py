@@ -53,6 +53,8 @@ class MapModel(Model, name="map"):
 
     _METHODS = ("tsne", "umap")
 
+    space = "map"
+
     def __init__(
         self,
         method: str,
@@ -89,6 +91,11 @@ class MapModel(Model, name="map"):
     def n_clusters(self) -> int:
         """How many centers there are."""
         return len(self.map_centers_)
+
+    @property
+    def cluster_points(self) -> NDArray[np.float64]:
+        """The centers, on the map."""
+        return self.map_centers_
 
     def transform(self, rows: ArrayLike) -> NDArray[np.float64]:
         """Return where rows lie on the map: each by itself, wherever the others are.

@@ -77,6 +77,13 @@ class PrototypeModel(Model, name="prototypes"):
         """How many clusters there are; one may have no prototype."""
         return self._n_clusters
 
+    @property
+    def cluster_points(self) -> NDArray[np.float64]:
+        """The mean of each cluster's prototypes, by their counts; of all of them for a cluster that has none."""
+        weights = (self.clusters_[:, None] == np.arange(self.n_clusters)) * self.counts_[:, None]
+        weights[:, weights.sum(axis=0) == 0] = self.counts_[:, None]
+        return np.asarray((weights / weights.sum(axis=0)).T @ self.means_)
+
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
         """Return the cluster of each row, of shape (n_rows,): that of the largest density, or of the nearest mean."""
         checked = self._checked(rows)

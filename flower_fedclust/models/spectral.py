@@ -42,6 +42,8 @@ class SpectralModel(Model, name="spectral"):
     embedding_centers_ : ndarray of shape (n_clusters, n_dimensions)
     """
 
+    space = "embedding"
+
     def __init__(
         self, dictionary: ArrayLike, bandwidth: float, projection: ArrayLike, cluster_centers: ArrayLike
     ) -> None:
@@ -58,6 +60,11 @@ class SpectralModel(Model, name="spectral"):
     def n_clusters(self) -> int:
         """How many centers there are."""
         return len(self.embedding_centers_)
+
+    @property
+    def cluster_points(self) -> NDArray[np.float64]:
+        """The centers, in the embedding."""
+        return self.embedding_centers_
 
     def embed(self, rows: ArrayLike) -> NDArray[np.float64]:
         """Return where rows lie in the embedding.

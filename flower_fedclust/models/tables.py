@@ -36,6 +36,7 @@ class TableModel(Model, name="table"):
         self.preparation = preparation
         self.model = model
         self.columns_: Sequence[str] = preparation.columns_
+        self.space = model.space
 
     def __repr__(self) -> str:
         return f"TableModel({len(self.columns_)} columns, {self.model!r})"
@@ -49,6 +50,11 @@ class TableModel(Model, name="table"):
     def n_clusters(self) -> int:
         """How many clusters there are."""
         return self.model.n_clusters
+
+    @property
+    def cluster_points(self) -> NDArray[np.float64] | None:
+        """Those of the model of the rows."""
+        return self.model.cluster_points
 
     def prepare(self, table: Any) -> NDArray[np.float64]:
         """Return the prepared rows of a table, of shape (n_rows, n_prepared_columns)."""
