@@ -66,9 +66,16 @@ class Model(ABC):
         return look_up(name, Model._by_name, "model")
 
     @property
-    @abstractmethod
+    def cluster_points(self) -> NDArray[np.float64] | None:
+        """A point for each cluster, of shape (n_clusters, n_dimensions); None where no point stands for a cluster."""
+        return None
+
+    @property
     def n_clusters(self) -> int:
-        """How many clusters there are."""
+        """How many clusters there are: as many as points, where points stand for them."""
+        if self.cluster_points is None:
+            raise NotImplementedError
+        return len(self.cluster_points)
 
     @abstractmethod
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
@@ -86,11 +93,6 @@ class Model(ABC):
     @abstractmethod
     def from_arrays(cls, arrays: Sequence[NDArray[np.float64]]) -> Self:
         """Make the model from what :meth:`to_arrays` returned."""
-
-    @property
-    def cluster_points(self) -> NDArray[np.float64] | None:
-        """A point for each cluster, of shape (n_clusters, n_dimensions); None where no point stands for a cluster."""
-        return None
 
     @property
     def exact_points(self) -> NDArray[np.float64] | None:

@@ -34,11 +34,6 @@ class KMeansModel(Model, name="k-means"):
         n_clusters, n_columns = self.cluster_centers_.shape
         return f"KMeansModel({n_clusters} centers of {n_columns} columns)"
 
-    @property
-    def n_clusters(self) -> int:
-        """How many centers there are."""
-        return len(self.cluster_centers_)
-
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
         """Return the index of each row's nearest center.
 

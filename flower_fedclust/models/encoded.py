@@ -75,11 +75,6 @@ class EncodedModel(Model, name="encoded"):
         return f"EncodedModel({self.n_clusters} clusters, {self.activation} encoder {'-'.join(map(str, widths))})"
 
     @property
-    def n_clusters(self) -> int:
-        """How many centers there are."""
-        return len(self.latent_centers_)
-
-    @property
     def cluster_points(self) -> NDArray[np.float64]:
         """The centers, among the codes."""
         return self.latent_centers_

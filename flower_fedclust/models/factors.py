@@ -37,11 +37,6 @@ class FactorModel(Model, name="factors"):
         return f"FactorModel({n_clusters} components of {n_columns} columns)"
 
     @property
-    def n_clusters(self) -> int:
-        """How many components there are."""
-        return len(self.components_)
-
-    @property
     def cluster_points(self) -> NDArray[np.float64]:
         """The components."""
         return self.components_

@@ -88,11 +88,6 @@ class MapModel(Model, name="map"):
         return f"MapModel({self.method}, {len(self.coordinates_)} points, {self.n_clusters} clusters)"
 
     @property
-    def n_clusters(self) -> int:
-        """How many centers there are."""
-        return len(self.map_centers_)
-
-    @property
     def cluster_points(self) -> NDArray[np.float64]:
         """The centers, on the map."""
         return self.map_centers_

@@ -57,11 +57,6 @@ class SpectralModel(Model, name="spectral"):
         return f"SpectralModel({self.n_clusters} clusters, {n_atoms} atoms of {n_columns} columns)"
 
     @property
-    def n_clusters(self) -> int:
-        """How many centers there are."""
-        return len(self.embedding_centers_)
-
-    @property
     def cluster_points(self) -> NDArray[np.float64]:
         """The centers, in the embedding."""
         return self.embedding_centers_
