@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from flower_fedclust.data.federation import FederatedRows, Table
@@ -50,9 +51,12 @@ def clients_of(
         names, parts = [str(name) for name in clients], list(clients.values())
     elif isinstance(clients, Table) or as_frame(clients, "clients") is not None:
         raise ValueError("clients is one table; give one for each client, as {name: table}.")
+    elif isinstance(clients, np.ndarray) and clients.ndim == 2:
+        raise ValueError("clients is one array of rows; give one for each client, as {name: rows}.")
     else:
         parts = list(clients)
     if isinstance(labels, Mapping):
+        labels = {str(name): part for name, part in labels.items()}
         labels = [labels[name] for name in names or () if name in labels]
     if labels is not None and len(labels) != len(parts):
         raise ValueError(f"labels has {len(labels)} entries for {len(parts)} clients; give one a client.")

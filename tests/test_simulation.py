@@ -109,6 +109,7 @@ def test_columns_of_tables_can_be_chosen():
             "client b has other columns than client a: it lacks 'y' and adds 'Y'; give both the same columns",
         ),
         (named(0, "wxyz"), {}, "clients is one table; give one for each client, as {name: table}"),
+        (CLIENTS[0], {}, "clients is one array of rows; give one for each client, as {name: rows}"),
         ({"a": CLIENTS[0], "b": CLIENTS[1]}, {"names": ["c", "d"]}, "the keys of clients are the names of the clients"),
         ({"a": CLIENTS[0], "b": CLIENTS[1]}, {"labels": {"a": CLASSES[0]}}, "labels has 1 entries for 2 clients"),
     ],
@@ -116,6 +117,31 @@ def test_columns_of_tables_can_be_chosen():
 def test_tables_that_do_not_fit_are_refused_in_a_sentence(clients, options, sentence):
     with pytest.raises(ValueError, match=sentence):
         simulate(lloyd(), clients, **options)
+
+
+def test_clients_may_be_called_by_numbers():
+    by_name = {str(number): part for number, part in enumerate(CLIENTS)}
+    plain = simulate(lloyd(), by_name, labels=dict(zip(by_name, CLASSES, strict=True)))
+    numbered = simulate(lloyd(), dict(enumerate(CLIENTS)), labels=dict(enumerate(CLASSES)))
+    assert numbered.metrics == plain.metrics
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["a", np.nan, "b"],
+        ("a", None, "b"),
+        pd.Series(["a", np.nan, "b"], dtype=object),
+        pd.Series(["a", pd.NA, "b"], dtype="string"),
+        pd.Categorical(["a", None, "b"]),
+        np.ma.masked_array([1, 2, 3], mask=[False, True, False]),
+        [1.0, np.nan, 2.0],
+    ],
+    ids=["list", "tuple", "objects", "text", "categories", "mask", "numbers"],
+)
+def test_a_missing_label_is_no_class(labels):
+    with pytest.raises(ValueError, match=r"client oslo: row 1 has no label; give every row one, or none at all\."):
+        ClientData(CLIENTS[0][:3], labels, owner="client oslo")
 
 
 def test_data_of_a_client_is_shown_in_a_line():

@@ -80,6 +80,10 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
     def column_name(index: int) -> str:
         return f"column '{columns[index]}'" if columns is not None else f"column {index}"
 
+    if isinstance(rows, np.ma.MaskedArray) and np.ma.is_masked(rows):
+        rows = np.ma.filled(rows.astype(object), np.nan)  # below a mask may stand any number
+    if hasattr(rows, "toarray"):
+        raise DataError(f"{owner}: the rows are a sparse matrix; give a dense one, as its toarray() does.")
     try:
         array = np.asarray(rows)
     except ValueError:

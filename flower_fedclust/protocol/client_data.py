@@ -232,9 +232,18 @@ def _checked_labels(labels: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
         raise DataError(f"{owner}: the labels have shape {array.shape}; give one dimension, one label a row.")
     if len(array) != n_rows:
         raise DataError(f"{owner}: {len(array)} labels for {n_rows} rows; give one label a row.")
-    # NaN is the only thing that is not equal to itself.
-    missing = np.array([label is None for label in array]) if array.dtype == object else array != array
+    missing = _missing(labels, array)
     if missing.any():
         raise DataError(f"{owner}: row {int(missing.argmax())} has no label; give every row one, or none at all.")
     # Text in a column of a table is an array of Python objects, which is not sent or stored as numbers are.
     return array.astype(str) if array.dtype == object else array
+
+
+def _missing(labels: ArrayLike, array: NDArray[Any]) -> NDArray[np.bool_]:
+    if array.dtype.kind in "biuf" and not isinstance(labels, np.ma.MaskedArray):
+        return np.asarray(array != array)  # as NaN alone is
+    import pandas as pd
+
+    # An array of text that is made of a list has 'nan' where there was NaN; what is masked may be any value in it.
+    given = labels if isinstance(labels, (list, tuple, np.ma.MaskedArray)) else array
+    return np.asarray(pd.isna(pd.Series(given)))

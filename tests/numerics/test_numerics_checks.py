@@ -4,6 +4,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 
 from flower_fedclust.numerics.checks import (
     DataError,
@@ -121,6 +122,17 @@ def test_rows_of_different_lengths_are_refused_in_words():
 @pytest.mark.parametrize("rows", [np.array([[SECRET + 1j]]), np.array([["2020-01-01"]], dtype="datetime64[D]")])
 def test_complex_numbers_and_dates_are_refused(rows):
     assert message_of(rows) == "client 3: the rows are complex numbers or dates; give real numbers."
+
+
+@pytest.mark.parametrize("dtype", [float, int, bool, object])
+def test_what_is_masked_is_not_known(dtype):
+    rows = np.ma.masked_array(np.ones((3, 2), dtype), mask=[[False, False], [False, True], [False, False]])
+    assert message_of(rows).startswith("client 3: row 1, column 1 is NaN")
+    np.testing.assert_array_equal(checked_rows(np.ma.masked_array(np.ones((3, 2), dtype)), owner="o"), np.ones((3, 2)))
+
+
+def test_a_sparse_matrix_is_called_one():
+    assert message_of(csr_array(np.eye(3))).startswith("client 3: the rows are a sparse matrix; give a dense one")
 
 
 def test_what_is_wrong_with_rows_is_a_value_error():
