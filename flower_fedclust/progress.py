@@ -1,9 +1,45 @@
-"""Where a progress bar is shown."""
+"""What a run shows of itself: where there is a progress bar, and what stays out of logs."""
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
+from threading import Lock
+
+# Of each logger that is kept quiet: its level before, and the levels that are asked for, as runs may overlap.
+_QUIET: dict[str, tuple[int, list[int]]] = {}
+_LOCK = Lock()
+
+
+@contextmanager
+def quiet(level: int, *names: str) -> Iterator[None]:
+    """Keep what is below a level out of logs, in all threads, until the last of those that asked for it has ended.
+
+    Parameters
+    ----------
+    level : int
+        Of the module ``logging``.
+    *names : str
+        Of the loggers.
+    """
+    with _LOCK:
+        for name in names:
+            _, asked = _QUIET.setdefault(name, (logging.getLogger(name).level, []))
+            asked.append(level)
+            logging.getLogger(name).setLevel(max(asked))
+    try:
+        yield
+    finally:
+        with _LOCK:
+            for name in names:
+                before, asked = _QUIET[name]
+                asked.remove(level)
+                logging.getLogger(name).setLevel(max(asked, default=before))
+                if not asked:
+                    del _QUIET[name]
 
 
 def is_shown(progress: bool | None) -> bool:

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from flower_fedclust.clients import Clients, clients_of
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.numerics.checks import check_choice, check_integer
-from flower_fedclust.progress import is_shown
+from flower_fedclust.progress import is_shown, quiet
 from flower_fedclust.protocol import MIN_CLIENTS, ClientData, DataError, ProtocolClient, ProtocolStrategy, client_app
 from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.inline import run_inline
@@ -123,7 +123,8 @@ def simulate(
         raise ValueError("a journal is given, and what clients on Ray remember is lost with them; run inline.")
     strategy.expected_clients = len(data)  # on Ray they appear one after the other, after the server has begun
     start = time.perf_counter()
-    with _progress_bar(strategy, progress), _quiet_flower(), strategy.journal or nullcontext():
+    # Flower logs every round; its warnings and errors stay.
+    with _progress_bar(strategy, progress), quiet(logging.ERROR, "flwr"), strategy.journal or nullcontext():
         run = _run_inline if engine == "inline" else _run_on_ray
         try:
             run(strategy, data, client_names, seed)
@@ -251,15 +252,3 @@ def _progress_bar(strategy: ProtocolStrategy, progress: bool | None) -> Iterator
             row, completed=number, description=f"{strategy.name}: {task}"
         )
         yield
-
-
-@contextmanager
-def _quiet_flower() -> Iterator[None]:
-    """Keep Flower's round-by-round log out of a notebook; warnings and errors stay."""
-    logger = logging.getLogger("flwr")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

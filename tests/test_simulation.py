@@ -12,7 +12,7 @@ from flower_fedclust import ClientData
 from flower_fedclust.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
 from flower_fedclust.data import FederatedRows
-from flower_fedclust.progress import is_shown
+from flower_fedclust.progress import is_shown, quiet
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans
 from flower_fedclust.strategies.fedsc.fedsc import FedSC
@@ -352,3 +352,18 @@ def test_progress_is_shown_as_asked_in_terminals_and_in_notebooks_that_can(monke
         assert is_shown(None) == has_widgets
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert is_shown(None)
+
+
+def test_runs_that_overlap_are_quiet_until_the_last_has_ended():
+    logger = logging.getLogger("a logger of a test")
+    logger.setLevel(logging.INFO)
+    first, second, third = (quiet(level, logger.name) for level in (logging.ERROR, logging.CRITICAL, logging.ERROR))
+    levels = []
+    for step in (first.__enter__, second.__enter__, third.__enter__):
+        step()
+        levels.append(logger.level)
+    for run in (second, first, third):
+        run.__exit__(None, None, None)
+        levels.append(logger.level)
+    critical, error = logging.CRITICAL, logging.ERROR
+    assert levels == [error, critical, critical, error, error, logging.INFO]

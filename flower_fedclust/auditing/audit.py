@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -30,6 +30,7 @@ from flower_fedclust.auditing.settings import other_settings, poles
 from flower_fedclust.auditing.statistics import FALSE_ALARM, OF_SAMPLES, Loss, losses, repeated, test_noise
 from flower_fedclust.numerics.checks import check_integer, check_real
 from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
+from flower_fedclust.progress import quiet
 from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.testing.neighbours import (
     Moved,
@@ -128,7 +129,9 @@ def audit_subject(
     """Audit a strategy whose run may be there already; the parameters are those of :func:`audit`."""
     start = time.perf_counter()
     says: Progress = progress or (lambda _what, _part: None)
-    with _quiet():
+    # Failures that an audit provokes are no news.
+    with quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         says("a run", 0.0)
         run = subject.run
         # What calibration takes, and maps, is not charged to what is compared and drawn.
@@ -371,19 +374,3 @@ def _audited(run: Run, moves: _Moves, drawer: Drawer) -> Iterator[AuditedRelease
             moves.n_pairs.get((task, index), 0),
             test_noise([drawer.cells[key] for key in keys if key in drawer.cells]),
         )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep failures that an audit provokes out of the log."""
-    loggers = [logging.getLogger(name) for name in ("flwr", "flower_fedclust")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL + 1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from numpy.typing import ArrayLike
 
 from flower_fedclust.names import look_up
+from flower_fedclust.progress import quiet
 from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.testing.subject import Subject
 
@@ -39,20 +40,14 @@ class Check:
         AssertionError
             With one sentence that begins with the name of the check.
         """
-        loggers = [logging.getLogger(name) for name in ("flwr", "flower_fedclust")]
-        levels = [logger.level for logger in loggers]
         try:
-            for logger in loggers:
-                logger.setLevel(logging.CRITICAL + 1)  # failures of clients are what many checks are about
-            self.function(subject)
+            with quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"):  # many checks are about clients that fail
+                self.function(subject)
         except AssertionError as broken:
             raise AssertionError(f"{self.name}: {broken}") from None
         except Exception as error:
             found = " ".join(f"{type(error).__name__}: {error}".split())
             raise AssertionError(f"{self.name}: it ends with {found}.") from error
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
 
 
 _CHECKS: dict[str, Check] = {}
