@@ -10,10 +10,11 @@ from functools import lru_cache, partial
 
 import dp_accounting
 import numpy as np
-from dp_accounting import pld, rdp
+from dp_accounting import rdp
 
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_real
+from flower_fedclust.privacy.losses import composed_losses
 from flower_fedclust.privacy.releases import (
     Mechanism,
     Relation,
@@ -22,10 +23,6 @@ from flower_fedclust.privacy.releases import (
     joint_multiplier,
     on_the_same_rows,
 )
-
-#: What dp-accounting is told. Where no rows are sampled a multiplier says all: it is the scale of the noise over the
-#: sensitivity under the release's own relation.
-RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 
 #: Of releases that depend on sampled rows, which only the accountant of Renyi divergences composes; and the orders of
 #: the divergences that it is asked for, as those of samples are slow and the many of its default gain nothing.
@@ -313,7 +310,9 @@ def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> flo
         # In closed form. Its delta is right to 1e-7, which the thousandth that delta_of_composition keeps back covers.
         with np.errstate(divide="ignore"):
             return float(dp_accounting.get_epsilon_gaussian(event.noise_multiplier, delta))
-    return float(pld.PLDAccountant(RELATION, interval).compose(event).get_epsilon(delta))
+    if any(part.event.noise_multiplier == 0 for part in event.events):
+        return math.inf
+    return float(composed_losses(event, interval).get_epsilon_for_delta(delta))
 
 
 @lru_cache(maxsize=1024)
