@@ -29,6 +29,7 @@ from flower_fedclust.auditing.samples import findings_of_samples, seed_that_draw
 from flower_fedclust.auditing.settings import other_settings, poles
 from flower_fedclust.auditing.statistics import FALSE_ALARM, OF_SAMPLES, Loss, losses, repeated, test_noise
 from flower_fedclust.numerics.checks import check_integer, check_real
+from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
 from flower_fedclust.progress import quiet
 from flower_fedclust.protocol import ProtocolStrategy
@@ -130,7 +131,7 @@ def audit_subject(
     start = time.perf_counter()
     says: Progress = progress or (lambda _what, _part: None)
     # Failures that an audit provokes are no news.
-    with quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"), warnings.catch_warnings():
+    with quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"), warnings.catch_warnings(), one_thread():
         warnings.simplefilter("ignore")
         says("a run", 0.0)
         run = subject.run

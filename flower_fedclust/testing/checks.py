@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from numpy.typing import ArrayLike
 
 from flower_fedclust.names import look_up
+from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.progress import quiet
 from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.testing.subject import Subject
@@ -41,7 +42,8 @@ class Check:
             With one sentence that begins with the name of the check.
         """
         try:
-            with quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"):  # many checks are about clients that fail
+            # Many checks are about clients that fail.
+            with quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"), one_thread():
                 self.function(subject)
         except AssertionError as broken:
             raise AssertionError(f"{self.name}: {broken}") from None
