@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import random
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 
 import compiled
 import numpy as np
 import pytest
+import typer.main
 
 compiled.keep()
+
+# The command is made of its functions anew for every call, always the same: a process calls it once, a test often.
+typer.main.get_command = cache(typer.main.get_command)
 
 # As OMP_NUM_THREADS: threads that wait for each other, while other tests run beside them, take longer than one.
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
