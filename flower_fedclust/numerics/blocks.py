@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 #: Arrays with a row for each row of the data are made of so many entries at a time: 64 MB of float64.
 BLOCK_ENTRIES = 8_000_000
@@ -11,7 +11,7 @@ BLOCK_ENTRIES = 8_000_000
 CACHED_ENTRIES = 2**17
 
 
-def blocks(n_rows: int, n_entries: int, *, block_entries: int | None = None) -> Iterator[slice]:
+def blocks(n_rows: int, n_entries: int, *, block_entries: int | None = None) -> Iterable[slice]:
     """Give slices of the rows, so that an array with so many entries a row stays small.
 
     Parameters
@@ -23,10 +23,11 @@ def blocks(n_rows: int, n_entries: int, *, block_entries: int | None = None) -> 
         Entries of one piece at most (one row at least); ``BLOCK_ENTRIES`` by default.
     """
     step = max(1, (BLOCK_ENTRIES if block_entries is None else block_entries) // n_entries)
-    for start in range(0, n_rows, step):
-        yield slice(start, start + step)
+    if 0 < n_rows <= step:
+        return (slice(0, n_rows),)
+    return (slice(start, start + step) for start in range(0, n_rows, step))
 
 
-def cached_blocks(n_rows: int, n_entries: int) -> Iterator[slice]:
+def cached_blocks(n_rows: int, n_entries: int) -> Iterable[slice]:
     """Give slices of the rows that are small enough for a processor's cache, and of 64 rows at least."""
     return blocks(n_rows, n_entries, block_entries=max(CACHED_ENTRIES, 64 * n_entries))

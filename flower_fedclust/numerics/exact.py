@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from flower_fedclust.numerics.blocks import blocks, cached_blocks
+from flower_fedclust.numerics.constant import made_once
 from flower_fedclust.numerics.grid import BITS, ball_in_units, scaled_to, truncated_to_ball, unit_exponent
 
 Floats = NDArray[np.float64]
@@ -75,12 +76,17 @@ def nearest_point(rows: Floats, points: Floats) -> Labels:
     ndarray of shape (n_rows,), intp
     """
     labels = np.empty(len(rows), dtype=np.intp)
-    twice, squares = -2.0 * points.T, np.einsum("ij,ij->i", points, points)
+    twice, squares = _to_compare(points)
     for block in cached_blocks(len(rows), len(points)):
         distances = rows[block] @ twice
         distances += squares
         distances.argmin(axis=1, out=labels[block])
     return labels
+
+
+@made_once
+def _to_compare(points: Floats) -> tuple[Floats, Floats]:
+    return -2.0 * points.T, np.einsum("ij,ij->i", points, points)
 
 
 def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
@@ -165,6 +171,7 @@ def truncated_means(sums: Integers, counts: Integers) -> Integers:
 # Projections.
 
 
+@made_once
 def directions_onto_grid(directions: Floats) -> Floats:
     """Truncate directions to multiples of 2^-27, each of norm at most 1.
 

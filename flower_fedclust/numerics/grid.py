@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.constant import made_once
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -177,6 +178,7 @@ def rows_within(rows: Floats, origin: Floats, exponent: int, *, norm: int = 2) -
     return truncated_to_ball(rows, origin, exponent, 2.0**BITS, 2.0 ** (BITS * norm), norm)
 
 
+@made_once
 def points_onto_grid(points: Floats, exponent: int) -> Floats:
     """Put public points, in the coordinates of the rows on the grid, onto the grid of the rows.
 
@@ -221,7 +223,7 @@ def array_onto_grid(array: Floats, bound: float, *, norm: int = 2) -> tuple[Floa
     exponent : int
         Of the unit, ``unit_exponent(bound)``.
     """
-    on_grid, exponent = rows_onto_grid(array.reshape(1, -1), np.zeros(array.size), bound, norm=norm)
+    on_grid, exponent = rows_onto_grid(array.reshape(1, -1), np.zeros(1), bound, norm=norm)
     return on_grid.reshape(array.shape), exponent
 
 
@@ -243,15 +245,18 @@ def truncated_to_ball(rows: Floats, origin: Floats, exponent: int, bound: float,
             np.trunc(part, out=part)
             # "Not within", so that NaN counts as long too.
             long = ~(integer_norms(part, norm) <= limit)
-            if long.any():
+            if np.count_nonzero(long):
                 part[long] = _clipped(rows[block][long], origin, exponent, bound, limit, norm)
     return on_grid
 
 
 def integer_norms(rows: Floats, norm: int) -> Floats:
     """Return the L1 norms, or the squares of the Euclidean norms: of integers, exact below 2^53."""
-    norms: Floats = np.abs(rows).sum(axis=1) if norm == 1 else np.einsum("ij,ij->i", rows, rows)
-    return norms
+    if norm == 1:
+        return np.asarray(np.abs(rows).sum(axis=1))
+    if len(rows) == 1:  # what a client clips as a whole; einsum takes longer to begin
+        return np.array([np.dot(rows[0], rows[0])])
+    return np.asarray(np.einsum("ij,ij->i", rows, rows))
 
 
 def _clipped(rows: Floats, origin: Floats, exponent: int, bound: float, limit: float, norm: int) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 
 # Imported for their libraries: what is loaded only after a controller is made would escape it.
@@ -18,6 +18,7 @@ _lock = threading.Lock()
 _n_inside = 0
 _blas_limit: threadpool_limits | None = None
 _this_thread = threading.local()
+_NOTHING = nullcontext()
 
 
 def _libraries(user_api: str) -> ThreadpoolController:
@@ -30,8 +31,7 @@ def _found(user_api: str, n_modules: int) -> ThreadpoolController:  # noqa: ARG0
     return ThreadpoolController().select(user_api=user_api)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread() -> AbstractContextManager[None]:
     """Use one thread for BLAS and OpenMP, for as long as the context lasts.
 
     BLAS counts its threads for the whole process: the first context sets them and the last to leave restores them.
@@ -39,9 +39,11 @@ def one_thread() -> Iterator[None]:
     leaves the worker at one thread, since to ask for the former number costs more than a small task does. A context
     inside another of the same thread costs nothing.
     """
-    if getattr(_this_thread, "is_inside", False):
-        yield
-        return
+    return _NOTHING if getattr(_this_thread, "is_inside", False) else _one_thread()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
     is_worker = _limit_blas()
     _this_thread.is_inside = True
     openmp_limit = None

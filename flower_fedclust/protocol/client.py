@@ -35,6 +35,9 @@ from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
 
+#: What a client answers to whom nothing else is said; made once, as clients are made anew for every message.
+EVERYTHING = Consent()
+
 #: The task with which every run begins: who is there, and with which columns.
 ENROL = "enrol"
 
@@ -74,9 +77,11 @@ class ProtocolClient(Memory, TableAnswers, DescriptionAnswers, NumPyClient):
         noise_seed: int | None = None,
     ) -> None:
         self._given_data = data
+        if not callable(data):
+            self._own = data
         self.name = name
         self.context = context
-        self.consent: Approval = Consent() if consent is None else consent
+        self.consent: Approval = EVERYTHING if consent is None else consent
         self._noise_seed = noise_seed
         self._stand_in: NDArray[np.float64] | None = None
         self._source: NoiseSource = OperatingSystemNoise()

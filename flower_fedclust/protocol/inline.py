@@ -9,9 +9,10 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.app.user_config import UserConfig
-from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Status
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, Status
 from flwr.server import Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
+from flwr.server.server import FitResultsAndFailures
 
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.protocol.client import ProtocolClient
@@ -46,7 +47,7 @@ def run_inline(
             if name in proxies:
                 proxies[name].memory = memory
         strategy.journal.memories = lambda: {name: kept for name, proxy in proxies.items() if (kept := proxy.memory)}
-    server = Server(client_manager=manager, strategy=strategy)
+    server = _ServerOfThisThread(client_manager=manager, strategy=strategy)
     server.set_max_workers(1)
     with one_thread(), _rare_garbage_collection():
         server.fit(num_rounds=strategy.num_rounds, timeout=None)
@@ -64,6 +65,28 @@ def _rare_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*former)
+
+
+class _ServerOfThisThread(Server):
+    """Flower's Server, for which clients answer one after the other in its own thread.
+
+    Flower hands each message to a pool of threads, which for thousands of clients takes as long as their answers do.
+    """
+
+    def fit_round(
+        self, server_round: int, timeout: float | None
+    ) -> tuple[Parameters | None, dict[str, Scalar], FitResultsAndFailures] | None:
+        instructions = self.strategy.configure_fit(server_round, self.parameters, self.client_manager())
+        if not instructions:
+            return None
+        results: list[tuple[ClientProxy, FitRes]] = []
+        failures: list[tuple[ClientProxy, FitRes] | BaseException] = []
+        for proxy, ins in instructions:
+            try:
+                results.append((proxy, proxy.fit(ins, timeout, server_round)))
+            except Exception as error:
+                failures.append(error)
+        return *self.strategy.aggregate_fit(server_round, results, failures), (results, failures)
 
 
 class _InlineClient(ClientProxy):

@@ -157,8 +157,8 @@ class Answer:
 
     @property
     def keeps(self) -> bool:
-        """Whether the arrays stay with the client."""
-        return any(sent.kept_as for sent in self.sends)
+        """Whether the arrays stay with the client: all of them, or none."""
+        return bool(self.sends and self.sends[0].kept_as)
 
 
 @dataclass(frozen=True)

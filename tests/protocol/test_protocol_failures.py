@@ -16,7 +16,7 @@ from flower_fedclust.data import read_table
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData, DataError, Gather, ProtocolError, Sent, Sum, answers
-from flower_fedclust.protocol.inline import run_inline
+from flower_fedclust.protocol.inline import _InlineClient, run_inline
 from flower_fedclust.protocol.replies import EXPONENTS, ReplyError, checked_reply
 from flower_fedclust.protocol.wire import encode
 from flower_fedclust.simulation import simulate
@@ -144,6 +144,27 @@ def test_columns_in_another_order_at_a_site_are_put_right_and_others_are_left_ou
     assert list(again.outcome.model.columns_) == ["a", "b"]
     assert again.evaluation == strategy.evaluation
     assert {failure.client for failure in again.failures} == {"4"}
+
+
+def test_whoever_stops_a_run_stops_it_at_once_and_what_flower_raises_for_a_client_does_not_end_it(clients, monkeypatch):
+    asked = []
+
+    def fit(self, ins, timeout, group_id):
+        asked.append(self.node_id)
+        if ins.config["task"] == "visits" and self.node_id == 1:
+            raise raised
+        return fit_of_client(self, ins, timeout, group_id)
+
+    fit_of_client = _InlineClient.fit
+    monkeypatch.setattr(_InlineClient, "fit", fit)
+    raised = OSError("the line is down")
+    result = simulate(Toy([Sum(ToyClient.visits.asked())], min_clients=2), clients)
+    assert [(failure.client, failure.task) for failure in result.failures] == [("1", "visits")]
+    asked.clear()
+    raised = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        simulate(Toy([Sum(ToyClient.visits.asked())]), clients)
+    assert asked == [0, 1, 2, 3, 0, 1]
 
 
 def test_message_of_an_unforeseen_error_in_evaluate_does_not_leave_the_client(clients):
