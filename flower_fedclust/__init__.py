@@ -122,9 +122,9 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f"flower_fedclust.{_HOME[name]}"), name)
     elif not name[0].isupper():  # modules import each other; only classes are looked for
         raise AttributeError(f"module 'flower_fedclust' has no attribute '{name}'")
-    elif name in (found := _models()) or name in (found := _strategies()):
+    elif name in (found := _models()):
         value = found[name]
-    else:
+    elif (value := import_module("flower_fedclust.registry").find_class(name)) is None:
         raise AttributeError(f"module 'flower_fedclust' has no attribute '{name}'")
     globals()[name] = value
     return value

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.metrics import adjusted_rand_score
 
 from flower_fedclust.models import KMeansModel, Model
 from flower_fedclust.numerics.kmeans import squared_distances
@@ -128,6 +127,8 @@ def doubts_over_runs(labels: Sequence[NDArray[Any]]) -> tuple[Doubt, ...]:
     labels : sequence of ndarray of shape (n_rows,)
         Of one run each.
     """
+    from sklearn.metrics import adjusted_rand_score
+
     if len(labels) < 2:
         return ()
     alike = np.eye(len(labels))

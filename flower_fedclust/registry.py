@@ -2,6 +2,9 @@
 
 Nothing is listed here. A strategy of this package is found in its module; another package names the modules or classes
 of its own under the entry point ``flower_fedclust.strategies``; and ``module:Class`` names any class at all.
+
+Who asks for one strategy does not import them all, as a site has a new process for every message: modules are imported
+in whose text the name stands, and all of them only if that has found nothing.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ import pkgutil
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
+from importlib.abc import InspectLoader
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +37,8 @@ ENTRY_POINT = "flower_fedclust.strategies"
 def strategies() -> dict[str, Entry]:
     """Return all strategies by name: those of this package, then those of others."""
     found: dict[str, Entry] = {}
-    for package in PACKAGES:
-        folder = import_module(package)
-        for module in pkgutil.walk_packages(folder.__path__, f"{package}."):
-            found |= _named(_classes(import_module(module.name)))
+    for module in _texts():
+        found |= _named(_classes(import_module(module)))
     for point in entry_points(group=ENTRY_POINT):
         for name, entry in _named(_of_entry_point(point)).items():
             if name in found:
@@ -43,6 +46,37 @@ def strategies() -> dict[str, Entry]:
             else:
                 found[name] = entry
     return found
+
+
+@lru_cache(maxsize=1)
+def _texts() -> dict[str, str]:
+    """Return the source of every module in which this package may have strategies, by its name; "" where it is none."""
+    found = {}
+    for package in PACKAGES:
+        for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+            loader = getattr(find_spec(module.name), "loader", None)
+            found[module.name] = loader.get_source(module.name) or "" if isinstance(loader, InspectLoader) else ""
+    return found
+
+
+@lru_cache(maxsize=256)
+def _declared_with(text: str) -> dict[str, Entry]:
+    """Return the strategies of those modules of this package in which a text stands, or whose source is not there."""
+    found: dict[str, Entry] = {}
+    for module, source in _texts().items():
+        if text in source or not source:
+            found |= _named(_classes(import_module(module)))
+    return found
+
+
+def find_class(name: str) -> type[ProtocolStrategy] | None:
+    """Return the class of this package, or of another that registers its own, which is called so; None if none is."""
+    for look in (partial(_declared_with, f"class {name}("), strategies):
+        for entry in look().values():
+            if entry.strategy.__name__ == name:
+                found: type[ProtocolStrategy] = entry.strategy
+                return found
+    return None
 
 
 def _classes(module: ModuleType) -> Iterator[type[ProtocolStrategy]]:
@@ -85,6 +119,8 @@ def find(name: str) -> Entry:
     ValueError
         If there is no such strategy; the message gives the nearest name.
     """
+    if (known := _declared_with(f'"{name}"').get(name)) is not None:
+        return known
     if ":" not in name or name in strategies():
         return look_up(name, strategies(), "strategy")
     from flower_fedclust.protocol import Entry, ProtocolStrategy

@@ -208,6 +208,27 @@ def test_the_package_imports_nothing_heavy_before_it_is_needed():
     assert found.stdout.strip() == "[]"
 
 
+def test_who_asks_for_one_strategy_imports_that_one_and_nothing_heavy():
+    """A site has a new process for every message: what all of them import is waited for each time."""
+    heavy = ["sklearn", "pandas", "dp_accounting", "scipy.sparse", "joblib", "sqlalchemy"]
+    code = (
+        "import os, sys; os.environ['OMP_NUM_THREADS'] = '1'\n"
+        "import flower_fedclust.site.app, flower_fedclust.registry as registry\n"
+        "from flower_fedclust.numerics.threads import one_thread\n"
+        "(found,) = registry.client_types(['private-kmeans'])\n"
+        "with one_thread(): print(found.__name__)\n"
+        f"print([name for name in {heavy} if name in sys.modules])\n"
+        "print({m.split('.')[2] for m in sys.modules if m.startswith(registry.PACKAGES) and m.count('.') > 2})\n"
+        "print(sys.modules['flower_fedclust'].PEMeans.__name__, 'flower_fedclust.baselines.kfed' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split("\n")[:4] == ["PrivateKMeansClient", "[]", "{'private_kmeans'}", "PEMeans False"]
+
+
+def test_a_strategy_that_is_asked_for_alone_is_the_one_among_all():
+    assert {name: find(name) for name in strategies()} == strategies()
+
+
 def test_names_are_looked_up_as_everything_else_is():
     assert look_up("k-fed", strategies(), "strategy") is strategies()["k-fed"]
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linear_sum_assignment
 
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.fuzzy import fuzzy_steps, more_bits_for
@@ -289,6 +288,8 @@ def _merged_by_kmeans(
     So numbered, centers that stay where they are have not moved. Where the clients' centers are fewer different points
     than there are clusters, the former centers that are left over stay.
     """
+    from scipy.optimize import linear_sum_assignment
+
     # In units of the largest entry, as squares of large numbers overflow; a power of two rounds nothing.
     exponent = int(np.frexp(max(np.abs(local_centers).max(), np.abs(former).max()))[1])
     pool, merged = np.ldexp(local_centers, -exponent), np.ldexp(former, -exponent)

@@ -236,7 +236,7 @@ class _Rehearsal:
         rng = np.random.default_rng(seed)
         k = self.strategy.most_clusters
         rows = made_up_rows(self.n_made, self.n_columns, k, rng) * self.spread
-        strategy = copy.copy(self.strategy)
+        strategy: Any = copy.copy(self.strategy)
         strategy.epsilon = None if epsilon is None else self._with_less_noise(epsilon)
         for name in ("max_norm", "max_l1_norm"):
             if hasattr(strategy, name) and getattr(strategy, name) is None:

@@ -7,7 +7,6 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
 
 from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.blocks import blocks
@@ -86,6 +85,8 @@ class PrototypeModel(Model, name="prototypes"):
 
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
         """Return the cluster of each row, of shape (n_rows,): that of the largest density, or of the nearest mean."""
+        from scipy.special import logsumexp
+
         checked = self._checked(rows)
         if self.covariances_ is None:
             return self.clusters_[nearest_center(checked, self.means_)]

@@ -9,15 +9,15 @@ openTSNE and umap-learn are an optional extra, and imported where they are used.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_matrix, csr_matrix
-from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import ArpackError
 
 from flower_fedclust.numerics.checks import DataError
+
+if TYPE_CHECKING:
+    from scipy.sparse import coo_matrix, csr_matrix
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
@@ -197,6 +197,8 @@ class _Affinities:
     """What a map that is held fixed needs in place of affinities: as many rows."""
 
     def __init__(self, n_rows: int):
+        from scipy.sparse import csr_matrix
+
         self.P = csr_matrix((n_rows, n_rows))
 
 
@@ -424,6 +426,8 @@ def _over_mean(distances: Floats, *, by_row: bool = False) -> Floats:
 
 def _spectral_start(opentsne: Any, P: csr_matrix, random_state: int) -> Floats:
     """Return the spectral embedding of the graph, or random places where it has none."""
+    from scipy.sparse.linalg import ArpackError
+
     initializations = opentsne.initialization
     n_rows = P.shape[0]
     if n_rows > N_ROWS_OF_A_MAP:  # Lanczos' method cannot give all eigenvectors of a matrix
@@ -443,6 +447,8 @@ def _places_of_components(graph: coo_matrix, random: np.random.RandomState) -> F
     umap-learn puts the parts of a graph where the means of their rows are near each other; without rows it draws places
     from the generator of the process, which no seed of ours reaches.
     """
+    from scipy.sparse.csgraph import connected_components
+
     n_parts, part = connected_components(graph, directed=False)
     of_rows: Floats = random.uniform(0.0, 1.0, size=(n_parts, 2))[part]
     return of_rows

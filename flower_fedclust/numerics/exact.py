@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from flower_fedclust.numerics.blocks import blocks, cached_blocks
 from flower_fedclust.numerics.constant import made_once
@@ -142,6 +141,8 @@ def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Integer
 
 def _float_sums(rows: Floats, labels: Labels, n_clusters: int) -> Floats:
     """Add up by a product: of a dense matrix where it is small, as a sparse one takes longer to make."""
+    from scipy.sparse import csr_array
+
     sums: Floats
     if len(rows) * n_clusters <= 2**11:
         sums = (np.arange(n_clusters)[:, None] == labels).astype(np.float64) @ rows

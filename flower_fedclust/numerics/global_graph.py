@@ -8,14 +8,16 @@ edges of the clients' graphs and one addition a row.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.csgraph import connected_components
 
 from flower_fedclust.numerics.kmeans import cluster_sums
 from flower_fedclust.numerics.spectral import top_normalized_eigenvectors, unit_rows
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -94,6 +96,8 @@ def prototype_affinity(
 
 def _with_bridges(kept: NDArray[np.bool_], distances: Floats, part: Labels, n_parts: int) -> NDArray[np.bool_]:
     """Return links with the shortest others that it takes to leave n_parts parts; equally short ones come together."""
+    from scipy.sparse import csr_array
+
     n_left, component = components_of(csr_array(kept | (part[:, None] == part)))
     while n_left > n_parts:
         between = np.where(component[:, None] != component, distances, np.inf)
@@ -116,6 +120,8 @@ def parts_of(blocks: csr_array, prototype: Labels, n_prototypes: int) -> Labels:
     prototype : ndarray of shape (n_rows,), intp
     n_prototypes : int
     """
+    from scipy.sparse import coo_array, csr_array
+
     edges = blocks.tocoo()
     ends = (prototype[edges.coords[0]], prototype[edges.coords[1]])
     return components_of(csr_array(coo_array((np.ones(edges.nnz), ends), shape=(n_prototypes, n_prototypes))))[1]
@@ -135,6 +141,8 @@ def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats)
     divergences : ndarray of shape (n_prototypes, n_prototypes)
         J: symmetric, 0 on the diagonal.
     """
+    from scipy.sparse import coo_array, csr_array
+
     if len(divergences) < 2:
         return blocks
     nearest = np.where(np.eye(len(divergences), dtype=bool), np.inf, divergences).min(axis=1)
@@ -163,6 +171,8 @@ def printed_affinity(divergences: Floats, client: Labels) -> Floats:
 
 def components_of(graph: csr_array) -> tuple[int, Labels]:
     """Return how many connected components a graph has, and that of each row, of shape (n_rows,)."""
+    from scipy.sparse.csgraph import connected_components
+
     n_components, component = connected_components(graph, directed=False)
     return int(n_components), component.astype(np.intp)
 
@@ -238,6 +248,9 @@ class GlobalGraph:
         The rows of a prototype that has an edge to another are all connected by it; so rows and prototypes are the
         nodes of a sparse graph with the same components.
         """
+        from scipy.sparse import coo_array, csr_array
+        from scipy.sparse.csgraph import connected_components
+
         n_prototypes = len(self.affinity)
         # A prototype without a row, which noise can make, connects nothing.
         has_row = np.bincount(self.prototype, minlength=n_prototypes) > 0

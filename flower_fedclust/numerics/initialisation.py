@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans, kmeans_plusplus
-from sklearn.exceptions import ConvergenceWarning
 
 from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center, within_margin
 from flower_fedclust.numerics.vectors import top_eigenvectors
@@ -34,6 +32,9 @@ def weighted_kmeans(rows: Floats, weights: Floats | None, n_clusters: int, rng: 
     -------
     ndarray of shape (n_clusters, n_columns)
     """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     estimator = KMeans(n_clusters, n_init=N_RESTARTS, random_state=int(rng.integers(2**31)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # rows that coincide: centers coincide then, too
@@ -47,6 +48,8 @@ def server_kmeans_plusplus(
     rng: np.random.Generator,
 ) -> Floats:
     """Draw centers among the server rows by k-means++ (ServerKMeans++, FedDP-KMeans section 5)."""
+    from sklearn.cluster import kmeans_plusplus
+
     centers, _ = kmeans_plusplus(server_rows, n_clusters, random_state=int(rng.integers(2**31)))
     return np.asarray(centers)
 
@@ -132,6 +135,8 @@ def awasthi_sheffet(rows: Floats, n_clusters: int, rng: np.random.Generator) -> 
     -------
     ndarray of shape (at most n_clusters, n_columns)
     """
+    from sklearn.cluster import KMeans
+
     n_clusters = min(n_clusters, len(np.unique(rows, axis=0)))
     projection = top_eigenvectors(rows.T @ rows, n_clusters)
     projected = rows @ projection

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from flower_fedclust.numerics.blocks import cached_blocks
 
@@ -111,6 +110,8 @@ def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Floats,
     sums : ndarray of shape (n_clusters, n_columns)
     counts : ndarray of shape (n_clusters,), float64
     """
+    from scipy.sparse import csr_array
+
     membership = csr_array((np.ones(len(rows)), labels, np.arange(len(rows) + 1)), shape=(len(rows), n_clusters))
     sums: Floats = membership.T @ rows
     return sums, np.bincount(labels, minlength=n_clusters).astype(np.float64)

@@ -6,8 +6,6 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 Counts = NDArray[np.int64]
 
@@ -66,6 +64,9 @@ def agreement(table: Counts) -> dict[str, float]:
         ``accuracy`` under the best one-to-one match of clusters with classes (Hungarian method), ``nmi``
         (arithmetic mean) and ``ari``, as scikit-learn defines them.
     """
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
     matched = linear_sum_assignment(table, maximize=True)
     # Neither score depends on the order of the rows, so any rows with this table give it.
     classes, clusters = np.indices(table.shape)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.neighbors import NearestNeighbors
 
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kmeans import squared_distances
@@ -221,6 +220,8 @@ def _neighbors(F: Floats, F_new: Floats | None, signs: Floats, n_neighbors: int)
     ``D^_ij = -q_i . f_j`` with ``q_i = -s f_i``, and with ``sqrt(M - ||f||^2)`` appended to every f and 0 to every q,
     ``||q_i||^2 + M - 2 q_i . f_j`` is a squared Euclidean distance.
     """
+    from sklearn.neighbors import NearestNeighbors
+
     squared_norms = np.einsum("ij,ij->i", F, F)
     longest = float(squared_norms.max())
     searched = np.column_stack([F, np.sqrt(longest - squared_norms)])

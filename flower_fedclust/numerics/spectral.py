@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import LinearOperator, eigsh
-from sklearn.neighbors import NearestNeighbors
 
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.numerics.kmeans import cluster_sums
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
@@ -55,6 +55,8 @@ def most_similar(F: Floats, n_neighbors: int, *, block_entries: int | None = Non
     ndarray of shape (n_rows, n_neighbors), intp
         In no particular order of rows that are equally similar.
     """
+    from sklearn.neighbors import NearestNeighbors
+
     squared_norms = np.einsum("ij,ij->i", F, F)
     largest = float(np.sqrt(squared_norms.max()))
     searched = np.column_stack([F, np.sqrt(squared_norms.max() - squared_norms)])
@@ -88,6 +90,8 @@ def similarity_graph(F: Floats, n_neighbors: int, *, block_entries: int | None =
         The mean of A and A', where A has the similarities of each row to its k most similar others, or 0 where they
         are negative; its diagonal is empty.
     """
+    from scipy.sparse import csr_array
+
     n_rows = len(F)
     n_neighbors = min(n_neighbors, n_rows - 1)
     if n_neighbors < 1:
@@ -112,6 +116,8 @@ def symmetric_graph(neighbors: Integers, weights: Floats) -> csr_array:
     -------
     csr_array of shape (n_rows, n_rows)
     """
+    from scipy.sparse import csr_array
+
     n_rows, n_neighbors = neighbors.shape
     starts = np.arange(n_rows + 1) * n_neighbors
     graph = csr_array((weights.ravel(), neighbors.ravel(), starts), shape=(n_rows, n_rows))
@@ -136,6 +142,8 @@ def graph_embedding(graph: csr_array, n_vectors: int, F: Floats) -> Floats:
     -------
     ndarray of shape (n_rows, n_vectors)
     """
+    from scipy.sparse.csgraph import connected_components
+
     n_components, component = connected_components(graph, directed=False)
     if n_components > n_vectors:
         sums, _ = cluster_sums(F, component, n_components)
@@ -187,6 +195,8 @@ def top_normalized_eigenvectors(
     ndarray of shape (n_rows, n_vectors)
         Orthonormal columns; where there are more than rows, the others are 0.
     """
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
     n_rows = len(degrees)
     if n_vectors > n_rows:
         padded = np.zeros((n_rows, n_vectors))

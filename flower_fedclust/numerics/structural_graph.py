@@ -8,18 +8,18 @@ printed the wrong way round; what is here solves the problems (19) and (32) that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array, vstack
-from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import LinearOperator, eigsh
-from sklearn.neighbors import NearestNeighbors
 
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.spectral import symmetric_graph
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
@@ -54,6 +54,8 @@ class StructuralGraph:
     @property
     def n_components(self) -> int:
         """How many parts there are without an edge between them: n_rows less the rank of the Laplacian."""
+        from scipy.sparse.csgraph import connected_components
+
         return int(connected_components(self.symmetric, directed=False)[0])
 
 
@@ -130,6 +132,8 @@ def structural_graph(rows: Floats, n_neighbors: int) -> StructuralGraph:
     StructuralGraph
         Of a single row, one without neighbors.
     """
+    from sklearn.neighbors import NearestNeighbors
+
     n_neighbors = min(n_neighbors, len(rows) - 1)
     if n_neighbors < 1:
         return StructuralGraph(np.zeros((len(rows), 0), dtype=np.intp), np.zeros((len(rows), 0)))
@@ -196,6 +200,8 @@ def rank_constrained_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> S
 
 def mean_gamma(rows: Floats, n_neighbors: int) -> float:
     """Return gamma (equation 27): the mean over rows of ``k/2 d_k+1 - 1/2 sum_j d_j``, in squared units of the rows."""
+    from sklearn.neighbors import NearestNeighbors
+
     n_wanted = min(n_neighbors + 1, len(rows) - 1)
     if n_wanted < 1:
         return 0.0
@@ -218,6 +224,10 @@ def bottom_eigenvectors(graph: csr_array, n_vectors: int) -> Floats:
     ndarray of shape (n_rows, n_vectors)
         Orthonormal columns, by rising eigenvalue.
     """
+    from scipy.sparse import csr_array, diags_array
+    from scipy.sparse.csgraph import connected_components
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
     n_rows = graph.shape[0]
     degrees = np.asarray(graph.sum(axis=1)).ravel()
     laplacian = csr_array(diags_array(degrees) - graph)
@@ -293,6 +303,9 @@ def rank_constrained_solution(E: Floats, n_clusters: int) -> tuple[csr_array, Fl
         Rows add up to 1.
     F : ndarray of shape (n_rows, n_clusters)
     """
+    from scipy.sparse import csr_array, vstack
+    from scipy.sparse.csgraph import connected_components
+
     n_rows = len(E)
 
     def solved(F: Floats | None, penalty: float) -> csr_array:

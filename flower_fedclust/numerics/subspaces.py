@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
-from scipy.sparse.csgraph import connected_components
 
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.spectral import low_rank_embedding, symmetric_graph, top_graph_eigenvectors, unit_rows
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
@@ -83,6 +85,8 @@ def self_expression(
     Parikh, Chu, Peleato and Eckstein, "Distributed optimization and statistical learning via the alternating direction
     method of multipliers", 2011, section 6.4.
     """
+    from scipy.sparse import csr_array, vstack
+
     groups = np.arange(len(rows)) if groups is None else groups
     U, singular_values, _ = np.linalg.svd(rows, full_matrices=False)
     parts = [
@@ -103,6 +107,8 @@ def _expression_of(
     max_steps: int,
 ) -> csr_array:
     """Return the rows of C that belong to a block. Inside, they are columns: a column for each row of the block."""
+    from scipy.sparse import csr_array
+
     found = np.zeros((len(rows), len(rows[block])))
     own = groups[:, None] == groups[None, block]
     products = rows @ rows[block].T
@@ -182,6 +188,8 @@ def expression_graph(C: csr_array, groups: Integers | None = None) -> csr_array:
     csr_array of shape (n_nodes, n_nodes)
         Symmetric, with weights that are not negative.
     """
+    from scipy.sparse import csr_array
+
     weights = csr_array(abs(C) + abs(C).T)
     return weights if groups is None else _between_groups(weights, groups)
 
@@ -209,6 +217,8 @@ def angle_graph(rows: Floats, n_neighbors: int, groups: Integers | None = None) 
     ----------
     Heckel and Bölcskei, "Robust subspace clustering via thresholding", IEEE Transactions on Information Theory 2015.
     """
+    from scipy.sparse import csr_array
+
     own = np.arange(len(rows)) if groups is None else groups
     n_neighbors = min(n_neighbors, len(rows) - 1)
     if n_neighbors < 1:
@@ -225,6 +235,8 @@ def angle_graph(rows: Floats, n_neighbors: int, groups: Integers | None = None) 
 
 
 def _between_groups(graph: csr_array, groups: Integers) -> csr_array:
+    from scipy.sparse import csr_array
+
     members = csr_array((np.ones(len(groups)), groups, np.arange(len(groups) + 1)))
     return csr_array(members.T @ graph @ members)
 
@@ -243,6 +255,8 @@ def n_clusters_by_eigengap(graph: csr_array, at_most: int) -> int:
     int
         From 1 to ``at_most``, and to the number of nodes.
     """
+    from scipy.sparse.csgraph import connected_components
+
     n_components, component = connected_components(graph, directed=False)
     at_most = min(at_most, graph.shape[0])
     if n_components >= at_most:
@@ -276,6 +290,9 @@ def subspace_embedding(graph: csr_array, rows: Floats, n_vectors: int, groups: I
     -------
     ndarray of shape (n_nodes, n_vectors)
     """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
     n_components, component = connected_components(graph, directed=False)
     if n_components <= n_vectors:
         return unit_rows(top_graph_eigenvectors(graph, n_vectors, component))

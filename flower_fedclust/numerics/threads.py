@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 
-# Imported for their libraries: what is loaded only after a controller is made would escape it.
-import scipy.linalg  # noqa: F401
-import sklearn.cluster  # noqa: F401
 import threadpoolctl
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
@@ -22,8 +20,20 @@ _NOTHING = nullcontext()
 
 
 def _libraries(user_api: str) -> ThreadpoolController:
+    _load_libraries()
     # A library comes with a module that needs it (openTSNE, numba): only then is it worth looking again.
     return _found(user_api, len(sys.modules))
+
+
+@lru_cache(maxsize=1)
+def _load_libraries() -> None:
+    """Import what brings libraries of threads: what is loaded only after a controller is made would escape it.
+
+    Where the environment says that there is one thread, whatever is loaded later has no more, and nothing is imported.
+    """
+    if os.environ.get("OMP_NUM_THREADS") == "1" and os.environ.get("OPENBLAS_NUM_THREADS", "1") == "1":
+        return
+    import sklearn.cluster  # noqa: F401
 
 
 @lru_cache(maxsize=2)

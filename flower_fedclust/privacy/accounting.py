@@ -7,14 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
-import dp_accounting
 import numpy as np
-from dp_accounting import rdp
 
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_real
-from flower_fedclust.privacy.losses import composed_losses
 from flower_fedclust.privacy.releases import (
     Mechanism,
     Relation,
@@ -24,9 +22,11 @@ from flower_fedclust.privacy.releases import (
     on_the_same_rows,
 )
 
-#: Of releases that depend on sampled rows, which only the accountant of Renyi divergences composes; and the orders of
-#: the divergences that it is asked for, as those of samples are slow and the many of its default gain nothing.
-SAMPLED_RELATION = dp_accounting.NeighboringRelation.REPLACE_ONE
+if TYPE_CHECKING:
+    import dp_accounting
+
+#: The orders of the Renyi divergences that dp-accounting is asked for: those of samples are slow, and the many of its
+#: default gain nothing.
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
 
 
@@ -166,6 +166,8 @@ def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) 
 
 @lru_cache(maxsize=256)
 def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) -> tuple[float, ...]:
+    import dp_accounting
+
     for share in shares:
         check_sample(share.sample)
         if not 0 < share.fraction < math.inf or share.count < 1:
@@ -243,6 +245,8 @@ def _multiplier(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     """Return the noise multiplier of one release that is (epsilon, delta)-private alone."""
     if mechanism == "laplace":
         return 1.0 / epsilon
+    import dp_accounting
+
     return float(dp_accounting.get_sigma_gaussian(epsilon, delta))
 
 
@@ -260,6 +264,8 @@ def _rounds(shares: Sequence[Share]) -> Iterator[tuple[int, list[int]]]:
 
 def _composed(counts: Counter[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
     """Return what the events are together: all the Gaussian ones are one (Dong, Roth and Su 2022, Corollary 3.3)."""
+    import dp_accounting
+
     gaussian = {event: count for event, count in counts.items() if isinstance(event, dp_accounting.GaussianDpEvent)}
     others = {event: count for event, count in counts.items() if event not in gaussian}
     if gaussian:
@@ -290,11 +296,11 @@ class _Remembering:
         From an event and delta; remembers what it has answered.
     """
 
-    ledger = dp_accounting.NoOpDpEvent()
-
     def __init__(self, epsilon: Callable[[dp_accounting.DpEvent, float], float]) -> None:
+        import dp_accounting
+
         self._epsilon = epsilon
-        self._event: dp_accounting.DpEvent = self.ledger
+        self.ledger = self._event = dp_accounting.NoOpDpEvent()
 
     def compose(self, event: dp_accounting.DpEvent) -> _Remembering:
         self._event = event
@@ -306,15 +312,23 @@ class _Remembering:
 
 @lru_cache(maxsize=1024)
 def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> float:
+    import dp_accounting
+
     if isinstance(event, dp_accounting.GaussianDpEvent):
         # In closed form. Its delta is right to 1e-7, which the thousandth that delta_of_composition keeps back covers.
         with np.errstate(divide="ignore"):
             return float(dp_accounting.get_epsilon_gaussian(event.noise_multiplier, delta))
     if any(part.event.noise_multiplier == 0 for part in event.events):
         return math.inf
+    from flower_fedclust.privacy.losses import composed_losses
+
     return float(composed_losses(event, interval).get_epsilon_for_delta(delta))
 
 
 @lru_cache(maxsize=1024)
 def _sampled_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
-    return float(rdp.RdpAccountant(ORDERS, SAMPLED_RELATION).compose(event).get_epsilon(delta))
+    import dp_accounting
+
+    # Only the accountant of Renyi divergences composes releases of sampled rows.
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    return float(dp_accounting.rdp.RdpAccountant(ORDERS, relation).compose(event).get_epsilon(delta))

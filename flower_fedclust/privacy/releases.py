@@ -6,9 +6,10 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-import dp_accounting
+if TYPE_CHECKING:
+    import dp_accounting
 
 Mechanism = Literal["gaussian", "laplace"]
 PrivacyUnit = Literal["record", "client"]
@@ -113,6 +114,8 @@ class Release:
 
 def event_of(mechanism: Mechanism, noise_multiplier: float, sample: tuple[int, int] | None) -> dp_accounting.DpEvent:
     """Return the event that dp-accounting composes; the parameters are those of :class:`Release`."""
+    import dp_accounting
+
     if mechanism == "laplace":
         return dp_accounting.LaplaceDpEvent(noise_multiplier)
     event = dp_accounting.GaussianDpEvent(noise_multiplier)

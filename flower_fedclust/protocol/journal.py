@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import IO, Any, Self
 from zlib import crc32
 
-import joblib
 import numpy as np
 from filelock import FileLock, Timeout
 from flwr.common import Parameters
@@ -104,6 +103,8 @@ class Journal:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise ProtocolError(f"another process writes the journal {self.folder}; let it end first.") from None
+        import joblib
+
         about = {"format": FORMAT, "strategy": strategy, "parameters": joblib.hash(dict(parameters))}
         path = self.folder / "run.json"
         if not path.exists():

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import reprlib
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
 
 #: The sections of a docstring in numpydoc's form, before which inherited parameters are added.
@@ -66,6 +68,37 @@ class Declared:
         """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
         for name, hint, bounds in _declared(type(self)):  # type: ignore[arg-type]
             _check(name, getattr(self, name), hint, bounds)
+
+    # What scikit-learn's tools ask of an estimator. With its BaseEstimator for a base, every message's process at a
+    # site would import scikit-learn, SciPy's statistics and pandas, which takes longer than most answers.
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002
+        """Return the parameters by name, as scikit-learn's ``clone`` and searches ask for them."""
+        return {name: getattr(self, name) for name in self.parameter_names()}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Set some parameters, and return the object; what cannot be right is found when it runs.
+
+        Raises
+        ------
+        ValueError
+            If there is no such parameter; the message gives the nearest name.
+        """
+        known = dict.fromkeys(self.parameter_names())
+        for name, value in parameters.items():
+            look_up(name, known, f"parameter of {type(self).__name__} called")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        """Name the parameters whose values are not the defaults."""
+        fields = {field.name: field.default for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        changed = [
+            f"{name}={reprlib.repr(value)}"
+            for name, value in sorted(self.get_params().items())
+            if value is not fields[name] and repr(value) != repr(fields[name])
+        ]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     @classmethod
     def parameter_names(cls) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
-from sklearn.base import BaseEstimator
 
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
@@ -33,7 +32,7 @@ from flower_fedclust.protocol.wire import encode
 from flower_fedclust.protocol.wrappers import refuse_wrapper
 
 
-class ProtocolStrategy(Declared, Strategy, BaseEstimator):  # type: ignore[misc]
+class ProtocolStrategy(Declared, Strategy):
     """Base of all strategies: a Flower Strategy whose algorithm is one generator.
 
     A subclass declares its parameters as fields, its names in ``entries`` and its client half in ``client_type``, and

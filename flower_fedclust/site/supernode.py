@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 # What takes long to import is imported where it is needed: Flower gives up a process that is not heard of in time.
@@ -34,6 +35,9 @@ TASKS = ("flwr-clientapp", "flwr-agentapp")
 
 #: What no SuperNode of a site starts.
 OTHER_TASKS = ("flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation")
+
+#: Where Flower has the command that starts a SuperNode.
+SUPERNODE = "flwr.supernode.cli.flower_supernode"
 
 #: Options of ``flower-supernode`` that would let an app bring code or have it run elsewhere.
 CLOSED = {
@@ -114,7 +118,8 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
     supernode = shutil.which("flower-supernode", path=path)
     if supernode is None:
         raise FileNotFoundError("there is no flower-supernode beside this Python; install flwr.")
-    return [supernode, *options], {**os.environ, "PATH": path}
+    # One thread is what a client uses; where that is said beforehand, it need not import what could start more.
+    return [supernode, *options], {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path}
 
 
 def main(site_toml: str, task: str, *arguments: str) -> None:
@@ -136,6 +141,9 @@ def main(site_toml: str, task: str, *arguments: str) -> None:
     module.get_load_client_app_fn = lambda **_: load
     module.install_from_fab = lambda *_, **__: None
     module.install_app_dependencies = _installs_nothing
+    # Flower's commands of a SuperNode come together. This process is none, and need not import a database and a server.
+    command = sys.modules.setdefault(SUPERNODE, ModuleType(SUPERNODE))
+    command.__dict__.setdefault("flower_supernode", None)
     sys.argv = ["flwr-clientapp", *arguments]
     import_module("flwr.supernode.cli").flwr_clientapp()
 

@@ -50,7 +50,7 @@ def describe(
     else:
         question = ProtocolClient.description.asked(*arrays, model=model.name, radius=radius)
     releases: list[Release] = []
-    if (share := _share(strategy)) is not None:
+    if isinstance(strategy, PrivateStrategy) and (share := _share(strategy)) is not None:
         replaced = share.relation == "replace"
         moved = norm_of_row(preparation, replaced=replaced)
         words = (

@@ -144,11 +144,12 @@ class TablePreparation(Around):
 
     def n_rounds(self, strategy: ProtocolStrategy) -> int:
         """Return the rounds of the preparation and those of the strategy."""
-        likely = _in_space(strategy, max_norm=1.0, max_l1_norm=1.0)
+        likely: Any = _in_space(strategy, max_norm=1.0, max_l1_norm=1.0)
         rows: Any = getattr(likely, "server_data", None)
         if is_table(rows):  # as many rows, of as many columns, as there will be
             likely.server_data = np.eye(len(rows), sum(map(width_of, self.schema.used.values())))
-        return self._n_sums + 1 + likely.n_protocol_rounds + bool(self.description)
+        of_strategy: int = likely.n_protocol_rounds
+        return self._n_sums + 1 + of_strategy + bool(self.description)
 
     # The server half.
 
@@ -156,7 +157,7 @@ class TablePreparation(Around):
         """Find the preparation, run the strategy on prepared rows, and return a model of tables."""
         preparation = yield from self.prepare(strategy)
         yield Sum(ProtocolClient.prepare.asked(as_bytes(json.dumps(preparation.to_dict()))))
-        inner = _in_space(strategy, max_norm=preparation.radius, max_l1_norm=preparation.l1_radius)
+        inner: Any = _in_space(strategy, max_norm=preparation.radius, max_l1_norm=preparation.l1_radius)
         if is_table(server_data := getattr(inner, "server_data", None)):
             inner.server_data = preparation.transform(server_data, owner="server_data")
         inner.check_parameters()

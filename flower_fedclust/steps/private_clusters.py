@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 
 from flower_fedclust.privacy.releases import Mechanism, PrivacyUnit
 from flower_fedclust.protocol import PrivateStrategy
@@ -53,6 +52,8 @@ class ClientBounds:
         rows_per_client : int
             Public knowledge; a wrong value costs accuracy, not privacy.
         """
+        from sklearn.cluster import KMeans
+
         n = rows_per_client
         gram = server_rows.T @ server_rows / len(server_rows)
         fourth = np.mean(np.einsum("ij,ij->i", server_rows, server_rows) ** 2)

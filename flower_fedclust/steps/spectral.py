@@ -5,12 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from sklearn.cluster import KMeans
-from sklearn.neighbors import NearestNeighbors
 
 from flower_fedclust.models import SpectralModel
 from flower_fedclust.numerics.checks import DataError
@@ -30,6 +28,9 @@ from flower_fedclust.numerics.spectral import (
 from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.rounds import Array, Gather, Reply, Round, answers
 from flower_fedclust.steps.frame import Frame
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -122,6 +123,9 @@ def kernel_graph(rows: Floats, bandwidth: float, n_neighbors: int) -> csr_array:
     csr_array of shape (n_rows, n_rows)
         The mean of A and A', where A has the kernel values of each row with its k nearest others.
     """
+    from scipy.sparse import csr_array
+    from sklearn.neighbors import NearestNeighbors
+
     n_neighbors = min(n_neighbors, len(rows) - 1)
     if n_neighbors < 1:
         return csr_array((len(rows), len(rows)), dtype=np.float64)
@@ -251,6 +255,8 @@ def cluster_embedding(embedding: Floats, n_clusters: int, rng: np.random.Generat
     DataError
         If there are fewer rows than clusters.
     """
+    from sklearn.cluster import KMeans
+
     if len(embedding) < n_clusters:
         raise DataError(
             f"the clients have {len(embedding)} rows together and n_clusters is {n_clusters}; ask for fewer."

@@ -11,7 +11,7 @@ from dp_accounting import rdp
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from flower_fedclust.privacy.accounting import ORDERS, SAMPLED_RELATION, Share, composed_epsilon
+from flower_fedclust.privacy.accounting import ORDERS, Share, composed_epsilon
 from flower_fedclust.privacy.accounting import calibrate as calibrate_by_name
 from flower_fedclust.privacy.releases import Release, on_the_same_rows
 from flower_fedclust.privacy.report import Message, PrivacyReport
@@ -117,10 +117,6 @@ def test_a_sample_of_half_of_the_rows_or_more_is_none(sample):
 
 def test_a_sample_of_less_than_half_is_one():
     assert release(sample=(5, 11)).event(sampled=True) != dp_accounting.GaussianDpEvent(1.5)
-
-
-def test_neighbours_differ_in_one_record_replaced():
-    assert dp_accounting.NeighboringRelation.REPLACE_ONE is SAMPLED_RELATION
 
 
 # Composition.

@@ -136,7 +136,7 @@ def _watched(split: str, parameters: Mapping[str, Any]) -> pd.DataFrame:
         accuracy = agreement(np.stack(list(tables.values())))["accuracy"]
         found.append((model.cost(together) / N_CLIENTS, accuracy))
 
-    strategy = make_strategy("dp-fedc", n_clusters=N_CLUSTERS, **{**_DP_FEDC, **parameters})
+    strategy: Any = make_strategy("dp-fedc", n_clusters=N_CLUSTERS, **{**_DP_FEDC, **parameters})
     strategy.on_centers = watch
     simulate(strategy, rows.clients, seed=0, progress=False)
     return pd.DataFrame(

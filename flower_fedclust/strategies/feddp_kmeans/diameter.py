@@ -8,9 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import connected_components
-from sklearn.cluster import KMeans
-from sklearn.neighbors import radius_neighbors_graph
 
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.releases import Release
@@ -55,6 +52,10 @@ def reduce_diameter(
     -------
     Frame
     """
+    from scipy.sparse.csgraph import connected_components
+    from sklearn.cluster import KMeans
+    from sklearn.neighbors import radius_neighbors_graph
+
     (weights,) = yield Sum(DiameterClient.regions.asked(Q, *frame.arrays, bound=bound), releases=[release])
     n = max(float(weights.sum()), math.e)
     if sigma_max is None:

@@ -13,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import pinvh
 
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
 from flower_fedclust.numerics.exact_spectral import kernel_values
@@ -108,6 +107,8 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy):
 
     def protocol(self) -> Protocol:
         """Run Algorithm 3."""
+        from scipy.linalg import pinvh
+
         # Step 1: the landmarks.
         landmarks = yield from self.landmarks()
         dictionary = self.dictionary(landmarks)

@@ -10,9 +10,6 @@ import warnings
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gamma
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.vectors import clip_rows
@@ -67,6 +64,9 @@ def clustered(points: Floats, weights: Floats, n_clusters: int, rng: np.random.G
     ndarray of shape (n_clusters, n_columns)
         If there are not so many points, some of them come twice.
     """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     heaviest = np.argsort(-weights, kind="stable")[: max(n_clusters, int(np.count_nonzero(weights)))]
     points, weights = points[heaviest], weights[heaviest]
     if len(points) <= n_clusters:
@@ -164,6 +164,8 @@ def packed_in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.
 
 def levy_steps(shape: tuple[int, ...], beta: float, rng: np.random.Generator) -> Floats:
     """Draw steps with heavy tails, about as Levy's stable law of index beta has them (Mantegna 1994)."""
+    from scipy.special import gamma
+
     scale = (gamma(1 + beta) * np.sin(np.pi * beta / 2) / (gamma((1 + beta) / 2) * beta * 2 ** ((beta - 1) / 2))) ** (
         1 / beta
     )

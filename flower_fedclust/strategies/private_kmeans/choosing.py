@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
 from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums
@@ -89,6 +88,8 @@ def chosen_number(
 
 
 def _measures(fine: Fine, numbers: Sequence[int]) -> list[dict[str, float]]:
+    from sklearn.cluster import KMeans
+
     kept = fine.counts > DEVIATIONS * fine.of_counts
     means, counts = fine.means[kept], fine.counts[kept]
     if len(means) <= numbers[0] or (fine.of_counts > 0 and len(means) < FEWEST):
