@@ -51,13 +51,35 @@ def pytest_fixture_setup(fixturedef, request):
         return (yield)
 
 
+def start_twice(patch):
+    """Have k-means begin from two places instead of ten."""
+    from flower_fedclust.baselines import coreset_kmedian
+    from flower_fedclust.numerics import initialisation
+    from flower_fedclust.steps import spectral
+    from flower_fedclust.strategies.private_kmeans import pe_means, private_kmeans
+    from flower_fedclust.strategies.spp_fgc import local_prototypes
+
+    for module in (initialisation, spectral, local_prototypes):
+        patch.setattr(module, "N_RESTARTS", 2)
+    for module in (private_kmeans, pe_means):
+        patch.setattr(module, "N_INIT_LAST", 2)
+    patch.setattr(coreset_kmedian, "weighted_kmedian", partial(coreset_kmedian.weighted_kmedian, n_restarts=2))
+
+
+@pytest.fixture
+def few_restarts(monkeypatch):
+    """For tests to which it does not matter how good clusters are."""
+    start_twice(monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def few_iterations():
-    """Maps are made in a third of the time, for tests to which it does not matter how good they are."""
+    """Maps and k-means take a third of the time, for tests to which it does not matter how good they are."""
     from flower_fedclust.models import maps
     from flower_fedclust.strategies.maps import drawing
 
     with pytest.MonkeyPatch.context() as patch:
+        start_twice(patch)
         for module, name, option in (
             (drawing, "tsne_map", "n_iter"),
             (drawing, "umap_map", "n_epochs"),

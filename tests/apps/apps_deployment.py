@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,6 +14,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
+
+
+def checkout(folder: Path) -> Path:
+    """Copy what the repository holds: Flower would look at every file of its history and of its environment."""
+    besides = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "_build", "results")
+    return Path(shutil.copytree(ROOT, folder / "checkout", ignore=besides))
 
 
 def free_port() -> int:
@@ -90,7 +97,7 @@ class Deployment:
     def run(self, *options: str, **config: object) -> str:
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         done = subprocess.run(
-            [str(BIN / "flwr"), "run", str(ROOT), "here", "--stream", "--run-config", pairs, *options],
+            [str(BIN / "flwr"), "run", str(checkout(self.folder)), "here", "--stream", "--run-config", pairs, *options],
             env=self.environment,
             capture_output=True,
             text=True,

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 from zipfile import ZipFile
 
 import pytest
+from apps_deployment import checkout
 from flwr.cli.build import build_fab_from_files
 from flwr.cli.utils import collect_files
 
 from flower_fedclust.lab.new_app import write_app
 from flower_fedclust.testing.grid import LocalGrid
 
-ROOT = Path(__file__).parents[2]
 publish = importlib.import_module("flwr.cli.app_cmd.publish")
 
 
@@ -39,7 +39,7 @@ def test_a_new_app_is_short_and_uses_the_api_that_was_asked_for(app, request):
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_apps_meet_the_format_of_flower_hub_and_hold_no_copy_of_the_package(ours, tmp_path, capsys):
-    folder = ROOT if ours else write_app(tmp_path / "first-app")
+    folder = checkout(tmp_path) if ours else write_app(tmp_path / "first-app")
     bundle, metadata = build_fab_from_files(collect_files(folder))
     (tmp_path / "one.fab").write_bytes(bundle)
     names = ZipFile(tmp_path / "one.fab").namelist()

@@ -11,7 +11,8 @@ from dp_accounting import rdp
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from flower_fedclust.privacy.accounting import ORDERS, Share, composed_epsilon
+from flower_fedclust.privacy import accounting
+from flower_fedclust.privacy.accounting import Share, composed_epsilon
 from flower_fedclust.privacy.accounting import calibrate as calibrate_by_name
 from flower_fedclust.privacy.releases import Release, on_the_same_rows
 from flower_fedclust.privacy.report import Message, PrivacyReport
@@ -19,6 +20,33 @@ from flower_fedclust.privacy.shares import delta_of_composition
 
 DELTA = 1e-5
 SAMPLE = (5, 1000)
+ORDERS = accounting.ORDERS
+
+
+def use_orders(patch, orders):
+    """The work for an order grows with its square; what is known of releases at other orders is forgotten."""
+    patch.setattr(accounting, "ORDERS", orders)
+    accounting._sampled_epsilon.cache_clear()
+    accounting._calibrated.cache_clear()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_orders():
+    """Of high orders most tests learn nothing that they do not learn of low ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_orders(patch, tuple(order for order in ORDERS if order <= 32))
+        yield
+    accounting._sampled_epsilon.cache_clear()
+    accounting._calibrated.cache_clear()
+
+
+@pytest.fixture
+def all_orders():
+    with pytest.MonkeyPatch.context() as patch:
+        use_orders(patch, ORDERS)
+        yield
+    accounting._sampled_epsilon.cache_clear()
+    accounting._calibrated.cache_clear()
 
 
 def release(multiplier=1.5, sample=SAMPLE, **options):
@@ -38,9 +66,9 @@ def plain(releases):
     return [replace(one, sample=None) for one in releases]
 
 
-def divergences_epsilon(replies, delta=DELTA, orders=ORDERS):
+def divergences_epsilon(replies, delta=DELTA, orders=None):
     """Compose replies, each a list of releases on the same rows, with dp-accounting alone."""
-    accountant = rdp.RdpAccountant(orders, dp_accounting.NeighboringRelation.REPLACE_ONE)
+    accountant = rdp.RdpAccountant(orders or accounting.ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
     for index, reply in enumerate(replies):
         if reply in replies[:index]:
             continue
@@ -125,7 +153,7 @@ def test_a_sample_of_less_than_half_is_one():
 @pytest.mark.parametrize(
     ("multiplier", "count", "sample"), [(1.5, 20, (5, 1000)), (0.8, 1, (20, 500)), (4.0, 50, (1, 30))]
 )
-def test_a_small_sample_costs_less_and_what_dp_accounting_says(multiplier, count, sample):
+def test_a_small_sample_costs_less_and_what_dp_accounting_says(multiplier, count, sample, all_orders):
     releases = [release(multiplier, sample)] * count
     epsilon = composed_epsilon(releases, DELTA)
     assert epsilon == pytest.approx(divergences_epsilon([[one] for one in releases]), rel=1e-9)
@@ -133,7 +161,7 @@ def test_a_small_sample_costs_less_and_what_dp_accounting_says(multiplier, count
 
 
 @pytest.mark.parametrize(("multiplier", "count"), [(1.5, 20), (0.7, 5)])
-def test_more_orders_would_hardly_lower_epsilon(multiplier, count):
+def test_more_orders_would_hardly_lower_epsilon(multiplier, count, all_orders):
     releases = [release(multiplier)] * count
     fine = divergences_epsilon([[one] for one in releases], orders=[*range(2, 65), 96, 128])
     assert fine * (1 - 1e-9) <= composed_epsilon(releases, DELTA) <= 1.02 * fine
@@ -161,7 +189,7 @@ def test_one_sampled_release_more_never_lowers_epsilon():
 
 
 @pytest.mark.parametrize(("multiplier", "fraction"), [(0.6, 0.01), (1.0, 0.05), (2.0, 0.3)])
-def test_epsilon_is_not_below_what_one_release_exactly_spends(multiplier, fraction):
+def test_epsilon_is_not_below_what_one_release_exactly_spends(multiplier, fraction, all_orders):
     # A row of value 0 is replaced by one of value 1, among rows of value 0.
     def excess(epsilon):
         """Delta of the mixture of N(0) and N(1) against N(0): the ratio exceeds exp(epsilon) beyond a threshold."""
@@ -263,7 +291,7 @@ def test_the_dictionary_of_a_report_with_samples_is_json():
     assert Release.from_dict(fields["messages"][0]["release"]) == release(1.5)
 
 
-# Calibration: few of these, as each takes seconds.
+# Calibration: few of these, as each takes half a second.
 
 SHARES = (share(0.7, 6, SAMPLE), share(0.2, 6, SAMPLE), share(0.1, 3))
 EPSILON = 1.0
@@ -315,7 +343,7 @@ def test_a_sample_that_gains_nothing_changes_no_noise(sample, epsilon):
     assert calibrate(shares, epsilon, DELTA) == calibrate((shares[0], replace(shares[1], sample=None)), epsilon, DELTA)
 
 
-def test_an_epsilon_of_which_the_divergences_know_nothing_is_met_without_the_sample():
+def test_an_epsilon_of_which_the_divergences_know_nothing_is_met_without_the_sample(all_orders):
     assert calibrate((share(1.0, 10, SAMPLE),), 0.05, 1e-9) == (calibrate((share(1.0, 10),), 0.05, 1e-9))
 
 

@@ -301,6 +301,7 @@ ODD = {
 }
 
 
+@pytest.mark.usefixtures("few_restarts")
 @pytest.mark.parametrize(("clients", "options"), ODD.values(), ids=ODD)
 @pytest.mark.parametrize("mode", ["own", "printed", "no_private_graph", "no_global_graph", "private"])
 def test_odd_rows_get_labels_all_the_same(clients, options, mode):

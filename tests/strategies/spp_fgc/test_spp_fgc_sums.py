@@ -193,6 +193,7 @@ ODD = {
 }
 
 
+@pytest.mark.usefixtures("few_restarts")
 @pytest.mark.parametrize("clients", ODD.values(), ids=ODD)
 @pytest.mark.parametrize("options", [{}, NOISE, NOISE | {"n_prototypes": 12, "noise": "local"}])
 def test_odd_rows_get_labels_all_the_same(clients, options):
@@ -213,6 +214,7 @@ def test_clusters_that_are_plain_are_found_in_odd_rows(name):
     assert result.metrics["accuracy"] >= (0.9 if name == "100_columns" else 0.99)
 
 
+@pytest.mark.usefixtures("few_restarts")
 @pytest.mark.parametrize("epsilon", [0.01, 0.3, 3.0])
 @pytest.mark.parametrize("noise", ["server", "clients", "local"])
 @pytest.mark.parametrize("n_prototypes", [None, 9])
