@@ -58,7 +58,7 @@ def write_rows(folder):
     """Write into a folder what a reader of the pages would have there."""
     rng = np.random.default_rng(0)
     lines = ["site,kind,age,dose"]
-    for index in range(1200):
+    for index in range(600):
         site = ("north", "south", "east")[index % 7 % 3]
         age, dose = rng.normal([20 + 30 * (index % 3), 1 + index % 3], [2, 0.1])
         lines.append(f"{site},{'abc'[index % 3]},{age:.2f},{dose:.3f}")

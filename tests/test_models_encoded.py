@@ -81,15 +81,17 @@ def test_a_model_does_not_change_with_the_arrays_it_was_made_from():
     np.testing.assert_array_equal(made.encode(ROWS), before)
 
 
-def test_importing_and_predicting_needs_no_torch():
+def test_importing_predicting_and_a_run_of_spp_fgc_need_no_torch():
     code = (
         "import sys, numpy as np\n"
         "import flower_fedclust, flower_fedclust.deep.clustering_autoencoder, flower_fedclust.baselines.ppfc_gan\n"
         "from flower_fedclust.models import EncodedModel\n"
+        "rows = [np.random.default_rng(i).normal(size=(9, 2)) for i in range(2)]\n"
+        "print(flower_fedclust.simulate(flower_fedclust.SPPFGC(2), rows).model.n_clusters)\n"
         "print(EncodedModel([np.eye(2), np.zeros(2)], np.eye(2)).predict(np.eye(2)), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[0 1] False\n"
+    assert done.stdout == "2\n[0 1] False\n"
 
 
 @pytest.mark.parametrize("method", ["encode", "predict", "cost"])

@@ -1,7 +1,6 @@
-import os
-import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from flower_fedclust.deep.torch_module import (
     torch_generator,
 )
 from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.threads import one_thread
 
 torch = pytest.importorskip("torch")
 
@@ -118,28 +118,21 @@ def test_training_leaves_torchs_own_generator_alone():
 
 
 def test_number_of_threads_is_one_inside_and_the_former_afterwards():
-    code = (
-        "import torch; torch.set_num_threads(3)\n"
-        "from flower_fedclust.deep.torch_module import one_torch_thread\n"
-        "from flower_fedclust.numerics.threads import one_thread\n"
-        "counts = []\n"
-        "try:\n"
-        "    with one_torch_thread():\n"
-        "        with one_torch_thread(): counts.append(torch.get_num_threads())\n"
-        "        counts.append(torch.get_num_threads())\n"
-        "        raise KeyError\n"
-        "except KeyError: counts.append(torch.get_num_threads())\n"
-        "with one_thread(), one_torch_thread(): counts.append(torch.get_num_threads())\n"
-        "print(counts, torch.get_num_threads())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "3"},
-    )
-    assert done.stdout == "[1, 1, 3, 1] 3\n"
+    counts, former = [], torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with suppress(KeyError), one_torch_thread():
+            with one_torch_thread():
+                counts.append(torch.get_num_threads())
+            counts.append(torch.get_num_threads())
+            raise KeyError
+        counts.append(torch.get_num_threads())
+        with one_thread(), one_torch_thread():
+            counts.append(torch.get_num_threads())
+        counts.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(former)
+    assert counts == [1, 1, 3, 1, 3]
 
 
 def test_two_threads_do_not_train_at_once():
