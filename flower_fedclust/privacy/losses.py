@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+#: dp-accounting keeps a table of so many entries or fewer as a dictionary.
+FEW = 1000
+
 
 def composed_losses(event: dp_accounting.DpEvent, interval: float) -> Any:
     """Return the privacy loss distribution of Gaussian and Laplace releases.
@@ -51,9 +54,21 @@ def _losses(loss: Any, cutoffs: Any, scale: float, interval: float) -> Any:
     epsilons = np.arange(lower, upper + 1) * interval
     points = cutoffs(epsilons, scale)
     deltas = loss.mu_upper_cdf(points) - np.exp(epsilons + loss.mu_lower_log_cdf(points))
-    return privacy_loss_distribution.PrivacyLossDistribution(
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, lower, upper, np.clip(deltas, 0, 1))
-    )
+    deltas = np.clip(deltas, 0, 1)
+    if len(deltas) <= FEW:
+        table = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, lower, upper, deltas)
+    else:
+        table = _dense(interval, lower, np.minimum.accumulate(deltas))
+    return privacy_loss_distribution.PrivacyLossDistribution(table)
+
+
+def _dense(interval: float, lower: int, deltas: Floats) -> Any:
+    """Return the probabilities of losses that are each one step above the last, from the deltas at them."""
+    falls = np.diff(deltas)
+    inner = (falls[1:] - falls[:-1] * math.exp(interval)) / math.expm1(interval)
+    first, last = 1 - deltas[0] + falls[0] / math.expm1(interval), falls[-1] / math.expm1(-interval)
+    probabilities = np.maximum(0.0, np.concatenate([[first], inner, [last]]))
+    return pld_pmf.DensePLDPmf(interval, lower, probabilities, deltas[-1], pessimistic_estimate=True)
 
 
 def _gaussian_cutoffs(epsilons: Floats, scale: float) -> Floats:

@@ -41,7 +41,7 @@ def accuracy(classes, labels):
 
 def dense_graph(rows, bandwidth, n_neighbors):
     """Equation (25) by the letter, and the mean of A and A'."""
-    kernel = np.array([[np.exp(-np.sum((x - y) ** 2) / (2 * bandwidth**2)) for y in rows] for x in rows])
+    kernel = np.array([np.exp(-np.sum((x - rows) ** 2, axis=1) / (2 * bandwidth**2)) for x in rows])
     np.fill_diagonal(kernel, -np.inf)
     A = np.zeros_like(kernel)
     for i, row in enumerate(kernel):

@@ -53,7 +53,8 @@ def fits(drawn, probabilities, integers):
     """Whether drawn integers have these probabilities, by chi-square over cells that expect ten or more."""
     expected = probabilities * len(drawn)
     enough = expected >= 10
-    observed = np.array([(drawn == integer).sum() for integer in integers])[enough]
+    counts = dict(zip(*np.unique(drawn, return_counts=True), strict=True))
+    observed = np.array([counts.get(integer, 0) for integer in integers])[enough]
     rest_observed, rest_expected = len(drawn) - observed.sum(), len(drawn) - expected[enough].sum()
     statistic = ((observed - expected[enough]) ** 2 / expected[enough]).sum()
     statistic += (rest_observed - rest_expected) ** 2 / rest_expected if rest_expected > 1 else 0.0
