@@ -161,8 +161,10 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
         )
     expected = strategy.expected_columns if strategy.around is None else None
     if expected is not None and data[0].rows.shape[1] != expected:
-        given = "server rows" if hasattr(strategy, "server_data") else "first centers"
-        raise ValueError(f"the clients have {data[0].rows.shape[1]} columns where the {given} have {expected}.")
+        words = {"server_data": "server rows have", "origin": "origin has"}
+        given = (has for name, has in words.items() if getattr(strategy, name, None) is not None)
+        whose = next(given, "first centers have")
+        raise ValueError(f"the clients have {data[0].rows.shape[1]} columns where the {whose} {expected}.")
     n_rows = sum(client.n_rows for client in data)
     if strategy.most_clusters > n_rows:
         raise ValueError(

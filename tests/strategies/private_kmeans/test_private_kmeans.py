@@ -128,3 +128,22 @@ def test_the_origin_must_be_a_point():
         PrivateKMeans(n_clusters=2, max_norm=1.0, origin=[[0.0, 1.0]])
     with pytest.raises(ValueError, match="max_norm is missing"):
         PrivateKMeans(n_clusters=2).check_complete()
+
+
+def test_an_origin_of_another_width_than_the_rows_is_named():
+    with pytest.raises(ValueError, match="the clients have 12 columns where the origin has 2"):
+        run(mixture(100), 2, epsilon=1.0, max_norm=30.0, origin=[1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_clients", "parameters"),
+    [(4000, 2, {"epsilon": 0.01}), (12, 4, {"epsilon": 1.0}), (1000, 3, {"epsilon": 1.0, "privacy_unit": "client"})],
+)
+def test_a_result_that_is_all_noise_says_so(n_rows, n_clients, parameters):
+    result = run(mixture(n_rows), n_clients, max_norm=30.0, **parameters)
+    assert "cannot be told from noise" in " ".join(map(str, result.doubts))
+
+
+def test_one_column_over_two_clients_at_a_large_epsilon_has_the_clusters_that_are_there():
+    rows = mixture(1000)[:, :1]
+    assert times_the_optimum(run(rows, 2, epsilon=100.0, max_norm=30.0), rows) < 1.05
