@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from contextlib import contextmanager
@@ -14,11 +15,19 @@ import typer.main
 
 compiled.keep()
 
+# What is imported and collected stays until the end, and is never looked through for cycles.
+gc.disable()
+
 # The command is made of its functions anew for every call, always the same: a process calls it once, a test often.
 typer.main.get_command = cache(typer.main.get_command)
 
 # As OMP_NUM_THREADS: threads that wait for each other, while other tests run beside them, take longer than one.
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 @contextmanager
