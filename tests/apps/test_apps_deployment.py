@@ -97,6 +97,7 @@ def simulation(tmp_path):
     started.stop()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_seeded_flwr_run_on_ray_gives_the_inline_bits(simulation, tmp_path):
     output = simulation.run(
