@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -38,11 +39,23 @@ def wait_for_disk(files: Sequence[IO[bytes]]) -> None:
     """Return when what was written to some files is on the disk: two that wait together wait hardly longer than one."""
     for file in files:
         file.flush()
-    if len(files) == 1:
+    others = [_waiting().submit(os.fsync, file.fileno()) for file in files[1:]]
+    try:
         os.fsync(files[0].fileno())
-        return
-    with ThreadPoolExecutor(len(files)) as pool:
-        list(pool.map(os.fsync, [file.fileno() for file in files]))  # raises what one of them has raised
+    finally:
+        wait(others)
+    for other in others:
+        other.result()  # raises what it has raised
+
+
+@lru_cache(maxsize=1)
+def _waiting() -> ThreadPoolExecutor:
+    """Return threads that do nothing but wait: a new one for each file would cost more than it waits for."""
+    return ThreadPoolExecutor(8, thread_name_prefix="fsync")
+
+
+if hasattr(os, "register_at_fork"):  # a forked process has none of the threads
+    os.register_at_fork(after_in_child=_waiting.cache_clear)
 
 
 def wait_for_names(folder: Path) -> None:
