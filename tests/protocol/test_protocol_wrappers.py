@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.client import mod as older
-from flwr.client.mod import secaggplus_mod
+from flwr.client.mod import secagg_mod, secaggplus_mod
 from flwr.clientapp import ClientApp, mod
 from flwr.compat.common.recorddict_compat import fitins_to_recorddict, recorddict_to_fitres
 from flwr.server import strategy as wrappers
@@ -73,9 +73,10 @@ def test_mods_that_measure_work(run, one):
         (mod.fixedclipping_mod, "one of Flower's mods that change what clients send stands before it; take it away"),
         (mod.adaptiveclipping_mod, "one of Flower's mods that change what clients send stands before it; take it away"),
         (older.fixedclipping_mod, "one of Flower's mods that change what clients send stands before it; take it away"),
+        (secagg_mod, "one of Flower's mods that change what clients send stands before it; take it away"),
         (secaggplus_mod, "one of Flower's mods that change what clients send stands before it; take it away"),
     ],
-    ids=["local", "fixed", "adaptive", "older", "secagg"],
+    ids=["local", "fixed", "adaptive", "older", "secagg", "secagg+"],
 )
 def test_mods_that_change_what_is_sent_are_refused_in_a_sentence(run, one, reason):
     with pytest.raises(ProtocolError, match=reason):
@@ -92,8 +93,12 @@ def test_wrappers_that_clip_updates_of_a_model_are_refused_in_a_sentence(name):
         wrapper.initialize_parameters(manager_of([]))
 
 
-def test_so_are_those_of_the_message_api():
+@pytest.mark.parametrize("name", [name for name in dir(wrappers_of_messages) if name.startswith("Differential")])
+def test_so_are_those_of_the_message_api(name):
+    given = {"noise_multiplier": 0.1, "clipping_norm": 1.0, "num_sampled_clients": 3}
+    made = getattr(wrappers_of_messages, name)
+    accepted = made.__init__.__code__.co_varnames
     strategy = fc.MessageStrategy(fc.KFED(2))
-    wrapper = wrappers_of_messages.DifferentialPrivacyClientSideFixedClipping(strategy, 0.1, 1.0, 3)
-    with pytest.raises(ProtocolError, match=r"^DifferentialPrivacyClientSideFixedClipping clips updates of a model"):
-        wrapper.configure_train(1, None, {}, None)
+    wrapper = made(strategy, **{key: value for key, value in given.items() if key in accepted})
+    with pytest.raises(ProtocolError, match=f"^{name} clips updates of a model"):
+        wrapper.configure_train(1, ArrayRecord(), ConfigRecord(), None)
