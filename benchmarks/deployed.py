@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 from collections.abc import Callable
@@ -318,8 +319,24 @@ class Killing:
         assert wait_until(reached, submitted), "the round was not reached"
         kill(self.process(name), *descendants(self.process(name)))
         self.deployment.processes[name].wait()
-        self.deployment.start_site(name)
+        threading.Thread(target=self.keep_up, args=[name], daemon=True).start()
         return submitted
+
+    def keep_up(self, name: str) -> None:
+        """Start a site again until it stays, as ``restart: unless-stopped`` of the containers does.
+
+        Flower's SuperLink takes the key of a SuperNode that was killed for one that is there, for about a minute, and
+        the SuperNode that comes again with it ends.
+        """
+        n_started, begun, last = 0, time.monotonic(), time.monotonic()
+        while time.monotonic() < last + 30:
+            if self.deployment.processes[name].poll() is not None:
+                n_started += 1
+                with contextlib.suppress(SystemExit):
+                    self.deployment.start_site(name)
+                last = time.monotonic()
+            time.sleep(1)
+        print(f"    {name} was started {n_started} times in {last - begun:.0f} s until it was let in", flush=True)
 
     def kill_the_superlink(self, number: int) -> None:
         """Submit the run, kill the SuperLink with all of its processes in a round, and start it again."""

@@ -1,12 +1,15 @@
 """What policy, ledger and journal take of a run's time: real processes, with them and with Flower's own SuperNodes.
 
     python benchmarks/overhead.py [N_SITES] [N_ROWS] [KIND ...]
+    python benchmarks/overhead.py ray [N_SITES] [N_ROWS]
 
 One SuperLink and N_SITES (100) SuperNodes with N_ROWS (2,000) rows of 8 columns each, all on this machine, run private
 federated k-means of one step: enrolment and a round. KIND "flower" is ``flower-supernode`` with the app that is
 submitted, which has no policy, ledger or journal; "site" is ``fedclust site``, with a journal at the server. Printed
 are the run's time from its submission to its end, and the processor time of all SuperNodes with the processes of their
-messages: that is what 100 machines would share, and what one machine with few processors waits for.
+messages: that is what 100 machines would share, and what one machine with few processors waits for. A SuperNode and
+its SuperExec take 140 MB each. Where 100 do not fit, "ray" has Flower's simulation engine ask as many clients, without
+and with policy, ledger and journal, in a run of private k-means.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import psutil
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.server import ServerAppComponents, ServerConfig
+from flwr.serverapp import ServerApp
+from flwr.simulation import run_simulation
 from sklearn.datasets import make_blobs
+
+import flower_fedclust as fc
+from flower_fedclust.site.app import Site
+from flower_fedclust.site.policy import SiteSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "deploy"))
@@ -87,7 +100,54 @@ def measured(kind: str, n_sites: int, n_rows: int) -> dict[str, Any]:
         return {"seconds": seconds, "of_sites": of_sites, "traffic": traffic, "memory": memory / 1e6}
 
 
+@cache
+def site_of(folder: str, index: int, n_rows: int) -> Site:
+    rows = np.random.default_rng(index).normal(size=(n_rows, 50))
+    settings = SiteSettings(name=str(index), data="none", folder=str(Path(folder) / str(index)))
+    return Site(settings, lambda: fc.ClientData(rows))
+
+
+def on_ray(n_sites: int, n_rows: int, kind: str) -> tuple[float, float, int]:
+    """Return the seconds of a run on Flower's simulation engine, the processor's in its workers, and the messages."""
+    seconds: list[float] = []
+    of_workers: list[float] = []
+    strategy = fc.PrivateKMeans(8, epsilon=1.0, max_norm=10.0, noise="local", random_state=0)
+
+    def mark(*_: object) -> None:
+        seconds.append(time.monotonic())
+        workers = psutil.Process().children(recursive=True)
+        of_workers.append(sum(sum(one.cpu_times()[:2]) for one in workers if "ClientAppActor" in one.name()))
+
+    strategy.on_round = mark
+    with tempfile.TemporaryDirectory() as folder:
+        if kind == "site":
+            strategy.journal = fc.Journal(Path(folder) / "journal")
+
+        def answer(context: Context) -> Any:
+            site = import_module("overhead").site_of(folder, int(context.node_config["partition-id"]), n_rows)
+            if kind == "site":
+                return site.client(context)
+            return fc.client_fn(fc.PrivateKMeans.client_type, lambda _: site.data)(context)
+
+        def serve(_: Context) -> ServerAppComponents:
+            return ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds))
+
+        run_simulation(ServerApp(server_fn=serve), ClientApp(client_fn=answer), num_supernodes=n_sites)
+        n_messages = sum(entry.round > 1 for entry in strategy.traffic)
+    # From the end of the first round on: what starts workers and makes rows up is before.
+    return seconds[-1] - seconds[0], of_workers[-1] - of_workers[0], n_messages
+
+
 def main(n_sites: int, n_rows: int, kinds: list[str]) -> None:
+    if kinds == ["ray"]:
+        for kind in 2 * ["flower", "site"]:
+            taken, of_workers, n_messages = on_ray(n_sites, n_rows, kind)
+            print(
+                f"Ray, {kind}: {n_sites} clients of {n_rows:,} rows, {n_messages:,} messages: {taken:.1f} s; processor "
+                f"time of the workers {of_workers:.1f} s, {1000 * of_workers / n_messages:.1f} ms a message",
+                flush=True,
+            )
+        return
     for kind in kinds:
         found = measured(kind, n_sites, n_rows)
         n_messages = len(found["traffic"])
