@@ -361,7 +361,9 @@ def reproduce(
         list[str] | None, typer.Option(help="One of its tables; may be repeated. By default all that can be run.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds; by default each table's own number.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A new folder for results.csv and results.md.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for results.csv and results.md; the same command goes on in it.")
+    ] = None,
     list_only: Annotated[
         bool, typer.Option("--list", help="List the tables, how long each takes, and what is not reproduced and why.")
     ] = False,
@@ -385,7 +387,7 @@ def reproduce(
         ):
             raise typer.Exit(1)
     except KeyboardInterrupt:
-        kept = f"; the rows that are done are in {out.absolute()}" if out else ""
+        kept = f"; what is done is in {out.absolute()}, and the same command goes on from there" if out else ""
         _say_error(f"stopped{kept}.")
         raise typer.Exit(130) from None
 

@@ -20,6 +20,7 @@ from flower_fedclust.lab.reproduce import (
     Paper,
     PaperTable,
     Row,
+    draws,
     feddp_kmeans,
     figures,
     find_paper,
@@ -123,17 +124,37 @@ def test_results_are_saved_with_the_command_the_versions_and_no_path(tmp_path):
         ("k-means|| on a line", "accuracy", "0.25", ""),
     ]
     assert rows[2]["reason"] == "the rows are gone."
-    assert sorted(path.name for path in out.iterdir()) == ["results.csv", "results.md"]
+    assert sorted(path.name for path in out.iterdir()) == ["draws.jsonl", "results.csv", "results.md"]
 
 
-def test_what_is_done_is_saved_when_a_run_is_stopped(tmp_path):
+def test_what_is_done_is_saved_when_a_run_is_stopped_and_the_same_command_goes_on_from_there(tmp_path):
+    asked = []
+
     def stopped(seed):
-        raise KeyboardInterrupt
+        asked.append(seed)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return {"accuracy": seed / 3}
 
-    table = replace(TOY, rows=(TOY.rows[0], Row("stopped", stopped)))
+    out = tmp_path / "out"
+    paper = replace(PAPER, tables=(replace(TOY, rows=(TOY.rows[0], Row("stopped", stopped))),))
     with pytest.raises(KeyboardInterrupt):
-        reproduce_paper(replace(PAPER, tables=(table,)), Console(quiet=True), out=tmp_path / "out")
-    assert "seeds as they are" in (tmp_path / "out" / "results.md").read_text()
+        reproduce_paper(paper, Console(quiet=True), n_seeds=3, out=out)
+    assert "seeds as they are" in (out / "results.md").read_text()
+    with (out / "draws.jsonl").open("a") as file:
+        file.write('{"table": "toy", "row')  # cut off
+    assert reproduce_paper(paper, Console(quiet=True), n_seeds=3, out=out)
+    assert asked == [0, 1, 1, 2]
+    assert reproduce_paper(paper, Console(quiet=True), n_seeds=4, out=out)
+    assert asked == [0, 1, 1, 2, 3]
+    assert "| stopped | accuracy | 0.5000 ± 0.3727 |" in (out / "results.md").read_text()
+
+
+def test_draws_of_other_versions_are_not_mixed(tmp_path, monkeypatch):
+    ReproductionFolder(tmp_path, PAPER, "")
+    monkeypatch.setattr(draws, "installed_versions", lambda: {"numpy": "0.1"})
+    with pytest.raises(FileExistsError, match=r"holds draws of another kind \(numpy [\d.]+\); name a new folder"):
+        ReproductionFolder(tmp_path, PAPER, "")
 
 
 def test_a_folder_that_holds_something_is_refused_before_anything_runs(tmp_path):

@@ -46,7 +46,8 @@ def reproduce_paper(
     n_seeds : int, optional
         By default each table's own number.
     out : str or Path, optional
-        A new folder for ``results.csv`` and ``results.md``, which are written again after each row, and for pictures.
+        A folder for ``results.csv`` and ``results.md``, which are written again after each row, for pictures, and for
+        what each seed gave: a command that was interrupted goes on from there.
     progress : bool, optional
         Whether to show rows and a bar while a table runs; by default only in a terminal.
 
@@ -60,7 +61,7 @@ def reproduce_paper(
     ValueError
         If there is no such table, or the number of seeds is not valid.
     FileExistsError
-        If the folder already holds something.
+        If the folder already holds something else.
     """
     if n_seeds is not None:
         check_integer("seeds", n_seeds, at_least=1)
@@ -78,7 +79,8 @@ def reproduce_paper(
         done.append((table, outcomes))
         total = len(table.rows) * (table.n_seeds if n_seeds is None else n_seeds)
         with _shown(table, outcomes, total, console, progress) as bar:
-            for outcome in run_table(table, n_seeds, on_run=partial(bar.advance, bar.task_ids[0])):
+            draws = None if folder is None else folder.draws
+            for outcome in run_table(table, n_seeds, on_run=partial(bar.advance, bar.task_ids[0]), draws=draws):
                 outcomes.append(outcome)
                 if folder is not None:
                     folder.write(done, not_run)

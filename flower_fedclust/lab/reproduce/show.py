@@ -12,11 +12,15 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from flower_fedclust.lab.comparison_folder import installed_versions
+from flower_fedclust.lab.reproduce.draws import Draws
 from flower_fedclust.lab.reproduce.tables import Paper, PaperTable, RowOutcome
 from flower_fedclust.saving import empty_folder
 
 #: Tables, and the outcomes of each so far.
 Outcomes = Sequence[tuple[PaperTable, Sequence[RowOutcome]]]
+
+#: The file of a folder that has what each seed gave.
+DRAWS = "draws.jsonl"
 
 _CSV_COLUMNS = (
     *("paper", "table", "title", "row", "column", "seeds", "ours", "deviation"),
@@ -68,7 +72,9 @@ def list_table(papers: Sequence[Paper]) -> RichTable:
 
 
 class ReproductionFolder:
-    """A new folder with ``results.csv`` and ``results.md``, which are written again after each row.
+    """A folder with ``results.csv`` and ``results.md``, which are written again after each row, and with the draws.
+
+    It is new, or has the draws of the same paper, which are not made again.
 
     Parameters
     ----------
@@ -80,14 +86,16 @@ class ReproductionFolder:
     Raises
     ------
     FileExistsError
-        If the folder already holds something.
+        If the folder already holds something else, or draws of other versions.
     """
 
     def __init__(self, path: str | Path, paper: Paper, command: str) -> None:
-        self.path = empty_folder(path)
+        holds_draws = Path(path, DRAWS).exists()
+        self.path = Path(path).absolute() if holds_draws else empty_folder(path)
         self.paper = paper
         self.command = command
         self.path.mkdir(parents=True, exist_ok=True)
+        self.draws = Draws(self.path / DRAWS, paper.name)
 
     def write(self, outcomes: Outcomes, not_run: Mapping[str, str]) -> None:
         """Write the outcomes so far; each file is replaced as a whole."""

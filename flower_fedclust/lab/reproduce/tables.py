@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flower_fedclust.data import Table, load_dataset, partition
+from flower_fedclust.lab.reproduce.draws import Draw, Draws
 from flower_fedclust.names import look_up
 from flower_fedclust.protocol import ProtocolError
 from flower_fedclust.registry import accepted_parameters, make_strategy
@@ -146,7 +146,11 @@ class RowOutcome:
 
 
 def run_table(
-    table: PaperTable, n_seeds: int | None = None, *, on_run: Callable[[], object] = lambda: None
+    table: PaperTable,
+    n_seeds: int | None = None,
+    *,
+    on_run: Callable[[], object] = lambda: None,
+    draws: Draws | None = None,
 ) -> Iterator[RowOutcome]:
     """Run a table row by row; a row that cannot be run gets a reason, and the others are run.
 
@@ -157,11 +161,13 @@ def run_table(
         The number of seeds, from 0; by default the table's own.
     on_run : callable
         Called after each seed of each row.
+    draws : Draws, optional
+        Has those that are not made again, and gets those that are made.
     """
+    draws = draws or Draws()
     seeds = range(table.n_seeds if n_seeds is None else n_seeds)
     for row in table.rows:
-        start = time.perf_counter()
-        found: list[Mapping[str, float]] = []
+        found: list[Draw] = []
         reason = ""
         for seed in seeds:
             if not reason:
@@ -169,17 +175,17 @@ def run_table(
                     # Warnings of libraries would break the table on the screen.
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")
-                        found.append(row.measure(seed))
+                        found.append(draws.of(table.name, row.name, seed, row.measure))
                 except (ValueError, ImportError, ProtocolError) as error:
                     reason = str(error)
             on_run()
-        values = {column: [one[column] for one in found if column in one] for column in table.columns}
+        values = {column: [one.figures[column] for one in found if column in one.figures] for column in table.columns}
         ours = {
             column: Figure(float(np.mean(each)), float(np.std(each)) if len(each) > 1 else None)
             for column, each in values.items()
             if each and not reason
         }
-        yield RowOutcome(row, len(seeds), ours, time.perf_counter() - start, reason)
+        yield RowOutcome(row, len(seeds), ours, sum(one.seconds for one in found), reason)
 
 
 @lru_cache(maxsize=1)
