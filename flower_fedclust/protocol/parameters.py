@@ -124,7 +124,8 @@ def _declared(cls: type) -> tuple[tuple[str, Any, dict[str, float]], ...]:
 
 def _check(name: str, value: object, hint: Any, bounds: dict[str, float]) -> None:
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if value is None and NoneType in kinds:
+    # Older versions of NumPy count numbers among what can be an array: arrays are checked where they are used.
+    if bytes in kinds or (value is None and NoneType in kinds):
         return
     choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
     if choices and (isinstance(value, str) or not {int, float} & set(kinds)):

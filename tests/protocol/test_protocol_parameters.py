@@ -129,6 +129,16 @@ def test_values_of_numpy_are_taken():
     assert (made.n_clusters, made.tol) == (2, 0.5)
 
 
+def test_what_can_be_an_array_is_no_number_even_where_numbers_can_be_arrays():
+    class WithRows(Example):
+        """One with rows."""
+
+        # As NumPy before 2.2 declares what can be an array.
+        rows: np.ndarray | bool | int | float | complex | str | bytes | None = parameter(None)
+
+    assert WithRows(2, rows=np.eye(2)).rows.shape == (2, 2)
+
+
 def test_a_subclass_changes_default_and_bounds():
     assert Narrower(2).n_steps == 2
     with pytest.raises(ValueError, match="n_steps is 1; it must be an integer, 2 or more"):
