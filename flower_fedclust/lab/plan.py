@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
+from sklearn.isotonic import isotonic_regression
 
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_integer, check_real
@@ -102,6 +103,8 @@ class Plan:
                 f"At epsilon {self.epsilon:g} a cluster is told from noise from about {self.smallest_cluster:,.0f} "
                 f"rows on, {part:.2g}% of all."
             )
+        if not self.excess:
+            return said
         if self.enough is None:
             said.append(f"None of these budgets is enough: at epsilon {max(self.excess):g} noise still costs.")
         else:
@@ -182,9 +185,22 @@ def plan(
     hints = get_type_hints(type(strategy))  # one that always has noise has hardly any at the largest epsilon
     without = rehearsal.mean_cost(None if hints["epsilon"] is not float else MOST_EPSILON, seed)
     costs = {float(one): rehearsal.mean_cost(one, seed) for one in sorted(epsilons)}
-    excess = {one: ROUGHER * max(cost / without - 1, 0.0) for one, cost in costs.items()}
+    excess = falling({one: ROUGHER * max(cost / without - 1, 0.0) for one, cost in costs.items()})
     facts = {"rows": n_rows, "columns": n_columns, "clients": n_clients, "clusters": strategy.most_clusters}
     return Plan(strategy.name, facts, strategy.epsilon, releases, smallest, excess, max(without - 1, 0.0))
+
+
+def falling(excess: Mapping[float, float]) -> dict[float, float]:
+    """Return the nearest curve that does not rise: more budget costs nothing, but a run's first centers differ.
+
+    Parameters
+    ----------
+    excess : mapping of float to float
+        The part that noise adds to the cost, by epsilon.
+    """
+    budgets = sorted(excess)
+    costs = [excess[epsilon] for epsilon in budgets]
+    return dict(zip(budgets, map(float, isotonic_regression(costs, increasing=False)), strict=True)) if costs else {}
 
 
 def enough_of(excess: Mapping[float, float]) -> float | None:

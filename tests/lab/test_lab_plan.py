@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 from typer.testing import CliRunner
 
 import flower_fedclust as fc
-from flower_fedclust.lab.plan import enough_of, made_up_rows
+from flower_fedclust.lab.plan import enough_of, falling, made_up_rows
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -84,3 +84,9 @@ def test_the_command_prints_the_curve_and_draws_it(tmp_path):
     assert said.exit_code == 0
     assert json.loads(said.stdout)["excess"][0]["epsilon"] == 1.0
     assert {path.name for path in (tmp_path / "plan").iterdir()} == {"plan.png", "plan.json"}
+
+
+def test_a_curve_never_rises():
+    assert falling({10.0: 0.0, 0.1: 0.4, 3.0: 0.02, 1.0: 0.0}) == pytest.approx(
+        {0.1: 0.4, 1.0: 0.01, 3.0: 0.01, 10.0: 0.0}
+    )
