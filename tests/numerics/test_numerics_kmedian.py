@@ -198,12 +198,12 @@ def test_seeds_are_drawn_by_distance():
 @pytest.mark.parametrize("seed", range(3))
 def test_restarts_find_the_optimum_of_a_tiny_problem(seed):
     rng = np.random.default_rng(seed)
-    rows, weights = rng.normal(size=(7, 2)), rng.uniform(0.2, 2.0, size=7)
+    rows, weights = rng.normal(size=(6, 2)), rng.uniform(0.2, 2.0, size=6)
     best = np.inf
-    for of_others in itertools.product([False, True], repeat=6):
+    for of_others in itertools.product([False, True], repeat=5):
         first = np.array([True, *of_others])
         best = min(best, sum(slow_median(rows[own], weights[own]) for own in (first, ~first) if own.any()))
-    centers = weighted_kmedian(rows, weights, 2, np.random.default_rng(seed), n_restarts=40, tol=1e-12)
+    centers = weighted_kmedian(rows, weights, 2, np.random.default_rng(seed), n_restarts=15, tol=1e-9)
     assert kmedian_cost(rows, centers, weights) == pytest.approx(best, rel=1e-5)
 
 
