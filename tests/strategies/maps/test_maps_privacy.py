@@ -115,6 +115,7 @@ def odd_rows(n, seed):
 # The promises of every strategy, for what noise may be on here
 
 
+@pytest.mark.usefixtures("few_restarts")
 @pytest.mark.parametrize("perturb", ["data", "distances"])
 def test_perturbed_maps_keep_the_promises_of_every_strategy(perturb):
     private = {"perturb": perturb, "epsilon": 8.0, "max_norm": 1.0}

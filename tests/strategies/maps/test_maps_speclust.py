@@ -93,7 +93,7 @@ def test_with_much_budget_the_private_clusters_are_those_without_noise():
     assert result.metrics["accuracy"] > 0.98
 
 
-def test_noise_on_kernel_values_keeps_the_promises_of_every_strategy():
+def test_noise_on_kernel_values_keeps_the_promises_of_every_strategy(few_restarts):
     check_strategy(FedSpeClust(3, n_landmarks=6, n_rounds=2, perturb="kernel", epsilon=8.0, max_norm=1.0))
 
 
