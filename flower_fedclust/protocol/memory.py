@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from flwr.app import ArrayRecord, Context
+from flwr.common import Parameters
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.protocol.rounds import Array, Askable, Sent
 from flower_fedclust.protocol.tables import as_bytes, as_text
+from flower_fedclust.protocol.wire import decode
 
 #: What ends the key under which it stands from which rows with noise something was computed that is remembered.
 OF = " of"
@@ -53,7 +55,10 @@ class Memory:
         if self.context is None or f"fedclust.{key}" not in self.context.state:
             return None  # so it is most often, and to ask for what is missing takes long
         record = self.context.state[f"fedclust.{key}"]
-        return record.to_numpy_ndarrays() if isinstance(record, ArrayRecord) else None
+        if not isinstance(record, ArrayRecord):
+            return None
+        kept = Parameters([array.data for array in record.values()], "numpy.ndarray")
+        return [array.copy("K") for array in decode(kept)]  # as Flower's own function, which takes longer
 
     def _forget(self) -> None:
         """Drop what an earlier run has left: a run that took it for its own would not be what its report says."""

@@ -8,6 +8,7 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from flwr.app import Context, RecordDict
@@ -142,7 +143,7 @@ class Run:
     sites: list[Site] = field(default_factory=list)
     seconds: float = 0.0
 
-    @property
+    @cached_property
     def result(self) -> Result:
         """What :func:`flower_fedclust.simulate` would have returned."""
         return result_of(self.strategy, self.data, self.seconds)
