@@ -72,3 +72,18 @@ def top_eigenvectors(matrix: Floats, n_vectors: int) -> Floats:
     top = vectors[:, ::-1][:, :n_vectors]
     largest = top[np.abs(top).argmax(axis=0), np.arange(top.shape[1])]
     return np.ascontiguousarray(top * np.sign(largest))
+
+
+def n_axes_that_hold(share: float, matrix: Floats) -> int:
+    """Return how many of the largest eigenvalues it takes to hold a share of their sum: 1 at least, if all are 0, too.
+
+    Parameters
+    ----------
+    share : float
+        Between 0 and 1.
+    matrix : ndarray of shape (size, size)
+        Symmetric, without negative eigenvalues: of sums of products, those that rounding leaves count as 0.
+    """
+    values = np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0.0)
+    held = np.cumsum(values)
+    return int(np.count_nonzero(held < share * held[-1])) + 1

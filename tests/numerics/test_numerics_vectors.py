@@ -5,6 +5,7 @@ from sklearn.datasets import load_digits
 from flower_fedclust.numerics.vectors import (
     clip_norm,
     clip_rows,
+    n_axes_that_hold,
     top_eigenvectors,
 )
 
@@ -138,6 +139,17 @@ def test_top_eigenvectors_are_orthonormal_and_contiguous(known_spectrum):
 
 def test_no_more_eigenvectors_come_back_than_the_matrix_has(known_spectrum):
     assert top_eigenvectors(known_spectrum[0], 99).shape == (6, 6)
+
+
+@pytest.mark.parametrize(("share", "n_axes"), [(0.3, 1), (0.5, 1), (0.51, 2), (0.8, 3), (1.0, 4)])
+def test_axes_that_hold_a_share_are_the_fewest_that_do(share, n_axes):
+    basis, _ = np.linalg.qr(np.random.default_rng(4).normal(size=(6, 6)))
+    matrix = (basis * np.array([0.0, 2.0, -1e-15, 4.0, 1.0, 1.0])) @ basis.T
+    assert n_axes_that_hold(share - 1e-9, matrix) == n_axes
+
+
+def test_where_nothing_varies_one_axis_holds_it():
+    assert n_axes_that_hold(0.7, np.zeros((3, 3))) == 1
 
 
 def test_the_largest_entry_of_every_eigenvector_is_positive():

@@ -25,7 +25,7 @@ from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS, jeffreys, prototypes_of, shrunk
 from flower_fedclust.numerics.structural_graph import client_graph
-from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
+from flower_fedclust.numerics.vectors import clip_rows, n_axes_that_hold, top_eigenvectors
 from flower_fedclust.privacy.accounting import Share, calibrate
 from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.protocol import (
@@ -53,6 +53,10 @@ Labels = NDArray[np.intp]
 
 #: The exponent of the unit in which the losses of clients are summed.
 LOSS_EXPONENT = -20
+
+#: By default a code has so many numbers, and more where it takes more of the principal axes to hold so much of the
+#: variance of the rows.
+FEWEST_LATENT, HELD_VARIANCE = 10, 0.7
 
 
 class SPPFGCPlus(ProtocolStrategy):
@@ -86,8 +90,9 @@ class SPPFGCPlus(ProtocolStrategy):
         Rounds before, without prototypes. There are none where a code is as wide as its row.
     n_local_steps : int, default=50
         Steps of a client in a round, of 128 rows each; it goes through its rows once at least.
-    n_latent : int, default=10
-        Numbers of a code; as many as there are columns where these are fewer.
+    n_latent : int, optional
+        Numbers of a code; as many as there are columns where these are fewer. By default 10, or as many principal axes
+        as hold 70% of the variance of all rows, where these are more (up to half of n_hidden).
     n_hidden : int, default=256
         Units between the two layers of the encoder, and of the decoder.
     clustering_weight : float, default=0.15
@@ -123,7 +128,7 @@ class SPPFGCPlus(ProtocolStrategy):
     n_rounds: int = parameter(5, at_least=0)
     n_pretraining_rounds: int = parameter(6, at_least=0)
     n_local_steps: int = parameter(50, at_least=1)
-    n_latent: int = parameter(10, at_least=1)
+    n_latent: int | None = parameter(None, at_least=1)
     n_hidden: int = parameter(256, at_least=1)
     clustering_weight: float = parameter(0.15, at_least=0)
     n_neighbors: int = parameter(10, at_least=1)
@@ -143,7 +148,7 @@ class SPPFGCPlus(ProtocolStrategy):
         exponent = layers_exponent(layers)
         for _ in range(self._n_pretraining_rounds):
             layers, _ = yield from self._trained(frame, layers, exponent)
-        replies = yield Gather(SPPFGCPlusClient.encoded_graph.asked(*frame, *layers, **self._upload))
+        replies = yield Gather(SPPFGCPlusClient.encoded_graph.asked(*frame, *layers, **self._upload(layers)))
         labels, P_g = self._server_side(replies)
         history: dict[str, list[float]] = {"reconstruction": [], "clustering": []}
         for _ in range(self.n_rounds):
@@ -152,7 +157,7 @@ class SPPFGCPlus(ProtocolStrategy):
             # Lines 5 to 7, and the mean of the layers.
             layers, losses = yield from self._trained(frame, layers, exponent, P_g)
             # Lines 8 to 12.
-            replies = yield Gather(SPPFGCPlusClient.encoded_graph.asked(*frame, *layers, **self._upload))
+            replies = yield Gather(SPPFGCPlusClient.encoded_graph.asked(*frame, *layers, **self._upload(layers)))
             # Lines 14 to 18.
             labels, P_g = self._server_side(replies, P_g)
             for name, loss in zip(history, losses, strict=True):
@@ -171,13 +176,14 @@ class SPPFGCPlus(ProtocolStrategy):
         """
         moments, around = yield from column_moments()
         scale = float(np.sqrt(np.mean(moments.deviation**2)))
-        if self._n_latent == self.n_columns:
+        if self._codes_are_rows:
             directions = np.eye(self.n_columns)
         else:
             (products,) = yield Sum(SPPFGCPlusClient.frame_products.asked(*around.arrays))
-            directions = top_eigenvectors(triangle_to_symmetric(products), self._n_latent)
+            moment = triangle_to_symmetric(products)
+            directions = top_eigenvectors(moment, self.n_latent or self._n_latent_for(moment))
         seed = int(self.rng.integers(2**31))
-        layers = new_vae(self.n_columns, self._n_latent, self.n_hidden, seed, directions)
+        layers = new_vae(self.n_columns, directions.shape[1], self.n_hidden, seed, directions)
         return (moments.mean, np.array(scale if scale > 0 else 1.0)), layers
 
     def _trained(
@@ -200,7 +206,7 @@ class SPPFGCPlus(ProtocolStrategy):
             "weight": float(self.clustering_weight),
             "exponent": exponent,
         }
-        centers = np.zeros((0, self._n_latent)) if P_g is None else P_g
+        centers = np.zeros((0, encoder_of(layers)[-1].size)) if P_g is None else P_g
         question = SPPFGCPlusClient.trained_layers.asked(*frame, centers, *layers, **wanted)
         *sums, losses, n_rows = yield Sum(question)
         return [layer / n_rows for layer in sums], losses / n_rows
@@ -226,14 +232,19 @@ class SPPFGCPlus(ProtocolStrategy):
         """The moments and the axes; pre-training; labels, training and graphs of each round; a graph and labels."""
         return MOMENT_ROUNDS + 1 + self.n_pretraining_rounds + 3 * self.n_rounds + 2
 
+    def _n_latent_for(self, moment: Floats) -> int:
+        """Return how many numbers a code has by default. Each axis needs two hidden units (:func:`new_vae`)."""
+        return max(FEWEST_LATENT, min(n_axes_that_hold(HELD_VARIANCE, moment), self.n_hidden // 2))
+
     @property
-    def _n_latent(self) -> int:
-        return min(self.n_latent, self.n_columns)
+    def _codes_are_rows(self) -> bool:
+        """Whether a code begins as its row, as it is as wide."""
+        return self.n_columns <= (self.n_latent or FEWEST_LATENT)
 
     @property
     def _n_pretraining_rounds(self) -> int:
         """None where codes begin as the rows: there is nothing to learn before there are prototypes."""
-        return self.n_pretraining_rounds if self._n_latent < self.n_columns else 0
+        return 0 if self._codes_are_rows else self.n_pretraining_rounds
 
     def privacy_notes(self) -> list[str]:
         """Add what noise on the prototypes does not cover."""
@@ -249,9 +260,8 @@ class SPPFGCPlus(ProtocolStrategy):
             )
         return notes
 
-    @property
-    def _upload(self) -> dict[str, Any]:
-        """What a client uploads, for a round: each time with another seed."""
+    def _upload(self, layers: Sequence[Floats]) -> dict[str, Any]:
+        """Return what a client is asked for in a round: each time with another seed."""
         wanted = {
             "n_clusters": self.n_clusters,
             "n_neighbors": self.n_neighbors,
@@ -263,7 +273,7 @@ class SPPFGCPlus(ProtocolStrategy):
         # Means and covariances, in each round.
         share = Share("laplace", 1.0, 2 * (self.n_rounds + 1))
         multiplier = calibrate({"prototypes": share}, self.epsilon, self.delta)["prototypes"]
-        bound = 2.0 * self._n_latent if self.max_l1_norm is None else float(self.max_l1_norm)
+        bound = 2.0 * encoder_of(layers)[-1].size if self.max_l1_norm is None else float(self.max_l1_norm)
         return wanted | {"epsilon": 1.0 / multiplier, "max_l1_norm": bound}
 
 

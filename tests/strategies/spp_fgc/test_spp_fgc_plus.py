@@ -98,6 +98,17 @@ def test_where_a_code_is_as_wide_as_a_row_the_first_graph_is_that_of_the_rows(bl
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "n_latent"),
+    [({"n_hidden": 128}, 27), ({"n_hidden": 40}, 20), ({"n_hidden": 8}, 10), ({"n_latent": 3}, 3)],
+)
+def test_codes_of_wide_rows_hold_most_of_their_variance(change, n_latent):
+    wide = np.random.default_rng(0).standard_normal((4, 500, 38))  # as long in every direction: 27 of 38 hold 70%
+    clients = [rows - rows.mean(axis=0) for rows in np.linalg.qr(wide.reshape(2000, 38))[0].reshape(4, 500, 38)]
+    strategy = SPPFGCPlus(2, random_state=0, n_rounds=0, n_pretraining_rounds=0, **change)
+    assert simulate(strategy, clients).model.latent_centers_.shape == (2, n_latent)
+
+
 def test_moons_stay_whole_through_the_rounds():
     table = load_dataset("moons", n_rows=400)
     parts = partition(table, "iid", n_clients=2, random_state=0)
