@@ -361,9 +361,7 @@ def reproduce(
         list[str] | None, typer.Option(help="One of its tables; may be repeated. By default all that can be run.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds; by default each table's own number.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="A folder for results.csv and results.md; the same command goes on in it.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for results; the same command goes on in it.")] = None,
     list_only: Annotated[
         bool, typer.Option("--list", help="List the tables, how long each takes, and what is not reproduced and why.")
     ] = False,

@@ -377,7 +377,7 @@ PAPER = Paper(
         ),
         _classed_table(),
         _table("central", "Curators' methods, on pooled rows", _FREE, (_FASTLLOYD, _DIFFPRIVLIB, _LSH), 10, 0.3),
-        _table("pe-means", "PE-means run again", _FREE, (_PE_MEANS,), 2, 20),
+        _table("pe-means", "PE-means run again", _FREE, (_PE_MEANS,), 2, 3),
     ),
     {"MNIST by LeNet": "its rows are the output of a network that was not published."},
     ("pe-means", "private-kmeans"),
