@@ -25,6 +25,12 @@ typer.main.get_command = cache(typer.main.get_command)
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """What takes longest begins first: at the end the other processes would wait for it."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_collection_finish():
     gc.freeze()
     gc.enable()
