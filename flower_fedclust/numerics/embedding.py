@@ -9,6 +9,7 @@ openTSNE and umap-learn are an optional extra, and imported where they are used.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -176,7 +177,8 @@ def place_tsne(
     middle = 0.5 * (coordinates.max(axis=0) + coordinates.min(axis=0))
     # Not by the number of rows that are placed, as openTSNE does: a row's place must not depend on the others'.
     method = "bh" if n_rows < _N_ROWS_FOR_GRID else "fft"
-    fixed = opentsne.tsne.TSNEEmbedding(coordinates - middle, _Affinities(n_rows), negative_gradient_method=method)
+    as_many = SimpleNamespace(P=np.empty((n_rows, 0)))  # of a map that is held fixed nothing else is asked
+    fixed = opentsne.tsne.TSNEEmbedding(coordinates - middle, as_many, negative_gradient_method=method)
     placed = opentsne.tsne.PartialTSNEEmbedding(
         np.median(fixed.view(np.ndarray)[neighbors], axis=1), fixed, P, negative_gradient_method=method, n_jobs=1
     )
@@ -191,15 +193,6 @@ def place_tsne(
     )
     shifted: Floats = np.array(placed, dtype=np.float64) + middle
     return shifted
-
-
-class _Affinities:
-    """What a map that is held fixed needs in place of affinities: as many rows."""
-
-    def __init__(self, n_rows: int):
-        from scipy.sparse import csr_matrix
-
-        self.P = csr_matrix((n_rows, n_rows))
 
 
 def umap_map(
