@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: The versions of Flower, major and minor, whose SuperNode was read and is tested.
-SUPPORTED = ("1.41",)
+SUPPORTED = ("1.41", "1.42")
 
 #: What a SuperNode may start with the code of an app. Both get the site's client.
 TASKS = ("flwr-clientapp", "flwr-agentapp")

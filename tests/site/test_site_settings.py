@@ -88,8 +88,8 @@ def test_every_name_under_which_flower_starts_a_task_is_the_sites(site_toml):
 
 def test_a_flower_that_nobody_has_read_is_not_run(monkeypatch):
     assert supernode.check_flower().__name__ == "flwr.supernode.runtime.run_clientapp"
-    monkeypatch.setattr(supernode, "version", lambda name: "1.42.0")
-    with pytest.raises(supernode.UnsupportedFlower, match=r"Flower 1\.42\.0 is installed"):
+    monkeypatch.setattr(supernode, "version", lambda name: "1.99.0")
+    with pytest.raises(supernode.UnsupportedFlower, match=r"Flower 1\.99\.0 is installed"):
         supernode.check_flower()
     monkeypatch.undo()
     monkeypatch.setattr(supernode, "REPLACED", ("gone",))
