@@ -318,11 +318,9 @@ def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> flo
         # In closed form. Its delta is right to 1e-7, which the thousandth that delta_of_composition keeps back covers.
         with np.errstate(divide="ignore"):
             return float(dp_accounting.get_epsilon_gaussian(event.noise_multiplier, delta))
-    if any(part.event.noise_multiplier == 0 for part in event.events):
-        return math.inf
-    from flower_fedclust.privacy.losses import composed_losses
-
-    return float(composed_losses(event, interval).get_epsilon_for_delta(delta))
+    # A multiplier says all: it is the scale of the noise over the sensitivity under the release's own relation.
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    return float(dp_accounting.pld.PLDAccountant(relation, interval).compose(event).get_epsilon(delta))
 
 
 @lru_cache(maxsize=1024)

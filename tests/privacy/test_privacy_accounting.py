@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from flower_fedclust.privacy.accounting import Share, composed_epsilon, divided
 from flower_fedclust.privacy.accounting import calibrate as calibrate_by_name
-from flower_fedclust.privacy.losses import composed_losses
 from flower_fedclust.privacy.releases import Release
 
 SHARES = st.lists(
@@ -82,16 +81,6 @@ def test_composed_epsilon_is_that_of_an_accountant_of_its_own():
         expected = independent_epsilon(releases, delta)
         assert composed_epsilon(releases, delta) == pytest.approx(expected, rel=1e-3)
         assert composed_epsilon(releases, delta, near=1.0) == pytest.approx(expected, rel=1e-3)
-
-
-@pytest.mark.parametrize(("multiplier", "interval"), [(0.7, 1e-2), (1.0, 1e-3), (7.7, 1e-4)])
-def test_losses_are_those_that_dp_accounting_finds_entry_by_entry(multiplier, interval):
-    parts = [(dp_accounting.GaussianDpEvent(multiplier), 1), (dp_accounting.LaplaceDpEvent(2 * multiplier), 3)]
-    for some in (parts, parts[1:]):
-        event = dp_accounting.ComposedDpEvent(tuple(dp_accounting.SelfComposedDpEvent(*part) for part in some))
-        theirs = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, interval).compose(event)
-        ours = composed_losses(event, interval)
-        assert ours.get_epsilon_for_delta(1e-6) == pytest.approx(theirs.get_epsilon(1e-6), rel=1e-12)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.05, 1e-9), (0.5, 1e-3), (1.0, 1e-6), (5.0, 1e-5), (20.0, 1e-6)])
