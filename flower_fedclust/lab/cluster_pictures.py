@@ -235,7 +235,7 @@ def plan_figure(plan: Plan, path: str | Path) -> Path:
     axes = figure.subplots()
     budgets = list(plan.excess)
     costs = [100 * max(plan.excess[one], NOTHING / 10) for one in budgets]
-    # Real rows differ from those that were made up by a factor of two or so.
+    # Most real rows are within a factor of two of those that were made up.
     axes.fill_between(budgets, [cost / 2 for cost in costs], [cost * 2 for cost in costs], color="#e4eef8", linewidth=0)
     axes.annotate(
         "within a factor of two",

@@ -122,7 +122,9 @@ class Plan:
             f"Without noise they cost {100 * self.without_noise:.2g}% more than those of pooled k-means: that is how "
             "the strategy searches, and on real rows it may be several times as much."
         )
-        lines.append("Expected of rows like those that are made up for it; real ones differ by a factor of two or so.")
+        lines.append(
+            "Expected of rows like those that are made up for it; five real tables in six are within a factor of two."
+        )
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
