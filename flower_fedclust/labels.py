@@ -42,23 +42,12 @@ def from_cell(text: str) -> str:
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of a file.
+    """The labels of a file."""
 
-    Parameters
-    ----------
-    row_ids : ndarray of shape (n_rows,)
-        Of all rows: their numbers, or their ids.
-    labels : ndarray of shape (n_labels,)
-        Of those rows that have one.
-    id_column : str
-    why : str
-        Why others have none; of the first of them.
-    """
-
-    row_ids: NDArray[Any]
-    labels: NDArray[np.intp]
+    row_ids: NDArray[Any]  #: Of all rows, of shape (n_rows,): their numbers, or their ids.
+    labels: NDArray[np.intp]  #: Of those rows that have one, of shape (n_labels,).
     id_column: str = ROW
-    why: str = ""
+    why: str = ""  #: Why others have none; of the first of them.
 
 
 def write_labels(

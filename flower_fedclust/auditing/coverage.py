@@ -30,17 +30,10 @@ from flower_fedclust.testing.subject import Subject
 
 @dataclass(frozen=True)
 class Fact:
-    """Something of a run that is no noisy array, and whether rows can be seen in it.
-
-    Parameters
-    ----------
-    what : str
-    covered : str
-        Why it is covered, or how it is said that it is not.
-    """
+    """Something of a run that is no noisy array, and whether rows can be seen in it."""
 
     what: str
-    covered: str
+    covered: str  #: Why it is covered, or how it is said that it is not.
 
 
 def findings_of_books(run: Run, epsilon_counted: float) -> list[str]:

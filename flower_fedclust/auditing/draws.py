@@ -44,34 +44,20 @@ MOST_NUMBERS = 400_000
 
 @dataclass
 class Cell:
-    """The noise of one release.
-
-    Parameters
-    ----------
-    round : int
-    index : int
-        Of the array in the answer.
-    task, content : str
-    release : Release
-    exponent : int
-        Of the unit in which the noise is drawn.
-    is_whole : bool
-        Whether all that add a share have to answer, so that the noise is as wide as declared and no wider.
-    noise : dict of str to list of ndarray
-        By whose reply it is in, "" for a sum: one array a draw, in the units of the array, as one axis.
-    seen : tuple of (dict of int to ndarray, dict of int to ndarray)
-        Where clients draw the noise: by draw, what is seen of the one table, and of the other, less what the one table
-        would give without noise.
-    """
+    """The noise of one release."""
 
     round: int
-    index: int
+    index: int  #: Of the array in the answer.
     task: str
     content: str
     release: Release
-    exponent: int
+    exponent: int  #: Of the unit in which the noise is drawn.
+    #: Whether all that add a share have to answer, so that the noise is as wide as declared and no wider.
     is_whole: bool
+    #: By whose reply it is in, "" for a sum: one array a draw, in the units of the array, as one axis.
     noise: dict[str, list[Floats]] = field(default_factory=dict)
+    #: Where clients draw the noise: by draw, what is seen of the one table, and of the other, less what the one table
+    #: would give without noise.
     seen: tuple[dict[int, Floats], dict[int, Floats]] = field(default_factory=lambda: ({}, {}))
 
     @property

@@ -53,36 +53,20 @@ TOLERANCE = 0.001
 
 @dataclass(frozen=True)
 class Autoencoder:
-    """An autoencoder, trained.
+    """An autoencoder, trained."""
 
-    Parameters
-    ----------
-    encoder, decoder : list of ndarray
-        Layers with ReLU between them.
-    losses : list of float
-        The mean squared error of an entry in each epoch.
-    """
-
-    encoder: list[Floats]
-    decoder: list[Floats]
-    losses: list[float]
+    encoder: list[Floats]  #: Layers with ReLU between them.
+    decoder: list[Floats]  #: The same.
+    losses: list[float]  #: The mean squared error of an entry in each epoch.
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters of codes, with the encoder that makes these.
-
-    Parameters
-    ----------
-    encoder : list of ndarray
-    centers : ndarray of shape (n_clusters, n_latent)
-    losses : list of float
-        KL(P || Q) of a row, its mean on the way to each target.
-    """
+    """Clusters of codes, with the encoder that makes these."""
 
     encoder: list[Floats]
-    centers: Floats
-    losses: list[float]
+    centers: Floats  #: Of shape (n_clusters, n_latent).
+    losses: list[float]  #: KL(P || Q) of a row, its mean on the way to each target.
 
 
 def common_scale(rows: Floats) -> tuple[Floats, float]:

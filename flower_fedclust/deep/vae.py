@@ -51,20 +51,12 @@ NO_BOTTLENECK = -20.0
 
 @dataclass(frozen=True)
 class Trained:
-    """Layers after training, and what the losses were on the way.
-
-    Parameters
-    ----------
-    layers : list of ndarray
-    reconstruction : list of float
-        L_vae by epoch, the mean over rows: mean squared error of an entry and the divergence of the row's code.
-    clustering : list of float
-        L_dec by epoch, the mean over rows: KL(P || Q). Empty where there are no centers.
-    """
+    """Layers after training, and what the losses were on the way."""
 
     layers: list[Floats]
+    #: L_vae by epoch, the mean over rows: mean squared error of an entry and the divergence of the row's code.
     reconstruction: list[float]
-    clustering: list[float]
+    clustering: list[float]  #: L_dec by epoch, the mean over rows: KL(P || Q). Empty where there are no centers.
 
 
 def new_vae(

@@ -20,20 +20,11 @@ from flower_fedclust.saving import find_folder
 
 @dataclass(frozen=True)
 class Predicted:
-    """What was done with a file of rows.
-
-    Parameters
-    ----------
-    n_rows : int
-    left_out : dict of str to int
-        How many rows have no cluster, by why.
-    unused : list of str
-        The columns of the file that the model does not know.
-    """
+    """What was done with a file of rows."""
 
     n_rows: int
-    left_out: dict[str, int]
-    unused: list[str]
+    left_out: dict[str, int]  #: How many rows have no cluster, by why.
+    unused: list[str]  #: The columns of the file that the model does not know.
 
     def __str__(self) -> str:
         n_without = sum(self.left_out.values())

@@ -18,20 +18,11 @@ from flower_fedclust.numerics.checks import checked_rows
 
 @dataclass(frozen=True)
 class Clustered:
-    """What a model finds for some rows.
+    """What a model finds for some rows."""
 
-    Parameters
-    ----------
-    labels : ndarray of shape (n_rows,)
-        The cluster of each row.
-    cost : float
-        The sum over rows of the squared distance to the nearest center, in the space of the centers.
-    places : ndarray of shape (n_rows, n_dimensions), optional
-        Where each row lies on the model's map, if it has one.
-    """
-
-    labels: NDArray[np.intp]
-    cost: float
+    labels: NDArray[np.intp]  #: The cluster of each row, of shape (n_rows,).
+    cost: float  #: The sum over rows of the squared distance to the nearest center, in the space of the centers.
+    #: Where each row lies on the model's map, if it has one, of shape (n_rows, n_dimensions).
     places: NDArray[np.float64] | None = None
 
 

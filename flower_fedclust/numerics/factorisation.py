@@ -37,19 +37,12 @@ GRADIENT_ROWS, BLOCK_ENTRIES = 2 ** (53 - BITS - DIRECTION_BITS), 2**18
 
 @dataclass(frozen=True)
 class Penalties:
-    """The weights of the penalties in (14).
+    """The weights of the penalties in (14)."""
 
-    Parameters
-    ----------
-    rho : float
-        Of products of two memberships of one row: the larger, the more a row belongs to one cluster alone.
-    mu_h, mu_w : float
-        Of the squared memberships, and of the squared centers.
-    """
-
+    #: Of products of two memberships of one row: the larger, the more a row belongs to one cluster alone.
     rho: float = 0.0
-    mu_h: float = 0.0
-    mu_w: float = 0.0
+    mu_h: float = 0.0  #: Of the squared memberships.
+    mu_w: float = 0.0  #: Of the squared centers.
 
 
 def objective(rows: Floats, H: Floats, W: Floats, penalties: Penalties) -> float:

@@ -210,21 +210,12 @@ def _scale(nearest: Floats) -> float:
 
 @dataclass(frozen=True)
 class GlobalGraph:
-    """E* = blockdiag(E^p) + U A U'.
+    """E* = blockdiag(E^p) + U A U'."""
 
-    Parameters
-    ----------
-    blocks : csr_array of shape (n_rows, n_rows)
-        The clients' graphs, symmetric, one after the other on the diagonal.
-    prototype : ndarray of shape (n_rows,), intp
-        U: which prototype each row belongs to.
-    affinity : ndarray of shape (n_prototypes, n_prototypes)
-        A: symmetric, not negative.
-    """
-
+    #: The clients' graphs, symmetric, one after the other on the diagonal, of shape (n_rows, n_rows).
     blocks: csr_array
-    prototype: Labels
-    affinity: Floats
+    prototype: Labels  #: U, of shape (n_rows,): which prototype each row belongs to.
+    affinity: Floats  #: A, of shape (n_prototypes, n_prototypes): symmetric, not negative.
 
     @property
     def n_rows(self) -> int:

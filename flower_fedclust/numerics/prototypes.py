@@ -21,20 +21,11 @@ COVARIANCE_FLOOR = 0.01
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Clusters of rows, each as a Gaussian.
+    """Clusters of rows, each as a Gaussian."""
 
-    Parameters
-    ----------
-    means : ndarray of shape (n_prototypes, n_columns)
-    covariances : ndarray of shape (n_prototypes, n_columns, n_columns), or (n_prototypes, n_columns)
-        Full, or diagonal ones.
-    counts : ndarray of shape (n_prototypes,)
-        How many rows each stands for; with noise, about. Positive.
-    """
-
-    means: Floats
-    covariances: Floats
-    counts: Floats
+    means: Floats  #: Of shape (n_prototypes, n_columns).
+    covariances: Floats  #: Of shape (n_prototypes, n_columns, n_columns); diagonal ones without the last.
+    counts: Floats  #: How many rows each stands for, of shape (n_prototypes,); with noise, about. Positive.
 
     def __len__(self) -> int:
         return len(self.means)

@@ -33,17 +33,10 @@ DENSE_ROWS = 500
 
 @dataclass(frozen=True)
 class StructuralGraph:
-    """E^p: the nearest rows of each row and the weights it gives them.
+    """E^p: the nearest rows of each row and the weights it gives them."""
 
-    Parameters
-    ----------
-    neighbors : ndarray of shape (n_rows, n_neighbors), intp
-        Not the row itself.
-    weights : ndarray of shape (n_rows, n_neighbors)
-        Not negative; each row adds up to 1, or to 0 where there is no other row.
-    """
-
-    neighbors: Integers
+    neighbors: Integers  #: Not the row itself, of shape (n_rows, n_neighbors).
+    #: Not negative, of shape (n_rows, n_neighbors); each row adds up to 1, or to 0 where there is no other row.
     weights: Floats
 
     @property

@@ -49,18 +49,13 @@ def numbers_of(n_clusters: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ClusterSums:
-    """Sums over the rows of each cluster, from which the measures follow. Those of several clients can be added.
+    """Sums over the rows of each cluster, from which the measures follow. Those of several clients can be added."""
 
-    Parameters
-    ----------
-    counts, distances, squares, silhouettes : ndarray of shape (n_clusters,)
-        Of each row 1, its distance to the nearest center, the square of that, and its simplified silhouette.
-    """
-
+    # All of shape (n_clusters,).
     counts: Floats
-    distances: Floats
-    squares: Floats
-    silhouettes: Floats
+    distances: Floats  #: To the nearest center.
+    squares: Floats  #: Of these distances.
+    silhouettes: Floats  #: Simplified ones.
 
     @classmethod
     def of_rows(cls, rows: Floats, centers: Floats, weights: Floats | None = None, *, scatter: float = 0.0) -> Self:

@@ -29,27 +29,14 @@ COARSE = 100.0
 
 @dataclass(frozen=True)
 class Plan:
-    """The releases of a run.
+    """The releases of a run."""
 
-    Parameters
-    ----------
-    epsilon, delta : float
-        What the noise was calibrated to.
-    noise : "server", "clients" or "local"
-        Who draws it.
-    unit : "record" or "client"
-    shares : mapping of str to Share
-        The parts of the budget, by name, with the number of releases of each.
-    multipliers : mapping of str to float
-        The noise multiplier of each release, by the same names.
-    """
-
-    epsilon: float
+    epsilon: float  #: What the noise was calibrated to, with delta.
     delta: float
-    noise: NoisePlace
+    noise: NoisePlace  #: Who draws it.
     unit: PrivacyUnit
-    shares: Mapping[str, Share]
-    multipliers: Mapping[str, float]
+    shares: Mapping[str, Share]  #: The parts of the budget, by name, with the number of releases of each.
+    multipliers: Mapping[str, float]  #: The noise multiplier of each release, by the same names.
 
     def to_json(self) -> str:
         """Return the plan as one line."""

@@ -62,44 +62,23 @@ TRUST_SENTENCES = (
 
 @dataclass(frozen=True)
 class Message:
-    """One array, or one fact, that every client addressed in a round sent to the server.
+    """One array, or one fact, that every client addressed in a round sent to the server."""
 
-    Parameters
-    ----------
-    round : int
-        The Flower round, from 1.
-    task : str
-        What the client was asked for.
-    content : str
-        What the array holds.
-    detail : str
-        How fine it is: "sum over the clients", "one per client", "one per row".
-    release : Release or None
-        What protects it. None: nothing does, unless it is post-processing.
-    post_processing : bool
-        Whether it was computed from nothing but an earlier release of the same client, so that it costs nothing more.
-    counts_rows : bool
-        Whether it is a number of rows, which no guarantee hides where rows are replaced, not added or removed.
-    harmless : bool
-        True for what says nothing about a row (a name, the columns): listed, and not counted as unprotected.
-    clients : tuple of str, optional
-        Those that were asked, where it was not all of them. Nothing that the others hold is in the message.
-    reveals : "sums", "centers", "codes" or "rows"
-        The kind of the message: what it lets the receiver know where no noise covers it.
-    variation : float, default=0
-        How far the noise that was drawn may be, in total variation, from the noise that is accounted for.
-    """
-
-    round: int
-    task: str
-    content: str
-    detail: str
-    release: Release | None = None
+    round: int  #: The Flower round, from 1.
+    task: str  #: What the client was asked for.
+    content: str  #: What the array holds.
+    detail: str  #: How fine it is: "sum over the clients", "one per client", "one per row".
+    release: Release | None = None  #: What protects it. None: nothing does, unless it is post-processing.
+    #: Whether it was computed from nothing but an earlier release of the same client, so that it costs nothing more.
     post_processing: bool = False
+    #: Whether it is a number of rows, which no guarantee hides where rows are replaced, not added or removed.
     counts_rows: bool = False
+    #: True for what says nothing about a row (a name, the columns): listed, and not counted as unprotected.
     harmless: bool = False
+    #: Those that were asked, where it was not all of them. Nothing that the others hold is in the message.
     clients: tuple[str, ...] | None = None
-    reveals: str = "sums"
+    reveals: str = "sums"  #: The kind of the message: what it lets the receiver know where no noise covers it.
+    #: How far the noise that was drawn may be, in total variation, from the noise that is accounted for.
     variation: float = 0.0
 
     @property

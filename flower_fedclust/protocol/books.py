@@ -21,20 +21,12 @@ EVALUATE = "evaluate"
 
 @dataclass(frozen=True)
 class Entries:
-    """What the books say of one round, the evaluation of the model apart.
-
-    Parameters
-    ----------
-    messages : sequence of Message
-    traffic : sequence of Traffic
-    failures : sequence of Failure
-    without_noise : mapping of str to sequence of str
-        By the name of kept rows: which clients may have true ones, after the round.
-    """
+    """What the books say of one round, the evaluation of the model apart."""
 
     messages: Sequence[Message]
     traffic: Sequence[Traffic]
     failures: Sequence[Failure]
+    #: By the name of kept rows: which clients may have true ones, after the round.
     without_noise: Mapping[str, Sequence[str]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,24 +57,13 @@ class Entries:
 
 @dataclass
 class Books:
-    """The books of one run.
+    """The books of one run."""
 
-    Attributes
-    ----------
-    messages : list of Message
-        What has left the clients.
-    traffic : list of Traffic
-    failures : list of Failure
-    ended : str
-        Where the run ended before the protocol did; empty where it did not.
-    asked_again : list of int
-        The rounds that were asked twice, because the run was interrupted.
-    """
-
-    messages: list[Message] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)  #: What has left the clients.
     traffic: list[Traffic] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    ended: str = ""
+    ended: str = ""  #: Where the run ended before the protocol did; empty where it did not.
+    #: The rounds that were asked twice, because the run was interrupted.
     asked_again: list[int] = field(default_factory=list)
     _without_noise: dict[str, set[str]] = field(default_factory=dict)  # by name of kept rows: who may have true ones
 

@@ -14,38 +14,19 @@ from flower_fedclust.protocol.rounds import KINDS, Answer, Kind, Moved
 
 @dataclass(frozen=True)
 class Request:
-    """What one message asks of a client, as far as it concerns what leaves.
+    """What one message asks of a client, as far as it concerns what leaves."""
 
-    Parameters
-    ----------
-    name : str
-        The client.
-    answer : Answer
-        What it would send.
-    releases : tuple of (Release or None)
-        With which noise of the client's own each array would leave, as the server says.
-    n_shares : int, default=1
-        Among how many clients the noise is divided.
-    is_derived : bool, default=False
-        Whether the rows in question are kept ones that carry noise: what is computed from them reveals no more.
-    n_rows : int, default=0
-        How many rows the client has.
-    n_clients : int, default=0
-        How many clients are asked, as the server says.
-    plan : str, default=""
-        The plan of the run's releases that the message announces, as JSON.
-    find_moved : callable, optional
-        Returns how far a row moves each array, or None where the client cannot know.
-    """
-
-    name: str
-    answer: Answer
+    name: str  #: The client.
+    answer: Answer  #: What it would send.
+    #: With which noise of the client's own each array would leave, as the server says.
     releases: tuple[Release | None, ...]
-    n_shares: int = 1
+    n_shares: int = 1  #: Among how many clients the noise is divided.
+    #: Whether the rows in question are kept ones that carry noise: what is computed from them reveals no more.
     is_derived: bool = False
-    n_rows: int = 0
-    n_clients: int = 0
-    plan: str = ""
+    n_rows: int = 0  #: How many rows the client has.
+    n_clients: int = 0  #: How many clients are asked, as the server says.
+    plan: str = ""  #: The plan of the run's releases that the message announces, as JSON.
+    #: Returns how far a row moves each array, or None where the client cannot know.
     find_moved: Callable[[], tuple[Moved, ...] | None] = field(default=lambda: None, repr=False)
 
     @cached_property

@@ -22,19 +22,11 @@ from flower_fedclust.protocol.wire import decode
 
 @dataclass
 class Inspection:
-    """Looks at the replies of one run.
-
-    Parameters
-    ----------
-    client_type : type of ProtocolClient
-    ranges : Ranges
-    n_columns : int, default=0
-        Of the rows; known once the clients have enrolled.
-    """
+    """Looks at the replies of one run."""
 
     client_type: type[ProtocolClient]
     ranges: Ranges
-    n_columns: int = 0
+    n_columns: int = 0  #: Of the rows; known once the clients have enrolled.
 
     def checked(self, name: str, round_: Round, res: FitRes, n_summed: int) -> list[Sendable]:
         """Return the arrays of one client's reply.

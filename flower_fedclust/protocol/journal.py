@@ -39,27 +39,13 @@ ROUNDS, HEAD = "rounds", 24
 
 @dataclass(frozen=True)
 class Record:
-    """What one round left at the server.
+    """What one round left at the server."""
 
-    Parameters
-    ----------
-    number : int
-        Of the round; the first is that in which the clients enrolled.
-    digest : str
-        Of what was asked; see :func:`digest_of`.
-    received : Total, list of Reply, or None
-        What the protocol got.
-    entries : Entries
-        What the books say of the round.
-    facts : mapping
-        What else a run needs to go on, ready for JSON.
-    """
-
-    number: int
-    digest: str
-    received: Total | list[Reply] | None
-    entries: Entries
-    facts: Mapping[str, Any]
+    number: int  #: Of the round; the first is that in which the clients enrolled.
+    digest: str  #: Of what was asked; see :func:`digest_of`.
+    received: Total | list[Reply] | None  #: What the protocol got.
+    entries: Entries  #: What the books say of the round.
+    facts: Mapping[str, Any]  #: What else a run needs to go on, ready for JSON.
 
 
 class Journal:

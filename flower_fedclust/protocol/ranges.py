@@ -32,23 +32,12 @@ LARGEST_NUMBER = 2.0**500
 
 @dataclass
 class Ranges:
-    """Checks the numbers in the replies of one run.
+    """Checks the numbers in the replies of one run."""
 
-    Parameters
-    ----------
-    noise : "server", "clients" or "local"
-        Where the server adds it, replies are exact.
-    privacy_unit : "record" or "client"
-    largest_ratio : float
-        How many times what the others sent (their median) a reply may be.
-    n_clusters : int, optional
-        Labels are below it.
-    """
-
-    noise: NoisePlace
+    noise: NoisePlace  #: Where the server adds it, replies are exact.
     privacy_unit: PrivacyUnit
-    largest_ratio: float = LARGEST_RATIO
-    n_clusters: int | None = None
+    largest_ratio: float = LARGEST_RATIO  #: How many times what the others sent (their median) a reply may be.
+    n_clusters: int | None = None  #: Labels are below it.
     _n_rows: dict[str, tuple[float, float]] = field(default_factory=dict)  # by client: the fewest and the most
 
     def check(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:

@@ -40,25 +40,15 @@ class Address(ClientProxy):
 
 @dataclass
 class Roster:
-    """The clients of one run.
-
-    Attributes
-    ----------
-    clients : dict of str to ClientProxy
-        Those that enrolled, in the order in which their replies are added up, whether they are there or not.
-    columns : str
-        What they have, as JSON: the number of columns, or their names; empty before the first enrolled.
-    in_other_order : bool
-        Whether any of them has these columns in another order.
-    enrolling : set of str
-        The nodes that are asked to enrol in the current round.
-    """
+    """The clients of one run."""
 
     settings: RunSettings
+    #: Those that enrolled, in the order in which their replies are added up, whether they are there or not.
     clients: dict[str, ClientProxy] = field(default_factory=dict)
+    #: What they have, as JSON: the number of columns, or their names; empty before the first enrolled.
     columns: str = ""
-    in_other_order: bool = False
-    enrolling: set[str] = field(default_factory=set)
+    in_other_order: bool = False  #: Whether any of them has these columns in another order.
+    enrolling: set[str] = field(default_factory=set)  #: The nodes that are asked to enrol in the current round.
     _known: set[str] = field(default_factory=set)  # nodes that were asked to enrol, as long as they are connected
     _connected: set[str] = field(default_factory=set)  # nodes, when it was last looked
     _silent: dict[str, tuple[int, int]] = field(default_factory=dict)  # by name: how often in a row; asked again when

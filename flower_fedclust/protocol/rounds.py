@@ -82,29 +82,17 @@ class Moved:
 
     A release says how far the server believes that a row moves an array. A site that decides by an epsilon of its own
     goes by this instead.
-
-    Parameters
-    ----------
-    l2 : float
-        In Euclidean norm, where a row is added or removed.
-    l1 : float, default=infinity
-        In L1 norm, for Laplace noise.
-    apart : float, optional
-        In Euclidean norm, where a row is replaced; twice ``l2`` by default.
-    triangle : bool, default=False
-        Whether the array is the upper triangle of a symmetric matrix, whose Frobenius norm ``l2`` bounds.
-    sample : tuple of two int, optional
-        How many rows the client draws for it, and of how many, without telling which.
-    of_client : float, optional
-        In Euclidean norm, where all that the client has is added or removed. By default without a bound.
     """
 
-    l2: float
-    l1: float = math.inf
+    l2: float  #: In Euclidean norm, where a row is added or removed.
+    l1: float = math.inf  #: In L1 norm, for Laplace noise.
     _: KW_ONLY
-    apart: float | None = None
+    apart: float | None = None  #: In Euclidean norm, where a row is replaced; twice ``l2`` by default.
+    #: Whether the array is the upper triangle of a symmetric matrix, whose Frobenius norm ``l2`` bounds.
     triangle: bool = False
+    #: How many rows the client draws for it, and of how many, without telling which.
     sample: tuple[int, int] | None = None
+    #: In Euclidean norm, where all that the client has is added or removed. By default without a bound.
     of_client: float | None = None
 
     def multiplier(self, release: Release, *, per_row: bool, of_client: bool = False) -> float:
@@ -142,18 +130,10 @@ def within(bound: float, *, triangle: bool = False) -> Moved:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a method of a client sends.
+    """What a method of a client sends."""
 
-    Parameters
-    ----------
-    task : str
-        The method's name.
-    sends : tuple of Sent
-        One an array that it returns.
-    """
-
-    task: str
-    sends: tuple[Sent, ...]
+    task: str  #: The method's name.
+    sends: tuple[Sent, ...]  #: One an array that it returns.
 
     @property
     def keeps(self) -> bool:

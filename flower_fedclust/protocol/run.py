@@ -41,26 +41,14 @@ UNSEEN_ENTRIES = 2**20
 
 @dataclass
 class Run:
-    """One run, from the first message to the last.
-
-    Attributes
-    ----------
-    rng : numpy.random.Generator
-        Randomness of the server that protects nobody.
-    n_columns : int
-        Of the clients' rows.
-    last_asked : int
-        The round that was asked last.
-    books : Books
-    evaluation : dict of str to float, or None
-    """
+    """One run, from the first message to the last."""
 
     settings: RunSettings
-    n_columns: int = 0
-    last_asked: int = 1
+    n_columns: int = 0  #: Of the clients' rows.
+    last_asked: int = 1  #: The round that was asked last.
     books: Books = field(default_factory=Books)
     evaluation: dict[str, float] | None = None
-    rng: np.random.Generator = field(init=False)
+    rng: np.random.Generator = field(init=False)  #: Randomness of the server that protects nobody.
     _addressed: dict[str, str] = field(default_factory=dict)  # Flower's client id -> name
     _bystanders: set[str] = field(default_factory=set)  # of these, those of whom no answer is wanted
     _bytes_down: dict[str, int] = field(default_factory=dict)

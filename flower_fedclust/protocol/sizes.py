@@ -17,20 +17,12 @@ DEVIATIONS = 2.0
 
 @dataclass(frozen=True)
 class ReleasedSizes:
-    """The last numbers of rows by cluster that the server was sent, for the centers that it had asked with.
+    """The last numbers of rows by cluster that the server was sent, for the centers that it had asked with."""
 
-    Parameters
-    ----------
-    counts : ndarray of shape (n_clusters,)
-        With noise, if there is any; in rows, or in parts of all rows.
-    deviation : float
-        The standard deviation of the noise in each; 0 without noise.
-    sum_deviation : float
-        That of the noise in each entry of the sums that came beside the counts, in the same rows or parts of them.
-    """
-
+    #: With noise, if there is any, of shape (n_clusters,); in rows, or in parts of all rows.
     counts: NDArray[np.float64]
-    deviation: float = 0.0
+    deviation: float = 0.0  #: The standard deviation of the noise in each; 0 without noise.
+    #: That of the noise in each entry of the sums that came beside the counts, in the same rows or parts of them.
     sum_deviation: float = 0.0
 
     @classmethod

@@ -23,19 +23,11 @@ ROUNDING = 1.0 - 1e-9
 
 @dataclass(frozen=True)
 class Spent:
-    """What a data set has spent.
+    """What a data set has spent."""
 
-    Parameters
-    ----------
-    epsilon, delta : float
-        Added up over the runs, of which each is said to be (its epsilon, its delta)-private.
-    claimed : float
-        The part of epsilon that is somebody else's word: noise of the server's, or shares of others.
-    n_evaluations : int
-    """
-
-    epsilon: float = 0.0
+    epsilon: float = 0.0  #: Added up over the runs, of which each is said to be (its epsilon, its delta)-private.
     delta: float = 0.0
+    #: The part of epsilon that is somebody else's word: noise of the server's, or shares of others.
     claimed: float = 0.0
     n_evaluations: int = 0
 

@@ -22,23 +22,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ClusterStatistic:
-    """What the clients send of their clusters, and how it is protected.
+    """What the clients send of their clusters, and how it is protected."""
 
-    Parameters
-    ----------
-    releases : tuple of two (Release or None)
-        For the sums (or means), and for the counts.
-    noise_deviation : float, default=0
-        The standard deviation of the noise that reaches an entry of the sums (or means), where the new centers are to
-        be shrunk towards the former ones; 0 shrinks nothing.
-    means_bound : float, optional
-        None: each client sends the sum and the number of its rows in each cluster. Otherwise each client sends
-        the means of its rows, clipped together to this norm, and says which clusters it has a row in: the variant
-        of FedDP-KMeans, appendix G.5, for client-level privacy.
-    """
-
-    releases: tuple[Release | None, Release | None] = (None, None)
+    releases: tuple[Release | None, Release | None] = (None, None)  #: For the sums (or means), and for the counts.
+    #: The standard deviation of the noise that reaches an entry of the sums (or means), where the new centers are to be
+    #: shrunk towards the former ones; 0 shrinks nothing.
     noise_deviation: float = 0.0
+    #: None: each client sends the sum and the number of its rows in each cluster. Otherwise each client sends the means
+    #: of its rows, clipped together to this norm, and says which clusters it has a row in: the variant of FedDP-KMeans,
+    #: appendix G.5, for client-level privacy.
     means_bound: float | None = None
 
     def asked(self, centers: Floats, frame: Frame, *, rows: str = "") -> Sum:

@@ -32,18 +32,12 @@ def check_given_centers(init: ArrayLike, n_clusters: int) -> None:
 
 @dataclass(frozen=True)
 class FirstCenters:
-    """Where centers begin.
+    """Where centers begin."""
 
-    Parameters
-    ----------
-    init : array-like of shape (n_clusters, n_columns), optional
-        The centers. By default they are found by k-FED, or drawn from a ball where a radius is given.
-    radius : float, optional
-        With noise: of the ball in which the rows lie, and from which centers are drawn.
-    """
-
+    #: The centers, of shape (n_clusters, n_columns). By default they are found by k-FED, or drawn from a ball where a
+    #: radius is given.
     init: ArrayLike | None
-    radius: float | None = None
+    radius: float | None = None  #: With noise: of the ball in which the rows lie, and from which centers are drawn.
 
     @property
     def by_k_fed(self) -> bool:

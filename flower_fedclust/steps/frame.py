@@ -42,22 +42,12 @@ Labels = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class RowsInFrame:
-    """Rows in the coordinates of a frame, as integers of norm at most its radius.
+    """Rows in the coordinates of a frame, as integers of norm at most its radius."""
 
-    Parameters
-    ----------
-    integers : ndarray of shape (n_rows, n_columns)
-        Float64 that holds integers, each row computed from that row and the frame alone.
-    exponent : int
-        Of the unit.
-    radius : float
-        In the units of the data.
-    norm : 1 or 2
-    """
-
+    #: Float64 that holds integers, each row computed from that row and the frame alone, of shape (n_rows, n_columns).
     integers: Floats
-    exponent: int
-    radius: float
+    exponent: int  #: Of the unit.
+    radius: float  #: In the units of the data.
     norm: int
     _projected: dict[bytes, RowsInFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -24,23 +24,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moments:
-    """The columns of all rows together.
+    """The columns of all rows together."""
 
-    Parameters
-    ----------
-    n_rows : float
-        Of all clients; with noise, about.
-    mean : ndarray of shape (n_columns,)
-    deviation : ndarray of shape (n_columns,)
-        Standard deviations.
-    distance : float
-        The mean over clients of the mean distance between a client's rows (FedSC, equation 42, c = 1); with noise, the
-        root mean square distance between all rows, which the deviations give.
-    """
-
-    n_rows: float
-    mean: Floats
-    deviation: Floats
+    n_rows: float  #: Of all clients; with noise, about.
+    mean: Floats  #: Of shape (n_columns,).
+    deviation: Floats  #: Standard deviations, of shape (n_columns,).
+    #: The mean over clients of the mean distance between a client's rows (FedSC, equation 42, c = 1); with noise, the
+    #: root mean square distance between all rows, which the deviations give.
     distance: float
 
 

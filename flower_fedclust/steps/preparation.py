@@ -88,15 +88,10 @@ class TablePreparation(Around):
     shares into :meth:`shares` and its rounds into :meth:`n_rounds`; what it asks the clients for, beside
     :class:`~flower_fedclust.protocol.tables.TableAnswers`. The clients have their table as ``self.source.table``, and
     prepared rows as ``self.rows``, from the round ``prepare`` on.
-
-    Parameters
-    ----------
-    schema : Schema
-    description : float, default=0
-        The part of the budget with which clusters are described after the run; 0 describes nothing.
     """
 
     schema: Schema
+    #: The part of the budget with which clusters are described after the run; 0 describes nothing.
     description: float = 0.0
 
     @property

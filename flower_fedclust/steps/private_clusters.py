@@ -21,21 +21,11 @@ MEANS_MARGIN = 1.5
 
 @dataclass(frozen=True)
 class ClientBounds:
-    """Euclidean norms to which one client's statistics are clipped at client level (FedDP-KMeans, appendix G.5).
+    """Euclidean norms to which one client's statistics are clipped at client level (FedDP-KMeans, appendix G.5)."""
 
-    Parameters
-    ----------
-    second_moment : float
-        Of the sum of outer products of the client's rows, as a matrix.
-    weights : float
-        Of the client's counts of rows by server row.
-    means : float
-        Of the client's cluster means, less the centers that the server knows, all together.
-    """
-
-    second_moment: float
-    weights: float
-    means: float
+    second_moment: float  #: Of the sum of outer products of the client's rows, as a matrix.
+    weights: float  #: Of the client's counts of rows by server row.
+    means: float  #: Of the client's cluster means, less the centers that the server knows, all together.
 
     @classmethod
     def from_server_rows(cls, server_rows: Floats, n_clusters: int, rows_per_client: int) -> ClientBounds:

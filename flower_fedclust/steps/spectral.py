@@ -44,24 +44,12 @@ ATOMS_PER_CLUSTER, FEWEST_ATOMS = 10, 50
 
 @dataclass(frozen=True)
 class Dictionary:
-    """Atoms (FedSC's dictionary, Fed-SpeClust's landmarks) whose kernel with a row gives the factors of the row.
+    """Atoms (FedSC's dictionary, Fed-SpeClust's landmarks) whose kernel with a row gives the factors of the row."""
 
-    Parameters
-    ----------
-    atoms : ndarray of shape (n_atoms, n_columns)
-        Z.
-    bandwidth : float
-        r of the Gaussian kernel, in the units of the rows.
-    regularization : float
-        lambda, added to the diagonal of the atoms' kernel before it is inverted.
-    n_rows : float
-        Of all clients; with noise, about.
-    """
-
-    atoms: Floats
-    bandwidth: float
-    regularization: float
-    n_rows: float
+    atoms: Floats  #: Z, of shape (n_atoms, n_columns).
+    bandwidth: float  #: r of the Gaussian kernel, in the units of the rows.
+    regularization: float  #: lambda, added to the diagonal of the atoms' kernel before it is inverted.
+    n_rows: float  #: Of all clients; with noise, about.
 
     @property
     def kernel(self) -> dict[str, float]:

@@ -31,30 +31,16 @@ class Figures:
     """What is known of one column when it is prepared: public, or found with noise.
 
     All numbers are after the logarithm, where one is taken; dates are days since 1970.
-
-    Parameters
-    ----------
-    low, high : float
-        What lies beyond is cut off. Of an ordinal column, its first and last place.
-    fill : float, default=0
-        What stands where a value is missing; of listed values, a place in the list.
-    center, spread : float
-        What is subtracted, and what is then divided by.
-    quantiles : tuple of float
-        Of ranks: values that ascend, the first and last of them low and high.
-    ranks : tuple of float
-        The parts of all rows, 0 to 1, that lie below these values.
-    counts : tuple of float
-        With noise, of listed values: how often each was found. Empty where it was not asked.
     """
 
-    low: float = 0.0
-    high: float = 1.0
-    fill: float = 0.0
-    center: float = 0.0
-    spread: float = 1.0
-    quantiles: tuple[float, ...] = ()
-    ranks: tuple[float, ...] = ()
+    low: float = 0.0  #: What lies below is cut off. Of an ordinal column, its first place.
+    high: float = 1.0  #: What lies above is cut off. Of an ordinal column, its last place.
+    fill: float = 0.0  #: What stands where a value is missing; of listed values, a place in the list.
+    center: float = 0.0  #: What is subtracted.
+    spread: float = 1.0  #: What is then divided by.
+    quantiles: tuple[float, ...] = ()  #: Of ranks: values that ascend, the first and last of them low and high.
+    ranks: tuple[float, ...] = ()  #: The parts of all rows, 0 to 1, that lie below these values.
+    #: With noise, of listed values: how often each was found. Empty where it was not asked.
     counts: tuple[float, ...] = ()
 
 
@@ -67,12 +53,6 @@ class Preparation:
     becomes one of plus or minus half of the weight. So two rows that differ in a category are as far apart as two that
     differ by half of the range of a number. Where a gap of a number is a category of its own, there is a column for it
     as for a binary one.
-
-    Parameters
-    ----------
-    schema : Schema
-    figures : mapping of str to Figures
-        Of the columns that are used.
 
     Attributes
     ----------
@@ -89,7 +69,7 @@ class Preparation:
     """
 
     schema: Schema
-    figures: Mapping[str, Figures]
+    figures: Mapping[str, Figures]  #: Of the columns that are used.
 
     # To a file, and back.
 

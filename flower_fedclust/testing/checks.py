@@ -18,20 +18,11 @@ from flower_fedclust.testing.subject import Subject
 
 @dataclass(frozen=True)
 class Check:
-    """One promise.
-
-    Parameters
-    ----------
-    name : str
-    promise : str
-        In words.
-    function : callable
-        Takes a :class:`Subject`, and raises an AssertionError with one sentence.
-    """
+    """One promise."""
 
     name: str
-    promise: str
-    function: Callable[[Subject], None]
+    promise: str  #: In words.
+    function: Callable[[Subject], None]  #: Takes a :class:`Subject`, and raises an AssertionError with one sentence.
 
     def __call__(self, subject: Subject) -> None:
         """Check one strategy.

@@ -34,21 +34,12 @@ FALSE_ALARM = 1e-6
 
 @dataclass(frozen=True)
 class Drawn:
-    """Noise of one release, many times.
-
-    Parameters
-    ----------
-    round : int
-    content : str
-    release : Release
-    noise : ndarray
-        In the units of the array.
-    """
+    """Noise of one release, many times."""
 
     round: int
     content: str
     release: Release
-    noise: Floats
+    noise: Floats  #: In the units of the array.
 
     @property
     def has_declared_scale(self) -> bool:

@@ -16,23 +16,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Drawing:
-    """A way to draw a map.
-
-    Parameters
-    ----------
-    method : "tsne" or "umap"
-    n_neighbors : float
-        The perplexity of t-SNE; or of UMAP the number of neighbours, a point itself counted.
-    placing : float
-        The same for a row that is placed on the map: it is to lie with the few points that are like it.
-    min_dist : float, default=0
-        UMAP's.
-    """
+    """A way to draw a map."""
 
     method: Literal["tsne", "umap"]
-    n_neighbors: float
-    placing: float
-    min_dist: float = 0.0
+    n_neighbors: float  #: The perplexity of t-SNE; or of UMAP the number of neighbours, a point itself counted.
+    placing: float  #: The same for a row that is placed on the map: it is to lie with the few points that are like it.
+    min_dist: float = 0.0  #: UMAP's.
 
     def check_installed(self) -> None:
         """Raise a DataError where the library is missing."""

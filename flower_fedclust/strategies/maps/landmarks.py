@@ -70,24 +70,13 @@ REACH = 4.0
 
 @dataclass(frozen=True)
 class Landmarks:
-    """What FedDL ends with.
+    """What FedDL ends with."""
 
-    Parameters
-    ----------
-    points : ndarray of shape (n_landmarks, n_columns)
-        Y.
-    gamma : float
-        Of the kernel ``exp(-gamma ||x - y||^2)``, in one over the squared units of the rows.
-    n_rows : float
-        Of all clients; with noise, about.
-    mmds : tuple of float
-        For each round, the mean over the clients that took part of their MMD from the landmarks that it began with.
-        Empty with noise on the gradients.
-    """
-
-    points: Floats
-    gamma: float
-    n_rows: float
+    points: Floats  #: Y, of shape (n_landmarks, n_columns).
+    gamma: float  #: Of the kernel ``exp(-gamma ||x - y||^2)``, in one over the squared units of the rows.
+    n_rows: float  #: Of all clients; with noise, about.
+    #: For each round, the mean over the clients that took part of their MMD from the landmarks that it began with.
+    #: Empty with noise on the gradients.
     mmds: tuple[float, ...] = ()
 
 

@@ -78,24 +78,14 @@ PRODUCTS = "products of a row's entries; the client clips the row"
 
 @dataclass(frozen=True)
 class Cells:
-    """Centers, and what is known of the rows around them.
+    """Centers, and what is known of the rows around them."""
 
-    Parameters
-    ----------
-    frame : Frame
-        In whose coordinates the centers are: an origin, and a ball around it; one of the L1 norm, but for exact sums
-        of rows that nothing bounds.
-    centers : ndarray of shape (n_cells, n_columns)
-    counts : ndarray of shape (n_cells,)
-        Rows of each in the last step; with noise, about. Positive.
-    n_rows : float
-        Of all clients; with noise, about.
-    """
-
+    #: In whose coordinates the centers are: an origin, and a ball around it; one of the L1 norm, but for exact sums of
+    #: rows that nothing bounds.
     frame: Frame
-    centers: Floats
-    counts: Floats
-    n_rows: float
+    centers: Floats  #: Of shape (n_cells, n_columns).
+    counts: Floats  #: Rows of each in the last step, of shape (n_cells,); with noise, about. Positive.
+    n_rows: float  #: Of all clients; with noise, about.
 
     def __len__(self) -> int:
         return len(self.centers)

@@ -29,29 +29,14 @@ GRAPH = (
 
 @dataclass(frozen=True)
 class Uploads:
-    """What the clients sent, one client after the other.
+    """What the clients sent, one client after the other."""
 
-    Parameters
-    ----------
-    replies : sequence of Reply
-        As they came.
-    blocks : list of csr_array
-        The clients' graphs E^p, symmetric.
-    prototype : ndarray of shape (n_rows,), intp
-        Which of all the prototypes each row belongs to.
-    prototypes : Prototypes
-        Of all clients.
-    client : ndarray of shape (n_prototypes,), intp
-        Whose each prototype is.
-    noise_deviation : ndarray of shape (n_prototypes,), optional
-        Where it is known: the standard deviation of the noise in an entry of each covariance.
-    """
-
-    replies: Sequence[Reply]
-    blocks: list[csr_array]
-    prototype: Labels
-    prototypes: Prototypes
-    client: Labels
+    replies: Sequence[Reply]  #: As they came.
+    blocks: list[csr_array]  #: The clients' graphs E^p, symmetric.
+    prototype: Labels  #: Which of all the prototypes each row belongs to, of shape (n_rows,).
+    prototypes: Prototypes  #: Of all clients.
+    client: Labels  #: Whose each prototype is, of shape (n_prototypes,).
+    #: Where it is known, of shape (n_prototypes,): the standard deviation of the noise in an entry of each covariance.
     noise_deviation: Floats | None = None
 
     @property
