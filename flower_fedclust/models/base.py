@@ -70,11 +70,26 @@ class Model(ABC):
 
     @abstractmethod
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
-        """Return the cluster of each row, numbered from 0."""
+        """Return the cluster of each row, numbered from 0, of shape (n_rows,).
+
+        Parameters
+        ----------
+        rows : array-like of shape (n_rows, n_columns), or table
+
+        Raises
+        ------
+        ValueError
+            If the rows are not finite numbers, or have other columns than the model was made from.
+        """
 
     @abstractmethod
     def cost(self, rows: ArrayLike) -> float:
-        """Return the sum over rows of the squared distance to the nearest center, in the space of the centers."""
+        """Return the sum over rows of the squared distance to the nearest center, in the space of the centers.
+
+        Parameters
+        ----------
+        rows : array-like of shape (n_rows, n_columns), or table
+        """
 
     @abstractmethod
     def to_arrays(self) -> list[NDArray[np.float64]]:

@@ -35,21 +35,7 @@ class KMeansModel(Model, name="k-means"):
         return f"KMeansModel({n_clusters} centers of {n_columns} columns)"
 
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
-        """Return the index of each row's nearest center.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        ndarray of shape (n_rows,)
-
-        Raises
-        ------
-        ValueError
-            If the rows are not finite numbers, or have another number of columns than the centers.
-        """
+        """Return the index of each row's nearest center, of shape (n_rows,)."""
         return nearest_center(self._checked(rows), self.cluster_centers_)
 
     @property
@@ -67,12 +53,7 @@ class KMeansModel(Model, name="k-means"):
         return nearest_point(rows, points_onto_grid(self.cluster_centers_, exponent))
 
     def cost(self, rows: ArrayLike) -> float:
-        """Return the k-means objective of the rows: a sum of squared distances, in squared units of the rows.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-        """
+        """Return the k-means objective of the rows: a sum of squared distances, in squared units of the rows."""
         return kmeans_cost(self._checked(rows), self.cluster_centers_)
 
     def cluster(self, rows: ArrayLike, places: NDArray[np.float64] | None = None) -> Clustered:

@@ -42,45 +42,19 @@ class FactorModel(Model, name="factors"):
         return self.components_
 
     def memberships(self, rows: ArrayLike) -> NDArray[np.float64]:
-        """Return how much each row belongs to each cluster: H for the model's W, each row's for itself.
+        """Return how much each row belongs to each cluster, of shape (n_rows, n_clusters): H for the model's W.
 
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_clusters)
-            Not negative, and not scaled to add up to anything.
-
-        Raises
-        ------
-        ValueError
-            If the rows are not finite numbers, or have another number of columns than the components.
+        Each row's is found for itself; not negative, and not scaled to add up to anything.
         """
         checked = self.checked_rows(rows, self.components_.shape[1], "the components have")
         return memberships_of(checked, self.components_, self.penalties)
 
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
-        """Return the cluster to which each row belongs most.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        ndarray of shape (n_rows,)
-        """
+        """Return the cluster to which each row belongs most, of shape (n_rows,)."""
         return np.asarray(self.memberships(rows).argmax(axis=1), dtype=np.intp)
 
     def cost(self, rows: ArrayLike) -> float:
-        """Return what the factorisation leaves of the rows, ``||X - H W||^2``, in squared units of the rows.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-        """
+        """Return what the factorisation leaves of the rows, ``||X - H W||^2``, in squared units of the rows."""
         checked = self.checked_rows(rows, self.components_.shape[1], "the components have")
         return float(np.sum((checked - self.memberships(checked) @ self.components_) ** 2))
 

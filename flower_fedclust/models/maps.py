@@ -93,21 +93,7 @@ class MapModel(Model, name="map"):
         return self.map_centers_
 
     def transform(self, rows: ArrayLike) -> NDArray[np.float64]:
-        """Return where rows lie on the map: each by itself, wherever the others are.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_dimensions)
-
-        Raises
-        ------
-        ValueError
-            If the rows are not finite numbers, or have another number of columns than the map was made from.
-        """
+        """Return where rows lie on the map, of shape (n_rows, n_dimensions): each by itself."""
         if self._origin is not None and self._directions is not None:
             checked = self.checked_rows(rows, len(self._origin), "the map has")
             checked = within_reach(checked - self._origin) @ self._directions
@@ -127,16 +113,7 @@ class MapModel(Model, name="map"):
         return place_umap(neighbors, distances, self.coordinates_, n_neighbors=wanted, min_dist=self.min_dist)
 
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
-        """Return the cluster of each row: that of the nearest center to its place on the map.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        ndarray of shape (n_rows,)
-        """
+        """Return the cluster of each row, of shape (n_rows,): that of the nearest center to its place on the map."""
         return nearest_center(self.transform(rows), self.map_centers_)
 
     def cost(self, rows: ArrayLike) -> float:

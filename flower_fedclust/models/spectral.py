@@ -62,41 +62,15 @@ class SpectralModel(Model, name="spectral"):
         return self.embedding_centers_
 
     def embed(self, rows: ArrayLike) -> NDArray[np.float64]:
-        """Return where rows lie in the embedding.
+        """Return where rows lie in the embedding, of shape (n_rows, n_dimensions).
 
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_dimensions)
-            Of norm 1; 0 for a row so far from every atom that its kernel values vanish.
-
-        Raises
-        ------
-        ValueError
-            If the rows are not finite numbers, or have another number of columns than the dictionary.
+        Of norm 1; 0 for a row so far from every atom that its kernel values vanish.
         """
         checked = self.checked_rows(rows, self.dictionary_.shape[1], "the dictionary has")
         return spectral_coordinates(checked, self.dictionary_, self.projection_, self.bandwidth_)
 
     def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
-        """Return the cluster of each row.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-
-        Returns
-        -------
-        ndarray of shape (n_rows,)
-
-        Raises
-        ------
-        ValueError
-            As in :meth:`embed`.
-        """
+        """Return the cluster of each row, of shape (n_rows,)."""
         return nearest_center(self.embed(rows), self.embedding_centers_)
 
     @property
@@ -114,12 +88,7 @@ class SpectralModel(Model, name="spectral"):
         return nearest_point(embedded, points_onto_grid(self.embedding_centers_, unit))
 
     def cost(self, rows: ArrayLike) -> float:
-        """Return the k-means objective of the embedded rows: at most 4 for a row, in no unit.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns)
-        """
+        """Return the k-means objective of the embedded rows: at most 4 for a row, in no unit."""
         return kmeans_cost(self.embed(rows), self.embedding_centers_)
 
     def to_arrays(self) -> list[NDArray[np.float64]]:

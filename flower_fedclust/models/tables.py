@@ -61,11 +61,7 @@ class TableModel(Model, name="table"):
         return self.preparation.transform(table)
 
     def predict(self, table: Any) -> NDArray[np.intp]:
-        """Return the cluster of each row of a table.
-
-        Parameters
-        ----------
-        table : pandas.DataFrame, or another table whose columns have names
+        """Return the cluster of each row of a table, of shape (n_rows,).
 
         Raises
         ------

@@ -1,7 +1,8 @@
 """The mathematics of FedSC's stage I: a dictionary Z of a few atoms, and codes C, so that phi(X) is about phi(Z) C.
 
 The paper writes samples as columns. Here they are rows: X is (n_rows, n_columns), Z is (n_atoms, n_columns), and row i
-of C, (n_rows, n_atoms), is the code of row i of X.
+of C, (n_rows, n_atoms), is the code of row i of X. ``bandwidth`` is r of the Gaussian kernel, in the units of the rows;
+``regularization`` is lambda, not negative.
 """
 
 from __future__ import annotations
@@ -26,22 +27,7 @@ def codes(rows: Floats, Z: Floats, bandwidth: float, regularization: float) -> F
     """Return the codes that minimise the objective for this dictionary (FedSC, equation 14).
 
     ``C = K(X, Z) (K(Z, Z) + lambda I)^-1``. Where that matrix is singular to the precision of floats (lambda is 0 and
-    atoms coincide), the shortest of the minimisers.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Z : ndarray of shape (n_atoms, n_columns)
-        The dictionary.
-    bandwidth : float
-        r, in the units of the rows.
-    regularization : float
-        lambda, not negative.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_atoms)
-        A row's code is no longer than ``1 / (2 sqrt(lambda))``.
+    atoms coincide), the shortest of the minimisers. A row's code is no longer than ``1 / (2 sqrt(lambda))``.
     """
     Kzz = gaussian_kernel(Z, Z, bandwidth)
     Kzz[np.diag_indices_from(Kzz)] += regularization
@@ -54,15 +40,7 @@ def codes(rows: Floats, Z: Floats, bandwidth: float, regularization: float) -> F
 
 
 def objective(rows: Floats, Z: Floats, C: Floats, bandwidth: float, regularization: float) -> float:
-    """Return f_p of equation (8): half the squared error in feature space, and the penalty on the codes.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Z : ndarray of shape (n_atoms, n_columns)
-    C : ndarray of shape (n_rows, n_atoms)
-    bandwidth, regularization : float
-    """
+    """Return f_p of equation (8): half the squared error in feature space, and the penalty on the codes."""
     fit = np.sum(C * gaussian_kernel(rows, Z, bandwidth))
     norm = np.sum((C @ gaussian_kernel(Z, Z, bandwidth)) * C)
     return float(0.5 * len(rows) - fit + 0.5 * norm + 0.5 * regularization * np.sum(C**2))
@@ -98,24 +76,11 @@ def curvature(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> Floats:
 
 
 def dictionary_steps(rows: Floats, Z: Floats, C: Floats, bandwidth: float, n_steps: int) -> Floats:
-    """Return the dictionary after some gradient steps with the codes held fixed (equation 16).
+    """Return the dictionary after Q gradient steps with the codes held fixed (equation 16).
 
     Every atom has a step size of its own, 1 over the curvature of a parabola that lies above the objective, so that no
     step raises it; the paper has one Lipschitz constant for all atoms, which is not above the largest of these
     everywhere, and is slower.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Z : ndarray of shape (n_atoms, n_columns)
-    C : ndarray of shape (n_rows, n_atoms)
-    bandwidth : float
-    n_steps : int
-        Q.
-
-    Returns
-    -------
-    ndarray of shape (n_atoms, n_columns)
     """
     rows, start = _around_the_atoms(rows, Z)
     moved = start
@@ -136,20 +101,13 @@ def _around_the_atoms(rows: Floats, Z: Floats) -> tuple[Floats, Floats]:
 
 
 def row_gradients(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> tuple[Floats, Floats]:
-    """Return the gradient of each row's part of the objective, and its norm.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Z : ndarray of shape (n_atoms, n_columns)
-    C : ndarray of shape (n_rows, n_atoms)
-    bandwidth : float
+    """Return the norm of each row's part of the objective's gradient, and the gradient, for a few rows at a time.
 
     Returns
     -------
     norms : ndarray of shape (n_rows,)
     gradients : ndarray of shape (n_rows, n_atoms, n_columns)
-        ``c_j / r^2 (sum_l k(z_j, z_l) c_l (z_l - z_j) - k(x, z_j) (x - z_j))``; for a few rows at a time.
+        ``c_j / r^2 (sum_l k(z_j, z_l) c_l (z_l - z_j) - k(x, z_j) (x - z_j))``.
     """
     rows, Z = _around_the_atoms(rows, Z)
     Kzz, Kxz = gaussian_kernel(Z, Z, bandwidth), gaussian_kernel(rows, Z, bandwidth)
@@ -161,36 +119,16 @@ def row_gradients(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> tuple
 
 
 def kernel_root(Z: Floats, bandwidth: float) -> Floats:
-    """Return ``K(Z, Z)^(1/2)``: with it, ``F = C K(Z, Z)^(1/2)`` and ``F F'`` is the reconstructed kernel (5).
-
-    Parameters
-    ----------
-    Z : ndarray of shape (n_atoms, n_columns)
-    bandwidth : float
-
-    Returns
-    -------
-    ndarray of shape (n_atoms, n_atoms)
-        Symmetric.
-    """
+    """Return ``K(Z, Z)^(1/2)``: with it, ``F = C K(Z, Z)^(1/2)`` and ``F F'`` is the reconstructed kernel (5)."""
     values, vectors = np.linalg.eigh(gaussian_kernel(Z, Z, bandwidth))
     root: Floats = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     return root
 
 
 def factors(rows: Floats, Z: Floats, bandwidth: float, regularization: float) -> Floats:
-    """Return F, whose inner products are the kernel that the dictionary reconstructs (equation 5).
+    """Return F, of shape (n_rows, n_atoms), whose inner products are the kernel that the dictionary reconstructs (5).
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Z : ndarray of shape (n_atoms, n_columns)
-    bandwidth, regularization : float
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_atoms)
-        ``C K(Z, Z)^(1/2)``; every row has a norm below 1, if lambda is positive.
+    ``C K(Z, Z)^(1/2)``; every row has a norm below 1, if lambda is positive.
     """
     return gaussian_kernel(rows, Z, bandwidth) @ factor_map(Z, bandwidth, regularization)
 
@@ -198,18 +136,15 @@ def factors(rows: Floats, Z: Floats, bandwidth: float, regularization: float) ->
 def factor_map(Z: Floats, bandwidth: float, regularization: float, *, steepest: float = math.inf) -> Floats:
     """Return the matrix that turns a row's kernel values with the atoms into its factors.
 
+    ``(K(Z, Z) + lambda I)^-1 K(Z, Z)^(1/2)``; directions in which K(Z, Z) vanishes are left out.
+
     Parameters
     ----------
-    Z : ndarray of shape (n_atoms, n_columns)
-    bandwidth, regularization : float
     steepest : float, default=inf
         By how much a direction is magnified at most. Where kernel values are rounded, what was rounded is magnified by
         as much; with a lambda above ``1 / (4 steepest^2)`` no direction is.
-
-    Returns
-    -------
-    ndarray of shape (n_atoms, n_atoms)
-        ``(K(Z, Z) + lambda I)^-1 K(Z, Z)^(1/2)``; directions in which K(Z, Z) vanishes are left out.
+    Z, bandwidth, regularization
+        See the top of the module.
     """
     values, vectors = np.linalg.eigh(gaussian_kernel(Z, Z, bandwidth))
     kept = values > values[-1] * len(values) * np.finfo(float).eps
@@ -223,15 +158,7 @@ def factor_map(Z: Floats, bandwidth: float, regularization: float, *, steepest: 
 def code_map(Z: Floats, bandwidth: float, regularization: float) -> Floats:
     """Return the matrix that turns a row's kernel values with the atoms into its code (equation 14).
 
-    Parameters
-    ----------
-    Z : ndarray of shape (n_atoms, n_columns)
-    bandwidth, regularization : float
-
-    Returns
-    -------
-    ndarray of shape (n_atoms, n_atoms)
-        ``(K(Z, Z) + lambda I)^-1``, or its pseudo-inverse.
+    ``(K(Z, Z) + lambda I)^-1``, or its pseudo-inverse.
     """
     Kzz = gaussian_kernel(Z, Z, bandwidth)
     Kzz[np.diag_indices_from(Kzz)] += regularization
@@ -239,21 +166,10 @@ def code_map(Z: Floats, bandwidth: float, regularization: float) -> Floats:
 
 
 def matched_dictionary(mean: Floats, deviation: Floats, n_atoms: int, rng: np.random.Generator) -> Floats:
-    """Draw a dictionary with the columns' means and standard deviations.
+    """Draw a dictionary of d atoms with the columns' means and standard deviations.
 
     The paper starts "randomly". Atoms of unit scale about the origin are nowhere near data of another: there the kernel
     is flat and the gradient vanishes.
-
-    Parameters
-    ----------
-    mean, deviation : ndarray of shape (n_columns,)
-    n_atoms : int
-        d.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray of shape (n_atoms, n_columns)
     """
     atoms: Floats = mean + deviation * rng.standard_normal((n_atoms, len(mean)))
     return atoms

@@ -46,17 +46,9 @@ class Penalties:
 
 
 def objective(rows: Floats, H: Floats, W: Floats, penalties: Penalties) -> float:
-    """Return F_i of (14).
+    """Return F_i of (14), in squared units of the rows.
 
-    ``||X - H W||^2 + rho/2 sum_j ((1' h_j)^2 - ||h_j||^2) + mu_h/2 ||H||^2 + mu_w/2 ||W||^2``, in squared units of the
-    rows.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    H : ndarray of shape (n_rows, n_clusters)
-    W : ndarray of shape (n_clusters, n_columns)
-    penalties : Penalties
+    ``||X - H W||^2 + rho/2 sum_j ((1' h_j)^2 - ||h_j||^2) + mu_h/2 ||H||^2 + mu_w/2 ||W||^2``
     """
     squared = float(np.sum(H**2))
     return (
@@ -85,24 +77,11 @@ def center_gradient(rows: Floats, H: Floats, W: Floats, mu_w: float) -> Floats:
 
 
 def membership_steps(rows: Floats, H: Floats, W: Floats, penalties: Penalties, n_steps: int) -> Floats:
-    """Take projected gradient steps on H (17), with ``gamma = alpha_1 L_H / 2``.
+    """Take Q_1 projected gradient steps on H (17), with ``gamma = alpha_1 L_H / 2``.
 
     L_H is the Lipschitz constant of the gradient, ``2 lambda_max(W W') + rho (k - 1) + mu_h``, and alpha_1 is above 1,
-    so that no step raises the objective. Where W and the penalties are 0 nothing depends on H, which stays as it is.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    H : ndarray of shape (n_rows, n_clusters)
-    W : ndarray of shape (n_clusters, n_columns)
-    penalties : Penalties
-    n_steps : int
-        Q_1.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_clusters)
-        A row's depend on the row, on W and on where they began, and on no other row.
+    so that no step raises the objective. Where W and the penalties are 0 nothing depends on H, which stays as it is. A
+    row's memberships depend on the row, on W and on where they began, and on no other row.
     """
     return _membership_steps(rows @ W.T, H, W @ W.T, penalties, n_steps)
 
@@ -119,15 +98,7 @@ def _membership_steps(XW: Floats, H: Floats, WW: Floats, penalties: Penalties, n
 def membership_step_divisor(W: Floats, penalties: Penalties) -> float:
     """Return gamma, what a gradient step on H divides by (17).
 
-    Parameters
-    ----------
-    W : ndarray of shape (n_clusters, n_columns)
-    penalties : Penalties
-
-    Returns
-    -------
-    float
-        In squared units of the centers; 0 where they and the penalties are 0.
+    In squared units of the centers; 0 where they and the penalties are 0.
     """
     return _step_divisor(W @ W.T, penalties)
 
@@ -139,29 +110,21 @@ def _step_divisor(WW: Floats, penalties: Penalties) -> float:
 def exact_membership_steps(
     rows: Floats, H: Floats, W: Floats, exponent: int, penalties: Penalties, gamma: float, n_steps: int
 ) -> Floats:
-    """Take projected gradient steps on H (17) by operations that every machine rounds alike, row by row.
+    """Take Q_1 projected gradient steps on H (17) by operations that every machine rounds alike, row by row.
 
     Products of rows and centers are products of integers, and exact. All else is done entry by entry, and what is
-    added up over clusters one cluster after the other.
+    added up over clusters one cluster after the other: the same bits for a row whatever rows stand beside it.
 
     Parameters
     ----------
     rows : ndarray of shape (n_rows, n_columns)
         Integers of norm at most 2^25, as are the centers.
-    H : ndarray of shape (n_rows, n_clusters)
-    W : ndarray of shape (n_clusters, n_columns)
     exponent : int
         Of the unit of both.
-    penalties : Penalties
     gamma : float
         From :func:`membership_step_divisor`. It is given, as eigenvalues have other last digits on other machines.
-    n_steps : int
-        Q_1.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_clusters)
-        The same bits for a row whatever rows stand beside it.
+    H, W, penalties, n_steps
+        As for :func:`membership_steps`.
     """
     if gamma == 0:
         return H
@@ -181,16 +144,6 @@ def memberships_of(rows: Floats, W: Floats, penalties: Penalties) -> Floats:
     """Return the memberships of rows for given centers, each row's for itself: (17) until nothing moves.
 
     The penalty on products is not convex, so that the start matters. It is the first step from 0.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    W : ndarray of shape (n_clusters, n_columns)
-    penalties : Penalties
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_clusters)
     """
     XW, WW = rows @ W.T, W @ W.T
     H = _membership_steps(XW, np.zeros_like(XW), WW, penalties, 1)
@@ -215,7 +168,7 @@ def _largest_eigenvalue(symmetric: Floats) -> float:
 
 
 def center_step_size(HH: Floats, alpha: float, mu_w: float) -> float:
-    """Return eta: alpha times the largest eigenvalue of H'H, the paper's estimate of L_W.
+    """Return eta: alpha times the largest eigenvalue of H'H, the paper's estimate of L_W; 0 where it is 0.
 
     Above 1, alpha gives steps that do not raise the objective: the gradient's own constant is ``2 lambda_max + mu_w``.
 
@@ -223,13 +176,7 @@ def center_step_size(HH: Floats, alpha: float, mu_w: float) -> float:
     ----------
     HH : ndarray of shape (n_clusters, n_clusters)
         H'H, or with noise about.
-    alpha : float
-    mu_w : float
-
-    Returns
-    -------
-    float
-        0 where no row belongs to anything.
+    alpha, mu_w : float
     """
     largest = _largest_eigenvalue((HH + HH.T) / 2)
     return alpha * (largest + mu_w / 2) if largest > 0 else 0.0
@@ -248,20 +195,14 @@ def center_steps(
 
     Parameters
     ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    H : ndarray of shape (n_rows, n_clusters)
-    W : ndarray of shape (n_clusters, n_columns)
     batches : iterable of ndarray of int
         Indices of rows.
-    mu_w : float
     eta : float
         What a gradient is divided by. 0 where no row belongs to anything, and then no center moves.
     bound : float, default=inf
         The Frobenius norm to which the gradient of every minibatch is clipped.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
+    rows, H, W, mu_w
+        See the top of the module.
     """
     if eta == 0:
         return W

@@ -1,4 +1,7 @@
-"""The two halves of a Lloyd step, and the k-means cost."""
+"""The two halves of a Lloyd step, and the k-means cost.
+
+Rows are (n_rows, n_columns), centers (n_clusters, n_columns), labels (n_rows,).
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,7 @@ Labels = NDArray[np.intp]
 def squared_distances(rows: Floats, centers: Floats) -> Floats:
     """Return the squared Euclidean distance of every row from every center, by one matrix product.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    centers : ndarray of shape (n_clusters, n_columns)
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_clusters)
-        Not negative.
+    Of shape (n_rows, n_clusters); not negative.
     """
     origin, offsets = _from_the_first(centers)
     rows = rows if origin is None else rows - origin
@@ -33,17 +28,7 @@ def squared_distances(rows: Floats, centers: Floats) -> Floats:
 
 
 def nearest_center(rows: Floats, centers: Floats) -> Labels:
-    """Return, for each row, the index of its nearest center; ties go to the lower index.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    centers : ndarray of shape (n_clusters, n_columns)
-
-    Returns
-    -------
-    ndarray of shape (n_rows,), intp
-    """
+    """Return, for each row, the index of its nearest center, of shape (n_rows,); ties go to the lower index."""
     labels = np.zeros(len(rows), dtype=np.intp)
     if len(centers) == 1:
         return labels
@@ -74,17 +59,13 @@ def within_margin(rows: Floats, centers: Floats, labels: Labels, margin: float) 
 
     Parameters
     ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    centers : ndarray of shape (n_clusters, n_columns)
     labels : ndarray of shape (n_rows,)
         The nearest center of each row.
     margin : float in (0, 1]
         A row stays where ``||x - c_r|| <= margin ||x - c_s||`` for every other center s (Awasthi and Sheffet
         2012, step 2, with 1/3).
-
-    Returns
-    -------
-    ndarray of shape (n_rows,), bool
+    rows, centers
+        See the top of the module.
     """
     if len(centers) < 2:
         return np.ones(len(rows), dtype=bool)
@@ -97,19 +78,7 @@ def within_margin(rows: Floats, centers: Floats, labels: Labels, margin: float) 
 
 
 def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Floats, Floats]:
-    """Add up the rows of each cluster and count them.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    labels : ndarray of shape (n_rows,)
-    n_clusters : int
-
-    Returns
-    -------
-    sums : ndarray of shape (n_clusters, n_columns)
-    counts : ndarray of shape (n_clusters,), float64
-    """
+    """Add up the rows of each cluster, and count them: of the shapes (n_clusters, n_columns) and (n_clusters,)."""
     from scipy.sparse import csr_array
 
     membership = csr_array((np.ones(len(rows)), labels, np.arange(len(rows) + 1)), shape=(len(rows), n_clusters))

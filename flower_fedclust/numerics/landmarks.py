@@ -1,7 +1,8 @@
 """The mathematics of federated distribution learning: landmarks Y whose distribution is near that of the rows.
 
 Fed-tSNE, Fed-UMAP and Fed-SpeClust share it (their paper's section 3). The paper writes samples as columns. Here they
-are rows: X_p is (n_rows, n_columns), Y is (n_landmarks, n_columns), and ``k(x, y) = exp(-gamma ||x - y||^2)``.
+are rows: X_p is (n_rows, n_columns), Y is (n_landmarks, n_columns), as are all gradients, and ``k(x, y) = exp(-gamma
+||x - y||^2)`` with a positive gamma, in one over the squared units of the rows.
 """
 
 from __future__ import annotations
@@ -18,18 +19,13 @@ Floats = NDArray[np.float64]
 
 
 def landmark_gamma(variance: Floats) -> float:
-    """Return ``gamma = 1 / (2 r^2)``, where r^2 is the mean squared distance between two rows.
+    """Return ``gamma = 1 / (2 r^2)``, where r^2 is the mean squared distance between two rows; 1 where all are equal.
 
     Parameters
     ----------
     variance : ndarray of shape (n_columns,)
         Of each column over all rows, with n in the denominator: twice their sum is the mean of ``||x - x'||^2`` over
         all ordered pairs, each row and itself included.
-
-    Returns
-    -------
-    float
-        In one over the squared units of the rows; 1 where all rows are equal, as any other would do.
     """
     mean_squared_distance = 2.0 * float(np.sum(variance))
     return 0.5 / mean_squared_distance if mean_squared_distance > 0 else 1.0
@@ -38,18 +34,15 @@ def landmark_gamma(variance: Floats) -> float:
 def mmd(rows: Floats, Y: Floats, gamma: float, *, own: float | None = None) -> float:
     """Return f_p of equations (9) and (10): how far the landmarks are from the rows in distribution.
 
-    An unbiased estimate of the squared maximum mean discrepancy, so that it can be negative.
+    An unbiased estimate of the squared maximum mean discrepancy, so that it can be negative. A single row has no pairs:
+    its first term, which no landmark changes, is 0; and so it is with a single landmark.
 
     Parameters
     ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        X_p. A single row has no pairs: its first term, which no landmark changes, is 0.
-    Y : ndarray of shape (n_landmarks, n_columns)
-        A single landmark has no pairs either.
-    gamma : float
-        In one over the squared units of the rows; positive.
     own : float, optional
         The first term, :func:`mean_similarity` of the rows, where it is known already.
+    rows, Y, gamma
+        See the top of the module.
     """
     between = _kernel_sum(rows, Y, gamma) / (len(rows) * len(Y))
     own = mean_similarity(rows, gamma) if own is None else own
@@ -59,15 +52,7 @@ def mmd(rows: Floats, Y: Floats, gamma: float, *, own: float | None = None) -> f
 def mean_similarity(points: Floats, gamma: float) -> float:
     """Return the mean kernel value over ordered pairs of different points: the first and the third term of (9).
 
-    Parameters
-    ----------
-    points : ndarray of shape (n_points, n_columns)
-    gamma : float
-
-    Returns
-    -------
-    float
-        0 for a single point.
+    0 for a single point.
     """
     n_points = len(points)
     if n_points < 2:
@@ -76,39 +61,16 @@ def mean_similarity(points: Floats, gamma: float) -> float:
 
 
 def mmd_gradient(rows: Floats, Y: Floats, gamma: float) -> Floats:
-    """Return the derivative of :func:`mmd` by the landmarks (equation 13).
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Y : ndarray of shape (n_landmarks, n_columns)
-    gamma : float
-
-    Returns
-    -------
-    ndarray of shape (n_landmarks, n_columns)
-        In one over the units of the rows.
-    """
+    """Return the derivative of :func:`mmd` by the landmarks (equation 13), in one over the units of the rows."""
     return attraction_sum(rows, Y, gamma) / len(rows) + repulsion_gradient(Y, gamma)
 
 
 def attraction_sum(rows: Floats, Y: Floats, gamma: float) -> Floats:
-    """Return the sum over rows of each row's part of equation (13).
+    """Return the sum over rows of each row's part of equation (13), in one over the units of the rows.
 
     The first term of (13) is ``(1 / n_p) sum_i g(x_i)``, where ``g(x)_j = -(4 gamma / n_y) k(x, y_j) (x - y_j)``. This
     is the sum, without ``1 / n_p``. The second term, :func:`repulsion_gradient`, needs no rows. Where noise is added,
     :func:`~flower_fedclust.numerics.exact_kernel.attraction_sums` gives the same exactly, without the factor.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Y : ndarray of shape (n_landmarks, n_columns)
-    gamma : float
-
-    Returns
-    -------
-    ndarray of shape (n_landmarks, n_columns)
-        In one over the units of the rows.
     """
     rows, Y = _around_the_landmarks(rows, Y)
     # Farther from all landmarks than this, the kernel is 0 in floats, and so is the gradient: not 0 times infinity.
@@ -123,18 +85,9 @@ def attraction_sum(rows: Floats, Y: Floats, gamma: float) -> Floats:
 
 
 def longest_pull(gamma: float) -> float:
-    """Return the bound on ``k(x, y) ||x - y||``, whatever the row x and the landmark y.
+    """Return the bound on ``k(x, y) ||x - y||``, whatever the row x and the landmark y, in the units of the rows.
 
     It is largest at ``||x - y|| = 1 / sqrt(2 gamma)``, where it is ``exp(-1/2) / sqrt(2 gamma)``.
-
-    Parameters
-    ----------
-    gamma : float
-
-    Returns
-    -------
-    float
-        In the units of the rows.
     """
     return math.exp(-0.5) / math.sqrt(2.0 * gamma)
 
@@ -145,16 +98,6 @@ def longest_attraction(gamma: float, n_landmarks: int) -> float:
     There are n_y of them, none longer than :func:`longest_pull`; a row at the distance ``1 / sqrt(2 gamma)`` from every
     landmark reaches it. It is the sensitivity of the sum over rows to one row more or less, with no clipping. Times
     ``4 gamma / n_y`` it is that of the first term of (13), ``sqrt(8 gamma / (e n_y))``.
-
-    Parameters
-    ----------
-    gamma : float
-    n_landmarks : int
-
-    Returns
-    -------
-    float
-        In the units of the rows.
     """
     return math.sqrt(n_landmarks) * longest_pull(gamma)
 
@@ -162,15 +105,7 @@ def longest_attraction(gamma: float, n_landmarks: int) -> float:
 def repulsion_gradient(Y: Floats, gamma: float) -> Floats:
     """Return the second term of equation (13): what the landmarks do to each other, for which no row is needed.
 
-    Parameters
-    ----------
-    Y : ndarray of shape (n_landmarks, n_columns)
-    gamma : float
-
-    Returns
-    -------
-    ndarray of shape (n_landmarks, n_columns)
-        0 for a single landmark.
+    0 for a single landmark.
     """
     n_landmarks = len(Y)
     if n_landmarks < 2:
@@ -194,16 +129,6 @@ def curvature(gamma: float, n_landmarks: int) -> float:
     n_y ||u||^2``: together ``(4 gamma / n_y) (1 + 2 exp(-3/2) n_y / (n_y - 1))``, that is 1.45 times ``4 gamma / n_y``
     with many landmarks and 1.89 times with two. So ``4 gamma / n_y`` alone is no bound, but it is more than half of one
     for any number of landmarks, which is what gradient descent needs: see :func:`landmark_steps`.
-
-    Parameters
-    ----------
-    gamma : float
-    n_landmarks : int
-
-    Returns
-    -------
-    float
-        In one over the squared units of the rows.
     """
     attraction = 4.0 * gamma / n_landmarks
     return attraction + (8.0 * math.exp(-1.5) * gamma / (n_landmarks - 1) if n_landmarks > 1 else 0.0)
@@ -215,42 +140,18 @@ def step_size(gamma: float, n_landmarks: int) -> float:
 
 
 def landmark_steps(rows: Floats, Y: Floats, gamma: float, n_steps: int) -> Floats:
-    """Return the landmarks after some gradient steps on one client's rows (Algorithm 1, step 8).
+    """Return the landmarks after Q gradient steps on one client's rows (Algorithm 1, step 8).
 
     The step size is ``n_y / (4 gamma)``, the same for all clients. No step raises the objective: a gradient step does
     not as long as its size is below 2 over the curvature, and :func:`curvature` is below twice ``4 gamma / n_y``. With
     one step a round the mean of the clients' landmarks is one such step on their mean objective (8), so that this
     does not rise either. With several it can: clients whose rows are unlike each other pull landmarks apart.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Y : ndarray of shape (n_landmarks, n_columns)
-    gamma : float
-    n_steps : int
-        Q.
-
-    Returns
-    -------
-    ndarray of shape (n_landmarks, n_columns)
     """
     return Y + landmark_moves(rows, Y, gamma, n_steps)
 
 
 def landmark_moves(rows: Floats, Y: Floats, gamma: float, n_steps: int) -> Floats:
-    """Return how far the landmarks are moved by :func:`landmark_steps`, by no more than :func:`longest_move`.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Y : ndarray of shape (n_landmarks, n_columns)
-    gamma : float
-    n_steps : int
-
-    Returns
-    -------
-    ndarray of shape (n_landmarks, n_columns)
-    """
+    """Return how far the landmarks are moved by :func:`landmark_steps`, by no more than :func:`longest_move`."""
     rows, start = _around_the_landmarks(rows, Y)
     moved = start
     size = step_size(gamma, len(Y))
@@ -260,20 +161,10 @@ def landmark_moves(rows: Floats, Y: Floats, gamma: float, n_steps: int) -> Float
 
 
 def longest_move(gamma: float, n_steps: int) -> float:
-    """Return a bound on how far some gradient steps move a landmark, but for rounding.
+    """Return a bound on how far some gradient steps move a landmark, but for rounding, in the units of the rows.
 
     A step is the mean of rows' pulls less the mean of the other landmarks' pulls, none of which is longer than
     :func:`longest_pull`.
-
-    Parameters
-    ----------
-    gamma : float
-    n_steps : int
-
-    Returns
-    -------
-    float
-        In the units of the rows.
     """
     return 2.0 * n_steps * longest_pull(gamma)
 

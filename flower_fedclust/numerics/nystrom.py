@@ -1,7 +1,8 @@
 """Nystrom distances (Fed-tSNE, section 4.1): all pairs of rows from their distances to a few landmarks.
 
-With B the distances of rows to landmarks and W those between landmarks, equation (22) is ``D^ = B W^+ B'``. It is no
-matrix of distances: entries can be negative, and the diagonal is not 0. Here they are 0. (It is symmetric, as W is.)
+With B the distances of rows to landmarks, (n_rows, n_landmarks), and W those between landmarks, equation (22) is ``D^ =
+B W^+ B'``. It is no matrix of distances: entries can be negative, and the diagonal is not 0. Here they are 0. (It is
+symmetric, as W is.)
 
 It is never formed. The eigenvalues of W give factors F and signs s with ``D^_ij = sum_k s_k F_ik F_jk``: the rows
 nearest to a row have the largest inner products of their factors with its own, the signs turned round. W, a matrix of
@@ -43,15 +44,7 @@ def within_reach(rows: Floats) -> Floats:
 def landmark_distances(rows: Floats, Y: Floats) -> Floats:
     """Return B: the Euclidean distance of every row from every landmark (equation 21).
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Y : ndarray of shape (n_landmarks, n_columns)
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_landmarks)
-        In the units of the rows, to 9 digits; 0 where a row is a landmark.
+    In the units of the rows, to 9 digits; 0 where a row is a landmark.
     """
     origin = Y.mean(axis=0)
     Y = Y - origin
@@ -72,17 +65,7 @@ def landmark_distances(rows: Floats, Y: Floats) -> Floats:
 
 
 def distances_between(Y: Floats) -> Floats:
-    """Return W: the Euclidean distances between landmarks.
-
-    Parameters
-    ----------
-    Y : ndarray of shape (n_landmarks, n_columns)
-
-    Returns
-    -------
-    ndarray of shape (n_landmarks, n_landmarks)
-        Symmetric, with a diagonal of 0.
-    """
+    """Return W: the Euclidean distances between landmarks, symmetric and with a diagonal of 0."""
     distances = landmark_distances(Y, Y)
     distances = 0.5 * (distances + distances.T)
     np.fill_diagonal(distances, 0.0)
@@ -90,20 +73,9 @@ def distances_between(Y: Floats) -> Floats:
 
 
 def nearest_landmarks(rows: Floats, Y: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
-    """Return the nearest landmarks of every row, and their distances.
+    """Return the nearest landmarks of every row, and their distances in the units of the rows, rising.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Y : ndarray of shape (n_landmarks, n_columns)
-    n_neighbors : int
-        At most n_landmarks.
-
-    Returns
-    -------
-    neighbors : ndarray of shape (n_rows, n_neighbors), intp
-    distances : ndarray of shape (n_rows, n_neighbors)
-        In the units of the rows, rising.
+    Both are of shape (n_rows, n_neighbors); there are at most n_landmarks of them.
     """
     neighbors = np.empty((len(rows), n_neighbors), dtype=np.intp)
     distances = np.empty((len(rows), n_neighbors))
@@ -115,16 +87,7 @@ def nearest_landmarks(rows: Floats, Y: Floats, n_neighbors: int) -> tuple[Intege
 def nearest_others(Y: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
     """Return the nearest other landmarks of every landmark, and their distances; for a map of the landmarks alone.
 
-    Parameters
-    ----------
-    Y : ndarray of shape (n_landmarks, n_columns)
-    n_neighbors : int
-        Less than n_landmarks.
-
-    Returns
-    -------
-    neighbors : ndarray of shape (n_landmarks, n_neighbors), intp
-    distances : ndarray of shape (n_landmarks, n_neighbors)
+    Both are of shape (n_landmarks, n_neighbors); there are fewer than n_landmarks of them.
     """
     W = distances_between(Y)
     np.fill_diagonal(W, np.inf)
@@ -172,19 +135,10 @@ def nystrom_projection(W: Floats) -> tuple[Floats, Floats]:
 def nystrom_neighbors(B: Floats, W: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
     """Return the nearest other rows of every row by the Nystrom distances (22), and those distances.
 
-    Parameters
-    ----------
-    B : ndarray of shape (n_rows, n_landmarks)
-        Distances of all rows to the landmarks.
-    W : ndarray of shape (n_landmarks, n_landmarks)
-        Distances between landmarks.
-    n_neighbors : int
-        Less than n_rows.
-
     Returns
     -------
     neighbors : ndarray of shape (n_rows, n_neighbors), intp
-        Those that are equally near in no particular order.
+        Fewer than n_rows; those that are equally near in no particular order.
     distances : ndarray of shape (n_rows, n_neighbors)
         In the units of the rows, rising; negative ones are 0.
     """
@@ -195,19 +149,8 @@ def nystrom_neighbors(B: Floats, W: Floats, n_neighbors: int) -> tuple[Integers,
 def nystrom_neighbors_of_new(B_new: Floats, B: Floats, W: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
     """Return, for rows that were not in the run, the nearest of the rows that were, by the Nystrom distances.
 
-    Parameters
-    ----------
-    B_new : ndarray of shape (n_new_rows, n_landmarks)
-    B : ndarray of shape (n_rows, n_landmarks)
-    W : ndarray of shape (n_landmarks, n_landmarks)
-    n_neighbors : int
-        At most n_rows.
-
-    Returns
-    -------
-    neighbors : ndarray of shape (n_new_rows, n_neighbors), intp
-        Indices of rows of B.
-    distances : ndarray of shape (n_new_rows, n_neighbors)
+    As :func:`nystrom_neighbors`, where the indices are those of rows of B, (n_rows, n_landmarks), and there may be
+    n_rows of them; ``B_new`` has the distances of the new rows from the landmarks.
     """
     projection, signs = nystrom_projection(W)
     return _neighbors(B @ projection, B_new @ projection, signs, n_neighbors)
