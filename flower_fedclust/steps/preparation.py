@@ -37,6 +37,7 @@ from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.rounds import Array, Question, Round, Scalar, Total
 from flower_fedclust.protocol.tables import as_bytes, norm_of_row
 from flower_fedclust.steps import description
+from flower_fedclust.tables.columns import MEASURED, Column, Figures
 from flower_fedclust.tables.histograms import (
     LARGEST_PART_BEYOND,
     N_BINS,
@@ -47,8 +48,8 @@ from flower_fedclust.tables.histograms import (
     quantile,
     range_of,
 )
-from flower_fedclust.tables.preparation import Figures, Preparation, public_interval, width_of
-from flower_fedclust.tables.schema import MEASURED, Column, Schema
+from flower_fedclust.tables.preparation import Preparation, public_interval, width_of
+from flower_fedclust.tables.schema import Schema
 
 S = TypeVar("S", bound=ProtocolStrategy)
 

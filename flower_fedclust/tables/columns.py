@@ -1,17 +1,23 @@
-"""The values of one column as numbers: as they are, days since 1970, or places in a list; NaN where one is missing."""
+"""One column: what is public of it, what was found of it, and its values as numbers."""
 
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from flower_fedclust.tables.schema import Column
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Floats = NDArray[np.float64]
+Kind: TypeAlias = Literal["number", "integer", "category", "ordinal", "binary", "date", "ignored"]
+Gaps: TypeAlias = Literal["refuse", "mean", "category"]
+Scale: TypeAlias = Literal["bounds", "standard", "robust", "rank"]
+Bound: TypeAlias = float | datetime.date | datetime.datetime
+
+#: Kinds that are measured on a scale, and kinds whose values are listed.
+MEASURED, LISTED = ("number", "integer", "date"), ("category", "ordinal", "binary")
 
 EPOCH = datetime.date(1970, 1, 1)
 
@@ -35,6 +41,133 @@ def days_of(bound: float | datetime.date) -> float:
         naive = bound.astimezone(datetime.UTC).replace(tzinfo=None) if bound.tzinfo else bound
         return (naive - datetime.datetime.combine(EPOCH, datetime.time())) / datetime.timedelta(days=1)
     return float((bound - EPOCH).days) if isinstance(bound, datetime.date) else float(bound)
+
+
+class Column(BaseModel):
+    """What is public of one column. All of it is sent to every site: none of it may be taken from rows.
+
+    Parameters
+    ----------
+    kind : "number", "integer", "category", "ordinal", "binary", "date" or "ignored"
+        Numbers, integers and dates are measured; the values of a category, of an ordinal column (in their order) and of
+        a binary one (two) are listed; an ignored column may be there and is not used.
+    unit : str, default=""
+        For people.
+    bounds : tuple of two numbers or dates, optional
+        Of a measured column: what lies beyond is cut off. Without them they are found privately.
+    categories : sequence, optional
+        The values of a column whose values are listed.
+    weight : float, default=1
+        How much the column counts: 2 makes it count as if its scale were twice as long.
+    gaps : "refuse", "mean" or "category", default="refuse"
+        What is done where a value is missing: the site's table is refused; the mean over all sites is taken, or the
+        most frequent category; or a missing value is a category of its own.
+    scale : "bounds", "standard", "robust" or "rank", default="bounds"
+        How a measured column is scaled: its bounds become -1 and 1; its mean becomes 0 and its standard deviation 1;
+        its median 0 and the distance between its quartiles 1; or its ranks become -1 to 1.
+    logarithm : bool, default=False
+        Whether log(1 + x) is taken first; what lies below 0 counts as 0.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    kind: Kind
+    unit: str = ""
+    bounds: tuple[Bound, Bound] | None = None
+    categories: tuple[str, ...] | None = None
+    weight: float = Field(default=1.0, gt=0)
+    gaps: Gaps = "refuse"
+    scale: Scale = "bounds"
+    logarithm: bool = False
+
+    @field_validator("categories", mode="before")
+    @classmethod
+    def _as_texts(cls, value: Any) -> Any:
+        return tuple(map(text_of, value)) if isinstance(value, (list, tuple)) else value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.kind in LISTED:
+            self._check_listed()
+        elif self.categories is not None:
+            raise ValueError(f"categories are listed, and the kind {self.kind} has none")
+        if self.kind not in MEASURED:
+            for name, default in (("bounds", None), ("scale", "bounds"), ("logarithm", False)):
+                if getattr(self, name) != default:
+                    raise ValueError(f"{name} is given, and suits the kinds {', '.join(MEASURED)} alone")
+        if self.logarithm and self.kind == "date":
+            raise ValueError("logarithm is given, and a date has none")
+        if self.bounds is not None:
+            self._check_bounds(self.bounds)
+        return self
+
+    def _check_listed(self) -> None:
+        if self.categories is None:
+            raise ValueError("categories are missing; list them, as they are known without looking at rows")
+        repeated = [name for name in dict.fromkeys(self.categories) if self.categories.count(name) > 1]
+        if repeated:
+            raise ValueError(f"categories has '{repeated[0]}' twice")
+        wanted = 2 if self.kind == "binary" else None
+        if len(self.categories) < 2 or len(self.categories) != (wanted or len(self.categories)):
+            raise ValueError(f"categories has {len(self.categories)}; give {'2' if wanted else '2 or more'}")
+
+    def _check_bounds(self, bounds: tuple[Bound, Bound]) -> None:
+        are_dates = [isinstance(bound, datetime.date) for bound in bounds]
+        if (self.kind == "date") != all(are_dates) or (self.kind != "date" and any(are_dates)):
+            raise ValueError(f"bounds must be two {'dates' if self.kind == 'date' else 'numbers'}")
+        low, high = map(days_of, bounds)
+        if not low < high:
+            raise ValueError("bounds are the wrong way round, or equal; give the lower one first")
+        if self.logarithm and low < 0:
+            raise ValueError("bounds begin below 0, where there is no logarithm")
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values that become columns of their own: those listed, and "missing" where a gap is a category."""
+        listed = self.categories or ()
+        return (*listed, "missing") if self.gaps == "category" else listed
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The public bounds as numbers; of dates, days since 1970; before the logarithm."""
+        return None if self.bounds is None else (days_of(self.bounds[0]), days_of(self.bounds[1]))
+
+    @property
+    def is_one_hot(self) -> bool:
+        """Whether there is a prepared column for each of its values."""
+        return self.kind == "category" or (self.kind == "binary" and self.gaps == "category")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What is known of one column when it is prepared: public, or found with noise.
+
+    All numbers are after the logarithm, where one is taken; dates are days since 1970.
+
+    Parameters
+    ----------
+    low, high : float
+        What lies beyond is cut off. Of an ordinal column, its first and last place.
+    fill : float, default=0
+        What stands where a value is missing; of listed values, a place in the list.
+    center, spread : float
+        What is subtracted, and what is then divided by.
+    quantiles : tuple of float
+        Of ranks: values that ascend, the first and last of them low and high.
+    ranks : tuple of float
+        The parts of all rows, 0 to 1, that lie below these values.
+    counts : tuple of float
+        With noise, of listed values: how often each was found. Empty where it was not asked.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    fill: float = 0.0
+    center: float = 0.0
+    spread: float = 1.0
+    quantiles: tuple[float, ...] = ()
+    ranks: tuple[float, ...] = ()
+    counts: tuple[float, ...] = ()
 
 
 def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:

@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.tables.columns import EPOCH
+from flower_fedclust.tables.columns import EPOCH, MEASURED, Column
 from flower_fedclust.tables.histograms import SUM_BITS, bins_of
 from flower_fedclust.tables.preparation import Preparation, measured
-from flower_fedclust.tables.schema import MEASURED, Column
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from flower_fedclust.tables.columns import EPOCH, text_of
-from flower_fedclust.tables.schema import Column, Schema
+from flower_fedclust.tables.columns import EPOCH, Column, text_of
+from flower_fedclust.tables.schema import Schema
 
 #: A column of text with more different values is not taken for a category: it may be names, or free text.
 MOST_CATEGORIES = 50

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from flower_fedclust.data.frames import as_frame
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.elementary import logarithm
-from flower_fedclust.tables.columns import Floats
-from flower_fedclust.tables.schema import MEASURED, Column, Schema
+from flower_fedclust.tables.columns import MEASURED, Column, Figures, Floats
+from flower_fedclust.tables.schema import Schema
 from flower_fedclust.tables.transformers import transformer_of
 
 #: Of what :meth:`Preparation.to_dict` writes. A model with another one is refused.
@@ -24,24 +24,6 @@ VERSION = 1
 
 #: Rows that are prepared at a time: what becomes of them stays in a processor's cache.
 BLOCK_ROWS = 4096
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What is known of one column when it is prepared: public, or found with noise.
-
-    All numbers are after the logarithm, where one is taken; dates are days since 1970.
-    """
-
-    low: float = 0.0  #: What lies below is cut off. Of an ordinal column, its first place.
-    high: float = 1.0  #: What lies above is cut off. Of an ordinal column, its last place.
-    fill: float = 0.0  #: What stands where a value is missing; of listed values, a place in the list.
-    center: float = 0.0  #: What is subtracted.
-    spread: float = 1.0  #: What is then divided by.
-    quantiles: tuple[float, ...] = ()  #: Of ranks: values that ascend, the first and last of them low and high.
-    ranks: tuple[float, ...] = ()  #: The parts of all rows, 0 to 1, that lie below these values.
-    #: With noise, of listed values: how often each was found. Empty where it was not asked.
-    counts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -167,7 +149,7 @@ class Preparation:
     @cached_property
     def transformer_(self) -> Any:
         """The preparation as a Pipeline of scikit-learn's own transformers, fitted to what was found."""
-        return transformer_of(self)
+        return transformer_of(self.schema, self.figures)
 
     # What it does.
 

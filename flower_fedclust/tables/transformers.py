@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from flower_fedclust.data.frames import as_frame
-from flower_fedclust.tables.columns import Floats
-from flower_fedclust.tables.schema import MEASURED, Column, Schema
-
-if TYPE_CHECKING:
-    from flower_fedclust.tables.preparation import Figures, Preparation
+from flower_fedclust.tables.columns import MEASURED, Column, Figures, Floats
+from flower_fedclust.tables.schema import Schema
 
 
-def transformer_of(preparation: Preparation) -> Any:
+def transformer_of(schema: Schema, figures: Mapping[str, Figures]) -> Any:
     """Return a scikit-learn Pipeline that prepares tables, to look at it or to use it elsewhere.
 
     It gives what :meth:`Preparation.transform` gives, but for rounding in the last digits.
+
+    Parameters
+    ----------
+    schema : Schema
+    figures : mapping of str to Figures
+        Of the columns that are used.
 
     Returns
     -------
@@ -32,16 +36,16 @@ def transformer_of(preparation: Preparation) -> Any:
     from sklearn.pipeline import Pipeline
     from sklearn.preprocessing import FunctionTransformer
 
-    schema, entries, weights = preparation.schema, [], {}
+    entries, weights = [], {}
     for name, column in schema.used.items():
-        for key, transformer, weight in _transformers(name, column, preparation.figures[name]):
+        for key, transformer, weight in _transformers(name, column, figures[name]):
             entries.append((key, transformer, [name]))
             weights[key] = weight
     columns = ColumnTransformer(entries, transformer_weights=weights)
     # Fitted to the ends of each column; what is not an end is then put in its place.
-    columns.fit(pd.DataFrame({name: _ends(one, preparation.figures[name]) for name, one in schema.used.items()}))
+    columns.fit(pd.DataFrame({name: _ends(one, figures[name]) for name, one in schema.used.items()}))
     for name, column in schema.used.items():
-        _set_attributes(columns.named_transformers_[name], column, preparation.figures[name])
+        _set_attributes(columns.named_transformers_[name], column, figures[name])
     read = FunctionTransformer(partial(read_frame, schema=schema)).fit(None)
     return Pipeline([("read", read), ("columns", columns)])
 

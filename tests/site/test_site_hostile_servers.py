@@ -17,7 +17,8 @@ from flower_fedclust.steps.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
 from flower_fedclust.steps.pooled_rows import PooledRowsClient
 from flower_fedclust.strategies.fedsc.fedsc import FedSCClient
 from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient
-from flower_fedclust.tables.preparation import Figures, Preparation
+from flower_fedclust.tables.columns import Figures
+from flower_fedclust.tables.preparation import Preparation
 from flower_fedclust.tables.schema import Schema
 
 SUM = PrivateKMeansClient.row_sum.asked(*BALL.arrays)

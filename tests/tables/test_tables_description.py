@@ -13,6 +13,7 @@ from flower_fedclust.models import KMeansModel, PrototypeModel, SpectralModel
 from flower_fedclust.numerics.grid import rows_onto_grid
 from flower_fedclust.protocol import ClientData, ProtocolClient
 from flower_fedclust.protocol.tables import as_bytes
+from flower_fedclust.tables.columns import Figures
 from flower_fedclust.tables.description import (
     N_PARTS,
     QUANTILES,
@@ -21,7 +22,7 @@ from flower_fedclust.tables.description import (
     places_of,
     sums_by_cluster,
 )
-from flower_fedclust.tables.preparation import Figures, Preparation
+from flower_fedclust.tables.preparation import Preparation
 from flower_fedclust.tables.schema import Schema
 
 SCHEMA = Schema.of(
