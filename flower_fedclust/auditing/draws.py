@@ -71,6 +71,11 @@ class Cell:
             for who, parts in self.noise.items()
         }
 
+    @property
+    def n_numbers(self) -> int:
+        """How many numbers have been drawn."""
+        return sum(part.size for parts in self.noise.values() for part in parts)
+
     def widths(self, size: int) -> Floats:
         """Return how many times narrower than the scale the noise of each entry is declared to be."""
         widths = np.ones(size)
@@ -99,7 +104,7 @@ class Drawer:
         self._run, self._target, self._pair = run, target, pair
         self.cells: dict[tuple[int, int], Cell] = {}
         self.seeded: dict[tuple[int, int], Cell] = {}
-        self._draws: list[Callable[[int, bool], None]] = []
+        self._draws: dict[int, Callable[[int, bool], None]] = {}
         contexts = {name: _new_context() for name in run.data}
         data = dict(run.data)
         if pair is not None:
@@ -123,13 +128,22 @@ class Drawer:
 
     def draw(self, repetition: int) -> None:
         """Draw the noise of all releases once more, from the operating system."""
-        for one in self._draws:
+        for one in self._draws.values():
             one(repetition, False)
 
     def draw_seeded(self, repetition: int) -> None:
         """Draw it once more with the seeds that a run with a seed gives to all, into the cells ``seeded``."""
-        for one in self._draws:
+        for one in self._draws.values():
             one(repetition, True)
+
+    def draw_numbers(self, n_numbers: int) -> None:
+        """Draw with seeds, of each release until there are so many numbers."""
+        for number, one in self._draws.items():
+            cells = [cell for (of, _), cell in self.seeded.items() if of == number]
+            for repetition in range(n_numbers):
+                if all(cell.n_numbers >= n_numbers for cell in cells):
+                    break
+                one(repetition, True)
 
     # On the server.
 
@@ -166,7 +180,7 @@ class Drawer:
                     assert isinstance(reply, Reply)
                     self._take(number, reply.client, reply.arrays, plain[reply.client], seeded=seeded)
 
-        self._draws.append(draw)
+        self._draws[number] = draw
 
     # On the clients.
 
@@ -214,7 +228,7 @@ class Drawer:
                     seen = [part + np.reshape(more, np.shape(part)) for part, more in zip(totals, moved, strict=True)]
                     self._see(number, repetition, is_other, seen, [0.0] * len(seen))
 
-        self._draws.append(draw)
+        self._draws[number] = draw
 
     # Both.
 

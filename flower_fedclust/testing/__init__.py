@@ -4,7 +4,6 @@
             ``about_privacy`` and ``about_audits``
 ``runs``  a run whose wire is watched
 ``neighbours``  how far one record, or one client, moves what is released
-``noise``  the noise of each release, measured
 """
 
 from flower_fedclust.testing.checks import Check, check_strategy, strategy_checks

@@ -157,7 +157,6 @@ def watched_run(
     order: Sequence[str] | None = None,
     consent: Consent | None = None,
     tamper: Mapping[str, Tamper] | None = None,
-    before_aggregation: Callable[[Run, int, list[tuple[ClientProxy, FitRes]]], None] | None = None,
 ) -> Run:
     """Run a strategy as Flower's Server does, and keep every message.
 
@@ -175,8 +174,6 @@ def watched_run(
         Of every client.
     tamper : mapping of str to callable, optional
         By client; see :class:`Site`.
-    before_aggregation : callable, optional
-        Called with the run, the number of the round and the answers, before the strategy sees them.
     """
     strategy = copy.copy(strategy)
     if seed is not None:
@@ -202,12 +199,12 @@ def watched_run(
         manager.register(site)
     start = time.perf_counter()
     with one_thread():
-        _serve(run, manager, before_aggregation)
+        _serve(run, manager)
     run.seconds = time.perf_counter() - start
     return run
 
 
-def _serve(run: Run, manager: SimpleClientManager, before_aggregation: Callable[..., None] | None) -> None:
+def _serve(run: Run, manager: SimpleClientManager) -> None:
     strategy = run.strategy
     parameters: Parameters = strategy.initialize_parameters(manager)
     numbers: list[int] = []
@@ -226,8 +223,6 @@ def _serve(run: Run, manager: SimpleClientManager, before_aggregation: Callable[
             run.exchanges.append(proxy.exchanges[-1])  # type: ignore[attr-defined]
         if not asked:
             break
-        if before_aggregation is not None and number in run.rounds:
-            before_aggregation(run, number, results)
         aggregated, _ = strategy.aggregate_fit(number, results, failures)
         parameters = aggregated or parameters
         to_evaluate = strategy.configure_evaluate(number, parameters, manager)
