@@ -103,7 +103,9 @@ class Site:
             with self.ledger.locked():
                 own = [entry for entry in self.ledger.entries if entry["run"] == run]
                 if own:
-                    saved = save_result(self, own, context, str(config.get("model")), model)
+                    saved = save_result(
+                        self.folder, self.settings.name, self.data, own, context, str(config.get("model")), model
+                    )
                     self.note("result", run=run, folder=str(saved))
         except Exception as error:
             self.note("failed", run=run, task="result", reason=f"{type(error).__name__}: {error}")

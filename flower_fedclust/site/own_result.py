@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Context
@@ -15,26 +15,35 @@ from flower_fedclust.models import Model, TableModel
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 from flower_fedclust.protocol.client import ENROL
+from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.disk import make_private
 from flower_fedclust.protocol.wire import decode
 from flower_fedclust.results import Result
 from flower_fedclust.site.replies import REMEMBERED, RunFolder
-
-if TYPE_CHECKING:
-    from flower_fedclust.site.app import Site
 
 #: What a client may have remembered of its rows: what it found, or was told, in the run itself.
 LABELS, PLACES = "labels", "places"
 
 
 def save_result(
-    site: Site, entries: Sequence[Mapping[str, Any]], context: Context, model: str, arrays: Parameters
+    folder: Path,
+    name: str,
+    data: ClientData,
+    entries: Sequence[Mapping[str, Any]],
+    context: Context,
+    model: str,
+    arrays: Parameters,
 ) -> Path:
     """Save the result of a run at a site, as ``fc.load`` reads it; return its folder.
 
     Parameters
     ----------
-    site : Site
+    folder : Path
+        The site's.
+    name : str
+        What the site is called.
+    data : ClientData
+        Its rows.
     entries : sequence of mapping
         Those of the ledger for the run; not empty.
     context : Context
@@ -45,14 +54,13 @@ def save_result(
         Of the model.
     """
     run, strategy = entries[0]["run"], entries[0]["strategy"] or "run"
-    results = make_private(site.folder / "results")
-    mark = RunFolder(site.folder / "runs", run).path.name[:8]
-    former = next((folder for folder in results.iterdir() if folder.name.endswith(mark)), None)
+    results = make_private(folder / "results")
+    mark = RunFolder(folder / "runs", run).path.name[:8]
+    former = next((one for one in results.iterdir() if one.name.endswith(mark)), None)
     if former is not None:
         return former
-    RunFolder(site.folder / "runs", run).restore(context)
+    RunFolder(folder / "runs", run).restore(context)
     found_model = Model.named(model).from_arrays(decode(arrays))
-    data = site.data
     if found_model.columns_ is None:
         found_model.columns_ = data.columns
     rows = data.table if isinstance(found_model, TableModel) else data.rows
@@ -62,7 +70,7 @@ def save_result(
         strategy=strategy,
         model=found_model,
         labels=[found.labels if own is None or len(own) != data.n_rows else own.astype(np.intp)],
-        names=[site.settings.name],
+        names=[name],
         privacy=report_of(entries, strategy),
         traffic=[],
         failures=[],
