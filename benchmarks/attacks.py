@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from audits import SHORT
 
 from flower_fedclust.data import load_dataset
-from flower_fedclust.lab.audits import SHORT, _made
+from flower_fedclust.lab.audits import _made
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
 from flower_fedclust.privacy import attacks
 from flower_fedclust.privacy.attacks import attack_by_name

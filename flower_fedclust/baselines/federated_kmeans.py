@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.exact import nearest_point
@@ -15,9 +15,9 @@ from flower_fedclust.numerics.exponents import reach_exponent
 from flower_fedclust.numerics.grid import BITS, points_onto_grid
 from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
 from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, ProtocolStrategy, parameter
+from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, parameter
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, lloyd_steps
-from flower_fedclust.steps.first_centers import FirstCenters, frame_with_centers
+from flower_fedclust.steps.first_centers import FirstCentersStrategy, frame_with_centers
 from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, RowsInFrame, frame_of_rows
 from flower_fedclust.steps.local_centers import LocalCentersClient
 from flower_fedclust.steps.private_clusters import ClientBounds, cluster_statistic, counting
@@ -30,7 +30,7 @@ class FederatedKMeansClient(ClusterClient, LocalCentersClient):
     """The client half: what it sends is in the two classes that it is made of."""
 
 
-class FederatedKMeans(ProtocolStrategy):
+class FederatedKMeans(FirstCentersStrategy):
     """Lloyd's algorithm on rows that stay where they are.
 
     The centers are those of Lloyd's algorithm on the pooled rows from the same start, to 2^-24 of how far the rows
@@ -62,23 +62,8 @@ class FederatedKMeans(ProtocolStrategy):
     )
     client_type = FederatedKMeansClient
 
-    init: ArrayLike | None = parameter(None)
     n_rounds: int = parameter(20, at_least=0)
     tol: float = parameter(1e-6, at_least=0)
-
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
-        super().check_parameters()
-        self._start.check(self.n_clusters)
-
-    @property
-    def _start(self) -> FirstCenters:
-        return FirstCenters(self.init)
-
-    @property
-    def expected_columns(self) -> int | None:
-        """The width of the first centers, where they were given."""
-        return self._start.n_columns
 
     @property
     def n_protocol_rounds(self) -> int:
@@ -96,7 +81,7 @@ class FederatedKMeans(ProtocolStrategy):
         return KMeansModel(np.where(has_moved, frame.leave(centers), given))
 
 
-class PrivateFederatedKMeans(ClippedStrategy):
+class PrivateFederatedKMeans(ClippedStrategy, FirstCentersStrategy):
     """Lloyd's algorithm on sums with noise, from points that are drawn without a look at the rows.
 
     A poor start where the rows fill a small part of the ball of radius ``max_norm``; :class:`DPLloyd` starts from
@@ -128,26 +113,7 @@ class PrivateFederatedKMeans(ClippedStrategy):
     client_type = ClusterClient
 
     epsilon: float = parameter(1.0, above=0, at_most=1000)
-    init: ArrayLike | None = parameter(None)
     n_rounds: int = parameter(20, at_least=1)
-
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
-        super().check_parameters()
-        self._start.check(self.n_clusters)
-
-    @property
-    def _start(self) -> FirstCenters:
-        return FirstCenters(self.init, self.max_norm)
-
-    def privacy_notes(self) -> list[str]:
-        """Add what is assumed of centers that were given."""
-        return [*super().privacy_notes(), *self._start.privacy_notes()]
-
-    @property
-    def expected_columns(self) -> int | None:
-        """The width of the first centers, where they were given."""
-        return self._start.n_columns
 
     @property
     def n_protocol_rounds(self) -> int:

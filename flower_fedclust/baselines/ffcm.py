@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.fuzzy import fuzzy_steps, more_bits_for
@@ -23,14 +23,13 @@ from flower_fedclust.protocol import (
     Entry,
     Gather,
     Protocol,
-    ProtocolStrategy,
     Sent,
     Sum,
     answers,
     parameter,
 )
 from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Moved, Round
-from flower_fedclust.steps.first_centers import FirstCenters, frame_with_centers
+from flower_fedclust.steps.first_centers import FirstCentersStrategy, frame_with_centers
 from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, FrameClient, frame_of_rows
 from flower_fedclust.steps.local_centers import LocalCentersClient
 from flower_fedclust.steps.turns import drawn_in_turns
@@ -41,7 +40,7 @@ Floats = NDArray[np.float64]
 SMALLEST_WEIGHT = 2.0**-40
 
 
-class FuzzyStrategy(ProtocolStrategy):
+class FuzzyStrategy(FirstCentersStrategy):
     """Base of the two: what a round is.
 
     Parameters
@@ -59,23 +58,8 @@ class FuzzyStrategy(ProtocolStrategy):
 
     fuzzifier: float = parameter(2.0, above=1)
     merge: Literal["average", "k-means"] = parameter("average")
-    init: ArrayLike | None = parameter(None)
     n_rounds: int = parameter(20, at_least=1)
     fraction_fit: float = parameter(1.0, above=0, at_most=1)
-
-    def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
-        super().check_parameters()
-        self._start.check(self.n_clusters)
-
-    @property
-    def _start(self) -> FirstCenters:
-        return FirstCenters(self.init)
-
-    @property
-    def expected_columns(self) -> int | None:
-        """The width of the first centers, where they were given."""
-        return self._start.n_columns
 
     @property
     def n_protocol_rounds(self) -> int:
@@ -244,14 +228,6 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
                 "noise is 'clients' and merge is 'k-means', for which the server sees each client's reply, and a share "
                 "of the noise protects none; give noise='local', noise='server' or merge='average'."
             )
-
-    @property
-    def _start(self) -> FirstCenters:
-        return FirstCenters(self.init, self.max_norm)
-
-    def privacy_notes(self) -> list[str]:
-        """Add what is assumed of centers that were given."""
-        return [*super().privacy_notes(), *self._start.privacy_notes()]
 
     def shares(self) -> Mapping[str, Share]:
         """Return three quarters for the sums, a quarter for the weights.

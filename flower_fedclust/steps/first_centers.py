@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.grid import unit_exponent
 from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.protocol import ProtocolStrategy, parameter
 from flower_fedclust.protocol.rounds import Reply, Round
 from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.local_centers import merge_local_centers
@@ -49,11 +50,6 @@ class FirstCenters:
         """The width of the centers, where they were given."""
         return None if self.init is None else int(np.asarray(self.init).shape[1])
 
-    def check(self, n_clusters: int) -> None:
-        """Raise a ValueError unless centers that were given are as many as there are clusters."""
-        if self.init is not None:
-            check_given_centers(self.init, n_clusters)
-
     def privacy_notes(self) -> list[str]:
         """Return what is assumed of centers that were given."""
         return [] if self.radius is None or self.init is None else [GIVEN_CENTERS_NOTE]
@@ -78,6 +74,32 @@ class FirstCenters:
         else:
             centers = points_in_ball(n_clusters, n_columns, self.radius, rng)
         return clip_rows(centers, math.inf if self.radius is None else self.radius)
+
+
+class FirstCentersStrategy(ProtocolStrategy):
+    """Base of strategies that move centers: those that are given, or else others that they find."""
+
+    init: ArrayLike | None = parameter(None)
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right."""
+        super().check_parameters()
+        if self.init is not None:
+            check_given_centers(self.init, self.n_clusters)
+
+    @property
+    def _start(self) -> FirstCenters:
+        """Where centers begin; of a strategy that clips rows, in the ball to which it clips them."""
+        return FirstCenters(self.init, getattr(self, "max_norm", None))
+
+    @property
+    def expected_columns(self) -> int | None:
+        """The width of the first centers, where they were given."""
+        return self._start.n_columns
+
+    def privacy_notes(self) -> list[str]:
+        """Add what is assumed of centers that were given."""
+        return [*super().privacy_notes(), *self._start.privacy_notes()]
 
 
 def points_in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.Generator) -> Floats:
