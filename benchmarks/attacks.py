@@ -25,9 +25,9 @@ from flower_fedclust.protocol import ClientData
 from flower_fedclust.protocol.replies import values_of
 from flower_fedclust.protocol.wire import decode
 from flower_fedclust.registry import accepted_parameters, make_strategy, strategies
-from flower_fedclust.testing.neighbours import shadow_answers
-from flower_fedclust.testing.runs import Exchange, Run, watched_run
-from flower_fedclust.testing.subject import Subject, small_tables
+from flower_fedclust.watching.neighbours import shadow_answers
+from flower_fedclust.watching.runs import Exchange, Run, watched_run
+from flower_fedclust.watching.subject import Subject, small_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BEGIN, END = "<!-- by benchmarks/attacks.py -->\n", "<!-- end -->\n"

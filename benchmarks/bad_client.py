@@ -27,7 +27,7 @@ from flower_fedclust.protocol import ClientData, ProtocolError
 from flower_fedclust.protocol.replies import EXPONENTS
 from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.registry import find
-from flower_fedclust.testing.runs import Run, watched_run
+from flower_fedclust.watching.runs import Run, watched_run
 
 Arrays = list[np.ndarray]
 Answer = Callable[[FitRes], FitRes]

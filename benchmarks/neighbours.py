@@ -17,7 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from flower_fedclust.testing import Subject, neighbours
-from flower_fedclust.testing.neighbours import Neighbours, extreme_rows, far_rows, how_far, tied_neighbours, tied_tables
+from flower_fedclust.watching.neighbours import (
+    Neighbours,
+    extreme_rows,
+    far_rows,
+    how_far,
+    tied_neighbours,
+    tied_tables,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "strategies"))
 from test_strategies_every import cases

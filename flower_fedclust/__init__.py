@@ -33,8 +33,7 @@ if TYPE_CHECKING:
         client_app,
         client_fn,
     )
-    from flower_fedclust.results import Result
-    from flower_fedclust.saving import load
+    from flower_fedclust.results import Result, load
     from flower_fedclust.simulation import simulate
     from flower_fedclust.steps.frame import Frame, FrameClient
     from flower_fedclust.steps.preparation import with_schema
@@ -67,7 +66,7 @@ _HOME = {
     "client_app": "protocol",
     "client_fn": "protocol",
     "compare": "lab.comparing",
-    "load": "saving",
+    "load": "results",
     "plan": "lab.plan",
     "run_app": "lab.app",
     "simulate": "simulation",

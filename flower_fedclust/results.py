@@ -1,34 +1,36 @@
-"""What a run leaves behind."""
+"""The result of a run: from a strategy that has run, or from the folder of one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.data.federation import ROW
-from flower_fedclust.doubts import Doubt, doubts_about
+from flower_fedclust.doubts import doubts_about
+from flower_fedclust.findings import Findings
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import kmeans_cost
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
-from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums
-from flower_fedclust.privacy.report import PrivacyReport
-from flower_fedclust.protocol import ClientData, Failure, ProtocolStrategy, Traffic
-from flower_fedclust.protocol.sizes import ReleasedSizes
-from flower_fedclust.tables.description import Clusters
+from flower_fedclust.numerics.validity import ClusterSums
+from flower_fedclust.pictures.clusters import cluster_figure
+from flower_fedclust.pictures.figures import saved_figure
+from flower_fedclust.protocol import ClientData, ProtocolStrategy
+from flower_fedclust.saving import read_findings, save_findings
+from flower_fedclust.shown import as_html, as_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, repr=False)
-class Result:
+class Result(Findings):
     """What a run leaves behind.
 
     Parameters
@@ -73,44 +75,11 @@ class Result:
         Those of the rows that were taken out of the clients' table for the server.
     """
 
-    strategy: str
-    model: Model
-    labels: list[NDArray[np.intp]]
-    names: list[str]
-    privacy: PrivacyReport
-    traffic: list[Traffic]
-    failures: list[Failure]
-    metrics: dict[str, float]
-    seconds: float
-    embedding: list[NDArray[np.float64]] = field(default_factory=list)
-    history: dict[str, list[float]] = field(default_factory=dict)
-    doubts: tuple[Doubt, ...] = ()
-    number: ClusterNumber | None = None
-    sizes: ReleasedSizes | None = None
-    clusters: Clusters | None = None
-    row_ids: list[NDArray[Any]] = field(default_factory=list)
-    id_column: str = ROW
-    server_row_ids: NDArray[Any] | None = None
-
     def __repr__(self) -> str:
-        from flower_fedclust.shown import as_text
-
         return as_text(self)
 
     def _repr_html_(self) -> str:
-        from flower_fedclust.shown import as_html
-
         return as_html(self)
-
-    @property
-    def bytes_down(self) -> int:
-        """Bytes from the server to all clients."""
-        return sum(row.bytes_down for row in self.traffic)
-
-    @property
-    def bytes_up(self) -> int:
-        """Bytes from all clients to the server."""
-        return sum(row.bytes_up for row in self.traffic)
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draw the clusters: where their centers lie, how large they are, what sets each apart, and what is noise.
@@ -131,9 +100,6 @@ class Result:
         ValueError
             If matplotlib is not installed.
         """
-        from flower_fedclust.lab.cluster_pictures import cluster_figure
-        from flower_fedclust.lab.pictures import saved_figure
-
         figure = cluster_figure(self)
         if path is not None:
             saved_figure(figure, path)
@@ -164,30 +130,30 @@ class Result:
         FileExistsError
             If the folder already holds files.
         """
-        from flower_fedclust.saving import save_result
+        return save_findings(self, folder)
 
-        return save_result(self, folder)
 
-    def summary(self) -> dict[str, Any]:
-        """Return the numbers of the run, ready for JSON."""
-        return {
-            "strategy": self.strategy,
-            "metrics": self.metrics,
-            "seconds": self.seconds,
-            "clients": len(self.names),
-            "rounds": max((row.round for row in self.traffic), default=0),
-            "bytes_down": self.bytes_down,
-            "bytes_up": self.bytes_up,
-            "epsilon": self.privacy.to_dict()["epsilon"],
-            "delta": self.privacy.delta,
-            "history": {
-                name: [value if math.isfinite(value) else None for value in values]
-                for name, values in self.history.items()
-            },
-            "failures": [asdict(failure) for failure in self.failures],
-            "doubts": [doubt.to_dict() for doubt in self.doubts],
-            "number": None if self.number is None else self.number.to_dict(),
-        }
+def load(folder: str | Path) -> Result:
+    """Return the result that :meth:`Result.save` wrote into a folder.
+
+    Parameters
+    ----------
+    folder : str or Path
+        That of one strategy: of a folder that ``fedclust run`` wrote, the one inside.
+
+    Returns
+    -------
+    Result
+        With the model, which predicts as it did, the labels, the privacy report and everything else.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder holds no result.
+    ValueError
+        If a file cannot be read, or was written by a version whose files this one does not read.
+    """
+    return Result(**read_findings(folder))
 
 
 def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], seconds: float) -> Result:

@@ -8,21 +8,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from flower_fedclust.doubts import Doubt
+from flower_fedclust.findings import Findings
 from flower_fedclust.labels import as_cell, from_cell, read_labels, write_labels, write_left_out
-from flower_fedclust.models.files import FORMAT, load_model, read_description, save_model, version
+from flower_fedclust.models import Model
+from flower_fedclust.models.files import FORMAT, read_description, version
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import Failure, Traffic
 from flower_fedclust.protocol.sizes import ReleasedSizes
 from flower_fedclust.tables.description import Clusters
-
-if TYPE_CHECKING:
-    from flower_fedclust.results import Result
 
 T = TypeVar("T")
 
@@ -45,12 +44,12 @@ def write_report(report: PrivacyReport, folder: Path) -> None:
     (folder / "privacy.txt").write_text(f"{report}\n", encoding="utf-8")
 
 
-def save_result(result: Result, folder: str | Path) -> Path:
-    """Write a result; see :meth:`flower_fedclust.Result.save`."""
+def save_findings(result: Findings, folder: str | Path) -> Path:
+    """Write what a run found; see :meth:`flower_fedclust.Result.save`."""
     path = empty_folder(folder)
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)  # labels are as much as the rows say
-    save_model(result.model, path)
+    result.model.save(path)
     centers = getattr(result.model, "cluster_centers_", None)
     if centers is not None:
         np.savetxt(path / "centers.csv", centers, delimiter=",", fmt="%.17g")
@@ -88,7 +87,7 @@ def save_result(result: Result, folder: str | Path) -> Path:
     return path
 
 
-def _write_labels(result: Result, index: int, path: Path) -> None:
+def _write_labels(result: Findings, index: int, path: Path) -> None:
     """Write the labels of a client; of one without any, why."""
     name, labels = result.names[index], result.labels[index]
     ids = result.row_ids[index] if result.row_ids else np.arange(len(labels))
@@ -100,28 +99,8 @@ def _write_labels(result: Result, index: int, path: Path) -> None:
     write_left_out(path, ids, id_column=result.id_column, why=why)
 
 
-def load(folder: str | Path) -> Result:
-    """Return the result that :meth:`Result.save` wrote into a folder.
-
-    Parameters
-    ----------
-    folder : str or Path
-        That of one strategy: of a folder that ``fedclust run`` wrote, the one inside.
-
-    Returns
-    -------
-    Result
-        With the model, which predicts as it did, the labels, the privacy report and everything else.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder holds no result.
-    ValueError
-        If a file cannot be read, or was written by a version whose files this one does not read.
-    """
-    from flower_fedclust.results import Result
-
+def read_findings(folder: str | Path) -> dict[str, Any]:
+    """Return what :func:`save_findings` wrote, by the names of the fields; see :func:`flower_fedclust.load`."""
     path = find_folder(folder, _DESCRIPTION)
     description = read_description(path / _DESCRIPTION, instead=path / "model.npz")
     try:
@@ -132,33 +111,33 @@ def load(folder: str | Path) -> Result:
         places = [path / "embedding" / f"{name}.csv" for name in files]
         with (path / _TRAFFIC).open(newline="", encoding="utf-8") as opened:
             traffic = [_traffic(row) for row in csv.DictReader(opened)]
-        return Result(
-            strategy=summary["strategy"],
-            model=load_model(path),
-            labels=[one.labels for one in read],
-            names=names,
-            privacy=PrivacyReport.from_dict(json.loads((path / _PRIVACY).read_text(encoding="utf-8"))),
-            traffic=traffic,
-            failures=[Failure(**failure) for failure in summary["failures"]],
-            metrics=summary["metrics"],
-            seconds=summary["seconds"],
-            embedding=[
+        return {
+            "strategy": summary["strategy"],
+            "model": Model.load(path),
+            "labels": [one.labels for one in read],
+            "names": names,
+            "privacy": PrivacyReport.from_dict(json.loads((path / _PRIVACY).read_text(encoding="utf-8"))),
+            "traffic": traffic,
+            "failures": [Failure(**failure) for failure in summary["failures"]],
+            "metrics": summary["metrics"],
+            "seconds": summary["seconds"],
+            "embedding": [
                 np.loadtxt(place, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 2)
                 for place in places
                 if place.exists()
             ],
-            history={
+            "history": {
                 name: [math.nan if value is None else value for value in values]
                 for name, values in summary["history"].items()
             },
-            doubts=tuple(Doubt(**doubt) for doubt in summary["doubts"]),
-            row_ids=[one.row_ids for one in read],
-            id_column=next((one.id_column for one in read), "row"),
-            server_row_ids=None if public is None else public.row_ids,
-            number=_if_any(summary["number"], _number),
-            sizes=_if_any(description["sizes"], _sizes),
-            clusters=_if_any(description["clusters"], Clusters.from_dict),
-        )
+            "doubts": tuple(Doubt(**doubt) for doubt in summary["doubts"]),
+            "row_ids": [one.row_ids for one in read],
+            "id_column": next((one.id_column for one in read), "row"),
+            "server_row_ids": None if public is None else public.row_ids,
+            "number": _if_any(summary["number"], _number),
+            "sizes": _if_any(description["sizes"], _sizes),
+            "clusters": _if_any(description["clusters"], Clusters.from_dict),
+        }
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} cannot be read as a saved result: {type(error).__name__}: {error}.") from error
 

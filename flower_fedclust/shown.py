@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from html import escape
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from flower_fedclust.privacy.report import PrivacyReport
-    from flower_fedclust.results import Result
+from flower_fedclust.findings import Findings
+from flower_fedclust.privacy.report import PrivacyReport
 
 #: How many clusters' sizes are shown.
 _SIZES = 12
@@ -18,7 +16,7 @@ _WIDTH = 118
 _MARGIN = 13
 
 
-def as_text(result: Result) -> str:
+def as_text(result: Findings) -> str:
     """Return a result in at most ten lines."""
     lines = [_headline(result)]
     for name, text in _facts(result).items():
@@ -26,7 +24,7 @@ def as_text(result: Result) -> str:
     return "\n".join(lines)
 
 
-def as_html(result: Result) -> str:
+def as_html(result: Findings) -> str:
     """Return a result as a small table for a notebook, with the privacy report to be opened."""
     rows = "".join(
         f'<tr><th style="text-align:left;vertical-align:top">{escape(name)}</th>'
@@ -40,7 +38,7 @@ def as_html(result: Result) -> str:
     )
 
 
-def _headline(result: Result) -> str:
+def _headline(result: Findings) -> str:
     n_rows, n_clients = sum(map(len, result.labels)), len(result.names)
     rows = f" of {n_rows:,} rows" if n_rows else ""
     return (
@@ -49,7 +47,7 @@ def _headline(result: Result) -> str:
     )
 
 
-def _facts(result: Result) -> dict[str, str]:
+def _facts(result: Findings) -> dict[str, str]:
     """Return what there is to say, nine things at most, by name."""
     metrics, privacy = result.metrics, result.privacy
     facts: dict[str, str] = {}
@@ -88,7 +86,7 @@ def _privacy(report: PrivacyReport) -> str:
     return said
 
 
-def _sizes(result: Result) -> str:
+def _sizes(result: Findings) -> str:
     sizes = np.bincount(np.concatenate(result.labels), minlength=result.model.n_clusters)
     if len(sizes) <= _SIZES:
         return ", ".join(f"{size:,}" for size in sizes)

@@ -135,7 +135,7 @@ def simulate(
     return replace(result, server_row_ids=clients.server_row_ids) if isinstance(clients, FederatedRows) else result
 
 
-def _check_tables(around: Around, data: Sequence[ClientData]) -> None:
+def _check_tables(around: Around[Any], data: Sequence[ClientData]) -> None:
     """Raise a DataError that says of every client why its table does not fit, each reason once, unless all do."""
     owners: dict[str, list[str]] = {}
     for client in data:

@@ -27,8 +27,8 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import GridArray
 from flower_fedclust.protocol.rounds import Askable
 from flower_fedclust.registry import make_strategy
-from flower_fedclust.testing.neighbours import Neighbours
-from flower_fedclust.testing.subject import Subject
+from flower_fedclust.watching.neighbours import Neighbours
+from flower_fedclust.watching.subject import Subject
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from flower_fedclust.protocol import (
 from flower_fedclust.protocol.rounds import ONE_COUNT, Moved
 from flower_fedclust.steps.frame import enter
 from flower_fedclust.testing import Check, Subject, check_strategy, neighbours, strategy_checks, watched_run
-from flower_fedclust.testing.neighbours import how_far
+from flower_fedclust.watching.neighbours import how_far
 
 CHECKS = {check.name: check for check in strategy_checks()}
 

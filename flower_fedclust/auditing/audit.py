@@ -33,7 +33,7 @@ from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
 from flower_fedclust.progress import quiet
 from flower_fedclust.protocol import ProtocolStrategy
-from flower_fedclust.testing.neighbours import (
+from flower_fedclust.watching.neighbours import (
     Moved,
     Neighbours,
     extreme_rows,
@@ -43,8 +43,8 @@ from flower_fedclust.testing.neighbours import (
     tied_neighbours,
     tied_tables,
 )
-from flower_fedclust.testing.runs import Run, watched_run
-from flower_fedclust.testing.subject import SEED, Subject, small_tables
+from flower_fedclust.watching.runs import Run, watched_run
+from flower_fedclust.watching.subject import SEED, Subject, small_tables
 
 Floats = NDArray[np.float64]
 

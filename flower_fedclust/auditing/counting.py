@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.testing.runs import Run
+from flower_fedclust.watching.runs import Run
 
 Floats = NDArray[np.float64]
 

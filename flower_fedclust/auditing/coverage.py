@@ -23,9 +23,9 @@ from flower_fedclust.protocol.client import ENROL
 from flower_fedclust.protocol.replies import EXPONENTS
 from flower_fedclust.protocol.rounds import Askable
 from flower_fedclust.protocol.wire import decode, encode, size_of
-from flower_fedclust.testing.neighbours import Neighbours
-from flower_fedclust.testing.runs import Run, watched_run
-from flower_fedclust.testing.subject import Subject
+from flower_fedclust.watching.neighbours import Neighbours
+from flower_fedclust.watching.runs import Run, watched_run
+from flower_fedclust.watching.subject import Subject
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from flower_fedclust.protocol.replies import add_up, received_arrays, values_of
 from flower_fedclust.protocol.rounds import Askable
 from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.simulation import noise_seed_of
-from flower_fedclust.testing.neighbours import Neighbours
-from flower_fedclust.testing.runs import Exchange, Run
+from flower_fedclust.watching.neighbours import Neighbours
+from flower_fedclust.watching.runs import Exchange, Run
 
 Floats = NDArray[np.float64]
 

@@ -17,8 +17,8 @@ from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.noise import Sendable
 from flower_fedclust.protocol import ClientData
 from flower_fedclust.protocol.wire import decode, encode
-from flower_fedclust.testing.neighbours import shadow_answers, tied_tables
-from flower_fedclust.testing.runs import Run
+from flower_fedclust.watching.neighbours import shadow_answers, tied_tables
+from flower_fedclust.watching.runs import Run
 
 Floats = NDArray[np.float64]
 Bits = tuple[tuple[int, bytes], ...]

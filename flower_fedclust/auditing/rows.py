@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.protocol.wire import decode
-from flower_fedclust.testing.runs import Run
+from flower_fedclust.watching.runs import Run
 
 Floats = NDArray[np.float64]
 HardRow = tuple[str, Floats]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from flower_fedclust.auditing.messages import Bits, bits_of_answer
-from flower_fedclust.testing.neighbours import Neighbours, shadow_answers
-from flower_fedclust.testing.runs import Run
+from flower_fedclust.watching.neighbours import Neighbours, shadow_answers
+from flower_fedclust.watching.runs import Run
 
 Floats = NDArray[np.float64]
 

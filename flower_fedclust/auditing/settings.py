@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.testing.subject import Subject, small_tables
+from flower_fedclust.watching.subject import Subject, small_tables
 
 Floats = NDArray[np.float64]
 

@@ -56,7 +56,7 @@ def choose_k(
         print(number)
         print(f"\n{result.privacy.guarantee()}")
     if out is not None:
-        from flower_fedclust.lab.cluster_pictures import number_figure
+        from flower_fedclust.lab.advice_pictures import number_figure
 
         _save(number.to_dict(), out / "number.json")
         typer.echo(f"Saved in {number_figure(number, out / 'number.png').parent}", err=as_json)
@@ -101,7 +101,7 @@ def plan(
     found = make_plan(made, n_rows=n_rows, n_columns=n_columns, n_clients=n_clients, epsilons=budgets)
     print(json.dumps(found.to_dict(), indent=2) if as_json else found)
     if out is not None:
-        from flower_fedclust.lab.cluster_pictures import plan_figure
+        from flower_fedclust.lab.advice_pictures import plan_figure
 
         _save(found.to_dict(), out / "plan.json")
         typer.echo(f"Saved in {plan_figure(found, out / 'plan.png').parent}", err=as_json)

@@ -76,7 +76,7 @@ def _made(name: str, parameters: Mapping[str, Any], n_columns: int) -> ProtocolS
 def _clients(strategy: ProtocolStrategy, n_columns: int, seed: int | None) -> list[Any] | None:
     if strategy.expected_columns is not None:
         return None
-    from flower_fedclust.testing.subject import small_tables
+    from flower_fedclust.watching.subject import small_tables
 
     rows, _ = small_tables(strategy, n_columns=n_columns, **({} if seed is None else {"seed": seed}))
     return list(rows)

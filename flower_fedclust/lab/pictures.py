@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.lab.groupings import NO_COLOR, TEN_COLORS, Grouping, base64_text, groupings_of
 from flower_fedclust.lab.pages import page, plural
 from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.pictures.figures import figure_of, made_folder_of, saved_figure
+from flower_fedclust.pictures.groupings import NO_COLOR, TEN_COLORS, Grouping, base64_text, groupings_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,11 +127,9 @@ def map_page(
     found = {grouping.name: len(grouping.groups) - grouping.colors.count(NO_COLOR) for grouping in groupings}
     sizes = ", ".join(plural(count, name) for name, count in found.items())
     summary = f"A map of {plural(len(xy), 'row')}: {sizes}."
-    target = _target(path)
-    target.write_text(
-        page("map.html", title=title or "Map of rows", summary=summary, content=content), encoding="utf-8"
-    )
-    return target
+    file = made_folder_of(path)
+    file.write_text(page("map.html", title=title or "Map of rows", summary=summary, content=content), encoding="utf-8")
+    return file
 
 
 def curve_figure(history: Mapping[str, Sequence[float]], path: str | Path, *, title: str = "") -> Path:
@@ -235,29 +234,6 @@ def _name_groups(figure: Figure, axes: Axes, grouping: Grouping, xy: NDArray[np.
             text = axes.text(x, y, _short(group, 12), ha="center", va="center", weight="bold", path_effects=halo)
             text.set_fontsize(10 if len(grouping.groups) <= 20 else 6.5)
             text.set_parse_math(False)
-
-
-def figure_of(width: float, height: float) -> Figure:
-    """Return an empty figure, in inches; raise a ValueError if matplotlib is not installed."""
-    # Not pyplot, which chooses a backend for the whole process and keeps every figure.
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("Pictures need matplotlib; install the extra, pip install 'flower-fedclust[maps]'.") from None
-    return Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
-
-
-def saved_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as a PNG, and return its absolute path."""
-    target = _target(path)
-    figure.savefig(target, format="png")
-    return target
-
-
-def _target(path: str | Path) -> Path:
-    target = Path(path).absolute()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return target
 
 
 def _short(text: str, longest: int = 60) -> str:

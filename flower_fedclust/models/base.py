@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.frames import as_frame, in_order, number_rows
+from flower_fedclust.models.files import FORMAT, read_description, version
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import checked_rows
+
+_DESCRIPTION, _ARRAYS = "model.json", "model.npz"
 
 
 @dataclass(frozen=True)
@@ -174,9 +179,23 @@ class Model(ABC):
         folder : str or Path
             Made if need be.
         """
-        from flower_fedclust.models.files import save_model
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        np.savez(path / _ARRAYS, *self.to_arrays())
+        description = {
+            "format": FORMAT,
+            "version": version(),
+            "model": self.name,
+            "class": type(self).__name__,
+            "n_clusters": self.n_clusters,
+            "columns": None if self.columns_ is None else list(self.columns_),
+            **self.for_people(),
+        }
+        (path / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
-        save_model(self, Path(folder))
+    def for_people(self) -> dict[str, Any]:
+        """Return what else ``model.json`` says, which is in the arrays as well."""
+        return {}
 
     @staticmethod
     def load(folder: str | Path) -> Model:
@@ -189,6 +208,16 @@ class Model(ABC):
         ValueError
             If it cannot be read, or was written by a version whose files this one does not read.
         """
-        from flower_fedclust.models.files import load_model
-
-        return load_model(Path(folder))
+        path = Path(folder)
+        description = read_description(path / _DESCRIPTION, instead=path / _ARRAYS)
+        try:
+            with np.load(path / _ARRAYS, allow_pickle=False) as stored:
+                arrays = [stored[name] for name in stored.files]
+            model = Model.named(str(description["model"])).from_arrays(arrays)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{path} has no {_ARRAYS}, which holds the arrays of the model.") from None
+        except (ValueError, TypeError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path / _ARRAYS} cannot be read: {error}") from error
+        if model.columns_ is None:
+            model.columns_ = description.get("columns")
+        return model

@@ -1,21 +1,14 @@
-"""Models as files: a JSON file that says what a model is, and its arrays beside it. Nothing is pickled."""
+"""The files of JSON beside arrays, which say what these are and which version has written them."""
 
 from __future__ import annotations
 
 import json
-import zipfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from flower_fedclust.models.base import Model
-from flower_fedclust.models.tables import TableModel
-
 #: Of the files that this version writes. Another number is refused.
 FORMAT = 1
-_DESCRIPTION, _ARRAYS = "model.json", "model.npz"
 
 
 def version() -> str | None:
@@ -24,39 +17,6 @@ def version() -> str | None:
         return metadata.version("flower-fedclust")
     except metadata.PackageNotFoundError:
         return None
-
-
-def save_model(model: Model, folder: Path) -> None:
-    """Write a model; see :meth:`Model.save`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / _ARRAYS, *model.to_arrays())
-    description: dict[str, Any] = {
-        "format": FORMAT,
-        "version": version(),
-        "model": model.name,
-        "class": type(model).__name__,
-        "n_clusters": model.n_clusters,
-        "columns": None if model.columns_ is None else list(model.columns_),
-    }
-    if isinstance(model, TableModel):  # for people; it is in the arrays as well
-        description["preparation"] = model.preparation.to_dict()
-    (folder / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-
-
-def load_model(folder: Path) -> Model:
-    """Read a model; see :meth:`Model.load`."""
-    description = read_description(folder / _DESCRIPTION, instead=folder / _ARRAYS)
-    try:
-        with np.load(folder / _ARRAYS, allow_pickle=False) as stored:
-            arrays = [stored[name] for name in stored.files]
-        model = Model.named(str(description["model"])).from_arrays(arrays)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{folder} has no {_ARRAYS}, which holds the arrays of the model.") from None
-    except (ValueError, TypeError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{folder / _ARRAYS} cannot be read: {error}") from error
-    if model.columns_ is None:
-        model.columns_ = description.get("columns")
-    return model
 
 
 def read_description(path: Path, *, instead: Path | None = None) -> dict[str, Any]:

@@ -78,6 +78,10 @@ class TableModel(Model, name="table"):
         """Return labels and cost of the rows of a table, and their places where the model has a map."""
         return self.model.cluster(self.prepare(table), places)
 
+    def for_people(self) -> dict[str, Any]:
+        """Return the preparation."""
+        return {"preparation": self.preparation.to_dict()}
+
     def to_arrays(self) -> list[NDArray[Any]]:
         """Return the preparation and the name of the model as JSON, in bytes, and the arrays of the model."""
         fields = {"preparation": self.preparation.to_dict(), "model": self.model.name}

@@ -27,6 +27,7 @@ from flower_fedclust.protocol.rounds import (
     Gather,
     Outcome,
     Protocol,
+    ProtocolError,
     Question,
     Reply,
     Sent,
@@ -35,7 +36,7 @@ from flower_fedclust.protocol.rounds import (
     Traffic,
     answers,
 )
-from flower_fedclust.protocol.settings import MIN_CLIENTS, ProtocolError
+from flower_fedclust.protocol.settings import MIN_CLIENTS
 from flower_fedclust.protocol.strategy import ProtocolStrategy
 
 __all__ = [

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol.rounds import Protocol, Scalar
 
 if TYPE_CHECKING:
     from flower_fedclust.protocol.client_data import ClientData
-    from flower_fedclust.protocol.strategy import ProtocolStrategy
+
+#: The strategies around which it runs.
+S = TypeVar("S")
 
 
-class Around(ABC):
+class Around(ABC, Generic[S]):
     """What runs around a strategy: rounds before it and after it, in the same run and books.
 
     It is set as ``strategy.around``, and belongs to a run. The strategy itself does not change: :meth:`protocol` runs
@@ -35,15 +37,15 @@ class Around(ABC):
         """Raise a DataError unless a client's table, or its rows, can be taken."""
 
     @abstractmethod
-    def shares(self, strategy: ProtocolStrategy) -> Mapping[str, Share]:
+    def shares(self, strategy: S) -> Mapping[str, Share]:
         """Return the parts of the budget that are its own, in proportion to those of the strategy."""
 
     @abstractmethod
-    def n_rounds(self, strategy: ProtocolStrategy) -> int:
+    def n_rounds(self, strategy: S) -> int:
         """Return the largest number of rounds of a run after the first: its own, and those of the strategy."""
 
     @abstractmethod
-    def protocol(self, strategy: ProtocolStrategy) -> Protocol:
+    def protocol(self, strategy: S) -> Protocol:
         """Run everything: its own rounds and those of the strategy."""
 
     @abstractmethod

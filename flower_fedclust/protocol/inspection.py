@@ -15,8 +15,7 @@ from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.ranges import Ranges
 from flower_fedclust.protocol.replies import checked_reply, shapes_of, unlike_most
-from flower_fedclust.protocol.rounds import Round, Sent, Sum
-from flower_fedclust.protocol.settings import ProtocolError
+from flower_fedclust.protocol.rounds import ProtocolError, Round, Sent, Sum
 from flower_fedclust.protocol.wire import decode
 
 

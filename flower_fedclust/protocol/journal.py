@@ -24,8 +24,7 @@ from flwr.common import Parameters
 
 from flower_fedclust.protocol.books import Entries
 from flower_fedclust.protocol.disk import joined, open_private, parted, replace_private, wait_for_disk, wait_for_names
-from flower_fedclust.protocol.rounds import Array, Question, Reply, Round, Total
-from flower_fedclust.protocol.settings import ProtocolError
+from flower_fedclust.protocol.rounds import Array, ProtocolError, Question, Reply, Round, Total
 from flower_fedclust.protocol.wire import decode, encode
 
 #: What a client remembers: arrays by client and key.

@@ -17,8 +17,8 @@ from flower_fedclust.privacy.report import Message
 from flower_fedclust.protocol.books import Books
 from flower_fedclust.protocol.client import ENROL
 from flower_fedclust.protocol.replies import ReplyError, client_order, excuse_of, unlike_most
-from flower_fedclust.protocol.rounds import Traffic
-from flower_fedclust.protocol.settings import ProtocolError, RunSettings
+from flower_fedclust.protocol.rounds import ProtocolError, Traffic
+from flower_fedclust.protocol.settings import RunSettings
 from flower_fedclust.protocol.wire import encode
 from flower_fedclust.protocol.wrappers import EMPTY, TO_CLIENT
 

@@ -1,4 +1,4 @@
-"""What a strategy yields, what it gets back, and how a client declares what it sends."""
+"""What a strategy yields, what it gets back, how a client declares what it sends, and how a run cannot go on."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
+
+
+class ProtocolError(RuntimeError):
+    """A run that cannot go on: too few clients are left, or the protocol was used against its rules."""
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from flower_fedclust.protocol.journal import Record
 from flower_fedclust.protocol.ranges import Ranges
 from flower_fedclust.protocol.replies import ReplyError, add_up, client_order, excuse_of, values_of
 from flower_fedclust.protocol.roster import Answers, Failures, Roster
-from flower_fedclust.protocol.rounds import Answer, Question, Reply, Round, Scalar, Sum, Total, Traffic
-from flower_fedclust.protocol.settings import MIN_CLIENTS, ProtocolError, RunSettings
+from flower_fedclust.protocol.rounds import Answer, ProtocolError, Question, Reply, Round, Scalar, Sum, Total, Traffic
+from flower_fedclust.protocol.settings import MIN_CLIENTS, RunSettings
 from flower_fedclust.protocol.wire import encode, size_of
 from flower_fedclust.protocol.wrappers import EMPTY, TO_CLIENT
 

@@ -1,4 +1,4 @@
-"""What a run takes over from its strategy, and how it says that it cannot go on."""
+"""What a run takes over from its strategy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
 #: How many clients have to answer where the user says nothing: the sum over a single client hides nothing of it.
 MIN_CLIENTS = 2
-
-
-class ProtocolError(RuntimeError):
-    """A run that cannot go on: too few clients are left, or the protocol was used against its rules."""
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from flower_fedclust.protocol.entries import Entry, name_among
 from flower_fedclust.protocol.journal import Journal, digest_of
 from flower_fedclust.protocol.parameters import Declared, parameter
 from flower_fedclust.protocol.ranges import LARGEST_RATIO
-from flower_fedclust.protocol.rounds import Failure, Outcome, Protocol, Round, Scalar, Traffic
+from flower_fedclust.protocol.rounds import Failure, Outcome, Protocol, ProtocolError, Round, Scalar, Traffic
 from flower_fedclust.protocol.run import Run
-from flower_fedclust.protocol.settings import ProtocolError, RunSettings
+from flower_fedclust.protocol.settings import RunSettings
 from flower_fedclust.protocol.sizes import ReleasedSizes
 from flower_fedclust.protocol.wire import encode
 from flower_fedclust.protocol.wrappers import refuse_wrapper
@@ -83,7 +83,7 @@ class ProtocolStrategy(Declared, Strategy):
     # What belongs to a run, and is set by whoever starts it.
 
     #: What runs around the strategy, such as the preparation of tables: see :func:`~flower_fedclust.with_schema`.
-    around: Around | None = dataclasses.field(default=None, init=False)
+    around: Around[Any] | None = dataclasses.field(default=None, init=False)
     #: One sentence on where the public rows of the server come from, for the privacy report.
     server_data_origin: str = dataclasses.field(default="", init=False)
     #: The names of the columns of the server's rows, where they are known. Clients that name others are left out.

@@ -9,8 +9,7 @@ import numpy as np
 from flwr.server.strategy import Strategy
 from flwr.serverapp.strategy import Strategy as StrategyOfMessages
 
-from flower_fedclust.protocol.rounds import Array
-from flower_fedclust.protocol.settings import ProtocolError
+from flower_fedclust.protocol.rounds import Array, ProtocolError
 
 #: Flower's mods cannot read a message without arrays, so that one with none carries these, and says so under this key:
 #: what goes to a client, and what comes back.

@@ -82,7 +82,7 @@ def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | flo
 
 
 @dataclass(frozen=True)
-class TablePreparation(Around):
+class TablePreparation(Around[ProtocolStrategy]):
     """Prepares tables before a strategy runs, and has its model take tables.
 
     What comes after the strategy (a description of the clusters, say) belongs at the end of :meth:`protocol`, its

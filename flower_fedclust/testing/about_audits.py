@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from flower_fedclust.auditing.audit import audit_subject
 from flower_fedclust.testing.checks import check, require
-from flower_fedclust.testing.subject import Subject
+from flower_fedclust.watching.subject import Subject
 
 #: The noise is drawn so often, and what is compared ends after so many seconds.
 RUNS, SECONDS = 40, 0.5

@@ -19,9 +19,9 @@ from flower_fedclust.results import Result
 from flower_fedclust.testing.about_parameters import is_a_sentence
 from flower_fedclust.testing.about_runs import check_finite
 from flower_fedclust.testing.checks import check, require
-from flower_fedclust.testing.neighbours import extreme_rows
-from flower_fedclust.testing.runs import Run, Tamper, watched_run
-from flower_fedclust.testing.subject import SEED, Subject
+from flower_fedclust.watching.neighbours import extreme_rows
+from flower_fedclust.watching.runs import Run, Tamper, watched_run
+from flower_fedclust.watching.subject import SEED, Subject
 
 Data = Mapping[str, ClientData]
 

@@ -19,8 +19,8 @@ from sklearn.base import clone
 
 from flower_fedclust.protocol.parameters import _declared, _documented
 from flower_fedclust.testing.checks import check, require
-from flower_fedclust.testing.runs import watched_run
-from flower_fedclust.testing.subject import SEED, Subject, difference
+from flower_fedclust.watching.runs import watched_run
+from flower_fedclust.watching.subject import SEED, Subject, difference
 
 
 def _same(one: Any, other: Any) -> bool:

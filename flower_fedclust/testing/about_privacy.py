@@ -20,7 +20,7 @@ from flower_fedclust.protocol.books import EVALUATE
 from flower_fedclust.protocol.replies import add_up, values_of
 from flower_fedclust.testing.about_runs import evaluated
 from flower_fedclust.testing.checks import check, require
-from flower_fedclust.testing.neighbours import (
+from flower_fedclust.watching.neighbours import (
     Neighbours,
     extreme_rows,
     far_rows,
@@ -29,8 +29,8 @@ from flower_fedclust.testing.neighbours import (
     tied_neighbours,
     tied_tables,
 )
-from flower_fedclust.testing.runs import Run, watched_run
-from flower_fedclust.testing.subject import SEED, Floats, Subject, bits_of
+from flower_fedclust.watching.runs import Run, watched_run
+from flower_fedclust.watching.subject import SEED, Floats, Subject, bits_of
 
 #: Of what was asked for, the part that a run must spend where its releases are all there is.
 SPENT = 0.97

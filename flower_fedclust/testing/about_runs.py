@@ -23,8 +23,8 @@ from flower_fedclust.results import Result
 from flower_fedclust.simulation import noise_seed_of, simulate
 from flower_fedclust.testing.checks import check, require
 from flower_fedclust.testing.grid import LocalGrid
-from flower_fedclust.testing.runs import Run, watched_run
-from flower_fedclust.testing.subject import SEED, Subject, difference
+from flower_fedclust.watching.runs import Run, watched_run
+from flower_fedclust.watching.subject import SEED, Subject, difference
 
 
 @check

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.progress import quiet
-from flower_fedclust.testing.subject import Subject
+from flower_fedclust.watching.subject import Subject
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from flower_fedclust.testing import (  # noqa: F401
     about_runs,
 )
 from flower_fedclust.testing.checks import CHECKS, Check
-from flower_fedclust.testing.subject import Subject
+from flower_fedclust.watching.subject import Subject
 
 
 def strategy_checks() -> list[Check]:

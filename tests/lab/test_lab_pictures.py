@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import flower_fedclust as fc
-from flower_fedclust.lab.groupings import NO_COLOR, TEN_COLORS, group_colors
 from flower_fedclust.lab.pictures import curve_figure, map_figure, map_page
+from flower_fedclust.pictures.groupings import NO_COLOR, TEN_COLORS, group_colors
 
 RNG = np.random.default_rng(0)
 MAP = [RNG.normal(size=(size, 2)) + shift for size, shift in ((30, 0), (20, 5), (50, -5))]

@@ -16,7 +16,6 @@ from unequal import unequal_classes
 
 import flower_fedclust as fc
 from flower_fedclust.data import load_dataset, partition
-from flower_fedclust.lab.groupings import group_colors
 from flower_fedclust.lab.report import write_report
 from flower_fedclust.lab.report.about import command_of
 from flower_fedclust.lab.report.colors import PANELS, readable_color
@@ -30,6 +29,7 @@ from flower_fedclust.lab.report.verdict import LEVEL, certainty, differences, ho
 from flower_fedclust.lab.summary import failures_by_remedy
 from flower_fedclust.labels import read_labels
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
+from flower_fedclust.pictures.groupings import group_colors
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'&@@TITLE@@"
 BACKS = ("page", "panel", "best")

@@ -12,7 +12,7 @@ from rich.console import Console
 import flower_fedclust as fc
 from flower_fedclust.lab.rehearsal import rehearse
 from flower_fedclust.lab.show import run_and_save, show_all
-from flower_fedclust.testing.runs import watched_run
+from flower_fedclust.watching.runs import watched_run
 
 RNG = np.random.default_rng(0)
 CLIENTS = [RNG.normal(size=(40, 5)) for _ in range(3)]

@@ -24,7 +24,7 @@ from flower_fedclust.protocol import ClientData, ProtocolClient
 from flower_fedclust.protocol.rounds import KINDS, Askable
 from flower_fedclust.registry import make_strategy, strategies
 from flower_fedclust.steps.frame import enter
-from flower_fedclust.testing.subject import Subject
+from flower_fedclust.watching.subject import Subject
 
 RNG = np.random.default_rng(0)
 

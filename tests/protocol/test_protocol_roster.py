@@ -7,7 +7,7 @@ from protocol_toys import Toy, ToyClient, manager_of, proxies_of, raising
 
 import flower_fedclust as fc
 from flower_fedclust.protocol import ProtocolError, Sum
-from flower_fedclust.testing.runs import watched_run
+from flower_fedclust.watching.runs import watched_run
 
 MOMENTS = Sum(ToyClient.moments.asked())
 

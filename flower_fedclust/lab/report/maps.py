@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.lab.groupings import NO_COLOR, Grouping, base64_text, groupings_of, natural_order
 from flower_fedclust.lab.pages import plural
 from flower_fedclust.lab.report.colors import PANELS, readable_color
 from flower_fedclust.lab.report.data import Contender, Scenario, TrialResult
 from flower_fedclust.lab.report.texts import number_text
 from flower_fedclust.labels import read_labels
+from flower_fedclust.pictures.groupings import NO_COLOR, Grouping, base64_text, groupings_of, natural_order
 
 #: How many rows of a map the page holds.
 MOST_ROWS = 5000

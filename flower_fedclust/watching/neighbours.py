@@ -24,7 +24,7 @@ from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
 from flower_fedclust.protocol import ClientData
 from flower_fedclust.protocol.replies import received_arrays
 from flower_fedclust.protocol.wire import decode
-from flower_fedclust.testing.runs import Exchange, Run
+from flower_fedclust.watching.runs import Exchange, Run
 
 Floats = NDArray[np.float64]
 Arrays = list[Sendable]

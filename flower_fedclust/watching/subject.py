@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData, ProtocolStrategy
-from flower_fedclust.testing.runs import Run, watched_run
+from flower_fedclust.watching.runs import Run, watched_run
 
 Floats = NDArray[np.float64]
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.lab.groupings import TEN_COLORS, group_colors
-from flower_fedclust.lab.pictures import figure_of, saved_figure
-from flower_fedclust.lab.plan import NOTHING, Plan
+from flower_fedclust.findings import Findings
 from flower_fedclust.models.tables import TableModel
-from flower_fedclust.numerics.validity import ClusterNumber
+from flower_fedclust.pictures.figures import figure_of
+from flower_fedclust.pictures.groupings import group_colors
 from flower_fedclust.protocol.sizes import DEVIATIONS
 from flower_fedclust.tables.description import SHAPES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from flower_fedclust.results import Result
 
 Floats = NDArray[np.float64]
 
@@ -33,7 +29,7 @@ _SPACES = {"rows": "", "map": " on the map", "embedding": " in the embedding", "
 _HOLLOW = "#ffffff"
 
 
-def cluster_figure(result: Result) -> Figure:
+def cluster_figure(result: Findings) -> Figure:
     """Draw the clusters of a result: where they lie, how large they are, and what sets each apart.
 
     The plane is that of the first two principal components of the centers, as they were released, or the map: no row is
@@ -71,7 +67,7 @@ def cluster_figure(result: Result) -> Figure:
     return figure
 
 
-def _sizes(result: Result, n_clusters: int) -> tuple[Floats, Floats, Floats]:
+def _sizes(result: Findings, n_clusters: int) -> tuple[Floats, Floats, Floats]:
     """Return the share of each cluster, its error, and how far noise moves its center, as far as they are known."""
     nothing = np.zeros(n_clusters)
     if result.clusters is not None:
@@ -87,19 +83,19 @@ def _sizes(result: Result, n_clusters: int) -> tuple[Floats, Floats, Floats]:
     return np.full(n_clusters, 1 / n_clusters), nothing, nothing
 
 
-def _has_sizes(result: Result, n_clusters: int) -> bool:
+def _has_sizes(result: Findings, n_clusters: int) -> bool:
     """Tell whether the run has released a size for each cluster."""
     return result.sizes is not None and len(result.sizes.counts) == n_clusters
 
 
-def _moved(result: Result, n_clusters: int) -> Floats:
+def _moved(result: Findings, n_clusters: int) -> Floats:
     if result.sizes is None or not _has_sizes(result, n_clusters):
         return np.zeros(n_clusters)
     counts = result.sizes.counts
     return np.divide(result.sizes.sum_deviation, counts, out=np.zeros(n_clusters), where=counts > 0)
 
 
-def _profile(result: Result, centers: Floats | None, shares: Floats) -> tuple[list[str], Floats, str] | None:
+def _profile(result: Findings, centers: Floats | None, shares: Floats) -> tuple[list[str], Floats, str] | None:
     """Return names, how each cluster differs in each (NaN where noise hides it), and what that is measured in."""
     if result.clusters is not None:
         frame = result.clusters.frame
@@ -185,76 +181,3 @@ def _draw_profile(figure: Figure, axes: Axes, names: list[str], values: Floats, 
     axes.set(xlabel="cluster", title="what sets them apart")
     bar = figure.colorbar(picture, ax=axes, location="bottom", shrink=0.8, pad=0.02, aspect=40)
     bar.set_label(unit + ("; grey: few, or noise" if np.isnan(values).any() else ""), fontsize=8)
-
-
-def number_figure(number: ClusterNumber, path: str | Path) -> Path:
-    """Draw the silhouette by the number of clusters, beside that of one Gaussian, as a PNG.
-
-    Returns
-    -------
-    Path
-        The absolute path of the PNG.
-
-    Raises
-    ------
-    ValueError
-        If matplotlib is not installed.
-    """
-    figure = figure_of(7.0, 4.2)
-    axes = figure.subplots()
-    curves = (("these clusters", number.silhouette, TEN_COLORS[0]), ("one Gaussian", number.of_one_gaussian, "#888888"))
-    for name, values, color in curves:
-        axes.plot(number.numbers, values, color=color, marker="o", markersize=4)
-        axes.annotate(name, (number.numbers[-1], values[-1]), xytext=(6, 0), textcoords="offset points", va="center")
-    index = list(number.numbers).index(number.chosen)
-    if number.is_clear:
-        axes.plot([number.chosen], [number.silhouette[index]], color=TEN_COLORS[2], marker="o", markersize=9)
-    axes.set(xlabel="clusters", ylabel="simplified silhouette", ylim=(0, 1), xticks=list(number.numbers))
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.margins(x=0.12)
-    axes.set_title(number.sentence, fontsize=9, loc="left", wrap=True, parse_math=False)
-    return saved_figure(figure, path)
-
-
-def plan_figure(plan: Plan, path: str | Path) -> Path:
-    """Draw what noise is expected to cost by epsilon, as a PNG.
-
-    Returns
-    -------
-    Path
-        The absolute path of the PNG.
-
-    Raises
-    ------
-    ValueError
-        If matplotlib is not installed.
-    """
-    from matplotlib.ticker import FuncFormatter
-
-    figure = figure_of(7.0, 4.2)
-    axes = figure.subplots()
-    budgets = list(plan.excess)
-    costs = [100 * max(plan.excess[one], NOTHING / 10) for one in budgets]
-    # Most real rows are within a factor of two of those that were made up.
-    axes.fill_between(budgets, [cost / 2 for cost in costs], [cost * 2 for cost in costs], color="#e4eef8", linewidth=0)
-    axes.annotate(
-        "within a factor of two",
-        (budgets[0], 2 * costs[0]),
-        xytext=(14, -4),
-        textcoords="offset points",
-        color="#3a6ea5",
-    )
-    axes.plot(budgets, costs, color=TEN_COLORS[0], marker="o", markersize=4)
-    axes.axhspan(100 * NOTHING / 20, 100 * NOTHING, color="#eeeeee", zorder=0)
-    axes.annotate("nothing", (budgets[0], 100 * NOTHING), xytext=(0, -10), textcoords="offset points", color="#555555")
-    if plan.enough is not None:
-        axes.axvline(plan.enough, color=TEN_COLORS[2], linewidth=1, linestyle="--")
-    axes.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="cost above that without noise")
-    axes.set_ylim(bottom=100 * NOTHING / 20)
-    axes.set_xticks(budgets)
-    axes.minorticks_off()
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}%"))
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_title(plan.sentences[-1], fontsize=9, loc="left", wrap=True, parse_math=False)
-    return saved_figure(figure, path)

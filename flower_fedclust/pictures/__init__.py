@@ -1,0 +1,1 @@
+"""Pictures of clusters, and what all pictures share."""

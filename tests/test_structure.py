@@ -1,0 +1,40 @@
+"""What holds for the package as a whole: imports go down only, and modules can be read in one sitting."""
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import flower_fedclust
+
+FOLDER = Path(flower_fedclust.__file__).parent
+MODULES = {
+    ".".join(path.relative_to(FOLDER.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in FOLDER.rglob("*.py")
+}
+
+
+def _imported(importer, path):
+    """Return the modules of ours that one imports: at the top, in a function, or for types alone."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            inside = {f"{node.module}.{name.name}" for name in node.names}
+            found |= inside & MODULES.keys() if inside <= MODULES.keys() else {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names} & MODULES.keys()
+    # The face of another folder is read before a module in it.
+    faces = {name.rpartition(".")[0] for name in found} & MODULES.keys()
+    return found | {face for face in faces if not importer.startswith(face)}
+
+
+def test_no_module_imports_one_that_imports_it():
+    imports = {name: _imported(name, path) for name, path in MODULES.items()}
+    assert sum(map(len, imports.values())) > 500
+    TopologicalSorter(imports).prepare()  # a CycleError names the circle
+
+
+@pytest.mark.parametrize("path", MODULES.values(), ids=MODULES)
+def test_a_module_has_fewer_than_450_lines(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 450
