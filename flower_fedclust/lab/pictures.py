@@ -1,4 +1,7 @@
-"""Pictures of a map of rows, as a PNG and as an interactive page, and of the curves of a run."""
+"""Pictures of a map of rows, as a PNG and as an interactive page, and of the curves of a run.
+
+What draws a picture returns the absolute path of its file, and raises a ValueError where matplotlib is not installed.
+"""
 
 from __future__ import annotations
 
@@ -50,15 +53,10 @@ def map_figure(
     columns : mapping of str to sequence of array-like of shape (n_i,), optional
         More values to colour by, before all others: ``{"cluster": result.labels}``.
 
-    Returns
-    -------
-    Path
-        The absolute path of the PNG.
-
     Raises
     ------
     ValueError
-        If lengths differ, a map does not have two columns of finite numbers, or matplotlib is not installed.
+        If lengths differ, or a map does not have two columns of finite numbers.
     """
     places = _checked_places(embedding, names)
     given = columns or {}
@@ -101,11 +99,6 @@ def map_page(
     columns : mapping of str to sequence of array-like of shape (n_i,), optional
         More values to colour by and to show, in the same form as the labels: ``{"cluster": result.labels}``.
 
-    Returns
-    -------
-    Path
-        The absolute path of the page.
-
     Raises
     ------
     ValueError
@@ -137,15 +130,10 @@ def curve_figure(history: Mapping[str, Sequence[float]], path: str | Path, *, ti
 
     A positive curve that spans a factor of more than 100 has a logarithmic scale. A value that is not finite is a gap.
 
-    Returns
-    -------
-    Path
-        The absolute path of the PNG.
-
     Raises
     ------
     ValueError
-        If there is no curve, a curve is empty or holds something that is not a number, or matplotlib is not installed.
+        If there is no curve, or a curve is empty or holds something that is not a number.
     """
     curves = {name: _checked_curve(name, values) for name, values in history.items()}
     if not curves:

@@ -1,4 +1,7 @@
-"""k-median: sums of distances, not of their squares; and the coreset by which they can be estimated."""
+"""k-median: sums of distances, not of their squares; and the coreset by which they can be estimated.
+
+Rows are (n_rows, n_columns), centers (n_clusters, n_columns), weights (n_rows,) and not negative, labels (n_rows,).
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,9 @@ Labels = NDArray[np.intp]
 
 
 def nearest_distance(rows: Floats, centers: Floats) -> tuple[Floats, Labels]:
-    """Return the Euclidean distance of each row from its nearest center, and which that is.
+    """Return the Euclidean distance of each row from its nearest center, and which that is: both of shape (n_rows,).
 
     From differences, not from a product: a row that is a center has distance 0, and is never drawn by it.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    centers : ndarray of shape (n_clusters, n_columns)
-
-    Returns
-    -------
-    distances : ndarray of shape (n_rows,)
-    labels : ndarray of shape (n_rows,), intp
     """
     labels = nearest_center(rows, centers)
     distances = np.empty(len(rows))
@@ -38,12 +31,7 @@ def nearest_distance(rows: Floats, centers: Floats) -> tuple[Floats, Labels]:
 def kmedian_cost(rows: Floats, centers: Floats, weights: Floats | None = None) -> float:
     """Return the k-median objective: the sum over rows of the distance to the nearest center.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    centers : ndarray of shape (n_clusters, n_columns)
-    weights : ndarray of shape (n_rows,), optional
-        1 by default; those of a coreset may be negative.
+    Weights are 1 by default; those of a coreset may be negative.
     """
     distances, _ = nearest_distance(rows, centers)
     return float(distances.sum() if weights is None else weights @ distances)
@@ -55,20 +43,7 @@ def weiszfeld_step(rows: Floats, weights: Floats, centers: Floats, labels: Label
     Weiszfeld's step goes from a center c to the mean of its rows with weights ``w / ||x - c||``, which is nothing
     where a row is at the center. Vardi and Zhang's, with R the sum of ``w (x - c) / ||x - c||`` over the other rows
     and eta the weight at the center, goes ``1 - eta / ||R||`` of that way, or stays if that is negative: then c is the
-    median.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    weights : ndarray of shape (n_rows,)
-        Not negative.
-    centers : ndarray of shape (n_clusters, n_columns)
-    labels : ndarray of shape (n_rows,)
-        Whose row each is; a center without a row stays.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
+    median. A center without a row stays.
 
     References
     ----------
@@ -101,13 +76,10 @@ def alternate(
 
     Parameters
     ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    weights : ndarray of shape (n_rows,)
-        Not negative.
-    centers : ndarray of shape (n_clusters, n_columns)
-    max_iter : int, default=300
     tol : float, default=1e-6
         The part of the cost by which it has to fall for the alternation to go on.
+    rows, weights, centers
+        See the top of the module.
 
     Returns
     -------
@@ -133,20 +105,7 @@ def kmedian_plusplus(rows: Floats, weights: Floats, n_clusters: int, rng: np.ran
     """Draw rows as first centers, each in proportion to its weight times its distance from those before it.
 
     As k-means++ with distances for their squares; and as in scikit-learn's, each is the best of a few that are drawn.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        With at least ``n_clusters`` different rows of positive weight.
-    weights : ndarray of shape (n_rows,)
-        Not negative.
-    n_clusters : int
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
-        All different.
+    There have to be ``n_clusters`` different rows of positive weight; no two of the centers are alike.
     """
     n_drawn = 2 + int(np.log(n_clusters))
     centers = np.empty((n_clusters, rows.shape[1]))
@@ -173,21 +132,8 @@ def weighted_kmedian(
 ) -> Floats:
     """Return the centers of the best of some runs of k-median: seeds by distances, then :func:`alternate`.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    weights : ndarray of shape (n_rows,) or None
-        Not negative, and not all zero. Rows of weight 0 do not count.
-    n_clusters : int
-        At most the number of different rows are returned, and then these rows.
-    rng : numpy.random.Generator
-    n_restarts : int, default=10
-    max_iter, tol
-        As in :func:`alternate`.
-
-    Returns
-    -------
-    ndarray of shape (at most n_clusters, n_columns)
+    Rows of weight 0 do not count; all weights are 1 where there are none. Where there are fewer different rows
+    than clusters, the centers are these.
     """
     if weights is None:
         weights = np.ones(len(rows))
@@ -207,22 +153,11 @@ def weighted_kmedian(
 
 
 def allotted(costs: Floats, n_samples: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Divide a number of samples in proportion to costs: ``t_i = t cost_i / (sum of costs)``, in whole numbers.
+    """Divide a number t of samples in proportion to costs: ``t_i = t cost_i / (sum of costs)``, in whole numbers.
 
     Each is the number above or below, by one uniform draw for all (systematic sampling), so that they add up to t and
-    are right on average: a coreset with these t_i is unbiased, where rounding to the nearest would not be.
-
-    Parameters
-    ----------
-    costs : ndarray of shape (n_clients,)
-        Not negative; where all are 0 there is nothing to draw.
-    n_samples : int
-        t.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray of shape (n_clients,), int64
+    are right on average: a coreset with these t_i is unbiased, where rounding to the nearest would not be. Where all
+    costs, of shape (n_clients,), are 0 there is nothing to draw.
     """
     reached = np.concatenate([[0.0], np.cumsum(costs)])
     if reached[-1] == 0:
@@ -251,7 +186,6 @@ def draw_coreset(
         t_i.
     cost_per_sample : float
         The sum of all clients' m over t.
-    rng : numpy.random.Generator
 
     Returns
     -------
@@ -280,19 +214,6 @@ def without_negative_weights(
     Where a median's weight is negative it becomes 0, and its samples' weights are scaled down to the number of rows
     that are nearest to it. So every such ball keeps its weight. Clipping alone would not do: a row that lies all but on
     its median is drawn rarely and then with an immense weight, which the median's negative one is there to cancel.
-
-    Parameters
-    ----------
-    samples : ndarray of shape (n_samples, n_columns)
-    sample_weights : ndarray of shape (n_samples,)
-    medians : ndarray of shape (n_medians, n_columns)
-    median_weights : ndarray of shape (n_medians,)
-
-    Returns
-    -------
-    sample_weights : ndarray of shape (n_samples,)
-    median_weights : ndarray of shape (n_medians,)
-        Not negative, with the sum that they had.
     """
     labels = nearest_center(samples, medians)
     sampled = np.bincount(labels, weights=sample_weights, minlength=len(medians))

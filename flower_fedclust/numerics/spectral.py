@@ -1,7 +1,8 @@
 """Spectral clustering from low-rank factors: the neighbour graph, its eigenvectors, and the dense variant.
 
-Rows are known by factors F, of shape (n_rows, n_factors), whose inner products are their similarities. No array of
-n_rows x n_rows entries is ever made.
+Rows are known by factors F, of shape (n_rows, n_factors), whose inner products are their similarities. Graphs are
+symmetric, (n_rows, n_rows), with weights that are not negative; embeddings are (n_rows, n_vectors). No array of n_rows
+x n_rows entries is ever made.
 """
 
 from __future__ import annotations
@@ -76,6 +77,9 @@ def most_similar(F: Floats, n_neighbors: int, *, block_entries: int | None = Non
 def similarity_graph(F: Floats, n_neighbors: int, *, block_entries: int | None = None) -> csr_array:
     """Return the sparse graph that keeps the largest similarities of every row (FedSC, equation 25).
 
+    The mean of A and A', where A has the similarities of each row to its k most similar others, or 0 where they are
+    negative; its diagonal is empty.
+
     Parameters
     ----------
     F : ndarray of shape (n_rows, n_factors)
@@ -83,12 +87,6 @@ def similarity_graph(F: Floats, n_neighbors: int, *, block_entries: int | None =
         k; at most n_rows - 1 are kept.
     block_entries : int, optional
         How many entries an array of the computation has at most, besides F and the graph.
-
-    Returns
-    -------
-    csr_array of shape (n_rows, n_rows)
-        The mean of A and A', where A has the similarities of each row to its k most similar others, or 0 where they
-        are negative; its diagonal is empty.
     """
     from scipy.sparse import csr_array
 
@@ -106,15 +104,7 @@ def similarity_graph(F: Floats, n_neighbors: int, *, block_entries: int | None =
 def symmetric_graph(neighbors: Integers, weights: Floats) -> csr_array:
     """Return the mean of A and A', where row i of A has ``weights[i]`` at ``neighbors[i]``.
 
-    Parameters
-    ----------
-    neighbors : ndarray of shape (n_rows, n_neighbors), intp
-    weights : ndarray of shape (n_rows, n_neighbors)
-        Not negative; a weight of 0 is no edge.
-
-    Returns
-    -------
-    csr_array of shape (n_rows, n_rows)
+    Both are of shape (n_rows, n_neighbors); a weight of 0 is no edge.
     """
     from scipy.sparse import csr_array
 
@@ -127,20 +117,9 @@ def symmetric_graph(neighbors: Integers, weights: Floats) -> csr_array:
 def graph_embedding(graph: csr_array, n_vectors: int, F: Floats) -> Floats:
     """Return the embedding of spectral clustering: rows of the top eigenvectors, scaled to norm 1 (Ng et al. 2001).
 
-    Parameters
-    ----------
-    graph : csr_array of shape (n_rows, n_rows)
-        Symmetric, with weights that are not negative.
-    n_vectors : int
-        The number of clusters.
-    F : ndarray of shape (n_rows, n_factors)
-        The factors. They are used only where the graph falls apart into more components than there are clusters: every
-        choice of eigenvectors is then as good as any other, and each component is embedded as one point, by the
-        similarities between all of its rows and those of the others.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_vectors)
+    The factors F are used only where the graph falls apart into more components than there are clusters, ``n_vectors``:
+    every choice of eigenvectors is then as good as any other, and each component is embedded as one point, by the
+    similarities between all of its rows and those of the others.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -153,20 +132,7 @@ def graph_embedding(graph: csr_array, n_vectors: int, F: Floats) -> Floats:
 
 
 def top_graph_eigenvectors(graph: csr_array, n_vectors: int, component: Integers) -> Floats:
-    """Return the top eigenvectors of ``D^-1/2 A D^-1/2``.
-
-    Parameters
-    ----------
-    graph : csr_array of shape (n_rows, n_rows)
-    n_vectors : int
-    component : ndarray of shape (n_rows,), int
-        The connected component of each row, from 0; no more than n_vectors.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_vectors)
-        As in :func:`top_normalized_eigenvectors`.
-    """
+    """Return the top eigenvectors of ``D^-1/2 A D^-1/2``, as :func:`top_normalized_eigenvectors` does."""
     degrees = np.asarray(graph.sum(axis=1)).ravel()
     return top_normalized_eigenvectors(lambda vectors: graph @ vectors, degrees, n_vectors, component)
 
@@ -282,18 +248,7 @@ def spectral_projection(normalized_moment: Floats, n_vectors: int) -> Floats:
 
 
 def low_rank_embedding(F: Floats, n_vectors: int) -> Floats:
-    """Return the embedding of spectral clustering with the dense similarities ``F F'``.
-
-    Parameters
-    ----------
-    F : ndarray of shape (n_rows, n_factors)
-    n_vectors : int
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_vectors)
-        Rows of norm 1, or 0.
-    """
+    """Return the embedding of spectral clustering with the dense similarities ``F F'``: rows of norm 1, or 0."""
     total = F.sum(axis=0)
     degrees = np.maximum(F @ total, degree_floor(total, len(F)))
     return unit_rows(F @ spectral_projection(normalized_moment(F, degrees), n_vectors))
@@ -315,18 +270,7 @@ def unit_rows(rows: Floats) -> Floats:
 def fitted_projection(F: Floats, embedding: Floats, *, penalty: float = 1e-3) -> Floats:
     """Return the linear map from factors that comes nearest to an embedding (ridge regression).
 
-    It places rows that were not there when the embedding was computed.
-
-    Parameters
-    ----------
-    F : ndarray of shape (n_rows, n_factors)
-    embedding : ndarray of shape (n_rows, n_vectors)
-    penalty : float, default=1e-3
-        On the squared norm of the map.
-
-    Returns
-    -------
-    ndarray of shape (n_factors, n_vectors)
+    It places rows that were not there when the embedding was computed. The penalty is on its squared norm.
     """
     gram: Floats = F.T @ F
     gram[np.diag_indices_from(gram)] += penalty
@@ -334,19 +278,9 @@ def fitted_projection(F: Floats, embedding: Floats, *, penalty: float = 1e-3) ->
 
 
 def spectral_coordinates(rows: Floats, Z: Floats, projection: Floats, bandwidth: float) -> Floats:
-    """Return where rows lie in a spectral embedding that is a linear map of their kernel values.
+    """Return where rows lie in a spectral embedding that is a linear map P of their kernel values with atoms Z.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    Z : ndarray of shape (n_atoms, n_columns)
-    projection : ndarray of shape (n_atoms, n_vectors)
-    bandwidth : float
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_vectors)
-        ``k(x, Z) P``, scaled to norm 1; 0 for a row whose kernel values all vanish.
+    ``k(x, Z) P``, scaled to norm 1; 0 for a row whose kernel values all vanish.
     """
     coordinates = np.empty((len(rows), projection.shape[1]))
     for block in blocks(len(rows), len(Z)):

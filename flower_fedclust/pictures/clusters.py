@@ -1,4 +1,7 @@
-"""Pictures of clusters, from what a run has released: with what is noise drawn as noise."""
+"""Pictures of clusters, from what a run has released: with what is noise drawn as noise.
+
+What draws a picture raises a ValueError where matplotlib is not installed, and returns the path of what it has saved.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +38,6 @@ def cluster_figure(result: Findings) -> Figure:
     The plane is that of the first two principal components of the centers, as they were released, or the map: no row is
     used. The discs are as large as the clusters; the ring around a center is two standard deviations of its noise, and
     a size has a bar of two standard deviations of its own. A cluster that cannot be told from noise is hollow.
-
-    Parameters
-    ----------
-    result : Result
-
-    Raises
-    ------
-    ValueError
-        If matplotlib is not installed.
     """
     model, centers = result.model, result.model.cluster_points
     shares, errors, moved = _sizes(result, model.n_clusters)
