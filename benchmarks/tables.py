@@ -21,7 +21,7 @@ from sklearn.cluster import KMeans
 import flower_fedclust as fc
 from flower_fedclust.lab.execution import forget_peak_memory, peak_memory_mb
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.protocol.tables import as_bytes
+from flower_fedclust.protocol.wire import as_bytes
 from flower_fedclust.tables import Figures, Preparation
 from flower_fedclust.tables.drafting import draft
 

@@ -26,10 +26,11 @@ from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, 
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.consent import Approval, Consent, Request
 from flower_fedclust.protocol.descriptions import DescriptionAnswers
-from flower_fedclust.protocol.memory import Memory, MissedRoundError
+from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.protocol.replies import sent_arrays
 from flower_fedclust.protocol.rounds import Array, Askable, Moved, Question, Scalar
-from flower_fedclust.protocol.tables import PREPARATION, SCHEMA, TableAnswers, as_bytes, preparation_from
+from flower_fedclust.protocol.tables import PREPARATION, SCHEMA, TableAnswers, preparation_from
+from flower_fedclust.protocol.wire import as_bytes
 from flower_fedclust.protocol.wrappers import EMPTY, INSTEAD, TO_SERVER, changing_mod
 from flower_fedclust.tables.schema import Schema
 
@@ -42,7 +43,7 @@ EVERYTHING = Consent()
 ENROL = "enrol"
 
 
-class ProtocolClient(Memory, TableAnswers, DescriptionAnswers, NumPyClient):
+class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
     """A client that answers for its methods that are marked with ``@answers``.
 
     Flower makes a new object for every message; what has to be remembered goes through :meth:`remember`.

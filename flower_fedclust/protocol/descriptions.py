@@ -8,7 +8,7 @@ them by the norm of what it adds at most: :func:`~flower_fedclust.tables.descrip
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,33 +16,20 @@ from numpy.typing import NDArray
 from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.grid import GridArray, from_units, rows_onto_grid
+from flower_fedclust.protocol.memory import Memory
 from flower_fedclust.protocol.rounds import Moved, answers, within
 from flower_fedclust.protocol.tables import PREPARATION, preparation_from
 from flower_fedclust.tables.description import norm_of_row, sums_by_cluster
 from flower_fedclust.tables.histograms import SUM_BITS
 
 if TYPE_CHECKING:
-    from flower_fedclust.protocol.client_data import ClientData
     from flower_fedclust.tables.preparation import Preparation
 
 Floats = NDArray[np.float64]
 
 
-class DescriptionAnswers:
+class DescriptionAnswers(Memory):
     """The answers of a client about the clusters of its table."""
-
-    if TYPE_CHECKING:  # what a client has besides
-
-        @property
-        def source(self) -> ClientData:
-            """What the client has: rows, or a table."""
-
-        @property
-        def data(self) -> ClientData:
-            """The same, prepared."""
-
-        def recall(self, key: str) -> list[NDArray[Any]] | None:
-            """Return what was kept, or None."""
 
     @answers(
         "sums over the rows of each cluster: their number, values and squares, and how many have which category or are "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord, Context
@@ -11,8 +12,10 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.protocol.rounds import Array, Askable, Sent
-from flower_fedclust.protocol.tables import as_bytes, as_text
-from flower_fedclust.protocol.wire import decode
+from flower_fedclust.protocol.wire import as_bytes, as_text, decode
+
+if TYPE_CHECKING:
+    from flower_fedclust.protocol.client_data import ClientData
 
 #: What ends the key under which it stands from which rows with noise something was computed that is remembered.
 OF = " of"
@@ -29,6 +32,16 @@ class Memory:
     context: Context | None
     _stand_in: NDArray[np.float64] | None
     _derives_from: str  # kept rows with noise, to which alone a method that is being called may look
+
+    if TYPE_CHECKING:  # what a client has besides
+
+        @property
+        def source(self) -> ClientData:
+            """What the client has: rows, or a table."""
+
+        @property
+        def data(self) -> ClientData:
+            """The same, prepared."""
 
     def remember(self, key: str, arrays: Sequence[Array]) -> None:
         """Keep arrays in the Context's state until a later round."""

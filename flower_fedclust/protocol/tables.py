@@ -15,37 +15,27 @@ from __future__ import annotations
 import json
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.protocol.memory import Memory
 from flower_fedclust.protocol.rounds import Moved, answers, within
+from flower_fedclust.protocol.wire import as_bytes, as_text
 from flower_fedclust.tables.histograms import POWER_BITS, bin_counts, exponent_counts, sums_of_powers
 from flower_fedclust.tables.preparation import Preparation, measured
 from flower_fedclust.tables.schema import Schema
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    from flower_fedclust.protocol.client_data import ClientData
+    from collections.abc import Collection, Iterator
 
 Floats = NDArray[np.float64]
 
 #: What a client remembers: the schema from its enrolment, and the preparation.
 SCHEMA, PREPARATION = "schema", "preparation"
-
-
-def as_bytes(text: str) -> NDArray[np.uint8]:
-    """Return a text as an array, as it is sent and remembered."""
-    return np.frombuffer(text.encode(), dtype=np.uint8)
-
-
-def as_text(array: NDArray[np.uint8]) -> str:
-    """Undo :func:`as_bytes`."""
-    return np.asarray(array, dtype=np.uint8).tobytes().decode()
 
 
 @lru_cache(maxsize=16)
@@ -54,20 +44,8 @@ def preparation_from(content: bytes) -> Preparation:
     return Preparation.from_dict(json.loads(content))
 
 
-class TableAnswers:
+class TableAnswers(Memory):
     """The answers of a client about its table."""
-
-    if TYPE_CHECKING:  # what a client has besides
-
-        @property
-        def source(self) -> ClientData:
-            """What the client has: rows, or a table."""
-
-        def remember(self, key: str, arrays: Sequence[NDArray[Any]]) -> None:
-            """Keep arrays until a later round."""
-
-        def recall(self, key: str) -> list[NDArray[Any]] | None:
-            """Return what was kept, or None."""
 
     @answers(
         "binary exponents of the entries of each column without public bounds: how many rows have which",

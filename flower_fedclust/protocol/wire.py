@@ -1,4 +1,4 @@
-"""Arrays as bytes, in NumPy's own format, as Flower sends them."""
+"""Arrays as bytes, in NumPy's own format, as Flower sends them; and texts as arrays."""
 
 from __future__ import annotations
 
@@ -47,6 +47,16 @@ def decode(parameters: Parameters) -> list[Array]:
 def size_of(parameters: Parameters) -> int:
     """Return how many bytes the arrays take."""
     return sum(map(len, parameters.tensors))
+
+
+def as_bytes(text: str) -> NDArray[np.uint8]:
+    """Return a text as an array, as it is sent and remembered."""
+    return np.frombuffer(text.encode(), dtype=np.uint8)
+
+
+def as_text(array: NDArray[np.uint8]) -> str:
+    """Undo :func:`as_bytes`."""
+    return np.asarray(array, dtype=np.uint8).tobytes().decode()
 
 
 def _decode(tensor: bytes) -> Array:

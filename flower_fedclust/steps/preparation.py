@@ -35,7 +35,8 @@ from flower_fedclust.protocol import (
 )
 from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.rounds import Array, Question, Round, Scalar, Total
-from flower_fedclust.protocol.tables import as_bytes, norm_of_row
+from flower_fedclust.protocol.tables import norm_of_row
+from flower_fedclust.protocol.wire import as_bytes
 from flower_fedclust.steps import description
 from flower_fedclust.tables.columns import MEASURED, Column, Figures
 from flower_fedclust.tables.histograms import (

@@ -11,7 +11,7 @@ from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol.rounds import Answer, Question, Sent
-from flower_fedclust.protocol.tables import as_bytes
+from flower_fedclust.protocol.wire import as_bytes
 from flower_fedclust.steps.local_centers import LocalCentersClient
 from flower_fedclust.steps.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
 from flower_fedclust.steps.pooled_rows import PooledRowsClient

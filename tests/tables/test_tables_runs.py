@@ -7,7 +7,7 @@ from flwr.app import Context, RecordDict
 
 import flower_fedclust as fc
 from flower_fedclust.models import Model
-from flower_fedclust.protocol.tables import as_bytes
+from flower_fedclust.protocol.wire import as_bytes
 
 SCHEMA = """
 [columns.age]
