@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,18 +14,9 @@ from flower_fedclust.numerics.kmedian import (
     weighted_kmedian,
     without_negative_weights,
 )
-from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import NoisePlace
-from flower_fedclust.protocol import ClippedStrategy, Entry, Gather, Outcome, Protocol, Sent, answers, parameter
+from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
 from flower_fedclust.protocol.memory import MissedRoundError
-from flower_fedclust.steps.perturbed_rows import (
-    NOISY_ROWS,
-    ROWS_SHARE,
-    PerturbedRowsClient,
-    perturb_rows,
-    rows_release,
-)
+from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient, PerturbedRowsStrategy
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +27,7 @@ SAMPLES_PER_CLUSTER, FEWEST_SAMPLES = 20, 500
 OWN_MEDIANS = "own medians"
 
 
-class CoresetKMedian(ClippedStrategy):
+class CoresetKMedian(PerturbedRowsStrategy):
     """k-median by a distributed coreset: rows drawn by their distance from the client's own medians.
 
     Each client clusters its own rows and says what they cost: the sum of their distances from the nearest of its
@@ -77,26 +65,17 @@ class CoresetKMedian(ClippedStrategy):
     )
 
     coreset_size: int | None = parameter(None, at_least=1)
-    #: The noise protects from the server.
-    noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     @property
     def n_protocol_rounds(self) -> int:
         """The costs and the coreset; and the noise on the rows."""
         return 2 + (self.epsilon is not None)
 
-    def shares(self) -> Mapping[str, Share]:
-        """Return one, for the rows."""
-        return ROWS_SHARE
-
     # The server half.
 
     def protocol(self) -> Protocol:
         """Divide the samples by cost (Algorithm 1), gather the coreset, and solve k-median on it."""
-        rows = ""
-        if release := rows_release(self):
-            yield from perturb_rows(release=release)
-            rows = NOISY_ROWS
+        rows = yield from self.rows_to_work_on()
         t = self.coreset_size or max(SAMPLES_PER_CLUSTER * self.n_clusters, FEWEST_SAMPLES)
         # Round 1.
         question = CoresetKMedianClient.own_cost.asked(n_clusters=self.n_clusters, random_state=self._seed())
@@ -125,14 +104,10 @@ class CoresetKMedian(ClippedStrategy):
                 f"the coreset has {len(centers)} different rows and n_clusters is {self.n_clusters}; ask for fewer "
                 "clusters, or set coreset_size higher."
             )
-        if self.epsilon is not None and self.max_norm is not None:
-            centers = clip_rows(centers, self.max_norm)  # where the medians of clipped rows must lie
+        centers = self.within_norm(centers)  # where the medians of clipped rows must lie
         # Only with the weights as they were is the cost right on average.
         cost = kmedian_cost(coreset, centers, np.concatenate(weights))
         return Outcome(KMeansModel(centers), history={"coreset_cost": [cost]})
-
-    def _seed(self) -> int:
-        return int(self.rng.integers(2**31))
 
 
 # The client half.

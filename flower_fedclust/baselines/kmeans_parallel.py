@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,11 +11,7 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.exact import squared_distances
 from flower_fedclust.numerics.grid import GridArray, unit_exponent
 from flower_fedclust.numerics.initialisation import weighted_kmeans
-from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.protocol import (
-    ClippedStrategy,
     Entry,
     Gather,
     Outcome,
@@ -30,13 +23,7 @@ from flower_fedclust.protocol import (
 )
 from flower_fedclust.steps.clusters import ClusterClient, lloyd_steps
 from flower_fedclust.steps.frame import FRAME_ROUNDS, RowsInFrame, frame_of_rows
-from flower_fedclust.steps.perturbed_rows import (
-    NOISY_ROWS,
-    ROWS_SHARE,
-    PerturbedRowsClient,
-    perturb_rows,
-    rows_release,
-)
+from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient, PerturbedRowsStrategy
 
 Floats = NDArray[np.float64]
 
@@ -44,7 +31,7 @@ Floats = NDArray[np.float64]
 COST_EXPONENT = 14
 
 
-class KMeansParallel(ClippedStrategy):
+class KMeansParallel(PerturbedRowsStrategy):
     """k-means||, federated: the clients draw rows that are far from those drawn before, and the server clusters them.
 
     k-means++ draws k centers one after the other, which would be k rounds. Here each of a few rounds draws about
@@ -85,26 +72,17 @@ class KMeansParallel(ClippedStrategy):
     tol: float = parameter(1e-6, at_least=0)
     oversampling: float | None = parameter(None, above=0)
     n_sampling_rounds: int = parameter(5, at_least=1)
-    #: The noise protects from the server.
-    noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     @property
     def n_protocol_rounds(self) -> int:
         """Noise, the frame, the first candidate, two for each time that rows are drawn, weights, and Lloyd steps."""
         return (self.epsilon is not None) + FRAME_ROUNDS + 1 + 2 * self.n_sampling_rounds + 1 + self.n_rounds
 
-    def shares(self) -> Mapping[str, Share]:
-        """Return one, for the rows."""
-        return ROWS_SHARE
-
     # The server half.
 
     def protocol(self) -> Protocol:
         """Draw candidates (Algorithm 2), cluster them, and take Lloyd steps."""
-        rows = ""
-        if release := rows_release(self):
-            yield from perturb_rows(release=release)
-            rows = NOISY_ROWS
+        rows = yield from self.rows_to_work_on()
         frame, _ = yield from frame_of_rows(rows=rows)
         exponent = unit_exponent(frame.radius)
         # Step 1: a row drawn uniformly from all. Asking first how many rows each client has, and then one of them for a
@@ -141,12 +119,8 @@ class KMeansParallel(ClippedStrategy):
         # Step 8.
         centers = weighted_kmeans(candidates[nearest_to_some], weights[nearest_to_some], self.n_clusters, self.rng)
         centers = frame.leave((yield from lloyd_steps(centers, frame, self.n_rounds, self.tol, rows=rows)))
-        if self.epsilon is not None and self.max_norm is not None:
-            centers = clip_rows(centers, self.max_norm)  # where the means of clipped rows must lie
+        centers = self.within_norm(centers)  # where the means of clipped rows must lie
         return Outcome(KMeansModel(centers), history={"candidate_cost": costs})
-
-    def _seed(self) -> int:
-        return int(self.rng.integers(2**31))
 
 
 # The client half.

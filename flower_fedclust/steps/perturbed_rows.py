@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.grid import GridArray, rows_onto_grid
+from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.protocol import ClippedStrategy, ProtocolClient, Sent, Sum, answers
 from flower_fedclust.protocol.rounds import Array, Moved, Round
 
@@ -58,6 +60,33 @@ def perturb_rows(*, release: Release | None = None, relative_noise: float = 0.0)
     max_norm = math.inf if release is None else release.sensitivity / 2.0
     question = PerturbedRowsClient.perturb_rows.asked(relative_noise=relative_noise, max_norm=max_norm)
     yield Sum(question, releases=[release])
+
+
+class PerturbedRowsStrategy(ClippedStrategy):
+    """Base of strategies that, with an epsilon, do everything with rows to which each client has added noise."""
+
+    #: The noise protects from the server.
+    noise: NoisePlace = dataclasses.field(default="local", init=False)
+
+    def shares(self) -> Mapping[str, Share]:
+        """Return one, for the rows."""
+        return ROWS_SHARE
+
+    def rows_to_work_on(self) -> Generator[Round, list[Array], str]:
+        """Have every client add noise to its rows, if there is an epsilon; return what rounds call these rows."""
+        release = rows_release(self)
+        if release is None:
+            return ""
+        yield from perturb_rows(release=release)
+        return NOISY_ROWS
+
+    def within_norm(self, centers: Floats) -> Floats:
+        """Return centers, clipped as the rows were."""
+        return centers if self.epsilon is None or self.max_norm is None else clip_rows(centers, self.max_norm)
+
+    def _seed(self) -> int:
+        """Return a seed for what the clients draw."""
+        return int(self.rng.integers(2**31))
 
 
 class PerturbedRowsClient(ProtocolClient):
