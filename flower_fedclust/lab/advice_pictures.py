@@ -11,18 +11,7 @@ from flower_fedclust.pictures.groupings import TEN_COLORS
 
 
 def number_figure(number: ClusterNumber, path: str | Path) -> Path:
-    """Draw the silhouette by the number of clusters, beside that of one Gaussian, as a PNG.
-
-    Returns
-    -------
-    Path
-        The absolute path of the PNG.
-
-    Raises
-    ------
-    ValueError
-        If matplotlib is not installed.
-    """
+    """Draw the silhouette by the number of clusters, beside that of one Gaussian, as a PNG."""
     figure = figure_of(7.0, 4.2)
     axes = figure.subplots()
     curves = (("these clusters", number.silhouette, TEN_COLORS[0]), ("one Gaussian", number.of_one_gaussian, "#888888"))
@@ -40,18 +29,7 @@ def number_figure(number: ClusterNumber, path: str | Path) -> Path:
 
 
 def plan_figure(plan: Plan, path: str | Path) -> Path:
-    """Draw what noise is expected to cost by epsilon, as a PNG.
-
-    Returns
-    -------
-    Path
-        The absolute path of the PNG.
-
-    Raises
-    ------
-    ValueError
-        If matplotlib is not installed.
-    """
+    """Draw what noise is expected to cost by epsilon, as a PNG."""
     from matplotlib.ticker import FuncFormatter
 
     figure = figure_of(7.0, 4.2)

@@ -1,6 +1,6 @@
 """Pictures of clusters, from what a run has released: with what is noise drawn as noise.
 
-What draws a picture raises a ValueError where matplotlib is not installed, and returns the path of what it has saved.
+What draws a picture raises a ValueError where matplotlib is not installed.
 """
 
 from __future__ import annotations
