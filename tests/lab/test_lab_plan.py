@@ -67,6 +67,22 @@ def test_made_up_rows_have_unequal_groups_about_0_which_columns_blur():
     assert costs[0] < 0.4 < 0.6 < costs[1]
 
 
+def test_a_table_like_the_one_to_come_says_how_far_apart_its_groups_lie():
+    rng = np.random.default_rng(0)
+    near, far = (
+        np.repeat(np.eye(3, 4) * distance, 100, axis=0) + rng.standard_normal((300, 4)) for distance in (1, 20)
+    )
+    strategy = fc.PrivateKMeans(3, epsilon=1.0, max_norm=12.0)
+    costs = [fc.plan(strategy, n_rows=600, like=like, epsilons=(0.3,)).excess[0.3] for like in (near, far)]
+    assert costs[0] < 1 < 3 < costs[1]
+    with pytest.raises(ValueError, match="n_columns is 3, but like has 4"):
+        fc.plan(strategy, n_rows=600, n_columns=3, like=far)
+    with pytest.raises(ValueError, match="no more than 3 different rows"):
+        fc.plan(strategy, n_rows=600, like=np.repeat(np.eye(3), 50, axis=0))
+    with pytest.raises(ValueError, match="n_columns is not given"):
+        fc.plan(strategy, n_rows=600)
+
+
 def test_what_cannot_be_planned_is_said():
     with pytest.raises(ValueError, match="no epsilon"):
         fc.plan(fc.KFED(3), n_rows=100, n_columns=2)
