@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -74,6 +74,7 @@ _MNIST = printed(
 """,
     2,
 )
+_iris, _digits, _faces, _mnist = (partial(loaded, name) for name in ("iris", "digits", "orl-faces", "mnist-5k"))
 _NOISE = (0.1, 0.3, 0.5, 0.7)
 _ATTACK = "accuracy, k-means on the codes"
 _RECOVERED = ("median relative error of a row computed from its code", "largest")
@@ -134,22 +135,6 @@ def _methods(
         _row(name + suffix, load, method, text, level=level)
         for (name, method), text in zip(_METHODS.items(), texts, strict=True)
     )
-
-
-def _iris() -> Table:
-    return loaded("iris")
-
-
-def _digits() -> Table:
-    return loaded("digits")
-
-
-def _faces() -> Table:
-    return loaded("orl-faces")
-
-
-def _mnist() -> Table:
-    return loaded("mnist-5k")
 
 
 def _at_levels(load: Callable[[], Table], levels: Sequence[float], texts: Sequence[Sequence[str]]) -> tuple[Row, ...]:

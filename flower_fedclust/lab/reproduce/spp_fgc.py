@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ _ABLATION_COLUMNS = ("NMI", "accuracy", "ARI")
 _UNKNOWN = "- -"
 
 _Load = Callable[[], Table]
+_moons, _digits, _mnist = (partial(loaded, name) for name in ("moons", "digits", "mnist-5k"))
 
 
 def _iris() -> Table:
@@ -47,21 +48,9 @@ def _cancer() -> Table:
     return Table((table.rows - least) / (table.rows.max(axis=0) - least), table.labels)
 
 
-def _moons() -> Table:
-    return loaded("moons")
-
-
 @lru_cache(maxsize=1)
 def _ring() -> Table:
     return load_dataset("rings-20d", n_rows=5000, radii=(1.0, 2.0, 3.0, 4.0, 5.0))
-
-
-def _digits() -> Table:
-    return loaded("digits")
-
-
-def _mnist() -> Table:
-    return loaded("mnist-5k")
 
 
 def _row(
