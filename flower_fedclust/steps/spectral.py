@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.models import SpectralModel
-from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
 from flower_fedclust.numerics.dictionary import factor_map, kernel_root
 from flower_fedclust.numerics.exact_spectral import kernel_values
 from flower_fedclust.numerics.grid import from_units, points_onto_grid, rows_within, unit_exponent
@@ -25,6 +25,7 @@ from flower_fedclust.numerics.spectral import (
     similarity_graph,
     symmetric_graph,
 )
+from flower_fedclust.protocol import ProtocolStrategy, parameter
 from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.rounds import Array, Gather, Reply, Round, answers
 from flower_fedclust.steps.frame import Frame
@@ -174,53 +175,53 @@ def cluster_rows(
     return SpectralModel(Z, bandwidth, to_factors @ fitted_projection(F, embedding), centers), labels
 
 
-def cluster_codes(
-    dictionary: Dictionary,
-    C: Floats,
-    n_clusters: int,
-    rng: np.random.Generator,
-    *,
-    n_neighbors: int | None = None,
-    sparsify: bool = True,
-    block_entries: int | None = None,
-) -> tuple[SpectralModel, Labels]:
-    """Cluster rows that are known by their codes: stage II of FedSC (equations 5, 12 and 25).
+class CodesStrategy(ProtocolStrategy):
+    """Base of strategies whose server clusters the rows of all clients by their codes: stage II of FedSC.
 
     Parameters
     ----------
-    dictionary : Dictionary
-    C : ndarray of shape (n_rows, n_atoms)
-        The codes.
-    n_clusters : int
-    rng : numpy.random.Generator
-        For the restarts of k-means.
+    sparsify : bool, default=True
+        Whether each row keeps its k largest similarities only (FedSC, equation 25), or all of them.
     n_neighbors : int, optional
         k; by default ``ceil(log n)``.
-    sparsify : bool, default=True
-        Whether each row keeps its k largest similarities only, or all of them.
-    block_entries : int, optional
-        How many entries an array of the computation has at most, besides those with a row for each row.
-
-    Returns
-    -------
-    model : SpectralModel
-    labels : ndarray of shape (n_rows,)
-
-    Raises
-    ------
-    DataError
-        If there are fewer rows than clusters.
+    working_memory : float, default=64.0
+        How many MiB an array of the server may have, besides what the clients send and the graph.
     """
-    Z, bandwidth = dictionary.atoms, dictionary.bandwidth
-    F = C @ kernel_root(Z, bandwidth)
-    if sparsify:
-        k = n_neighbors_of(len(F)) if n_neighbors is None else n_neighbors
-        embedding = graph_embedding(similarity_graph(F, k, block_entries=block_entries), n_clusters, F)
-    else:
-        embedding = low_rank_embedding(F, n_clusters)
-    centers, labels = cluster_embedding(embedding, n_clusters, rng)
-    projection = factor_map(Z, **dictionary.kernel) @ fitted_projection(F, embedding)
-    return SpectralModel(Z, bandwidth, projection, centers), labels
+
+    sparsify: bool = parameter(True)
+    n_neighbors: int | None = parameter(None, at_least=1)
+    working_memory: float = parameter(64.0, above=0)
+
+    def cluster_codes(
+        self, dictionary: Dictionary, C: Floats, replies: Sequence[Reply]
+    ) -> Generator[Round, list[Reply], tuple[SpectralModel, dict[str, Labels]]]:
+        """Cluster rows that are known by their codes (equations 5, 12 and 25), and send each client those of its rows.
+
+        Parameters
+        ----------
+        dictionary : Dictionary
+        C : ndarray of shape (n_rows, n_atoms)
+            The codes.
+        replies : sequence of Reply
+            Whose codes they are.
+
+        Raises
+        ------
+        DataError
+            If there are fewer rows than clusters.
+        """
+        Z, bandwidth = dictionary.atoms, dictionary.bandwidth
+        F = C @ kernel_root(Z, bandwidth)
+        if self.sparsify:
+            k = n_neighbors_of(len(F)) if self.n_neighbors is None else self.n_neighbors
+            graph = similarity_graph(F, k, block_entries=max(1, int(self.working_memory * 2**20 / C.itemsize)))
+            embedding = graph_embedding(graph, self.n_clusters, F)
+        else:
+            embedding = low_rank_embedding(F, self.n_clusters)
+        centers, labels = cluster_embedding(embedding, self.n_clusters, self.rng)
+        projection = factor_map(Z, **dictionary.kernel) @ fitted_projection(F, embedding)
+        warn_of_empty_clusters(self.name, np.bincount(labels, minlength=self.n_clusters))
+        return SpectralModel(Z, bandwidth, projection, centers), (yield from send_labels(labels, replies))
 
 
 def cluster_embedding(embedding: Floats, n_clusters: int, rng: np.random.Generator) -> tuple[Floats, Labels]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
+from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.dictionary import code_map, codes
 from flower_fedclust.numerics.exact_kernel import linear_features
 from flower_fedclust.numerics.exact_spectral import distance_of_features, kernel_values, matrix_onto_grid
@@ -31,7 +31,7 @@ from flower_fedclust.steps.perturbed_rows import (
     perturb_rows,
     rows_release,
 )
-from flower_fedclust.steps.spectral import Dictionary, LabelsClient, cluster_codes, kernel_within, send_labels
+from flower_fedclust.steps.spectral import CodesStrategy, Dictionary, LabelsClient, kernel_within
 from flower_fedclust.strategies.fedsc.dictionary import (
     DictionaryClient,
     DictionaryStrategy,
@@ -49,7 +49,7 @@ RELATIVE_NOISE = {
 }
 
 
-class FedSC(DictionaryStrategy):
+class FedSC(DictionaryStrategy, CodesStrategy):
     """FedSC: spectral clustering of all rows by a kernel that the server reconstructs from codes, not from rows.
 
     The clients learn a dictionary Z of a few atoms together, by sums alone. Then every client sends the code of each of
@@ -62,10 +62,6 @@ class FedSC(DictionaryStrategy):
 
     Parameters
     ----------
-    n_neighbors : int, optional
-        k of the graph; by default ``ceil(log n)``.
-    sparsify : bool, default=True
-        Whether each row keeps its k largest similarities only (equation 25), or all of them.
     perturb : "nothing", "data" or "factors", default="nothing"
         "data" (section 3.1): each client adds noise to its rows, once, and all else is computed from these. "factors"
         (section 3.2): noise on the dictionary in every round and on the codes.
@@ -80,8 +76,6 @@ class FedSC(DictionaryStrategy):
     max_code_norm : float, optional
         tau_C, with "factors": codes are clipped to it. By default they are not: two codes are never farther apart than
         ``1 / sqrt(2 lambda)``.
-    working_memory : float, default=64.0
-        How many MiB an array of the server may have, besides the codes and the graph.
 
     References
     ----------
@@ -112,14 +106,11 @@ class FedSC(DictionaryStrategy):
         ),
     )
 
-    n_neighbors: int | None = parameter(None, at_least=1)
-    sparsify: bool = parameter(True)
     perturb: Literal["nothing", "data", "factors"] = parameter("nothing")
     relative_data_noise: float = parameter(0.0, at_least=0)
     relative_dictionary_noise: float = parameter(0.0, at_least=0)
     relative_code_noise: float = parameter(0.0, at_least=0)
     max_code_norm: float | None = parameter(None, above=0)
-    working_memory: float = parameter(64.0, above=0)
 
     #: The server is who the noise protects from.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
@@ -168,17 +159,7 @@ class FedSC(DictionaryStrategy):
         replies = yield from self._codes(dictionary, frame, rows)
         # Stage II: the reconstructed kernel C K(Z, Z) C', of which each row keeps its largest entries (equation 25).
         C = np.concatenate([reply.arrays[0] for reply in replies])
-        model, labels = cluster_codes(
-            dictionary,
-            C,
-            self.n_clusters,
-            self.rng,
-            n_neighbors=self.n_neighbors,
-            sparsify=self.sparsify,
-            block_entries=max(1, int(self.working_memory * 2**20 / C.itemsize)),
-        )
-        warn_of_empty_clusters(self.name, np.bincount(labels, minlength=self.n_clusters))
-        by_client = yield from send_labels(labels, replies)
+        model, by_client = yield from self.cluster_codes(dictionary, C, replies)
         return Outcome(model, by_client, history={"objective": objectives})
 
     def _codes(self, dictionary: Dictionary, frame: Frame, rows: str) -> Generator[Round, Any, list[Reply]]:

@@ -14,7 +14,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.checks import warn_of_empty_clusters
 from flower_fedclust.numerics.exact_spectral import kernel_values
 from flower_fedclust.numerics.grid import BITS, GridArray
 from flower_fedclust.numerics.kernel import gaussian_kernel
@@ -26,11 +25,10 @@ from flower_fedclust.protocol.rounds import Moved
 from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, frame_of_rows
 from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.steps.spectral import (
+    CodesStrategy,
     Dictionary,
     LabelsClient,
-    cluster_codes,
     kernel_within,
-    send_labels,
     with_room,
 )
 from flower_fedclust.steps.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
@@ -66,7 +64,7 @@ class LandmarkKernelStrategy(LandmarkStrategy):
         return Dictionary(landmarks.points, bandwidth, self.regularization, landmarks.n_rows)
 
 
-class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy):
+class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
     """Fed-SpeClust: spectral clustering by a kernel that learned landmarks reconstruct.
 
     The clients learn landmarks together, which are spread as all rows are (FedDL, Algorithm 1). Each client sends the
@@ -79,10 +77,6 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy):
     ----------
     sparsify : bool, default=True
         Whether each row keeps its k largest similarities only, as in FedSC (equation 25 there); the paper keeps all.
-    n_neighbors : int, optional
-        k; by default ``ceil(log n)``.
-    working_memory : float, default=64.0
-        How many MiB an array of the server may have, besides what the clients send and the graph.
 
     References
     ----------
@@ -99,9 +93,6 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy):
     codes = "kernel"
 
     perturb: Literal["nothing", "data", "landmarks", "gradients", "kernel"] = parameter("nothing")
-    sparsify: bool = parameter(True)
-    n_neighbors: int | None = parameter(None, at_least=1)
-    working_memory: float = parameter(64.0, above=0)
 
     # The server half.
 
@@ -130,17 +121,7 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy):
         C = np.concatenate([reply.arrays[0] for reply in replies])
         W[np.diag_indices_from(W)] += self.regularization
         # Step 4: spectral clustering.
-        model, labels = cluster_codes(
-            dictionary,
-            C @ pinvh(W),
-            self.n_clusters,
-            self.rng,
-            n_neighbors=self.n_neighbors,
-            sparsify=self.sparsify,
-            block_entries=max(1, int(self.working_memory * 2**20 / C.itemsize)),
-        )
-        warn_of_empty_clusters(self.name, np.bincount(labels, minlength=self.n_clusters))
-        by_client = yield from send_labels(labels, replies)
+        model, by_client = yield from self.cluster_codes(dictionary, C @ pinvh(W), replies)
         return Outcome(model, by_client, history={"mmd": landmarks.mmds})
 
     def _kernel_release(self, W: Floats) -> Release:
