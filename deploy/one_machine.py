@@ -16,14 +16,20 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
-import pandas as pd
-from sklearn.datasets import make_blobs
+try:
+    import pandas as pd
+    from sklearn.datasets import make_blobs
+except ModuleNotFoundError as missing:
+    raise SystemExit(f"{missing}; install the package first, and use the Python that has it.") from None
 
 HERE = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent
 SITES = ("north", "south", "west")
+#: What is asked of them, if nobody says otherwise.
+STUDY = tomllib.loads((HERE / "first-study.toml").read_text(encoding="utf-8"))
 
 
 def free_port() -> int:
@@ -159,13 +165,10 @@ def main() -> None:
         start = time.monotonic()
         deployment.start_all()
         print(f"a SuperLink with TLS and {len(SITES)} sites with keys run after {time.monotonic() - start:.0f} s")
-        known = ["max_norm = 10.0"] if options.strategy == "private-kmeans" and not options.set else []
-        parameters = ["noise = 'local'", *known, *options.set]
-        said = deployment.run(
-            **{"strategy": options.strategy, "study": "first-study", "dataset": "", "n-clusters": 3},
-            **{"epsilon": str(options.epsilon), "parameters": "\n".join(parameters), "expected-clients": len(SITES)},
-            **{"share-model": True, "out": str(folder / "result")},
-        )
+        asked = STUDY | {"strategy": options.strategy, "epsilon": str(options.epsilon), "out": str(folder / "result")}
+        if options.set or options.strategy != STUDY["strategy"]:
+            asked["parameters"] = "\n".join(["noise = 'local'", *options.set])
+        said = deployment.run(**asked)
         if not (folder / "result").is_dir():
             raise SystemExit(said[-5000:])
         print(

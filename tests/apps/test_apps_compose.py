@@ -3,7 +3,9 @@
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,17 @@ def test_a_container_runs_the_command_that_a_process_runs(made, name):
     assert own == of_process
 
 
+def test_systemd_and_the_page_start_a_site_as_a_container_does():
+    _, own = options_of(SERVICES["north"]["command"])
+    unit = (DEPLOY / "fedclust-site.service").read_text()
+    page = (DEPLOY.parent / "docs" / "deploying.md").read_text()
+    for text in (unit.partition("ExecStart=")[2], page[page.index("fedclust site site.toml --superlink") :]):
+        command = re.match(r"(?:.*\\\n)*.*", text)[0].replace("\\\n", "").split()
+        what, options = options_of(command)
+        assert what == ["fedclust", "site", "site.toml"]
+        assert options | {"--superlink": own["--superlink"]} == own
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_file_that_a_command_names_is_in_a_volume_and_has_been_made(made, name):
     volumes = dict(volume.split(":")[:2][::-1] for volume in SERVICES[name]["volumes"])
@@ -95,7 +108,9 @@ def test_the_sites_reach_the_superlink_by_a_name_of_its_certificate_and_its_port
     for site in SITES:
         assert options_of(SERVICES[site]["command"])[1]["--superlink"] == f"superlink:{own['--port']}"
         assert SERVICES[site]["depends_on"] == ["superlink"]
-    assert f"--superlink HOST:{own['--port']}" in (DEPLOY.parent / "docs" / "deploying.md").read_text()
+    page = (DEPLOY.parent / "docs" / "deploying.md").read_text()
+    assert f"--superlink superlink.example.org:{own['--port']}" in page
+    assert f'address = "superlink.example.org:{own["--port"]}"' in page
 
 
 @pytest.mark.parametrize("name", SITES)
@@ -110,10 +125,40 @@ def test_a_site_has_a_volume_and_settings_of_its_own(name):
 
 def test_the_image_copies_what_there_is_and_runs_as_the_user_that_the_compose_file_names():
     text = (DEPLOY / "Containerfile").read_text()
-    for line in re.findall(r"^COPY (.+)$", text, flags=re.MULTILINE):
-        *sources, _ = line.split()
-        assert all((DEPLOY.parent / source).exists() for source in sources)
+    sent = [line[1:] for line in (DEPLOY.parent / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = {line.split()[-1]: line.split()[:-1] for line in re.findall(r"^COPY (.+)$", text, flags=re.MULTILINE)}
+    for source in chain.from_iterable(copied.values()):
+        assert (DEPLOY.parent / source).exists()
+        assert source in sent
     (user,) = re.findall(r"--uid (\d+) fedclust", text)
-    assert f"run as the user {user}" in (DEPLOY / "compose.yaml").read_text()
-    assert "USER fedclust" in text
+    comment = (DEPLOY / "compose.yaml").read_text()
+    assert f"run as the user {user}" in comment
+    assert f"chown -R {user} deploy/keys deploy/sites" in comment
+    assert f"USER {user}" in text
     assert SERVICES["superlink"]["build"]["dockerfile"] == "deploy/Containerfile"
+
+
+def test_the_superlink_can_write_its_volume_and_holds_the_app_and_a_run_that_the_sites_allow():
+    text, comment = (DEPLOY / "Containerfile").read_text(), (DEPLOY / "compose.yaml").read_text()
+    _, own = options_of(SERVICES["superlink"]["command"])
+    (volume,) = [one.split(":")[1] for one in SERVICES["superlink"]["volumes"] if not one.startswith(".")]
+    # A volume without a name on the host takes its owner from the folder of the image.
+    assert re.search(rf"mkdir {volume} (\S+) .* chown -R fedclust {volume} \1\n", text, flags=re.DOTALL)
+    assert re.search(r"FLWR_HOME=(\S+)", text)[1] == re.search(r"mkdir \S+ (\S+)", text)[1]
+    (written,) = re.findall(r"printf '(.+)'", text)
+    here = tomllib.loads(written.replace("\\n", "\n"))["superlink"]["here"]
+    assert here["address"] == f"localhost:{own['--port']}"
+    assert f"--ssl-ca-certfile={here['root-certificates']}" in SERVICES["superlink"]["command"]
+    bundled = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["fab-include"]
+    for pattern in bundled:
+        assert re.search(rf"^COPY .*\b{pattern.split('/')[1]}\b.* /app", text, flags=re.MULTILINE), pattern
+    study = tomllib.loads((DEPLOY / "first-study.toml").read_text())
+    assert "deploy/first-study.toml /app/\n" in text
+    assert "flwr run /app here --stream --run-config /app/first-study.toml\n" in comment
+    assert Path(study["out"]).parent == Path(volume)
+    assert f"cp superlink:{study['out']} ." in comment
+    for site in SITES:
+        policy = SiteSettings.from_toml(DEPLOY / "sites" / site / "site.toml").policy
+        policy.check_run([study["strategy"]], study["study"])
+        assert float(study["epsilon"]) <= policy.epsilon_per_run
+        assert study["expected-clients"] == len(SITES) >= policy.fewest_clients
