@@ -14,12 +14,20 @@ and with policy, ledger and journal, in a run of private k-means.
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
+import os
+import signal
+import socket
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,15 +43,22 @@ from sklearn.datasets import make_blobs
 import flower_fedclust as fc
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.policy import SiteSettings
+from flower_fedclust.site.supernode import prepared
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "deploy"))
 one_machine = import_module("one_machine")
 STRATEGY, EPSILON = "federated-kmeans-private", 8.0
+#: So many SuperNodes work on a message; the others wait with theirs at the SuperLink.
+AT_A_TIME = 6
 
 
-class Plain(one_machine.Deployment):  # type: ignore[misc,name-defined]
-    """A SuperLink and SuperNodes without TLS and keys: what these take is the same for both kinds."""
+class Fleet(one_machine.Deployment):  # type: ignore[misc,name-defined]
+    """A SuperLink and many SuperNodes without TLS and keys: what these take is the same for both kinds.
+
+    Each SuperNode, and the SuperExec that it would start, is a fork of one process which has imported Flower: they then
+    share the memory that this takes. The processes of messages are started by them as ever.
+    """
 
     def start_all(self, kind: str, n_sites: int) -> None:
         (self.folder / "flwr").mkdir()
@@ -54,20 +69,84 @@ class Plain(one_machine.Deployment):  # type: ignore[misc,name-defined]
         (self.folder / "flwr" / "config.toml").write_text(
             f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
         )
-        for index in range(n_sites):
-            port, folder = one_machine.free_port(), self.folder / f"{index}"
-            common = ["--insecure", "--superlink", f"127.0.0.1:{self.port}", "--port", str(port)]
-            if kind == "site":
-                command = [str(one_machine.BIN / "fedclust"), "site", str(folder / "site.toml"), *common]
-            else:
-                about = f'data="{folder / "table.csv"}" name="{index}"'
-                command = [str(one_machine.BIN / "flower-supernode"), *common, "--node-config", about]
-            self.start(f"site-{index}", port, *command)
+        command = [sys.executable, __file__, "fleet", kind, str(n_sites), str(self.folder), str(self.port)]
+        ready = one_machine.free_port()
+        self.start("fleet", ready, *command, str(ready))
 
-    def seconds_of_sites(self) -> float:
-        """Return the processor time of the SuperNodes and of all processes that they have started."""
-        own = [psutil.Process(process.pid) for name, process in self.processes.items() if name != "superlink"]
-        return sum(sum(one.cpu_times()[:4]) for node in own for one in [node, *node.children(recursive=True)])
+    @property
+    def nodes(self) -> list[psutil.Process]:
+        """SuperNodes, and SuperExecs."""
+        return list(psutil.Process(self.processes["fleet"].pid).children())
+
+    def seconds_of_messages(self) -> float:
+        """Return the processor time of all processes that messages were answered in."""
+        ended = sum(sum(one.cpu_times()[2:4]) for one in self.nodes)
+        return ended + sum(sum(child.cpu_times()[:2]) for one in self.nodes for child in one.children(recursive=True))
+
+    def seconds_of_nodes(self) -> float:
+        """Return the processor time of the SuperNodes themselves."""
+        return sum(sum(one.cpu_times()[:2]) for one in self.nodes)
+
+
+def be_the_fleet(kind: str, n_sites: int, folder: Path, superlink: int, ready: int) -> None:
+    """Fork the SuperNodes, say that they are there by listening on a port, and wait for the end."""
+    for name in ("flwr.supernode.main", "flwr.supercore.superexec.run_superexec", "flower_fedclust.site.policy"):
+        import_module(name)
+    supernode, superexec = import_module("flwr.supernode.cli"), import_module("flwr.supercore.cli")
+    loop: Any = import_module("flwr.supernode.start_client_internal")
+    places = multiprocessing.get_context("fork").Semaphore(AT_A_TIME)
+    pull, push = loop._pull_and_store_message, loop._push_messages
+
+    def pull_if_there_is_a_place(**given: Any) -> int | None:
+        with ExitStack() as held:
+            held.enter_context(places)
+            if (run := pull(**given)) is not None:
+                held.pop_all()  # until the reply has left
+            return run  # type: ignore[no-any-return]
+
+    def push_and_leave(**given: Any) -> None:
+        try:
+            push(**given)
+        finally:
+            places.release()
+
+    loop._pull_and_store_message, loop._push_messages = pull_if_there_is_a_place, push_and_leave
+    loop.subprocess = SimpleNamespace(Popen=lambda _: None)  # the SuperExec is forked here
+    os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "3"
+    gc.freeze()
+
+    def fork(log: Path, main: Callable[[], object], *arguments: str) -> int:
+        if process := os.fork():
+            return process
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        sys.argv = [log.stem, *arguments]
+        main()
+        os._exit(0)
+
+    with ExitStack() as open_ports:  # all at a time: a port that is closed again is soon given out again
+        probes = [open_ports.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n_sites)]
+        ports = [int(probe.getsockname()[1]) for probe in probes]
+    processes, path = [], os.environ["PATH"]
+    for index, port in enumerate(ports):
+        own = folder / f"{index}"
+        os.environ["PATH"] = path
+        options = ["--insecure", "--superlink", f"127.0.0.1:{superlink}", "--port", str(port)]
+        if kind == "site":
+            (_, *options), environment = prepared(own / "site.toml", options)
+            os.environ["PATH"] = environment["PATH"]
+        else:
+            options += ["--node-config", f'data="{own / "table.csv"}" name="{index}"']
+        node = fork(own / "flower-supernode.log", supernode.flower_supernode, *options)
+        where = ["--insecure", "--runtime-api-address", f"127.0.0.1:{port}", "--parent-pid", str(node)]
+        one_machine.wait_for(port, SimpleNamespace(poll=lambda: None), own / "flower-supernode.log")
+        processes += [node, fork(own / "flower-superexec.log", superexec.flower_superexec, *where)]
+    with socket.create_server(("127.0.0.1", ready)), suppress(KeyboardInterrupt):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.pause()
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
 
 
 def measured(kind: str, n_sites: int, n_rows: int) -> dict[str, Any]:
@@ -83,21 +162,25 @@ def measured(kind: str, n_sites: int, n_rows: int) -> dict[str, Any]:
                 f"epsilon_per_run = {EPSILON}\nepsilon = {EPSILON}\n",
                 encoding="utf-8",
             )
-        with Plain(folder) as deployment:
+        with Fleet(folder) as deployment:
             deployment.start_all(kind, n_sites)
-            memory = np.median([psutil.Process(one.pid).memory_info().rss for one in deployment.processes.values()])
-            before, start = deployment.seconds_of_sites(), time.monotonic()
+            time.sleep(10)  # the last of them registers
+            before = np.array([deployment.seconds_of_messages(), deployment.seconds_of_nodes()])
+            start = time.monotonic()
             deployment.run(
                 **{"strategy": STRATEGY, "dataset": "", "n-clusters": 4, "epsilon": str(EPSILON)},
                 **{"parameters": f"noise = 'local'\nmax_norm = 12.0\nn_rounds = 1\nmin_clients = {n_sites}"},
-                **{"expected-clients": n_sites, "round-timeout": 1800.0, "wait-for-clients": 600.0},
+                **{"expected-clients": n_sites, "round-timeout": 3600.0, "wait-for-clients": 600.0},
                 **{"out": str(folder / "out")},
                 **({"journal": str(folder / "journal")} if kind == "site" else {}),
             )  # fmt: skip
             seconds = time.monotonic() - start
-            of_sites = deployment.seconds_of_sites() - before
+            of_messages, of_nodes = [deployment.seconds_of_messages(), deployment.seconds_of_nodes()] - before
+            memory = np.median([one.memory_full_info().uss for one in deployment.nodes])
             traffic = pd.read_csv(folder / "out" / STRATEGY / "traffic.csv")
-        return {"seconds": seconds, "of_sites": of_sites, "traffic": traffic, "memory": memory / 1e6}
+        return {
+            "seconds": seconds, "messages": of_messages, "nodes": of_nodes, "traffic": traffic, "memory": memory / 1e6
+        }  # fmt: skip
 
 
 @cache
@@ -153,13 +236,17 @@ def main(n_sites: int, n_rows: int, kinds: list[str]) -> None:
         n_messages = len(found["traffic"])
         print(
             f"{kind}: {n_sites} sites of {n_rows:,} rows, {n_messages:,} messages: run {found['seconds']:.1f} s; "
-            f"processor time of the sites {found['of_sites']:.1f} s, {found['of_sites'] / n_messages:.2f} s a message; "
-            f"{found['memory']:.0f} MB a SuperNode",
+            f"processor time of the messages' processes {found['messages']:.1f} s, "
+            f"{found['messages'] / n_messages:.3f} s a message, and of the SuperNodes {found['nodes']:.1f} s; "
+            f"{found['memory']:.0f} MB a SuperNode or SuperExec",
             flush=True,
         )
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["fleet"]:
+        be_the_fleet(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]), *map(int, sys.argv[5:]))
+        raise SystemExit
     given = sys.argv[1:]
     numbers = [int(one) for one in given if one.isdigit()]
     main(
