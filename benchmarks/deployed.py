@@ -78,6 +78,23 @@ FAMILIES = {
     "fed-ssc": Family(None, "", kinds=("centers", "codes")),
     "k-means-parallel": Family(None, "", kinds=("sums", "rows")),
     "pooled-kmeans": Family(None, "", kinds=("rows",)),
+    "dp-fedc-theorem-2": Family(
+        None, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2\nround_epsilon = 0.2", kinds=("sums",)
+    ),
+    "fedsc-perturbed-data": Family(8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0"),
+    "fedsc-perturbed-factors": Family(8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", kinds=("sums", "codes")),
+    "fed-umap": Family(None, "n_rounds = 1", kinds=("sums", "codes")),
+    "fed-speclust": Family(None, "n_rounds = 1", kinds=("sums", "codes")),
+    "spp-fgc-private-prototypes": Family(8.0, "max_l1_norm = 12.0", kinds=("codes",)),
+    "spp-fgc-printed": Family(None, "", kinds=("centers", "codes")),
+    "central-lsh": Family(None, "max_entry = 6.0\ncentral_epsilon = 1.0", kinds=("rows",)),
+    "central-dp-lloyd": Family(None, "max_entry = 6.0\ncentral_epsilon = 1.0", kinds=("rows",)),
+    "central-fastlloyd": Family(None, "max_entry = 6.0\ncentral_epsilon = 1.0", kinds=("rows",)),
+    "dp-lloyd-server-lloyds": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
+    "dp-lloyd-sphere-packing": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
+    "ffcm-private": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 1"),
+    "pooled-spectral": Family(None, "", kinds=("rows",)),
+    "ppfc-gan": Family(None, "", kinds=("codes",)),
 }
 
 
@@ -97,7 +114,7 @@ def write_policies(folder: Path, strategy: str, family: Family, *, careful: bool
     row_count = str(family.row_count and not careful).lower()
     for name in SITES:
         (folder / name / "site.toml").write_text(
-            f'name = "{name}"\ndata = "table.csv"\ndata_set = "for {strategy}"\n\n[policy]\n'
+            f'name = "{name}"\ndata = "table.csv"\ndata_set = "for {strategy}, {careful}"\n\n[policy]\n'
             f'strategies = ["{strategy}"]\nstudies = ["first-study"]\nunprotected = {json.dumps(unprotected)}\n'
             f"row_count = {row_count}\n"
             f"epsilon_per_run = {epsilon}\nepsilon = {epsilon}\nfewest_clients = 3\n",
