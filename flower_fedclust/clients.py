@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from flower_fedclust.data.federation import FederatedRows, Table
 from flower_fedclust.data.frames import as_frame
 from flower_fedclust.protocol import ClientData
+from flower_fedclust.protocol.roster import LONGEST_NAME, is_name
 
 #: What simulate() takes as clients.
 Clients = Sequence[Any] | Mapping[str, Any] | FederatedRows
@@ -63,6 +64,9 @@ def clients_of(
     called = [str(name) for name in (range(len(parts)) if names is None else names)]
     if len(called) != len(parts) or len(set(called)) != len(called):
         raise ValueError(f"names must be {len(parts)} different names, one a client.")
+    for index, name in enumerate(called):
+        if not is_name(name):
+            raise ValueError(f"the name of client {index} must be 1 to {LONGEST_NAME} printable letters; rename it.")
     found = {
         name: part
         if isinstance(part, ClientData)

@@ -96,6 +96,8 @@ def simulate(
     ProtocolError
         If too few clients were left.
     """
+    if not isinstance(strategy, ProtocolStrategy):
+        raise TypeError(f"strategy is {strategy!r}; give an object of a strategy, such as KFED(n_clusters=4).")
     check_choice("engine", engine, ("inline", "ray"))
     if engine == "ray" and find_spec("ray") is None:
         raise ValueError(

@@ -64,6 +64,8 @@ BAD_CLIENTS = [
     (CLIENTS, {"labels": [CLASSES[0], CLASSES[1][:-1], CLASSES[2]]}, "client 1: 49 labels for 50 rows"),
     (CLIENTS, {"names": ["a", "b", "a"]}, "names must be 3 different names, one a client"),
     (CLIENTS, {"names": ["a", "b"]}, "names must be 3 different names, one a client"),
+    (CLIENTS, {"names": ["a", "", "b"]}, "the name of client 1 must be 1 to 100 printable letters; rename it"),
+    (CLIENTS, {"columns": list("aabc")}, "client 0: more than one column is called 'a'; give each a name of its own"),
     (CLIENTS, {"columns": ["a", "b"]}, "client 0: 2 column names for 4 columns"),
     (CLIENTS, {"engine": "spark"}, "engine is 'spark'; it must be one of: inline, ray"),
 ]
@@ -73,6 +75,12 @@ BAD_CLIENTS = [
 def test_bad_input_is_refused_in_a_sentence(clients, options, sentence):
     with pytest.raises(ValueError, match=sentence):
         simulate(lloyd() if "server rows" not in sentence else server(), clients, **options)
+
+
+def test_what_is_no_strategy_is_refused_in_a_sentence():
+    for strategy in ("k-fed", type(lloyd())):
+        with pytest.raises(TypeError, match="give an object of a strategy, such as KFED"):
+            simulate(strategy, CLIENTS)
 
 
 def named(index, order):
@@ -96,6 +104,8 @@ def test_columns_of_tables_can_be_chosen():
     tables = [pd.DataFrame(part, columns=list("wxyz")).assign(kind="text") for part in CLIENTS]
     plain = simulate(lloyd(), CLIENTS)
     assert simulate(lloyd(), tables, columns=list("wxyz")).metrics == plain.metrics
+    by_number = [table.set_axis([0, 1, 2, 3, "kind"], axis=1) for table in tables]
+    assert simulate(lloyd(), by_number, columns=range(4)).metrics == plain.metrics
     with pytest.raises(ValueError, match="There is no column of client 0 called 'kin': did you mean 'kind'"):
         simulate(lloyd(), tables, columns=["w", "kin"])
 
@@ -108,6 +118,20 @@ def test_columns_of_tables_can_be_chosen():
             {},
             "client b has other columns than client a: it lacks 'y' and adds 'Y'; give both the same columns",
         ),
+        (
+            {
+                "a": named(0, "wxyz").set_axis(["ö", *"xyz"], axis=1),
+                "b": named(1, "wxyz").set_axis(["o\u0308", *"xyz"], axis=1),
+            },
+            {},
+            "the same columns. Names that look alike differ in spaces, capitals, or how Unicode spells a letter",
+        ),
+        (
+            {"a": named(0, "wxyz"), "b": CLIENTS[1]},
+            {},
+            "the columns of client a have names and those of client b have none; name both",
+        ),
+        ([named(0, "wxyz")] * 2, {"columns": list("xyzx")}, "more than one column is called 'x'; name it once"),
         (named(0, "wxyz"), {}, "clients is one table; give one for each client, as {name: table}"),
         (CLIENTS[0], {}, "clients is one array of rows; give one for each client, as {name: rows}"),
         ({"a": CLIENTS[0], "b": CLIENTS[1]}, {"names": ["c", "d"]}, "the keys of clients are the names of the clients"),

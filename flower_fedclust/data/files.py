@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
-from flower_fedclust.data.frames import as_frame, check_same_names, check_unique, is_unnamed, number_rows
+from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 
@@ -173,13 +173,14 @@ def _table_of(
     """Return a table of a frame, where roles says which columns hold labels, clients and ids."""
     if len(frame) == 0:
         raise DataError(f"{file} has no rows; give at least one.")
-    for name in (*roles.values(), *(() if columns is None else _as_list(columns))):
+    for name in (*roles.values(), *(() if columns is None else as_list(columns))):
         if name is not None:
             look_up(name, dict.fromkeys(frame.columns), f"column in {file} called")
     if columns is None:
         features = [name for name in frame.columns if name not in roles.values()]
     else:
-        features = _as_list(columns)
+        features = as_list(columns)
+        check_unique(features, f"the columns chosen of {file}", "name it once")
         for role, name in roles.items():
             if name in features:
                 raise DataError(f"{file}: column '{name}' holds the {role}s; it cannot be a feature too.")
@@ -202,10 +203,6 @@ def _table_of(
         row_ids=ids,
         id_column=roles["id"] or ROW,
     )
-
-
-def _as_list(columns: Sequence[str]) -> list[str]:
-    return [columns] if isinstance(columns, str) else list(columns)
 
 
 def read_folder(

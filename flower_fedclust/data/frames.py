@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -80,11 +81,11 @@ def _with_text_as_names(frame: Any, owner: str) -> Any:
     return frame if names == list(frame.columns) else frame.set_axis(names, axis=1)
 
 
-def check_unique(names: Sequence[str], owner: str) -> None:
+def check_unique(names: Sequence[str], owner: str, remedy: str = "give each a name of its own") -> None:
     """Raise a DataError if two columns have one name."""
     if len(set(names)) < len(names):
         twice = [f"'{name}'" for name, count in Counter(names).items() if count > 1]
-        raise DataError(f"{owner}: more than one column is called {', '.join(twice)}; give each a name of its own.")
+        raise DataError(f"{owner}: more than one column is called {', '.join(twice)}; {remedy}.")
 
 
 def number_rows(frame: Any, owner: str, advice: str = SCHEMA_ADVICE) -> NDArray[np.float64]:
@@ -161,10 +162,17 @@ def in_order(frame: Any, columns: Sequence[str], owner: str, whose: str) -> Any:
 
 
 def select(frame: Any, columns: Sequence[str], owner: str) -> Any:
-    """Return some columns of a frame; raise a ValueError that names the nearest where there is none of that name."""
-    for name in columns:
+    """Return some columns of a frame; raise a ValueError where one is not there, with the nearest, or named twice."""
+    names = as_list(columns)
+    for name in names:
         look_up(name, dict.fromkeys(frame.columns), f"column of {owner} called")
-    return frame[list(columns)]
+    check_unique(names, f"the columns chosen of {owner}", "name it once")
+    return frame[names]
+
+
+def as_list(columns: str | Sequence[str]) -> list[str]:
+    """Return the names of columns, or the only one, as a list of texts."""
+    return [columns] if isinstance(columns, str) else [str(name) for name in columns]
 
 
 def ids_of(frame: Any) -> tuple[NDArray[Any] | None, str | None]:
@@ -183,9 +191,16 @@ def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, w
     adds = [f"'{name}'" for name in names if name not in wanted]
     if lacks or adds:
         differences = [f"{verb} {_listed(found)}" for verb, found in (("lacks", lacks), ("adds", adds)) if found]
+        alike = {_as_read(name) for name in known - wanted} & {_as_read(name) for name in wanted - known}
+        hint = " Names that look alike differ in spaces, capitals, or how Unicode spells a letter." if alike else ""
         raise DataError(
-            f"{owner} has other columns than {whose}: it {' and '.join(differences)}; give both the same columns."
+            f"{owner} has other columns than {whose}: it {' and '.join(differences)}; give both the same columns.{hint}"
         )
+
+
+def _as_read(name: str) -> str:
+    """Return what somebody reads in a name, with no regard to spaces, marks of order, capitals and spellings."""
+    return "".join(letter for letter in unicodedata.normalize("NFKC", name).casefold() if letter.isalnum())
 
 
 def _listed(names: Sequence[str], n_named: int = 10) -> str:

@@ -21,6 +21,7 @@ from flower_fedclust.data import (
 )
 from flower_fedclust.data.files import rows_in_order
 from flower_fedclust.names import look_up
+from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.registry import accepted_parameters, find, make_strategy
 from flower_fedclust.steps.description import check_schema
@@ -61,6 +62,10 @@ class RowsChoice:
     seed: int = 0  #: The seed of the data set and the partition.
     schema: Schema | None = None  #: What is public of the columns; rows are then read as they are.
     id_column: str | None = None  #: The column that tells rows apart, for files of labels.
+
+    def __post_init__(self) -> None:
+        check_integer("seed", self.seed, at_least=0)
+        check_integer("n_clients", self.n_clients, at_least=1)
 
     @property
     def gives_server_rows(self) -> bool:
@@ -176,8 +181,11 @@ def make_strategies(
     Raises
     ------
     ValueError
-        If a strategy or a parameter does not exist, if a parameter is not valid, or if server rows are missing.
+        If a strategy is named twice, if it or a parameter does not exist, if a parameter is not valid, or if server
+        rows are missing.
     """
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{twice} is named twice; name it once.")
     accepted = {name: accepted_parameters(name) for name in names}
     known = dict.fromkeys(sorted(set().union(*accepted.values())))
     for parameter in parameters:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flower_fedclust.lab.jobs import make_strategies, needs_server_rows
+from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.validity import numbers_of
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.registry import find
@@ -30,6 +31,7 @@ def rehearse(
     ValueError
         If the strategy or a parameter does not exist, or a parameter is not valid.
     """
+    check_integer("n_columns", n_columns, at_least=1)
     example = dict(find(name).example)
     if schema is not None:  # whose preparation says how far rows reach
         example = {key: value for key, value in example.items() if key not in ("max_norm", "max_l1_norm")}

@@ -90,11 +90,13 @@ def run_and_save(
     Raises
     ------
     FileExistsError
-        If the folder already holds something; before anything runs.
+        If the folder already holds something, and is not what the run of this journal wrote; before anything runs.
     """
-    goes_on = journal is not None and folder and Path(folder).is_dir()
+    goes_on = folder and journal is not None and Path(journal).is_dir() and any(Path(journal).iterdir())
     path = Path(folder).absolute() if goes_on and folder else empty_folder(folder or _folder_of_now(Path(parent)))
-    _check_writable(path)
+    _check_writable(path, "results")
+    if journal is not None:
+        _check_writable(Path(journal).absolute(), "journal")
     results: list[Result] = []
     failed: dict[str, Exception] = {}
     for strategy in strategies:
@@ -113,11 +115,11 @@ def run_and_save(
     return results, path, failed
 
 
-def _check_writable(path: Path) -> None:
+def _check_writable(path: Path, what: str) -> None:
     """Raise a PermissionError where a folder cannot be made, or written to: before hours of rounds, not after."""
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    there = next(folder for folder in (path, *path.parents) if folder.exists() or folder.is_symlink())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise PermissionError(f"{path} cannot be written; name another folder for the results.")
+        raise PermissionError(f"{path} cannot be written; name another folder for the {what}.")
 
 
 def _save(results: Sequence[Result], path: Path, labels: Sequence[ArrayLike] | None) -> None:

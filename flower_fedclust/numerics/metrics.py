@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 Counts = NDArray[np.int64]
 
 
-def count_table(classes: ArrayLike, clusters: NDArray[np.intp], n_clusters: int) -> dict[Hashable, Counts]:
+def count_table(classes: ArrayLike, clusters: NDArray[np.intp], n_clusters: int) -> dict[str, Counts]:
     """Count, for every class, the rows in each cluster.
 
     Parameters
@@ -23,7 +23,8 @@ def count_table(classes: ArrayLike, clusters: NDArray[np.intp], n_clusters: int)
 
     Returns
     -------
-    dict of class to ndarray of shape (n_clusters,)
+    dict of str to ndarray of shape (n_clusters,)
+        By the classes as text: one client's file may say 1 where another's says 1.0, or "1" beside a class "unknown".
     """
     names, index = np.unique(np.asarray(classes), return_inverse=True)
     table = np.zeros((len(names), n_clusters), dtype=np.int64)
@@ -31,12 +32,11 @@ def count_table(classes: ArrayLike, clusters: NDArray[np.intp], n_clusters: int)
     return {_class_name(name): row for name, row in zip(names.tolist(), table, strict=True)}
 
 
-def _class_name(name: Hashable) -> Hashable:
-    """Return a whole number as an int: one client's file may say 1 where another's says 1.0."""
-    return int(name) if isinstance(name, float) and name.is_integer() else name
+def _class_name(name: Hashable) -> str:
+    return f"{name:.0f}" if isinstance(name, float) and name.is_integer() else str(name)
 
 
-def add_tables(tables: Sequence[dict[Hashable, Counts]]) -> Counts:
+def add_tables(tables: Sequence[Mapping[str, Counts]]) -> Counts:
     """Add up tables whose classes need not be the same.
 
     Returns
@@ -44,11 +44,11 @@ def add_tables(tables: Sequence[dict[Hashable, Counts]]) -> Counts:
     ndarray of shape (n_classes, n_clusters)
         One row for each class that occurs in any table.
     """
-    total: dict[Hashable, Counts] = {}
+    total: dict[str, Counts] = {}
     for table in tables:
         for name, counts in table.items():
             total[name] = total[name] + counts if name in total else counts
-    return np.stack([total[name] for name in sorted(total, key=str)])
+    return np.stack([total[name] for name in sorted(total)])
 
 
 def agreement(table: Counts) -> dict[str, float]:

@@ -73,9 +73,9 @@ def divided(shares: Mapping[str, Share], budget: Mapping[str, float] | None) -> 
     """
     if budget is None:
         return dict(shares)
-    for name, part in budget.items():
+    for name in budget:
         look_up(name, shares, "part of the budget called")
-        check_real(f"the budget of {name}", part, above=0, at_most=1)
+    budget = {name: check_real(f"the budget of {name}", part, above=0, at_most=1) for name, part in budget.items()}
     rest = 1.0 - math.fsum(budget.values())
     others = math.fsum(share.fraction for name, share in shares.items() if name not in budget)
     if rest < -1e-9 or (others > 0) != (rest > 1e-9):

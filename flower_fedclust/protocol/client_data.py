@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.federation import ROW
-from flower_fedclust.data.frames import as_frame, check_same_names, ids_of, number_rows, select
+from flower_fedclust.data.frames import as_frame, check_same_names, check_unique, ids_of, number_rows, select
 from flower_fedclust.numerics.checks import DataError, checked_rows
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class ClientData:
         self.n_rows, n_columns = frame.shape if self._rows is None else self._rows.shape
         if columns is not None and len(columns) != n_columns:
             raise DataError(f"{owner}: {len(columns)} column names for {n_columns} columns.")
+        check_unique(() if columns is None else columns, owner)
         self.labels = None if labels is None else _checked_labels(labels, self.n_rows, owner)
         self.columns = columns
         self.owner = owner
@@ -167,7 +168,10 @@ class ClientData:
         DataError
             If the columns are others.
         """
-        if other.columns is None or self.columns is None:
+        if (other.columns is None) != (self.columns is None):
+            named, bare = (self, other) if other.columns is None else (other, self)
+            raise DataError(f"the columns of {named.owner} have names and those of {bare.owner} have none; name both.")
+        if other.columns is None:
             if other.rows.shape[1] != self.rows.shape[1]:
                 raise DataError(
                     f"{self.owner} has {self.rows.shape[1]} columns where {other.owner} has {other.rows.shape[1]}; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from flwr.common import EvaluateRes
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flower_fedclust.numerics.metrics import add_tables, agreement
 from flower_fedclust.protocol.replies import ReplyError
 
-Table = dict[Hashable, NDArray[np.int64]]
+Table = dict[str, NDArray[np.int64]]
 
 
 def checked_table(name: str, res: EvaluateRes, n_clusters: int) -> Table | None:

@@ -64,6 +64,11 @@ class Declared:
     def __post_init__(self) -> None:
         self.check_parameters()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep a number of NumPy's as Python's: a sensitivity computed from a float32 would be rounded as one."""
+        kinds = ((np.floating, float), (np.integer, int), (np.bool_, bool))
+        super().__setattr__(name, next((kind(value) for given, kind in kinds if isinstance(value, given)), value))
+
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
         for name, hint, bounds in _declared(type(self)):  # type: ignore[arg-type]

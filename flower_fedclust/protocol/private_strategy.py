@@ -45,6 +45,8 @@ class PrivateStrategy(ProtocolStrategy):
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
         super().check_parameters()
+        if not isinstance(self.budget, Mapping | None):
+            raise ValueError(f"budget is {self.budget!r}; it must be parts by name, such as {{'votes': 0.3}}.")
         for name, part in (self.budget or {}).items():
             check_real(f"the budget of {name}", part, above=0, at_most=1)
 

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from flwr.common import FitIns, FitRes
 from flwr.server.client_manager import ClientManager
@@ -165,7 +165,7 @@ class Roster:
             if isinstance(own, list) and isinstance(wanted, list) and sorted(own) == sorted(wanted):
                 self.in_other_order |= own != wanted
             elif own != wanted:
-                reasons[name] = f"client {name} has the columns {columns[name]} where {whose} {self.columns}."
+                reasons[name] = f"client {name} has {_in_words(own)} where {whose} {_in_words(wanted)}."
         return reasons
 
     def go_on(self, names: Sequence[str], columns: str) -> None:
@@ -213,6 +213,11 @@ class Roster:
         return f"client {name} is not connected."
 
 
+def is_name(name: object) -> TypeGuard[str]:
+    """Tell whether a client can be called so."""
+    return isinstance(name, str) and name.isprintable() and 0 < len(name) <= LONGEST_NAME
+
+
 def checked_enrolment(node: str, metrics: Mapping[str, Any]) -> tuple[str, str]:
     """Return the name and the columns (as JSON: their number, or their names) that a node gives.
 
@@ -229,7 +234,7 @@ def checked_enrolment(node: str, metrics: Mapping[str, Any]) -> tuple[str, str]:
         If one is missing, or is not what a client of this package gives.
     """
     name = metrics.get("client")
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
+    if not is_name(name):
         raise ReplyError(f"client {node} gave no name, or none of at most {LONGEST_NAME} printable letters.")
     try:
         columns = json.loads(str(metrics.get("columns")))
@@ -240,6 +245,10 @@ def checked_enrolment(node: str, metrics: Mapping[str, Any]) -> tuple[str, str]:
     if not (is_number or are_names):
         raise ReplyError(f"client {name} did not say which columns it has.")
     return name, json.dumps(columns)
+
+
+def _in_words(columns: int | list[str]) -> str:
+    return f"{columns} columns" if isinstance(columns, int) else f"the columns {json.dumps(columns)}"
 
 
 def of_equal_names(names: Mapping[str, str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias
 
@@ -18,6 +19,9 @@ Bound: TypeAlias = float | datetime.date | datetime.datetime
 
 #: Kinds that are measured on a scale, and kinds whose values are listed.
 MEASURED, LISTED = ("number", "integer", "date"), ("category", "ordinal", "binary")
+
+#: What pandas reads from a file as a missing value.
+READ_AS_MISSING = frozenset(("NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "None", "<NA>", "#N/A"))
 
 EPOCH = datetime.date(1970, 1, 1)
 
@@ -251,8 +255,16 @@ def _codes(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
         codes, found = pd.factorize(series)
     except TypeError:
         raise MisfitError("it holds what is no category, such as lists; leave it out") from None
-    places = {name: float(place) for place, name in enumerate(categories)}
-    place_of = np.array([*(places.get(text_of(value), -1.0) for value in found), np.nan])
+    # 01067 is read from a file as 1067, which then stands for it unless there is another such category.
+    read = [str(int(name)) if name.isdecimal() else name for name in categories]
+    how_many = Counter(read)
+    places = {name: float(place) for place, name in enumerate(read) if how_many[name] == 1}
+    places |= {name: float(place) for place, name in enumerate(categories)}
+    texts = [text_of(value) for value in found]
+    for name in READ_AS_MISSING.intersection(categories).difference(texts):
+        why = f"is missing, as whatever a file calls '{name}' is when it is read; rename that category there and here"
+        _refuse(codes == -1, True, first_row, why)
+    place_of = np.array([*(places.get(text, -1.0) for text in texts), np.nan])
     values: Floats = place_of[codes]  # a gap has the code -1
     remedy = "is a category that the schema does not list; mend it, or have the schema list it"
     _refuse(values == -1.0, True, first_row, remedy)

@@ -55,8 +55,18 @@ def test_ctrl_c_leaves_the_report_and_the_results_that_were_there_and_the_same_c
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_first_round(tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(PermissionError, match="cannot be written; name another folder for the results"):
-        run_and_save([fc.KFED(2)], lambda _: pytest.fail("it ran"), tmp_path / "file" / "out")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for out in ("file/out", "dangling"):
+        with pytest.raises(PermissionError, match="cannot be written; name another folder for the results"):
+            run_and_save([fc.KFED(2)], lambda _: pytest.fail("it ran"), tmp_path / out)
+    with pytest.raises(PermissionError, match="cannot be written; name another folder for the journal"):
+        run_and_save([fc.KFED(2)], lambda _: pytest.fail("it ran"), tmp_path / "out", journal=tmp_path / "file")
+
+
+def test_a_new_journal_replaces_no_result_of_another_run(tmp_path):
+    run_and_save([fc.KFED(2)], simulated, tmp_path / "out")
+    with pytest.raises(FileExistsError, match="already holds something"):
+        run_and_save([fc.KFED(2)], lambda _: pytest.fail("it ran"), tmp_path / "out", journal=tmp_path / "new")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="folders have other rights there")

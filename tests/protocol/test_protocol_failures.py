@@ -387,7 +387,7 @@ def test_client_with_other_columns_than_most_is_left_out_with_a_sentence(clients
     toy = serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
     (failure,) = toy.failures
     assert (failure.task, failure.client) == ("enrol", "4")
-    assert failure.reason == "client 4 has the columns 3 where most have 2."
+    assert failure.reason == "client 4 has 3 columns where most have 2 columns."
     assert toy.outcome.model.brought[0][0] == [19.0]
 
 

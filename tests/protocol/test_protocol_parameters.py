@@ -125,8 +125,10 @@ def test_a_bad_value_is_refused_in_one_sentence(name, value, sentence):
 
 
 def test_values_of_numpy_are_taken():
-    made = Example(np.int64(2), tol=np.float64(0.5), exact=np.True_)
-    assert (made.n_clusters, made.tol) == (2, 0.5)
+    made = Example(np.int64(2), tol=np.float32(0.1), exact=np.True_).set_params(n_steps=np.uint8(200))
+    values = (made.n_clusters, made.tol, made.exact, made.n_steps)
+    assert values == (2, float(np.float32(0.1)), True, 200)
+    assert [type(value) for value in values] == [int, float, bool, int]
 
 
 def test_what_can_be_an_array_is_no_number_even_where_numbers_can_be_arrays():
@@ -222,6 +224,7 @@ def test_a_budget_by_name_goes_to_that_share_and_the_rest_is_divided_as_before()
         ({"sums": 1.0}, "budget adds up to 1; its parts are parts of 1, of which some must be left for: counts."),
         ({"sums": 0.5, "counts": 0.4}, "budget adds up to 0.9; its parts are parts of 1."),
         ({"sums": 0.7, "counts": 0.7}, "budget adds up to 1.4; its parts are parts of 1."),
+        ([("sums", 0.7)], "budget is [('sums', 0.7)]; it must be parts by name, such as {'votes': 0.3}."),
     ],
 )
 def test_a_budget_that_cannot_be_divided_says_why(budget, sentence):

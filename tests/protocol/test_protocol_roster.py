@@ -65,7 +65,7 @@ def test_a_client_that_went_and_comes_back_as_another_node_is_itself_again(clien
     ("rows", "name", "reason"),
     [
         (np.ones((2, 2)), "2", "2 clients call themselves '2'"),
-        (np.ones((2, 3)), "late", "client late has the columns 3 where most have 2."),
+        (np.ones((2, 3)), "late", "client late has 3 columns where most have 2 columns."),
     ],
 )
 def test_a_late_client_has_a_name_of_its_own_and_the_columns_of_the_others(clients, rows, name, reason):

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import flower_fedclust as fc
 from flower_fedclust.cli import app
+from flower_fedclust.tables.columns import MisfitError, read_column
 from flower_fedclust.tables.drafting import draft
 
 COLUMNS = {
@@ -96,6 +97,19 @@ def test_a_table_that_does_not_fit_is_told_which_column_and_why(changed, sentenc
     assert str(caught.value).startswith("client south: the table does not fit the schema: ")
     assert sentence in str(caught.value)
     assert "Elvis" not in str(caught.value)
+
+
+def test_a_category_of_digits_is_found_by_its_number_and_one_that_files_lose_is_no_gap():
+    listed = ("01067", "0", "00", "2.50")
+    column = fc.Schema.of({"columns": {"a": {"kind": "category", "categories": listed, "gaps": "mean"}}}).columns["a"]
+    assert read_column(pd.Series([1067.0, 0, np.nan]), column).tolist()[:2] == [0, 1]
+    assert read_column(pd.Series(["1067", "01067", "00", "2.50"]), column).tolist() == [0, 0, 2, 3]
+    column = column.model_copy(update={"categories": ("None", "mild")})
+    assert read_column(pd.Series(["mild", "None", None]), column).tolist()[:2] == [1, 0]
+    with pytest.raises(
+        MisfitError, match="row 1 is missing, as whatever a file calls 'None' is when it is read; rename"
+    ):
+        read_column(pd.Series(["mild", None]), column)
 
 
 def test_all_columns_and_all_sites_that_do_not_fit_are_named_at_once():
