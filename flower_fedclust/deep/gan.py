@@ -22,6 +22,9 @@ from flower_fedclust.numerics.checks import DataError, checked_rows
 
 Floats = NDArray[np.float64]
 
+#: Units of each hidden layer, and normal random numbers from which the generator makes a row.
+N_HIDDEN, N_NOISE = 64, 16
+
 #: Steps of both networks where no number of epochs is given.
 N_STEPS = 1500
 
@@ -41,8 +44,6 @@ def synthetic_rows(
     *,
     random_state: int,
     n_epochs: int | None = None,
-    n_hidden: int = 64,
-    n_noise: int = 16,
     owner: str = "the client",
 ) -> Floats:
     """Train a GAN on rows, and return rows that its generator makes.
@@ -65,10 +66,6 @@ def synthetic_rows(
         The same seed gives the same rows, bit by bit.
     n_epochs : int, optional
         How often to go through the rows; as often as 1,500 steps of at most 64 rows take, by default.
-    n_hidden : int, default=64
-        Units of each hidden layer.
-    n_noise : int, default=16
-        Normal random numbers from which the generator makes a row.
     owner : str, default="the client"
         Whose rows these are, for messages.
 
@@ -95,10 +92,8 @@ def synthetic_rows(
     with one_torch_thread():
         generator = torch_generator(random_state)
         standardised = np.divide(rows - origin, scale, out=np.zeros_like(rows), where=scale > 0)
-        maker = _trained_generator(
-            torch.from_numpy(standardised), n_epochs, n_hidden=n_hidden, n_noise=n_noise, generator=generator
-        )
-        noise = torch.randn(n_synthetic, n_noise, generator=generator, dtype=torch.float64)
+        maker = _trained_generator(torch.from_numpy(standardised), n_epochs, generator)
+        noise = torch.randn(n_synthetic, N_NOISE, generator=generator, dtype=torch.float64)
         made: Floats = forward(noise, maker).numpy()
     return origin + scale * made
 
@@ -122,18 +117,18 @@ def column_moments(rows: Floats) -> tuple[Floats, Floats]:
     return rows[0] + largest * relative.mean(axis=0), largest * relative.std(axis=0)
 
 
-def _trained_generator(real: Tensor, n_epochs: int, *, n_hidden: int, n_noise: int, generator: Any) -> list[Tensor]:
+def _trained_generator(real: Tensor, n_epochs: int, generator: Any) -> list[Tensor]:
     """Return the generator's layers: their mean over the steps."""
     torch = require_torch("A GAN")
     softplus = torch.nn.functional.softplus
     n_rows, n_columns = real.shape
-    G = new_layers([n_noise, n_hidden, n_hidden, n_columns], generator)
-    D = new_layers([n_columns, n_hidden, n_hidden, 1], generator)
+    G = new_layers([N_NOISE, N_HIDDEN, N_HIDDEN, n_columns], generator)
+    D = new_layers([n_columns, N_HIDDEN, N_HIDDEN, 1], generator)
     optimizer_of_G, optimizer_of_D = (torch.optim.Adam(one, lr=LEARNING_RATE, betas=BETAS) for one in (G, D))
     mean = [weights.detach().clone() for weights in G]
 
     def made(n: int) -> Tensor:
-        return forward(torch.randn(n, n_noise, generator=generator, dtype=torch.float64), G)
+        return forward(torch.randn(n, N_NOISE, generator=generator, dtype=torch.float64), G)
 
     for _ in range(n_epochs):
         for batch in batches(n_rows, BATCH_SIZE, generator):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.app.user_config import UserConfig
@@ -17,6 +16,7 @@ from flwr.server.server import FitResultsAndFailures
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.client_data import ClientData
+from flower_fedclust.protocol.roster import Address
 from flower_fedclust.protocol.rounds import Array
 from flower_fedclust.protocol.strategy import ProtocolStrategy
 from flower_fedclust.protocol.wire import decode, encode
@@ -89,7 +89,7 @@ class _ServerOfThisThread(Server):
         return *self.strategy.aggregate_fit(server_round, results, failures), (results, failures)
 
 
-class _InlineClient(ClientProxy):
+class _InlineClient(Address):
     """A client in this process. Flower makes a client anew for each message, and so does this."""
 
     def __init__(
@@ -129,15 +129,6 @@ class _InlineClient(ClientProxy):
     def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
         loss, n_examples, metrics = self._make().evaluate(self._decoded(ins.parameters), ins.config)
         return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
-
-    def get_properties(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
-        raise NotImplementedError("no protocol asks for properties")
-
-    def get_parameters(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
-        raise NotImplementedError("no protocol asks for parameters")
-
-    def reconnect(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
-        return None
 
 
 class _Decoded:

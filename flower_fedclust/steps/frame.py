@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.numerics.exact import cluster_sums, nearest_point, project_rows
+from flower_fedclust.numerics.exact import cluster_sums, nearest_point, project_rows, second_moment, upper_triangle
 from flower_fedclust.numerics.exponents import (
     SUM_BITS,
     entry_sums,
@@ -75,6 +75,11 @@ class RowsInFrame:
         """Return the sum of the rows, of shape (n_columns,), and their number."""
         # Of integers below 2^25, so that a float64 holds the sum of 2^28 rows exactly.
         return GridArray(self.integers.sum(axis=0), self.exponent), GridArray(np.array(len(self.integers)))
+
+    def outer_products(self) -> GridArray:
+        """Return the sum of the outer products of the rows, as an upper triangle."""
+        matrix, exponent = second_moment(self.integers, self.exponent)
+        return GridArray(upper_triangle(matrix), exponent)
 
     def sums(self, labels: Labels, n_clusters: int) -> tuple[GridArray, GridArray]:
         """Return the sum and the number of the rows in each cluster."""

@@ -22,6 +22,7 @@ from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import Sendable
 from flower_fedclust.protocol import ClientData, Consent, ProtocolClient, ProtocolStrategy
 from flower_fedclust.protocol.replies import received_arrays, values_of
+from flower_fedclust.protocol.roster import Address
 from flower_fedclust.protocol.rounds import Array, Outcome, Protocol, Round
 from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.results import Result, result_of
@@ -51,7 +52,7 @@ class Exchange:
         return values_of(self.sent)
 
 
-class Site(ClientProxy):
+class Site(Address):
     """A client whose rows live here. Flower makes a client anew for each message, and so does this.
 
     Parameters
@@ -107,11 +108,6 @@ class Site(ClientProxy):
     def evaluate(self, ins: EvaluateIns, timeout: float | None = None, group_id: int | None = None) -> EvaluateRes:
         loss, n_examples, metrics = self.made().evaluate(decode(ins.parameters), dict(ins.config))
         return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
-
-    def get_properties(self, ins: Any, timeout: float | None, group_id: int | None) -> Any:
-        raise NotImplementedError("no protocol asks for properties")
-
-    get_parameters = reconnect = get_properties
 
 
 @dataclass

@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.exact import (
     directions_onto_grid,
-    second_moment,
     triangle_to_symmetric,
-    upper_triangle,
 )
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.vectors import top_eigenvectors
@@ -60,9 +58,7 @@ class ReducedRowsClient(FrameClient):
     )
     def frame_products(self, *frame: Floats) -> GridArray:
         """Return X' X of the rows in the frame, as a vector."""
-        rows = self.enter(*frame)
-        matrix, exponent = second_moment(rows.integers, rows.exponent)
-        return GridArray(upper_triangle(matrix), exponent)
+        return self.enter(*frame).outer_products()
 
     @answers(Sent("the rows in few columns", "rows", per="row", kept_as=REDUCED_ROWS, of_one_row=True))
     def reduce_rows(self, directions: Floats, *frame: Floats) -> GridArray:

@@ -116,9 +116,7 @@ class PrivateKMeansClient(VotesClient):
     )
     def second_moment(self, *frame: Floats) -> GridArray:
         """Return the second moment of the rows in the frame."""
-        rows = self.enter(*frame)
-        matrix, exponent = second_moment(rows.integers, rows.exponent)
-        return GridArray(upper_triangle(matrix), exponent)
+        return self.enter(*frame).outer_products()
 
     # At client level.
 

@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, check_max_l1_norm
 from flower_fedclust.numerics.exact import (
-    second_moment,
     square_sums,
     squared_distances,
     triangle_to_symmetric,
-    upper_triangle,
 )
 from flower_fedclust.numerics.grid import GridArray, unit_exponent
 from flower_fedclust.numerics.initialisation import weighted_kmeans
@@ -404,8 +402,7 @@ def products_of(rows: RowsInFrame, *, diagonal: bool) -> GridArray:
     """
     if diagonal:
         return GridArray(*square_sums(rows.integers, rows.exponent))
-    matrix, exponent = second_moment(rows.integers, rows.exponent)
-    return GridArray(upper_triangle(matrix), exponent)
+    return rows.outer_products()
 
 
 def weight_onto_grid(weight: float, radius: float) -> float:
