@@ -217,7 +217,7 @@ class PrivacyReport:
             return f"The whole run is covered by {statement}."
         return (
             f"The releases below compose to {statement}. The run as a whole has NO such guarantee: "
-            f"{len(self.unprotected)} kinds of message left the clients unprotected."
+            f"{len(self.unprotected)} kind{'s' * (len(self.unprotected) > 1)} of message left the clients unprotected."
         )
 
     def meaning(self) -> str | None:

@@ -143,7 +143,7 @@ class Books:
                 continue  # nothing has left the client
             detail = "sum over the clients" if isinstance(round_, Sum) else f"one per {sent.per}"
             if not everybody:
-                detail += f", {len(asked)} of {n_clients} clients drawn"
+                detail += f", {len(asked)} of {n_clients} clients asked"
             if sent.kept_as:
                 detail = f"one per {sent.per}, kept by the client"
             if protected and not is_enough:

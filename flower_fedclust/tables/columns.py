@@ -79,7 +79,7 @@ class Column(BaseModel):
     unit: str = ""
     bounds: tuple[Bound, Bound] | None = None
     categories: tuple[str, ...] | None = None
-    weight: float = Field(default=1.0, gt=0)
+    weight: float = Field(default=1.0, gt=0, lt=1e100)
     gaps: Gaps = "refuse"
     scale: Scale = "bounds"
     logarithm: bool = False
@@ -111,6 +111,8 @@ class Column(BaseModel):
         repeated = [name for name in dict.fromkeys(self.categories) if self.categories.count(name) > 1]
         if repeated:
             raise ValueError(f"categories has '{repeated[0]}' twice")
+        if self.gaps == "category" and "missing" in self.categories:
+            raise ValueError("categories has 'missing', which gaps = \"category\" adds; call yours something else")
         wanted = 2 if self.kind == "binary" else None
         if len(self.categories) < 2 or len(self.categories) != (wanted or len(self.categories)):
             raise ValueError(f"categories has {len(self.categories)}; give {'2' if wanted else '2 or more'}")
@@ -122,6 +124,8 @@ class Column(BaseModel):
         low, high = map(days_of, bounds)
         if not low < high:
             raise ValueError("bounds are the wrong way round, or equal; give the lower one first")
+        if not 1e-100 < high - low < 1e100:
+            raise ValueError("bounds are nearer to each other, or further apart, than can be computed with")
         if self.logarithm and low < 0:
             raise ValueError("bounds begin below 0, where there is no logarithm")
 

@@ -23,6 +23,7 @@ _REASONS = {
     "literal_error": "must be one of: {expected}",
     "finite_number": "must be finite",
     "greater_than": "must be above {gt:g}",
+    "less_than": "must be below {lt:g}",
     "missing": "is missing",
 }
 

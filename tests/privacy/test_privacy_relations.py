@@ -240,7 +240,7 @@ def test_text_of_every_group_in_its_order():
         "Privacy report of fedsc-perturbed-data",
         "",
         "Guarantee: The releases below compose to (2, 1e-05)-differential privacy per record. The "
-        "run as a whole has NO such guarantee: 1 kinds of message left the clients unprotected.",
+        "run as a whole has NO such guarantee: 1 kind of message left the clients unprotected.",
         "Neighbouring data sets differ in one row of one client, replaced by any other (how many rows a client has is "
         "not hidden).",
         "Asked for: epsilon 2, delta 1e-05. The releases that were made compose to 0.9265.",

@@ -127,7 +127,7 @@ def test_one_unprotected_message_is_enough_to_lose_the_guarantee(position):
     assert not mixed.covers_everything
     assert mixed.unprotected == [CENTERS]
     assert "NO such guarantee" in mixed.guarantee()
-    assert "1 kinds of message left the clients unprotected" in mixed.guarantee()
+    assert "1 kind of message left the clients unprotected" in mixed.guarantee()
     assert "covered by" not in mixed.guarantee()
 
 

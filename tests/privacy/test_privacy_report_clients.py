@@ -27,7 +27,7 @@ def report(*messages, **options):
 
 def asked(round_, clients, release=SUMS, **options):
     """Return a message of those clients, a letter each; None is all of them."""
-    detail = "sum over the clients" if clients is None else f"sum over the clients, {len(clients)} of 8 clients drawn"
+    detail = "sum over the clients" if clients is None else f"sum over the clients, {len(clients)} of 8 clients asked"
     return Message(round_, "step", "sums", detail, release, clients=clients and tuple(clients), **options)
 
 
@@ -165,21 +165,21 @@ def section(text, heading):
 def test_the_text_puts_rounds_of_different_clients_together_where_they_are_as_many():
     lines = section(str(report(asked(2, "abc"), asked(3, "cde"), asked(4, "fgh"))), "Protected by noise")
     assert len(lines) == 2
-    assert lines[0] == "  rounds 2 to 4 'step': sums (sum over the clients, 3 of 8 clients drawn)"
+    assert lines[0] == "  rounds 2 to 4 'step': sums (sum over the clients, 3 of 8 clients asked)"
 
 
 def test_the_text_lists_rounds_of_more_clients_apart():
     lines = section(str(report(asked(2, "abc"), asked(3, "ab"), asked(4, None), asked(5, "fgh"))), "Protected by noise")
     assert [line for line in lines if line.startswith("  round")] == [
-        "  rounds 2, 5 'step': sums (sum over the clients, 3 of 8 clients drawn)",
-        "  round 3 'step': sums (sum over the clients, 2 of 8 clients drawn)",
+        "  rounds 2, 5 'step': sums (sum over the clients, 3 of 8 clients asked)",
+        "  round 3 'step': sums (sum over the clients, 2 of 8 clients asked)",
         "  round 4 'step': sums (sum over the clients)",
     ]
 
 
 def test_the_text_does_the_same_with_what_is_unprotected():
     lines = section(str(report(asked(2, "abc", None), asked(3, "cde", None))), "Unprotected")
-    assert lines == ["  rounds 2 to 3 'step': sums (sum over the clients, 3 of 8 clients drawn)"]
+    assert lines == ["  rounds 2 to 3 'step': sums (sum over the clients, 3 of 8 clients asked)"]
 
 
 def test_the_guarantee_is_that_of_the_client_asked_most_often():
@@ -194,7 +194,7 @@ def test_the_dictionary_is_json_and_gives_the_clients():
     assert fields["epsilon"] == made.epsilon == 2.0
     assert fields["composed_epsilon"] == made.composed_epsilon == epsilon_of(SUMS, SUMS)
     assert [message["detail"] for message in fields["messages"][1:3]] == [
-        "sum over the clients, 2 of 8 clients drawn",
+        "sum over the clients, 2 of 8 clients asked",
         "sum over the clients",
     ]
 

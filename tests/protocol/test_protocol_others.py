@@ -263,8 +263,8 @@ def test_the_report_says_how_many_were_drawn_and_lists_only_them(clients):
     toy, _ = run(rounds, clients)
     assert [(m.task, m.detail, m.clients) for m in toy.report.messages] == [
         ("enrol", "one per client", None),
-        ("tell", "sum over the clients, 2 of 4 clients drawn", ("0", "2")),
-        ("all_rows", "one per row, 2 of 4 clients drawn", ("0", "2")),
+        ("tell", "sum over the clients, 2 of 4 clients asked", ("0", "2")),
+        ("all_rows", "one per row, 2 of 4 clients asked", ("0", "2")),
         ("moments", "sum over the clients", None),
         ("moments", "sum over the clients", None),
     ]
@@ -274,7 +274,7 @@ def test_the_report_says_how_many_were_drawn_and_lists_only_them(clients):
 def test_a_client_that_was_asked_and_is_silent_counts_as_drawn(clients, others):
     toy, _ = run([half(clients="012", others=others)], clients, {2: raising(TimeoutError("gone"))})
     (message,) = [message for message in toy.report.messages if message.task == "tell"]
-    assert message.detail == "sum over the clients, 3 of 4 clients drawn"
+    assert message.detail == "sum over the clients, 3 of 4 clients asked"
     assert message.clients == ("0", "1", "2")
 
 

@@ -47,6 +47,13 @@ def good(**changed):
         ("job", {"kind": "category", "categories": ["a", "a"]}, "column 'job': categories has 'a' twice"),
         (
             "job",
+            {"kind": "category", "categories": ["a", "missing"], "gaps": "category"},
+            "column 'job': categories has 'missing', which gaps = \"category\" adds; call yours something else",
+        ),
+        ("age", {"kind": "number", "bounds": [-1e308, 1e308]}, "bounds are nearer to each other, or further apart"),
+        ("age", {"kind": "number", "weight": 1e300}, "column 'age': weight must be below 1e+100"),
+        (
+            "job",
             {"kind": "ordinal", "categories": ["a", "b"], "scale": "rank"},
             "column 'job': scale is given, and suits",
         ),
