@@ -3,6 +3,10 @@
 Two rows of different clients are as alike as the prototypes that they belong to, so that those blocks are
 ``U A U'``: U says which prototype a row has, and A is as wide as there are prototypes. A product with E* costs the
 edges of the clients' graphs and one addition a row.
+
+``blocks`` are the clients' graphs, symmetric, one after the other on the diagonal, (n_rows, n_rows). ``prototype`` says
+which prototype each row has, (n_rows,), and ``client`` whose each prototype is, (n_prototypes,). ``divergences`` J and
+affinities are (n_prototypes, n_prototypes).
 """
 
 from __future__ import annotations
@@ -51,14 +55,14 @@ def prototype_affinity(
     ``min(1, r_b / J_ab)``, where r_b is how far b's own links go: less where b has no such link back. Where each keeps
     one only, links that are not mutual are left out, and the shortest others join what falls apart.
 
+    A is symmetric, and 0 between prototypes of one client.
+
     Parameters
     ----------
-    divergences : ndarray of shape (n_prototypes, n_prototypes)
-        J: symmetric, not negative.
+    divergences, client
+        See the top of the module. J is symmetric and not negative.
     counts : ndarray of shape (n_prototypes,)
         n: rows of each prototype.
-    client : ndarray of shape (n_prototypes,), intp
-        Whose each prototype is.
     n_nearest : int, optional
         How many prototypes each keeps; by default as many as there are other clients.
     weight : float, default=BETWEEN_CLIENTS
@@ -66,11 +70,6 @@ def prototype_affinity(
         From :func:`parts_of`: which prototypes hang together without any link. By default each is alone.
     n_parts : int, default=1
         Where each keeps one only: how many parts there may be in the end, the number of clusters.
-
-    Returns
-    -------
-    ndarray of shape (n_prototypes, n_prototypes)
-        Symmetric; 0 between prototypes of one client. With one client, 0 altogether.
     """
     foreign = client[:, None] != client
     if not foreign.any():
@@ -111,15 +110,7 @@ def _with_bridges(kept: NDArray[np.bool_], distances: Floats, part: Labels, n_pa
 
 
 def parts_of(blocks: csr_array, prototype: Labels, n_prototypes: int) -> Labels:
-    """Return which part each prototype is in, where edges between rows join their prototypes.
-
-    Parameters
-    ----------
-    blocks : csr_array of shape (n_rows, n_rows)
-        The clients' graphs, one after the other on the diagonal.
-    prototype : ndarray of shape (n_rows,), intp
-    n_prototypes : int
-    """
+    """Return which part each prototype is in, where edges between rows join their prototypes."""
     from scipy.sparse import coo_array, csr_array
 
     edges = blocks.tocoo()
@@ -131,15 +122,7 @@ def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats)
     """Return the clients' graphs, in which an edge between prototypes that are far from each other counts less.
 
     An edge between rows of prototypes a and b is multiplied by ``min(1, FAR tau / J_ab)``, where tau is the median over
-    prototypes of the nearest J, in whichever client.
-
-    Parameters
-    ----------
-    blocks : csr_array of shape (n_rows, n_rows)
-        Symmetric.
-    prototype : ndarray of shape (n_rows,), intp
-    divergences : ndarray of shape (n_prototypes, n_prototypes)
-        J: symmetric, 0 on the diagonal.
+    prototypes of the nearest J, in whichever client; J is symmetric, and 0 on the diagonal.
     """
     from scipy.sparse import coo_array, csr_array
 
@@ -154,18 +137,7 @@ def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats)
 
 
 def printed_affinity(divergences: Floats, client: Labels) -> Floats:
-    """Return the affinity of equation (10), ``exp(-KL)``, between prototypes of different clients.
-
-    Parameters
-    ----------
-    divergences : ndarray of shape (n_prototypes, n_prototypes)
-        KL, which is not symmetric.
-    client : ndarray of shape (n_prototypes,), intp
-
-    Returns
-    -------
-    ndarray of shape (n_prototypes, n_prototypes)
-    """
+    """Return the affinity of equation (10), ``exp(-KL)``, between prototypes of different clients; not symmetric."""
     return np.where(client[:, None] != client, np.exp(-divergences), 0.0)
 
 
@@ -180,17 +152,8 @@ def components_of(graph: csr_array) -> tuple[int, Labels]:
 def full_affinity(divergences: Floats) -> Floats:
     """Return ``1 / (1 + J / tau)`` between all prototypes, whosesoever they are, with tau the median of the nearest J.
 
-    An exponential would be 0 between parts that are far apart, and would not tell which of them are nearer.
-
-    Parameters
-    ----------
-    divergences : ndarray of shape (n_prototypes, n_prototypes)
-        Where they are not symmetric, their mean with the transpose is taken.
-
-    Returns
-    -------
-    ndarray of shape (n_prototypes, n_prototypes)
-        Symmetric, positive.
+    An exponential would be 0 between parts that are far apart, and would not tell which of them are nearer. Where J is
+    not symmetric, its mean with the transpose is taken.
     """
     if len(divergences) < 2:
         return np.ones_like(divergences)

@@ -18,19 +18,9 @@ N_RESTARTS = 10
 
 
 def weighted_kmeans(rows: Floats, weights: Floats | None, n_clusters: int, rng: np.random.Generator) -> Floats:
-    """Return the centers of the best of ten runs of scikit-learn's k-means.
+    """Return the centers of the best of ten runs of scikit-learn's k-means, of shape (n_clusters, n_columns).
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    weights : ndarray of shape (n_rows,) or None
-        Not negative, and not all zero.
-    n_clusters : int
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
+    Weights, of shape (n_rows,), are not negative, and not all zero; None is one a row.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -69,19 +59,8 @@ def sphere_packing(server_rows: Floats, n_clusters: int, radius: float, rng: np.
 
     The largest distance ``a`` is searched by bisection for which random centers of the cube
     ``[-radius, radius]^d`` can be found one after the other, each at least ``a`` from the corners of the cube and
-    ``2 a`` from the centers before it, with 1,000 attempts a center.
-
-    Parameters
-    ----------
-    server_rows : ndarray of shape (n_server_rows, n_columns)
-        Only the number of columns is used.
-    n_clusters : int
-    radius : float
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
+    ``2 a`` from the centers before it, with 1,000 attempts a center. Of the server's rows only the number of columns is
+    used.
     """
     n_columns = server_rows.shape[1]
 
@@ -122,18 +101,7 @@ def awasthi_sheffet(rows: Floats, n_clusters: int, rng: np.random.Generator) -> 
 
     Project the rows onto their top singular vectors; cluster them there; take the mean of the rows that are
     within a third of the distance to any other center; and run Lloyd's algorithm from those means. Algorithm 3
-    of FedDP-KMeans is the same.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    n_clusters : int
-        At most the number of different rows are returned.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray of shape (at most n_clusters, n_columns)
+    of FedDP-KMeans is the same. There are at most as many centers as different rows.
     """
     from sklearn.cluster import KMeans
 

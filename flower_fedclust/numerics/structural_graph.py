@@ -3,6 +3,8 @@
 Equations and sections are those of He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise
 private graph aggregation framework". Its equations (6), (13), (22) and (35) leave out the positive part, and (26) is
 printed the wrong way round; what is here solves the problems (19) and (32) that they come from.
+
+Rows are (n_rows, n_columns); C is ``n_clusters``, and k is ``n_neighbors``.
 """
 
 from __future__ import annotations
@@ -53,17 +55,9 @@ class StructuralGraph:
 
 
 def client_graph(rows: Floats, n_clusters: int, n_neighbors: int, *, rank_constraint: bool = False) -> StructuralGraph:
-    """Return a client's E^p, of as many neighbours as suit it.
+    """Return a client's E^p, of as many neighbours as suit it: k is what :func:`neighbors_of_client` makes of them.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    n_clusters : int
-        C.
-    n_neighbors : int
-        What the user allows; see :func:`neighbors_of_client`.
-    rank_constraint : bool, default=False
-        Whether it is to have n_clusters components, if there are more rows than these.
+    With the rank constraint it is to have n_clusters components, if there are more rows than these.
     """
     own = neighbors_of_client(len(rows), n_clusters, n_neighbors)
     if rank_constraint and len(rows) > n_clusters:
@@ -72,16 +66,7 @@ def client_graph(rows: Floats, n_clusters: int, n_neighbors: int, *, rank_constr
 
 
 def neighbors_of_client(n_rows: int, n_clusters: int, n_neighbors: int) -> int:
-    """Return k for a client: half of what a cluster of its rows would have, 3 at least, and n_neighbors at most.
-
-    Parameters
-    ----------
-    n_rows : int
-        Of the client.
-    n_clusters : int
-    n_neighbors : int
-        What the user allows.
-    """
+    """Return k for a client: half of what a cluster of its rows would have, 3 at least, and n_neighbors at most."""
     return max(min(n_neighbors, max(3, n_rows // (2 * n_clusters)), n_rows - 1), 0)
 
 
@@ -89,17 +74,13 @@ def neighbor_weights(squared: Floats) -> Floats:
     """Return the weights of a row's k nearest others, from k + 1 distances (equations 22 to 27).
 
     With gamma_i at the upper end of (26), ``k/2 d_k+1 - 1/2 sum_j d_j``, the solution of (19) is
-    ``(d_k+1 - d_j) / (k d_k+1 - sum_j d_j)``: exactly the k nearest have a weight.
+    ``(d_k+1 - d_j) / (k d_k+1 - sum_j d_j)``: exactly the k nearest have a weight. Each row of weights, of shape
+    (n_rows, k), adds up to 1; where all distances are equal, its weights are, too.
 
     Parameters
     ----------
     squared : ndarray of shape (n_rows, k + 1)
         d_1 to d_k+1, ascending: squared distances of a row from its nearest others.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, k)
-        Each row adds up to 1; where all distances are equal, its weights are, too.
     """
     last, others = squared[:, -1:], squared[:, :-1]
     gaps = last - others
@@ -114,16 +95,7 @@ def neighbor_weights(squared: Floats) -> Floats:
 def structural_graph(rows: Floats, n_neighbors: int) -> StructuralGraph:
     """Return E^p of rows without the rank constraint: problem (3) for each row, in closed form.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    n_neighbors : int
-        k; at most n_rows - 1. With n_rows - 1 there is no (k + 1)-th distance, and the k-th is taken for it.
-
-    Returns
-    -------
-    StructuralGraph
-        Of a single row, one without neighbors.
+    k is at most n_rows - 1. With n_rows - 1 there is no (k + 1)-th distance, and the k-th is taken for it.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -146,21 +118,9 @@ def rank_constrained_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> S
 
     F and E^p are found in turn. For given F, row i of (19) has the distances ``||x_i - x_j||^2 + lambda ||f_i -
     f_j||^2``: those between rows to which ``sqrt(lambda) f`` is appended, so that neighbours are enough. lambda
-    begins at gamma (27) and is doubled while there are too few components, and halved while there are too many. If
-    there are too many without F, k is doubled first. A component has k + 1 rows at least, so that k is no more than
-    leaves room for all.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    n_clusters : int
-    n_neighbors : int
-        k.
-
-    Returns
-    -------
-    StructuralGraph
-        With ``n_clusters`` components, unless RANK_STEPS steps did not reach them.
+    begins at gamma (27) and is doubled while there are too few components, and halved while there are too many, in at
+    most RANK_STEPS steps. If there are too many without F, k is doubled first. A component has k + 1 rows at least, so
+    that k is no more than leaves room for all.
 
     Raises
     ------
@@ -205,17 +165,8 @@ def mean_gamma(rows: Floats, n_neighbors: int) -> float:
 def bottom_eigenvectors(graph: csr_array, n_vectors: int) -> Floats:
     """Return the eigenvectors of the Laplacian D - A with the smallest eigenvalues (equations 18 and 30).
 
-    Parameters
-    ----------
-    graph : csr_array of shape (n_rows, n_rows)
-        A, symmetric, with weights that are not negative.
-    n_vectors : int
-        At most n_rows.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_vectors)
-        Orthonormal columns, by rising eigenvalue.
+    Orthonormal columns, by rising eigenvalue, of shape (n_rows, n_vectors); the graph A is symmetric, with weights that
+    are not negative.
     """
     from scipy.sparse import csr_array, diags_array
     from scipy.sparse.csgraph import connected_components
@@ -258,16 +209,7 @@ def bottom_eigenvectors(graph: csr_array, n_vectors: int) -> Floats:
 
 
 def project_to_simplex(points: Floats) -> Floats:
-    """Return the nearest points whose entries are not negative and add up to 1, row by row (Duchi et al. 2008).
-
-    Parameters
-    ----------
-    points : ndarray of shape (n_points, n_entries)
-
-    Returns
-    -------
-    ndarray of shape (n_points, n_entries)
-    """
+    """Return the nearest points whose entries are not negative and add up to 1, row by row (Duchi et al. 2008)."""
     ordered = -np.sort(-points, axis=1)
     excess = np.cumsum(ordered, axis=1) - 1.0
     positions = np.arange(1, points.shape[1] + 1)

@@ -1,6 +1,10 @@
 """Clustering rows by the subspaces that they lie in: self-expression, the graphs made of it, and bases.
 
 A subspace here goes through the origin. Rows are compared by their directions, up to the sign: x and -x span one line.
+
+Rows are (n_rows, n_columns). The nodes of a graph are rows, or ``groups`` of them: the group of each row, from 0, of
+shape (n_rows,). Graphs are symmetric, with weights that are not negative. A basis is orthonormal, (n_dimensions,
+n_columns).
 """
 
 from __future__ import annotations
