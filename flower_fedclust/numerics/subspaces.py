@@ -178,19 +178,9 @@ def _duality_gaps(rows: Floats, expressed: Floats, sparse: Floats, own: NDArray[
 
 
 def expression_graph(C: csr_array, groups: Integers | None = None) -> csr_array:
-    """Return the graph ``|C| + |C|'``, its nodes being rows, or groups of them.
+    """Return the graph ``|C| + |C|'``, of what :func:`self_expression` returns.
 
-    Parameters
-    ----------
-    C : csr_array of shape (n_rows, n_rows)
-        As :func:`self_expression` returns it.
-    groups : ndarray of shape (n_rows,), int, optional
-        From 0. The weight between two groups is the sum of those between their rows.
-
-    Returns
-    -------
-    csr_array of shape (n_nodes, n_nodes)
-        Symmetric, with weights that are not negative.
+    The weight between two groups is the sum of those between their rows.
     """
     from scipy.sparse import csr_array
 
@@ -201,21 +191,9 @@ def expression_graph(C: csr_array, groups: Integers | None = None) -> csr_array:
 def angle_graph(rows: Floats, n_neighbors: int, groups: Integers | None = None) -> csr_array:
     """Return the graph of thresholding-based subspace clustering: each row and those at the smallest angles to it.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Of norm 1, or 0.
-    n_neighbors : int
-        q.
-    groups : ndarray of shape (n_rows,), int, optional
-        From 0. Rows of one group are no neighbors of each other, and the nodes are groups: the weight between two is
-        the sum of those between their rows. By default, every row is a group of its own.
-
-    Returns
-    -------
-    csr_array of shape (n_nodes, n_nodes)
-        Symmetric. Between two rows the weight is ``exp(-2 arccos |x_i . x_j|)`` where both choose each other, and half
-        of it where one does; rows that are orthogonal have none.
+    Between two rows, of norm 1 or 0, the weight is ``exp(-2 arccos |x_i . x_j|)`` where both choose each other as one
+    of their q nearest, ``n_neighbors``, and half of it where one does; rows that are orthogonal have none. Rows of one
+    group are no neighbors of each other, and the weight between two groups is the sum of those between their rows.
 
     References
     ----------
@@ -248,16 +226,7 @@ def _between_groups(graph: csr_array, groups: Integers) -> csr_array:
 def n_clusters_by_eigengap(graph: csr_array, at_most: int) -> int:
     """Return how many clusters a graph has: where the eigenvalues of its normalised Laplacian make the largest step.
 
-    Parameters
-    ----------
-    graph : csr_array of shape (n_nodes, n_nodes)
-        Symmetric, with weights that are not negative.
-    at_most : int
-
-    Returns
-    -------
-    int
-        From 1 to ``at_most``, and to the number of nodes.
+    From 1 to ``at_most``, and to the number of nodes.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -277,22 +246,9 @@ def n_clusters_by_eigengap(graph: csr_array, at_most: int) -> int:
 def subspace_embedding(graph: csr_array, rows: Floats, n_vectors: int, groups: Integers | None = None) -> Floats:
     """Return the embedding of spectral clustering: rows of the top eigenvectors, scaled to norm 1 (Ng et al. 2001).
 
-    Parameters
-    ----------
-    graph : csr_array of shape (n_nodes, n_nodes)
-        Symmetric, with weights that are not negative.
-    rows : ndarray of shape (n_rows, n_columns)
-        Of norm 1. They are used only where the graph falls apart into more components than there are clusters: every
-        choice of eigenvectors is then as good as any other, and each component is embedded as one point, by the squared
-        cosines between all of its rows and those of the others.
-    n_vectors : int
-        The number of clusters.
-    groups : ndarray of shape (n_rows,), int, optional
-        The node of each row; by default every row is one.
-
-    Returns
-    -------
-    ndarray of shape (n_nodes, n_vectors)
+    Rows, of norm 1, are used only where the graph falls apart into more components than there are clusters,
+    ``n_vectors``: every choice of eigenvectors is then as good as any other, and each component is embedded as one
+    point, by the squared cosines between all of its rows and those of the others.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
@@ -322,10 +278,6 @@ def subspace_basis(rows: Floats, *, energy: float = 1.0, n_dimensions: int | Non
         The basis is the smallest that keeps this part of the sum of the squared norms of the rows.
     n_dimensions : int, optional
         How many vectors, whatever their energy; fewer where the rows do not span as many.
-
-    Returns
-    -------
-    ndarray of shape (n_dimensions, n_columns)
     """
     _, values, vectors = np.linalg.svd(rows, full_matrices=False)
     rank = int(np.count_nonzero(values > values[0] * max(rows.shape) * np.finfo(float).eps))
@@ -337,36 +289,14 @@ def subspace_basis(rows: Floats, *, energy: float = 1.0, n_dimensions: int | Non
 
 
 def draw_from_sphere(basis: Floats, n_points: int, rng: np.random.Generator) -> Floats:
-    """Draw points uniformly from the unit sphere of a subspace.
-
-    Parameters
-    ----------
-    basis : ndarray of shape (n_dimensions, n_columns)
-        Orthonormal.
-    n_points : int
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray of shape (n_points, n_columns)
-        Of norm 1.
-    """
+    """Draw points uniformly from the unit sphere of a subspace, of shape (n_points, n_columns)."""
     return unit_rows(unit_rows(rng.standard_normal((n_points, len(basis)))) @ basis)
 
 
 def squared_residuals(rows: Floats, bases: Sequence[Floats]) -> Floats:
-    """Return the squared distance of every row from every subspace.
+    """Return the squared distance of every row from every subspace, of shape (n_rows, n_subspaces).
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    bases : sequence of ndarray of shape (n_dimensions, n_columns)
-        Orthonormal; one a subspace. Of 0 vectors where there is only the origin.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_subspaces)
-        In squared units of the rows; not negative.
+    In squared units of the rows. A basis of 0 vectors is the origin alone.
     """
     residuals = np.empty((len(rows), len(bases)))
     for block in blocks(len(rows), rows.shape[1]):
