@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClusterMixin, clone
 from sklearn.utils.metaestimators import available_if
@@ -105,6 +106,8 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         owners = np.zeros(len(rows), dtype=np.intp) if groups is None else np.asarray(groups)
         if owners.shape != (len(rows),):
             raise ValueError(f"groups has the shape {owners.shape} for {len(rows)} rows; give one group a row.")
+        if (missing := pd.isna(owners)).any():
+            raise ValueError(f"row {missing.argmax()} has no group; give every row one.")
         names, codes = np.unique(owners, return_inverse=True)
         strategy = clone(self.strategy)
         if len(names) == 1 and strategy.min_clients is None:
@@ -151,7 +154,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             names = getattr(self, "feature_names_in_", None)
             if frame is not None and not reset and names is not None:
                 frame = in_order(frame, list(names), "X", "the estimator")
-            fewest = self.strategy.n_clusters if reset else 1
+            fewest = self.strategy.most_clusters if reset else 1
             given = X if frame is None else frame
             return validate_data(self, given, reset=reset, dtype=np.float64, order="C", ensure_min_samples=fewest)
         if frame is None:

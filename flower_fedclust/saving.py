@@ -106,9 +106,10 @@ def read_findings(folder: str | Path) -> dict[str, Any]:
     try:
         names, files = [str(name) for name in description["clients"]], list(description["files"])
         summary = json.loads((path / _METRICS).read_text(encoding="utf-8"))
-        read = [read_labels(file) for name in files if (file := path / "labels" / f"{name}.csv").exists()]
+        # A result of a deployment has no labels; where there are any, one file for each client, in their order.
+        read = [read_labels(path / "labels" / f"{name}.csv") for name in files if (path / "labels").exists()]
         public = read_labels(path / _LEFT_OUT) if (path / _LEFT_OUT).exists() else None
-        places = [path / "embedding" / f"{name}.csv" for name in files]
+        places = [path / "embedding" / f"{name}.csv" for name in files if (path / "embedding").exists()]
         with (path / _TRAFFIC).open(newline="", encoding="utf-8") as opened:
             traffic = [_traffic(row) for row in csv.DictReader(opened)]
         return {
@@ -124,7 +125,6 @@ def read_findings(folder: str | Path) -> dict[str, Any]:
             "embedding": [
                 np.loadtxt(place, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 2)
                 for place in places
-                if place.exists()
             ],
             "history": {
                 name: [math.nan if value is None else value for value in values]
@@ -138,7 +138,7 @@ def read_findings(folder: str | Path) -> dict[str, Any]:
             "sizes": _if_any(description["sizes"], _sizes),
             "clusters": _if_any(description["clusters"], Clusters.from_dict),
         }
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as a saved result: {type(error).__name__}: {error}.") from error
 
 

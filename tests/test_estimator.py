@@ -50,6 +50,13 @@ def test_a_fit_changes_no_parameter():
     assert clone(estimator).get_params()["strategy__n_clusters"] == 3
     with pytest.raises(ValueError, match=r"groups has the shape \(2,\) for 60 rows; give one group a row"):
         estimator.fit(ROWS, groups=["a", "b"])
+    with pytest.raises(ValueError, match="row 1 has no group; give every row one"):
+        estimator.fit(ROWS, groups=np.where(np.arange(60) == 1, np.nan, 2))
+
+
+def test_the_number_of_clusters_may_be_a_range():
+    strategy = fc.PrivateKMeans((2, 4), epsilon=50.0, max_norm=15.0)
+    assert fc.as_estimator(strategy, seed=0).fit(ROWS).model_.n_clusters in (2, 3, 4)
 
 
 def test_a_schema_takes_tables_with_text(few_iterations):

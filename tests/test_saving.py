@@ -142,6 +142,8 @@ def test_no_name_is_a_formula_and_nobody_else_may_look(folder):
         (lambda folder: (folder / "model.npz").unlink(), "has no model.npz"),
         (lambda folder: (folder / "result.json").unlink(), "There is no result.json|wrote no result.json"),
         (lambda folder: (folder / "metrics.json").write_text("{}"), "cannot be read as a saved result: KeyError"),
+        (lambda folder: (folder / "metrics.json").write_bytes(b"\xff"), "cannot be read as a saved result: Unicode"),
+        (lambda folder: next((folder / "labels").iterdir()).unlink(), "No such file"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_a_sentence(result, tmp_path, change, sentence):
