@@ -122,10 +122,7 @@ def read_findings(folder: str | Path) -> dict[str, Any]:
             "failures": [Failure(**failure) for failure in summary["failures"]],
             "metrics": summary["metrics"],
             "seconds": summary["seconds"],
-            "embedding": [
-                np.loadtxt(place, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 2)
-                for place in places
-            ],
+            "embedding": [np.loadtxt(place, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 2) for place in places],
             "history": {
                 name: [math.nan if value is None else value for value in values]
                 for name, values in summary["history"].items()
