@@ -136,10 +136,8 @@ class ClientData:
         """
         chosen = slice(None, None, -(-self.n_rows // SAMPLE))
         if self._table is not None:  # rows may have been made of it since
-            from pandas.util import hash_pandas_object
-
             frame = self._table.iloc[chosen]
-            found = np.stack([hash_pandas_object(frame.iloc[:, i], index=False) for i in range(frame.shape[1])], axis=1)
+            found = np.stack([_hashes_of(frame.iloc[:, i]) for i in range(frame.shape[1])], axis=1)
         else:
             found = np.ascontiguousarray(self.rows[chosen]).view(np.uint64)
         weights = 2 * np.arange(len(found), dtype=np.uint64) + 1  # odd, so that no order of rows is like another
@@ -221,6 +219,16 @@ class ClientData:
             kept[key] = compute()
         found: T = kept[key]
         return found
+
+
+def _hashes_of(column: Any) -> NDArray[np.uint64]:
+    from pandas.util import hash_pandas_object
+
+    try:
+        hashes = hash_pandas_object(column, index=False)
+    except TypeError:  # of lists, in a column that is ignored
+        hashes = hash_pandas_object(column.astype(str), index=False)
+    return np.asarray(hashes, dtype=np.uint64)
 
 
 def _checked_ids(ids: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.app.user_config import UserConfig
@@ -43,6 +44,9 @@ def run_inline(
         proxies[name] = _InlineClient(index, name, strategy.client_type, data, noise_seed, decoded)
         manager.register(proxies[name])
     if strategy.journal is not None:
+        strategy.journal.rows = {
+            name: sha256(data.fingerprint().tobytes()).hexdigest() for name, data in clients.items()
+        }
         for name, memory in strategy.journal.last_memories().items():
             if name in proxies:
                 proxies[name].memory = memory

@@ -30,7 +30,7 @@ from flower_fedclust.protocol.wire import decode, encode
 #: What a client remembers: arrays by client and key.
 Memories = dict[str, dict[str, list[Array]]]
 
-FORMAT = 2
+FORMAT = 3
 
 #: The file that every round is added to, and how many characters before each piece tell whether it is whole.
 ROUNDS, HEAD = "rounds", 24
@@ -62,6 +62,7 @@ class Journal:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()
         self.memories: Callable[[], Memories] = dict  #: What clients of this process remember.
+        self.rows: Mapping[str, str] = {}  #: A digest of the rows of each client of this process, by name.
         self._lock = FileLock(self.folder / "lock")
         self._file: IO[bytes] | None = None
         self._asked: set[int] = set()
@@ -81,7 +82,8 @@ class Journal:
         Raises
         ------
         ProtocolError
-            If the folder holds the journal of another run, or something else, or if a run is going on with it.
+            If the folder holds the journal of another run, or of other rows, or something else, or if a run is going on
+            with it.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
@@ -95,14 +97,23 @@ class Journal:
         if not path.exists():
             if any(file.name != "lock" for file in self.folder.iterdir()):
                 raise ProtocolError(f"{self.folder} already holds something that is no journal; name a new folder.")
-            head = {**about, "run": run_id, "entropy": secrets.randbits(63)}
+            head = {**about, "run": run_id, "entropy": secrets.randbits(63), "rows": dict(self.rows)}
             replace_private(path, json.dumps(head, indent=2).encode())
             self._open(0)
             return head
-        known: dict[str, Any] = json.loads(path.read_bytes())
+        try:
+            known: dict[str, Any] = json.loads(path.read_bytes())
+        except ValueError:
+            raise ProtocolError(f"{path} cannot be read as JSON; name a new folder.") from None
         other = [name for name, value in about.items() if known.get(name) != value]
         if other:
             raise ProtocolError(f"{self.folder} holds the journal of a run with another {other[0]}; name a new folder.")
+        for name, digest in self.rows.items():
+            if known["rows"].get(name, digest) != digest:
+                raise ProtocolError(
+                    f"client {name} has other rows than when the run of the journal {self.folder} began; give those, "
+                    "or name a new folder."
+                )
         pieces = list(self._pieces())
         self._asked = {about["asked"] for _, about, _ in pieces if "asked" in about}
         self._open(pieces[-1][0] if pieces else 0)

@@ -202,6 +202,8 @@ def test_a_journal_is_of_one_run_and_is_written_by_one_process(tmp_path):
         run(fc.KFED(2, random_state=0))
     with pytest.raises(ProtocolError, match="another strategy"):
         run(fc.FederatedKMeans(3))
+    with pytest.raises(ProtocolError, match=r"client 2 has other rows than when the run of the journal .* began; give"):
+        fc.simulate(fc.KFED(3, random_state=0), [*ROWS[:2], ROWS[2][::-1], ROWS[3]], journal=tmp_path / "j")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("keep me")
     with pytest.raises(ProtocolError, match="already holds something that is no journal"):
@@ -210,6 +212,9 @@ def test_a_journal_is_of_one_run_and_is_written_by_one_process(tmp_path):
         journal._lock.acquire()
         with pytest.raises(ProtocolError, match="another process writes the journal"):
             run(fc.KFED(3, random_state=0))
+    (tmp_path / "j" / "run.json").write_text("{")
+    with pytest.raises(ProtocolError, match=r"run\.json cannot be read as JSON; name a new folder"):
+        run(fc.KFED(3, random_state=0))
     with pytest.raises(ValueError, match="what clients on Ray remember is lost"):
         run(fc.KFED(3), engine="ray")
 

@@ -163,6 +163,8 @@ def test_a_table_is_the_same_before_and_after_its_rows_are_made(tables):
     before = data.fingerprint()
     assert data.rows.shape == (1500, 1)
     np.testing.assert_array_equal(data.fingerprint(), before)
+    lists = [fc.ClientData(pd.DataFrame({"ignored": [[1], [end]]}), raw=True).fingerprint() for end in (2, 3, 2)]
+    assert lists[0].tolist() == lists[2].tolist() != lists[1].tolist()
 
 
 def test_a_site_with_a_schema_of_its_own_refuses_another(tables):
