@@ -131,8 +131,9 @@ class Deployment:
 
     def run(self, app: Path = HERE.parent, **config: object) -> str:
         """Submit a run of an app and wait for its end."""
-        pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        return self.call(str(BIN / "flwr"), "run", str(app), "here", "--stream", "--run-config", pairs)
+        file = self.folder / "run.toml"
+        file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()), encoding="utf-8")
+        return self.call(str(BIN / "flwr"), "run", str(app), "here", "--stream", "--run-config", str(file))
 
 
 def make_sites(folder: Path, strategy: str, epsilon: float) -> None:

@@ -54,7 +54,9 @@ def made(tmp_path_factory):
         def start(self, name, port, *command):
             started[name] = options_of(command)
 
-    Recorded(folder).start_all()
+    deployment = Recorded(folder)
+    deployment.start_all()
+    deployment.run(**one_machine.STUDY)
     return folder / "keys", started
 
 
@@ -138,7 +140,7 @@ def test_the_image_copies_what_there_is_and_runs_as_the_user_that_the_compose_fi
     assert SERVICES["superlink"]["build"]["dockerfile"] == "deploy/Containerfile"
 
 
-def test_the_superlink_can_write_its_volume_and_holds_the_app_and_a_run_that_the_sites_allow():
+def test_the_superlink_can_write_its_volume_and_holds_the_app_and_a_run_that_the_sites_allow(made):
     text, comment = (DEPLOY / "Containerfile").read_text(), (DEPLOY / "compose.yaml").read_text()
     _, own = options_of(SERVICES["superlink"]["command"])
     (volume,) = [one.split(":")[1] for one in SERVICES["superlink"]["volumes"] if not one.startswith(".")]
@@ -153,6 +155,7 @@ def test_the_superlink_can_write_its_volume_and_holds_the_app_and_a_run_that_the
     for pattern in bundled:
         assert re.search(rf"^COPY .*\b{pattern.split('/')[1]}\b.* /app", text, flags=re.MULTILINE), pattern
     study = tomllib.loads((DEPLOY / "first-study.toml").read_text())
+    assert tomllib.loads((made[0].parent / "run.toml").read_text()) == study
     assert "deploy/first-study.toml /app/\n" in text
     assert "flwr run /app here --stream --run-config /app/first-study.toml\n" in comment
     assert Path(study["out"]).parent == Path(volume)
