@@ -67,6 +67,8 @@ def clients_of(
     for index, name in enumerate(called):
         if not is_name(name):
             raise ValueError(f"the name of client {index} must be 1 to {LONGEST_NAME} printable letters; rename it.")
+    if (labels is not None or columns is not None) and any(isinstance(part, ClientData) for part in parts):
+        raise ValueError("labels or columns are given, and clients are ClientData, which have their own.")
     found = {
         name: part
         if isinstance(part, ClientData)

@@ -1,6 +1,7 @@
 import logging
 import sys
 import tempfile
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -8,11 +9,13 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+import flower_fedclust as fc
 from flower_fedclust import ClientData
 from flower_fedclust.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.progress import is_shown, quiet
+from flower_fedclust.protocol.settings import RunSettings
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans
 from flower_fedclust.strategies.fedsc.fedsc import FedSC
@@ -78,9 +81,31 @@ def test_bad_input_is_refused_in_a_sentence(clients, options, sentence):
 
 
 def test_what_is_no_strategy_is_refused_in_a_sentence():
-    for strategy in ("k-fed", type(lloyd())):
-        with pytest.raises(TypeError, match="give an object of a strategy, such as KFED"):
-            simulate(strategy, CLIENTS)
+    for use in (partial(simulate, clients=CLIENTS), fc.check_strategy, fc.audit, partial(fc.plan, n_rows=9)):
+        for strategy in ("k-fed", type(lloyd())):
+            with pytest.raises(TypeError, match="give an object of a strategy, such as KFED"):
+                use(strategy)
+    with pytest.raises(TypeError, match="has no name; give strategies by name or as classes, and parameters as set="):
+        fc.compare([lloyd()], datasets="iris")
+
+
+def test_server_rows_in_a_table_are_put_in_the_order_of_the_clients():
+    results = []
+    for order in ("wxyz", "zyxw"):
+        strategy = fc.FedDPKMeans(3, server_data=named(0, "wxyz")[list(order)], epsilon=None)
+        results.append(simulate(strategy, [named(index, "wxyz") for index in range(3)], seed=0))
+    assert np.array_equal(results[0].model.cluster_centers_, results[1].model.cluster_centers_)
+    centers = named(0, "wxyz")[:3]
+    results = [
+        simulate(FederatedKMeans(3, init=init), [named(index, "wxyz") for index in range(3)], seed=0)
+        for init in (centers, centers[list("zyxw")])
+    ]
+    assert np.array_equal(results[0].model.cluster_centers_, results[1].model.cluster_centers_)
+    # What a deployment tells its clients, which then put their columns in this order.
+    assert RunSettings.of(fc.FedDPKMeans(3, server_data=named(0, "zyxw"))).server_columns == list("zyxw")
+    other = fc.FedDPKMeans(3, server_data=named(0, "wxyz").rename(columns={"w": "W"}), epsilon=None)
+    with pytest.raises(ValueError, match="server_data has other columns than client 0: it lacks 'w' and adds 'W'"):
+        simulate(other, [named(index, "wxyz") for index in range(3)])
 
 
 def named(index, order):
@@ -132,6 +157,7 @@ def test_columns_of_tables_can_be_chosen():
             "the columns of client a have names and those of client b have none; name both",
         ),
         ([named(0, "wxyz")] * 2, {"columns": list("xyzx")}, "more than one column is called 'x'; name it once"),
+        ([ClientData(part) for part in CLIENTS], {"labels": CLASSES}, "clients are ClientData, which have their own"),
         (named(0, "wxyz"), {}, "clients is one table; give one for each client, as {name: table}"),
         (CLIENTS[0], {}, "clients is one array of rows; give one for each client, as {name: rows}"),
         ({"a": CLIENTS[0], "b": CLIENTS[1]}, {"names": ["c", "d"]}, "the keys of clients are the names of the clients"),

@@ -161,6 +161,13 @@ def in_order(frame: Any, columns: Sequence[str], owner: str, whose: str) -> Any:
     return frame[list(columns)]
 
 
+def names_of(table: Any) -> list[str] | None:
+    """Return the names of a table's columns; None where they are only numbered, and of what is no table."""
+    frame = as_frame(table, "the table")
+    names = None if frame is None else list(frame.columns)
+    return None if names == [str(index) for index in range(len(names or ()))] else names
+
+
 def select(frame: Any, columns: Sequence[str], owner: str) -> Any:
     """Return some columns of a frame; raise a ValueError where one is not there, with the nearest, or named twice."""
     names = as_list(columns)

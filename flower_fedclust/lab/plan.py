@@ -17,6 +17,7 @@ from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_integer, check_real, checked_rows
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.protocol import PrivateStrategy
+from flower_fedclust.protocol.parameters import check_is_strategy
 from flower_fedclust.protocol.rounds import Round, Total
 from flower_fedclust.protocol.sizes import DEVIATIONS
 from flower_fedclust.simulation import simulate
@@ -185,6 +186,7 @@ def plan(
     ValueError
         If a fact cannot be right, or the strategy has no epsilon or no centers.
     """
+    check_is_strategy(strategy)
     check_integer("n_rows", n_rows, at_least=strategy.most_clusters * 2)
     table = None if like is None else _standard(like, strategy.most_clusters)
     if table is not None:

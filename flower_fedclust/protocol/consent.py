@@ -69,7 +69,7 @@ class Consent:
     evaluation: bool = True
 
     def __init__(self, kinds: Iterable[str] = KINDS, *, evaluation: bool = True) -> None:
-        given = frozenset(kinds)
+        given = frozenset([kinds] if isinstance(kinds, str) else kinds)
         for kind in sorted(given):
             check_choice("consent", kind, KINDS)
         object.__setattr__(self, "kinds", given)

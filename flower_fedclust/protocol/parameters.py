@@ -117,6 +117,12 @@ class Declared:
         return tuple(field.name for field in fields if field.init and field.default is dataclasses.MISSING)
 
 
+def check_is_strategy(strategy: object) -> None:
+    """Raise a TypeError where a name or a class is given for a strategy."""
+    if not isinstance(strategy, Declared):
+        raise TypeError(f"strategy is {strategy!r}; give an object of a strategy, such as KFED(n_clusters=4).")
+
+
 @cache
 def _declared(cls: type) -> tuple[tuple[str, Any, dict[str, float]], ...]:
     hints = get_type_hints(cls)

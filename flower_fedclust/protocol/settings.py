@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
 
+from flower_fedclust.data.frames import names_of
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit
 from flower_fedclust.protocol.rounds import Scalar
 
@@ -32,6 +33,16 @@ class RunSettings:
     wait_for_clients: float
     expected_clients: int | None
     largest_ratio: float
+
+    @classmethod
+    def of(cls, strategy: Any) -> Self:
+        """Take over what a strategy says; the columns of the server's rows from these, where they are a table."""
+        taken_over = {field.name: getattr(strategy, field.name) for field in fields(cls)}
+        if strategy.around is not None:
+            taken_over["server_columns"] = None  # the clients' columns are those of the schema
+        elif strategy.server_columns is None:
+            taken_over["server_columns"] = names_of(getattr(strategy, "server_data", None))
+        return cls(**taken_over)
 
     @property
     def least(self) -> int:

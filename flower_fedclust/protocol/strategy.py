@@ -283,14 +283,12 @@ class ProtocolStrategy(Declared, Strategy):
         """Begin a new run."""
         refuse_wrapper(self)
         self.check_parameters()
-        taken_over = {field.name: getattr(self, field.name) for field in dataclasses.fields(RunSettings)}
         if self.around is None:
             self.check_complete()
             self._protocol = self.protocol()
         else:
-            taken_over["server_columns"] = None  # the clients' columns are those of the schema
             self._protocol = self.around.protocol(self)
-        self._run = Run(RunSettings(**taken_over))
+        self._run = Run(RunSettings.of(self))
         self._run_id = self.run_id or secrets.token_hex(16)
         self._pending, self._outcome, self._sizes = None, None, None
         self._n_kept, self._n_skipped, self._is_enrolled = 0, 0, False

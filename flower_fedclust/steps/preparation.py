@@ -34,6 +34,7 @@ from flower_fedclust.protocol import (
     Sum,
 )
 from flower_fedclust.protocol.around import Around
+from flower_fedclust.protocol.parameters import check_is_strategy
 from flower_fedclust.protocol.rounds import Array, Question, Round, Scalar, Total
 from flower_fedclust.protocol.tables import norm_of_row
 from flower_fedclust.protocol.wire import as_bytes
@@ -76,6 +77,7 @@ def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | flo
         If the schema cannot be right; the message names every key.
     """
     made = copy.copy(strategy)
+    check_is_strategy(strategy)
     part = description.PART if describe is True else float(describe)
     check_real("describe", part, at_least=0, at_most=0.8)
     made.around = TablePreparation(Schema.of(schema), part)

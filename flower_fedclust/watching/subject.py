@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData, ProtocolStrategy
+from flower_fedclust.protocol.parameters import check_is_strategy
 from flower_fedclust.watching.runs import Run, watched_run
 
 Floats = NDArray[np.float64]
@@ -41,6 +42,7 @@ class Subject:
         clients: Sequence[ArrayLike] | None = None,
         labels: Sequence[ArrayLike] | None = None,
     ) -> None:
+        check_is_strategy(strategy)
         self._given = strategy
         made, classes = small_tables(strategy) if clients is None else (clients, labels)
         self.names = [*NAMES, *map(str, range(20, 20 + len(made)))][: len(made)]
