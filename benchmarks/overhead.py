@@ -6,10 +6,10 @@
 One SuperLink and N_SITES (100) SuperNodes with N_ROWS (2,000) rows of 8 columns each, all on this machine, run private
 federated k-means of one step: enrolment and a round. KIND "flower" is ``flower-supernode`` with the app that is
 submitted, which has no policy, ledger or journal; "site" is ``fedclust site``, with a journal at the server. Printed
-are the run's time from its submission to its end, and the processor time of all SuperNodes with the processes of their
-messages: that is what 100 machines would share, and what one machine with few processors waits for. A SuperNode and
-its SuperExec take 140 MB each. Where 100 do not fit, "ray" has Flower's simulation engine ask as many clients, without
-and with policy, ledger and journal, in a run of private k-means.
+are the run's time from its submission to its end, and the processor time of the processes that messages are answered
+in: that is what 100 machines would share, and what one machine with few processors waits for. "ray" has Flower's
+simulation engine, which has no process for a message, ask as many clients, without and with policy, ledger and journal,
+in a run of private k-means.
 """
 
 from __future__ import annotations
