@@ -68,14 +68,15 @@ def write_labels(
     labels : iterable of int or None, one a row
         None of a row that was left out.
     id_column : str, default="row"
-        What the ids are called.
+        What the ids are called; where labels are called so too, "(id)" is added.
     why : iterable of str, one a row, optional
         Why rows were left out; empty text of those that were not.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
-        table.writerow([as_cell(id_column), _CLUSTER, *([] if why is None else [_WHY])])
+        ids_are_called = f"{id_column} (id)" if id_column in (_CLUSTER, _WHY) else id_column
+        table.writerow([as_cell(ids_are_called), _CLUSTER, *([] if why is None else [_WHY])])
         cells = map(as_cell, row_ids)
         table.writerows(zip(cells, labels, strict=True) if why is None else zip(cells, labels, why, strict=True))
 

@@ -121,6 +121,14 @@ def test_every_row_has_a_line_with_its_id_also_those_that_were_left_out(tmp_path
     assert [len(part) for part in loaded.labels] == [len(made.labels[0]), 0]
 
 
+def test_ids_that_are_called_cluster_are_not_read_as_labels(tmp_path):
+    tables = [NEW.set_index(pd.RangeIndex(100, 150, name="cluster"))] * 2
+    made = fc.simulate(fc.FederatedKMeans(3), tables, seed=0)
+    loaded = fc.load(made.save(tmp_path / "run"))
+    assert (loaded.id_column, loaded.row_ids[0][0]) == ("cluster (id)", 100)
+    assert np.array_equal(loaded.labels, made.labels)
+
+
 def test_no_name_is_a_formula_and_nobody_else_may_look(folder):
     for path in folder.rglob("*.csv"):
         for line in path.read_text().splitlines():

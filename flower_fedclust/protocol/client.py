@@ -78,8 +78,6 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         noise_seed: int | None = None,
     ) -> None:
         self._given_data = data
-        if not callable(data):
-            self._own = data
         self.name = name
         self.context = context
         self.consent: Approval = EVERYTHING if consent is None else consent
@@ -103,7 +101,10 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
 
     @cached_property
     def _own(self) -> ClientData:
-        return self._given_data() if callable(self._given_data) else self._given_data
+        given = self._given_data() if callable(self._given_data) else self._given_data
+        if not isinstance(given, ClientData):
+            raise DataError(f"client {self.name}: its rows are not wrapped; give ClientData(rows).")
+        return given
 
     @property
     def data(self) -> ClientData:

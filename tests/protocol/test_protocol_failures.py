@@ -96,6 +96,8 @@ def test_path_of_a_file_that_somebody_elses_code_did_not_find_stays_with_the_cli
 
     _, _, facts = ToyClient(load, name="3").fit([], {"task": "enrol", "round": 1})
     assert facts["failure"] == "client 3 failed with FileNotFoundError; its own log says more."
+    facts = ToyClient(np.eye(2), name="3").fit([], {"task": "enrol"})[2]
+    assert facts["failure"] == "client 3: its rows are not wrapped; give ClientData(rows)."
 
 
 def test_a_site_whose_own_file_is_missing_says_so(tmp_path):
