@@ -1,6 +1,7 @@
 """Sums and products of rows on a grid, and of public points with them: exact, in any order and with any kernel.
 
-Rows and points come from :mod:`~flower_fedclust.numerics.grid`: integers of norm at most 2^25.
+Rows, (n_rows, n_columns), and points, (n_points, n_columns), come from :mod:`~flower_fedclust.numerics.grid`: integers
+of norm at most 2^25, in a unit of which ``exponent`` says which power of two it is.
 """
 
 from __future__ import annotations
@@ -39,18 +40,9 @@ DIRECTION_BITS = 27
 
 
 def squared_distances(rows: Floats, points: Floats) -> Floats:
-    """Return the squared Euclidean distance of every row from every point, exactly.
+    """Return the squared Euclidean distance of every row from every point, exactly, of shape (n_rows, n_points).
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the points.
-    points : ndarray of shape (n_points, n_columns)
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_points)
-        Integers, at most 2^52; in squared units.
+    Integers, at most 2^52; in squared units.
     """
     distances: Floats = rows @ (-2.0 * points.T)
     distances += np.einsum("ij,ij->i", points, points)
@@ -63,16 +55,6 @@ def nearest_point(rows: Floats, points: Floats) -> Labels:
 
     ``||c||^2 - 2 x.c`` is compared. By Cauchy and Schwarz every partial sum of ``x.c`` is at most 2^50, and so all are
     below 2^53: no kernel and no order of additions rounds.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the points.
-    points : ndarray of shape (n_points, n_columns)
-
-    Returns
-    -------
-    ndarray of shape (n_rows,), intp
     """
     labels = np.empty(len(rows), dtype=np.intp)
     twice, squares = _to_compare(points)
@@ -91,19 +73,8 @@ def _to_compare(points: Floats) -> tuple[Floats, Floats]:
 def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
     """Tell which rows are clearly nearer to their point than to every other: ``d_r^2 <= margin^2 d_s^2``.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the points.
-    points : ndarray of shape (n_points, n_columns)
-    labels : ndarray of shape (n_rows,)
-        From :func:`nearest_point`.
-    margin : float in (0, 1]
-
-    Returns
-    -------
-    ndarray of shape (n_rows,), bool
-        Of integers and one product an entry, so that it depends on the row alone.
+    Labels are those of :func:`nearest_point`, and the margin is in (0, 1]. The answer is made of integers and one
+    product an entry, so that it depends on the row alone.
     """
     kept = np.ones(len(rows), dtype=bool)
     if len(points) < 2:
@@ -118,20 +89,10 @@ def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -
 
 
 def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Integers, Integers]:
-    """Add up the rows of each cluster and count them.
+    """Add up the rows of each cluster and count them, in int64.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of at most 2^25.
-    labels : ndarray of shape (n_rows,)
-    n_clusters : int
-
-    Returns
-    -------
-    sums : ndarray of shape (n_clusters, n_columns), int64
-        In the rows' unit. Exact: float64 holds the sum of 2^28 rows, and of more the parts are added as integers.
-    counts : ndarray of shape (n_clusters,), int64
+    The sums, of shape (n_clusters, n_columns), are in the rows' unit, and exact: float64 holds the sum of 2^28 rows,
+    and of more the parts are added as integers. The counts are of shape (n_clusters,).
     """
     sums = np.zeros((n_clusters, rows.shape[1]), dtype=np.int64)
     for block in blocks(len(rows), 1, block_entries=2**28):
@@ -155,16 +116,7 @@ def _float_sums(rows: Floats, labels: Labels, n_clusters: int) -> Floats:
 def truncated_means(sums: Integers, counts: Integers) -> Integers:
     """Divide integer sums by integer counts and drop the remainder: no longer than the longest row, exactly.
 
-    Parameters
-    ----------
-    sums : ndarray of shape (n_clusters, n_columns), int64
-    counts : ndarray of shape (n_clusters,), int64
-        A cluster without a row has the mean 0.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns), int64
-        In the unit of the sums.
+    A cluster without a row has the mean 0.
     """
     return np.asarray(np.sign(sums) * (np.abs(sums) // np.maximum(counts, 1)[:, None]))
 
@@ -252,13 +204,6 @@ def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
 
     A row of norm at most R has an outer product of Frobenius norm at most R^2, exactly.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25.
-    exponent : int
-        Of the rows' unit.
-
     Returns
     -------
     matrix : ndarray of shape (n_columns, n_columns), int64
@@ -284,13 +229,6 @@ def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
 
     A row of norm at most R has a vector of squares of norm at most R^2, exactly.
 
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25.
-    exponent : int
-        Of the rows' unit.
-
     Returns
     -------
     squares : ndarray of shape (n_columns,), int64
@@ -308,21 +246,10 @@ def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
 
 
 def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:
-    """Return the mean distance over all ordered pairs of rows, each row and itself included, truncated.
+    """Return the mean distance over all ordered pairs of rows, truncated, and the exponent of its unit.
 
-    FedSC, equations (40) and (41) with c = 1.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25. Of more than ``N_ROWS_FOR_MEAN_DISTANCE`` so many are drawn, always the same.
-    exponent : int
-        Of the rows' unit.
-
-    Returns
-    -------
-    distance, exponent : int
-        The distance, and the exponent of its unit.
+    Each row and itself included: FedSC, equations (40) and (41) with c = 1. Of more than ``N_ROWS_FOR_MEAN_DISTANCE``
+    rows so many are drawn, always the same.
     """
     if len(rows) > N_ROWS_FOR_MEAN_DISTANCE:
         drawn = np.random.default_rng(0).choice(len(rows), N_ROWS_FOR_MEAN_DISTANCE, replace=False)

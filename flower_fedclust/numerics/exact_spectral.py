@@ -5,6 +5,9 @@ contributes depends on that row and the public message alone, and its integer no
 
 All lengths are taken in units of the grid, and the bandwidth with them, so that neither rows near the largest float nor
 denormal ones need a power of two that is out of range.
+
+Rows, (n_rows, n_columns), and points or atoms, (n_points, n_columns), are integers of norm at most 2^25, in a unit
+whose exponent is ``exponent``. ``bandwidth`` is r of the Gaussian kernel, in the units of the data.
 """
 
 from __future__ import annotations
@@ -52,32 +55,13 @@ PULL_ENTRIES = 2**22
 
 
 def bandwidth_in_units(bandwidth: float, exponent: int) -> float:
-    """Return a bandwidth in units of a grid, within limits beyond which it makes no difference.
-
-    Parameters
-    ----------
-    bandwidth : float
-        r, in the units of the data.
-    exponent : int
-        Of the grid's unit.
-    """
+    """Return a bandwidth in units of a grid, within limits beyond which it makes no difference."""
     mantissa, power = math.frexp(bandwidth)
     return min(max(math.ldexp(mantissa, min(max(power - exponent, -1000), 1000)), NARROWEST), WIDEST)
 
 
 def kernel_values(rows: Floats, points: Floats, exponent: int, bandwidth: float) -> Floats:
-    """Return ``exp(-||x - z||^2 / (2 r^2))`` for every row x and point z on a grid, the same bits on every machine.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the points.
-    points : ndarray of shape (n_points, n_columns)
-    exponent : int
-        Of the unit of both.
-    bandwidth : float
-        r, in the units of the data.
-    """
+    """Return ``exp(-||x - z||^2 / (2 r^2))`` for every row x and point z on a grid, the same bits on every machine."""
     return gaussian_kernel(rows, points, 0, 0.5 / bandwidth_in_units(bandwidth, exponent) ** 2)
 
 
@@ -129,7 +113,7 @@ def factor_sum(
     Parameters
     ----------
     rows, points, exponent, bandwidth
-        As for :func:`kernel_values`.
+        See the top of the module.
     to_factors : ndarray of shape (n_points, n_factors)
         What turns kernel values into factors; public.
 
@@ -201,26 +185,20 @@ def normalized_moment(
 def embedded_rows(
     rows: Floats, points: Floats, exponent: int, bandwidth: float, projection: Floats, bound: float
 ) -> tuple[Floats, int]:
-    """Return ``k(x, Z) P`` scaled to norm 1, on the grid of the unit ball.
+    """Return ``k(x, Z) P`` scaled to norm 1, on the grid of the unit ball, and the exponent of its unit.
 
     Kernel values are first divided by the power of two above the largest of their row, so that rows far from every
-    point keep their digits.
+    point keep their digits. Each embedded row, of integers, is a function of that row alone; 0 for a row whose kernel
+    values all vanish.
 
     Parameters
     ----------
-    rows, points, exponent, bandwidth
-        As for :func:`kernel_values`.
     projection : ndarray of shape (n_points, n_vectors)
         P; public.
     bound : float
         Of ``k(x, Z) P``, about.
-
-    Returns
-    -------
-    on_grid : ndarray of shape (n_rows, n_vectors)
-        Integers, each row a function of that row alone; 0 for a row whose kernel values all vanish.
-    exponent : int
-        Of their unit.
+    rows, points, exponent, bandwidth
+        See the top of the module.
     """
     n_vectors = projection.shape[1]
     embedded = np.empty((len(rows), n_vectors))
@@ -251,19 +229,14 @@ def dictionary_gradient(
 
     Parameters
     ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the atoms.
-    atoms : ndarray of shape (n_atoms, n_columns)
-    exponent : int
-        Of the unit of both.
-    bandwidth : float
-        r, in the units of the data.
     to_codes : ndarray of shape (n_atoms, n_atoms)
         ``(K(Z, Z) + lambda I)^-1``; public.
     code_bound : float
         To which codes are clipped.
     bound : float
         Of the Frobenius norm of one row's gradient, for lengths in bandwidths.
+    rows, atoms, exponent, bandwidth
+        See the top of the module.
 
     Returns
     -------

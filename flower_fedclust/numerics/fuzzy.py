@@ -2,6 +2,9 @@
 
 A row's memberships follow from exact squared distances by operations that every machine rounds alike, and become
 integers before anything is added: what a row adds depends on the row and on the centers alone.
+
+Rows, (n_rows, n_columns), and centers, (n_clusters, n_columns), are integers of norm at most 2^25. The fuzzifier m is
+above 1: near 1 a row belongs to the nearest center alone, far above it to all centers alike.
 """
 
 from __future__ import annotations
@@ -26,21 +29,9 @@ MOST_MORE_BITS = BITS - WEIGHT_BITS
 def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats:
     """Return how much every row belongs to every cluster (Bezdek 1981), the same bits on every machine.
 
-    ``u_ij = 1 / sum_l (||x_i - c_j|| / ||x_i - c_l||)^(2 / (m - 1))``. A row that lies on centers belongs to these,
-    in equal parts. A row's memberships depend on the centers and on no other row.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the centers.
-    centers : ndarray of shape (n_clusters, n_columns)
-    fuzzifier : float
-        m, above 1: near 1 a row belongs to the nearest center alone, far above it to all centers alike.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_clusters)
-        Between 0 and 1; each row adds up to 1.
+    ``u_ij = 1 / sum_l (||x_i - c_j|| / ||x_i - c_l||)^(2 / (m - 1))``, of shape (n_rows, n_clusters): between 0 and 1,
+    and each row adds up to 1. A row that lies on centers belongs to these, in equal parts. A row's memberships depend
+    on the centers and on no other row.
     """
     distances = squared_distances(rows, centers)
     nearest = distances.min(axis=1, keepdims=True)
@@ -72,11 +63,8 @@ def fuzzy_sums(
 
     Parameters
     ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the centers.
-    centers : ndarray of shape (n_clusters, n_columns)
-    fuzzifier : float
-        m.
+    rows, centers, fuzzifier
+        See the top of the module.
     more_bits : int, default=0
         Weights are multiples of ``2^-(16 + more_bits)``; of up to ``2^(22 - more_bits)`` rows, of all clients together.
 
@@ -109,26 +97,7 @@ def fuzzy_sums(
 def fuzzy_steps(
     rows: Floats, centers: Floats, fuzzifier: float, n_steps: int, *, more_bits: int = 0
 ) -> tuple[Integers, Integers, int]:
-    """Take iterations of fuzzy c-means, and return what gives the last centers: sums, and weights to divide them by.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the centers.
-    centers : ndarray of shape (n_clusters, n_columns)
-        Where the iterations begin.
-    fuzzifier : float
-        m.
-    n_steps : int
-        1 or more.
-    more_bits : int, default=0
-        As in :func:`fuzzy_sums`.
-
-    Returns
-    -------
-    tuple of two ndarray and int
-        As :func:`fuzzy_sums`.
-    """
+    """Take iterations of fuzzy c-means, and return what gives the last centers, as :func:`fuzzy_sums` does."""
     sums, weights, exponent = fuzzy_sums(rows, centers, fuzzifier, more_bits=more_bits)
     for _ in range(n_steps - 1):
         # In units of the rows, as sums are finer than these by as much as weights than 1.

@@ -73,15 +73,7 @@ def with_room(frame: Frame) -> Frame:
 
 
 def kernel_within(frame: Frame, points: Floats, bandwidth: float) -> Floats:
-    """Return the kernel of points with one another as clients compute it, on the grid of a frame.
-
-    Parameters
-    ----------
-    frame : Frame
-    points : ndarray of shape (n_points, n_columns)
-        In the coordinates of the frame.
-    bandwidth : float
-    """
+    """Return the kernel of points of a frame with one another as clients compute it, on the frame's grid."""
     exponent = unit_exponent(frame.radius)
     on_grid = points_onto_grid(points, exponent)
     return kernel_values(on_grid, on_grid, exponent, bandwidth)
@@ -95,22 +87,10 @@ def leave_within_range(frame: Frame, points: Floats) -> Floats:
 
 
 def kernel_graph(rows: Floats, bandwidth: float, n_neighbors: int) -> csr_array:
-    """Return the sparse graph that keeps the largest kernel values of every row (FedSC, equation 25).
+    """Return the sparse graph that keeps the k largest kernel values of every row (FedSC, equation 25).
 
-    They are those of its nearest rows, so that no array of n_rows x n_rows entries is made.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    bandwidth : float
-        r of the Gaussian kernel, in the units of the rows.
-    n_neighbors : int
-        k; at most n_rows - 1 are kept.
-
-    Returns
-    -------
-    csr_array of shape (n_rows, n_rows)
-        The mean of A and A', where A has the kernel values of each row with its k nearest others.
+    They are those of its nearest rows, so that no array of n_rows x n_rows entries is made: the mean of A and A', where
+    A has the kernel values of each row with its k nearest others, or with all of them where they are fewer.
     """
     from scipy.sparse import csr_array
     from sklearn.neighbors import NearestNeighbors
@@ -227,12 +207,6 @@ class CodesStrategy(ProtocolStrategy):
 def cluster_embedding(embedding: Floats, n_clusters: int, rng: np.random.Generator) -> tuple[Floats, Labels]:
     """Cluster embedded rows by scikit-learn's k-means: the last step of spectral clustering.
 
-    Parameters
-    ----------
-    embedding : ndarray of shape (n_rows, n_dimensions)
-    n_clusters : int
-    rng : numpy.random.Generator
-
     Returns
     -------
     centers : ndarray of shape (n_clusters, n_dimensions)
@@ -278,18 +252,9 @@ def send_labels(labels: Labels, replies: Sequence[Reply]) -> Generator[Round, li
 
 
 def split_by_client(array: Array, replies: Sequence[Reply]) -> dict[str, Array]:
-    """Return the part of an array that is of each client's rows.
+    """Return the part of an array that is of each client's rows, one client after the other as in the replies.
 
-    Parameters
-    ----------
-    array : ndarray of shape (n_rows, ...)
-        Of the rows of all clients, one client after the other.
-    replies : sequence of Reply
-        In the same order; the first array of each has an entry for every row of the client.
-
-    Returns
-    -------
-    dict of str to ndarray of shape (n_i, ...)
+    The first array of each reply has an entry for every row of its client.
     """
     ends = np.cumsum([len(reply.arrays[0]) for reply in replies])
     return dict(zip((reply.client for reply in replies), np.split(array, ends[:-1]), strict=True))
