@@ -4,7 +4,11 @@ The rows themselves are not needed, only indices and distances of neighbours. A 
 own neighbours among the mapped rows, their distances and the coordinates of the map: whoever has these, in whatever
 process, places it at the same point, and no other row that is placed along with it moves it.
 
-openTSNE and umap-learn are an optional extra, and imported where they are used.
+``neighbors``, (n_rows, n_neighbors), are the nearest rows of each row, none of which is its own, and ``distances`` how
+far away they are, rising and not negative. There may be more of them than are used, but not fewer than
+:func:`tsne_n_neighbors` or :func:`umap_n_neighbors` say. ``coordinates``, (n_rows, 2), are a map.
+
+openTSNE and umap-learn are an optional extra, and imported where they are used; a DataError says what to install.
 """
 
 from __future__ import annotations
@@ -34,17 +38,7 @@ _N_ROWS_FOR_GRID = 10_000
 
 
 def check_installed(method: str) -> None:
-    """Raise where the package that makes a map is not installed: better before anything is computed for it.
-
-    Parameters
-    ----------
-    method : "tsne" or "umap"
-
-    Raises
-    ------
-    DataError
-        With what to install.
-    """
+    """Raise where the package that makes a map is not installed: better before anything is computed for it."""
     if method == "tsne":
         _opentsne()
     else:
@@ -52,26 +46,14 @@ def check_installed(method: str) -> None:
 
 
 def tsne_n_neighbors(n_rows: int, perplexity: float) -> int:
-    """Return how many neighbours of each row :func:`tsne_map` needs: three times the perplexity, or all others.
-
-    Parameters
-    ----------
-    n_rows : int
-        Of the map.
-    perplexity : float
-    """
+    """Return how many neighbours of each row :func:`tsne_map` needs: three times the perplexity, or all others."""
     return max(1, min(n_rows - 1, int(NEIGHBORS_PER_PERPLEXITY * perplexity)))
 
 
 def umap_n_neighbors(n_rows: int, n_neighbors: int) -> int:
     """Return how many neighbours of each row :func:`umap_map` needs: n_neighbors - 1, or all others.
 
-    Parameters
-    ----------
-    n_rows : int
-        Of the map.
-    n_neighbors : int
-        As umap-learn counts them, the row itself being the first.
+    umap-learn counts the row itself as the first.
     """
     return min(n_rows - 1, n_neighbors - 1)
 
@@ -84,24 +66,18 @@ def tsne_map(
     n_iter: int = 500,
     random_state: int = 0,
 ) -> Floats:
-    """Return a t-SNE map of rows whose nearest neighbours are known (openTSNE).
+    """Return a t-SNE map of rows whose nearest neighbours are known (openTSNE), of shape (n_rows, 2).
 
     Parameters
     ----------
-    neighbors : ndarray of shape (n_rows, at least tsne_n_neighbors(n_rows, perplexity)), intp
-        The nearest other rows of each row; none is its own.
-    distances : ndarray of the same shape
-        Rising in each row, not negative.
     perplexity : float, default=30
         At most a third of the number of neighbours is used: that of all others, where there are few rows.
     n_iter : int, default=500
         After 250 iterations of early exaggeration, from the graph's spectral embedding.
     random_state : int, default=0
         The same seed gives the same map, on one thread.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, 2)
+    neighbors, distances
+        See the top of the module.
 
     Raises
     ------
@@ -131,7 +107,7 @@ def place_tsne(
     perplexity: float = 5.0,
     n_iter: int = 250,
 ) -> Floats:
-    """Return where other rows lie on a t-SNE map.
+    """Return where other rows lie on a t-SNE map, of shape (n_new_rows, 2).
 
     openTSNE's way (Policar, Strazar and Zupan 2021): a row starts at the median of its neighbours' coordinates, and
     gradient descent with the map held fixed takes it to where its similarities to the mapped rows are met best. Its
@@ -139,26 +115,13 @@ def place_tsne(
 
     Parameters
     ----------
-    neighbors : ndarray of shape (n_new_rows, at least tsne_n_neighbors(n_rows + 1, perplexity)), intp
-        The nearest mapped rows of each row.
-    distances : ndarray of the same shape
-        Rising in each row, not negative.
-    coordinates : ndarray of shape (n_rows, 2)
-        The map.
     perplexity : float, default=5
         At most a third of the number of neighbours is used. Smaller than that of the map: a row is to lie with the few
         that are like it.
     n_iter : int, default=250
         0 leaves a row at the median.
-
-    Returns
-    -------
-    ndarray of shape (n_new_rows, 2)
-
-    Raises
-    ------
-    DataError
-        If openTSNE is not installed.
+    neighbors, distances, coordinates
+        See the top of the module. The neighbours are mapped rows.
     """
     opentsne = _opentsne()
     n_rows = len(coordinates)
@@ -204,17 +167,13 @@ def umap_map(
     n_epochs: int | None = None,
     random_state: int = 0,
 ) -> Floats:
-    """Return a UMAP map of rows whose nearest neighbours are known (umap-learn).
+    """Return a UMAP map of rows whose nearest neighbours are known (umap-learn), of shape (n_rows, 2).
 
     Its class takes ``precomputed_knn`` from version 0.5.2 on, but never without rows; the two functions that it calls,
     one for the graph and one for the map, need none.
 
     Parameters
     ----------
-    neighbors : ndarray of shape (n_rows, at least umap_n_neighbors(n_rows, n_neighbors)), intp
-        The nearest other rows of each row; none is its own.
-    distances : ndarray of the same shape
-        Rising in each row, not negative.
     n_neighbors : int, default=15
         2 or more. The row itself is the first, as umap-learn counts; at most the number of rows is used.
     min_dist : float, default=0.1
@@ -224,10 +183,8 @@ def umap_map(
         that of each part, and the parts at random places.
     random_state : int, default=0
         The same seed gives the same map.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, 2)
+    neighbors, distances
+        See the top of the module.
 
     Raises
     ------
@@ -282,7 +239,7 @@ def place_umap(
     min_dist: float = 0.1,
     n_epochs: int = 100,
 ) -> Floats:
-    """Return where other rows lie on a UMAP map.
+    """Return where other rows lie on a UMAP map, of shape (n_new_rows, 2).
 
     As umap-learn's ``transform`` does it, which itself needs the rows of the map: a row starts at the mean of its
     neighbours' coordinates, weighted by membership strengths, and the same stochastic gradient descent as for the map
@@ -292,12 +249,6 @@ def place_umap(
 
     Parameters
     ----------
-    neighbors : ndarray of shape (n_new_rows, at least min(n_neighbors, n_rows)), intp
-        The nearest mapped rows of each row.
-    distances : ndarray of the same shape
-        Rising in each row, not negative.
-    coordinates : ndarray of shape (n_rows, 2)
-        The map.
     n_neighbors : int, default=5
         2 or more; at most the number of mapped rows is used. Fewer than for the map: a row is to lie with the few that
         are like it. umap-learn takes those of the map, 15, which on handwritten digits is a little worse.
@@ -305,15 +256,8 @@ def place_umap(
         That of the map.
     n_epochs : int, default=100
         0 leaves a row at the weighted mean.
-
-    Returns
-    -------
-    ndarray of shape (n_new_rows, 2)
-
-    Raises
-    ------
-    DataError
-        If umap-learn is not installed.
+    neighbors, distances, coordinates
+        See the top of the module. The neighbours are mapped rows, min(n_neighbors, n_rows) of them at least.
     """
     umap_ = _umap()
     n_needed = min(n_neighbors, len(coordinates))
