@@ -239,6 +239,10 @@ def test_a_model_of_raw_tables_is_kept_with_its_preparation_and_its_clusters(tmp
     written = pd.read_csv(tmp_path / "labels.csv")["cluster"]
     whole = new.drop(index=[5, 9])
     assert written.dropna().astype(int).tolist() == loaded.model.predict(whole).tolist()
+    new.loc[12, "job"] = "pilot"
+    new.to_parquet(tmp_path / "new.parquet")
+    with pytest.raises(fc.DataError, match="column 'job': row 12 is a category that the schema does not list"):
+        predict_file(tmp_path / "run", tmp_path / "new.parquet", tmp_path / "other.csv")
 
 
 def test_the_number_that_was_chosen_is_kept(tmp_path):

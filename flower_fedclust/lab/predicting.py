@@ -68,7 +68,9 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     placed = reasons == ""
     labels = np.full(len(frame), None, dtype=object)
     if placed.any():
-        labels[placed] = model.predict(frame[placed] if model.columns_ is not None else frame[placed].to_numpy())
+        # In place of a row that has none stands one that has, so that errors name rows as the file numbers them.
+        full = frame.iloc[np.where(placed, np.arange(len(frame)), placed.argmax())]
+        labels[placed] = model.predict(full if model.columns_ is not None else full.to_numpy())[placed]
     ids = np.arange(len(frame)) if table.row_ids is None else table.row_ids
     write_labels(
         out,
