@@ -157,6 +157,11 @@ def test_columns_of_tables_can_be_chosen():
             "the columns of client a have names and those of client b have none; name both",
         ),
         ([named(0, "wxyz")] * 2, {"columns": list("xyzx")}, "more than one column is called 'x'; name it once"),
+        (
+            {"a": named(0, "wxyz"), "b": named(1, "wxyz")},
+            {"labels": [CLASSES[0], pd.Series(CLASSES[1])[::-1]]},
+            r"client b: the labels have the index of the table in another order; give labels.loc\[table.index\] if",
+        ),
         ([ClientData(part) for part in CLIENTS], {"labels": CLASSES}, "clients are ClientData, which have their own"),
         (named(0, "wxyz"), {}, "clients is one table; give one for each client, as {name: table}"),
         (CLIENTS[0], {}, "clients is one array of rows; give one for each client, as {name: rows}"),

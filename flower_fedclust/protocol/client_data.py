@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.federation import ROW
-from flower_fedclust.data.frames import as_frame, check_same_names, check_unique, ids_of, number_rows, select
+from flower_fedclust.data.frames import (
+    as_frame,
+    check_same_names,
+    check_same_order,
+    check_unique,
+    ids_of,
+    number_rows,
+    select,
+)
 from flower_fedclust.numerics.checks import DataError, checked_rows
 
 if TYPE_CHECKING:
@@ -93,6 +101,7 @@ class ClientData:
         if columns is not None and len(columns) != n_columns:
             raise DataError(f"{owner}: {len(columns)} column names for {n_columns} columns.")
         check_unique(() if columns is None else columns, owner)
+        check_same_order(labels, frame, owner)
         self.labels = None if labels is None else _checked_labels(labels, self.n_rows, owner)
         self.columns = columns
         self.owner = owner
