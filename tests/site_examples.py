@@ -50,7 +50,7 @@ ELSEWHERE = {
     "flower-supernode": "tests/apps",
     "flwr supernode register": "the tutorial of a deployment",
     "flwr run . SUPERLINK": "the tutorial of a deployment, and tests/apps, with other files",
-    "flwr run . study": "`deploy/one_machine.py` runs what this file says",
+    "flwr run . ours": "`deploy/one_machine.py` runs what this file says",
     "python benchmarks/": "measure for minutes or hours what a page says; run by hand when it changes",
 }
 #: The longest that one of the commands here takes, in seconds, on a busy machine.
