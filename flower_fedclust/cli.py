@@ -425,11 +425,12 @@ def _print_json(value: Any) -> None:
 
 def main() -> None:
     """Run the command; what the user got wrong is one sentence, without a traceback."""
-    sys.path.insert(0, str(Path.cwd()))  # module:Class names a module beside the user, as `python -m` would find it
+    sys.path.append("")  # module:Class names a module beside the user; a file called pandas.py there is no library
     try:
         app()
     except (ValueError, OSError) as error:
-        _say_error(str(error))
+        is_of_file = isinstance(error, OSError) and error.filename
+        _say_error(f"{error.filename}: {error.strerror}." if is_of_file else str(error))  # type: ignore[union-attr]
         raise SystemExit(2) from None
     except RuntimeError as error:
         from flower_fedclust.protocol import ProtocolError  # now at the latest: it takes a second to import

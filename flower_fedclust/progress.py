@@ -53,6 +53,8 @@ def is_shown(progress: bool | None) -> bool:
     """
     if progress is not None:
         return progress
+    if sys.stderr is None:  # as where there is no console
+        return False
     if sys.stderr.isatty():
         return True
     if "IPython" not in sys.modules or find_spec("ipywidgets") is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from flower_fedclust.registry import strategies
 
 def fedclust(capsys, monkeypatch, *arguments: str) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
+    monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(SystemExit) as ended:
         cli.main()
     captured = capsys.readouterr()
@@ -37,6 +39,15 @@ def test_list_names_every_strategy(capsys, monkeypatch):
     code, out, _ = fedclust(capsys, monkeypatch, "list", "--json")
     assert code == 0
     assert [entry["name"] for entry in json.loads(out)] == list(strategies())
+
+
+def test_a_file_beside_the_user_is_no_library(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pandas.py").write_text("raise SystemExit('it ran')")
+    code = "import sys; sys.argv[1:] = ['list']; from flower_fedclust import cli; cli.main()"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "it ran" in done.stderr) == (0, False)
 
 
 def test_datasets_are_listed(capsys, monkeypatch):
@@ -164,6 +175,7 @@ def test_a_seed_repeats_the_run_and_the_report_says_that_it_protects_nobody(caps
             "There is no parameter of k-fed called 'marginn'",
         ),
         (["report", "nowhere"], "nowhere is not a folder"),
+        (["site", "nowhere.toml"], "nowhere.toml: No such file or directory."),
     ],
 )
 def test_bad_input_is_one_sentence_and_no_traceback(capsys, monkeypatch, tmp_path, arguments, sentence):

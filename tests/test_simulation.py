@@ -306,12 +306,14 @@ def test_own_random_state_of_the_strategy_stays_where_a_seed_is_given():
 RNG_ROWS = np.random.default_rng(0).normal(size=(300, 6))
 
 
-def test_progress_bar_is_shown_only_where_it_is_asked_for(capsys):
+def test_progress_bar_is_shown_only_where_it_is_asked_for(capsys, monkeypatch):
     simulate(lloyd(), CLIENTS, progress=False)
     assert capsys.readouterr().err == ""
     strategy = lloyd()
     simulate(strategy, CLIENTS, progress=True)
     assert strategy.on_round is None
+    monkeypatch.setattr(sys, "stderr", None)  # as where there is no console
+    simulate(lloyd(), CLIENTS)
 
 
 def test_log_level_of_flower_is_given_back():

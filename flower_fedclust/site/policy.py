@@ -180,7 +180,7 @@ class SiteSettings(_Table):
         path = Path(path).absolute()
         try:
             given = tomllib.loads(path.read_text(encoding="utf-8"))
-        except tomllib.TOMLDecodeError as error:
+        except ValueError as error:  # not TOML, or not UTF-8
             raise ValueError(f"{path} is not TOML: {error}.") from None
         return cls.checked(given, str(path), path.parent)
 
