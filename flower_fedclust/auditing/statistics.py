@@ -30,11 +30,20 @@ RESIDUES, LEAST_A_CLASS = 16, 50
 
 @dataclass(frozen=True)
 class NoiseTest:
-    """The noise of one release, over all rounds, beside what is declared."""
+    """The noise of one release, over all rounds, beside what is declared.
+
+    Parameters
+    ----------
+    n_numbers : int
+    factor : float
+        How wide the noise is, over how wide it is declared to be.
+    p_values : dict of str to float
+        By what would be wrong: how likely it is that sound noise looks as wrong as this.
+    """
 
     n_numbers: int
-    factor: float  #: How wide the noise is, over how wide it is declared to be.
-    p_values: Mapping[str, float]  #: By what would be wrong: how likely it is that sound noise looks as wrong as this.
+    factor: float
+    p_values: Mapping[str, float]
 
     def smallest_factor(self, level: float, mechanism: str) -> float:
         """Return how narrow the noise may be and be called sound at least in one case of two."""
@@ -144,18 +153,32 @@ def _alike(series: Sequence[tuple[str, Floats]]) -> list[str]:
 
 @dataclass(frozen=True)
 class Loss:
-    """The privacy loss of runs on one of two neighbouring tables."""
+    """The privacy loss of runs on one of two neighbouring tables.
 
-    epsilon: float  #: What is promised, with delta.
+    Parameters
+    ----------
+    epsilon, delta : float
+        What is promised.
+    of_one, of_other : ndarray of shape (n_runs,)
+        The logarithm of how much likelier what was seen is for the one table than for the other, in runs on the one
+        and in runs on the other.
+    sees_noise : bool
+        Whether the auditor sees the noise that is drawn; otherwise what was seen is all that the loss is computed from.
+    pair : str
+        Which neighbours.
+    expected : float
+        What epsilon the declared noise gives at that delta, for these two neighbours.
+    false_alarm : float, default=0.001
+        How often a sound strategy may be called broken, over all tests of an audit together.
+    """
+
+    epsilon: float
     delta: float
-    #: The logarithm of how much likelier what was seen is for the one table than for the other, of shape (n_runs,).
     of_one: Floats
-    of_other: Floats  #: The same in runs on the other table.
-    #: Whether the auditor sees the noise that is drawn; otherwise what was seen is all that the loss is computed from.
+    of_other: Floats
     sees_noise: bool
-    pair: str  #: Which neighbours.
-    expected: float = math.nan  #: What epsilon the declared noise gives at that delta, for these two neighbours.
-    #: How often a sound strategy may be called broken, over all tests of an audit together.
+    pair: str
+    expected: float = math.nan
     false_alarm: float = FALSE_ALARM
 
     @property

@@ -23,11 +23,20 @@ _DESCRIPTION, _ARRAYS = "model.json", "model.npz"
 
 @dataclass(frozen=True)
 class Clustered:
-    """What a model finds for some rows."""
+    """What a model finds for some rows.
 
-    labels: NDArray[np.intp]  #: The cluster of each row, of shape (n_rows,).
-    cost: float  #: The sum over rows of the squared distance to the nearest center, in the space of the centers.
-    #: Where each row lies on the model's map, if it has one, of shape (n_rows, n_dimensions).
+    Parameters
+    ----------
+    labels : ndarray of shape (n_rows,)
+        The cluster of each row.
+    cost : float
+        The sum over rows of the squared distance to the nearest center, in the space of the centers.
+    places : ndarray of shape (n_rows, n_dimensions), optional
+        Where each row lies on the model's map, if it has one.
+    """
+
+    labels: NDArray[np.intp]
+    cost: float
     places: NDArray[np.float64] | None = None
 
 

@@ -14,11 +14,20 @@ from flower_fedclust.watching.subject import Subject
 
 @dataclass(frozen=True)
 class Check:
-    """One promise."""
+    """One promise.
+
+    Parameters
+    ----------
+    name : str
+    promise : str
+        In words.
+    function : callable
+        Takes a :class:`Subject`, and raises an AssertionError with one sentence.
+    """
 
     name: str
-    promise: str  #: In words.
-    function: Callable[[Subject], None]  #: Takes a :class:`Subject`, and raises an AssertionError with one sentence.
+    promise: str
+    function: Callable[[Subject], None]
 
     def __call__(self, subject: Subject) -> None:
         """Check one strategy.

@@ -32,26 +32,49 @@ Arrays = list[Sendable]
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Two tables of one client that a guarantee must not tell apart."""
+    """Two tables of one client that a guarantee must not tell apart.
 
-    what: str  #: In which way they are a hard case.
-    rows: Floats  #: Of shape (n_rows, n_columns).
-    others: Floats | None  #: Of shape (n_other_rows, n_columns). None: nothing of the client is there.
+    Parameters
+    ----------
+    what : str
+        In which way they are a hard case.
+    rows : ndarray of shape (n_rows, n_columns)
+    others : ndarray of shape (n_other_rows, n_columns), optional
+        None: nothing of the client is there.
+    """
+
+    what: str
+    rows: Floats
+    others: Floats | None
 
 
 @dataclass(frozen=True)
 class Moved:
-    """How far two neighbours move one array, over how far its release says that they can."""
+    """How far two neighbours move one array, over how far its release says that they can.
+
+    Parameters
+    ----------
+    round : int
+    task : str
+    content : str
+    ratio : float
+    is_too_far : bool
+        Whether it is farther than declared, by as little as it may be: of integers this is compared exactly.
+    neighbours : Neighbours
+    index : int
+        Of the array in the answer.
+    difference : ndarray
+        By which the array moves, in its units, as one axis.
+    """
 
     round: int
     task: str
     content: str
     ratio: float
-    #: Whether it is farther than declared, by as little as it may be: of integers this is compared exactly.
     is_too_far: bool
     neighbours: Neighbours
-    index: int  #: Of the array in the answer.
-    difference: Floats  #: By which the array moves, in its units, as one axis.
+    index: int
+    difference: Floats
 
 
 def shadow_answers(

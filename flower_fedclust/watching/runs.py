@@ -112,16 +112,30 @@ class Site(Address):
 
 @dataclass
 class Run:
-    """A run that was watched."""
+    """A run that was watched.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+        Which has run.
+    data : dict of str to ClientData
+    seed : int or None
+    rounds : dict of int to Round
+        What the protocol yielded, by the number of the Flower round that asked it.
+    received : dict of int to anything
+        What the protocol got for it: a Total, or a list of Reply.
+    exchanges : list of Exchange
+        In the order of the rounds.
+    sites : list of Site
+    seconds : float
+    """
 
     strategy: ProtocolStrategy
     data: dict[str, ClientData]
     seed: int | None
-    #: What the protocol yielded, by the number of the Flower round that asked it.
     rounds: dict[int, Round] = field(default_factory=dict)
-    #: What the protocol got for it: a Total, or a list of Reply.
     received: dict[int, Any] = field(default_factory=dict)
-    exchanges: list[Exchange] = field(default_factory=list)  #: In the order of the rounds.
+    exchanges: list[Exchange] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     seconds: float = 0.0
 
