@@ -35,6 +35,17 @@ def test_no_module_imports_one_that_imports_it():
     TopologicalSorter(imports).prepare()  # a CycleError names the circle
 
 
+def test_no_folder_imports_one_that_imports_it():
+    folders = {}
+    for name, path in MODULES.items():
+        if name != "flower_fedclust.privacy.audit":  # the name under which audits are looked for
+            folder = name.split(".")[:2][-1]
+            others = {other.split(".")[1] for other in _imported(name, path) if "." in other}
+            folders.setdefault(folder, set()).update(others - {folder})
+    assert folders["numerics"] == set()
+    TopologicalSorter(folders).prepare()
+
+
 @pytest.mark.parametrize("path", MODULES.values(), ids=MODULES)
 def test_a_module_has_fewer_than_450_lines(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) < 450
