@@ -263,6 +263,8 @@ class AuditResult:
         lines += ["", f"{self.n_runs} draws, {self.seconds:.1f} seconds."]
         return "\n".join(lines).replace("\n\n\n", "\n\n")
 
+    __repr__ = __str__  # what a notebook shows
+
     def figure(self, path: str | Path) -> Path:
         """Draw how often a run loses more than so much privacy, beside what is promised, as a PNG.
 

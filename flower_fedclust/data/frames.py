@@ -39,7 +39,7 @@ def as_frame(table: Any, owner: str) -> Any:
     Raises
     ------
     DataError
-        If two columns have one name.
+        If two columns have one name, or one has a type that cannot be taken.
     """
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(table, pandas.DataFrame):
@@ -51,13 +51,19 @@ def as_frame(table: Any, owner: str) -> Any:
     import pandas as pd
     import pyarrow as pa
 
-    arrow = pa.table(table)
-    check_unique(arrow.column_names, owner)
-    # Without the mapper, booleans with gaps become Python objects.
-    schema = pa.schema([_plain_field(field) for field in arrow.schema], metadata=arrow.schema.metadata)
-    return arrow.cast(schema).to_pandas(
-        date_as_object=False, split_blocks=True, types_mapper={pa.bool_(): pd.BooleanDtype()}.get
-    )
+    try:
+        arrow = pa.table(table)
+        check_unique(arrow.column_names, owner)
+        # Without the mapper, booleans with gaps become Python objects.
+        schema = pa.schema([_plain_field(field) for field in arrow.schema], metadata=arrow.schema.metadata)
+        return arrow.cast(schema).to_pandas(
+            date_as_object=False, split_blocks=True, types_mapper={pa.bool_(): pd.BooleanDtype()}.get
+        )
+    except pa.ArrowException:  # whose message may quote a value
+        raise DataError(
+            f"{owner}: a column has a type that cannot be taken, such as integers of 128 bits or times of day; cast it "
+            "to numbers or text, or leave it out."
+        ) from None
 
 
 def is_table(given: object) -> bool:

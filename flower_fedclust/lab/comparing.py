@@ -36,6 +36,8 @@ def compare(
 ) -> Results:
     """Compare strategies over data sets, partitions, budgets and seeds, as ``fedclust compare`` does.
 
+    In a script, call it below ``if __name__ == "__main__":``, because the processes that it starts import the script.
+
     >>> import flower_fedclust as fc
     >>> results = fc.compare(["k-fed", "pooled-kmeans"], datasets="iris", seeds=3)  # doctest: +SKIP
     >>> print(results.to_markdown())  # doctest: +SKIP
@@ -101,7 +103,8 @@ class Results:
 
     def __repr__(self) -> str:
         failed = len(self._read.failed)
-        done = f"{len(self._read.trials) - failed} runs done" + (f", {failed} failed" if failed else "")
+        n_done = len(self._read.trials) - failed
+        done = f"{n_done} {'run' if n_done == 1 else 'runs'} done" + (f", {failed} failed" if failed else "")
         return "\n".join([*self.sentences, f"({done}; in {self.folder})"])
 
     @cached_property

@@ -134,6 +134,8 @@ class Plan:
         )
         return "\n".join(lines)
 
+    __repr__ = __str__  # what a notebook shows
+
     def to_dict(self) -> dict[str, Any]:
         """Return all of it, ready for JSON."""
         curve = [{"epsilon": epsilon, "excess": excess} for epsilon, excess in self.excess.items()]

@@ -184,6 +184,8 @@ class ClusterNumber:
         lines += [f"{n:8d}  {own:10.3f}  {one:15.3f}  {db:14.3f}  {ch:17.1f}" for n, own, one, db, ch in rows]
         return "\n".join([*lines, "", self.sentence])
 
+    __repr__ = __str__  # what a notebook shows
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, the number and the advice, ready for JSON."""
         fields = {

@@ -67,6 +67,13 @@ def test_two_columns_of_one_name_are_refused(table):
         as_frame(table, "site 3")
 
 
+def test_a_type_that_pandas_has_not_is_refused_without_a_value():
+    with pytest.raises(
+        ValueError, match="site 3: a column has a type that cannot be taken, such as integers of 128 bits"
+    ):
+        as_frame(pa.table({"hour": pa.array([7], pa.time64("ns"))}), "site 3")
+
+
 def test_mixed_types_are_named_with_their_row_and_without_their_value():
     frame = pd.DataFrame({"dose": [1, "secret", 2.5]})
     with pytest.raises(ValueError, match="site 3: row 1, column 'dose' is of mixed types; encode it") as caught:
