@@ -196,7 +196,7 @@ def _table(scenario: Scenario) -> tuple[list[str], list[list[tuple[str, bool]]]]
 
 def _names(given: Any) -> list[str]:
     several = given if isinstance(given, (list, tuple)) else [given]
-    if unnamed := next((one for one in several if not isinstance(one, (str, type))), None):
+    if unnamed := next((one for one in several if not (isinstance(one, str) or hasattr(one, "__qualname__"))), None):
         raise TypeError(f"{unnamed!r} has no name; give strategies by name or as classes, and parameters as set=.")
     names = [one if isinstance(one, str) else f"{one.__module__}:{one.__qualname__}" for one in several]
     return [part.strip() for name in names for part in name.split(",")]
