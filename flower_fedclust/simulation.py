@@ -23,7 +23,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from flower_fedclust.clients import Clients, clients_of
 from flower_fedclust.data import FederatedRows
-from flower_fedclust.data.frames import as_frame, in_order, names_of
 from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.progress import is_shown, quiet
 from flower_fedclust.protocol import MIN_CLIENTS, ClientData, DataError, ProtocolClient, ProtocolStrategy, client_app
@@ -31,6 +30,7 @@ from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.inline import run_inline
 from flower_fedclust.protocol.journal import Journal
 from flower_fedclust.protocol.parameters import check_is_strategy
+from flower_fedclust.protocol.settings import put_in_order
 from flower_fedclust.results import Result, result_of
 from flower_fedclust.steps.description import check_schema
 from flower_fedclust.steps.preparation import with_schema
@@ -116,7 +116,8 @@ def simulate(
             strategy.random_state = seed
     strategy.check_parameters()
     if strategy.around is None:
-        _put_in_order(strategy, data[:1])
+        if data and data[0].columns is not None:
+            put_in_order(strategy, data[0].columns, data[0].owner)
         strategy.check_complete()
     else:
         _check_tables(strategy.around, data)
@@ -154,15 +155,6 @@ def _check_tables(around: Around[Any], data: Sequence[ClientData]) -> None:
         ]
         more = f" There are {len(said) - 5} reasons more, at other clients." if len(said) > 5 else ""
         raise DataError(" ".join(said[:5]) + more)
-
-
-def _put_in_order(strategy: ProtocolStrategy, clients: Sequence[ClientData]) -> None:
-    """Give the server's rows and first centers, where they are tables, the order that the clients' columns have."""
-    for name in ("server_data", "init"):
-        given = getattr(strategy, name, None)
-        for client in clients:
-            if client.columns is not None and names_of(given) is not None:
-                setattr(strategy, name, in_order(as_frame(given, name), client.columns, name, client.owner))
 
 
 def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:

@@ -101,8 +101,18 @@ def test_server_rows_in_a_table_are_put_in_the_order_of_the_clients():
         for init in (centers, centers[list("zyxw")])
     ]
     assert np.array_equal(results[0].model.cluster_centers_, results[1].model.cluster_centers_)
+    origin = named(0, "wxyz").mean()
+    results = [
+        simulate(fc.PrivateKMeans(3, max_norm=9.0, origin=given), [named(0, "wxyz"), named(1, "wxyz")], seed=0)
+        for given in (origin, origin[list("zyxw")])
+    ]
+    assert np.array_equal(results[0].model.cluster_centers_, results[1].model.cluster_centers_)
     # What a deployment tells its clients, which then put their columns in this order.
     assert RunSettings.of(fc.FedDPKMeans(3, server_data=named(0, "zyxw"))).server_columns == list("zyxw")
+    assert RunSettings.of(FederatedKMeans(3, init=centers[list("zyxw")])).server_columns == list("zyxw")
+    both = fc.PrivateKMeans(3, server_data=named(0, "zyxw"), origin=origin)
+    both.initialize_parameters(None)
+    assert list(both.origin.index) == list("zyxw")
     other = fc.FedDPKMeans(3, server_data=named(0, "wxyz").rename(columns={"w": "W"}), epsilon=None)
     with pytest.raises(ValueError, match="server_data has other columns than client 0: it lacks 'w' and adds 'W'"):
         simulate(other, [named(index, "wxyz") for index in range(3)])

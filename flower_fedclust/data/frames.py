@@ -167,9 +167,16 @@ def in_order(frame: Any, columns: Sequence[str], owner: str, whose: str) -> Any:
     return frame[list(columns)]
 
 
+def as_named(given: Any, owner: str) -> Any:
+    """Return a table as :func:`as_frame` does; of a pandas Series, one value for each column, a table of one row."""
+    pandas = sys.modules.get("pandas")
+    is_series = pandas is not None and isinstance(given, pandas.Series)
+    return as_frame(given.to_frame().T if is_series else given, owner)
+
+
 def names_of(table: Any) -> list[str] | None:
     """Return the names of a table's columns; None where they are only numbered, and of what is no table."""
-    frame = as_frame(table, "the table")
+    frame = as_named(table, "the table")
     names = None if frame is None else list(frame.columns)
     return None if names == [str(index) for index in range(len(names or ()))] else names
 

@@ -111,6 +111,17 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
     return floats
 
 
+def checked_point(name: str, given: ArrayLike) -> NDArray[np.float64]:
+    """Return a point, one finite number for each column, or say that it must be one."""
+    try:
+        point = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        point = np.empty((0, 0))
+    if point.ndim != 1 or not np.isfinite(point).all():
+        raise ValueError(f"{name} must be a point: one finite number for each column.")
+    return point
+
+
 def first_not_finite(rows: NDArray[np.float64], column_name: Callable[[int], str]) -> list[str]:
     """Return, for each column that holds NaN or infinity, the first row where it does, in words.
 

@@ -26,7 +26,7 @@ from flower_fedclust.protocol.parameters import Declared, parameter
 from flower_fedclust.protocol.ranges import LARGEST_RATIO
 from flower_fedclust.protocol.rounds import Failure, Outcome, Protocol, ProtocolError, Round, Scalar, Traffic
 from flower_fedclust.protocol.run import Run
-from flower_fedclust.protocol.settings import RunSettings
+from flower_fedclust.protocol.settings import RunSettings, put_in_order
 from flower_fedclust.protocol.sizes import ReleasedSizes
 from flower_fedclust.protocol.wire import encode
 from flower_fedclust.protocol.wrappers import refuse_wrapper
@@ -284,6 +284,7 @@ class ProtocolStrategy(Declared, Strategy):
         refuse_wrapper(self)
         self.check_parameters()
         if self.around is None:
+            put_in_order(self)
             self.check_complete()
             self._protocol = self.protocol()
         else:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.data.frames import is_table
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.grid import unit_exponent
 from flower_fedclust.numerics.vectors import clip_rows
@@ -26,7 +28,7 @@ GIVEN_CENTERS_NOTE = "The first centers were given and count as public: the rows
 
 def check_given_centers(init: ArrayLike, n_clusters: int) -> None:
     """Raise a ValueError unless these are as many centers as there are clusters."""
-    centers = checked_rows(init, owner="init")
+    centers: Any = init if is_table(init) else checked_rows(init, owner="init")
     if len(centers) != n_clusters:
         raise ValueError(f"init has {len(centers)} centers and n_clusters is {n_clusters}.")
 

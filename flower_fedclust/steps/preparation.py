@@ -78,6 +78,8 @@ def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | flo
     """
     made = copy.copy(strategy)
     check_is_strategy(strategy)
+    if getattr(strategy, "origin", None) is not None:
+        raise ValueError("origin is given, and with a schema rows lie about 0 once they are prepared; leave it out.")
     part = description.PART if describe is True else float(describe)
     check_real("describe", part, at_least=0, at_most=0.8)
     made.around = TablePreparation(Schema.of(schema), part)
@@ -157,8 +159,9 @@ class TablePreparation(Around[ProtocolStrategy]):
         preparation = yield from self.prepare(strategy)
         yield Sum(ProtocolClient.prepare.asked(as_bytes(json.dumps(preparation.to_dict()))))
         inner: Any = _in_space(strategy, max_norm=preparation.radius, max_l1_norm=preparation.l1_radius)
-        if is_table(server_data := getattr(inner, "server_data", None)):
-            inner.server_data = preparation.transform(server_data, owner="server_data")
+        for name in ("server_data", "init"):
+            if is_table(given := getattr(inner, name, None)):
+                setattr(inner, name, preparation.transform(given, owner=name))
         inner.check_parameters()
         inner.check_complete()
         inner.enter_space(preparation.n_columns)

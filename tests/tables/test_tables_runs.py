@@ -6,6 +6,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 import flower_fedclust as fc
+from flower_fedclust.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.models import Model
 from flower_fedclust.protocol.wire import as_bytes
 
@@ -128,6 +129,19 @@ def test_strategies_of_all_kinds_take_tables(tables, strategy):
     assert [len(labels) for labels in result.labels] == [200, 200, 1]
     assert max(row.round for row in result.traffic) <= strategy.num_rounds
     assert isinstance(result.model, fc.TableModel)
+
+
+def test_first_centers_in_a_table_are_prepared_as_rows_are_and_an_origin_is_refused(tables):
+    init = tables[0].dropna()[:3]
+    rows = fc.simulate(fc.KFED(3), tables, schema=SCHEMA, seed=0).model.preparation.transform(init)
+    ends = [
+        fc.simulate(FederatedKMeans(3, init=given), tables, schema=SCHEMA, seed=0).model.model.cluster_centers_
+        for given in (rows, init, init[init.columns[::-1]])
+    ]
+    np.testing.assert_array_equal(ends[0], ends[1])
+    np.testing.assert_array_equal(ends[0], ends[2])
+    with pytest.raises(ValueError, match="origin is given, and with a schema rows lie about 0 once they are prepared"):
+        fc.with_schema(fc.PrivateKMeans(3, max_norm=1.0, origin=[0.0]), SCHEMA)
 
 
 def test_a_model_of_tables_is_evaluated_where_the_tables_are(tables):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.checks import checked_point
 from flower_fedclust.numerics.exact import directions_onto_grid
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.kmeans import centers_of
@@ -109,9 +110,7 @@ class PEMeans(ClippedStrategy):
         """Raise a ValueError that names the first parameter which cannot be right."""
         super().check_parameters()
         if self.origin is not None:
-            origin = np.asarray(self.origin, dtype=np.float64)
-            if origin.ndim != 1 or not np.isfinite(origin).all():
-                raise ValueError("origin must be a point: one finite number for each column.")
+            checked_point("origin", self.origin)
 
     def protocol(self) -> Protocol:
         """Vote, cluster the candidates, mutate; at the end leave the projection, if there is one."""

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.frames import is_table
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.checks import checked_point, checked_rows
 from flower_fedclust.numerics.exact import directions_onto_grid, triangle_to_symmetric
 from flower_fedclust.numerics.validity import ClusterNumber, numbers_of
 from flower_fedclust.numerics.vectors import clip_rows
@@ -113,7 +113,7 @@ class PrivateKMeans(ClippedStrategy):
         At client level: about how many rows a client has, as is known publicly. It sets the bounds to which clients
         clip; a wrong value costs accuracy, not privacy.
     origin : array-like of shape (n_columns,), optional
-        A public point about which rows are clipped; 0 by default.
+        A public point about which rows are clipped; 0 by default. A Series is matched to the columns by its index.
     center_rows : bool, default=True
         Whether the noisy mean of the rows is found first, and everything else is measured from there. Without it the
         origin should be about in the middle of the rows.
@@ -166,9 +166,7 @@ class PrivateKMeans(ClippedStrategy):
         if not is_table(self.server_data):
             self._check_server_data()
         if self.origin is not None:
-            origin = np.asarray(self.origin, dtype=np.float64)
-            if origin.ndim != 1 or not np.isfinite(origin).all():
-                raise ValueError("origin must be a point: one finite number for each column.")
+            origin = checked_point("origin", self.origin)
             if self.server_data is not None and len(origin) != np.asarray(self.server_data).shape[1]:
                 raise ValueError("origin and server_data have different numbers of columns.")
 
