@@ -73,12 +73,16 @@ def write_labels(
         Why rows were left out; empty text of those that were not.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        ids_are_called = f"{id_column} (id)" if id_column in (_CLUSTER, _WHY) else id_column
-        table.writerow([as_cell(ids_are_called), _CLUSTER, *([] if why is None else [_WHY])])
-        cells = map(as_cell, row_ids)
-        table.writerows(zip(cells, labels, strict=True) if why is None else zip(cells, labels, why, strict=True))
+    try:
+        with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            ids_are_called = f"{id_column} (id)" if id_column in (_CLUSTER, _WHY) else id_column
+            table.writerow([as_cell(ids_are_called), _CLUSTER, *([] if why is None else [_WHY])])
+            cells = map(as_cell, row_ids)
+            table.writerows(zip(cells, labels, strict=True) if why is None else zip(cells, labels, why, strict=True))
+    except BaseException:
+        path.unlink(missing_ok=True)  # a file that ends too early looks like a whole one
+        raise
 
 
 def write_left_out(path: Path, row_ids: NDArray[Any], *, id_column: str, why: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -47,8 +48,22 @@ def write_report(report: PrivacyReport, folder: Path) -> None:
 def save_findings(result: Findings, folder: str | Path) -> Path:
     """Write what a run found; see :meth:`flower_fedclust.Result.save`."""
     path = empty_folder(folder)
+    is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)  # labels are as much as the rows say
+    try:
+        _write(result, path)
+    except BaseException:  # no room is left, say: what is half there would be in the way of the next attempt
+        for left in path.iterdir():
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+        if is_new:
+            path.rmdir()
+        raise
+    return path
+
+
+def _write(result: Findings, path: Path) -> None:
+    """Write the files of a result into an empty folder; the last is the one without which it is none."""
     result.model.save(path)
     centers = getattr(result.model, "cluster_centers_", None)
     if centers is not None:
@@ -66,15 +81,6 @@ def save_findings(result: Findings, folder: str | Path) -> Path:
             np.savetxt(
                 path / "embedding" / f"{file}.csv", places, delimiter=",", fmt="%.17g", header="x,y", comments=""
             )
-    description = {
-        "format": FORMAT,
-        "version": version(),
-        "clients": result.names,
-        "files": files,
-        "sizes": None if result.sizes is None else {**asdict(result.sizes), "counts": result.sizes.counts.tolist()},
-        "clusters": None if result.clusters is None else result.clusters.to_dict(),
-    }
-    (path / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     (path / _METRICS).write_text(json.dumps(result.summary(), indent=2) + "\n", encoding="utf-8")
     if result.clusters is not None:
         result.clusters.to_csv(path / "clusters.csv")
@@ -84,7 +90,15 @@ def save_findings(result: Findings, folder: str | Path) -> Path:
         table = csv.DictWriter(opened, [column.name for column in fields(Traffic)])
         table.writeheader()
         table.writerows({**asdict(row), "client": as_cell(row.client)} for row in result.traffic)
-    return path
+    description = {
+        "format": FORMAT,
+        "version": version(),
+        "clients": result.names,
+        "files": files,
+        "sizes": None if result.sizes is None else {**asdict(result.sizes), "counts": result.sizes.counts.tolist()},
+        "clusters": None if result.clusters is None else result.clusters.to_dict(),
+    }
+    (path / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
 def _write_labels(result: Findings, index: int, path: Path) -> None:

@@ -7,10 +7,12 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime
 from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
+from typing import NoReturn
 
 from numpy.typing import ArrayLike
 from rich.console import Console
@@ -126,16 +128,37 @@ def _save(results: Sequence[Result], path: Path, labels: Sequence[ArrayLike] | N
     """Save the last result, and the metrics of all."""
     result = results[-1]
     folder = path / result.strategy
-    if (folder / "privacy.json").exists():  # of the run that was interrupted
+    if folder.exists():  # of the run that was interrupted
         shutil.rmtree(folder)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)  # labels are nobody else's business
-    result.save(folder)
-    if find_spec("matplotlib") is not None:
-        result.plot(folder / "clusters.png")
-    if result.embedding:
-        _draw(result, folder, labels)
-    metrics = json.dumps([one.summary() for one in results], indent=2)
-    (path / "metrics.json").write_text(f"{metrics}\n", encoding="utf-8")
+    try:
+        result.save(folder)
+    except OSError as error:
+        _save_small(result, folder, error)
+    try:
+        if find_spec("matplotlib") is not None:
+            result.plot(folder / "clusters.png")
+        if result.embedding:
+            _draw(result, folder, labels)
+        metrics = json.dumps([one.summary() for one in results], indent=2)
+        (path / "metrics.json").write_text(f"{metrics}\n", encoding="utf-8")
+    except OSError as error:
+        raise OSError(f"the result is saved in {folder}, but pictures or metrics.json are not: {error}.") from error
+
+
+def _save_small(result: Result, folder: Path, error: OSError) -> NoReturn:
+    """Save what takes little room of a result that cannot be saved whole, and raise: its epsilon is spent."""
+    try:
+        replace(result, labels=[], embedding=[], row_ids=[], server_row_ids=None).save(folder)
+    except OSError:
+        raise OSError(
+            f"the run has ended, and nothing of its result can be saved in {folder}: {error}; see to that and run "
+            "again, which spends its epsilon once more unless there is a journal."
+        ) from error
+    raise OSError(
+        f"the result is saved in {folder} without the labels of its rows: {error}; 'fedclust predict' finds them "
+        "with the model that is saved, once there is room."
+    ) from error
 
 
 def _save_report(folder: Path, error: BaseException) -> None:
@@ -206,7 +229,7 @@ def show_all(
     ]
     if results or len(failed) > 1:  # of a strategy alone the error says it
         lines += [f"{name} failed: {error}" for name, error in failed.items()]
-    if path.exists():
+    if path.exists() and any(path.iterdir()):
         lines.append(f"\nSaved in {path}")
         shown = (
             Path(result.strategy, name) for result in results for name in ("clusters.png", "map.png", "privacy.txt")

@@ -42,8 +42,8 @@ def read_description(path: Path, *, instead: Path | None = None) -> dict[str, An
     except FileNotFoundError:
         if instead is not None and instead.exists():
             raise ValueError(
-                f"{instead} was written by a version of flower-fedclust that wrote no {path.name} beside it, and does "
-                "not say what it is; run again with this version."
+                f"There is no {path.name} beside {instead}: it was not saved to the end, or by an older version of "
+                "flower-fedclust; run again."
             ) from None
         raise FileNotFoundError(
             f"There is no {path.name} in {path.parent}; name a folder that a run has saved."

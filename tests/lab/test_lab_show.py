@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from rich.console import Console
 import flower_fedclust as fc
 from flower_fedclust.lab.rehearsal import rehearse
 from flower_fedclust.lab.show import run_and_save, show_all
+from flower_fedclust.labels import write_labels
 from flower_fedclust.watching.runs import watched_run
 
 RNG = np.random.default_rng(0)
@@ -32,6 +35,7 @@ def shown(results, path):
 
 
 def test_the_table_the_report_and_the_folder_are_shown(results, tmp_path):
+    (tmp_path / "metrics.json").touch()
     text = shown(results, tmp_path)
     assert "a title" in text
     assert "Privacy report of feddp-kmeans" in text
@@ -79,6 +83,30 @@ def test_all_metrics_are_saved_together_and_nothing_is_overwritten(results, tmp_
 
 def test_without_a_folder_one_is_named_after_the_time(results, tmp_path):
     assert run_and_save(["k-fed"], lambda _: results[1], None, parent=tmp_path)[1].parent == tmp_path
+
+
+def test_a_full_disk_leaves_a_whole_result_without_labels_or_none_at_all(results, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def rows():
+        yield 0
+        full()
+
+    with pytest.raises(OSError, match="No space left"):
+        write_labels(tmp_path / "labels.csv", range(2), rows())
+    assert not (tmp_path / "labels.csv").exists()
+    monkeypatch.setattr("flower_fedclust.saving.write_labels", full)
+    kept, path, failed = run_and_save([fc.KFED(3)], lambda _: results[1], tmp_path / "small")
+    loaded = fc.load(path)
+    assert not loaded.labels
+    assert np.array_equal(loaded.model.predict(CLIENTS[0]), kept[0].labels[0])
+    with pytest.raises(OSError, match=r"without the labels of its rows: .*No space left .*; .fedclust predict. finds"):
+        show_all(kept, "run", path, Console(quiet=True), failed)
+    monkeypatch.setattr("flower_fedclust.saving.write_report", full)
+    _, path, failed = run_and_save([fc.KFED(3)], lambda _: results[1], tmp_path / "none")
+    assert "nothing of its result can be saved in" in str(failed["k-fed"])
+    assert not list(path.iterdir())
 
 
 def test_a_run_that_ends_early_leaves_its_report_and_stops_no_other(tmp_path):
