@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.models import KMeansModel, Model
 from flower_fedclust.numerics.kmeans import squared_distances
-from flower_fedclust.protocol import ProtocolStrategy
+from flower_fedclust.protocol import ClientData, ProtocolStrategy
 from flower_fedclust.protocol.sizes import DEVIATIONS
 from flower_fedclust.steps.description import why_not
 
@@ -30,6 +30,7 @@ Code = Literal[
     "no-clear-number",
     "not-described",
     "seeds-differ",
+    "out-of-scale",
 ]
 
 #: As small a part of the rows outside of the largest cluster is none.
@@ -46,7 +47,7 @@ class Doubt:
     ----------
     code : str
         What it is, for machines: "one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center",
-        "on-the-bound", "no-clear-number", "not-described" or "seeds-differ".
+        "on-the-bound", "no-clear-number", "not-described", "seeds-differ" or "out-of-scale".
     sentence : str
         The same for people, with what may help.
     numbers : mapping of str to anything
@@ -117,6 +118,12 @@ def doubts_about(
         sentence = f"The clusters are not described, and no budget was spent on it: {why_not(strategy, model)}."
         found.append(Doubt("not-described", sentence))
     return tuple(found)
+
+
+def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
+    """Return whose rows are too large or too small to be squared: distances between them are infinite, or 0."""
+    found = ((client.owner, where) for client in clients if (where := client.out_of_scale))
+    return tuple(Doubt("out-of-scale", f"{owner}: {where}", {"client": owner}, "rows") for owner, where in found)[:1]
 
 
 def doubts_over_runs(labels: Sequence[NDArray[Any]]) -> tuple[Doubt, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.data.federation import ROW
-from flower_fedclust.doubts import doubts_about
+from flower_fedclust.doubts import doubts_about, doubts_about_scale
 from flower_fedclust.findings import Findings
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import kmeans_cost
@@ -198,7 +198,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         seconds=seconds,
         embedding=[one.places for one in found if one.places is not None],
         history={name: [float(value) for value in values] for name, values in outcome.history.items()},
-        doubts=doubts_about(strategy, inner, labels, metrics),
+        doubts=(*doubts_about(strategy, inner, labels, metrics), *doubts_about_scale(clients)),
         number=outcome.number,
         sizes=strategy.released_sizes,
         clusters=outcome.clusters,

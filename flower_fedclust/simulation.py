@@ -25,7 +25,15 @@ from flower_fedclust.clients import Clients, clients_of
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.progress import is_shown, quiet
-from flower_fedclust.protocol import MIN_CLIENTS, ClientData, DataError, ProtocolClient, ProtocolStrategy, client_app
+from flower_fedclust.protocol import (
+    MIN_CLIENTS,
+    ClientData,
+    DataError,
+    ProtocolClient,
+    ProtocolError,
+    ProtocolStrategy,
+    client_app,
+)
 from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.inline import run_inline
 from flower_fedclust.protocol.journal import Journal
@@ -135,6 +143,11 @@ def simulate(
             run(strategy, data, client_names, seed)
         except BaseException as error:
             strategy.end_early(error)
+            of_scale = next((f"{client.owner}: {where}" for client in data if (where := client.out_of_scale)), None)
+            if of_scale is not None and isinstance(error, (ArithmeticError, ValueError, ProtocolError)):
+                told = DataError(of_scale)
+                told.privacy_report = getattr(error, "privacy_report", None)  # type: ignore[attr-defined]
+                raise told from error
             raise
     result = result_of(strategy, by_name, time.perf_counter() - start)
     return replace(result, server_row_ids=clients.server_row_ids) if isinstance(clients, FederatedRows) else result

@@ -218,6 +218,27 @@ def server():
     return FedDPKMeans(3, server_data=SERVER_ROWS)
 
 
+TOO_LARGE = "row 0, column 'w' is beyond 1e+150; look for a wrong value, or scale the column."
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_numbers_that_no_float_can_square_are_named():
+    large = [1e300 * named(index, "wxyz") for index in range(3)]
+    with pytest.raises(fc.DataError, match=r"^client 0: row 0, column 'w' is beyond 1e\+150; look for") as error:
+        simulate(fc.KFED(3), large, seed=0)
+    assert error.value.privacy_report.messages
+    one = simulate(fc.KFED(3), [named(0, "wxyz"), large[1], named(2, "wxyz")], seed=0)
+    assert [failure.reason for failure in one.failures] == [f"client 1: {TOO_LARGE}"]
+    assert one.doubts[-1].sentence == f"client 1: {TOO_LARGE}"
+    small = simulate(fc.KFED(3), [1e-300 * rows for rows in CLIENTS], seed=0)
+    assert str(small.doubts[-1]) == "client 0: all entries are within 1e-150 of 0; scale the columns."
+    assert simulate(fc.KFED(3), CLIENTS, seed=0).doubts == ()
+    with pytest.raises(ValueError, match="max_norm is 1e-200; it must be a finite number at least 1e-150 and at most"):
+        fc.PrivateKMeans(3, max_norm=1e-200)
+    with pytest.raises(fc.DataError, match=r"server_data: row 2, column 1 is beyond 1e\+150"):
+        fc.FedDPKMeans(2, server_data=[[0, 1], [1, 2], [2, 1e200]])
+
+
 def test_message_about_a_bad_row_never_quotes_a_value():
     clients = [part.copy() for part in CLIENTS]
     clients[1][2] = [123.25, np.nan, 123.25, 123.25]

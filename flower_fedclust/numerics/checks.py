@@ -9,6 +9,9 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+#: Between these the square of a number, and sums of many, are floats with all their digits.
+LARGEST, SMALLEST = 1e150, 1e-150
+
 
 class DataError(ValueError):
     """What is wrong with rows, in a sentence that names a row and a column and never a value.
@@ -142,6 +145,21 @@ def first_not_finite(rows: NDArray[np.float64], column_name: Callable[[int], str
         f"row {row}, {column_name(int(column))} is {'NaN' if np.isnan(rows[row, column]) else 'infinite'}"
         for row, column in zip(places, columns, strict=True)
     ]
+
+
+def out_of_scale(rows: NDArray[np.float64] | None, column_name: Callable[[int], str]) -> str:
+    """Return, in words, where rows are too large or too small for their squares to be floats; "" where none is."""
+    size = 0.0 if rows is None or not rows.size else max(rows.max(), -rows.min())
+    if rows is not None and size > LARGEST:
+        row, column = divmod(int((np.abs(rows) > LARGEST).argmax()), rows.shape[1])
+        return f"row {row}, {column_name(column)} is beyond {LARGEST:g}; look for a wrong value, or scale the column."
+    return f"all entries are within {SMALLEST:g} of 0; scale the columns." if 0 < size < SMALLEST else ""
+
+
+def check_scale(rows: NDArray[np.float64], owner: str) -> None:
+    """Raise a DataError where rows are too large or too small for their squares to be floats."""
+    if where := out_of_scale(rows, lambda index: f"column {index}"):
+        raise DataError(f"{owner}: {where}")
 
 
 def check_integer(name: str, value: object, *, at_least: int) -> int:

@@ -233,6 +233,8 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         if isinstance(error, DataError):
             return str(error)
         log.error("client %s failed", self.name, exc_info=error)
+        if where := "" if "_own" not in vars(self) else self._own.out_of_scale:
+            return f"client {self.name}: {where}"
         return f"client {self.name} failed with {type(error).__name__}; its own log says more."
 
     def _answer(self, parameters: list[Array], config: Mapping[str, Any]) -> list[Sendable]:

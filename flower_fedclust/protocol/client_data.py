@@ -18,7 +18,7 @@ from flower_fedclust.data.frames import (
     number_rows,
     select,
 )
-from flower_fedclust.numerics.checks import DataError, checked_rows
+from flower_fedclust.numerics.checks import DataError, checked_rows, out_of_scale
 
 if TYPE_CHECKING:
     from flower_fedclust.tables.preparation import Preparation
@@ -137,6 +137,12 @@ class ClientData:
 
         names = self.columns or [str(index) for index in range(self.rows.shape[1])]
         return pd.DataFrame(self._rows, columns=list(names), copy=False)
+
+    @property
+    def out_of_scale(self) -> str:
+        """Where numbers are too large or too small to be squared, in words; empty where none is, and of a table."""
+        names = self.columns
+        return out_of_scale(self._rows, lambda at: f"column '{names[at]}'" if names else f"column {at}")
 
     def fingerprint(self) -> NDArray[np.uint64]:
         """Return the number of rows, and for each column a number that changes where one of some rows changes.

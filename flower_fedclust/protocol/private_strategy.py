@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from flower_fedclust.numerics.checks import check_real
+from flower_fedclust.numerics.checks import LARGEST, SMALLEST, check_real
 from flower_fedclust.privacy.accounting import Share, calibrate, divided
 from flower_fedclust.privacy.plan import Plan
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
@@ -110,7 +110,7 @@ class ClippedStrategy(PrivateStrategy):
         it. It is public, and not taken from data.
     """
 
-    max_norm: float | None = parameter(None, above=0)
+    max_norm: float | None = parameter(None, at_least=SMALLEST, at_most=LARGEST)
 
     def check_complete(self) -> None:
         """Raise a ValueError unless there is a norm where there is noise."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.frames import is_table
-from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.checks import check_scale, checked_rows
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit
 from flower_fedclust.protocol import PrivateStrategy, parameter
 
@@ -68,6 +68,7 @@ class ServerDataStrategy(PrivateStrategy):
     def _server_rows(self) -> NDArray[np.float64]:
         """Return the server rows as an array, or say what is wrong with them."""
         rows = checked_rows(self.server_data, owner="server_data")
+        check_scale(rows, "server_data")
         if len(rows) < self.n_clusters:
             raise ValueError(
                 f"server_data has {len(rows)} rows and n_clusters is {self.n_clusters}; give at least "

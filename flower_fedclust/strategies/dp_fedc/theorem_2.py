@@ -9,6 +9,7 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.numerics.checks import LARGEST, SMALLEST
 from flower_fedclust.numerics.factorisation import center_steps
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.accounting import Share
@@ -63,7 +64,7 @@ class DPFedCTheorem2(DPFedC):
     )
 
     round_epsilon: float = parameter(1.0, above=0, at_most=1000)
-    max_norm: float = parameter(above=0)
+    max_norm: float = parameter(at_least=SMALLEST, at_most=LARGEST)
     epsilon: float | None = dataclasses.field(default=None, init=False)
     budget: Mapping[str, float] | None = dataclasses.field(default=None, init=False)
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.frames import is_table
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.checks import checked_point, checked_rows
+from flower_fedclust.numerics.checks import check_scale, checked_point, checked_rows
 from flower_fedclust.numerics.exact import directions_onto_grid, triangle_to_symmetric
 from flower_fedclust.numerics.validity import ClusterNumber, numbers_of
 from flower_fedclust.numerics.vectors import clip_rows
@@ -184,6 +184,7 @@ class PrivateKMeans(ClippedStrategy):
     def _check_server_data(self) -> None:
         if self.server_data is not None:
             rows = checked_rows(self.server_data, owner="server_data")
+            check_scale(rows, "server_data")
             if self.max_norm is None and (rows == rows[0]).all():
                 raise ValueError("server_data: all rows are equal, so that their radius is 0; give rows that differ.")
 
