@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
@@ -124,11 +124,12 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         """Let another run open the journal."""
-        if self._file is not None:
-            self.wait()
-            self._file.close()
-            self._file = None
-        self._lock.release()
+        with self._named(), ExitStack() as stack:  # each also where the one before fails, as on a full disk
+            stack.callback(self._lock.release)
+            if self._file is not None:
+                stack.callback(setattr, self, "_file", None)
+                stack.callback(self._file.close)
+                self.wait()
 
     def ask(self, number: int, digest: str) -> bool:
         """Write that a round is asked, and what rounds before it brought; tell whether it was asked without an end.
@@ -137,8 +138,9 @@ class Journal:
         """
         before = number in self._asked
         self._asked.add(number)
-        self._write({"asked": number, "digest": digest}, [])
-        self.wait()
+        with self._named():
+            self._write({"asked": number, "digest": digest}, [])
+            self.wait()
         return before
 
     def keep(self, record: Record) -> None:
@@ -154,13 +156,14 @@ class Journal:
         elif replies is not None:
             arrays = [array for reply in replies for array in reply.arrays]
             about["replies"] = [(reply.client, len(reply.arrays)) for reply in replies]
-        if memories := self.memories():
-            content = _memories_to_bytes(memories)
-            about["memory"] = crc32(content)
-            self._last_memory = self.folder / f"{record.number:05d}.clients"
-            with open_private(self._last_memory) as file:
-                file.write(content)
-        self._write({"round": record.number, **about}, encode(arrays).tensors)
+        with self._named():
+            if memories := self.memories():
+                content = _memories_to_bytes(memories)
+                about["memory"] = crc32(content)
+                self._last_memory = self.folder / f"{record.number:05d}.clients"
+                with open_private(self._last_memory) as file:
+                    file.write(content)
+            self._write({"round": record.number, **about}, encode(arrays).tensors)
 
     def wait(self) -> None:
         """Return when all that was kept is on the disk."""
@@ -230,6 +233,15 @@ class Journal:
         content = joined(about, tensors)
         self._file.write(b"%08x%016x" % (crc32(content), len(content)) + content)
         self._file.flush()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say in an error of the disk, such as that it is full, where the journal is."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self.folder)
+            raise
 
     def _pieces(self) -> Iterator[tuple[int, dict[str, Any], list[bytes]]]:
         """Yield what was written whole: where it ends, facts, and arrays as bytes."""

@@ -1,5 +1,6 @@
 """A run that was interrupted goes on to the same bits."""
 
+import errno
 import os
 import signal
 from dataclasses import replace
@@ -217,6 +218,19 @@ def test_a_journal_is_of_one_run_and_is_written_by_one_process(tmp_path):
         run(fc.KFED(3, random_state=0))
     with pytest.raises(ValueError, match="what clients on Ray remember is lost"):
         run(fc.KFED(3), engine="ray")
+
+
+def test_a_full_disk_is_named_and_the_run_goes_on_once_there_is_room(tmp_path):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    rows = [np.random.default_rng(index).normal(size=(30, 2)) for index in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flower_fedclust.protocol.journal.wait_for_disk", full)
+        with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}'"):
+            fc.simulate(fc.KFED(2), rows, seed=0, journal=tmp_path)
+    again = fc.simulate(fc.KFED(2), rows, seed=0, journal=tmp_path)
+    assert np.array_equal(again.labels, fc.simulate(fc.KFED(2), rows, seed=0).labels)
 
 
 def test_a_finished_journal_gives_the_result_again_and_a_changed_round_is_refused(tmp_path, monkeypatch):
