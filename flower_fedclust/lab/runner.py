@@ -30,8 +30,20 @@ from flower_fedclust.progress import is_shown
 
 # A process may be killed by chance; the second time, the death is recorded.
 _ATTEMPTS = 2
-# Imported once, in the process from which all others are forked, so that no trial's seconds include an import.
-_PRELOADED = ["__main__", __name__, "flwr_datasets.partitioner"]
+# Imported once, in the process from which all others are forked, so that no trial's seconds include an import. What a
+# trial imports where it uses it is among them, and so are the modules of its strategies.
+_PRELOADED = [
+    "__main__",
+    __name__,
+    "flwr_datasets.partitioner",
+    "sklearn.cluster",
+    "sklearn.datasets",
+    "scipy.optimize",
+    "sklearn.metrics",
+    "sklearn.neighbors",
+    "dp_accounting.pld",
+    "dp_accounting.rdp",
+]
 
 
 def run_comparison(
@@ -136,7 +148,7 @@ def _run_here(trials: Sequence[Trial], folder: ComparisonFolder) -> Generator[Tr
 
 def _run_in_processes(trials: Sequence[Trial], folder: ComparisonFolder, jobs: int) -> Generator[Trial, None, None]:
     """Run each trial in a process of its own, whose memory and death concern no other trial."""
-    context = _context()
+    context = _context(trials)
     waiting, attempts = deque(trials), dict.fromkeys((trial.key for trial in trials), 0)
     working: dict[Any, tuple[BaseProcess, Trial]] = {}
     try:
@@ -194,13 +206,13 @@ def _record_death(trial: Trial, folder: ComparisonFolder, code: int) -> None:
     record_failure(trial, folder, f"The process of this run {how}.")
 
 
-def _context() -> Any:
+def _context(trials: Sequence[Trial]) -> Any:
     # Forked from a process that has imported everything and computed nothing: the start is fast, and no thread is lost,
     # as it would be if this process were forked.
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
+    context.set_forkserver_preload([*_PRELOADED, *{trial.entry.strategy.__module__ for trial in trials}])
     return context
 
 
