@@ -13,6 +13,7 @@ import numpy as np
 
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_real
+from flower_fedclust.privacy.loss import composed_loss
 from flower_fedclust.privacy.releases import (
     Mechanism,
     Relation,
@@ -319,8 +320,8 @@ def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> flo
         with np.errstate(divide="ignore"):
             return float(dp_accounting.get_epsilon_gaussian(event.noise_multiplier, delta))
     # A multiplier says all: it is the scale of the noise over the sensitivity under the release's own relation.
-    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    return float(dp_accounting.pld.PLDAccountant(relation, interval).compose(event).get_epsilon(delta))
+    loss = composed_loss(event, interval)
+    return math.inf if loss is None else float(loss.get_epsilon_for_delta(delta))
 
 
 @lru_cache(maxsize=1024)
