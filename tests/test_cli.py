@@ -44,10 +44,12 @@ def test_list_names_every_strategy(capsys, monkeypatch):
 def test_a_file_beside_the_user_is_no_library(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pandas.py").write_text("raise SystemExit('it ran')")
-    code = "import sys; sys.argv[1:] = ['list']; from flower_fedclust import cli; cli.main()"
+    (tmp_path / "rows.csv").write_text("site,age\nnorth,41\nsouth,57\n")
+    command = ["schema", "init", "rows.csv", "--client-column", "site"]
+    code = f"import sys; sys.argv[1:] = {command}; from flower_fedclust import cli; cli.main()"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, "it ran" in done.stderr) == (0, False)
+    assert (done.returncode, "it ran" in done.stderr, "age" in done.stdout) == (0, False, True)
 
 
 def test_datasets_are_listed(capsys, monkeypatch):

@@ -384,28 +384,12 @@ def test_ray_that_is_not_installed_is_said_before_anything_runs(monkeypatch):
         simulate(lloyd(), CLIENTS, engine="ray")
 
 
-@pytest.fixture(scope="module")
-def one_ray():
-    """Start Ray once: Flower shuts it down after every run."""
-    import ray
-
-    shutdown = ray.shutdown
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ray, "shutdown", lambda: None)
-        yield
-    shutdown()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        FedDPKMeans(3, server_data=SERVER_ROWS, epsilon=20.0, noise="clients", n_rounds=1, federated_evaluation=True),
-        FedSC(3, perturb="data", epsilon=50.0, max_norm=12.0, n_rounds=2, fraction_fit=0.75),  # keeps rows, and gathers
-    ],
-    ids=lambda strategy: strategy.name,
-)
-def test_ray_equals_inline_bit_for_bit(strategy, one_ray):
+def test_ray_equals_inline_bit_for_bit():
+    """Of a strategy whose clients keep rows, whose rounds add up, gather and draw clients, and which is evaluated."""
+    strategy = FedSC(
+        3, perturb="data", epsilon=50.0, max_norm=12.0, n_rounds=2, fraction_fit=0.75, federated_evaluation=True
+    )
     names = ["oslo", "10", "9"]
     inline, ray = (
         simulate(strategy, CLIENTS, labels=CLASSES, names=names, engine=engine, seed=11) for engine in ("inline", "ray")
