@@ -244,7 +244,14 @@ def test_a_model_of_raw_tables_is_kept_with_its_preparation_and_its_clusters(tmp
     assert written.dropna().astype(int).tolist() == loaded.model.predict(whole).tolist()
     new.loc[12, "job"] = "pilot"
     new.to_parquet(tmp_path / "new.parquet")
-    with pytest.raises(fc.DataError, match="column 'job': row 12 is a category that the schema does not list"):
+    done = predict_file(tmp_path / "run", tmp_path / "new.parquet", tmp_path / "pilots.csv")
+    unlisted = "column 'job' has a category that the schema does not list"
+    assert done.left_out == {"column 'age' is missing": 2, unlisted: 1}
+    frame = pd.read_csv(tmp_path / "pilots.csv")
+    assert frame["why"][12] == unlisted
+    assert frame["cluster"].dropna().tolist() == written.drop(index=12).dropna().tolist()
+    new.assign(age=["1"] * 12 + ["old"] * 48).to_parquet(tmp_path / "new.parquet")
+    with pytest.raises(fc.DataError, match="column 'age': row 13 is no number"):
         predict_file(tmp_path / "run", tmp_path / "new.parquet", tmp_path / "other.csv")
 
 

@@ -16,6 +16,7 @@ from flower_fedclust.data.frames import select
 from flower_fedclust.labels import write_labels
 from flower_fedclust.models import Model, TableModel
 from flower_fedclust.saving import find_folder
+from flower_fedclust.tables.columns import is_unlisted
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     frame, names = table.rows, list(table.rows.columns)
     wanted = names if model.columns_ is None else list(model.columns_)
     frame = select(frame, wanted, table.name)
-    reasons = _why_left_out(frame, _refuse_gaps(model, wanted))
+    reasons = _why_left_out(frame, model, wanted)
     placed = reasons == ""
     labels = np.full(len(frame), None, dtype=object)
     if placed.any():
@@ -84,18 +85,16 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     )
 
 
-def _refuse_gaps(model: Model, columns: Sequence[str]) -> list[str]:
-    """Return the columns without which the model has no cluster for a row: all, unless a schema says what gaps are."""
-    if not isinstance(model, TableModel):
-        return list(columns)
-    return [name for name, column in model.preparation.schema.used.items() if column.gaps == "refuse"]
-
-
-def _why_left_out(frame: Any, columns: Sequence[str]) -> NDArray[Any]:
-    """Return why a row can have no cluster, an empty text where it can: the first of the columns that is missing."""
+def _why_left_out(frame: Any, model: Model, columns: Sequence[str]) -> NDArray[Any]:
+    """Return why a row can have no cluster, an empty text where it can: the first of the columns that is wrong."""
+    used = model.preparation.schema.used if isinstance(model, TableModel) else {}
     reasons = np.full(len(frame), "", dtype=object)
     for name in reversed(columns):
-        values = frame[name]
+        values, column = frame[name], used.get(name)
+        if column is not None and column.categories is not None:
+            reasons[is_unlisted(values, column)] = f"column '{name}' has a category that the schema does not list"
+        if column is not None and column.gaps != "refuse":
+            continue
         reasons[values.isna().to_numpy()] = f"column '{name}' is missing"
         if values.dtype.kind == "f":
             reasons[np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan))] = f"column '{name}' is infinite"

@@ -221,6 +221,14 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
     return values
 
 
+def is_unlisted(series: Any, column: Column) -> NDArray[np.bool_]:
+    """Return which entries have a value that the column does not list; none where they cannot be read."""
+    try:
+        return _places(series, column.categories or (), 0) == -1.0
+    except MisfitError:
+        return np.zeros(len(series), dtype=bool)
+
+
 def _numbers(series: Any, first_row: int) -> Floats:
     import pandas as pd
 
@@ -253,6 +261,14 @@ def _days(series: Any, first_row: int) -> Floats:
 
 
 def _codes(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
+    values = _places(series, categories, first_row)
+    remedy = "is a category that the schema does not list; mend it, or have the schema list it"
+    _refuse(values == -1.0, True, first_row, remedy)
+    return values
+
+
+def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
+    """Return the place of each category in its list, -1 where it has none, and NaN for gaps."""
     import pandas as pd
 
     try:
@@ -270,8 +286,6 @@ def _codes(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
         _refuse(codes == -1, True, first_row, why)
     place_of = np.array([*(places.get(text, -1.0) for text in texts), np.nan])
     values: Floats = place_of[codes]  # a gap has the code -1
-    remedy = "is a category that the schema does not list; mend it, or have the schema list it"
-    _refuse(values == -1.0, True, first_row, remedy)
     return values
 
 

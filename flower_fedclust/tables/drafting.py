@@ -21,6 +21,9 @@ HEADER = """\
 #
 # The draft has no bounds. If a column has none they are found privately, which costs a part of the privacy budget.
 # Bounds that are public knowledge cost nothing: bounds = [0, 120].
+#
+# Look for codes among the integers: postcodes, diagnoses, numbers of sites. A mean of them means nothing: make each a
+# category, or ignore it.
 """
 
 

@@ -189,6 +189,7 @@ def test_a_draft_can_be_read_marks_what_comes_from_rows_and_fits(tmp_path):
     assert schema.columns["income"].bounds is None
     assert text.count("# FROM YOUR ROWS") == 6
     assert "person 1" not in text
+    assert "# Look for codes among the integers: postcodes" in text
     schema.check(table, owner="site")
 
     table.to_parquet(tmp_path / "people.parquet")
