@@ -36,7 +36,8 @@ def compare(
 ) -> Results:
     """Compare strategies over data sets, partitions, budgets and seeds, as ``fedclust compare`` does.
 
-    In a script, call it below ``if __name__ == "__main__":``, because the processes that it starts import the script.
+    In a script that defines a strategy or a data set to compare, call it below ``if __name__ == "__main__":``, because
+    the processes that it starts then import the script.
 
     >>> import flower_fedclust as fc
     >>> results = fc.compare(["k-fed", "pooled-kmeans"], datasets="iris", seeds=3)  # doctest: +SKIP

@@ -33,7 +33,6 @@ _ATTEMPTS = 2
 # Imported once, in the process from which all others are forked, so that no trial's seconds include an import. What a
 # trial imports where it uses it is among them, and so are the modules of its strategies.
 _PRELOADED = [
-    "__main__",
     __name__,
     "flwr_datasets.partitioner",
     "sklearn.cluster",
@@ -44,6 +43,8 @@ _PRELOADED = [
     "dp_accounting.pld",
     "dp_accounting.rdp",
 ]
+# The code with which a process ends that was about to run the user's script, and in it the comparison, once more.
+_UNGUARDED = 113
 
 
 def run_comparison(
@@ -88,9 +89,13 @@ def run_comparison(
     ------
     FileExistsError
         If the folder holds another comparison, or something else; it is not changed.
+    RuntimeError
+        If a strategy or a data set is of a script that calls this outside of ``if __name__ == "__main__":``.
     DiskFullError
         If there is no room left. Finished trials are kept, and the same call continues from there.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(_UNGUARDED)
     if jobs is not None:
         check_integer("jobs", jobs, at_least=1)
     if on is not None and comparison.engine == "ray":
@@ -158,7 +163,8 @@ def _run_in_processes(trials: Sequence[Trial], folder: ComparisonFolder, jobs: i
                 attempts[trial.key] += 1
                 # Not a daemon, which could not start processes.
                 process = context.Process(target=_work, args=(trial, folder.path), name=trial.key, daemon=False)
-                process.start()
+                with _script_left_alone(trial):
+                    process.start()
                 working[process.sentinel] = (process, trial)
             for sentinel in wait(list(working)):
                 process, trial = working.pop(sentinel)
@@ -166,6 +172,12 @@ def _run_in_processes(trials: Sequence[Trial], folder: ComparisonFolder, jobs: i
                 code = process.exitcode
                 if code == errno.ENOSPC:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                if code == _UNGUARDED:
+                    raise RuntimeError(
+                        f"'{trial.strategy}' on '{trial.data}' is of this script, which every process of a comparison "
+                        'imports; put what the script does below if __name__ == "__main__":, or what it defines in a '
+                        "file of its own."
+                    )
                 if code != 0 and attempts[trial.key] < _ATTEMPTS:
                     waiting.append(trial)
                     continue
@@ -177,6 +189,19 @@ def _run_in_processes(trials: Sequence[Trial], folder: ComparisonFolder, jobs: i
             process.kill()
         for process, _ in working.values():
             process.join()
+
+
+@contextmanager
+def _script_left_alone(trial: Trial) -> Iterator[None]:
+    """Have a process that starts not run the user's script anew, as it would, unless the trial is of that script."""
+    script = vars(sys.modules["__main__"])
+    is_needed = trial.entry.strategy.__module__ == "__main__" or trial.data.startswith("__main__:")
+    path = None if is_needed else script.pop("__file__", None)
+    try:
+        yield
+    finally:
+        if path is not None:
+            script["__file__"] = path
 
 
 def _work(trial: Trial, out: Path) -> None:
@@ -212,7 +237,8 @@ def _context(trials: Sequence[Trial]) -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*_PRELOADED, *{trial.entry.strategy.__module__ for trial in trials}])
+    of_trials = {trial.entry.strategy.__module__ for trial in trials} - {"__main__"}  # each process imports that one
+    context.set_forkserver_preload([*_PRELOADED, *of_trials])
     return context
 
 

@@ -149,6 +149,23 @@ def test_a_strategy_that_is_only_registered_is_compared_here_and_in_processes(tm
     assert "toy" in str(listed)
 
 
+def test_processes_leave_the_users_script_alone_or_ask_for_its_guard(tmp_path, monkeypatch, toy):
+    script, marker = tmp_path / "script.py", tmp_path / "was-run"
+    run_again = "from flower_fedclust.lab.runner import run_comparison\nrun_comparison(None, None)\n"
+    script.write_text(f"open({str(marker)!r}, 'w').close()\n{run_again}")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    comparison = Comparison(strategies=("toy",), datasets=("iris",), seeds=(0,), n_clients=3)
+    (row,) = run_comparison(comparison, tmp_path / "alone", jobs=2)
+    assert row["status"] == "done"
+    assert not marker.exists()
+    monkeypatch.setattr(sys.modules["__main__"], "Toy", Toy, raising=False)
+    monkeypatch.setattr(Toy, "__module__", "__main__")
+    with pytest.raises(RuntimeError, match=r"'toy' on 'iris' is of this script, .* below if __name__"):
+        run_comparison(comparison, tmp_path / "guard", jobs=2)
+    assert marker.exists()
+
+
 def test_what_fails_is_recorded_with_its_sentence_and_the_rest_goes_on(tmp_path, monkeypatch, toy):
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
     comparison = Comparison(
