@@ -224,7 +224,7 @@ def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
 def is_unlisted(series: Any, column: Column) -> NDArray[np.bool_]:
     """Return which entries have a value that the column does not list; none where they cannot be read."""
     try:
-        return _places(series, column.categories or (), 0) == -1.0
+        return np.asarray(_places(series, column.categories or (), 0) == -1.0)
     except MisfitError:
         return np.zeros(len(series), dtype=bool)
 
