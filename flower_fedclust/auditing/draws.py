@@ -24,7 +24,7 @@ from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import Sendable, noise_exponent, on_grid
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import ClientData, Reply, Sum
+from flower_fedclust.protocol import ClientData, ProtocolClient, Reply, Sum
 from flower_fedclust.protocol.books import Books
 from flower_fedclust.protocol.replies import add_up, received_arrays, values_of
 from flower_fedclust.protocol.rounds import Askable
@@ -201,6 +201,11 @@ class Drawer:
         before = {name: _copied(context) for name, context in contexts.items()}
         self._add_cells(number, next(iter(plain.values())), n_shares, is_whole=n_shares == len(asked) or not summed)
         indices = {name: index for index, name in enumerate(run.data)}
+        exchanges = {one.client: one for one in asked}
+        knowing = {
+            name: _knowing(run, exchanges[self._target if name == _OTHER else name], true)
+            for name, true in plain.items()
+        }
 
         def draw(repetition: int, seeded: bool) -> None:
             totals: list[Any] = []
@@ -211,7 +216,7 @@ class Drawer:
                 seed = noise_seed_of(1_000_000 + repetition, indices[exchange.client]) if seeded else None
                 whose = _OTHER if is_other and exchange.client == self._target else exchange.client
                 true = plain[whose]
-                noisy = _fit(run, exchange, self._data[whose], _copied(before[whose]), seed, true)
+                noisy = _fit(run, exchange, self._data[whose], _copied(before[whose]), seed, knowing[whose])
                 if not summed:
                     self._take(number, exchange.client, noisy, true, seeded=seeded)
                 if exchange.client == self._target and not seeded and not summed:
@@ -304,23 +309,32 @@ def _captured(run: Run, exchange: Exchange, data: ClientData, context: Context) 
     return found[0] if found else None
 
 
-def _fit(
-    run: Run, exchange: Exchange, data: ClientData, context: Context, seed: int | None, true: list[Sendable] | None
-) -> list[Any]:
-    """Return what a client sends, or keeps, if its method has returned what is given."""
+def _knowing(run: Run, exchange: Exchange, true: list[Sendable]) -> type[ProtocolClient]:
+    """Return the run's clients, but for the method that a message asks: it has returned what is given."""
     kind, task = run.strategy.client_type, str(exchange.ins.config["task"])
-    if true is not None:
-        asked = getattr(kind, task)
+    asked = getattr(kind, task)
 
-        def known(self: Any, *arrays: Any, **arguments: Any) -> Any:  # noqa: ARG001
-            return tuple(true)
+    def known(self: Any, *arrays: Any, **arguments: Any) -> Any:  # noqa: ARG001
+        return tuple(true)
 
-        known.__name__ = task
-        kind = type(kind.__name__, (kind,), {task: Askable(known, asked.answer.sends)})
+    known.__name__ = task
+    return type(kind.__name__, (kind,), {task: Askable(known, asked.answer.sends)})
+
+
+def _fit(
+    run: Run,
+    exchange: Exchange,
+    data: ClientData,
+    context: Context,
+    seed: int | None,
+    knowing: type[ProtocolClient] | None,
+) -> list[Any]:
+    """Return what a client sends, or keeps, if its method has returned what it knows; otherwise have it answer."""
+    kind = run.strategy.client_type if knowing is None else knowing
     client = kind(data, name=exchange.client, context=context, noise_seed=seed)
     with one_thread():
         arrays, n_examples, facts = client.fit(decode(exchange.ins.parameters), dict(exchange.ins.config))
-    if true is None:
+    if knowing is None:
         return []
     res = FitRes(Status(Code.OK, ""), encode(arrays), n_examples, facts)
     round_ = run.rounds[exchange.round]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -105,5 +106,11 @@ class Memory:
 
     def _declared_as_kept(self, key: str) -> Sent | None:
         """Return what this class declares of the rows that it keeps under a name."""
-        asked = [value for name in dir(type(self)) if isinstance(value := getattr(type(self), name), Askable)]
-        return next((sent for askable in asked for sent in askable.answer.sends if sent.kept_as == key), None)
+        return _declared_by(type(self)).get(key)  # type: ignore[arg-type]  # mypy #11470
+
+
+@lru_cache(maxsize=256)
+def _declared_by(kind: type[Memory]) -> dict[str, Sent]:
+    """Return what a class declares of all the rows that it keeps, by the names under which it keeps them."""
+    asked = [value for name in dir(kind) if isinstance(value := getattr(kind, name), Askable)]
+    return {sent.kept_as: sent for askable in reversed(asked) for sent in reversed(askable.answer.sends)}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flower_fedclust.privacy.accounting import Share, composed_epsilon, divided
 from flower_fedclust.privacy.accounting import calibrate as calibrate_by_name
-from flower_fedclust.privacy.loss import composed_loss
+from flower_fedclust.privacy.loss import composed_loss, gaussian_epsilon, gaussian_multiplier
 from flower_fedclust.privacy.releases import Release
 
 SHARES = st.lists(
@@ -98,6 +98,16 @@ def test_the_privacy_loss_is_that_of_dp_accounting_to_the_last_bit(parts, interv
     assert [loss.get_epsilon_for_delta(delta) for delta in (1e-9, 1e-5, 0.1)] == [
         accountant.get_epsilon(delta) for delta in (1e-9, 1e-5, 0.1)
     ]
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.3])
+@pytest.mark.parametrize("epsilon", [1e-4, 0.05, 1.0, 9.0, 80.0])
+def test_one_gaussian_release_has_the_noise_and_the_epsilon_of_dp_accounting_to_the_last_bit(epsilon, delta):
+    multiplier = gaussian_multiplier(epsilon, delta)
+    assert multiplier == dp_accounting.get_sigma_gaussian(epsilon, delta)
+    for other in (multiplier, 0.3 * multiplier, 30 * multiplier):
+        assert gaussian_epsilon(other, delta) == dp_accounting.get_epsilon_gaussian(other, delta)
+    assert [gaussian_epsilon(bare, delta) for bare in (0.0, math.inf)] == [math.inf, 0.0]
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.05, 1e-9), (0.5, 1e-3), (1.0, 1e-6), (5.0, 1e-5), (20.0, 1e-6)])
