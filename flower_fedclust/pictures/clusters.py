@@ -5,6 +5,7 @@ What draws a picture raises a ValueError where matplotlib is not installed.
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,8 @@ Floats = NDArray[np.float64]
 #: Lines of a profile at most: columns, or categories of them.
 MOST_LINES = 24
 _LONGEST_NAME = 28
+#: Of more clusters not every one has its number at an axis.
+_MOST_NUMBERS = 40
 #: Where the points lie that stand for clusters.
 _SPACES = {"rows": "", "map": " on the map", "embedding": " in the embedding", "codes": " among the codes"}
 # The inside of what cannot be told from noise: it is outlined, and not filled.
@@ -130,11 +133,12 @@ def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colo
     axes.scatter(
         places[:, 0], places[:, 1], s=30 + 4000 * shares, c=colors, alpha=0.75, edgecolors=_edges(colors), linewidths=1
     )
+    size = 9 if len(places) <= _MOST_NUMBERS else 5
     for index, (place, noise) in enumerate(zip(places, moved, strict=True)):
         if noise > 0:
             around = {"fill": False, "linestyle": ":", "edgecolor": "#555555", "linewidth": 0.8}
             axes.add_patch(Circle(tuple(place), DEVIATIONS * noise, **around))
-        axes.annotate(str(index), tuple(place), ha="center", va="center", fontsize=9, weight="bold")
+        axes.annotate(str(index), tuple(place), ha="center", va="center", fontsize=size, weight="bold")
     reach = max(float(np.ptp(places, axis=0).max()), 1e-12)
     middle = (places.max(axis=0) + places.min(axis=0)) / 2
     axes.set_xlim(middle[0] - 0.75 * reach, middle[0] + 0.75 * reach)
@@ -147,12 +151,17 @@ def _edges(colors: list[str]) -> list[str]:
     return ["#777777" if color == _HOLLOW else color for color in colors]
 
 
+def _numbered(clusters: Sized, most: int = _MOST_NUMBERS) -> slice:
+    """Return which clusters have their number at an axis: every one, or every second, and so on."""
+    return slice(None, None, -(-len(clusters) // most))
+
+
 def _draw_sizes(axes: Axes, shares: Floats, errors: Floats, colors: list[str]) -> None:
     at = np.arange(len(shares))
     bars = 100 * DEVIATIONS * errors if errors.any() else None
     thin = {"elinewidth": 0.9, "capsize": 2}
     axes.barh(at, 100 * shares, xerr=bars, color=colors, edgecolor=_edges(colors), height=0.7, error_kw=thin)
-    axes.set_yticks(at)
+    axes.set_yticks(at[_numbered(at)])
     axes.invert_yaxis()
     axes.set_xlim(0, min(axes.get_xlim()[1], 100))  # noise reaches beyond what can be
     axes.set(xlabel="% of the rows", ylabel="cluster", title="how large they are")
@@ -166,7 +175,7 @@ def _draw_profile(figure: Figure, axes: Axes, names: list[str], values: Floats, 
     scale: Any = matplotlib.colormaps["RdBu_r"].with_extremes(bad="#e4e4e4")
     limit = max(float(np.nanmax(np.abs(np.nan_to_num(values)))), 1e-12)
     picture = axes.imshow(np.ma.masked_invalid(values.T), cmap=scale, vmin=-limit, vmax=limit, aspect="auto")
-    axes.set_xticks(range(len(values)))
+    axes.set_xticks(range(len(values))[_numbered(values, _MOST_NUMBERS // 2)])
     axes.set_yticks(range(len(names)))
     axes.set_yticklabels([one if len(one) <= _LONGEST_NAME else f"{one[: _LONGEST_NAME - 1]}…" for one in names])
     for text in axes.get_yticklabels():

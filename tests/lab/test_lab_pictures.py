@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 import flower_fedclust as fc
 from flower_fedclust.lab.pictures import curve_figure, map_figure, map_page
+from flower_fedclust.models import KMeansModel
 from flower_fedclust.pictures.groupings import NO_COLOR, TEN_COLORS, group_colors
 
 RNG = np.random.default_rng(0)
@@ -286,3 +288,12 @@ def test_every_result_can_be_drawn_from_what_was_released(strategy, n_panels, tm
     assert (tmp_path / "clusters.png").stat().st_size > 5000
     is_hollow = [bar.get_facecolor()[:3] == (1.0, 1.0, 1.0) for axes in panels for bar in axes.patches]
     assert any(is_hollow) == (strategy.epsilon is not None and strategy.epsilon < 1)
+
+
+def test_of_many_clusters_not_every_one_has_its_number_at_an_axis():
+    rows = np.random.default_rng(0).normal(size=(101, 3))
+    result = fc.simulate(fc.KFED(3), [rows, rows], seed=0)
+    result = replace(result, labels=[np.arange(101)], model=KMeansModel(rows))
+    _, sizes, profile = result.plot().axes[:3]
+    assert sizes.get_yticks().tolist() == list(range(0, 101, 3))
+    assert profile.get_xticks().tolist() == list(range(0, 101, 6))

@@ -17,7 +17,7 @@ from unequal import unequal_classes
 import flower_fedclust as fc
 from flower_fedclust.data import load_dataset, partition
 from flower_fedclust.lab.report import write_report
-from flower_fedclust.lab.report.about import command_of
+from flower_fedclust.lab.report.about import command_of, settings_of
 from flower_fedclust.lab.report.colors import PANELS, readable_color
 from flower_fedclust.lab.report.data import Spread, read_comparison
 from flower_fedclust.lab.report.maps import read_map
@@ -458,6 +458,9 @@ def test_a_run_without_a_result_is_named_and_not_counted(tmp_path):
     (tmp_path / "runs" / "half" / "run.json").write_text('{"key": "ha')
     assert read_comparison(tmp_path).unfinished == ["half"]
     assert "still at work: half." in page_of(tmp_path).source
+    for partition_name, said in (("iid", "4"), ("column", None)):  # a column says how many clients there are
+        settings(tmp_path, partitions=[partition_name], n_clients=4)
+        assert dict(settings_of(read_comparison(tmp_path))).get("n clients") == said
 
 
 def test_the_page_of_before_stays_where_a_new_one_cannot_be_written(tmp_path, monkeypatch):

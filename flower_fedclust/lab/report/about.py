@@ -64,7 +64,10 @@ def _remedy(trial: TrialResult) -> str:
 
 def settings_of(comparison: ComparisonResults) -> list[tuple[str, str]]:
     """Return the settings and the versions, each with its name."""
-    settings = {key: value for key, value in comparison.settings.items() if key not in ("versions", "command")}
+    left_out = {"versions", "command"}
+    if set(comparison.settings.get("partitions") or ("iid",)) <= {"column", "files"}:
+        left_out.add("n_clients")  # which a column or a folder says
+    settings = {key: value for key, value in comparison.settings.items() if key not in left_out}
     rows = [(key.replace("_", " "), _setting_text(value)) for key, value in settings.items() if value not in (None, {})]
     versions = comparison.settings.get("versions")
     for column, name in _VERSIONS.items():
