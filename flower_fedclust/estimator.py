@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClusterMixin, clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from flower_fedclust.data.frames import as_frame, in_order, take
+from flower_fedclust.data.frames import as_frame, check_same_order, in_order, take
 from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.simulation import simulate
 from flower_fedclust.tables.schema import Schema
@@ -103,6 +103,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             If the rows or the groups cannot be right.
         """
         rows = self._checked(X, reset=True)
+        check_same_order(groups, as_frame(X, "X"), "X", "groups")
         owners = np.zeros(len(rows), dtype=np.intp) if groups is None else np.asarray(groups)
         if owners.shape != (len(rows),):
             raise ValueError(f"groups has the shape {owners.shape} for {len(rows)} rows; give one group a row.")

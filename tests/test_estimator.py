@@ -48,6 +48,8 @@ def test_a_fit_changes_no_parameter():
     estimator = fc.as_estimator(fc.FederatedKMeans(3), seed=0).fit(ROWS)
     assert estimator.strategy.min_clients is None
     assert clone(estimator).get_params()["strategy__n_clusters"] == 3
+    with pytest.raises(fc.DataError, match="X: the groups have the index of the table in another order"):
+        estimator.fit(pd.DataFrame(ROWS), groups=pd.Series(SITES)[::-1])
     with pytest.raises(ValueError, match=r"groups has the shape \(2,\) for 60 rows; give one group a row"):
         estimator.fit(ROWS, groups=["a", "b"])
     with pytest.raises(ValueError, match="row 1 has no group; give every row one"):

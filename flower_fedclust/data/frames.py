@@ -204,7 +204,7 @@ def ids_of(frame: Any) -> tuple[NDArray[Any] | None, str | None]:
     return index.to_numpy(), None if index.name is None else str(index.name)
 
 
-def check_same_order(labels: Any, frame: Any, owner: str) -> None:
+def check_same_order(labels: Any, frame: Any, owner: str, what: str = "labels") -> None:
     """Raise a DataError where labels are a pandas Series that has the index of their table in another order."""
     pandas = sys.modules.get("pandas")
     if pandas is None or frame is None or not isinstance(labels, pandas.Series):
@@ -212,8 +212,8 @@ def check_same_order(labels: Any, frame: Any, owner: str) -> None:
     ours, theirs = frame.index, labels.index
     if len(ours) == len(theirs) and not ours.equals(theirs) and theirs.is_unique and theirs.isin(ours).all():
         raise DataError(
-            f"{owner}: the labels have the index of the table in another order; give labels.loc[table.index] if the "
-            "index says whose they are, or else labels.to_numpy()."
+            f"{owner}: the {what} have the index of the table in another order; give {what}.loc[table.index] if the "
+            f"index says whose they are, or else {what}.to_numpy()."
         )
 
 

@@ -102,6 +102,7 @@ class ClientData:
             raise DataError(f"{owner}: {len(columns)} column names for {n_columns} columns.")
         check_unique(() if columns is None else columns, owner)
         check_same_order(labels, frame, owner)
+        check_same_order(row_ids, frame, owner, "row_ids")
         self.labels = None if labels is None else _checked_labels(labels, self.n_rows, owner)
         self.columns = columns
         self.owner = owner
