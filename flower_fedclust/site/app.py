@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -112,14 +113,14 @@ class Site:
 
     def note(self, event: str, **facts: Any) -> None:
         """Write a line into the audit log of the site, and into Flower's log."""
+        said = ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "", []))
+        log.log(logging.INFO if event in ("answered", "repeated", "result") else logging.WARNING, "%s: %s", event, said)
         make_private(self.folder)
         line = json.dumps({"time": _now(), "event": event, **facts}) + "\n"
         with os.fdopen(
             os.open(self.folder / "audit.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a"
         ) as log_file:
             log_file.write(line)
-        said = ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "", []))
-        log.log(logging.INFO if event in ("answered", "repeated", "result") else logging.WARNING, "%s: %s", event, said)
 
 
 class _SiteApp(ClientApp):
@@ -133,7 +134,8 @@ class _SiteApp(ClientApp):
         try:
             return super().__call__(message, context)
         except Exception as error:
-            self._site.note("failed", run=str(context.run_id), reason=f"{type(error).__name__}: {error}")
+            with suppress(OSError):  # a full disk may be what went wrong, and names a path of the site's
+                self._site.note("failed", run=str(context.run_id), reason=f"{type(error).__name__}: {error}")
             raise RuntimeError(FAILED) from None
 
 

@@ -471,6 +471,12 @@ def test_a_failure_says_nothing_of_the_rows(tmp_path):
     assert "41.3" in audit(broken)[-1]["reason"]
 
 
+def test_an_audit_log_that_cannot_be_written_tells_the_server_no_path(careful):
+    (careful.folder / "audit.jsonl").mkdir(parents=True)  # as with a full disk, opening it fails
+    with pytest.raises(RuntimeError, match=r"^failed$"):
+        careful.app(None, Server(careful).context)
+
+
 def test_a_model_that_cannot_be_is_not_evaluated(tmp_path):
     own = site(tmp_path, evaluations=5)
     for model in ("os", "k-means", ""):
