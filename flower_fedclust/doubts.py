@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models import KMeansModel, Model
+from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.protocol import ClientData, ProtocolStrategy
 from flower_fedclust.protocol.sizes import DEVIATIONS
@@ -31,6 +31,7 @@ Code = Literal[
     "not-described",
     "seeds-differ",
     "out-of-scale",
+    "crowded-column",
 ]
 
 #: As small a part of the rows outside of the largest cluster is none.
@@ -47,7 +48,8 @@ class Doubt:
     ----------
     code : str
         What it is, for machines: "one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center",
-        "on-the-bound", "no-clear-number", "not-described", "seeds-differ" or "out-of-scale".
+        "on-the-bound", "no-clear-number", "not-described", "seeds-differ", "out-of-scale" or
+        "crowded-column".
     sentence : str
         The same for people, with what may help.
     numbers : mapping of str to anything
@@ -114,6 +116,8 @@ def doubts_about(
     if number is not None and not number.is_clear:
         found.append(Doubt("no-clear-number", number.sentence, {"chosen": number.chosen}))
     found += _of_bounds(strategy, model)
+    if isinstance(strategy.outcome.model, TableModel):
+        found += _of_columns(strategy.outcome.model)
     if getattr(strategy.around, "description", 0) and strategy.outcome.clusters is None:
         sentence = f"The clusters are not described, and no budget was spent on it: {why_not(strategy, model)}."
         found.append(Doubt("not-described", sentence))
@@ -235,6 +239,19 @@ def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
         "thrown it there, or max_norm cuts its rows off."
     )
     return [_doubt("on-the-bound", sentence, {"clusters": outside, "max_norm": float(bound)}, "released")]
+
+
+def _of_columns(model: TableModel) -> list[Doubt]:
+    """Return which columns hardly count, as noise has hidden how near to each other their values are."""
+    crowded = [name for name, figures in model.preparation.figures.items() if figures.is_crowded]
+    if not crowded:
+        return []
+    named = ", ".join(f"'{name}'" for name in crowded)
+    sentence = (
+        f"Most values of {named} lie in a small part of the bounds that were found, so that they hardly count: give "
+        "public bounds in the schema, more rows or a larger epsilon."
+    )
+    return [_doubt("crowded-column", sentence, {"columns": crowded}, "released")]
 
 
 def _some(clusters: Sequence[int], n_clusters: int) -> str:

@@ -41,6 +41,7 @@ from flower_fedclust.protocol.wire import as_bytes
 from flower_fedclust.steps import description
 from flower_fedclust.tables.columns import MEASURED, Column, Figures
 from flower_fedclust.tables.histograms import (
+    CROWDED,
     LARGEST_PART_BEYOND,
     N_BINS,
     N_BINS_WITHOUT_NOISE,
@@ -290,10 +291,14 @@ def figures_of(
         found = replace(found, center=found.fill, spread=(known.high - known.low) / 4)
     if column.bounds is None:
         beyond = part_beyond(n_present, deviation, len(counts))
+        width = edges[1] - edges[0]
         if beyond <= LARGEST_PART_BEYOND:
             low, high = quantile(parts, edges, beyond), quantile(parts, edges, 1.0 - beyond)
-            width = edges[1] - edges[0]
             found = replace(found, low=low, high=max(high, low + width))
+        fullest = int(np.diff(parts).argmax())
+        is_about_0 = edges[fullest] <= 0 <= edges[fullest + 1]  # as of a column that is 0 for most rows
+        is_full = parts[fullest + 1] - parts[fullest] > CROWDED and found.high - found.low > 8 * width
+        found = replace(found, is_crowded=bool(is_full and not is_about_0))
     if powers is not None:
         middle, half = (known.low + known.high) / 2, (known.high - known.low) / 2
         mean = float(np.clip(powers[0] / n_present, -1.0, 1.0))

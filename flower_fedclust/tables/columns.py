@@ -166,6 +166,9 @@ class Figures:
         The parts of all rows, 0 to 1, that lie below these values.
     counts : tuple of float
         With noise, of listed values: how often each was found. Empty where it was not asked.
+    is_crowded : bool
+        Whether most values seem to lie in a small part of the bounds that were found, and not about 0: the noise has
+        hidden where, and they hardly differ once they are prepared.
     """
 
     low: float = 0.0
@@ -176,6 +179,7 @@ class Figures:
     quantiles: tuple[float, ...] = ()
     ranks: tuple[float, ...] = ()
     counts: tuple[float, ...] = ()
+    is_crowded: bool = False
 
 
 def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:

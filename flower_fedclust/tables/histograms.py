@@ -29,6 +29,9 @@ PART_BEYOND = 0.005
 #: Bounds are found by quantiles where noise allows a part beyond them of this or less.
 LARGEST_PART_BEYOND = 0.05
 
+#: Where so large a part of the rows is in one bin, of a range of many, they hardly differ once they are prepared.
+CROWDED = 0.7
+
 #: Entries that are counted at a time: they stay in a processor's cache.
 BLOCK = 2**14
 

@@ -144,6 +144,18 @@ def test_first_centers_in_a_table_are_prepared_as_rows_are_and_an_origin_is_refu
         fc.with_schema(fc.PrivateKMeans(3, max_norm=1.0, origin=[0.0]), SCHEMA)
 
 
+def test_a_column_whose_values_are_hidden_in_far_wider_bounds_is_named():
+    seconds = np.random.default_rng(0).normal(1.6e9, 1e5, 2000)
+    tables = [
+        pd.DataFrame({"seen": seconds, "gain": np.where(seconds > 1.6001e9, 500.0, 0.0), "z": np.sin(seconds)})
+    ] * 2
+    columns = {name: {"kind": "number"} for name in ("seen", "gain", "z")}
+    (doubt,) = fc.simulate(fc.PrivateKMeans(2, epsilon=3.0), tables, schema={"columns": columns}, seed=0).doubts
+    assert (doubt.code, doubt.numbers, doubt.basis) == ("crowded-column", {"columns": ["seen"]}, "released")
+    columns["seen"]["bounds"] = [1.599e9, 1.601e9]
+    assert fc.simulate(fc.PrivateKMeans(2, epsilon=3.0), tables, schema={"columns": columns}, seed=0).doubts == ()
+
+
 def test_a_model_of_tables_is_evaluated_where_the_tables_are(tables):
     strategy = fc.PrivateKMeans(3, epsilon=2.0, federated_evaluation=True)
     labels = [table["sex"].to_numpy(dtype=str) for table in tables]
