@@ -34,6 +34,7 @@ from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
 from flower_fedclust.progress import quiet
 from flower_fedclust.protocol import ProtocolStrategy
 from flower_fedclust.watching.neighbours import (
+    Answered,
     Moved,
     Neighbours,
     extreme_rows,
@@ -231,12 +232,14 @@ class _Moves:
 
     def _compare(self, run: Run, pairs: Pairs, deadline: float, says: Progress, *, at_least: int = 0) -> None:
         """Compare neighbours, each through the round that is named beside it or through all, until the time is over."""
+        known: dict[int | None, Answered] = {}
         for index, (pair, only) in enumerate(pairs):
             if time.perf_counter() > deadline and index >= at_least:
                 break
             says("neighbours", 0.4 * index / len(pairs))
             try:
-                for moved in how_far(run, self.client, [pair], only=only, noise_seed=self.noise_seed):
+                answers = known.setdefault(only, {})
+                for moved in how_far(run, self.client, [pair], only=only, noise_seed=self.noise_seed, known=answers):
                     self._take(moved, is_measured=run is self.run)
             except AssertionError as broken:
                 self.broken.append(str(broken).rstrip("."))

@@ -29,6 +29,9 @@ from flower_fedclust.watching.runs import Exchange, Run
 Floats = NDArray[np.float64]
 Arrays = list[Sendable]
 
+#: What clients answered, by round, for tables as bytes.
+Answered = dict[bytes, dict[int, Arrays | None]]
+
 
 @dataclass(frozen=True)
 class Neighbours:
@@ -122,7 +125,13 @@ def _kept(run: Run, exchange: Exchange, context: Context) -> Arrays:
 
 
 def how_far(
-    run: Run, client: str, pairs: Iterable[Neighbours], *, only: int | None = None, noise_seed: int = 0
+    run: Run,
+    client: str,
+    pairs: Iterable[Neighbours],
+    *,
+    only: int | None = None,
+    noise_seed: int = 0,
+    known: Answered | None = None,
 ) -> Iterator[Moved]:
     """Yield how far neighbours move every array that a run released with noise.
 
@@ -133,13 +142,15 @@ def how_far(
     pairs : iterable of Neighbours
     only, noise_seed
         As in :func:`shadow_answers`.
+    known : dict, optional
+        Answers of an earlier call with the same parameters, pairs apart; those of this one are entered.
 
     Raises
     ------
     AssertionError
         If an array is not made of finite numbers, or if the neighbours' arrays have different shapes.
     """
-    known: dict[bytes, dict[int, Arrays | None]] = {}
+    known = {} if known is None else known
 
     def answered(rows: Floats) -> dict[int, Arrays | None]:
         key = rows.tobytes()
