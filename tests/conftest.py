@@ -33,6 +33,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # what tests leave behind is little beside what is imported
     gc.enable()
 
 
