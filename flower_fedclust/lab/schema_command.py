@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+#: Where a larger part of the values lies beyond the bounds, the site is told.
+MOST_BEYOND = 0.05
+
 app = typer.Typer(help="Draft and check schemas, which say what is public about columns.", no_args_is_help=True)
 
 TableFile = Annotated[Path, typer.Argument(help="Your table: a .csv or .parquet file.")]
@@ -47,5 +50,14 @@ def check(
     from flower_fedclust.tables.schema import Schema
 
     table = read_table(file, client_column=client_column, label_column=label_column, raw=True)
-    Schema.of(schema).check(table.rows, owner=file.name)
+    known = Schema.of(schema)
+    known.check(table.rows, owner=file.name)
     print(f"{file.name} fits {schema.name}.")
+    for name, column, values in known.values(table.rows, owner=file.name):
+        if column.interval is None:
+            continue
+        present = values[values == values]  # a gap is NaN
+        n_beyond = int(((present < column.interval[0]) | (present > column.interval[1])).sum())
+        if n_beyond > MOST_BEYOND * len(present):
+            part = f"{100 * n_beyond / len(present):.0f}%"
+            print(f"Column '{name}': {part} of the values lie beyond its bounds and count as these; is the unit right?")

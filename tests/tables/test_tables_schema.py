@@ -197,6 +197,10 @@ def test_a_draft_can_be_read_marks_what_comes_from_rows_and_fits(tmp_path):
     out = tmp_path / "columns.toml"
     assert run(app, ["schema", "init", str(tmp_path / "people.parquet"), "--out", str(out)]).exit_code == 0
     assert fc.Schema.of(out) == schema
-    assert "fits columns.toml" in run(app, ["schema", "check", str(out), str(tmp_path / "people.parquet")]).output
+    asked = ["schema", "check", str(out), str(tmp_path / "people.parquet")]
+    assert run(app, asked).output == "people.parquet fits columns.toml.\n"
+    out.write_text(out.read_text().replace('kind = "number"', 'kind = "number"\nbounds = [0, 1]'))
+    said = "Column 'income': 100% of the values lie beyond its bounds and count as these; is the unit right?\n"
+    assert run(app, asked).output.endswith(said)
     with pytest.raises(FileNotFoundError, match=r"There is no schema file .*; 'fedclust schema init FILE' drafts one"):
         fc.Schema.of(tmp_path / "none.toml")
