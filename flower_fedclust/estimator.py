@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from flower_fedclust.data.frames import as_frame, check_same_order, in_order, take
 from flower_fedclust.protocol import ProtocolStrategy
+from flower_fedclust.protocol.parameters import check_is_strategy
 from flower_fedclust.simulation import simulate
 from flower_fedclust.tables.schema import Schema
 
@@ -102,6 +103,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         ValueError
             If the rows or the groups cannot be right.
         """
+        check_is_strategy(self.strategy)
         rows = self._checked(X, reset=True)
         check_same_order(groups, as_frame(X, "X"), "X", "groups")
         owners = np.zeros(len(rows), dtype=np.intp) if groups is None else np.asarray(groups)

@@ -81,7 +81,8 @@ def test_bad_input_is_refused_in_a_sentence(clients, options, sentence):
 
 
 def test_what_is_no_strategy_is_refused_in_a_sentence():
-    for use in (partial(simulate, clients=CLIENTS), fc.check_strategy, fc.audit, partial(fc.plan, n_rows=9)):
+    fits = lambda strategy: fc.as_estimator(strategy).fit(CLIENTS[0])  # noqa: E731
+    for use in (partial(simulate, clients=CLIENTS), fc.check_strategy, fc.audit, partial(fc.plan, n_rows=9), fits):
         for strategy in ("k-fed", type(lloyd())):
             with pytest.raises(TypeError, match="give an object of a strategy, such as KFED"):
                 use(strategy)

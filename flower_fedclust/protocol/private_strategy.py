@@ -13,6 +13,9 @@ from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.protocol.parameters import parameter
 from flower_fedclust.protocol.strategy import ProtocolStrategy
 
+#: A larger delta is remarked on in the report: few tables have so few rows that it is far below one over their number.
+LARGE_DELTA = 1e-4
+
 
 class PrivateStrategy(ProtocolStrategy):
     """Base of strategies that can take noise.
@@ -49,6 +52,16 @@ class PrivateStrategy(ProtocolStrategy):
             raise ValueError(f"budget is {self.budget!r}; it must be parts by name, such as {{'votes': 0.3}}.")
         for name, part in (self.budget or {}).items():
             check_real(f"the budget of {name}", part, above=0, at_most=1)
+
+    def privacy_notes(self) -> list[str]:
+        """Add what a large delta allows."""
+        notes = super().privacy_notes()
+        if self.epsilon is not None and self.delta > LARGE_DELTA:
+            notes.append(
+                f"delta is {self.delta:g}: the guarantee allows that all about a row comes out with this probability. "
+                "Choose it far below one over the number of rows."
+            )
+        return notes
 
     def shares(self) -> Mapping[str, Share]:
         """Return the parts of the privacy budget by name, as they are where the user says nothing."""

@@ -277,6 +277,9 @@ def test_a_delta_below_what_can_be_computed_is_refused(delta):
     with pytest.raises(ValueError, match=r"delta is .*; it must be a finite number at least 1e-12 and below 1"):
         Private(2, delta=delta).check_parameters()
     Private(2, delta=1e-12).check_parameters()
+    assert not Private(2, epsilon=1.0, delta=1e-4).privacy_notes()
+    (note,) = Private(2, epsilon=1.0, delta=0.01).privacy_notes()
+    assert note.startswith("delta is 0.01: the guarantee allows that all about a row comes out with this probability.")
 
 
 def test_a_part_of_delta_is_left_for_the_sampler():
