@@ -1,5 +1,5 @@
 # make run    sets up an environment and runs the main job: clusters of a health survey at ten schools, at epsilon 1
-# make test   sets up an environment and runs the tests, three at a time, as some of them wait for others to answer
+# make test   sets up an environment and runs the tests, two at a time
 # make check  what the tests cannot hold in four minutes: deployments, the quick tests with other CPUs' kernels,
 #             planted faults, audits of every strategy, and every example, command and notebook of the site
 # make lint   ruff (lint and format) and mypy --strict
@@ -30,7 +30,7 @@ run: $(READY)
 	  --n-clusters 4 --epsilon 1
 
 test: $(READY)
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 3 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m "not long" --numprocesses 2 --dist worksteal
 
 check: test
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m long

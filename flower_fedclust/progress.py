@@ -29,7 +29,7 @@ def quiet(level: int, *names: str) -> Iterator[None]:
         for name in names:
             _, asked = _QUIET.setdefault(name, (logging.getLogger(name).level, []))
             asked.append(level)
-            logging.getLogger(name).setLevel(max(asked))
+            _set_level(name, max(asked))
     try:
         yield
     finally:
@@ -37,9 +37,14 @@ def quiet(level: int, *names: str) -> Iterator[None]:
             for name in names:
                 before, asked = _QUIET[name]
                 asked.remove(level)
-                logging.getLogger(name).setLevel(max(asked, default=before))
+                _set_level(name, max(asked, default=before))
                 if not asked:
                     del _QUIET[name]
+
+
+def _set_level(name: str, level: int) -> None:
+    if logging.getLogger(name).level != level:  # setting it goes through all the loggers of the process
+        logging.getLogger(name).setLevel(level)
 
 
 def is_shown(progress: bool | None) -> bool:

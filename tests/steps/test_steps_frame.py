@@ -139,7 +139,7 @@ def test_rows_far_from_the_origin_lose_nothing_of_their_spread():
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e308, 5e-324])
 def test_rows_that_are_all_equal_have_a_frame(value):
     if value == 1e308:
-        with pytest.raises(DataError, match="beyond the largest number"):
+        with pytest.raises(DataError, match=r"row 0, column 0 is beyond 1e\+150; look for a wrong value"):
             found([np.full((3, 2), value)] * 2)
         return
     frame, n_rows = found([np.full((3, 2), value)] * 2)
@@ -149,7 +149,9 @@ def test_rows_that_are_all_equal_have_a_frame(value):
 
 def test_rows_that_are_farther_apart_than_the_largest_number_are_refused_in_a_sentence():
     rows = np.array([[1.7e308, 0.0], [-1.7e308, 0.0]])
-    with pytest.raises(DataError, match=r"beyond the largest number there is; look for a wrong value\.$"):
+    with pytest.raises(
+        DataError, match=r"row 0, column 0 is beyond 1e\+150; look for a wrong value, or scale the column\.$"
+    ):
         found([rows, np.zeros((2, 2))])
 
 
