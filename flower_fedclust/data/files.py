@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -167,6 +168,18 @@ def _imported(module: str) -> Any:
         raise ImportError(f"a query needs {module}; pip install 'flower-fedclust[sql]'.") from None
 
 
+def _check_spellings(owners: NDArray[Any], where: str) -> None:
+    """Raise a DataError where two clients are one whose name is written in two ways: a guarantee would cover half."""
+    known: dict[str, str] = {}
+    for name in map(str, np.unique(owners)):
+        other = known.setdefault(" ".join(unicodedata.normalize("NFKC", name).split()), name)
+        if other != name:
+            raise DataError(
+                f"{where} has '{other}' and '{name}', which differ in spaces or in how Unicode spells a letter; write "
+                "each client in one way."
+            )
+
+
 def _table_of(
     frame: Any, file: str, roles: Mapping[str, str | None], columns: Sequence[str] | None, *, raw: bool
 ) -> Table:
@@ -189,6 +202,8 @@ def _table_of(
             f"{file}: column {unnamed[0]} has no name; name it, or write the file without row numbers (index=False)."
         )
     named = {role: None if name is None else _names_of_rows(frame, name, file, role) for role, name in roles.items()}
+    if named["client"] is not None:
+        _check_spellings(named["client"], f"{file}: column '{roles['client']}'")
     ids = named["id"]
     if ids is not None and len(np.unique(ids)) < len(ids):
         raise DataError(f"{file}: column '{roles['id']}' has one id for several rows; give each row an id of its own.")

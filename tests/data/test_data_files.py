@@ -174,6 +174,16 @@ def test_missing_label_or_client_is_named(tmp_path, option, what):
         read_table(path, **{option: "name"})
 
 
+def test_a_client_whose_name_is_written_in_two_ways_is_not_taken_for_two(tmp_path):
+    for other in ("north ", "no\u0072th\u00a0", " north"):
+        path = csv(tmp_path, f"a,site\n1,north\n2,{other}\n")
+        with pytest.raises(
+            ValueError, match=r"rows.csv: column 'site' has .*, which differ in spaces or in how Unicode"
+        ):
+            read_table(path, client_column="site")
+    assert read_table(csv(tmp_path, "a,site\n1,north\n2,North\n"), client_column="site").owners is not None
+
+
 def test_row_numbers_without_a_name_are_no_feature(frame, tmp_path):
     frame[["age"]].to_csv(tmp_path / "rows.csv")
     with pytest.raises(ValueError, match=r"rows.csv: column 0 has no name; .*index=False"):
