@@ -53,6 +53,26 @@ class StructuralGraph:
 
         return int(connected_components(self.symmetric, directed=False)[0])
 
+    def by_shared_neighbors(self) -> StructuralGraph:
+        """Return the graph in which an edge counts as far as both rows have the same nearest rows.
+
+        Each weight is multiplied by how many rows are among the nearest of both, each row among its own, over how many
+        are among those of either. No edge is lost: a row and its neighbour share the neighbour at least. In many
+        dimensions shared neighbours tell better than distances which rows belong together.
+
+        References
+        ----------
+        Jarvis and Patrick, "Clustering using a similarity measure based on shared near neighbors", 1973. Houle,
+        Kriegel, Kroeger, Schubert and Zimek, "Can shared-neighbor distances defeat the curse of dimensionality?", 2010.
+        """
+        n_rows, width = len(self.neighbors), self.neighbors.shape[1] + 1
+        nearest = np.column_stack([np.arange(n_rows), self.neighbors])
+        shared = np.empty(self.neighbors.shape)
+        for block in blocks(n_rows, width**3):
+            theirs = nearest[self.neighbors[block]]
+            shared[block] = (theirs[:, :, None, :] == nearest[block, None, :, None]).sum(axis=(2, 3))
+        return StructuralGraph(self.neighbors, self.weights * (shared / (2 * width - shared)))
+
 
 def client_graph(rows: Floats, n_clusters: int, n_neighbors: int, *, rank_constraint: bool = False) -> StructuralGraph:
     """Return a client's E^p, of as many neighbours as suit it: k is what :func:`neighbors_of_client` makes of them.

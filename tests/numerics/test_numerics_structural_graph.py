@@ -147,6 +147,20 @@ def test_symmetric_is_the_mean_with_the_transpose():
     np.testing.assert_allclose(graph.symmetric.toarray(), 0.5 * (E + E.T), rtol=1e-14)
 
 
+@pytest.mark.parametrize("k", [1, 5])
+def test_an_edge_counts_as_far_as_both_rows_have_the_same_neighbors(k, monkeypatch):
+    monkeypatch.setattr("flower_fedclust.numerics.blocks.BLOCK_ENTRIES", 7 * (k + 1) ** 3)  # some rows at a time
+    graph = structural_graph(np.random.default_rng(0).normal(size=(30, 3)), k)
+    nearest = [{row, *neighbors} for row, neighbors in enumerate(graph.neighbors.tolist())]
+    weighed = graph.by_shared_neighbors()
+    np.testing.assert_array_equal(weighed.neighbors, graph.neighbors)
+    for row, neighbors in enumerate(graph.neighbors):
+        shared = [len(nearest[row] & nearest[other]) / len(nearest[row] | nearest[other]) for other in neighbors]
+        np.testing.assert_allclose(weighed.weights[row], graph.weights[row] * shared, rtol=1e-14)
+    alone = structural_graph(np.ones((1, 3)), k).by_shared_neighbors()
+    assert alone.weights.shape == (1, 0)
+
+
 @pytest.mark.parametrize("n_copies", [2, 4, 7])
 @pytest.mark.parametrize("n_columns", [2, 20])
 def test_no_row_is_its_own_neighbor_where_rows_are_equal(n_copies, n_columns):

@@ -74,7 +74,9 @@ class SPPFGCPlus(ProtocolStrategy):
       sums give; where a code is as wide as its row it begins as the row, with no training before the first graph;
     - a row is drawn to the mean code of the cluster that the server's graph has found for it. Deep embedded clustering
       draws it to the nearest mean, which cuts clusters that are not round where clustering_weight is large;
-    - as in :class:`SPPFGC`, a client has several prototypes a cluster, and not those of its DEC clusters.
+    - as in :class:`SPPFGC`, a client has several prototypes a cluster, and not those of its DEC clusters;
+    - where a code has more than 10 numbers, an edge of the graph counts as far as both rows have the same nearest rows:
+      in many dimensions distances alone tell less.
 
     Nothing is proved of its privacy, with any noise: graphs are sent as they are, and codes come from layers that were
     trained on the rows, so that one row can move all codes of its client. For a guarantee, encode the rows by a network
@@ -348,6 +350,8 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
         Z = clip_rows(Z, max_l1_norm, norm=1)
         # Line 8.
         E = client_graph(Z, n_clusters, n_neighbors)
+        if Z.shape[1] > FEWEST_LATENT:
+            E = E.by_shared_neighbors()
         # Line 9.
         labels = atoms(Z, E, n_atoms_of(len(Z), n_clusters, n_prototypes), self.generator(random_state))
         P = prototypes_of(Z, labels, diagonal=Z.shape[1] > FULL_COLUMNS)

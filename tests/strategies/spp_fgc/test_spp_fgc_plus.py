@@ -10,6 +10,7 @@ from sklearn.datasets import load_digits
 
 from flower_fedclust.data import Table, load_dataset, partition
 from flower_fedclust.deep.vae import trained_vae
+from flower_fedclust.numerics.structural_graph import client_graph
 from flower_fedclust.protocol import ClientData
 from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.simulation import simulate
@@ -107,6 +108,17 @@ def test_codes_of_wide_rows_hold_most_of_their_variance(change, n_latent):
     clients = [rows - rows.mean(axis=0) for rows in np.linalg.qr(wide.reshape(2000, 38))[0].reshape(4, 500, 38)]
     strategy = SPPFGCPlus(2, random_state=0, n_rounds=0, n_pretraining_rounds=0, **change)
     assert simulate(strategy, clients).model.latent_centers_.shape == (2, n_latent)
+
+
+@pytest.mark.parametrize("n_latent", [10, 11])
+def test_codes_of_more_than_10_numbers_are_joined_as_far_as_they_share_neighbors(n_latent):
+    Z = np.random.default_rng(0).normal(size=(60, n_latent))
+    wanted = {"n_clusters": 2, "n_neighbors": 5, "n_prototypes": 4, "random_state": 0}
+    sent = SPPFGCPlus.client_type(ClientData(Z), name="a", context=None)._graph(Z, **wanted)[2].reshape(60, 5)
+    graph = client_graph(Z, 2, 5)
+    expected = graph.by_shared_neighbors() if n_latent > 10 else graph
+    np.testing.assert_array_equal(sent, expected.weights.astype(np.float32))
+    assert (graph.by_shared_neighbors().weights < graph.weights).any()
 
 
 def test_moons_stay_whole_through_the_rounds():
