@@ -268,6 +268,7 @@ def test_a_history_that_cannot_be_drawn_is_refused(tmp_path, history, sentence):
         curve_figure(history, tmp_path / "curve.png")
 
 
+@pytest.mark.usefixtures("few_iterations")
 @pytest.mark.parametrize(
     ("strategy", "n_panels"),
     [
