@@ -49,7 +49,8 @@ def save_findings(result: Findings, folder: str | Path) -> Path:
     """Write what a run found; see :meth:`flower_fedclust.Result.save`."""
     path = empty_folder(folder)
     is_new = not path.exists()
-    path.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(exist_ok=not is_new)  # of two that save at once, one alone makes it
     path.chmod(0o700)  # labels are as much as the rows say
     try:
         _write(result, path)
