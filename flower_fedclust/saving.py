@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -29,6 +30,10 @@ T = TypeVar("T")
 _DESCRIPTION, _METRICS, _TRAFFIC, _PRIVACY = "result.json", "metrics.json", "traffic.csv", "privacy.json"
 #: What the file of rows is called that no client had, and why none had them.
 _LEFT_OUT, _MADE_PUBLIC = "left-out.csv", "made public for the server"
+
+
+#: In bytes, of the name of a client in that of a file: file systems take 255 for the whole.
+LONGEST_FILE_NAME = 200
 
 
 def empty_folder(path: str | Path) -> Path:
@@ -197,10 +202,20 @@ def _traffic(row: dict[str, str]) -> Traffic:
 
 def _file_names(names: Sequence[str]) -> list[str]:
     """Return names that any file system takes and tells apart, like those given where that can be."""
-    safe = ["".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name) for name in names]
+    safe = ["".join(letter if _is_safe(letter) else "_" for letter in name) for name in names]
+    safe = [name.encode()[:LONGEST_FILE_NAME].decode(errors="ignore") for name in safe]
     numbered = [f"{index}-{name}" for index, name in enumerate(safe)]
     chosen = [
         file if file == name and name.strip(".") and not name.startswith("-") else number
         for file, name, number in zip(safe, names, numbered, strict=True)
     ]
     return chosen if len({file.lower() for file in chosen}) == len(chosen) else numbered
+
+
+def _is_safe(letter: str) -> bool:
+    """Tell whether the name of a file may have a letter: not where the system writes names in ASCII alone, say."""
+    try:
+        letter.encode(sys.getfilesystemencoding())
+    except UnicodeEncodeError:
+        return False
+    return letter.isalnum() or letter in "-_."

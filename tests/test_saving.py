@@ -121,6 +121,16 @@ def test_every_row_has_a_line_with_its_id_also_those_that_were_left_out(tmp_path
     assert [len(part) for part in loaded.labels] == [len(made.labels[0]), 0]
 
 
+def test_names_that_a_file_system_does_not_take_are_shortened_or_numbered(result, tmp_path, monkeypatch):
+    long = replace(result, names=["北" * 100, "北" * 99 + "京", *result.names[2:]])
+    assert fc.load(long.save(tmp_path / "long")).names == long.names
+    monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
+    named = replace(result, names=["Köln", "北京", *result.names[2:]])
+    folder = named.save(tmp_path / "run")
+    assert {"0-K_ln.csv", "1-__.csv"} <= {path.name for path in (folder / "labels").iterdir()}
+    assert fc.load(folder).names == named.names
+
+
 def test_ids_that_are_called_cluster_are_not_read_as_labels(tmp_path):
     tables = [NEW.set_index(pd.RangeIndex(100, 150, name="cluster"))] * 2
     made = fc.simulate(fc.FederatedKMeans(3), tables, seed=0)
