@@ -32,6 +32,7 @@ Code = Literal[
     "seeds-differ",
     "out-of-scale",
     "crowded-column",
+    "predicts-otherwise",
 ]
 
 #: As small a part of the rows outside of the largest cluster is none.
@@ -48,8 +49,8 @@ class Doubt:
     ----------
     code : str
         What it is, for machines: "one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center",
-        "on-the-bound", "no-clear-number", "not-described", "seeds-differ", "out-of-scale" or
-        "crowded-column".
+        "on-the-bound", "no-clear-number", "not-described", "seeds-differ", "out-of-scale",
+        "crowded-column" or "predicts-otherwise".
     sentence : str
         The same for people, with what may help.
     numbers : mapping of str to anything
@@ -128,6 +129,24 @@ def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
     """Return whose rows are too large or too small to be squared: distances between them are infinite, or 0."""
     found = ((client.owner, where) for client in clients if (where := client.out_of_scale))
     return tuple(Doubt("out-of-scale", f"{owner}: {where}", {"client": owner}, "rows") for owner, where in found)[:1]
+
+
+def doubts_about_labels(labels: Sequence[NDArray[np.intp]], predicted: Sequence[NDArray[np.intp]]) -> tuple[Doubt, ...]:
+    """Return whether the model finds other clusters for the rows of the run than the run itself."""
+    from sklearn.metrics import adjusted_rand_score
+
+    pairs = [pair for pair in zip(labels, predicted, strict=True) if len(pair[0]) == len(pair[1])]
+    if not pairs:
+        return ()
+    found, by_model = (np.concatenate(one) for one in zip(*pairs, strict=True))
+    alike = float(adjusted_rand_score(found, by_model))
+    if alike >= ALIKE:
+        return ()
+    sentence = (
+        f"The model puts the rows of the run into other clusters than the run did (adjusted Rand index {alike:.2f}): "
+        "do not believe what it predicts. The clusters may be noise."
+    )
+    return (Doubt("predicts-otherwise", sentence, {"ari": alike}, "rows"),)
 
 
 def doubts_over_runs(labels: Sequence[NDArray[Any]]) -> tuple[Doubt, ...]:

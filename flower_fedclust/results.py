@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.data.federation import ROW
-from flower_fedclust.doubts import doubts_about, doubts_about_scale
+from flower_fedclust.doubts import doubts_about, doubts_about_labels, doubts_about_scale
 from flower_fedclust.findings import Findings
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import kmeans_cost
@@ -180,8 +180,10 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         inner, clients = model.model, [client.prepared(model.preparation) for client in clients]
     found = [inner.cluster(client.rows, own) for client, own in zip(clients, places, strict=True)]
     labels = [one.labels for one in found]
+    of_data = doubts_about_scale(clients)
     if outcome.labels is not None:
-        labels = [outcome.labels.get(name, np.empty(0, dtype=np.intp)) for name in data]
+        predicted, labels = labels, [outcome.labels.get(name, np.empty(0, dtype=np.intp)) for name in data]
+        of_data = (*doubts_about_labels(labels, predicted), *of_data)
     if data:
         metrics = _metrics(inner, sum(one.cost for one in found), clients, labels)
     else:
@@ -198,7 +200,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
         seconds=seconds,
         embedding=[one.places for one in found if one.places is not None],
         history={name: [float(value) for value in values] for name, values in outcome.history.items()},
-        doubts=(*doubts_about(strategy, inner, labels, metrics), *doubts_about_scale(clients)),
+        doubts=(*doubts_about(strategy, inner, labels, metrics), *of_data),
         number=outcome.number,
         sizes=strategy.released_sizes,
         clusters=outcome.clusters,

@@ -7,7 +7,7 @@ import pytest
 from unequal import unequal_classes
 
 import flower_fedclust as fc
-from flower_fedclust.doubts import collapse_of, doubts_over_runs
+from flower_fedclust.doubts import collapse_of, doubts_about_labels, doubts_over_runs
 from flower_fedclust.lab.jobs import make_strategies
 from flower_fedclust.lab.report.data import Contender, Scenario, TrialResult, read_comparison
 from flower_fedclust.lab.report.verdict import doubts
@@ -94,6 +94,17 @@ def test_half_of_the_runs_that_end_elsewhere_are_a_doubt_and_fewer_are_none():
     assert doubt.numbers["elsewhere"] == 2
     assert doubts_over_runs([first, first, (first + 1) % 3, second]) == ()
     assert doubts_over_runs([first]) == ()
+
+
+def test_a_model_that_puts_the_rows_of_its_run_elsewhere_is_a_doubt():
+    first, second = np.arange(60) % 3, np.arange(60) // 20
+    none = np.empty(0, dtype=int)  # of a client that took no part
+    assert doubts_about_labels([first, none], [(first + 1) % 3, second]) == ()
+    (doubt,) = doubts_about_labels([first, none], [second, second])
+    assert (doubt.code, doubt.basis) == ("predicts-otherwise", "rows")
+    noise = fc.FedSC(3, perturb="data", epsilon=1.0, max_norm=9.0, n_rounds=2)
+    rows = [np.random.default_rng(seed).normal(size=(40, 3)) for seed in range(2)]
+    assert codes(fc.simulate(noise, rows, seed=0)) == ["predicts-otherwise"]
 
 
 def test_a_report_tells_the_doubts_of_runs_and_of_seeds_that_differ(tmp_path):
