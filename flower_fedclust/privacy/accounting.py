@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_real
-from flower_fedclust.privacy.loss import composed_loss, gaussian_epsilon, gaussian_multiplier
 from flower_fedclust.privacy.releases import (
     Mechanism,
     Relation,
@@ -244,7 +245,9 @@ def _multiplier(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     """Return the noise multiplier of one release that is (epsilon, delta)-private alone."""
     if mechanism == "laplace":
         return 1.0 / epsilon
-    return gaussian_multiplier(epsilon, delta)
+    import dp_accounting
+
+    return float(dp_accounting.get_sigma_gaussian(epsilon, delta))
 
 
 def _unit_release(share: Share, multiplier: float) -> Release:
@@ -313,10 +316,11 @@ def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> flo
 
     if isinstance(event, dp_accounting.GaussianDpEvent):
         # In closed form. Its delta is right to 1e-7, which the thousandth that delta_of_composition keeps back covers.
-        return gaussian_epsilon(event.noise_multiplier, delta)
+        with np.errstate(divide="ignore"):
+            return float(dp_accounting.get_epsilon_gaussian(event.noise_multiplier, delta))
     # A multiplier says all: it is the scale of the noise over the sensitivity under the release's own relation.
-    loss = composed_loss(event, interval)
-    return math.inf if loss is None else float(loss.get_epsilon_for_delta(delta))
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    return float(dp_accounting.pld.PLDAccountant(relation, interval).compose(event).get_epsilon(delta))
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from flower_fedclust.privacy.accounting import Share, composed_epsilon, divided
 from flower_fedclust.privacy.accounting import calibrate as calibrate_by_name
-from flower_fedclust.privacy.loss import composed_loss, gaussian_epsilon, gaussian_multiplier
 from flower_fedclust.privacy.releases import Release
 
 SHARES = st.lists(
@@ -82,32 +81,6 @@ def test_composed_epsilon_is_that_of_an_accountant_of_its_own():
         expected = independent_epsilon(releases, delta)
         assert composed_epsilon(releases, delta) == pytest.approx(expected, rel=1e-3)
         assert composed_epsilon(releases, delta, near=1.0) == pytest.approx(expected, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    "parts", [((2.5, 3, "g"), (0.7, 2, "l")), ((0.3, 1, "l"), (9.0, 4, "l")), ((0.4, 1, "g"),) * 2]
-)
-@pytest.mark.parametrize("interval", [1e-2, 8e-4])
-def test_the_privacy_loss_is_that_of_dp_accounting_to_the_last_bit(parts, interval):
-    kinds = {"g": dp_accounting.GaussianDpEvent, "l": dp_accounting.LaplaceDpEvent}
-    event = dp_accounting.ComposedDpEvent(
-        [dp_accounting.SelfComposedDpEvent(kinds[kind](multiplier), count) for multiplier, count, kind in parts]
-    )
-    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, interval).compose(event)
-    loss = composed_loss(event, interval)
-    assert [loss.get_epsilon_for_delta(delta) for delta in (1e-9, 1e-5, 0.1)] == [
-        accountant.get_epsilon(delta) for delta in (1e-9, 1e-5, 0.1)
-    ]
-
-
-@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.3])
-@pytest.mark.parametrize("epsilon", [1e-4, 0.05, 1.0, 9.0, 80.0])
-def test_one_gaussian_release_has_the_noise_and_the_epsilon_of_dp_accounting_to_the_last_bit(epsilon, delta):
-    multiplier = gaussian_multiplier(epsilon, delta)
-    assert multiplier == dp_accounting.get_sigma_gaussian(epsilon, delta)
-    for other in (multiplier, 0.3 * multiplier, 30 * multiplier):
-        assert gaussian_epsilon(other, delta) == dp_accounting.get_epsilon_gaussian(other, delta)
-    assert [gaussian_epsilon(bare, delta) for bare in (0.0, math.inf)] == [math.inf, 0.0]
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.05, 1e-9), (0.5, 1e-3), (1.0, 1e-6), (5.0, 1e-5), (20.0, 1e-6)])
