@@ -98,6 +98,7 @@ def same_bits(one, other):
 # Figures
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FIGURES)
 def test_clusters_of_eight_clients_are_as_good_as_in_the_paper(figures, name):
     _, _, accuracy, nmi = FIGURES[name]
