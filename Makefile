@@ -36,10 +36,10 @@ check: test
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest -m long
 	for kernel in Haswell Prescott; do \
 	  OPENBLAS_CORETYPE=$$kernel OMP_NUM_THREADS=1 \
-	  $(VENV)/bin/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal || exit 1; \
+	  $(VENV)/bin/python -m pytest -m "not slow and not long" --numprocesses 2 --dist worksteal || exit 1; \
 	done
 	NPY_DISABLE_CPU_FEATURES="X86_V3 X86_V4 AVX512_ICL AVX512_SPR" OMP_NUM_THREADS=1 \
-	  $(VENV)/bin/python -m pytest -m "not slow" --numprocesses 2 --dist worksteal
+	  $(VENV)/bin/python -m pytest -m "not slow and not long" --numprocesses 2 --dist worksteal
 	$(VENV)/bin/python tests/faults.py --jobs 2
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/audits.py
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/audit_faults.py
