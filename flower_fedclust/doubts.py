@@ -126,9 +126,11 @@ def doubts_about(
 
 
 def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
-    """Return whose rows are too large or too small to be squared: distances between them are infinite, or 0."""
-    found = ((client.owner, where) for client in clients if (where := client.out_of_scale))
-    return tuple(Doubt("out-of-scale", f"{owner}: {where}", {"client": owner}, "rows") for owner, where in found)[:1]
+    """Return the first client whose rows cannot be squared: distances between them are infinite, or 0."""
+    for client in clients:
+        if where := client.out_of_scale:
+            return (Doubt("out-of-scale", f"{client.owner}: {where}", {"client": client.owner}, "rows"),)
+    return ()
 
 
 def doubts_about_labels(labels: Sequence[NDArray[np.intp]], predicted: Sequence[NDArray[np.intp]]) -> tuple[Doubt, ...]:

@@ -28,8 +28,12 @@ from rich.table import Table
 
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import Journal, ProtocolStrategy
+from flower_fedclust.protocol.disk import make_private, replace_private
 from flower_fedclust.results import Result
 from flower_fedclust.saving import empty_folder, write_report
+
+#: The file beside the journals of a run that names the folder of its results.
+RESULTS_OF_JOURNAL = "results-are-in"
 
 
 def results_table(results: Sequence[Result], title: str) -> Table:
@@ -94,11 +98,14 @@ def run_and_save(
     FileExistsError
         If the folder already holds something, and is not what the run of this journal wrote; before anything runs.
     """
-    goes_on = folder and journal is not None and Path(journal).is_dir() and any(Path(journal).iterdir())
-    path = Path(folder).absolute() if goes_on and folder else empty_folder(folder or _folder_of_now(Path(parent)))
+    path = Path(folder or _folder_of_now(Path(parent))).absolute()
+    note = None if journal is None else Path(journal).absolute() / RESULTS_OF_JOURNAL
+    if note is None or not note.exists() or note.read_bytes() != os.fsencode(path):
+        empty_folder(path)
     _check_writable(path, "results")
-    if journal is not None:
-        _check_writable(Path(journal).absolute(), "journal")
+    if note is not None:
+        _check_writable(note.parent, "journal")
+        replace_private(make_private(note.parent) / note.name, os.fsencode(path))
     results: list[Result] = []
     failed: dict[str, Exception] = {}
     for strategy in strategies:

@@ -58,7 +58,7 @@ class PrivateStrategy(ProtocolStrategy):
         notes = super().privacy_notes()
         if self.epsilon is not None and self.delta > LARGE_DELTA:
             notes.append(
-                f"delta is {self.delta:g}: the guarantee allows that all about a row comes out with this probability. "
+                f"delta is {self.delta:g}: with this probability everything about a row may come out. "
                 "Choose it far below one over the number of rows."
             )
         return notes

@@ -63,10 +63,13 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_first_round(tmp_p
         run_and_save([fc.KFED(2)], lambda _: pytest.fail("it ran"), tmp_path / "out", journal=tmp_path / "file")
 
 
-def test_a_new_journal_replaces_no_result_of_another_run(tmp_path):
+def test_a_journal_replaces_no_result_of_another_run(tmp_path):
     run_and_save([fc.KFED(2)], simulated, tmp_path / "out")
-    with pytest.raises(FileExistsError, match="already holds something"):
-        run_and_save([fc.KFED(2)], lambda _: pytest.fail("it ran"), tmp_path / "out", journal=tmp_path / "new")
+    run_and_save([fc.KFED(2)], simulated, tmp_path / "second", journal=tmp_path / "known")
+    for journal in ("new", "known"):
+        with pytest.raises(FileExistsError, match="already holds something"):
+            run_and_save([fc.KFED(2)], lambda _: pytest.fail("it ran"), tmp_path / "out", journal=tmp_path / journal)
+    assert fc.load(tmp_path / "out" / "k-fed").strategy == "k-fed"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="folders have other rights there")

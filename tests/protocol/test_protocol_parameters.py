@@ -279,7 +279,7 @@ def test_a_delta_below_what_can_be_computed_is_refused(delta):
     Private(2, delta=1e-12).check_parameters()
     assert not Private(2, epsilon=1.0, delta=1e-4).privacy_notes()
     (note,) = Private(2, epsilon=1.0, delta=0.01).privacy_notes()
-    assert note.startswith("delta is 0.01: the guarantee allows that all about a row comes out with this probability.")
+    assert note.startswith("delta is 0.01: with this probability everything about a row may come out.")
 
 
 def test_a_part_of_delta_is_left_for_the_sampler():

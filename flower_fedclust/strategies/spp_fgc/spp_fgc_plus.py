@@ -58,6 +58,9 @@ LOSS_EXPONENT = -20
 #: variance of the rows.
 FEWEST_LATENT, HELD_VARIANCE = 10, 0.7
 
+#: Codes of more numbers are joined by what their rows' neighbours have in common, and not by distances alone.
+MOST_FOR_DISTANCES = 10
+
 
 class SPPFGCPlus(ProtocolStrategy):
     """SPP-FGC on codes that are learned: for images, and whatever rows have no clusters as they are. Needs PyTorch.
@@ -350,7 +353,7 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
         Z = clip_rows(Z, max_l1_norm, norm=1)
         # Line 8.
         E = client_graph(Z, n_clusters, n_neighbors)
-        if Z.shape[1] > FEWEST_LATENT:
+        if Z.shape[1] > MOST_FOR_DISTANCES:  # not in the paper
             E = E.by_shared_neighbors()
         # Line 9.
         labels = atoms(Z, E, n_atoms_of(len(Z), n_clusters, n_prototypes), self.generator(random_state))
