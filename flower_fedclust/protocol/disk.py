@@ -25,13 +25,13 @@ def open_private(path: Path, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
     return os.fdopen(os.open(path, flags, 0o600), mode)
 
 
-def replace_private(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, and return when it is on the disk."""
-    beside = path.with_name(f"{path.name}.new")
-    with open_private(beside) as file:
+def replace_private(path: Path, content: bytes, before: Sequence[IO[bytes]] = ()) -> None:
+    """Write a file whole or not at all, and return when it is on the disk; files of ``before`` are there earlier."""
+    fresh = path.with_name(f"{path.name}.new")
+    with open_private(fresh) as file:
         file.write(content)
-        wait_for_disk([file])
-    beside.replace(path)
+        wait_for_disk([file, *before])
+    fresh.replace(path)
     wait_for_names(path.parent)
 
 

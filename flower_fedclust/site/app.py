@@ -32,6 +32,7 @@ from flower_fedclust.site.policy import Refused, SiteSettings
 from flower_fedclust.site.replies import (
     RunFolder,
     answer_to_bytes,
+    check_kept,
     evaluate_answer,
     evaluate_res,
     fit_answer,
@@ -51,6 +52,12 @@ EVALUATE = "evaluate"
 #: The same where a model was received, and nothing was answered.
 RECEIVE = "receive"
 
+#: How often a computation is begun whose process ended, so that nothing was answered.
+ATTEMPTS = 2
+
+#: What a ledger says of an answer that nobody has judged, and of an evaluation.
+_NOTHING: dict[str, Any] = {"arrays": [], "epsilon": 0.0, "delta": 0.0, "is_claim": False, "plan": ""}
+EVALUATED = _NOTHING | {"arrays": [{"content": "cost, number of rows, table of classes", "covered": "nothing"}]}
 
 #: Of a run, and of a study, in characters: each answer has them in the ledger.
 LONGEST_NAME = 200
@@ -74,6 +81,7 @@ class Site:
         self._load = load or (lambda: load_rows(settings))
         #: The app that the server has sent, where there is one: its id, version and hash. The site does not run it.
         self.app_of_server = ""
+        self._has_checked = False
 
     @cached_property
     def data(self) -> ClientData:
@@ -93,6 +101,17 @@ class Site:
     def client(self, context: Context) -> Client:
         """Return the client that answers one message."""
         return _SiteClient(self, context)
+
+    def create_ledger(self) -> None:
+        """Create the ledger, once and before the first run; raise a LedgerError if the folder has one, or answers."""
+        check_kept(self.folder / "runs", [])
+        self.ledger.create()
+
+    def check_kept(self, *, whole: bool = False) -> None:
+        """Raise a LedgerError if something is kept that the ledger does not know: looked at once, unless ``whole``."""
+        if whole or not self._has_checked:
+            check_kept(self.folder / "runs", self.ledger.entries, whole=whole)
+            self._has_checked = True
 
     def keep_result(self, context: Context, config: Mapping[str, Any], model: Parameters) -> None:
         """Save a model that a run shares, with the site's own labels and a report of what has left the site for it.
@@ -158,7 +177,9 @@ class _SiteClient(Client):
         answer = self._answered(task, _number(config.get("round")), config, ins.parameters.tensors, compute)
         if isinstance(answer, dict):
             return fit_res([], answer)
-        return fit_answer(answer)
+        found = fit_answer(answer)
+        found.metrics["ledger"] = self.site.ledger.witness
+        return found
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Keep a model that is shared; evaluate one, once a run, and only if the policy says so."""
@@ -175,7 +196,9 @@ class _SiteClient(Client):
         answer = self._answered(task, 0, config, ins.parameters.tensors, compute)
         if isinstance(answer, dict):
             return evaluate_res(0.0, 0, answer)
-        return evaluate_answer(answer)
+        found = evaluate_answer(answer)
+        found.metrics["ledger"] = self.site.ledger.witness
+        return found
 
     def _answered(
         self,
@@ -192,6 +215,7 @@ class _SiteClient(Client):
         facts: dict[str, Any] = {"client": site.settings.name}
         try:
             with site.ledger.locked():
+                site.check_kept()
                 return self._within_lock(about, config, tensors, compute)
         except Refused as error:
             site.note("refused", **about, reason=str(error))
@@ -210,75 +234,93 @@ class _SiteClient(Client):
         tensors: list[bytes],
         compute: Callable[[ProtocolClient], FitRes | EvaluateRes],
     ) -> bytes:
-        site, context, run = self.site, self.own_context, about["run"]
-        policy, entries = site.settings.policy, site.ledger.entries
-        names = _strategy_names(context)
-        policy.check_run(names, about["study"])
-        if about["round"] is None:
-            raise Refused("the message does not say which round it is of.")
-        if max(len(run), len(about["study"])) > LONGEST_NAME:
-            raise Refused(f"the run or its study has a name of more than {LONGEST_NAME} characters.")
-        if "schema" in config and site.data.schema is None:
-            # Whether the rows fit it would say something of them, for any schema that a server can think of.
-            raise Refused("the run has a schema, and site.toml names none; name the one that the sites have agreed on.")
-        asked = _digest(config, tensors)
-        own = [entry for entry in entries if entry["run"] == run]
+        """Decide, charge, compute, keep, in this order: only what comes after the charge may depend on rows."""
+        site, context, run, task = self.site, self.own_context, about["run"], about["task"]
+        names = self._strategies_of(about, config)
+        own = [entry for entry in site.ledger.entries if entry["run"] == run]
         folder = RunFolder(site.folder / "runs", run)
         # Whoever comes back in the middle of a run enrols in a round in which it is asked for something, too.
-        name = f"{about['task'] if about['task'] in (ENROL, EVALUATE, RECEIVE) else 'round'}-{about['round']}"
+        name = f"{task if task in (ENROL, EVALUATE, RECEIVE) else 'round'}-{about['round']}"
+        asked = _digest(config, tensors)
         # To enrol tells no more than the first time, and a run that goes on asks for it again.
-        former = None if about["task"] == ENROL else next((entry for entry in own if entry["answer"] == name), None)
-        if former is not None:
-            kept = folder.kept(name)
-            if former["asked"] != asked:
-                raise Refused("the round was answered before, to another question.")
-            if kept is None or hashlib.sha256(kept).hexdigest() != former["sent"]:
-                raise Refused("the round was answered before, and the answer is not kept any more.")
+        enrolled = next((entry for entry in own if task == ENROL == entry["task"]), None)
+        former = None if task == ENROL else next((entry for entry in own if entry["answer"] == name), None)
+        kept = None if former is None else _kept_answer(former, folder, asked)
+        if kept is not None:
             site.note("repeated", **about)
             return kept
-        before = spent((entry for entry in entries if entry["run"] != run), site.data_set)
-        gate = _Gate(Budget(policy, own, before))
-        folder.restore(context)
-        remembered = dict(context.state)
+
+        def charge(judged: dict[str, Any]) -> dict[str, Any]:
+            if former is None:
+                of = {"strategy": ",".join(names), "app": site.app_of_server, "data_set": site.data_set}
+                return site.ledger.append({"time": _now(), **about, **of, "answer": name, "asked": asked, **judged})
+            if judged != {key: former[key] for key in judged}:
+                raise Refused("the round was charged before, by another policy or with other rows.")
+            return site.ledger.note(former, begun=former.get("begun", 1) + 1)
+
+        before = spent((entry for entry in site.ledger.entries if entry["run"] != run), site.data_set)
+        others = [entry for entry in own if entry is not former]
+        gate = _Gate(Budget(site.settings.policy, others, before), charge)
         client = self._client(names, config, gate)
-        answer = compute(client)
-        if about["task"] == ENROL:
-            # A client forgets other runs when it enrols. What is here is of this run, into which a site comes back.
-            for key, record in remembered.items():
-                context.state.setdefault(key, record)
+        folder.restore(context)
+        if task in (ENROL, RECEIVE):
+            gate.entry = enrolled or charge(_NOTHING)
+        try:
+            return self._computed(about, lambda: compute(client), client, gate, folder)
+        except Exception:
+            if gate.entry is not None and "sent" not in gate.entry:
+                site.ledger.note(gate.entry, sent="")
+            raise
+
+    def _computed(
+        self,
+        about: dict[str, Any],
+        compute: Callable[[], FitRes | EvaluateRes],
+        client: ProtocolClient,
+        gate: _Gate,
+        folder: RunFolder,
+    ) -> bytes:
+        """Return the bytes of an answer that was just computed, once they and the ledger are on the disk."""
+        site, context = self.site, self.own_context
+        remembered = dict(context.state)
+        answer = compute()
         if gate.refusal is not None:
             raise gate.refusal
         if "failure" in answer.metrics:
-            reason = f"{type(client.error).__name__}: {client.error}"
-            raise _Failed(reason, missed=bool(answer.metrics.get("missed")))
-        content = answer_to_bytes(answer)
-        judged = gate.judged
-        if about["task"] == EVALUATE:
-            judged = _NOTHING | {
-                "arrays": [{"content": "cost, number of rows, table of classes", "covered": "nothing"}]
-            }
-        folder.remember(context)
-        if about["task"] == ENROL and any(entry["task"] == ENROL for entry in own):
+            # That an earlier round was missed is known before the charge, or it is a failure as any other.
+            missed = gate.entry is None and bool(answer.metrics.get("missed"))
+            raise _Failed(f"{type(client.error).__name__}: {client.error}", missed=missed)
+        entry, content = gate.entry, answer_to_bytes(answer)
+        if entry is None:
+            raise _Failed("it was computed without a charge.")
+        if entry["task"] == ENROL:
+            # A client forgets other runs when it enrols. What is here is of this run, into which a site comes back.
+            for key, record in remembered.items():
+                context.state.setdefault(key, record)
+        if entry.get("sent"):
+            folder.remember(context)
             site.note("repeated", **about)
-            return content
-        entry = {
-            "time": _now(),
-            **about,
-            "strategy": ",".join(names),
-            "app": site.app_of_server,
-            "data_set": site.data_set,
-            "answer": name,
-            "asked": asked,
-            "sent": hashlib.sha256(content).hexdigest(),
-            "n_bytes": len(content),
-            **judged,
-        }
-        with folder.keep(name, content) as file:
-            site.ledger.append(entry, [file])
-        site.note("answered", **about, epsilon=judged["epsilon"] or None)
-        if about["task"] == ENROL:
+        else:
+            with folder.keep(entry["answer"], content) as file:
+                folder.remember(context, [file])
+                site.ledger.note(entry, [file], sent=hashlib.sha256(content).hexdigest(), n_bytes=len(content))
+            site.note("answered", **about, epsilon=entry["epsilon"] or None)
+        if entry["task"] == ENROL:
             forget_old_runs(folder.path.parent, site.settings.keep_days)
         return content
+
+    def _strategies_of(self, about: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+        """Return the strategies that the run names, if the site takes part in such a run."""
+        names = _strategy_names(self.own_context)
+        self.site.settings.policy.check_run(names, about["study"])
+        if about["round"] is None:
+            raise Refused("the message does not say which round it is of.")
+        if max(len(about["run"]), len(about["study"])) > LONGEST_NAME:
+            raise Refused(f"the run or its study has a name of more than {LONGEST_NAME} characters.")
+        if "schema" in config and self.site.data.schema is None:
+            # Whether the rows fit it would say something of them, for any schema that a server can think of.
+            raise Refused("the run has a schema, and site.toml names none; name the one that the sites have agreed on.")
+        return names
 
     def _client(self, names: list[str], config: Mapping[str, Any], gate: _Gate) -> ProtocolClient:
         """Return the client half that a message names, if the run's strategies have it."""
@@ -292,35 +334,52 @@ class _SiteClient(Client):
 
 
 class _Gate:
-    """Asks the budget, and keeps what it has said: a client hears a refusal as any other error."""
+    """Asks the budget, and charges: what it lets pass is in the ledger before anything is computed."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, charge: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         self.budget = budget
-        self.judged: dict[str, Any] = _NOTHING
-        self.refusal: Refused | None = None
+        self.charge = charge
+        self.entry: dict[str, Any] | None = None  #: Of the ledger, once the message is charged.
+        self.refusal: Refused | None = None  #: A client hears it as any other error.
 
     def check(self, request: Request) -> None:
-        try:
-            self.judged = self.budget.judge(request)
-        except Refused as error:
-            self.refusal = error
-            raise
+        self._decide(lambda: self.budget.judge(request))
 
     def check_evaluation(self, name: str) -> None:  # noqa: ARG002
-        try:
+        def judged() -> dict[str, Any]:
             self.budget.check_evaluation()
+            return EVALUATED
+
+        self._decide(judged)
+
+    def _decide(self, judge: Callable[[], dict[str, Any]]) -> None:
+        try:
+            self.entry = self.charge(judge())
         except Refused as error:
             self.refusal = error
             raise
 
 
 class _Failed(Exception):  # noqa: N818
-    def __init__(self, reason: str, *, missed: bool) -> None:
+    def __init__(self, reason: str, *, missed: bool = False) -> None:
         super().__init__(reason)
         self.missed = missed
 
 
-_NOTHING: dict[str, Any] = {"arrays": [], "epsilon": 0.0, "delta": 0.0, "is_claim": False, "plan": ""}
+def _kept_answer(entry: Mapping[str, Any], folder: RunFolder, asked: str) -> bytes | None:
+    """Return what was answered before to the same question; None where a process has ended while it computed."""
+    kept = folder.kept(entry["answer"])
+    if entry["asked"] != asked:
+        raise Refused("the round was answered before, to another question.")
+    if entry.get("sent") == "":
+        raise _Failed("the round failed before, and is not computed again.")
+    if "sent" not in entry:
+        if kept is None and entry.get("begun", 1) < ATTEMPTS:
+            return None
+        raise _Failed("the round was charged before, and the process ended before its answer could leave.")
+    if kept is None or hashlib.sha256(kept).hexdigest() != entry["sent"]:
+        raise Refused("the round was answered before, and the answer is not kept any more.")
+    return kept
 
 
 def load_rows(settings: SiteSettings) -> ClientData:

@@ -1,10 +1,16 @@
-"""What has left a site: a file of JSON lines that only grows, each line chained to the one before by its hash."""
+"""What has left a site: a file of JSON lines that only grows, each line chained to the one before by its hash.
+
+A second file, the head, has the number and the hash of the last line. What is written waits for both, so the ledger may
+have one line more than the head knows of, where a machine has stopped, and never one less.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +20,9 @@ from filelock import FileLock
 
 from flower_fedclust.protocol.disk import make_private, open_private, wait_for_disk, wait_for_names
 
+#: What the first line of a ledger has under "format".
+FORMAT = "fedclust ledger 2"
+
 #: The hash before the first line.
 START = "0" * 64
 
@@ -22,7 +31,7 @@ MARK = b',"hash":"'
 
 
 class LedgerError(Exception):
-    """A ledger that has been changed, or that nobody can go on writing; the message says in which line."""
+    """A ledger that is not there, was changed, or cannot be written; the message names the file and the line."""
 
 
 class Ledger:
@@ -31,27 +40,68 @@ class Ledger:
     Parameters
     ----------
     path : str or Path
-        The file; it and its folder are made when the first entry is written, for their owner alone.
+        The file; its head lies beside it. :meth:`create` makes both, and nothing else does.
 
     Attributes
     ----------
     entries : list of dict
-        As they were when the ledger was last read.
+        What was charged, as it was when the ledger was last read, with what became of it.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.head = self.path.with_suffix(".head")
         self.entries: list[dict[str, Any]] = []
-        self._last = START
+        self._hashes: list[str] = []  # of the lines
+        self._by_line: dict[int, dict[str, Any]] = {}
         self._n_bytes = 0
+
+    @property
+    def witness(self) -> str:
+        """The number and the hash of the last line: who keeps them can tell later whether that line is still there."""
+        return f"{len(self._hashes)}:{self._hashes[-1]}"
+
+    def has(self, witness: str) -> bool:
+        """Tell whether a line is there, of which somebody has kept the hash, or the number and the hash."""
+        number, _, found = witness.rpartition(":")
+        return found in (self._hashes if not number else self._hashes[int(number) - 1 : int(number)])
+
+    def create(self) -> None:
+        """Begin a ledger.
+
+        Raises
+        ------
+        LedgerError
+            If there is one, or the head of one.
+        """
+        make_private(self.path.parent)
+        with self._lock():
+            for path in (self.path, self.head):
+                if path.exists():
+                    raise LedgerError(f"{path} exists already; a ledger is created once, in a new folder.")
+            open_private(self.path).close()
+            self._write({"format": FORMAT})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the ledger alone, and know all of it: nobody else writes between a decision and its entry."""
-        make_private(self.path.parent)
-        with FileLock(f"{self.path}.lock", mode=0o600):  # made anew: one that is there before a fork is not taken
+        """Hold the ledger alone, and know all of it: nobody else writes between a decision and its entry.
+
+        Raises
+        ------
+        LedgerError
+            As :meth:`read` does; or if the head is older than the ledger by more than a line.
+        """
+        if not self.path.parent.exists():
+            raise self._missing()
+        with self._lock():
             self.read()
+            n_known = int(self._read_head().partition(":")[0])
+            if n_known < len(self._hashes) - 1:
+                raise LedgerError(f"{self.head} is older than {self.path}: it ends at line {n_known}.")
             yield
+
+    def _lock(self) -> FileLock:
+        return FileLock(f"{self.path}.lock", mode=0o600)  # made anew: one that is there before a fork is not taken
 
     def read(self) -> list[dict[str, Any]]:
         """Read what was written since the last time, and check that every line follows from the one before.
@@ -64,67 +114,115 @@ class Ledger:
         Raises
         ------
         LedgerError
-            If a line was changed, added, removed or moved.
+            If a line was changed, added, removed or moved, or if lines are missing that were there.
         """
-        if not self.path.exists():
-            if self._n_bytes:
-                raise LedgerError(f"{self.path} is gone; put it back, or the site does not know what has left it.")
-            return self.entries
+        head = self._read_head()  # first: somebody may be writing, and the ledger only grows
         with self.path.open("rb") as file:
             file.seek(0, os.SEEK_END)
             if file.tell() < self._n_bytes:
                 raise LedgerError(f"{self.path} has become shorter; lines were taken away at its end.")
             file.seek(self._n_bytes)
             fresh = file.read()
-        # A line without an end was being written when the machine stopped: nothing of it has left the site.
-        whole = fresh[: fresh.rfind(b"\n") + 1]
-        for line in whole.splitlines():
+        # Of a line without an end, nothing was computed: it was being written when the machine stopped.
+        *whole, _ = fresh.split(b"\n")
+        for line in whole:
             self._take(line)
-        self._n_bytes += len(whole)
+            self._n_bytes += len(line) + 1
+        if not self.has(head):
+            raise LedgerError(
+                f"{self.path} has {len(self._hashes)} whole lines, and none is {head}, as {self.head} says: lines were "
+                "taken away or written anew, or one of the two files is from a backup."
+            )
         return self.entries
 
-    def append(self, entry: Mapping[str, Any], beside: Sequence[IO[bytes]] = ()) -> dict[str, Any]:
-        """Write an entry, and return when it is on the disk. Call it while the ledger is :meth:`locked`.
+    def append(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        """Charge an entry, and return it when it is on the disk. Call it while the ledger is :meth:`locked`."""
+        return self._write(entry)
+
+    def note(self, entry: dict[str, Any], beside: Sequence[IO[bytes]] = (), **facts: Any) -> dict[str, Any]:
+        """Write what became of an entry, and return it when that is on the disk.
 
         Parameters
         ----------
-        entry : mapping
-            Ready for JSON. ``number`` and ``hash`` are added.
+        entry : dict
+            Of this ledger.
         beside : sequence of files
             What has to be on the disk as well; they wait for it together with the ledger.
+        **facts
+            Ready for JSON.
         """
-        full = {"number": len(self.entries) + 1, **entry}
+        self._write({"of": entry["number"], **facts}, beside)
+        return entry
+
+    def _write(self, facts: Mapping[str, Any], beside: Sequence[IO[bytes]] = ()) -> dict[str, Any]:
+        # The salt keeps a witness from telling anything: nobody can try out what the lines might say.
+        full = {"number": len(self._hashes) + 1, **facts, "salt": secrets.token_hex(16)}
         body = json.dumps(full, separators=(",", ":"), allow_nan=False).encode()
         full["hash"] = _hash(self._last, body)
         line = body[:-1] + MARK + full["hash"].encode() + b'"}\n'
-        with open_private(self.path, os.O_RDWR | os.O_CREAT, "r+b") as file:
+        fresh = self.head.with_suffix(".head.new")
+        with open_private(self.path, os.O_RDWR, "r+b") as file, open_private(fresh) as head:
             file.seek(self._n_bytes)
             file.truncate()
             file.write(line)
-            wait_for_disk([file, *beside])
-        if len(self.entries) == 0:
-            wait_for_names(self.path.parent)
-        self.entries.append(full)
-        self._last = full["hash"]
+            head.write(f"{full['number']}:{full['hash']}\n".encode())
+            wait_for_disk([file, head, *beside])
+        fresh.replace(self.head)
+        wait_for_names(self.path.parent)
         self._n_bytes += len(line)
-        return full
+        return self._know(full)
+
+    @property
+    def _last(self) -> str:
+        return self._hashes[-1] if self._hashes else START
+
+    def _read_head(self) -> str:
+        for path in (self.path, self.head):
+            if not path.exists():
+                raise self._missing()
+        said = self.head.read_bytes()
+        if re.fullmatch(rb"[1-9][0-9]{0,14}:[0-9a-f]{64}\n", said) is None:
+            raise LedgerError(f"{self.head}, line 1: this is no number and hash of a line.")
+        return said[:-1].decode()
+
+    def _missing(self) -> LedgerError:
+        there = [path for path in (self.path, self.head) if path.exists()]
+        if there or self._hashes:
+            gone = next(path for path in (self.path, self.head) if path not in there)
+            return LedgerError(f"{gone} is gone; put it back, or the site does not know what has left it.")
+        return LedgerError(
+            f"{self.path} is not there: 'fedclust site --init' creates it, once, before a site's first run."
+        )
 
     def _take(self, line: bytes) -> None:
-        number = len(self.entries) + 1
+        number = len(self._hashes) + 1
         body, _, said = line.rpartition(MARK)
         try:
-            entry = json.loads(line)
-            found = _hash(self._last, body + b"}")
-            follows = said == f'{found}"}}'.encode() and entry["number"] == number
-        except (ValueError, KeyError, TypeError):
+            full = json.loads(line)
+            form = full.get("format") if number == 1 else FORMAT
+            follows = full["number"] == number and ("of" not in full or full["of"] in self._by_line)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise LedgerError(f"{self.path}, line {number}: this is no entry of a ledger.") from None
-        if not follows:
+        if form != FORMAT:
+            raise LedgerError(f"{self.path}, line 1: the format is {form or 'unknown'}; this version reads '{FORMAT}'.")
+        if not follows or said != f'{_hash(self._last, body + b"}")}"}}'.encode():
             raise LedgerError(
                 f"{self.path}, line {number}: the entry does not follow from the lines before it; somebody has changed "
                 "this line or one before."
             )
-        self.entries.append(entry)
-        self._last = found
+        self._know(full)
+
+    def _know(self, full: dict[str, Any]) -> dict[str, Any]:
+        """Take over a line that is on the disk."""
+        self._hashes.append(full["hash"])
+        if "of" in full:
+            self._by_line[full["of"]].update(
+                {key: value for key, value in full.items() if key not in ("number", "of", "salt", "hash")}
+            )
+        elif "format" not in full:
+            self.entries.append(full)
+            self._by_line[full["number"]] = full
+        return full
 
 
 def _hash(before: str, body: bytes) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,9 +13,13 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
 
 from flower_fedclust.protocol.disk import joined, make_private, open_private, parted, replace_private
+from flower_fedclust.site.ledger import LedgerError
 
 #: Under which keys a client remembers things in its Context; see ``ProtocolClient.remember``.
 REMEMBERED = "fedclust."
+
+#: How the files of answers end.
+ANSWER = ".answer"
 
 #: The file of what a client remembers.
 MEMORY = "memory"
@@ -33,7 +37,7 @@ class RunFolder:
     """
 
     def __init__(self, parent: Path, run: str) -> None:
-        self.path = parent / hashlib.sha256(run.encode()).hexdigest()[:20]
+        self.path = parent / _folder_of(run)
         self._known: dict[str, int] = {}
 
     # Answers.
@@ -44,13 +48,13 @@ class RunFolder:
         Whether the answer is whole, the hash in the ledger tells.
         """
         make_private(self.path)
-        file = open_private(self.path / f"{name}.answer")
+        file = open_private(self.path / f"{name}{ANSWER}")
         file.write(answer)
         return file
 
     def kept(self, name: str) -> bytes | None:
         """Return an answer as it was sent, or None."""
-        path = self.path / f"{name}.answer"
+        path = self.path / f"{name}{ANSWER}"
         return path.read_bytes() if path.exists() else None
 
     # The client's memory.
@@ -68,8 +72,11 @@ class RunFolder:
                 context.state[key] = ArrayRecord(arrays)
         self._known = _identities(context)
 
-    def remember(self, context: Context) -> None:
-        """Write what the client remembers, if it remembers something else than before."""
+    def remember(self, context: Context, before: Sequence[IO[bytes]] = ()) -> None:
+        """Write what the client remembers, if it remembers something else than before.
+
+        The answer is on the disk ``before``: one that is not may be computed again, from what was remembered then.
+        """
         known = _identities(context)
         if known == self._known:
             return
@@ -80,7 +87,7 @@ class RunFolder:
         }
         tensors = [array.data for arrays in records.values() for array in arrays.values()]
         make_private(self.path)
-        replace_private(self.path / MEMORY, joined({"memory": memory}, tensors))
+        replace_private(self.path / MEMORY, joined({"memory": memory}, tensors), before)
         self._known = known
 
 
@@ -90,6 +97,35 @@ def _identities(context: Context) -> dict[str, int]:
         for key, record in context.state.items()
         if key.startswith(REMEMBERED) and isinstance(record, ArrayRecord)
     }
+
+
+def _folder_of(run: str) -> str:
+    return hashlib.sha256(run.encode()).hexdigest()[:20]
+
+
+def check_kept(parent: Path, entries: Iterable[Mapping[str, Any]], *, whole: bool = False) -> None:
+    """Raise a LedgerError if something is kept of which the ledger does not know: its last lines are missing.
+
+    Parameters
+    ----------
+    parent : Path
+        The folder of all runs.
+    entries : iterable of mapping
+        All of the ledger.
+    whole : bool, default=False
+        Whether answers are read, and compared with what the ledger says was sent.
+    """
+    known: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        known.setdefault(_folder_of(entry["run"]), {})[entry["answer"] + ANSWER] = entry.get("sent", "")
+    for folder in parent.iterdir() if parent.exists() else ():
+        own, kept = known.get(folder.name), list(folder.glob(f"*{ANSWER}"))
+        for path in [folder] if own is None else [path for path in kept if path.name not in own]:
+            raise LedgerError(f"{path} is kept, and the ledger does not know it: lines of the ledger are missing.")
+        for path in kept if whole else ():
+            sent = (own or {})[path.name]
+            if sent and hashlib.sha256(path.read_bytes()).hexdigest() != sent:
+                raise LedgerError(f"{path} is not what the ledger says was sent; the site does not send it again.")
 
 
 def forget_old_runs(parent: Path, keep_days: int) -> None:

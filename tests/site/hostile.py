@@ -33,14 +33,19 @@ NAMES = np.array([f"patient {index}" for index in range(60)])
 BALL = Frame(np.zeros(3), 4.0)
 
 
-def site(folder, *, name="north", rows=ROWS, labels=None, data_set="the table", schema=None, **policy):
+def site(folder, *, name="north", rows=ROWS, labels=None, data_set="the table", schema=None, init=True, **policy):
+    """Return a site, with a ledger if ``init``: a new one where nothing of an older one is there."""
     settings = SiteSettings.model_validate(
         {"name": name, "data": "nowhere", "folder": str(folder), "data_set": data_set, "policy": policy}
     )
     if schema is not None:
         table = pd.DataFrame(rows, columns=list(schema.used))
-        return Site(settings, lambda: ClientData(table, raw=True, schema=schema))
-    return Site(settings, lambda: ClientData(rows, labels))
+        made = Site(settings, lambda: ClientData(table, raw=True, schema=schema))
+    else:
+        made = Site(settings, lambda: ClientData(rows, labels))
+    if init and not any((folder / kept).exists() for kept in ("ledger.jsonl", "ledger.head", "runs")):
+        made.create_ledger()
+    return made
 
 
 def gaussian(multiplier, sensitivity=4.0, **more):

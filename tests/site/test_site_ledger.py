@@ -43,6 +43,7 @@ def entry(run="a", epsilon=0.5, data_set="table", is_claim=False, task="votes"):
 
 def filled(path, n_entries=5):
     ledger = Ledger(path)
+    ledger.create()
     with ledger.locked():
         for index in range(n_entries):
             ledger.append(entry(run=str(index)))
