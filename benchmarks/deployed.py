@@ -36,6 +36,7 @@ import pandas as pd
 from sklearn.datasets import make_blobs
 
 from flower_fedclust.protocol import ProtocolError
+from flower_fedclust.site.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "deploy"))
@@ -194,6 +195,9 @@ def in_process(names: list[str]) -> None:
             for lets, careful in policies_of(family).items():
                 write_policies(folder, name, family, careful=careful)
                 sites = [Site(SiteSettings.from_toml(folder / one / "site.toml")) for one in SITES]
+                for one in sites:
+                    if not one.ledger.path.exists():
+                        one.create_ledger()
                 strategy, said = make_strategy(name, **given), ""
                 strategy.share_model = True
                 with contextlib.suppress(ProtocolError):
@@ -278,10 +282,8 @@ class Killing:
         )  # fmt: skip
 
     def entries(self, name: str) -> list[dict[str, Any]]:
-        """Return what a site's ledger has of this run."""
-        path = self.folder / name / "site" / "ledger.jsonl"
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-        return [json.loads(line) for line in lines]
+        """Return what has left a site, by its ledger."""
+        return [entry for entry in Ledger(self.folder / name / "site" / "ledger.jsonl").read() if entry.get("sent")]
 
     def rounds(self, name: str) -> list[int]:
         """Return the rounds of this run that a site has answered."""

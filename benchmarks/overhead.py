@@ -42,6 +42,7 @@ from sklearn.datasets import make_blobs
 
 import flower_fedclust as fc
 from flower_fedclust.site.app import Site
+from flower_fedclust.site.ledger import LedgerError
 from flower_fedclust.site.policy import SiteSettings
 from flower_fedclust.site.supernode import prepared
 
@@ -162,6 +163,8 @@ def measured(kind: str, n_sites: int, n_rows: int) -> dict[str, Any]:
                 f"epsilon_per_run = {EPSILON}\nepsilon = {EPSILON}\n",
                 encoding="utf-8",
             )
+            if kind == "site":
+                Site(SiteSettings.from_toml(folder / f"{index}" / "site.toml")).create_ledger()
         with Fleet(folder) as deployment:
             deployment.start_all(kind, n_sites)
             time.sleep(10)  # the last of them registers
@@ -187,7 +190,10 @@ def measured(kind: str, n_sites: int, n_rows: int) -> dict[str, Any]:
 def site_of(folder: str, index: int, n_rows: int) -> Site:
     rows = np.random.default_rng(index).normal(size=(n_rows, 50))
     settings = SiteSettings(name=str(index), data="none", folder=str(Path(folder) / str(index)))
-    return Site(settings, lambda: fc.ClientData(rows))
+    site = Site(settings, lambda: fc.ClientData(rows))
+    with suppress(LedgerError):  # another process of Ray's has created it
+        site.create_ledger()
+    return site
 
 
 def on_ray(n_sites: int, n_rows: int, kind: str) -> tuple[float, float, int]:

@@ -86,6 +86,8 @@ def main(n_rows: int) -> None:
                     )
                     for index, table in enumerate(tables)
                 ]
+                for site in sites:
+                    site.create_ledger()
                 seconds["with"].append(run([site.client for site in sites], at_a_time)[:2])
                 assert all(len(site.ledger.read()) == n_messages // N_SITES for site in sites)
         (before, cpu_before), (after, cpu_after) = (np.median(seconds[name], axis=0) for name in ("without", "with"))
@@ -102,6 +104,7 @@ def main(n_rows: int) -> None:
     print(f"  a process of Flower's for a message, before it does anything: {time.perf_counter() - start:.2f} s")
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.jsonl")
+        ledger.create()
         entry = {"run": "r", "text": "x" * 800}  # as long as an entry is
         start = time.perf_counter()
         with ledger.locked():

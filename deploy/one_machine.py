@@ -94,7 +94,7 @@ class Deployment:
         wait_for(port, process, log)
 
     def start_all(self) -> None:
-        """Make the keys, start the SuperLink, register the sites' keys, start the sites."""
+        """Make the keys, start the SuperLink, register the sites' keys, create their ledgers, start the sites."""
         self.call("sh", str(HERE / "keys.sh"), str(self.keys), "localhost", *SITES)
         self.start_superlink()
         (self.folder / "flwr").mkdir(exist_ok=True)
@@ -104,6 +104,7 @@ class Deployment:
         )
         for name in SITES:
             self.call(str(BIN / "flwr"), "supernode", "register", str(self.keys / name / "node.pub"), "here")
+            self.call(str(BIN / "fedclust"), "site", "--init", str(self.folder / name / "site.toml"))
             self.start_site(name)
 
     def start_superlink(self) -> None:

@@ -197,7 +197,8 @@ def _sizes(written: dict[str, Any]) -> ReleasedSizes:
 
 def _traffic(row: dict[str, str]) -> Traffic:
     up, down = int(row["bytes_up"]), int(row["bytes_down"])
-    return Traffic(int(row["round"]), row["task"], from_cell(row["client"]), bytes_down=down, bytes_up=up)
+    client = from_cell(row["client"])
+    return Traffic(int(row["round"]), row["task"], client, bytes_down=down, bytes_up=up, ledger=row["ledger"])
 
 
 def _file_names(names: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -44,6 +45,12 @@ def excuse_of(name: str, metrics: Mapping[str, Any]) -> str:
     """Return why a client says that it cannot answer, on one line that is not too long."""
     excuse = " ".join(str(metrics["failure"]).split())
     return excuse if len(excuse) <= LONGEST_EXCUSE else f"client {name} says: {excuse[:LONGEST_EXCUSE]}..."
+
+
+def ledger_of(metrics: Mapping[str, Any]) -> str:
+    """Return the number and the hash of the last line of a client's ledger; empty where it says no such thing."""
+    said = str(metrics.get("ledger", ""))
+    return said if re.fullmatch("[0-9]{1,15}:[0-9a-f]{64}", said) else ""
 
 
 def sent_arrays(arrays: Sequence[Sendable]) -> tuple[list[Array], dict[str, str]]:

@@ -16,7 +16,7 @@ from flwr.server.client_proxy import ClientProxy
 from flower_fedclust.privacy.report import Message
 from flower_fedclust.protocol.books import Books
 from flower_fedclust.protocol.client import ENROL
-from flower_fedclust.protocol.replies import ReplyError, client_order, excuse_of, unlike_most
+from flower_fedclust.protocol.replies import ReplyError, client_order, excuse_of, ledger_of, unlike_most
 from flower_fedclust.protocol.rounds import ProtocolError, Traffic
 from flower_fedclust.protocol.settings import RunSettings
 from flower_fedclust.protocol.wire import encode
@@ -120,10 +120,10 @@ class Roster:
         said: dict[str, tuple[str, str]] = {}
         nodes = {proxy.cid: proxy for proxy, _ in results}
         for proxy, res in results:
-            books.traffic.append(Traffic(number, ENROL, str(res.metrics.get("client", proxy.cid)), 0, 0))
+            name = str(res.metrics.get("client", proxy.cid))
+            books.traffic.append(Traffic(number, ENROL, name, 0, 0, ledger_of(res.metrics)))
             try:
                 if "failure" in res.metrics:
-                    name = str(res.metrics.get("client", proxy.cid))
                     books.note_refusal(number, ENROL, name, excuse_of(name, res.metrics))
                 else:
                     said[proxy.cid] = checked_enrolment(proxy.cid, res.metrics)

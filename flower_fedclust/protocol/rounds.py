@@ -350,6 +350,9 @@ class Traffic:
     client: str
     bytes_down: int
     bytes_up: int
+    #: NUMBER:HASH of the last line of the client's ledger, where it is a site that has one: whether that line is still
+    #: there can be asked later.
+    ledger: str = ""
 
 
 @dataclass(frozen=True)

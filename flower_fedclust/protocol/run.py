@@ -26,7 +26,7 @@ from flower_fedclust.protocol.evaluation import Table, checked_table, evaluation
 from flower_fedclust.protocol.inspection import Inspection, check_releases
 from flower_fedclust.protocol.journal import Record
 from flower_fedclust.protocol.ranges import Ranges
-from flower_fedclust.protocol.replies import ReplyError, add_up, client_order, excuse_of, values_of
+from flower_fedclust.protocol.replies import ReplyError, add_up, client_order, excuse_of, ledger_of, values_of
 from flower_fedclust.protocol.roster import Answers, Failures, Roster
 from flower_fedclust.protocol.rounds import Answer, ProtocolError, Question, Reply, Round, Scalar, Sum, Total, Traffic
 from flower_fedclust.protocol.settings import MIN_CLIENTS, RunSettings
@@ -252,7 +252,9 @@ class Run:
         tables: list[Table] = []
         for proxy, res in sorted(results, key=lambda pair: client_order(self._addressed[pair[0].cid])):
             name = self._addressed[proxy.cid]
-            self.books.traffic.append(Traffic(server_round, EVALUATE, name, self._bytes_down[name], 0))
+            self.books.traffic.append(
+                Traffic(server_round, EVALUATE, name, self._bytes_down[name], 0, ledger_of(res.metrics))
+            )
             if "failure" in res.metrics:
                 self.books.note_refusal(server_round, EVALUATE, name, excuse_of(name, res.metrics))
                 continue
@@ -378,7 +380,9 @@ class Run:
             name = self._addressed[proxy.cid]
             task = own_task[name]
             n_bytes = 0 if res.metrics.get(EMPTY) else size_of(res.parameters)
-            self.books.traffic.append(Traffic(server_round, task, name, self._bytes_down[name], n_bytes))
+            self.books.traffic.append(
+                Traffic(server_round, task, name, self._bytes_down[name], n_bytes, ledger_of(res.metrics))
+            )
             if "failure" in res.metrics:
                 missed = bool(res.metrics.get("missed"))
                 self.books.note_refusal(server_round, task, name, excuse_of(name, res.metrics), missed=missed)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from flower_fedclust.site.app import Site
 
 ledger_app = typer.Typer(help="Show and check what has left this site.", no_args_is_help=True)
 
@@ -33,7 +38,13 @@ COLUMNS = (
 ARRAY_COLUMNS = ("content", "reveals", "per", "covered", "mechanism", "multiplier", "relation", "share", "shares")
 
 
-def start_site(context: typer.Context, site_toml: SiteToml) -> None:
+def start_site(
+    context: typer.Context,
+    site_toml: SiteToml,
+    init: Annotated[
+        bool, typer.Option("--init", help="Create the ledger and end: once, before the first start.")
+    ] = False,
+) -> None:
     """Start this site's SuperNode: it runs this package's code and follows the policy in site.toml.
 
     Options that follow are those of flower-supernode: --superlink HOST:PORT, --root-certificates,
@@ -49,12 +60,17 @@ def start_site(context: typer.Context, site_toml: SiteToml) -> None:
         raise ValueError(f"{error}") from None
     settings = SiteSettings.from_toml(site_toml)
     site = Site(settings)
+    if init:
+        with _said():
+            site.create_ledger()
+        typer.echo(f"Created {site.ledger.path} and {site.ledger.head.name}. The last line: {site.ledger.witness}")
+        return
+    _check(site)
     n_rows, n_columns = site.data.table.shape
     if n_rows < settings.policy.fewest_rows:
         raise ValueError(
             f"{settings.data_set} has {n_rows} rows; fewest_rows in the policy is {settings.policy.fewest_rows}."
         )
-    _entries(site_toml)
     typer.echo(f"Site {settings.name}: {n_rows} rows of {n_columns} columns; {_said_of(site)}", err=True)
     start(site_toml, context.args)
 
@@ -98,15 +114,19 @@ def show(site_toml: SiteToml = Path("site.toml")) -> None:
 def check(
     site_toml: SiteToml = Path("site.toml"),
     head: Annotated[
-        str | None, typer.Option(help="The hash that an earlier check has printed: that line must still be there.")
+        str | None, typer.Option(help="NUMBER:HASH of a line, as a check or a result has it: it must still be there.")
     ] = None,
 ) -> None:
-    """Check that every line follows from those before it; print the hash of the last."""
-    entries = _entries(site_toml)
-    if head is not None and all(entry["hash"] != head for entry in entries):
-        raise ValueError(f"no line has the hash {head}; lines that were there are gone or were changed.")
-    last = entries[-1]["hash"] if entries else "none"
-    typer.echo(f"{len(entries)} entries, each follows from those before it. The last hash: {last}")
+    """Check every line, the second record, and the answers that are kept; print the number and hash of the last line."""
+    from flower_fedclust.site.app import Site
+    from flower_fedclust.site.policy import SiteSettings
+
+    site = Site(SiteSettings.from_toml(site_toml))
+    _check(site)
+    if head is not None and not site.ledger.has(head):
+        raise ValueError(f"{site.ledger.path} has no line {head}; lines that were there are gone or were changed.")
+    n_entries = len(site.ledger.entries)
+    typer.echo(f"{n_entries} entries, each follows from those before it. The last line: {site.ledger.witness}")
 
 
 @ledger_app.command()
@@ -139,11 +159,25 @@ def _as_text(cell: Any) -> Any:
 
 
 def _entries(site_toml: Path) -> list[dict[str, Any]]:
-    from flower_fedclust.site.ledger import Ledger, LedgerError
+    from flower_fedclust.site.ledger import Ledger
     from flower_fedclust.site.policy import SiteSettings
 
-    try:
+    with _said():
         return Ledger(Path(SiteSettings.from_toml(site_toml).folder) / "ledger.jsonl").read()
+
+
+def _check(site: Site) -> None:
+    """Raise a ValueError if anything in ledger, head and answers does not agree."""
+    with _said(), site.ledger.locked():
+        site.check_kept(whole=True)
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    from flower_fedclust.site.ledger import LedgerError
+
+    try:
+        yield
     except LedgerError as error:
         raise ValueError(f"{error}") from None
 

@@ -63,8 +63,8 @@ class Ledger:
 
     def has(self, witness: str) -> bool:
         """Tell whether a line is there, of which somebody has kept the hash, or the number and the hash."""
-        number, _, found = witness.rpartition(":")
-        return found in (self._hashes if not number else self._hashes[int(number) - 1 : int(number)])
+        found = witness.rpartition(":")[2]
+        return found in self._hashes and witness in (found, f"{self._hashes.index(found) + 1}:{found}")
 
     def create(self) -> None:
         """Begin a ledger.
