@@ -91,14 +91,15 @@ def show(site_toml: SiteToml = Path("site.toml")) -> None:
     for name, own in runs.items():
         epsilon = max(entry["epsilon"] for entry in own)
         is_claim = any(entry["is_claim"] for entry in own)
-        n_open = sum(array.get("covered") == "nothing" for entry in own for array in entry["arrays"])
+        sent = [entry for entry in own if entry.get("sent")]
+        n_open = sum(array.get("covered") == "nothing" for entry in sent for array in entry["arrays"])
         table.add_row(
             name[:12],
             own[0]["time"],
             own[0]["study"],
             own[0]["strategy"],
             own[0]["data_set"],
-            str(len(own)),
+            str(len(sent)),
             (f"{epsilon:.4g}" + (" (the server's claim)" if is_claim else "")) if epsilon else "",
             f"{n_open} arrays" if n_open else "",
         )
@@ -117,7 +118,7 @@ def check(
         str | None, typer.Option(help="NUMBER:HASH of a line, as a check or a result has it: it must still be there.")
     ] = None,
 ) -> None:
-    """Check every line, the second record, and the answers that are kept; print the number and hash of the last line."""
+    """Check ledger, head and kept answers against one another; print the number and the hash of the last line."""
     from flower_fedclust.site.app import Site
     from flower_fedclust.site.policy import SiteSettings
 

@@ -98,12 +98,13 @@ def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyRep
     places: set[NoisePlace] = set()
     for entry in entries:
         number, task = entry["round"], entry["task"]
-        if task == ENROL:
+        if task == ENROL and entry.get("sent"):
             messages.append(Message(number, task, "name and columns", "of this site", harmless=True))
         for array in entry["arrays"]:
             covered, detail = array.get("covered"), f"one per {array.get('per', 'client')}"
             if covered == "kept at the site":
                 continue
+            detail += "" if entry.get("sent") else ", charged and not sent"
             release = None
             if "multiplier" in array:
                 bound = "in units of what the site clips to"

@@ -270,10 +270,12 @@ def test_columns_and_labels_are_the_sites_and_names_are_no_labels(tmp_path):
     given = {"name": "north", "data": "table.csv", "columns": ["a", "b"], "policy": {"evaluations": 9}}
     asked = {"label-column": "name", "columns": "c", "data": "/etc/passwd"}
     own = Site(SiteSettings.checked(given, "site.toml", tmp_path))
+    own.create_ledger()
     answer = Server(own, **asked).evaluate(CENTERS[:, :2])
     assert "table" not in answer.metrics
     assert answer.num_examples == 60
     named = Site(SiteSettings.checked(given | {"label_column": "name", "folder": "other"}, "site.toml", tmp_path))
+    named.create_ledger()
     answer = Server(named).evaluate(CENTERS[:, :2])
     assert answer.metrics == {"client": "north", "failure": "failed"}
     assert "more than 20 different values" in audit(named)[-1]["reason"]
@@ -352,7 +354,7 @@ def test_what_was_remembered_of_the_true_rows_is_not_there_for_rows_with_noise(t
     arrays_of(server.ask(cost))
     arrays_of(server.ask(kept, releases=[gaussian(1.0, sensitivity=8.0, relation="replace")]))
     coreset = CoresetKMedianClient.coreset.asked(np.array(9), cost_per_sample=9.0, random_state=0)
-    assert server.ask(coreset, rows=NOISY_ROWS).metrics["missed"]
+    assert server.ask(coreset, rows=NOISY_ROWS).metrics == {"client": "north", "failure": "failed"}
     arrays_of(server.ask(cost, rows=NOISY_ROWS))
     arrays_of(server.ask(coreset, rows=NOISY_ROWS))
 
@@ -479,9 +481,9 @@ def test_an_audit_log_that_cannot_be_written_tells_the_server_no_path(careful):
 
 def test_a_model_that_cannot_be_is_not_evaluated(tmp_path):
     own = site(tmp_path, evaluations=5)
-    for model in ("os", "k-means", ""):
-        assert Server(own).evaluate(np.full((2, 9), np.nan), model=model).metrics["failure"] == "failed"
-    assert own.ledger.read() == []
+    for run, model in enumerate(("os", "k-means", ""), start=1):
+        assert Server(own, run).evaluate(np.full((2, 9), np.nan), model=model).metrics["failure"] == "failed"
+    assert [entry["sent"] for entry in own.ledger.read()] == 3 * [""]  # charged: what failed may follow from rows
     assert KMeansModel(CENTERS).name == "k-means"
 
 

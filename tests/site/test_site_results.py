@@ -184,8 +184,9 @@ class Killed(Proxy):
 
 MOMENTS = {
     "before its answer is written": (RunFolder, "keep", True),
-    "before the ledger says so": (Ledger, "append", True),
-    "after the ledger says so": (Ledger, "append", False),
+    "before the ledger has its charge": (Ledger, "append", True),
+    "after the ledger has its charge": (Ledger, "append", False),
+    "after the ledger says that it was sent": (Ledger, "note", False),
 }
 
 
