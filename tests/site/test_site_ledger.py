@@ -82,7 +82,10 @@ def test_a_line_that_was_changed_is_found(tmp_path, change):
 
 @pytest.mark.parametrize("name", ["ledger.jsonl", "ledger.head"])
 def test_every_byte_that_is_changed_and_every_end_that_is_cut_off_is_found(tmp_path, name):
-    ledger = filled(tmp_path / "ledger.jsonl", 1)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.create()
+    with ledger.locked():
+        ledger.note(ledger.append({"run": "a"}), sent="")
     content = (tmp_path / name).read_bytes()
     assert Ledger(ledger.path).read()
     wrong = [content[:cut] for cut in range(len(content))] + [bytes(len(content))]

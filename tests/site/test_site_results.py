@@ -5,13 +5,15 @@ import json
 import os
 import pickle
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hostile import RNG, Proxy, audit, run, site
 
 import flower_fedclust as fc
-from flower_fedclust.protocol import ProtocolError
+from flower_fedclust.protocol import ProtocolError, Traffic
+from flower_fedclust.protocol.replies import ledger_of
 from flower_fedclust.site.ledger import Ledger
 from flower_fedclust.site.replies import RunFolder
 
@@ -67,6 +69,25 @@ def test_the_report_of_a_site_is_that_of_its_own_ledger(shared):
         assert [entry["task"] for entry in one.ledger.read()][-1] == "receive"
     assert [failure.reason for failure in strategy.failures] == []
     assert all(message.task != "evaluate" for message in strategy.report.messages)
+
+
+def test_the_result_has_the_last_line_of_each_sites_ledger_with_every_reply(shared, tmp_path):
+    strategy, own, _ = shared
+    last = {row.client: row.ledger for row in strategy.traffic}
+    assert last == {one.settings.name: one.ledger.witness for one in own}
+    assert all(one.ledger.has(row.ledger) for row in strategy.traffic for one in own if one.settings.name == row.client)
+    rows = [Traffic(1, "row_sum", "north", 1, 2, "3:" + 64 * "a"), Traffic(1, "row_sum", "south", 1, 2)]
+    result = fc.simulate(fc.FederatedKMeans(3, init=CENTERS, n_rounds=1), list(TABLES.values()))
+    assert {row.ledger for row in result.traffic} == {""}
+    assert fc.load(replace(result, traffic=rows).save(tmp_path / "saved")).traffic == rows
+
+
+@pytest.mark.parametrize(
+    "said",
+    [None, 7, "", "1", "1:" + 63 * "a", "1:" + 64 * "A", "1:" + 64 * "a" + "\n", 999 * "1" + ":" + 64 * "a", b"1:a"],
+)
+def test_what_is_no_line_of_a_ledger_is_not_kept(said):
+    assert ledger_of({"ledger": said}) == ""
 
 
 def test_who_has_nothing_but_the_strategy_is_called_when_it_is_finished(shared):

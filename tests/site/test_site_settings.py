@@ -144,7 +144,12 @@ def test_a_site_with_a_schema_starts_on_a_table_with_text_and_gaps(tmp_path, mon
     (tmp_path / "site.toml").write_text('name = "north"\ndata = "table.csv"\nschema = "columns.toml"\n')
     started = []
     monkeypatch.setattr("flower_fedclust.site.supernode.start", lambda *given: started.append(given))
+    with pytest.raises(ValueError, match="site --init"):
+        start_site(SimpleNamespace(args=[]), tmp_path / "site.toml")
     start_site(SimpleNamespace(args=[]), tmp_path / "site.toml", init=True)
+    with pytest.raises(ValueError, match="exists already"):
+        start_site(SimpleNamespace(args=[]), tmp_path / "site.toml", init=True)
+    assert started == []
     start_site(SimpleNamespace(args=[]), tmp_path / "site.toml")
     assert "60 rows of 2 columns" in capsys.readouterr().err
     assert len(started) == 1
