@@ -43,6 +43,7 @@ ELSEWHERE = {
     "make docs": "`make check` runs it",
     "make check": "this is part of it",
     "pip install": "needs the package index; the workflow `wheels` installs the wheel in an empty environment",
+    "fedclust site --init site.toml": "the tutorial of a deployment, with two sites",
     "fedclust site site.toml": "the tutorial of a deployment, with hosts and files of its own",
     "fedclust ledger": "the tutorial of a deployment; `export` in tests/site",
     "sh deploy/keys.sh": "the tutorial of a deployment",

@@ -63,7 +63,7 @@ def start_site(
     if init:
         with _said():
             site.create_ledger()
-        typer.echo(f"Created {site.ledger.path} and {site.ledger.head.name}. The last line: {site.ledger.witness}")
+        typer.echo(f"Site {settings.name} has a ledger now. Its last line: {site.ledger.witness}")
         return
     _check(site)
     n_rows, n_columns = site.data.table.shape

@@ -1,4 +1,4 @@
-"""What a site answers: ``site.toml``, written by its operator, which nothing that a server says can change."""
+"""What a site answers: ``site.toml``, written by its operator."""
 
 from __future__ import annotations
 

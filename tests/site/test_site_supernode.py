@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from importlib import import_module
@@ -11,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+
+from flower_fedclust.site.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "deploy"))
@@ -48,8 +49,7 @@ def test_sites_run_their_own_code_and_end_with_their_own_results(tmp_path):
     saved = folder / "result" / "federated-kmeans-private"
     assert saved.is_dir(), said[-5000:]
     for name in one_machine.SITES:
-        lines = (folder / name / "site" / "ledger.jsonl").read_text().splitlines()
-        ledger = [json.loads(line) for line in lines]
+        ledger = Ledger(folder / name / "site" / "ledger.jsonl").read()
         assert [entry["task"] for entry in ledger] == ["enrol", "cluster_sums", "receive"]
         assert ledger[1]["epsilon"] == pytest.approx(8.0, rel=1e-2)
         assert "flower-fedclust" in ledger[1]["app"]
