@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
@@ -93,8 +93,12 @@ def divided(shares: Mapping[str, Share], budget: Mapping[str, float] | None) -> 
     }
 
 
-def composed_epsilon(releases: Iterable[Release], delta: float, *, near: float | None = None) -> float:
+def composed_epsilon(
+    releases: Iterable[Release] | Mapping[Release, int], delta: float, *, near: float | None = None
+) -> float:
     """Return the epsilon that all the releases together spend at this delta, under the relation that they share.
+
+    Calibration, plan, report and site all compose by the same function, so that they cannot differ.
 
     In closed form where all are Gaussian, otherwise by privacy loss distributions. Where rows are sampled, by Renyi
     divergences too, which alone know of samples, and the smaller of the two: a large sample costs their bound more than
@@ -102,8 +106,8 @@ def composed_epsilon(releases: Iterable[Release], delta: float, *, near: float |
 
     Parameters
     ----------
-    releases : iterable of Release
-        Each on a sample of its own, where rows are sampled; see
+    releases : iterable of Release, or mapping of Release to int
+        With how often each is made. Each is on a sample of its own, where rows are sampled; see
         :func:`~flower_fedclust.privacy.releases.on_the_same_rows` for those that are not.
     delta : float in (0, 1)
     near : float, optional
@@ -120,18 +124,17 @@ def composed_epsilon(releases: Iterable[Release], delta: float, *, near: float |
     ValueError
         If the releases are for different relations.
     """
-    releases = list(releases)
-    if len({release.relation for release in releases}) > 1:
+    uses = Counter(releases)
+    if len({release.relation for release in uses}) > 1:
         raise ValueError("releases for adding or removing a record do not compose with releases for replacing one.")
-    event = _composed(Counter(release.event() for release in releases))
+    event = _event(uses)
     if near is None:
         coarse = _epsilon(event, delta, 1e-2)
         near = coarse if 0 < coarse < math.inf else 1.0
     epsilon = _epsilon(event, delta, _discretization(near))
-    if math.isinf(epsilon) or not any(release.sample for release in releases):
+    if math.isinf(epsilon) or not any(release.sample for release in uses):
         return epsilon
-    sampled = _composed(Counter(release.event(sampled=True) for release in releases))
-    return min(epsilon, _sampled_epsilon(sampled, delta))
+    return min(epsilon, _sampled_epsilon(_event(uses, sampled=True), delta))
 
 
 def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) -> dict[str, float]:
@@ -192,12 +195,7 @@ def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) 
         )
 
     def event(factor: float, *, sampled: bool = False) -> dp_accounting.DpEvent:
-        counts: Counter[dp_accounting.DpEvent] = Counter()
-        found = [_unit_release(*pair) for pair in zip(shares, multipliers(factor), strict=True)]
-        for n_rounds, indices in _rounds(shares):
-            for release in on_the_same_rows(found[index] for index in indices):
-                counts[release.event(sampled=sampled)] += n_rounds
-        return _composed(counts)
+        return _event(_uses(shares, multipliers(factor)), sampled=sampled)
 
     interval = _discretization(epsilon)
     bracket = dp_accounting.LowerEndpointAndGuess(epsilon * 1e-3, epsilon)
@@ -222,8 +220,8 @@ def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) 
     return multipliers(factor)
 
 
-def releases_of(shares: Mapping[str, Share], multipliers: Mapping[str, float]) -> list[Release]:
-    """Return all the releases that shares of a budget pay for, free of units, for :func:`composed_epsilon`.
+def releases_of(shares: Mapping[str, Share], multipliers: Mapping[str, float]) -> Counter[Release]:
+    """Return the releases that shares of a budget pay for, and how often, for :func:`composed_epsilon`.
 
     Parameters
     ----------
@@ -231,13 +229,32 @@ def releases_of(shares: Mapping[str, Share], multipliers: Mapping[str, float]) -
         By name.
     multipliers : mapping of str to float
         The noise multipliers, by the same names.
+
+    Returns
+    -------
+    Counter of Release
+        Free of units.
     """
-    found = [_unit_release(share, multipliers[name]) for name, share in shares.items()]
-    return [
-        release
-        for n_rounds, indices in _rounds(list(shares.values()))
-        for release in on_the_same_rows(found[index] for index in indices) * n_rounds
+    return _uses(list(shares.values()), [multipliers[name] for name in shares])
+
+
+def _uses(shares: Sequence[Share], multipliers: Sequence[float]) -> Counter[Release]:
+    """Return the releases of a run whose shares are released in the same rounds, as far as their counts allow.
+
+    That costs most: releases on one sample cost more than releases on samples of their own.
+    """
+    uses: Counter[Release] = Counter()
+    found = [
+        Release(share.mechanism, 1.0, multiplier, "", share.relation, share.sample)
+        for share, multiplier in zip(shares, multipliers, strict=True)
     ]
+    before = 0
+    for count in sorted({share.count for share in shares}):
+        together = [release for release, share in zip(found, shares, strict=True) if share.count >= count]
+        for release in on_the_same_rows(together):
+            uses[release] += count - before
+        before = count
+    return uses
 
 
 @lru_cache(maxsize=1024)
@@ -250,16 +267,12 @@ def _multiplier(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     return float(dp_accounting.get_sigma_gaussian(epsilon, delta))
 
 
-def _unit_release(share: Share, multiplier: float) -> Release:
-    return Release(share.mechanism, 1.0, multiplier, "", share.relation, share.sample)
-
-
-def _rounds(shares: Sequence[Share]) -> Iterator[tuple[int, list[int]]]:
-    """Yield numbers of rounds, and the indices of the shares that these rounds have."""
-    before = 0
-    for count in sorted({share.count for share in shares}):
-        yield count - before, [index for index, share in enumerate(shares) if share.count >= count]
-        before = count
+def _event(uses: Mapping[Release, int], *, sampled: bool = False) -> dp_accounting.DpEvent:
+    """Return what releases are together, as one event, whatever their order."""
+    counts: Counter[dp_accounting.DpEvent] = Counter()
+    for release, count in uses.items():
+        counts[release.event(sampled=sampled)] += count
+    return _composed(counts)
 
 
 def _composed(counts: Counter[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
@@ -267,7 +280,8 @@ def _composed(counts: Counter[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
     import dp_accounting
 
     gaussian = {event: count for event, count in counts.items() if isinstance(event, dp_accounting.GaussianDpEvent)}
-    others = {event: count for event, count in counts.items() if event not in gaussian}
+    # In one order, so that the same releases give the same epsilon to the last digit.
+    others = {event: counts[event] for event in sorted(counts.keys() - gaussian.keys(), key=repr)}
     if gaussian:
         joint = joint_multiplier((event.noise_multiplier, count) for event, count in gaussian.items())
         others[dp_accounting.GaussianDpEvent(joint)] = 1

@@ -174,7 +174,7 @@ class PrivacyReport:
         variation = math.fsum(message.variation for message in self.messages)
         return delta_of_sampling(self.epsilon, variation) <= SAMPLING_PART * self.delta
 
-    def _groups(self) -> list[list[Release]]:
+    def _groups(self) -> list[Counter[Release]]:
         """Return the releases in which a client has a part, for each client unless another has the same and more."""
         named = [name for message in self.releases for name in message.clients or ()]
         drawn = dict.fromkeys(named) or {"": None}  # any other client has fewer, and where all are asked all have all
@@ -192,7 +192,7 @@ class PrivacyReport:
         for counts in sorted(different, key=Counter.total, reverse=True):
             if not any(counts <= larger for larger in largest):
                 largest.append(counts)
-        return [list(counts.elements()) for counts in largest]
+        return largest
 
     @property
     def covers_everything(self) -> bool:

@@ -139,7 +139,7 @@ def test_thousands_of_clients_are_composed_only_as_often_as_they_differ(monkeypa
     composed = []
     monkeypatch.setattr(
         "flower_fedclust.privacy.report.composed_epsilon",
-        lambda releases, delta, near: composed.append(releases) or float(len(releases)),
+        lambda releases, delta, near: composed.append(releases) or float(releases.total()),
     )
     rng = np.random.default_rng(0)
     messages = []
