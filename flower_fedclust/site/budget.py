@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from flower_fedclust.privacy.accounting import composed_epsilon
-from flower_fedclust.privacy.plan import Plan
+from flower_fedclust.privacy.plan import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.protocol.consent import Request
 from flower_fedclust.protocol.rounds import Moved
+from flower_fedclust.protocol.wire import read_json
 from flower_fedclust.site.policy import Policy, Refused
 
 #: What rounding may take from a multiplier that is otherwise the same.
@@ -158,7 +159,7 @@ class Budget:
         if _digest(request.plan) != announced:
             raise Refused("the run announces other noise than in its first round.")
         try:
-            plan = Plan.from_json(request.plan) if request.plan else None
+            plan = Plan.from_dict(read_json(request.plan, LONGEST_PLAN)) if request.plan else None
         except ValueError as error:
             raise Refused(f"{error}") from None
         if plan is not None and plan.noise == "server" and not self.policy.trusts_server_noise:
