@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Literal
@@ -32,7 +31,7 @@ from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Moved, Round
 from flower_fedclust.steps.first_centers import FirstCentersStrategy, frame_with_centers
 from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, FrameClient, frame_of_rows
 from flower_fedclust.steps.local_centers import LocalCentersClient
-from flower_fedclust.steps.turns import drawn_in_turns
+from flower_fedclust.steps.turns import drawn_in_turns, most_turns
 
 Floats = NDArray[np.float64]
 
@@ -66,10 +65,10 @@ class FuzzyStrategy(FirstCentersStrategy):
         """One for each round of steps, and one for k-FED."""
         return self.n_rounds + self._start.by_k_fed
 
-    def _drawn(self) -> tuple[list[list[str]], int]:
-        """Return the clients of each round, and in how many rounds one has a part at most."""
+    def _drawn(self, *, most: int | None = None) -> list[list[str]]:
+        """Return the clients of each round; no client in more rounds than ``most``."""
         n_drawn = self.n_to_draw(self.fraction_fit, len(self.client_names))
-        return drawn_in_turns(self.client_names, n_drawn, self.n_rounds, self.rng)
+        return drawn_in_turns(self.client_names, n_drawn, self.n_rounds, self.rng, most=most)
 
     def _step(
         self,
@@ -166,8 +165,7 @@ class FFCM(FuzzyStrategy):
         # A center that is farther still has hardly a weight, unless all are.
         frame, first = frame_with_centers(frame, given, times_the_reach=256.0)
         centers, more_bits, n_steps = first, more_bits_for(n_rows), self.n_local_steps
-        drawn, _ = self._drawn()
-        for clients in drawn:
+        for clients in self._drawn():
             step = self._step(centers, frame, clients, n_local_steps=n_steps, more_bits=more_bits)
             former, centers = centers, (yield from step)
             if np.linalg.norm(centers - former, axis=1).max() <= self.tol:
@@ -217,9 +215,6 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
 
     epsilon: float = parameter(1.0, above=0, at_most=1000)
 
-    #: In how many rounds a client has a part, once a run knows its clients.
-    _most_rounds: int = dataclasses.field(default=0, init=False)
-
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first parameter which cannot be right."""
         super().check_parameters()
@@ -234,7 +229,7 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
 
         Before a run knows its clients, as if one had a part in every round.
         """
-        count = self._most_rounds or self.n_rounds
+        count = most_turns(self, self.fraction_fit, self.n_rounds)
         return {
             "sums": Share("gaussian", 0.75, count, "replace"),
             "weights": Share("gaussian", 0.25, count, "replace"),
@@ -244,14 +239,13 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
         """Send the centers, have them moved by the clients, merge what comes back."""
         assert self.max_norm is not None
         centers = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
-        drawn, self._most_rounds = self._drawn()
         clipped = "the client clips every row to half of this norm, and its weights add up to 1 at most"
         releases = (
             self.release("sums", 2.0 * self.max_norm, clipped),
             self.release("weights", math.sqrt(2.0), "a row's weights add up to 1 at most"),
         )
         ball = Frame(np.zeros(centers.shape[1]), self.max_norm)
-        for clients in drawn:
+        for clients in self._drawn(most=self.frozen_plan.shares["sums"].count):
             centers = yield from self._step(centers, ball, clients, releases=releases)
         return KMeansModel(centers)
 

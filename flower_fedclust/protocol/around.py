@@ -36,6 +36,15 @@ class Around(ABC, Generic[S]):
     def check(self, data: ClientData) -> None:
         """Raise a DataError unless a client's table, or its rows, can be taken."""
 
+    @property
+    @abstractmethod
+    def n_columns(self) -> int:
+        """How many columns the clients' rows have once they are prepared, which is public before the run."""
+
+    @abstractmethod
+    def likely(self, strategy: S) -> S:
+        """Return a copy of the strategy as it will run, as far as its shares and its number of rounds go."""
+
     @abstractmethod
     def shares(self, strategy: S) -> Mapping[str, Share]:
         """Return the parts of the budget that are its own, in proportion to those of the strategy."""

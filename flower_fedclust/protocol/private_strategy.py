@@ -11,6 +11,8 @@ from flower_fedclust.privacy.plan import Plan
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.protocol.parameters import parameter
+from flower_fedclust.protocol.rounds import ProtocolError
+from flower_fedclust.protocol.spending import Spending
 from flower_fedclust.protocol.strategy import ProtocolStrategy
 
 #: A larger delta is remarked on in the report: few tables have so few rows that it is far below one over their number.
@@ -21,6 +23,8 @@ class PrivateStrategy(ProtocolStrategy):
     """Base of strategies that can take noise.
 
     A subclass names the parts of its privacy budget in :meth:`shares`, and gets the noise of each by :meth:`release`.
+    The plan of a run is made of them once, as soon as its clients have enrolled: what a run finds out later changes no
+    share.
 
     Parameters
     ----------
@@ -73,15 +77,50 @@ class PrivateStrategy(ProtocolStrategy):
 
     def all_shares(self) -> dict[str, Share]:
         """Return the parts of the budget of a run: those of the strategy, and of what runs around it."""
-        return {**self.shares(), **({} if self.around is None else self.around.shares(self))}
+        if self.around is None:
+            return dict(self.shares())
+        inner = self.around.likely(self)
+        return {**inner.shares(), **self.around.shares(inner)}
+
+    def make_plan(self) -> Plan:
+        """Return what all of the run's noise will be, by what is known now."""
+        shares = divided(self.all_shares(), self.budget)
+        return Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, self.noise_multipliers())
+
+    @property
+    def frozen_plan(self) -> Plan:
+        """The plan of the run, made once its clients have enrolled and never changed; before that, what it would be.
+
+        Raises
+        ------
+        ValueError
+            In a run, if the plan composes to more than was asked for.
+        """
+        run = self._run
+        if run is None:
+            return self.make_plan()
+        spending = run.spending or Spending(self.make_plan())
+        if run.clients:
+            run.spending = spending
+        return spending.plan
+
+    @property
+    def plan_waits(self) -> bool:
+        """Whether the plan is frozen by the first release, as it needs what rounds without noise find before that."""
+        return False
+
+    def freeze_plan(self) -> None:
+        """Freeze the plan, unless it waits."""
+        # Before the clients have enrolled, the names in a budget may be of shares that follow from their columns.
+        is_early = self.budget is not None and not self.client_names
+        if self.epsilon is not None and not self.plan_waits and not is_early:
+            _ = self.frozen_plan
 
     @property
     def plan(self) -> str:
-        """What all of the run's noise will be, as JSON, for sites that decide by it; empty where there is none."""
-        if self.epsilon is None:
-            return ""
-        shares = divided(self.all_shares(), self.budget)
-        return Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, self.noise_multipliers()).to_json()
+        """The frozen plan as JSON; empty without an epsilon, and as long as the plan waits."""
+        is_frozen = self._run is not None and self._run.spending is not None
+        return "" if self.epsilon is None or (self.plan_waits and not is_frozen) else self.frozen_plan.to_json()
 
     def release(self, share: str, sensitivity: float, bound: str, *, triangle: bool = False) -> Release:
         """Return the release of one array with the noise that its share of the budget pays for.
@@ -89,16 +128,26 @@ class PrivateStrategy(ProtocolStrategy):
         Parameters
         ----------
         share : str
-            The name of the share.
+            The name of a share of the plan, which is frozen from here on.
         sensitivity : float
             As in :class:`~flower_fedclust.privacy.releases.Release`.
         bound : str
             What enforces the sensitivity, in words, for the report.
         triangle : bool, default=False
             As in :class:`~flower_fedclust.privacy.releases.Release`.
+
+        Raises
+        ------
+        ProtocolError
+            If the plan has no such share.
         """
-        declared = self.all_shares()[share]
-        multiplier = self.noise_multipliers()[share]
+        plan = self.frozen_plan
+        if share not in plan.shares:
+            raise ProtocolError(
+                f"the plan of the run has no share '{share}'; shares() must name it before the run begins. It names: "
+                f"{', '.join(plan.shares)}."
+            )
+        declared, multiplier = plan.shares[share], plan.multipliers[share]
         # Roots and products that make up a sensitivity may have been rounded down; it is never smaller than they are.
         at_least = sensitivity * (1.0 + 2.0**-50)
         return Release(

@@ -30,6 +30,7 @@ from flower_fedclust.protocol.replies import ReplyError, add_up, client_order, e
 from flower_fedclust.protocol.roster import Answers, Failures, Roster
 from flower_fedclust.protocol.rounds import Answer, ProtocolError, Question, Reply, Round, Scalar, Sum, Total, Traffic
 from flower_fedclust.protocol.settings import MIN_CLIENTS, RunSettings
+from flower_fedclust.protocol.spending import Spending
 from flower_fedclust.protocol.wire import encode, size_of
 from flower_fedclust.protocol.wrappers import EMPTY, TO_CLIENT
 
@@ -44,10 +45,11 @@ class Run:
     """One run, from the first message to the last."""
 
     settings: RunSettings
-    n_columns: int = 0  #: Of the clients' rows.
+    n_columns: int = 0  #: Of the clients' rows, as the strategy sees them.
     last_asked: int = 1  #: The round that was asked last.
     books: Books = field(default_factory=Books)
     evaluation: dict[str, float] | None = None
+    spending: Spending | None = None  #: Of the plan, once it is frozen.
     rng: np.random.Generator = field(init=False)  #: Randomness of the server that protects nobody.
     _addressed: dict[str, str] = field(default_factory=dict)  # Flower's client id -> name
     _bystanders: set[str] = field(default_factory=set)  # of these, those of whom no answer is wanted
@@ -90,6 +92,8 @@ class Run:
         self._roster.go_on(record.facts["clients"], record.facts["columns"])
         self.n_columns = self._inspection.n_columns = record.facts["n_columns"]
         self.rng.bit_generator.state = record.facts["rng"]
+        if self.spending is not None:
+            self.spending.go_on(record.entries.messages, list(self.clients))
 
     def record(self, number: int, digest: str, received: Total | list[Reply] | None) -> Record:
         """Return what a round has left."""
@@ -111,7 +115,7 @@ class Run:
     def enrol(self, number: int, results: Answers, failures: Failures) -> None:
         """Take in the clients that have the columns that most have, or that the server's rows have."""
         self._roster.take_in(number, results, failures, self.books)
-        self.n_columns = self._inspection.n_columns = self._roster.n_columns
+        self.n_columns = self._inspection.n_columns = self.settings.prepared_columns or self._roster.n_columns
         self._check_enough(number, ENROL, len(self.clients), self.settings.least)
 
     # Rounds.
@@ -142,6 +146,8 @@ class Run:
                 self._check_enough(server_round, round_.task, len(asked), required)
             asked = {}
         others = self._others(round_, {name: present[name] for name in present if name not in named})
+        if self.spending is not None:
+            self.spending.spend(round_.task, round_.releases, list(asked))
         config = self._config(server_round, round_, len(asked))
         instructions: list[tuple[ClientProxy, FitIns]] = []
         self._address(asked, others)

@@ -68,13 +68,15 @@ class RunSettings:
     wait_for_clients: float
     expected_clients: int | None
     largest_ratio: float
+    prepared_columns: int | None  #: How many columns the clients' rows have once they are prepared.
 
     @classmethod
     def of(cls, strategy: Any) -> Self:
         """Take over what a strategy says; the columns from a parameter, where it is a table."""
-        taken_over = {field.name: getattr(strategy, field.name) for field in fields(cls)}
+        taken_over: dict[str, Any] = {field.name: getattr(strategy, field.name, None) for field in fields(cls)}
         if strategy.around is not None:
             taken_over["server_columns"] = None  # the clients' columns are those of the schema
+            taken_over["prepared_columns"] = strategy.around.n_columns
         elif strategy.server_columns is None:
             taken_over["server_columns"] = named_columns(strategy)
         return cls(**taken_over)

@@ -146,6 +146,9 @@ class ProtocolStrategy(Declared, Strategy):
         """What all of the run's noise will be, as JSON, for sites that decide by it; empty where there is none."""
         return ""
 
+    def freeze_plan(self) -> None:
+        """Settle what all of the run's noise will be, once its clients have enrolled; before, see that it can be."""
+
     def privacy_notes(self) -> list[str]:
         """Return what a reader of the privacy report has to know besides. Extended by subclasses."""
         if self.noise_seed is None:
@@ -161,17 +164,13 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def n_columns(self) -> int:
-        """How many columns the clients of this run have."""
+        """How many columns the clients' rows have; with a schema, once they are prepared."""
         return self._current.n_columns
 
     @property
     def client_names(self) -> list[str]:
-        """The clients that enrolled, in the order in which their replies are added up."""
-        return list(self._current.clients)
-
-    def enter_space(self, n_columns: int) -> None:
-        """Take it from here on that the clients' rows have so many columns, as they have been prepared."""
-        self._current.n_columns = self._current._inspection.n_columns = n_columns
+        """The clients that enrolled, in the order in which their replies are added up; before a run, none."""
+        return [] if self._run is None else list(self._run.clients)
 
     @property
     def most_clusters(self) -> int:
@@ -290,6 +289,7 @@ class ProtocolStrategy(Declared, Strategy):
         else:
             self._protocol = self.around.protocol(self)
         self._run = Run(RunSettings.of(self))
+        self.freeze_plan()
         self._run_id = self.run_id or secrets.token_hex(16)
         self._pending, self._outcome, self._sizes = None, None, None
         self._n_kept, self._n_skipped, self._is_enrolled = 0, 0, False
@@ -402,6 +402,7 @@ class ProtocolStrategy(Declared, Strategy):
             if self.on_received is not None:
                 self.on_received(self._pending, received)
             self._sizes = ReleasedSizes.of_round(self._pending, received, self.noise_of_sum) or self._sizes
+        self.freeze_plan()
         try:
             with one_thread():
                 self._pending = self._protocol.send(received)

@@ -85,4 +85,4 @@ def why_not(strategy: ProtocolStrategy, model: Model) -> str:
 def _share(strategy: ProtocolStrategy) -> Share | None:
     if strategy.around is None or strategy.epsilon is None or not isinstance(strategy, PrivateStrategy):
         return None
-    return strategy.around.shares(strategy).get(SHARE)
+    return strategy.frozen_plan.shares.get(SHARE)

@@ -82,7 +82,7 @@ def moment_releases(strategy: PrivateStrategy, max_norm: float) -> list[Release 
     max_norm : float
         To which clients clip their rows.
     """
-    shares = strategy.shares()
+    shares = strategy.frozen_plan.shares
     replaced = shares["column_sums"].relation == "replace"
     # Two vectors of squares have no negative entries, and so are at most sqrt(2) as far apart as they are long.
     of_sums, of_squares = (2.0, float(np.sqrt(2.0))) if replaced else (1.0, 1.0)

@@ -144,14 +144,23 @@ class TablePreparation(Around[ProtocolStrategy]):
         relation = next(iter(others.values())).relation
         return {name: Share("gaussian", whole * part, n_sums, relation) for name, (part, n_sums) in parts.items()}
 
-    def n_rounds(self, strategy: ProtocolStrategy) -> int:
-        """Return the rounds of the preparation and those of the strategy."""
+    @property
+    def n_columns(self) -> int:
+        """How many columns prepared rows have."""
+        return sum(map(width_of, self.schema.used.values()))
+
+    def likely(self, strategy: S) -> S:
+        """Return a copy of the strategy as it will run: with norms, and with prepared rows of the server."""
         likely: Any = _in_space(strategy, max_norm=1.0, max_l1_norm=1.0)
         rows: Any = getattr(likely, "server_data", None)
         if is_table(rows):  # as many rows, of as many columns, as there will be
-            likely.server_data = np.eye(len(rows), sum(map(width_of, self.schema.used.values())))
-        of_strategy: int = likely.n_protocol_rounds
-        return self._n_sums + 1 + of_strategy + bool(self.description)
+            likely.server_data = np.eye(len(rows), self.n_columns)
+        made: S = likely
+        return made
+
+    def n_rounds(self, strategy: ProtocolStrategy) -> int:
+        """Return the rounds of the preparation and those of the strategy."""
+        return self._n_sums + 1 + self.likely(strategy).n_protocol_rounds + bool(self.description)
 
     # The server half.
 
@@ -165,7 +174,6 @@ class TablePreparation(Around[ProtocolStrategy]):
                 setattr(inner, name, preparation.transform(given, owner=name))
         inner.check_parameters()
         inner.check_complete()
-        inner.enter_space(preparation.n_columns)
         found = yield from inner.protocol()
         outcome = found if isinstance(found, Outcome) else Outcome(found)
         clusters = None
@@ -225,7 +233,7 @@ class TablePreparation(Around[ProtocolStrategy]):
             *asked, **({"bound": norm} if of_clients else {})
         )
         releases: list[Release] = []
-        if isinstance(strategy, PrivateStrategy) and SHARE in (shares := self.shares(strategy)):
+        if isinstance(strategy, PrivateStrategy) and SHARE in (shares := strategy.frozen_plan.shares):
             replaced = shares[SHARE].relation == "replace"
             moved = norm_of_row(n_histograms, n_sums, replaced=replaced)
             if of_clients:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
+from flower_fedclust.protocol import ProtocolStrategy
+
+
+def most_turns(strategy: ProtocolStrategy, fraction: float, n_rounds: int) -> int:
+    """Return in how many rounds a client has a part at most; before a run knows its clients, in all of them."""
+    n_clients = len(strategy.client_names)
+    if n_clients == 0:
+        return n_rounds
+    n_drawn = min(strategy.n_to_draw(fraction, n_clients), n_clients)
+    return -(-n_rounds * n_drawn // n_clients)
+
 
 def drawn_in_turns(
-    clients: Sequence[str], n_drawn: int, n_rounds: int, rng: np.random.Generator
-) -> tuple[list[list[str]], int]:
+    clients: Sequence[str], n_drawn: int, n_rounds: int, rng: np.random.Generator, *, most: int | None = None
+) -> list[list[str]]:
     """Draw clients for all rounds: everybody once, in random order, before anybody is drawn again.
 
     Any round's clients are a uniform sample of all. That each is drawn ``n_rounds * n_drawn / len(clients)`` times, or
@@ -23,15 +33,18 @@ def drawn_in_turns(
         In a round.
     n_rounds : int
     rng : numpy.random.Generator
+    most : int, optional
+        In how many rounds a client may have a part: there are fewer rounds if so many would need more. That is so only
+        where clients have left since :func:`most_turns` was asked.
 
     Returns
     -------
-    rounds : list of list of str
-        In the order of ``clients``.
-    most : int
-        How many rounds the client has that is drawn most often.
+    list of list of str
+        For each round, in the order of ``clients``.
     """
     n_drawn = min(n_drawn, len(clients))
+    if most is not None:
+        n_rounds = min(n_rounds, most * len(clients) // n_drawn)
     waiting: list[int] = []
     rounds = []
     for _ in range(n_rounds):
@@ -45,4 +58,4 @@ def drawn_in_turns(
             waiting = [index for index in order if index not in taken]
             now += new
         rounds.append([clients[index] for index in sorted(now)])
-    return rounds, max(Counter(name for drawn in rounds for name in drawn).values(), default=0)
+    return rounds

@@ -79,6 +79,8 @@ class Toy(PrivateStrategy):
     n_clusters: int = parameter(2, at_least=2)
     rounds: Sequence[Any] = parameter((), kw_only=False)
     name = "toy"
+    #: The releases are those of the rounds, whatever the epsilon: no plan is frozen.
+    plan_waits = True
 
     @property
     def n_protocol_rounds(self):

@@ -131,15 +131,7 @@ def test_they_see_the_rows_that_the_round_names(clients):
 def test_they_are_told_nothing_of_the_noise(clients, noise):
     _, proxies = run([half(releases=[RELEASE])], clients, noise=noise, epsilon=1.0, delta=1e-6)
     for proxy in proxies[1::2]:
-        told = {
-            "client",
-            "task",
-            "round",
-            "arguments",
-            "run",
-            "n_clients",
-            "plan",
-        }  # the last three are told to everybody
+        told = {"client", "task", "round", "arguments", "run", "n_clients"}  # the last two are told to everybody
         assert set(proxy.received[1].config) == told
     for proxy in proxies[::2]:
         assert (

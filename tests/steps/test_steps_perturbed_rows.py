@@ -56,7 +56,7 @@ def clipped(rows, max_norm):
 
 
 def private(max_norm, multiplier, **options):
-    return Perturbing(epsilon=3.0, max_norm=max_norm, multiplier=multiplier, **{"noise": "local"} | options)
+    return Perturbing(epsilon=30.0, max_norm=max_norm, multiplier=multiplier, **{"noise": "local"} | options)
 
 
 def release_of(max_norm, multiplier):

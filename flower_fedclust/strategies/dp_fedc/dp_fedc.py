@@ -42,7 +42,7 @@ from flower_fedclust.protocol import (
 )
 from flower_fedclust.protocol.rounds import Round
 from flower_fedclust.steps.first_centers import GIVEN_CENTERS_NOTE, check_given_centers
-from flower_fedclust.steps.turns import drawn_in_turns
+from flower_fedclust.steps.turns import drawn_in_turns, most_turns
 from flower_fedclust.strategies.dp_fedc.client import DPFedCClient, LocalSteps
 
 Floats = NDArray[np.float64]
@@ -149,9 +149,7 @@ class DPFedC(ClippedStrategy):
     #: Called after each round with its number, from 1, and the centers: to watch a run.
     on_centers: Callable[[int, Floats], None] | None = dataclasses.field(default=None, init=False)
 
-    # What a run knows once its clients have enrolled, and the noise depends on: in how many rounds a client has a part,
-    # and how many rows the smallest has.
-    _most_rounds: int = dataclasses.field(default=0, init=False)
+    #: Of the smallest client, once the rows are counted.
     _fewest_rows: int = dataclasses.field(default=0, init=False)
 
     #: Without noise: the exponent of the rows' largest entry, where centers of zeros say nothing of a unit.
@@ -169,6 +167,7 @@ class DPFedC(ClippedStrategy):
 
     def protocol(self) -> Protocol:
         """Run Algorithm 1."""
+        self._fewest_rows = 0
         W = self._first_centers()  # line 1
         squared_norm = 0.0
         if self.rho == "paper":
@@ -180,7 +179,8 @@ class DPFedC(ClippedStrategy):
             self._rows_exponent = largest_exponent(indicator)
         clients = (yield from self._count_rows()) if self._is_private else self.client_names
         K = self.n_to_draw(self.fraction_fit, len(clients))
-        drawn, self._most_rounds = drawn_in_turns(clients, K, self.n_rounds, self.rng)
+        most = None if self.epsilon is None else self.frozen_plan.shares["gradients"].count
+        drawn = drawn_in_turns(clients, K, self.n_rounds, self.rng, most=most)
         objectives: list[float] = []
         for t, S in enumerate(drawn, start=1):
             local = self._local_steps(W, self._penalties(t, W, squared_norm))
@@ -324,11 +324,16 @@ class DPFedC(ClippedStrategy):
         """
         b, n = self._private_batch_size, self._fewest_rows
         sample = (b, n) if 0 < b < n else None
-        count = self._most_rounds or self.n_rounds
+        count = most_turns(self, self.fraction_fit, self.n_rounds)
         return {
             "gradients": Share("gaussian", 0.9, count, "replace", sample),
             "products": Share("gaussian", 0.1, count, "replace", sample),
         }
+
+    @property
+    def plan_waits(self) -> bool:
+        """Whether the gain by sampling is known once the rows are counted; a preparation takes noise before that."""
+        return self._private_batch_size != ALL_ROWS and self.around is None
 
     def privacy_notes(self) -> list[str]:
         """Add what is assumed of centers that were given."""

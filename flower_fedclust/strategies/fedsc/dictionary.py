@@ -154,7 +154,7 @@ class DictionaryStrategy(ClippedStrategy):
             L = curvature(made_up, atoms, C, 1.0) * (moments.n_rows / N_MADE_UP_ROWS)
             if bound == 0:
                 break  # no row would move an atom
-            if self.shares()["dictionary_steps"].relation == "replace":
+            if self.frozen_plan.shares["dictionary_steps"].relation == "replace":
                 reason = "the client clips the gradient of every row, and one is replaced"
                 release = self.release("dictionary_steps", 2.0 * bound, reason)
             else:

@@ -193,7 +193,7 @@ class LandmarkStrategy(ClippedStrategy):
         frame = self._landmark_frame(self.max_norm)
         # Landmarks on the grid of the rows are the same for the clients and the server.
         Y = frame.enter(Y)
-        replaced = self.max_landmark_rounds > 0 and self.shares()["landmarks"].relation == "replace"
+        replaced = self.max_landmark_rounds > 0 and self.frozen_plan.shares["landmarks"].relation == "replace"
         longest = _longest_in(frame.radius, gamma, len(Y))
         for _ in range(self.max_landmark_rounds):
             release = self.release(

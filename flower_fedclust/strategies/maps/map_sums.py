@@ -150,7 +150,8 @@ class FederatedMapSums(ClippedStrategy):
 
         Rows of few columns are not reduced, and what the directions would cost is for the centers.
         """
-        reduced = self._run is None or self.n_columns > N_DIRECTIONS
+        n_columns = self.n_columns if self.client_names else math.inf  # before a run, of many
+        reduced = n_columns > N_DIRECTIONS
         directions = {"directions": Share("gaussian", 0.3)} if reduced else {}
         return (
             moment_shares(0.1, "add-or-remove")

@@ -283,7 +283,7 @@ def drawn(monkeypatch):
         return true_gradient(rows, H, W, exponent, bound)
 
     monkeypatch.setattr(dp_fedc, "clipped_center_gradient", watched)
-    monkeypatch.setattr(DPFedC, "noise_multipliers", lambda self: dict.fromkeys(self.shares(), 1.0))
+    monkeypatch.setattr(DPFedC, "noise_multipliers", lambda self: dict.fromkeys(self.shares(), 20.0))
     return taken
 
 

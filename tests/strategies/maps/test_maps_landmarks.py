@@ -68,7 +68,7 @@ def learner(strategy_type=Learning, relative_noise=0.0, **changes):
 
 
 def noisy(relation="replace", max_norm=6.0, of_landmarks=0.0, **changes):
-    strategy = learner(epsilon=1.0, max_norm=max_norm, **changes)
+    strategy = learner(epsilon=100.0, max_norm=max_norm, **changes)
     strategy.relation, strategy.multipliers = relation, {"landmarks": of_landmarks}
     return strategy
 
@@ -338,7 +338,7 @@ def test_noise_off_gives_gradient_steps_on_all_rows_pooled(gamma, max_norm, rela
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_sensitivity_is_the_longest_gradient_of_a_row_and_twice_that_where_a_row_is_replaced(relation):
     strategy = noisy(relation, of_landmarks=3.0)
-    strategy._run = SimpleNamespace(rng=np.random.default_rng(3), n_columns=2)
+    strategy._run = SimpleNamespace(rng=np.random.default_rng(3), n_columns=2, clients=(), spending=None)
     steps = strategy.learn_landmarks()
     moments = next(steps)
     assert {release.relation for release in moments.releases if release is not None} == {relation}
@@ -377,7 +377,7 @@ def test_sensitivity_is_the_longest_gradient_of_a_row_and_twice_that_where_a_row
 @pytest.mark.parametrize("gamma", [1e-300, 1e-9, 1e-3])
 def test_sensitivity_is_no_longer_than_rows_and_landmarks_in_the_frame_are_apart(gamma):
     strategy = noisy("add-or-remove", of_landmarks=3.0, gamma=gamma)
-    strategy._run = SimpleNamespace(rng=np.random.default_rng(3), n_columns=2)
+    strategy._run = SimpleNamespace(rng=np.random.default_rng(3), n_columns=2, clients=(), spending=None)
     steps = strategy.learn_landmarks()
     next(steps)
     round_ = steps.send(Total([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)], 4))

@@ -1,0 +1,108 @@
+"""What a run announces of its noise before the first release holds to its end, so that no honest run is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hostile import BALL, PLAN, Server, audit, gaussian, refused, run, site
+
+import flower_fedclust as fc
+from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient
+
+JOBS = [f"job {index}" for index in range(25)]
+SCHEMA = fc.Schema.of(
+    {
+        "columns": {
+            "age": {"kind": "number", "bounds": [0, 100], "scale": "standard"},
+            "job": {"kind": "category", "categories": JOBS},
+        }
+    }
+)
+GENEROUS = {
+    "epsilon_per_run": 60.0,
+    "epsilon": 600.0,
+    "delta": 1e-3,
+    "least_noise_multiplier": 0.01,
+    "row_count": True,
+    "fewest_rows": 10,
+}
+
+
+def people(n_rows, seed):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({"age": rng.uniform(20, 80, n_rows), "job": rng.choice(JOBS, n_rows)})
+
+
+def sites(folder, *, n_sites=3, schema=SCHEMA, n_columns=4):
+    rng = np.random.default_rng(0)
+    names = ["north", "south", "west", "east", "middle"][:n_sites]
+    rows = [people(60, seed) if schema else 0.3 * rng.normal(size=(60, n_columns)) for seed in range(n_sites)]
+    pairs = zip(names, rows, strict=True)
+    return [site(folder / name, name=name, rows=table, schema=schema, **GENEROUS) for name, table in pairs]
+
+
+def announced(one):
+    """The digests of the plans that a site was sent with what it answered."""
+    return {entry["plan"] for entry in one.ledger.read() if entry["arrays"]}
+
+
+def check_honest(strategy, own):
+    """Every site has answered every round of a run, with one plan."""
+    assert {line["event"] for one in own for line in audit(one)} == {"answered"}
+    assert all(len(announced(one)) == 1 for one in own)
+    assert strategy.report.composed_epsilon <= strategy.epsilon == strategy.report.epsilon
+
+
+def feddp(**more):
+    # Two columns are no more than clusters, and 26 prepared ones are: step 1 is needed only then.
+    server_data = people(40, 9)
+    return fc.FedDPKMeans(3, epsilon=50.0, noise="local", server_data=server_data, random_state=0, **more)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        feddp(),
+        feddp(n_rounds=1, simplify_server_data=True, reduce_diameter=True),
+        fc.DPFedC(3, epsilon=50.0, noise="local", n_rounds=4, random_state=0),
+        fc.FedTSNESums(3, epsilon=50.0, noise="local", n_landmarks=6, perplexity=2.0, random_state=0),
+        fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", n_rounds=2, random_state=0),
+    ],
+    ids=["feddp", "feddp with all options", "dp-fedc", "fed-tsne-sums", "private-kmeans"],
+)
+@pytest.mark.parametrize("describe", [False, True])
+def test_no_site_refuses_what_it_was_announced_where_rows_are_prepared(tmp_path, strategy, describe):
+    own = sites(tmp_path)
+    strategy = fc.with_schema(strategy, SCHEMA, describe=describe)
+    run(strategy, own)
+    check_honest(strategy, own)
+
+
+@pytest.mark.parametrize("made", [fc.DPFedC, fc.PrivateFFCM], ids=lambda made: made.__name__)
+def test_no_site_refuses_what_it_was_announced_where_sites_are_drawn(tmp_path, made):
+    strategy = made(3, epsilon=50.0, max_norm=1.0, noise="local", n_rounds=6, fraction_fit=0.5, random_state=0)
+    for number, n_sites in enumerate((4, 5, 3)):  # of one run the next one takes over nothing
+        own = sites(tmp_path / str(number), n_sites=n_sites, schema=None)
+        run(strategy, own)
+        check_honest(strategy, own)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"shares":' * 50_000,
+        PLAN.to_json() + " " * 10**6,
+        PLAN.to_json().replace('"count": 3', '"count": true'),
+        PLAN.to_json().replace('"epsilon": 1.0', '"epsilon": NaN'),
+        PLAN.to_json().replace("row_sum", "r" * 1000),
+        "{}",
+        "7",
+    ],
+    ids=["brackets", "braces", "long", "a truth for a number", "not a number", "a long name", "nothing", "a number"],
+)
+def test_a_plan_that_is_none_is_refused(tmp_path, text):
+    careful = site(tmp_path)
+    question = PrivateKMeansClient.row_sum.asked(*BALL.arrays)
+    answer = Server(careful).ask(question, releases=[gaussian(10.0, share="row_sum")], plan=text)
+    assert refused(answer, careful)
+    assert "Traceback" not in (careful.folder / "audit.jsonl").read_text()

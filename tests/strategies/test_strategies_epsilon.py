@@ -1,0 +1,140 @@
+"""Before and after a run, its epsilon is at most the one that was asked for: every strategy, in every way it is run."""
+
+from contextlib import suppress
+
+import numpy as np
+import pandas as pd
+import pytest
+import test_strategies_every as every
+
+import flower_fedclust as fc
+from flower_fedclust.privacy.accounting import composed_epsilon, releases_of
+from flower_fedclust.privacy.shares import delta_of_composition
+from flower_fedclust.protocol import Journal, PrivateStrategy
+
+ROWS = [0.3 * np.random.default_rng(seed).normal(size=(40, 4)) for seed in range(4)]
+
+#: Three columns, no more than clusters, become five; and the preparation takes noise.
+SCHEMA = {
+    "columns": {
+        "age": {"kind": "number", "bounds": [0, 100], "scale": "standard"},
+        "dose": {"kind": "number", "bounds": [0, 10], "gaps": "mean"},
+        "job": {"kind": "category", "categories": ["clerk", "cook", "pilot"]},
+    }
+}
+WAYS = {"rows": {}, "schema": {"schema": SCHEMA}, "described": {"schema": SCHEMA, "describe": True}}
+
+
+def people(n_rows, seed):
+    rng = np.random.default_rng(seed)
+    columns = {"age": rng.uniform(20, 80, n_rows), "dose": rng.uniform(0, 10, n_rows)}
+    return pd.DataFrame(columns | {"job": rng.choice(["clerk", "cook", "pilot"], n_rows)})
+
+
+TABLES = [people(40, seed) for seed in range(4)]
+
+
+def with_parameters(strategy, **changed):
+    return type(strategy)(**{name: getattr(strategy, name) for name in strategy.parameter_names()} | changed)
+
+
+def strategies():
+    """Yield the name of a strategy and of a way to run it, the strategy, and what it is run with."""
+    for case, made in every.cases().items():
+        if not isinstance(made, PrivateStrategy) or made.epsilon is None or not made.shares():
+            continue
+        chosen = {"": made}
+        with suppress(ValueError, TypeError):
+            chosen["choosing k"] = with_parameters(made, n_clusters=(2, 4))
+        for number, strategy in chosen.items():
+            for way, options in WAYS.items():
+                ready = strategy
+                if options and getattr(strategy, "server_data", None) is not None:
+                    ready = with_parameters(strategy, server_data=people(12, 9))
+                yield f"{case} {number} {way}".replace("  ", " ").replace(" ", "-"), (case, ready, options)
+
+
+def parametrised():
+    for name, (case, strategy, options) in strategies():
+        is_first = " " not in case
+        yield pytest.param(strategy, options, id=name, marks=[] if is_first else [pytest.mark.long])
+
+
+def check_plan(strategy):
+    plan = strategy.frozen_plan
+    releases = releases_of(plan.shares, plan.multipliers)
+    assert 0.0 < composed_epsilon(releases, delta_of_composition(plan.delta), near=plan.epsilon) <= strategy.epsilon
+
+
+def check_report(strategy, report):
+    assert report.releases
+    assert report.composed_epsilon <= strategy.epsilon == report.epsilon
+
+
+@pytest.mark.usefixtures("few_iterations")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
+@pytest.mark.parametrize(("strategy", "options"), list(parametrised()))
+def test_epsilon_is_at_most_the_one_asked_for(strategy, options):
+    check_plan(fc.with_schema(strategy, **options) if options else strategy)
+    result = fc.simulate(strategy, TABLES if options else ROWS, seed=0, **options)
+    check_report(strategy, result.privacy)
+
+
+def test_every_strategy_with_a_promise_is_among_them():
+    private = {case.partition(" ")[0] for case, made in every.cases().items() if made.epsilon and made.promises}
+    assert private <= {case.partition(" ")[0] for _, (case, _, _) in strategies()}
+    assert any("choosing" in name for name, _ in strategies())
+
+
+# What a run finds out as it goes on changes nothing of the noise: how many clients there are, how many rows they have,
+# how many columns the rows have once they are prepared.
+
+FOUND = {"columns": SCHEMA["columns"] | {"age": {"kind": "number", "scale": "standard"}}}
+JOBS = [f"job {index}" for index in range(25)]
+WIDE = {"columns": SCHEMA["columns"] | {"job": {"kind": "category", "categories": JOBS}}}
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 3.0])
+@pytest.mark.parametrize("batch_size", [None, 20])
+def test_dp_fedc_pays_for_the_preparation_from_the_same_budget(epsilon, batch_size):
+    strategy = fc.DPFedC(3, epsilon=epsilon, n_rounds=20, batch_size=batch_size)
+    tables = [people(1000, seed) for seed in range(6)]
+    check_report(strategy, fc.simulate(strategy, tables, schema=FOUND, seed=0).privacy)
+
+
+@pytest.mark.usefixtures("few_iterations")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
+def test_rows_of_many_prepared_columns_are_reduced_within_the_same_budget():
+    rng = np.random.default_rng(0)
+    tables = [people(60, seed).assign(job=rng.choice(JOBS, 60)) for seed in range(3)]
+    strategy = fc.FedTSNESums(3, epsilon=8.0, n_landmarks=6, perplexity=2.0)
+    report = fc.simulate(strategy, tables, schema=WIDE, seed=0).privacy
+    assert "directions" in {message.release.share for message in report.releases}
+    check_report(strategy, report)
+
+
+def test_a_run_that_goes_on_has_the_plan_that_it_had(tmp_path):
+    def runs(n_rounds_at_first):
+        strategy = fc.DPFedC(3, epsilon=8.0, max_norm=1.0, n_rounds=6, fraction_fit=0.5, batch_size=10, random_state=0)
+        strategy.journal = journal = Journal(tmp_path)
+        keep = journal.keep
+
+        def dies(record):
+            if record.number == n_rounds_at_first:
+                raise KeyboardInterrupt
+            keep(record)
+
+        journal.keep = dies
+        with journal:
+            return fc.simulate(strategy, ROWS, seed=0).privacy
+
+    with pytest.raises(KeyboardInterrupt):
+        runs(5)
+    report = runs(99)
+    whole = fc.simulate(
+        fc.DPFedC(3, epsilon=8.0, max_norm=1.0, n_rounds=6, fraction_fit=0.5, batch_size=10, random_state=0),
+        ROWS,
+        seed=0,
+    ).privacy
+    assert [message.release for message in report.releases] == [message.release for message in whole.releases]
+    assert report.composed_epsilon == whole.composed_epsilon <= 8.0
