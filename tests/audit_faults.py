@@ -3,12 +3,13 @@
 ``python tests/audit_faults.py``            every fault that is listed here; fails if an audit finds one of them not
 ``python tests/audit_faults.py --only ID``  some of them
 
-The faults are those of ``faults.toml``; no test runs. Each is looked for in strategies that have its code. Six are
+The faults are those of ``faults.toml``; no test runs. Each is looked for in strategies that have its code. Seven are
 not listed, as they break no promise: with ``noisy-rows`` clients clip to half of the smaller sensitivity, too, so that
 rows lose their ends and nobody privacy; ``huge-rows-overflow`` and ``nan-is-short`` are behind each other;
 ``excess-left`` leaves a row too long by less than the 2^-50 by which every sensitivity is declared larger; after
-``projection-not-clipped`` projected rows are counted, or clipped again; and with ``l1-norm-clipped-as-l2`` the server
-clips what has its noise already, and clients nothing that a release is made of.
+``projection-not-clipped`` projected rows are counted, or clipped again; after ``client-rounds-miscounted`` a run has
+fewer rounds; and with ``l1-norm-clipped-as-l2`` the server clips what has its noise already, and clients nothing that a
+release is made of.
 """
 
 from __future__ import annotations
@@ -70,7 +71,6 @@ WHERE: dict[str, tuple[str, ...]] = {
     "kept-rows-not-dropped": ("kept twice",),
     "asked-clients-uncounted": FEDC,
     "fewest-rows-wrong": SAMPLED,
-    "client-rounds-miscounted": FEDC,
     "epsilon-after-the-fact": ONE,
     "aborted-round-uncounted": ONE,
     "aborted-run-without-report": ONE,
