@@ -36,6 +36,9 @@ N_ROWS_OF_A_MAP = 4
 #: With so many mapped rows, their repulsion of a row that is placed is interpolated on a grid, as openTSNE does.
 _N_ROWS_FOR_GRID = 10_000
 
+#: No coordinate of a place where t-SNE starts is more: openTSNE makes the deviation of the first axis 1e-4.
+_LONGEST_START = 1.0
+
 
 def check_installed(method: str) -> None:
     """Raise where the package that makes a map is not installed: better before anything is computed for it."""
@@ -373,7 +376,9 @@ def _spectral_start(opentsne: Any, P: csr_matrix, random_state: int) -> Floats:
                 start = np.asarray(initializations.spectral(P, 2, random_state=random_state))
         except ArpackError:
             start = np.full((n_rows, 2), np.nan)
-        if np.isfinite(start).all():
+        # openTSNE scales it by its first axis. Where many rows are alike this can be constant, and the second is then
+        # so long that points are no longer told apart: openTSNE's tree of them would have no end.
+        if np.isfinite(start).all() and np.ptp(start) <= _LONGEST_START:
             return start
     return np.asarray(initializations.random(n_rows, 2, random_state=random_state))
 

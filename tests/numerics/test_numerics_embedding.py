@@ -425,3 +425,9 @@ def test_without_the_package_one_sentence_says_how_to_install_it(monkeypatch, pa
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(DataError, match=r'needs .*; install it with: pip install "flower-fedclust\[maps\]"\.'):
         call(*nearest_others(blobs()[0], 59))
+
+
+def test_rows_that_are_at_no_distance_from_each_other_have_a_map():
+    n_rows = 360  # before, openTSNE started at 4e28 and its tree of points ended the process
+    neighbors = np.tile(np.arange(n_rows - 90, n_rows), (n_rows, 1))
+    assert np.isfinite(tsne_map(neighbors, np.zeros(neighbors.shape))).all()
