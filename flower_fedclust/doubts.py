@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.protocol import ClientData, ProtocolStrategy
+from flower_fedclust.protocol.ranges import LARGEST_PART, of_largest
 from flower_fedclust.protocol.sizes import DEVIATIONS
 from flower_fedclust.steps.description import why_not
 
@@ -33,6 +34,7 @@ Code = Literal[
     "out-of-scale",
     "crowded-column",
     "predicts-otherwise",
+    "one-client",
 ]
 
 #: As small a part of the rows outside of the largest cluster is none.
@@ -50,7 +52,7 @@ class Doubt:
     code : str
         What it is, for machines: "one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center",
         "on-the-bound", "no-clear-number", "not-described", "seeds-differ", "out-of-scale",
-        "crowded-column" or "predicts-otherwise".
+        "crowded-column", "predicts-otherwise" or "one-client".
     sentence : str
         The same for people, with what may help.
     numbers : mapping of str to anything
@@ -113,6 +115,7 @@ def doubts_about(
         The worst first.
     """
     found = [*_of_rows(model.n_clusters, labels, metrics), *_of_sizes(strategy, model, bool(labels))]
+    found += _of_clients(strategy, labels)
     number = strategy.outcome.number
     if number is not None and not number.is_clear:
         found.append(Doubt("no-clear-number", number.sentence, {"chosen": number.chosen}))
@@ -192,6 +195,20 @@ def _of_rows(n_clusters: int, labels: Sequence[NDArray[np.intp]], metrics: Mappi
     verb = "has" if len(empty) == 1 else "have"
     sentence = f"{_some(empty, n_clusters)} {verb} no row: ask for fewer."
     return [_doubt("empty", sentence, {"clusters": empty}, "rows")]
+
+
+def _of_clients(strategy: ProtocolStrategy, labels: Sequence[NDArray[np.intp]]) -> list[Doubt]:
+    """Return whether one client has nearly all rows: nobody can tell whether they are its own or invented."""
+    basis: Literal["released", "rows"] = "released"
+    largest = strategy.largest_client
+    if largest is None and len(labels) == len(strategy.client_names) >= 3:
+        sizes, basis = dict(zip(strategy.client_names, map(len, labels), strict=True)), "rows"
+        name = max(sizes, key=sizes.__getitem__)
+        largest = name, sizes[name] / max(sum(sizes.values()), 1)
+    if largest is None or largest[1] <= LARGEST_PART:
+        return []
+    sentence = f"{of_largest(*largest)} Ask how many it has, or run without it and compare."
+    return [_doubt("one-client", sentence, {"client": largest[0], "part": largest[1]}, basis)]
 
 
 def _of_sizes(strategy: ProtocolStrategy, model: Model, has_labels: bool) -> list[Doubt]:

@@ -170,7 +170,7 @@ class Drawer:
             probe = copy.copy(books)
             probe.books = Books()
             probe.settings = replace(books.settings, noise_seed=1_000_000 + repetition if seeded else None)
-            probe._addressed, probe._bystanders = addressed, set()
+            probe._addressed, probe._aside = addressed, {}
             probe._bytes_down = dict.fromkeys(addressed.values(), 0)
             received = probe.receive(number, round_, results, [])
             if isinstance(round_, Sum):

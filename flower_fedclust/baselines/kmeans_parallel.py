@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,14 +23,23 @@ from flower_fedclust.protocol import (
     answers,
     parameter,
 )
+from flower_fedclust.protocol.inspection import usable
+from flower_fedclust.protocol.rounds import Moved
 from flower_fedclust.steps.clusters import ClusterClient, lloyd_steps
-from flower_fedclust.steps.frame import FRAME_ROUNDS, RowsInFrame, frame_of_rows
+from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, RowsInFrame, frame_of_rows
 from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient, PerturbedRowsStrategy
 
 Floats = NDArray[np.float64]
 
 #: Of a sum of squared distances: one is at most 2^52 squared units of the frame, so that 2^25 rows fit into an int64.
 COST_EXPONENT = 14
+
+#: A row and a candidate are on a grid within 2^25 units of its origin, so that no squared distance is longer.
+FARTHEST = 2.0**52
+
+#: A client draws ``oversampling`` rows at most, as expected. More than so many times that, and so many more, it draws
+#: with a probability below 2^-60.
+MOST_OF_EXPECTED, MOST_OF_NONE = 6.0, 60.0
 
 
 class KMeansParallel(PerturbedRowsStrategy):
@@ -88,8 +99,12 @@ class KMeansParallel(PerturbedRowsStrategy):
         # Step 1: a row drawn uniformly from all. Asking first how many rows each client has, and then one of them for a
         # row, would be one round more, and a round that a single client answers.
         replies = yield Gather(KMeansParallelClient.uniform_row.asked(random_state=self._seed()), rows=rows)
+        replies = usable(self, replies, lambda reply: _beyond(frame, reply.arrays[0][None, :]))
         n_rows = np.array([float(reply.arrays[1]) for reply in replies])
-        candidates = replies[self.rng.choice(len(replies), p=n_rows / n_rows.sum())].arrays[0][None, :] - frame.origin
+        first = [reply.arrays[0] - frame.origin for reply in replies]
+        candidates = first[self.rng.choice(len(replies), p=n_rows / n_rows.sum())][None, :]
+        oversampling = 2.0 * self.n_clusters if self.oversampling is None else self.oversampling
+        most = MOST_OF_EXPECTED * oversampling + MOST_OF_NONE
         costs = []
         for _ in range(self.n_sampling_rounds):
             # Step 2, and the same in every round for step 4.
@@ -101,13 +116,16 @@ class KMeansParallel(PerturbedRowsStrategy):
             question = KMeansParallelClient.far_rows.asked(
                 candidates,
                 *frame.arrays,
-                oversampling=2.0 * self.n_clusters if self.oversampling is None else self.oversampling,
+                oversampling=oversampling,
                 cost=float(cost),
                 random_state=self._seed(),
             )
             replies = yield Gather(question, rows=rows)
+            replies = usable(self, replies, lambda reply: _beyond(frame, reply.arrays[0], most))
             drawn = [reply.arrays[0] - frame.origin for reply in replies]
             candidates = np.unique(np.concatenate([candidates, *drawn]), axis=0)
+        if len(candidates) < self.n_clusters:  # a client that states a cost beyond its own keeps all from drawing
+            candidates = np.unique(np.concatenate([candidates, first]), axis=0)
         # Step 7.
         (weights,) = yield Sum(KMeansParallelClient.candidate_weights.asked(candidates, *frame.arrays), rows=rows)
         nearest_to_some = weights > 0  # not those of a client that has left since
@@ -123,6 +141,15 @@ class KMeansParallel(PerturbedRowsStrategy):
         return Outcome(KMeansModel(centers), history={"candidate_cost": costs})
 
 
+def _beyond(frame: Frame, rows: Floats, most: float = math.inf) -> str:
+    """Return what is wrong with rows that a client has sent: the frame was found so that no row is outside of it."""
+    if len(rows) > most:
+        return "more rows than it can have drawn"
+    with np.errstate(over="ignore"):
+        lengths = np.linalg.norm(rows / frame.radius - frame.origin / frame.radius, axis=1)
+    return "" if lengths.max(initial=0.0) <= 1 + 1e-6 else "a row that lies beyond all rows"
+
+
 # The client half.
 
 
@@ -135,7 +162,10 @@ class KMeansParallelClient(PerturbedRowsClient, ClusterClient):
         drawn = self.generator(random_state).integers(len(self.rows))
         return self.rows[drawn], np.array(float(len(self.rows)))
 
-    @answers("sum of the squared distances of the rows from the nearest candidate")
+    @answers(
+        Sent("sum of the squared distances of the rows from the nearest candidate", is_positive=True),
+        moved=lambda _, candidates, *frame: (Moved(FARTHEST, FARTHEST),),
+    )
     def candidate_cost(self, candidates: Floats, *frame: Floats) -> GridArray:
         """Return the client's part of phi_X(C), in squared units of the frame; 0 only where every row is a candidate.
 

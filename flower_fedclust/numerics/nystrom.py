@@ -107,6 +107,18 @@ def _sorted(neighbors: Integers, distances: Floats) -> tuple[Integers, Floats]:
     return np.take_along_axis(neighbors, order, axis=1), np.take_along_axis(distances, order, axis=1)
 
 
+def are_distances(B: Floats, W: Floats) -> bool:
+    """Tell whether points can have distances B from landmarks whose distances from each other are W.
+
+    By the triangles of a point, a landmark and the one that is nearest to the point.
+    """
+    nearest = B.argmin(axis=1)
+    slack = 1e-6 * float(W.max(initial=0.0))
+    between, shortest = W[nearest], np.take_along_axis(B, nearest[:, None], axis=1)
+    beyond = np.abs(B - shortest) > between + slack + 1e-6 * B
+    return bool(B.min(initial=0.0) >= 0 and not beyond.any() and (B + shortest >= between - slack - 1e-6 * B).all())
+
+
 def nystrom_projection(W: Floats) -> tuple[Floats, Floats]:
     """Return what makes factors of distances to the landmarks: ``F = B P``, ``D^ = F diag(s) F'``.
 

@@ -7,13 +7,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from flwr.common import EvaluateRes, FitRes
 from flwr.server.client_proxy import ClientProxy
 
-from flower_fedclust.privacy.releases import Release
+from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.privacy.noise import Sendable, noise_exponent, variation_of_noise
+from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message
-from flower_fedclust.protocol.replies import client_order
+from flower_fedclust.privacy.shares import total_variation
+from flower_fedclust.protocol.replies import RefusalError, ReplyError, bytes_of, client_order, ledger_of, one_line
 from flower_fedclust.protocol.rounds import Failure, Round, Sum, Traffic
 from flower_fedclust.protocol.wrappers import by_mod
+
+#: How many entries of an array of which the server sees nothing one row may move: as many as it has columns.
+UNSEEN_ENTRIES = 2**20
 
 #: The task under which the books have the evaluation of the model.
 EVALUATE = "evaluate"
@@ -164,17 +171,20 @@ class Books:
                 )
             )
 
+    def note_traffic(self, number: int, task: str, name: str, bytes_down: int, res: FitRes | EvaluateRes) -> None:
+        """Record a reply: how many bytes went there and came back, and what its client says of its ledger."""
+        self.traffic.append(Traffic(number, task, name, bytes_down, bytes_of(res), ledger_of(res.metrics)))
+
     def note_failure(self, number: int, task: str, name: str, reason: str) -> None:
         """Record a client that did not answer as it should have."""
         self.failures.append(Failure(number, task, name, reason))
 
-    def note_refusal(self, number: int, task: str, name: str, reason: str, *, missed: bool = False) -> None:
-        """Record a client that says why it cannot answer: something that it says of its rows, or of a missed round."""
-        self.note_failure(number, task, name, reason)
-        if missed:
-            return
-        content = f"why client {name} could not answer (a row and a column, no value)"
-        self.messages.append(Message(number, task, content, "one sentence"))
+    def note(self, number: int, task: str, name: str, error: ReplyError) -> None:
+        """Record a reply that is not used; or why a client cannot answer, which may say something of its rows."""
+        self.note_failure(number, task, name, str(error))
+        if isinstance(error, RefusalError) and not error.missed:
+            content = f"why client {name} could not answer (a row and a column, no value)"
+            self.messages.append(Message(number, task, content, "one sentence"))
 
     def note_silence(
         self,
@@ -193,7 +203,8 @@ class Books:
         failures : sequence
             As Flower gives them.
         """
-        reasons = sorted({by_mod(_one_line(failure)) for failure in failures if isinstance(failure, BaseException)})
+        said = {f"{type(failure).__name__}: {failure}" for failure in failures if isinstance(failure, BaseException)}
+        reasons = sorted(one_line(by_mod(one)) for one in said)
         why = f" ({reasons[0]})" if reasons else ""
         for name in sorted(silent, key=client_order):
             task, n_bytes = silent[name]
@@ -211,5 +222,21 @@ class Books:
         self.traffic.sort(key=lambda row: (row.round, client_order(row.client)))
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+def variations_of(
+    noise: NoisePlace, releases: Sequence[Release | None], reply: Sequence[Sendable], n_shares: int
+) -> list[float]:
+    """Return how far the noise of each array may be from its law; of what nobody has seen, with many entries."""
+    found = []
+    for index, release in enumerate(releases):
+        array = reply[index] if index < len(reply) else None
+        if release is None or release.scale == 0:
+            found.append(0.0)
+        elif not isinstance(array, GridArray):
+            # The unit of what is kept is not seen; where noise is not in shares the distance does not depend on it.
+            found.append(UNSEEN_ENTRIES * total_variation(release.mechanism, 1.0))
+        else:
+            exponent = array.exponent
+            if noise == "server":
+                exponent = noise_exponent(release, 1, exponent)
+            found.append(variation_of_noise(release, array.integers.size, n_shares, exponent))
+    return found

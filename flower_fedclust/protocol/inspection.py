@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, RecordDict
@@ -14,8 +15,8 @@ from flower_fedclust.privacy.noise import Sendable, on_grid
 from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.ranges import Ranges
-from flower_fedclust.protocol.replies import checked_reply, shapes_of, unlike_most
-from flower_fedclust.protocol.rounds import ProtocolError, Round, Sent, Sum
+from flower_fedclust.protocol.replies import checked_reply, read_reply, shapes_of, unlike_most
+from flower_fedclust.protocol.rounds import Askable, Moved, ProtocolError, Question, Reply, Round, Sent, Sum
 from flower_fedclust.protocol.wire import decode
 
 
@@ -26,6 +27,7 @@ class Inspection:
     client_type: type[ProtocolClient]
     ranges: Ranges
     n_columns: int = 0  #: Of the rows; known once the clients have enrolled.
+    _moved: tuple[Question | None, Sequence[Moved] | None] = field(default=(None, None))  # of the last question
 
     def checked(self, name: str, round_: Round, res: FitRes, n_summed: int) -> list[Sendable]:
         """Return the arrays of one client's reply.
@@ -44,12 +46,16 @@ class Inspection:
         ReplyError
             If the reply cannot be used.
         """
-        answer = round_.answer
-        sends = () if answer.keeps else answer.sends
-        arrays = checked_reply(name, res.parameters, res.metrics, sends, self.n_columns, n_summed=n_summed)
-        if not answer.keeps:
-            self.ranges.check(name, round_, arrays)
-        return arrays
+        sends = () if round_.answer.keeps else round_.answer.sends
+        moved = self._moved_by(round_.question_for(name))
+
+        def check(name: str, res: FitRes) -> list[Sendable]:
+            arrays = checked_reply(name, res.parameters, res.metrics, sends, self.n_columns, n_summed=n_summed)
+            if sends:
+                self.ranges.check(name, round_, arrays, moved)
+            return arrays
+
+        return read_reply(name, res, check)
 
     def odd_ones(self, round_: Round, replies: Mapping[str, Sequence[Sendable]], sent: FitIns) -> dict[str, str]:
         """Return the clients whose replies are unlike those of most, each with a sentence.
@@ -75,14 +81,54 @@ class Inspection:
 
     def _expected_shapes(self, sent: FitIns, alike: Sequence[Sent] | None) -> str | None:
         """Return the shapes that a client with one row of zeros would send; None where it could not answer."""
-        context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
-        data = ClientData(np.zeros((1, self.n_columns)))
-        stand_in = self.client_type(data, name="stand-in", context=context)
         try:
-            arrays = stand_in._answer(decode(sent.parameters), sent.config)
+            arrays = self._stand_in()._answer(decode(sent.parameters), sent.config)
         except Exception:
             return None  # it may lack what an earlier round left with a client
         return shapes_of([on_grid(array) for array in arrays] if alike is None else arrays, alike)
+
+    def _moved_by(self, question: Question) -> Sequence[Moved] | None:
+        """Return how far one row moves each array of an answer; None where nobody but the client can know."""
+        if self._moved[0] is not question:
+            asked: Askable[..., Any] = getattr(self.client_type, question.answer.task)
+            try:
+                found = asked.moved and asked.moved(self._stand_in(), *question.arrays, **question.arguments)
+            except Exception:
+                found = None  # it may depend on what an earlier round left with a client
+            self._moved = question, found
+        return self._moved[1]
+
+    def _stand_in(self) -> ProtocolClient:
+        """Return a client with one row of zeros."""
+        context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
+        return self.client_type(ClientData(np.zeros((1, self.n_columns))), name="stand-in", context=context)
+
+
+def usable(strategy: Any, replies: Sequence[Reply], why_not: Callable[[Reply], str]) -> list[Reply]:
+    """Return the replies of the last round that a protocol can use; a failure names the client of every other.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+        Whose protocol has just been given the replies.
+    replies : sequence of Reply
+    why_not : callable
+        Takes a reply; returns what is wrong with it, to follow "client x sent", or "" where nothing is.
+
+    Raises
+    ------
+    ProtocolError
+        If too few are left.
+    """
+    run, task = strategy._current, strategy._task
+    reasons = {reply.client: why_not(reply) for reply in replies}
+    for name, reason in reasons.items():
+        if reason:
+            run.books.note_failure(run.last_asked, task, name, f"client {name} sent {reason}.")
+    run.books.sort()
+    left = [reply for reply in replies if not reasons[reply.client]]
+    run._check_enough(run.last_asked, task, len(left), run.settings.least)
+    return left
 
 
 def check_releases(round_: Round) -> None:

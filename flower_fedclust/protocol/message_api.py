@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.common import EvaluateRes, FitRes
 from flwr.compat.common.recorddict_compat import (
     evaluateins_to_recorddict,
     fitins_to_recorddict,
@@ -23,6 +23,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from flower_fedclust.protocol.replies import R
 from flower_fedclust.protocol.roster import Address
 from flower_fedclust.protocol.strategy import ProtocolStrategy
 from flower_fedclust.protocol.wire import encode
@@ -110,13 +111,7 @@ class MessageStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Hand the replies to the protocol."""
-        results: list[tuple[ClientProxy, FitRes]] = []
-        failures: list[Any] = []
-        for reply in replies:
-            if reply.has_error():
-                failures.append(RuntimeError(reply.error.reason))
-            else:
-                results.append((self._sender(reply), recorddict_to_fitres(reply.content, keep_input=False)))
+        results, failures = _read(replies, partial(recorddict_to_fitres, keep_input=False))
         parameters, _ = self.strategy.aggregate_fit(server_round, results, failures)
         return None if parameters is None else parameters_to_arrayrecord(parameters, keep_input=True), None
 
@@ -138,13 +133,7 @@ class MessageStrategy(Strategy):
         """Add the clients' tables and costs up."""
         if not self.strategy.is_finished or not self.strategy.sends_model:
             return None
-        results: list[tuple[ClientProxy, EvaluateRes]] = []
-        failures: list[Any] = []
-        for reply in replies:
-            if reply.has_error():
-                failures.append(RuntimeError(reply.error.reason))
-            else:
-                results.append((self._sender(reply), recorddict_to_evaluateres(reply.content)))
+        results, failures = _read(replies, recorddict_to_evaluateres)
         if not results and not failures:
             return None
         _, metrics = self.strategy.aggregate_evaluate(server_round, results, failures)
@@ -157,8 +146,22 @@ class MessageStrategy(Strategy):
     def _message(self, content: RecordDict, message_type: str, proxy: ClientProxy, server_round: int) -> Message:
         return Message(content, int(proxy.cid), message_type, group_id=str(server_round))
 
-    def _sender(self, reply: Message) -> ClientProxy:
-        return Address(str(reply.metadata.src_node_id))
+
+def _read(
+    replies: Iterable[Message], to_res: Callable[[RecordDict], R]
+) -> tuple[list[tuple[ClientProxy, R]], list[Any]]:
+    """Return the replies as Flower's older interface has them, and why others are none: any record can be in any."""
+    results: list[tuple[ClientProxy, R]] = []
+    failures: list[Any] = []
+    for reply in replies:
+        if reply.has_error():
+            failures.append(RuntimeError(reply.error.reason))
+            continue
+        try:
+            results.append((Address(str(reply.metadata.src_node_id)), to_res(reply.content)))
+        except Exception as error:
+            failures.append(error)
+    return results, failures
 
 
 class _Nodes(SimpleClientManager):

@@ -17,17 +17,28 @@ from flower_fedclust.numerics.grid import BITS, GridArray
 from flower_fedclust.privacy.noise import Sendable
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 from flower_fedclust.protocol.replies import ReplyError, client_order
-from flower_fedclust.protocol.rounds import Round, Sent, Sum
+from flower_fedclust.protocol.rounds import Moved, Round, Sent, Sum
 
 #: How many times what the others sent (their median) a reply may be: of what is larger still, nothing else is left in
 #: the result.
 LARGEST_RATIO = 2.0**16
+
+#: A client that has a larger part of all rows decides nearly alone what a run finds.
+LARGEST_PART = 0.8
+
+#: No client has more rows than this.
+MOST_ROWS = 2**40
 
 #: With so small a probability the noise of one array is beyond its bound.
 TAIL = 2.0**-40
 
 #: A square of what is larger overflows: that much is too large where all others sent zeros.
 LARGEST_NUMBER = 2.0**500
+
+
+def of_largest(name: str, part: float) -> str:
+    """Return, in a sentence, that a client has most rows."""
+    return f"Client {name} says that it has {100 * part:.3g}% of all rows: the result is nearly its own."
 
 
 @dataclass
@@ -38,9 +49,11 @@ class Ranges:
     privacy_unit: PrivacyUnit
     largest_ratio: float = LARGEST_RATIO  #: How many times what the others sent (their median) a reply may be.
     n_clusters: int | None = None  #: Labels are below it.
+    #: How many rows clients say they have, in words that no noise covers.
+    stated: dict[str, float] = field(default_factory=dict)
     _n_rows: dict[str, tuple[float, float]] = field(default_factory=dict)  # by client: the fewest and the most
 
-    def check(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:
+    def check(self, name: str, round_: Round, arrays: Sequence[Sendable], moved: Sequence[Moved] | None = None) -> None:
         """Check one reply by itself, and against what its client said before.
 
         Parameters
@@ -49,6 +62,8 @@ class Ranges:
             The client.
         round_ : Round
         arrays : sequence of GridArray or ndarray
+        moved : sequence of Moved, optional
+            How far one row moves each array, as the client declares it.
 
         Raises
         ------
@@ -59,31 +74,58 @@ class Ranges:
         n_entries = _check_lengths(name, sends, arrays)
         releases = list(round_.releases) or [None] * len(sends)
         tails = [self._tail(release, array) for release, array in zip(releases, arrays, strict=True)]
-        fewest, most = self._n_rows.get(name, (1.0, math.inf))
+        fewest, most = self._n_rows.get(name, (1.0, MOST_ROWS))
         if not fewest <= n_entries <= most and not math.isnan(n_entries):
             raise ReplyError(f"client {name} sent entries for {n_entries:.0f} rows, another number than it stated.")
         if not math.isnan(n_entries):
             fewest = most = n_entries
-        for sent, array, tail in zip(sends, arrays, tails, strict=True):
+        for sent, array, release, tail in zip(sends, arrays, releases, tails, strict=True):
             if sent.counts == "labels":
                 self._check_labels(name, sent, array)
-            elif sent.counts and sent.per == "client":
+            elif sent.is_positive or (sent.counts and sent.per == "client"):
                 _check_counts(name, sent, array, tail)
             low, high = self._rows_in(sent, array, tail)
+            if release is None and high < math.inf:
+                self.stated[name] = low
             fewest, most = max(fewest, low), min(most, high)
             if fewest > most:
                 raise ReplyError(
                     f"client {name} sent {sent.content}, which does not fit the number of rows that it stated."
                 )
-        for sent, array, release, tail in zip(sends, arrays, releases, tails, strict=True):
-            if release is None or release.relation != "add-or-remove" or not isinstance(round_, Sum):
-                continue
-            times = most if self.privacy_unit == "record" else 1.0
-            if _norm(array, release) > (times * release.sensitivity + tail * _size(array)) * (1 + 1e-9):
-                raise ReplyError(
-                    f"client {name} sent {sent.content}, larger than its clipping allows for the rows that it stated."
-                )
+        if isinstance(round_, Sum):
+            declared: Sequence[Moved | None] = moved or [None] * len(sends)
+            for sent, array, release, tail, one in zip(sends, arrays, releases, tails, declared, strict=True):
+                slack = tail * _size(array) + most * math.ulp(0.0)  # bounds of denormal numbers are rounded
+                if any(_norm(array, n) > (bound + slack) * (1 + 1e-9) for n, bound in self._bounds(release, one, most)):
+                    raise ReplyError(
+                        f"client {name} sent {sent.content}, larger than its clipping allows for the rows that it "
+                        "stated."
+                    )
         self._n_rows[name] = fewest, most
+
+    def _bounds(self, release: Release | None, moved: Moved | None, n_rows: float) -> list[tuple[str, float]]:
+        """Return how long a client's part of a sum can be, each with its norm: every row moves it by so much."""
+        found = []
+        if release is not None and release.relation == "add-or-remove":
+            found.append((release.norm, (n_rows if self.privacy_unit == "record" else 1.0) * release.sensitivity))
+        if moved is not None:
+            found += [("L2", n_rows * moved.l2), ("L1", n_rows * moved.l1)]
+            found += [] if moved.of_client is None else [("L2", moved.of_client)]
+        return found
+
+    @property
+    def largest(self) -> tuple[str, float] | None:
+        """The client that says it has most rows, and which part of all; None of fewer than three clients."""
+        total = math.fsum(self.stated.values())
+        if len(self.stated) < 3 or total <= 0:
+            return None
+        name = max(self.stated, key=self.stated.__getitem__)
+        return name, self.stated[name] / total
+
+    @property
+    def why_likely(self) -> str:
+        """What is likely behind an error of a protocol, as one more sentence; empty where nothing is known."""
+        return f" {of_largest(*found)}" if (found := self.largest) and found[1] > LARGEST_PART else ""
 
     def outliers(self, round_: Round, replies: Mapping[str, Sequence[Sendable]]) -> dict[str, str]:
         """Return the clients whose numbers leave nothing of the others', each with a sentence.
@@ -123,7 +165,7 @@ class Ranges:
         is_count = (sent.counts or sent.counts_rows) and sent.per == "client" and sent.counts != "once"
         if is_clipped or not is_count:
             return 0.0, math.inf
-        plain = array.values if isinstance(array, GridArray) else array
+        plain = array.values if isinstance(array, GridArray) else array.astype(np.float64)
         slack = tail * plain.size + 1e-9 * float(np.abs(plain).sum())
         total = float(plain.sum())
         return total - slack, math.inf if sent.counts == "some rows" else total + slack
@@ -167,17 +209,19 @@ def _check_lengths(name: str, sends: Sequence[Sent], arrays: Sequence[Sendable])
 
 def _check_counts(name: str, sent: Sent, array: Sendable, tail: float) -> None:
     plain = array.values if isinstance(array, GridArray) else array
+    if sent.counts == "once" and not plain.size:
+        raise ReplyError(f"client {name} sent {sent.content}, without a class.")
     if plain.size and float(plain.min()) < -tail:
         raise ReplyError(f"client {name} sent {sent.content} below 0.")
     if sent.counts == "once" and tail == 0 and float(plain.sum()) != 1.0:
         raise ReplyError(f"client {name} sent {sent.content}, of which it named more than one, or none.")
 
 
-def _norm(array: Sendable, release: Release) -> float:
-    """Return the norm in which a release is measured, in the units of the array."""
+def _norm(array: Sendable, norm: str) -> float:
+    """Return the L1 or the L2 norm, in the units of the array."""
     entries = np.asarray(array.integers if isinstance(array, GridArray) else array, dtype=np.float64).ravel()
-    norm = float(np.abs(entries).sum()) if release.norm == "L1" else math.sqrt(float(entries @ entries))
-    return float(np.ldexp(norm, array.exponent)) if isinstance(array, GridArray) else norm
+    length = float(np.abs(entries).sum()) if norm == "L1" else math.sqrt(float(entries @ entries))
+    return float(np.ldexp(length, array.exponent)) if isinstance(array, GridArray) else length
 
 
 def _median_without(ordered: Sequence[float], one: float) -> float:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from flwr.common import Parameters
+from flwr.common import Code, EvaluateRes, FitRes, Parameters
 
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.noise import Sendable, on_grid
 from flower_fedclust.protocol.rounds import Array, Sent
-from flower_fedclust.protocol.wire import decode
+from flower_fedclust.protocol.wire import decode, read_json, size_of
 from flower_fedclust.protocol.wrappers import EMPTY
+
+log = logging.getLogger(__name__)
 
 #: Where a reply names the units of its arrays: exponents as JSON, null for one that is not on a grid.
 EXPONENTS = "exponents"
@@ -36,21 +39,74 @@ class ReplyError(Exception):
     """A reply that cannot be used; the message is one sentence that names the client."""
 
 
+class RefusalError(ReplyError):
+    """A client says why it cannot answer."""
+
+    def __init__(self, reason: str, *, missed: bool) -> None:
+        super().__init__(reason)
+        self.missed = missed  #: Whether the reason is that it was not in an earlier round.
+
+
+T = TypeVar("T")
+R = TypeVar("R", FitRes, EvaluateRes)
+
+
+def read_reply(name: str, res: R, check: Callable[[str, R], T]) -> T:
+    """Return what a check makes of a reply. The server looks at what a client says in this way, and in no other.
+
+    Whatever a check stumbles over is the reply's fault: any bytes can be in any field.
+
+    Raises
+    ------
+    RefusalError
+        If the client says that it cannot answer.
+    ReplyError
+        If the reply cannot be used.
+    """
+    try:
+        if res.status.code != Code.OK:
+            raise ReplyError(f"client {name} answered with an error: {one_line(res.status.message)}.")
+        if "failure" in res.metrics:
+            raise RefusalError(_excuse(name, res.metrics["failure"]), missed=bool(res.metrics.get("missed")))
+        return check(name, res)
+    except ReplyError:
+        raise
+    except Exception as error:
+        log.info("the reply of client %s cannot be read", name, exc_info=error)
+        raise ReplyError(f"client {name} sent a reply that cannot be read ({type(error).__name__}).") from None
+
+
+def bytes_of(res: FitRes | EvaluateRes) -> int:
+    """Return how many bytes the arrays of a reply take; 0 where it has none, or nobody can say."""
+    try:
+        return 0 if isinstance(res, EvaluateRes) or res.metrics.get(EMPTY) else size_of(res.parameters)
+    except Exception:
+        return 0
+
+
+def ledger_of(metrics: object) -> str:
+    """Return the number and the hash of the last line of a client's ledger; empty where it says no such thing."""
+    said = metrics.get("ledger") if isinstance(metrics, Mapping) else None
+    return said if isinstance(said, str) and re.fullmatch("[0-9]{1,15}:[0-9a-f]{64}", said) else ""
+
+
+def one_line(text: object) -> str:
+    """Return what somebody else says, whatever it is, as printable letters of one line that is not too long."""
+    given = str(text) if isinstance(text, (str, BaseException)) else f"something of type {type(text).__name__}"
+    said = " ".join(given[: 4 * LONGEST_EXCUSE].split())
+    said = "".join(letter if letter.isprintable() else "?" for letter in said)
+    return said if len(said) <= LONGEST_EXCUSE else f"{said[:LONGEST_EXCUSE]}..."
+
+
+def _excuse(name: str, excuse: object) -> str:
+    """Return why a client says that it cannot answer, so that it is not taken for what the server says of another."""
+    said = one_line(excuse)
+    return said if said.startswith(f"client {name}") and len(said) <= LONGEST_EXCUSE else f"client {name} says: {said}"
+
+
 def client_order(name: str) -> tuple[int, int, str]:
     """Return the key by which clients are sorted: names that are numbers by their value, before all others."""
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
-
-
-def excuse_of(name: str, metrics: Mapping[str, Any]) -> str:
-    """Return why a client says that it cannot answer, on one line that is not too long."""
-    excuse = " ".join(str(metrics["failure"]).split())
-    return excuse if len(excuse) <= LONGEST_EXCUSE else f"client {name} says: {excuse[:LONGEST_EXCUSE]}..."
-
-
-def ledger_of(metrics: Mapping[str, Any]) -> str:
-    """Return the number and the hash of the last line of a client's ledger; empty where it says no such thing."""
-    said = str(metrics.get("ledger", ""))
-    return said if re.fullmatch("[0-9]{1,15}:[0-9a-f]{64}", said) else ""
 
 
 def sent_arrays(arrays: Sequence[Sendable]) -> tuple[list[Array], dict[str, str]]:
@@ -68,7 +124,7 @@ def _written(exponents: tuple[int | None, ...]) -> str:
 
 @lru_cache(maxsize=64)
 def _read(exponents: str) -> Any:
-    return json.loads(exponents)
+    return read_json(exponents)
 
 
 def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list[Sendable]:
@@ -126,20 +182,23 @@ def checked_reply(
         If the bytes are not arrays, if there are more or fewer than were asked for, or if one is not made of finite
         numbers, has other columns than the rows, or is to be summed and not on a grid, or too large to be.
     """
+    n_sent = 0 if metrics.get(EMPTY) else len(parameters.tensors)
+    if n_sent != len(sends):
+        raise ReplyError(f"client {name} sent {n_sent} arrays where {len(sends)} were asked for.")
     try:
-        arrays = [] if metrics.get(EMPTY) else received_arrays(decode(parameters), metrics)
+        arrays = received_arrays(decode(parameters), metrics) if n_sent else []
     except ValueError as error:
-        raise ReplyError(f"client {name} sent {error}.") from None
-    if len(arrays) != len(sends):
-        raise ReplyError(f"client {name} sent {len(arrays)} arrays where {len(sends)} were asked for.")
+        raise ReplyError(f"client {name} sent {one_line(error)}.") from None
     for index, (array, sent) in enumerate(zip(arrays, sends, strict=True)):
         plain = array.integers if isinstance(array, GridArray) else array
         if sent.has_columns and plain.shape[-1:] != (n_columns,):
             raise ReplyError(
                 f"client {name} sent an array of the shape {plain.shape} where the rows have {n_columns} columns."
             )
-        if plain.dtype.kind not in "iub" and (plain.dtype.kind != "f" or not np.isfinite(plain).all()):
+        if plain.dtype.kind not in KINDS_OF_NUMBERS:
             raise ReplyError(f"client {name} sent an array that is not made of finite numbers.")
+        if not isinstance(array, GridArray):
+            arrays[index] = array = plain = _usual(name, plain)
         if n_summed:
             try:
                 arrays[index] = whole = on_grid(array)
@@ -150,6 +209,19 @@ def checked_reply(
             if whole.largest > limit:
                 raise ReplyError(f"client {name} sent {sent.content}, so large that the sum would not be what it is.")
     return arrays
+
+
+def _usual(name: str, array: Array) -> Array:
+    """Return finite numbers in the type in which a protocol computes, and in the order of bytes of this machine."""
+    kind = array.dtype.kind
+    if kind == "u" and array.size and int(array.max()) >= 2**63:
+        raise ReplyError(f"client {name} sent an integer of more than 63 bits.")
+    with np.errstate(over="ignore"):
+        plain: type = {"f": np.float64, "b": np.bool_}.get(kind, np.int64)
+        usual: Array = np.ascontiguousarray(array, dtype=plain).reshape(array.shape)
+    if not np.isfinite(usual).all():
+        raise ReplyError(f"client {name} sent an array that is not made of finite numbers.")
+    return usual
 
 
 def unlike_most(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -16,14 +16,17 @@ from flwr.server.client_proxy import ClientProxy
 from flower_fedclust.privacy.report import Message
 from flower_fedclust.protocol.books import Books
 from flower_fedclust.protocol.client import ENROL
-from flower_fedclust.protocol.replies import ReplyError, client_order, excuse_of, ledger_of, unlike_most
-from flower_fedclust.protocol.rounds import ProtocolError, Traffic
+from flower_fedclust.protocol.replies import ReplyError, client_order, one_line, read_reply, unlike_most
+from flower_fedclust.protocol.rounds import ProtocolError, Round
 from flower_fedclust.protocol.settings import RunSettings
-from flower_fedclust.protocol.wire import encode
+from flower_fedclust.protocol.wire import encode, read_json
 from flower_fedclust.protocol.wrappers import EMPTY, TO_CLIENT
 
 #: A name is as long at most: it becomes a file's, and stands in every table.
 LONGEST_NAME = 100
+
+#: More columns than these, or names of columns with more letters together, are no client's.
+MOST_COLUMNS, LONGEST_COLUMNS = 2**20, 2**24
 
 Answers = Sequence[tuple[ClientProxy, FitRes]]
 Failures = Sequence[tuple[ClientProxy, Any] | BaseException]
@@ -52,6 +55,8 @@ class Roster:
     _known: set[str] = field(default_factory=set)  # nodes that were asked to enrol, as long as they are connected
     _connected: set[str] = field(default_factory=set)  # nodes, when it was last looked
     _silent: dict[str, tuple[int, int]] = field(default_factory=dict)  # by name: how often in a row; asked again when
+    #: By task: the last round that left something with clients for later rounds, whom it asked, and who may have it.
+    _left: dict[str, tuple[Round, set[str], set[str]]] = field(default_factory=dict)
 
     @property
     def n_columns(self) -> int:
@@ -81,10 +86,10 @@ class Roster:
                 f"{n_connected} clients are connected and min_clients is {least}; start more clients, or set "
                 "min_clients lower."
             )
-        return self.ask_new(number, manager, config)
+        return self.ask_new(number, manager, {**config, "goes_on": True} if self.clients else config)
 
     def ask_new(
-        self, number: int, manager: ClientManager, config: Mapping[str, Any]
+        self, number: int, manager: ClientManager, config: Mapping[str, Any], asked: Collection[str] = ()
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Return messages to nodes that were not there before: they enrol now, and are asked from the next round on.
 
@@ -95,16 +100,21 @@ class Roster:
         manager : ClientManager
         config : mapping
             What every message says.
+        asked : collection of str
+            The nodes that are asked for something else in this round.
         """
         proxies = dict(manager.all())
         self._connected = set(proxies)
         self._known &= self._connected  # who comes back has to say again who it is
-        self.enrolling = self._connected - self._known
+        self.enrolling = self._connected - self._known - set(asked)  # whoever is asked for something enrols later
         self._known |= self.enrolling
-        ins = FitIns(
-            encode(TO_CLIENT), {EMPTY: True, **config, "task": ENROL, "round": number, **self.settings.enrolment}
-        )
-        return [(proxy, ins) for node, proxy in proxies.items() if node in self.enrolling]
+        told: dict[str, Any] = {EMPTY: True, **config, "task": ENROL, "round": number, **self.settings.enrolment}
+        ours = {proxy.cid for proxy in self.clients.values()}  # what this run has left with them is their own
+        return [
+            (proxy, FitIns(encode(TO_CLIENT), told | ({"goes_on": True} if node in ours else {})))
+            for node, proxy in proxies.items()
+            if node in self.enrolling
+        ]
 
     def take_in(self, number: int, results: Answers, failures: Failures, books: Books) -> None:
         """Take in the clients that have the columns that most have, or that the server's rows have.
@@ -119,26 +129,28 @@ class Roster:
         """
         said: dict[str, tuple[str, str]] = {}
         nodes = {proxy.cid: proxy for proxy, _ in results}
+        # A name whose client is still connected is taken; one whose client has gone has come back.
+        taken = {proxy.cid: name for name, proxy in self.clients.items() if proxy.cid in self._connected}
+        stated = {proxy.cid: stated_name(proxy.cid, res) for proxy, res in results}
+        claims = Counter((taken | stated).values())
         for proxy, res in results:
-            name = str(res.metrics.get("client", proxy.cid))
-            books.traffic.append(Traffic(number, ENROL, name, 0, 0, ledger_of(res.metrics)))
+            node = proxy.cid
+            name = stated[node] if claims[stated[node]] == 1 else node  # a failure must not be another's
+            books.note_traffic(number, ENROL, name, 0, res)
             try:
-                if "failure" in res.metrics:
-                    books.note_refusal(number, ENROL, name, excuse_of(name, res.metrics))
-                else:
-                    said[proxy.cid] = checked_enrolment(proxy.cid, res.metrics)
+                said[node] = read_reply(name, res, checked_enrolment)
             except ReplyError as error:
-                books.note_failure(number, ENROL, proxy.cid, str(error))
+                books.note(number, ENROL, name, error)
         silent = dict.fromkeys(self.enrolling - nodes.keys(), (ENROL, 0))
         if silent:
             books.note_silence(number, silent, failures)
-        # A name whose client is still connected is taken; one whose client has gone has come back.
-        taken = {proxy.cid: name for name, proxy in self.clients.items() if proxy.cid in self._connected}
         for node, reason in of_equal_names(taken | {node: name for node, (name, _) in said.items()}).items():
             if node in said:
                 books.note_failure(number, ENROL, node, reason)
                 del said[node]
         proxies = {name: nodes[node] for node, (name, _) in said.items()}
+        for name in [name for name in proxies if name in self.clients and self.clients[name].cid != proxies[name].cid]:
+            self.forget(name)  # another node has nothing of what was left with the former
         for name, reason in self._of_other_columns(dict(said.values())).items():
             books.note_failure(number, ENROL, name, reason)
             del proxies[name]
@@ -183,6 +195,7 @@ class Roster:
     def present(self, number: int, manager: ClientManager) -> dict[str, ClientProxy]:
         """Return the clients that can be asked: those that are connected, but for those that have been silent of late.
 
+        Whoever comes back enrols first, and is asked from the next round on.
         Whoever did not answer twice in a row is left alone for a round, then for two, four and so on, so that a run
         does not wait for its time limit in every round. Where too few would be left, all that are connected are asked,
         and where too few are connected they are waited for.
@@ -194,7 +207,11 @@ class Roster:
             if len(here) >= self.settings.least or time.monotonic() >= deadline:
                 break
             time.sleep(0.05)
-        awake = {name: proxy for name, proxy in here.items() if self._silent.get(name, (0, 0))[1] <= number}
+        awake = {
+            name: proxy
+            for name, proxy in here.items()
+            if proxy.cid in self._known and self._silent.get(name, (0, 0))[1] <= number
+        }
         return awake if len(awake) >= self.settings.least else here
 
     def note_answers(self, number: int, asked: Mapping[str, object], answered: set[str]) -> None:
@@ -206,11 +223,50 @@ class Roster:
                 times = self._silent.get(name, (0, 0))[0] + 1
                 self._silent[name] = times, number + 2 ** (times - 1)
 
+    # What rounds leave with clients, for later rounds.
+
+    def note_left(self, round_: Round, asked: Collection[str]) -> None:
+        """Remember whom a round has left something with for later rounds, if it leaves anything."""
+        if round_.answer.keeps or not round_.answer.sends:
+            self._left[round_.task] = round_, set(asked), set(asked)
+
+    def note_sent_again(self, name: str, task: str) -> bool:
+        """Note that a client is sent what a round left with others; return whether it is asked for the first time."""
+        _, asked, _ = self._left[task]
+        is_first = name not in asked
+        asked.add(name)
+        return is_first
+
+    def note_caught_up(self, name: str, task: str) -> None:
+        """Note that a client has what a round left with others."""
+        self._left[task][2].add(name)
+
+    def missed(self, name: str) -> Round | None:
+        """Return the first round of which a client has nothing, though later rounds need it; None if there is none.
+
+        One with noise is not asked a second time: that would be a second release.
+        """
+        for round_, asked, having in self._left.values():
+            is_noisy = any(release is not None and release.scale > 0 for release in round_.releases)
+            if name not in having and not (is_noisy and name in asked) and name in (round_.named or (name,)):
+                return round_
+        return None
+
+    def forget(self, name: str) -> None:
+        """Take it that a client has nothing of what earlier rounds left with it."""
+        for _, _, having in self._left.values():
+            having.discard(name)
+
     def why_absent(self, name: str) -> str:
         """Return why a client was not asked, in a sentence."""
-        if self.clients[name].cid in self._connected:
-            return f"client {name} was silent {self._silent[name][0]} times and was not asked."
-        return f"client {name} is not connected."
+        node = self.clients[name].cid
+        if node not in self._connected:
+            return f"client {name} is not connected."
+        if node not in self._known:
+            return f"client {name} is back, and is asked from the next round on."
+        if self.missed(name) is not None:
+            return f"client {name} missed an earlier round, and is sent what that round left with the others."
+        return f"client {name} was silent {self._silent[name][0]} times and was not asked."
 
 
 def is_name(name: object) -> TypeGuard[str]:
@@ -218,37 +274,41 @@ def is_name(name: object) -> TypeGuard[str]:
     return isinstance(name, str) and name.isprintable() and 0 < len(name) <= LONGEST_NAME
 
 
-def checked_enrolment(node: str, metrics: Mapping[str, Any]) -> tuple[str, str]:
+def stated_name(node: str, res: FitRes) -> str:
+    """Return the name that a node gives itself, or the node's id where nobody can be called so."""
+    name = res.metrics.get("client") if isinstance(res.metrics, Mapping) else None
+    return name if is_name(name) else node
+
+
+def checked_enrolment(name: str, res: FitRes) -> tuple[str, str]:
     """Return the name and the columns (as JSON: their number, or their names) that a node gives.
 
     Parameters
     ----------
-    node : str
-        Flower's id of it.
-    metrics : mapping
-        Of its answer.
+    name : str
+        What the node is called in messages.
+    res : FitRes
 
     Raises
     ------
     ReplyError
         If one is missing, or is not what a client of this package gives.
     """
-    name = metrics.get("client")
-    if not is_name(name):
-        raise ReplyError(f"client {node} gave no name, or none of at most {LONGEST_NAME} printable letters.")
+    if not is_name(res.metrics.get("client")):
+        raise ReplyError(f"client {name} gave no name, or none of at most {LONGEST_NAME} printable letters.")
     try:
-        columns = json.loads(str(metrics.get("columns")))
+        columns = read_json(str(res.metrics.get("columns")), LONGEST_COLUMNS)
     except ValueError:
         columns = None
-    is_number = type(columns) is int and columns > 0
+    is_number = type(columns) is int and 0 < columns <= MOST_COLUMNS
     are_names = isinstance(columns, list) and columns and all(isinstance(column, str) for column in columns)
-    if not (is_number or are_names):
+    if not (is_number or (are_names and len(columns) <= MOST_COLUMNS)):
         raise ReplyError(f"client {name} did not say which columns it has.")
-    return name, json.dumps(columns)
+    return str(res.metrics["client"]), json.dumps(columns)
 
 
 def _in_words(columns: int | list[str]) -> str:
-    return f"{columns} columns" if isinstance(columns, int) else f"the columns {json.dumps(columns)}"
+    return f"{columns} columns" if isinstance(columns, int) else f"the columns {one_line(json.dumps(columns))}"
 
 
 def of_equal_names(names: Mapping[str, str]) -> dict[str, str]:

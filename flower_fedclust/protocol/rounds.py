@@ -60,6 +60,8 @@ class Sent:
         What the server can check where it holds counts, which are never below 0: each row of the client counts once, so
         that they add up to its number of rows; some rows count, and some do not; or one class among many has a 1. With
         an entry for every row (``per="row"``), "some rows" says that only rows that were drawn have one.
+    is_positive : bool, default=False
+        Whether no entry is ever below 0, as no distance and no cost is.
     kept_as : str, default=""
         Where it is given, the array is not sent: the client keeps it, with the noise of its release, and a later
         round's ``rows`` may name it.
@@ -76,6 +78,7 @@ class Sent:
     counts_rows: bool = False
     sizes: bool = False
     counts: Counts = ""
+    is_positive: bool = False
     kept_as: str = ""
     of_one_row: bool = False
 

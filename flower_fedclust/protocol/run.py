@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,30 +15,33 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from flower_fedclust.models import Model
-from flower_fedclust.numerics.grid import GridArray
-from flower_fedclust.privacy.noise import Sendable, add_noise, noise_exponent, variation_of_noise
+from flower_fedclust.privacy.noise import Sendable, add_noise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import Message
 from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
-from flower_fedclust.privacy.shares import total_variation
-from flower_fedclust.protocol.books import EVALUATE, Books
+from flower_fedclust.protocol.books import EVALUATE, Books, variations_of
 from flower_fedclust.protocol.client import ENROL
-from flower_fedclust.protocol.evaluation import Table, checked_table, evaluation_of
+from flower_fedclust.protocol.evaluation import Evaluation, checked_evaluation, evaluation_of
 from flower_fedclust.protocol.inspection import Inspection, check_releases
 from flower_fedclust.protocol.journal import Record
 from flower_fedclust.protocol.ranges import Ranges
-from flower_fedclust.protocol.replies import ReplyError, add_up, client_order, excuse_of, ledger_of, values_of
+from flower_fedclust.protocol.replies import (
+    R,
+    RefusalError,
+    ReplyError,
+    add_up,
+    client_order,
+    read_reply,
+    values_of,
+)
 from flower_fedclust.protocol.roster import Answers, Failures, Roster
-from flower_fedclust.protocol.rounds import Answer, ProtocolError, Question, Reply, Round, Scalar, Sum, Total, Traffic
+from flower_fedclust.protocol.rounds import Answer, ProtocolError, Question, Reply, Round, Scalar, Sum, Total
 from flower_fedclust.protocol.settings import MIN_CLIENTS, RunSettings
 from flower_fedclust.protocol.spending import Spending
 from flower_fedclust.protocol.wire import encode, size_of
 from flower_fedclust.protocol.wrappers import EMPTY, TO_CLIENT
 
 I = TypeVar("I", FitIns, EvaluateIns)  # noqa: E741
-
-#: How many entries of an array of which the server sees nothing one row may move: as many as it has columns.
-UNSEEN_ENTRIES = 2**20
 
 
 @dataclass
@@ -50,20 +54,20 @@ class Run:
     books: Books = field(default_factory=Books)
     evaluation: dict[str, float] | None = None
     spending: Spending | None = None  #: Of the plan, once it is frozen.
+    inspection: Inspection = field(init=False)  #: Of what clients reply.
     rng: np.random.Generator = field(init=False)  #: Randomness of the server that protects nobody.
     _addressed: dict[str, str] = field(default_factory=dict)  # Flower's client id -> name
-    _bystanders: set[str] = field(default_factory=set)  # of these, those of whom no answer is wanted
+    _aside: dict[str, Round | Question] = field(default_factory=dict)  # what those do whose answer is not the round's
     _bytes_down: dict[str, int] = field(default_factory=dict)
     _sent: FitIns = field(init=False)  # to a client of those that were asked last
     _roster: Roster = field(init=False)
-    _inspection: Inspection = field(init=False)
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.settings.random_state)
         self._roster = Roster(self.settings)
         settings = self.settings
         ranges = Ranges(settings.noise, settings.privacy_unit, settings.largest_ratio, settings.n_clusters)
-        self._inspection = Inspection(self.settings.client_type, ranges)
+        self.inspection = Inspection(self.settings.client_type, ranges)
 
     @property
     def clients(self) -> dict[str, ClientProxy]:
@@ -89,8 +93,9 @@ class Run:
     def go_on(self, record: Record) -> None:
         """Take over what a round left in a run that was interrupted."""
         self.books.add(record.entries)
+        self.last_asked = record.number
         self._roster.go_on(record.facts["clients"], record.facts["columns"])
-        self.n_columns = self._inspection.n_columns = record.facts["n_columns"]
+        self.n_columns = self.inspection.n_columns = record.facts["n_columns"]
         self.rng.bit_generator.state = record.facts["rng"]
         if self.spending is not None:
             self.spending.go_on(record.entries.messages, list(self.clients))
@@ -115,7 +120,7 @@ class Run:
     def enrol(self, number: int, results: Answers, failures: Failures) -> None:
         """Take in the clients that have the columns that most have, or that the server's rows have."""
         self._roster.take_in(number, results, failures, self.books)
-        self.n_columns = self._inspection.n_columns = self.settings.prepared_columns or self._roster.n_columns
+        self.n_columns = self.inspection.n_columns = self.settings.prepared_columns or self._roster.n_columns
         self._check_enough(number, ENROL, len(self.clients), self.settings.least)
 
     # Rounds.
@@ -137,6 +142,8 @@ class Run:
         addressees = self._addressees(round_, present)
         named = set(addressees)
         asked = {name: proxy for name, proxy in present.items() if name in named}
+        late = {name: left for name in asked if (left := self._roster.missed(name)) is not None}
+        behind = {name: asked.pop(name) for name in late}
         required = self._required(round_, len(asked))
         absent = [name for name in addressees if name not in asked]
         for name in absent:
@@ -150,7 +157,7 @@ class Run:
             self.spending.spend(round_.task, round_.releases, list(asked))
         config = self._config(server_round, round_, len(asked))
         instructions: list[tuple[ClientProxy, FitIns]] = []
-        self._address(asked, others)
+        self._address(asked | behind | others, dict.fromkeys(others, round_.others) | late)
         if isinstance(round_.question, Question):
             instructions += self._instructions(asked, round_.question, config)
         else:
@@ -160,7 +167,12 @@ class Run:
         if round_.others is not None:
             kept = {key: value for key, value in config.items() if key in ("client", "round", "rows")}
             instructions += self._instructions(others, round_.others, kept)
-        return instructions + self._roster.ask_new(server_round, client_manager, self._to_all)
+        for name, left in late.items():
+            self._ask_again(server_round, name, left)
+            kept = self._config(server_round, left, 1)
+            instructions += self._instructions({name: behind[name]}, left.question_for(name), kept)
+        nodes = {proxy.cid for proxy, _ in instructions}
+        return instructions + self._roster.ask_new(server_round, client_manager, self._to_all, nodes)
 
     def receive(
         self, server_round: int, round_: Round, results: Answers, failures: Failures
@@ -170,14 +182,16 @@ class Run:
         new = [pair for pair in results if pair[0].cid in self._roster.enrolling]
         results = [pair for pair in results if pair[0].cid not in self._roster.enrolling]
         releases = list(round_.releases) or [None] * len(answer.sends)
-        n_asked = len(self._addressed) - len(self._bystanders)
+        n_asked = len(self._addressed) - len(self._aside)
         replies = self._checked_replies(server_round, round_, results, failures)
-        if len(replies) < n_asked or self._bystanders:
+        if len(replies) < n_asked or self._aside:
             self.books.sort()
         # Before anything can end the run: what the server holds has left the clients.
-        addressed = set(self._addressed.values()) - self._bystanders
+        addressed = set(self._addressed.values()) - self._aside.keys()
         asked = tuple(name for name in self.clients if name in addressed)
-        variations = self._variations(round_, releases, next(iter(replies.values()), []), n_asked)
+        variations = variations_of(
+            self.settings.noise, releases, next(iter(replies.values()), []), self._n_shares(round_, n_asked)
+        )
         required = self._required(round_, n_asked)
         # What a round that is asked once more brought before the run was interrupted, the server has not forgotten.
         times = 2 if server_round in self.books.asked_again else 1
@@ -192,6 +206,7 @@ class Run:
                 n_clients=len(self.clients),
                 is_enough=self._n_shares(round_, n_asked) <= max(len(replies), 1),
             )
+        self._roster.note_left(round_, asked)
         if self._roster.enrolling:
             self._roster.take_in(server_round, new, failures, self.books)
         if len(replies) < required and not round_.needed:
@@ -252,28 +267,20 @@ class Run:
 
         Without a number of clusters the clients were sent the model to have it, and nothing was asked of them.
         """
-        answered = {self._addressed[proxy.cid] for proxy, _ in results}
+        answers = self._by_name(results)
+        answered = {name for name, _ in answers}
         self._note_silence(server_round, dict.fromkeys(self._addressed.values(), EVALUATE), answered, failures)
-        used: list[EvaluateRes] = []
-        tables: list[Table] = []
-        for proxy, res in sorted(results, key=lambda pair: client_order(self._addressed[pair[0].cid])):
-            name = self._addressed[proxy.cid]
-            self.books.traffic.append(
-                Traffic(server_round, EVALUATE, name, self._bytes_down[name], 0, ledger_of(res.metrics))
-            )
-            if "failure" in res.metrics:
-                self.books.note_refusal(server_round, EVALUATE, name, excuse_of(name, res.metrics))
-                continue
-            if n_clusters is None:
-                continue
+        found: list[Evaluation] = []
+        for name, res in answers:
+            self.books.note_traffic(server_round, EVALUATE, name, self._bytes_down[name], res)
             try:
-                table = checked_table(name, res, n_clusters)
+                one = read_reply(name, res, partial(checked_evaluation, n_clusters=n_clusters))
+                if one is not None:
+                    found.append(one)
+                    self.inspection.ranges.stated[name] = float(one.n_rows)
             except ReplyError as error:
-                self.books.note_failure(server_round, EVALUATE, name, str(error))
-                continue
-            used.append(res)
-            tables += [] if table is None else [table]
-        self.evaluation = evaluation_of(used, tables)  # whatever came, it is not asked for again
+                self.books.note(server_round, EVALUATE, name, error)
+        self.evaluation = evaluation_of(found)  # whatever came, it is not asked for again
         contents = ("k-means cost of the rows", "number of rows", "table of classes by clusters")
         for content in contents if results and n_clusters is not None else ():
             self.books.messages.append(Message(server_round, EVALUATE, content, "one per client"))
@@ -332,9 +339,9 @@ class Run:
         summed = self.settings.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
         return self._required(round_, n_asked) if summed else 1
 
-    def _address(self, asked: Mapping[str, ClientProxy], others: Mapping[str, ClientProxy]) -> None:
-        self._addressed = {proxy.cid: name for name, proxy in (dict(asked) | dict(others)).items()}
-        self._bystanders = set(others)
+    def _address(self, asked: Mapping[str, ClientProxy], aside: Mapping[str, Any]) -> None:
+        self._addressed = {proxy.cid: name for name, proxy in asked.items()}
+        self._aside = dict(aside)
         self._bytes_down = {}
 
     def _instructions(
@@ -375,54 +382,47 @@ class Run:
         results: Answers,
         failures: Failures,
     ) -> dict[str, list[Sendable]]:
-        others = round_.others
-        own_task = {
-            name: others.answer.task if others is not None and name in self._bystanders else round_.task
-            for name in self._addressed.values()
-        }
+        own_task = {name: self._aside.get(name, round_).answer.task for name in self._addressed.values()}
         replies: dict[str, list[Sendable]] = {}
         n_summed = len(self._addressed) if isinstance(round_, Sum) else 0
-        for proxy, res in sorted(results, key=lambda pair: client_order(self._addressed[pair[0].cid])):
-            name = self._addressed[proxy.cid]
+        answers = self._by_name(results)
+        answered = {name for name, _ in answers}
+        for name, res in answers:
             task = own_task[name]
-            n_bytes = 0 if res.metrics.get(EMPTY) else size_of(res.parameters)
-            self.books.traffic.append(
-                Traffic(server_round, task, name, self._bytes_down[name], n_bytes, ledger_of(res.metrics))
-            )
-            if "failure" in res.metrics:
-                missed = bool(res.metrics.get("missed"))
-                self.books.note_refusal(server_round, task, name, excuse_of(name, res.metrics), missed=missed)
-            elif name not in self._bystanders:
-                try:
-                    replies[name] = self._inspection.checked(name, round_, res, n_summed)
-                except ReplyError as error:
-                    self.books.note_failure(server_round, task, name, str(error))
-        answered = {self._addressed[proxy.cid] for proxy, _ in results}
+            self.books.note_traffic(server_round, task, name, self._bytes_down[name], res)
+            try:
+                if name not in self._aside:
+                    replies[name] = self.inspection.checked(name, round_, res, n_summed)
+                    continue
+                read_reply(name, res, lambda *_: None)
+                if isinstance(left := self._aside[name], Round):
+                    self._roster.note_caught_up(name, left.task)
+            except ReplyError as error:
+                self.books.note(server_round, task, name, error)
+                if isinstance(error, RefusalError) and error.missed:
+                    self._roster.forget(name)
         self._note_silence(server_round, own_task, answered, failures)
         self._roster.note_answers(server_round, own_task, answered)
-        for name, reason in self._inspection.odd_ones(round_, replies, self._sent).items():
+        for name, reason in self.inspection.odd_ones(round_, replies, self._sent).items():
             self.books.note_failure(server_round, round_.task, name, reason)
             del replies[name]
         return replies
 
-    def _variations(
-        self, round_: Round, releases: Sequence[Release | None], reply: Sequence[Sendable], n_asked: int
-    ) -> list[float]:
-        """Return how far the noise of each array may be from its law; of what nobody has seen, with many entries."""
-        n_shares, found = self._n_shares(round_, n_asked), []
-        for index, release in enumerate(releases):
-            array = reply[index] if index < len(reply) else None
-            if release is None or release.scale == 0:
-                found.append(0.0)
-            elif not isinstance(array, GridArray):
-                # The unit of what is kept is not seen; where noise is not in shares the distance does not depend on it.
-                found.append(UNSEEN_ENTRIES * total_variation(release.mechanism, 1.0))
-            else:
-                exponent = array.exponent
-                if self.settings.noise == "server":
-                    exponent = noise_exponent(release, 1, exponent)
-                found.append(variation_of_noise(release, array.integers.size, n_shares, exponent))
-        return found
+    def _ask_again(self, server_round: int, name: str, left: Round) -> None:
+        """Spend and note what an earlier round asks of a client that was not there then."""
+        if not self._roster.note_sent_again(name, left.task):
+            return
+        if self.spending is not None:
+            self.spending.spend(left.task, left.releases, [name])
+        releases = list(left.releases) or [None] * len(left.answer.sends)
+        variations = variations_of(self.settings.noise, releases, [], 1)
+        facts: dict[str, Any] = {"asked": (name,), "answered": [], "n_clients": len(self.clients)}
+        self.books.note_round(server_round, left, releases, variations, is_enough=True, **facts)
+
+    def _by_name(self, results: Sequence[tuple[ClientProxy, R]]) -> list[tuple[str, R]]:
+        """Return one answer of each client that was asked, in the order in which they are added up."""
+        found = {self._addressed[proxy.cid]: res for proxy, res in results if proxy.cid in self._addressed}
+        return sorted(found.items(), key=lambda pair: client_order(pair[0]))
 
     def _note_silence(
         self,

@@ -15,6 +15,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
+from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 from flower_fedclust.privacy.report import PrivacyReport
@@ -261,6 +262,11 @@ class ProtocolStrategy(Declared, Strategy):
         return self._sizes
 
     @property
+    def largest_client(self) -> tuple[str, float] | None:
+        """The client that says it has most rows, and which part of all rows; None where the run does not see that."""
+        return self._current.inspection.ranges.largest
+
+    @property
     def is_finished(self) -> bool:
         """Whether the protocol has returned."""
         return self._outcome is not None
@@ -299,10 +305,7 @@ class ProtocolStrategy(Declared, Strategy):
         return encode([])
 
     def configure_fit(
-        self,
-        server_round: int,
-        parameters: Parameters,
-        client_manager: ClientManager,
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Send the pending round; nothing once the protocol has returned."""
         instructions: list[tuple[ClientProxy, FitIns]] = []
@@ -311,8 +314,7 @@ class ProtocolStrategy(Declared, Strategy):
         with self._run_that_may_end():
             if not self._is_enrolled:
                 instructions = self._current.ask_to_enrol(1, client_manager)
-                goes_on = {"goes_on": True} if self._n_kept else {}
-                return self._current.told(instructions, run=self._run_id, **goes_on)
+                return self._current.told(instructions, run=self._run_id)
             while not instructions and self._pending is not None:
                 number = self._number(server_round)
                 instructions = self._current.ask(number, self._pending, client_manager)
@@ -322,8 +324,7 @@ class ProtocolStrategy(Declared, Strategy):
                 elif self.journal is not None and self.journal.ask(number, digest_of(self._pending)):
                     self._current.note_asked_again(number, self._pending)
             n_asked = sum(ins.config["task"] != ENROL for _, ins in instructions)
-            plan = self.plan
-            facts = {"plan": plan} if plan else {}
+            facts = {"plan": plan} if (plan := self.plan) else {}
             return self._current.told(instructions, run=self._run_id, n_clients=n_asked, **facts)
 
     def aggregate_fit(
@@ -348,10 +349,7 @@ class ProtocolStrategy(Declared, Strategy):
         return None if self._outcome is None else encode(self._outcome.model.to_arrays()), {}
 
     def configure_evaluate(
-        self,
-        server_round: int,
-        parameters: Parameters,
-        client_manager: ClientManager,
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Send all clients the model, once: to evaluate it if federated_evaluation was asked for, or to have it."""
         if not self.sends_model or self._outcome is None or self._current.evaluation is not None:
@@ -406,6 +404,8 @@ class ProtocolStrategy(Declared, Strategy):
         try:
             with one_thread():
                 self._pending = self._protocol.send(received)
+        except DataError as error:
+            raise DataError(f"{error}{self._current.inspection.ranges.why_likely}") from error
         except StopIteration as stop:
             self._pending = None
             self._outcome = stop.value if isinstance(stop.value, Outcome) else Outcome(stop.value)

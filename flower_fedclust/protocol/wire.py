@@ -19,6 +19,9 @@ JSON_LIMIT = 2**20
 
 _JSON_DEPTH = 32
 
+#: Of an array without entries nothing but its header says how long its axes are; whoever reads it may make arrays so.
+_LONGEST_EMPTY = 2**20
+
 
 def encode(arrays: Sequence[Array]) -> Parameters:
     """Return the arrays as Flower's Parameters: the bytes that Flower's own function makes.
@@ -41,7 +44,8 @@ def decode(parameters: Parameters) -> list[Array]:
     Raises
     ------
     ValueError
-        If the bytes are not an array in NumPy's format, or one of Python objects.
+        If the bytes are not an array in NumPy's format, or one of Python objects, or if their shape says what their
+        number does not.
     """
     try:
         return [_decode(tensor) for tensor in parameters.tensors]
@@ -107,6 +111,8 @@ def _decode(tensor: bytes) -> Array:
         else 12 + int.from_bytes(tensor[8:12], "little")
     )
     shape, fortran_order, dtype = _header(tensor[:size])
+    if min(shape, default=0) < 0 or (0 in shape and max(shape) > _LONGEST_EMPTY):
+        raise ValueError("its shape is none that its bytes can have.")
     array = np.frombuffer(tensor, dtype=dtype, offset=size)
     return array.reshape(shape, order="F" if fortran_order else "C")
 

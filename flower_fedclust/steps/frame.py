@@ -34,7 +34,7 @@ from flower_fedclust.numerics.grid import (
 )
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.protocol.client import ProtocolClient
-from flower_fedclust.protocol.rounds import Moved, Round, Sent, Sum, Total, answers
+from flower_fedclust.protocol.rounds import ONE_COUNT, Moved, Round, Sent, Sum, Total, answers
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -193,6 +193,12 @@ def products_moved(*frame: Floats) -> Moved:
     return Moved(float(frame[1][0]) ** 2, triangle=True)
 
 
+def _entries_moved(n_columns: int, exponent: int) -> Moved:
+    """Return how far one row moves a sum of rows whose entries are cut to a power of two."""
+    largest = math.ldexp(1.0, exponent) if exponent <= 1000 else math.inf
+    return Moved(math.sqrt(n_columns) * largest, n_columns * largest)
+
+
 class FrameClient(ProtocolClient):
     """The answers of a client about how far its rows reach; and its rows in a frame, for what it answers else."""
 
@@ -208,7 +214,11 @@ class FrameClient(ProtocolClient):
         """Return the exponent of the client's largest entry."""
         return GridArray(exponent_indicator(table_exponent(self.rows)))
 
-    @answers(Sent("sum of the rows", has_columns=True), Sent("number of rows", counts_rows=True))
+    @answers(
+        Sent("sum of the rows", has_columns=True),
+        Sent("number of rows", counts_rows=True),
+        moved=lambda client, exponent: (_entries_moved(client.rows.shape[1], exponent), ONE_COUNT),
+    )
     def column_sums(self, *, exponent: int) -> tuple[GridArray, GridArray]:
         """Return the sum of the rows, on a grid that no entry is too large for, and their number."""
         return GridArray(entry_sums(self.rows, exponent), exponent - SUM_BITS), GridArray(np.array(len(self.rows)))

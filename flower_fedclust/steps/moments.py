@@ -153,8 +153,8 @@ class MomentsClient(FrameClient):
 
     @answers(
         Sent("sum of the rows, less the mean", has_columns=True),
-        Sent("sum of the squared distances from the mean, by column", has_columns=True),
-        "mean distance between two of the client's rows",
+        Sent("sum of the squared distances from the mean, by column", has_columns=True, is_positive=True),
+        Sent("mean distance between two of the client's rows", is_positive=True),
         Sent("whether the client has two rows", counts="some rows"),
         Sent("number of rows", counts_rows=True),
     )

@@ -230,7 +230,7 @@ def test_fewer_different_rows_than_clusters_are_refused_in_a_sentence():
 
 
 def test_too_few_draws_are_refused_in_a_sentence():
-    with pytest.raises(DataError, match="the clients drew 1 different rows and n_clusters is 6"):
+    with pytest.raises(DataError, match="n_clusters is 6; ask for fewer clusters"):
         simulate(KMeansParallel(K, oversampling=1e-9), CLIENTS, seed=0)
 
 

@@ -122,14 +122,23 @@ def test_noise_is_never_taken_for_a_lie_and_what_is_beyond_its_tail_is(clients, 
 
 
 @pytest.mark.parametrize(
-    "metrics", [{}, {"client": "a"}, {"client": "a", "columns": "[1]"}, {"client": "", "columns": "2"}]
+    ("metrics", "named"),
+    [
+        ({}, "101"),
+        ({"client": "a"}, "a"),
+        ({"client": "a", "columns": "[1]"}, "a"),
+        ({"client": "a", "columns": "[" * 100_000}, "a"),
+        ({"client": "a", "columns": str(10**18)}, "a"),
+        ({"client": "", "columns": "2"}, "101"),
+        ({"client": "0", "columns": "[1]"}, "101"),  # another's name
+    ],
 )
-def test_a_client_that_enrols_without_name_or_columns_is_left_out(clients, metrics):
+def test_a_client_that_enrols_without_name_or_columns_is_left_out(clients, metrics, named):
     proxies = proxies_of(CountingClient, clients)
     proxies[1].misbehave[1] = lambda res: FitRes(res.status, res.parameters, 1, metrics)
     toy = serve(Counting([COUNT]), proxies)
     assert toy.client_names == ["0", "2", "3"]
-    assert [failure.client for failure in toy.failures] == ["101"]
+    assert [failure.client for failure in toy.failures] == [named]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +148,14 @@ def test_a_client_that_enrols_without_name_or_columns_is_left_out(clients, metri
         (-1.0, 3, {}),
         (1.0, -3, {}),
         (1.0, 3, {"table": "["}),
+        (1.0, 3, {"table": "[" * 100_000}),
+        (1.0, 2**62, {"table": json.dumps([[1, [2**62, 0]]])}),
+        (1.0, 3, {"table": json.dumps([[1, [2**62, 2**62]], [2, [2**62, 2**62 + 3]]])}),
+        (1.0, 3, {"table": "[[1, [1.5, 1.5]]]"}),
+        (1.0, 3, {"table": 7}),
+        (10**400, 3, {}),
+        ("much", 3, {}),
+        (None, None, None),
         (1.0, 3, {"table": "[[1, [1, -1]]]"}),
         (1.0, 3, {"table": "[[1, [2, 2]]]"}),
         (1.0, 3, {"table": "[[1, [3]]]"}),

@@ -6,7 +6,8 @@ from flwr.server import SimpleClientManager
 from protocol_toys import Toy, ToyClient, manager_of, proxies_of, raising
 
 import flower_fedclust as fc
-from flower_fedclust.protocol import ProtocolError, Sum
+from flower_fedclust.protocol import Gather, ProtocolError, Sum, answers
+from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.watching.runs import watched_run
 
 MOMENTS = Sum(ToyClient.moments.asked())
@@ -18,7 +19,7 @@ def clients():
     return [rng.normal(size=(n, 2)) for n in (5, 3, 7, 4)]
 
 
-def run(toy, manager, before=lambda number: None, *, wait=0.0):
+def drive_on(toy, manager, before=lambda number: None, *, wait=0.0):
     """Call the strategy as Flower does; ``before`` is called with the number of each round before it."""
     toy.wait_for_clients = wait
     toy.initialize_parameters(manager)
@@ -31,6 +32,10 @@ def run(toy, manager, before=lambda number: None, *, wait=0.0):
             except Exception as error:
                 failures.append(error)
         toy.aggregate_fit(number, results, failures)
+
+
+def run(toy, manager, before=lambda number: None, *, wait=0.0):
+    drive_on(toy, manager, before, wait=wait)
     return [int(brought[0][0]) for brought in toy.outcome.model.brought]
 
 
@@ -151,3 +156,52 @@ def test_dp_fedc_goes_on_where_one_of_four_clients_is_frozen(epsilon):
     assert {failure.client for failure in found.strategy.failures} == {"b"}
     answered = {row.round for row in found.strategy.traffic if row.task in ("factorise", "clipped_gradient")}
     assert max(answered) == found.strategy.num_rounds
+
+
+def test_a_site_that_returns_under_its_node_enrols_first_and_is_asked_for_one_thing_a_round(clients):
+    proxies = proxies_of(ToyClient, clients)
+    manager = manager_of(proxies)
+    steps = {3: lambda: manager.unregister(proxies[2]), 4: lambda: manager.register(proxies[2])}
+    toy = Toy(5 * [MOMENTS])
+    assert run(toy, manager, lambda number: steps.get(number, int)()) == [19, 12, 12, 19, 19]
+    assert [ins.config["task"] for ins in proxies[2].received] == ["enrol", "moments", "enrol", "moments", "moments"]
+    assert [(one.round, one.client) for one in toy.failures] == [(3, "2"), (4, "2")]
+
+
+def test_a_site_that_returns_is_asked_at_once_where_too_few_would_be_left(clients):
+    proxies = proxies_of(ToyClient, clients[:3])
+    manager = manager_of(proxies)
+    steps = {
+        3: lambda: manager.unregister(proxies[2]),
+        4: lambda: [manager.unregister(proxies[0]), manager.register(proxies[2])],
+    }
+    toy = Toy(3 * [MOMENTS])
+    assert run(toy, manager, lambda number: steps.get(number, int)()) == [15, 8, 10]
+    assert [ins.config["task"] for ins in proxies[2].received] == ["enrol", "moments", "moments"]
+
+
+class Remembering(ToyClient):
+    @answers("sum of what is kept")
+    def stored(self):
+        if (kept := self.recall("stored")) is None:
+            raise MissedRoundError(f"client {self.name} has nothing.")
+        return kept[0]
+
+
+class RememberingToy(Toy):
+    client_type = Remembering
+
+
+def test_a_site_that_missed_what_a_round_left_with_the_others_is_sent_it_again(clients):
+    proxies = proxies_of(Remembering, clients)
+    late = proxies_of(Remembering, clients[:1], ["late"])[0]
+    late.cid = "777"
+    manager = manager_of(proxies)
+    honest = proxies[1].fit
+    proxies[1].fit = lambda ins: raising(TimeoutError("gone"))(None) if ins.config["round"] == 2 else honest(ins)
+    rounds = [Gather(Remembering.store.asked(np.array([1]))), *5 * [Sum(Remembering.stored.asked())]]
+    toy = RememberingToy(rounds)
+    drive_on(toy, manager, at(3, lambda: manager.register(late)))
+    assert [int(one[0][0]) for one in toy.outcome.model.brought[1:]] == [3, 3, 5, 5, 5]
+    assert [ins.config["task"] for ins in late.received] == ["enrol", "store", "stored", "stored", "stored"]
+    assert [ins.config["task"] for ins in proxies[1].received] == ["enrol", "stored", "store", *3 * ["stored"]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -21,11 +22,12 @@ from flower_fedclust.numerics.exact import squared_distances
 from flower_fedclust.numerics.grid import GridArray, ball_in_units, truncated_to_ball
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
-from flower_fedclust.numerics.nystrom import distances_between, landmark_distances, nystrom_neighbors
+from flower_fedclust.numerics.nystrom import are_distances, distances_between, landmark_distances, nystrom_neighbors
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
-from flower_fedclust.protocol.rounds import Moved
+from flower_fedclust.protocol.inspection import usable
+from flower_fedclust.protocol.rounds import Moved, Reply
 from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.steps.spectral import split_by_client
 from flower_fedclust.strategies.maps.coded_rows import CodedRowsStrategy
@@ -72,6 +74,8 @@ class FederatedMap(CodedRowsStrategy):
         else:
             question = FederatedMapClient.landmark_distances.asked(Y, relative_noise=self.noise_on_codes)
             replies = yield Gather(question, rows=self.coded_rows)
+            if not self.noise_on_codes:
+                replies = usable(self, replies, partial(_not_distances, distances_between(Y)))
         # Step 3: equations (21) and (22), of whose matrix only the nearest neighbours are ever computed.
         B = np.concatenate([reply.arrays[0] for reply in replies])
         self._check_enough_rows(len(B))
@@ -174,6 +178,11 @@ class FedUMAP(FederatedMap):
     def drawing(self) -> Drawing:
         """By UMAP."""
         return Drawing("umap", self.n_neighbors, placing=5.0, min_dist=self.min_dist)
+
+
+def _not_distances(W: Floats, reply: Reply) -> str:
+    """Return what is wrong with the distances of a client's rows to landmarks that are W apart."""
+    return "" if are_distances(reply.arrays[0], W) else "distances that no row can have"
 
 
 # The client half.

@@ -21,7 +21,8 @@ from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
-from flower_fedclust.protocol.rounds import Moved
+from flower_fedclust.protocol.inspection import usable
+from flower_fedclust.protocol.rounds import Moved, Reply
 from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, frame_of_rows
 from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.steps.spectral import (
@@ -111,6 +112,8 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
                 Y, bandwidth=bandwidth, relative_noise=self.noise_on_codes
             )
             replies = yield Gather(question, rows=self.coded_rows)
+            if not self.noise_on_codes:
+                replies = usable(self, replies, _not_kernel_values)
         else:
             assert self.max_norm is not None
             frame = self._landmark_frame(self.max_norm)
@@ -127,6 +130,12 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
     def _kernel_release(self, W: Floats) -> Release:
         """Return the release of one row's kernel values."""
         return self.release("kernel", kernel_values_apart(W), "no two rows' kernel values are farther apart")
+
+
+def _not_kernel_values(reply: Reply) -> str:
+    """Return what is wrong with the values of a Gaussian kernel that a client has sent."""
+    values = reply.arrays[0]
+    return "" if values.min() >= 0 and values.max() <= 1 + 1e-9 else "values that the kernel does not have"
 
 
 class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):

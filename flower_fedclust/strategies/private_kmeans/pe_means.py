@@ -40,6 +40,8 @@ STEP, BETA = 0.01, 1.75
 MOST_PACKED = 200
 #: Rows for each mutant.
 ROWS_A_MUTANT = 5
+#: All candidates together have so many entries at most: 8 MB, which are sent to every client.
+MOST_ENTRIES = 2**20
 #: Parts of what all releases may cost; the count and the last step only where there are such.
 COSTS = {"row_count": 0.02, "votes": 0.7, "sums": 0.27, "counts": 0.03}
 #: Restarts of the k-means of candidates: in a generation, and in the last one.
@@ -140,9 +142,10 @@ class PEMeans(ClippedStrategy):
         k, radius = self.n_clusters, frame.radius
         release = self.release("votes", 1.0, "a row votes once")
         variance = self.noise_of_sum(release) ** 2
-        n_mutants = max(1, int(n_rows / (ROWS_A_MUTANT * k)))  # L
-        n_candidates = (n_mutants + 1) * k
         n_columns = directions.shape[1] if directions.size else self.n_columns
+        most = MOST_ENTRIES / (k * n_columns)  # whatever number of rows clients state
+        n_mutants = max(1, int(min(n_rows / (ROWS_A_MUTANT * k), most)))  # L
+        n_candidates = (n_mutants + 1) * k
         candidates = packed_in_ball(min(n_candidates, MOST_PACKED), n_columns, radius, self.rng)
         drawn = in_ball(n_candidates - len(candidates), n_columns, radius, self.rng)
         candidates = np.concatenate([candidates, drawn])
