@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from flwr.server import SimpleClientManager
-from protocol_toys import Toy, ToyClient, manager_of, proxies_of, raising
+from protocol_toys import Toy, ToyClient, manager_of, on_grid, proxies_of, raising
 
 import flower_fedclust as fc
-from flower_fedclust.protocol import Gather, ProtocolError, Sum, answers
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.protocol import Gather, ProtocolError, Sent, Sum, answers
 from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.watching.runs import watched_run
 
@@ -205,3 +207,43 @@ def test_a_site_that_missed_what_a_round_left_with_the_others_is_sent_it_again(c
     assert [int(one[0][0]) for one in toy.outcome.model.brought[1:]] == [3, 3, 5, 5, 5]
     assert [ins.config["task"] for ins in late.received] == ["enrol", "store", "stored", "stored", "stored"]
     assert [ins.config["task"] for ins in proxies[1].received] == ["enrol", "stored", "store", *3 * ["stored"]]
+
+
+class Keeping(ToyClient):
+    @answers(Sent("the rows", "rows", per="row", kept_as="copy"))
+    def keep(self):
+        return on_grid(np.clip(self.rows, -0.1, 0.1))
+
+
+class KeepingToy(Toy):
+    client_type = Keeping
+    plan_waits = False
+    n_protocol_rounds = 5
+
+    def shares(self):
+        return {"rows": Share("gaussian", 1.0, relation="replace")}
+
+    def protocol(self):
+        yield Sum(Keeping.keep.asked(), releases=[self.release("rows", 1.0, "clipped")])
+        for _ in range(4):
+            yield Sum(Keeping.moments.asked(), rows="copy")
+        return KMeansModel(np.eye(2))
+
+
+def test_what_took_noise_is_sent_to_a_late_site_once_and_to_nobody_a_second_time(clients):
+    proxies = proxies_of(Keeping, clients)
+    late = proxies_of(Keeping, clients[:1], ["late"])[0]
+    late.cid = "777"
+    manager = manager_of(proxies)
+    silent = {(proxies[1].fit, 2), (late.fit, 4)}  # the first when all are asked, the second when it is sent it
+
+    def fit(honest):
+        return lambda ins: raising(OSError())(0) if (honest, ins.config["round"]) in silent else honest(ins)
+
+    proxies[1].fit, late.fit = fit(proxies[1].fit), fit(late.fit)
+    toy = KeepingToy([], noise="local", epsilon=1.0)
+    drive_on(toy, manager, at(3, lambda: manager.register(late)))
+    asked = [ins.config["task"] for proxy in (proxies[1], late) for ins in proxy.received]
+    assert asked.count("keep") == 0
+    assert [message.clients for message in toy.report.messages if message.task == "keep"] == [None]
+    assert toy.report.epsilon <= 1.0
