@@ -82,7 +82,7 @@ FAMILIES = {
     "dp-fedc-theorem-2": Family(
         None, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2\nround_epsilon = 0.2", kinds=("sums",)
     ),
-    "fedsc-perturbed-data": Family(8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0"),
+    "fedsc-perturbed-data": Family(8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", row_count=True),
     "fedsc-perturbed-factors": Family(8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", kinds=("sums", "codes")),
     "fed-umap": Family(None, "n_rounds = 1", kinds=("sums", "codes")),
     "fed-speclust": Family(None, "n_rounds = 1", kinds=("sums", "codes")),

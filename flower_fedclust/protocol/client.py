@@ -28,7 +28,7 @@ from flower_fedclust.protocol.consent import Approval, Consent, Request
 from flower_fedclust.protocol.descriptions import DescriptionAnswers
 from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.protocol.replies import sent_arrays
-from flower_fedclust.protocol.rounds import Array, Askable, Moved, Question, Scalar
+from flower_fedclust.protocol.rounds import Array, Askable, Known, Moved, Question, Scalar
 from flower_fedclust.protocol.tables import PREPARATION, SCHEMA, TableAnswers, preparation_from
 from flower_fedclust.protocol.wire import as_bytes
 from flower_fedclust.protocol.wrappers import EMPTY, INSTEAD, TO_SERVER, changing_mod
@@ -141,14 +141,16 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         """
         return np.random.default_rng([random_state, *self.name.encode()])
 
-    def moved(self, kept: str, question: Question) -> tuple[Moved, ...] | None:
-        """Return how far one row of this client moves each array of an answer.
+    def moved(self, kept: str, question: Question, n_rows: int = 1) -> tuple[Moved, ...] | None:
+        """Return how far one row of this client moves each array of an answer, without looking at the rows.
 
         Parameters
         ----------
         kept : str
             Under which name the rows in question are kept; empty for the true ones.
         question : Question
+        n_rows : int, default=1
+            How many rows the client has at least, as is public.
 
         Returns
         -------
@@ -159,7 +161,9 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         asked: Askable[..., Any] = getattr(type(self), question.answer.task)
         if asked.moved is None or (declared is not None and not declared.of_one_row):
             return None
-        return asked.moved(self, *question.arrays, **question.arguments)
+        prepared = self.recall(PREPARATION)
+        known = Known(n_rows, None if prepared is None else preparation_from(prepared[0].tobytes()))
+        return asked.moved(known, *question.arrays, **question.arguments)
 
     # Flower's two calls.
 
@@ -259,7 +263,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
             n_rows=self.source.n_rows,
             n_clients=int(config.get("n_clients", 0)),
             plan=str(config.get("plan", "")),
-            find_moved=lambda: self.moved(kept, Question(answer, tuple(parameters), arguments)),
+            find_moved=lambda n_rows: self.moved(kept, Question(answer, tuple(parameters), arguments), n_rows),
         )
         self.consent.check(request)
         self._source = self._noise(config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Protocol
 
 from flower_fedclust.numerics.checks import DataError, check_choice
@@ -23,16 +22,16 @@ class Request:
     n_shares: int = 1  #: Among how many clients the noise is divided.
     #: Whether the rows in question are kept ones that carry noise: what is computed from them reveals no more.
     is_derived: bool = False
-    n_rows: int = 0  #: How many rows the client has.
+    #: How many rows the client has: for a policy that lets the number leave, and for no other.
+    n_rows: int = 0
     n_clients: int = 0  #: How many clients are asked, as the server says.
     plan: str = ""  #: The plan of the run's releases that the message announces, as JSON.
-    #: Returns how far a row moves each array, or None where the client cannot know.
-    find_moved: Callable[[], tuple[Moved, ...] | None] = field(default=lambda: None, repr=False)
+    #: Takes how many rows the client has at least, as is public; see :meth:`moved`.
+    find_moved: Callable[[int], tuple[Moved, ...] | None] = field(default=lambda n_rows: None, repr=False)
 
-    @cached_property
-    def moved(self) -> tuple[Moved | None, ...]:
-        """How far a row moves each array, as the client knows; None where it does not."""
-        return self.find_moved() or (None,) * len(self.answer.sends)
+    def moved(self, n_rows: int) -> tuple[Moved | None, ...]:
+        """Return how far a row moves each array, as the client knows; None where it does not."""
+        return self.find_moved(n_rows) or (None,) * len(self.answer.sends)
 
     @property
     def noisy(self) -> list[bool]:

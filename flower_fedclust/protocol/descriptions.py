@@ -17,7 +17,7 @@ from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.grid import GridArray, from_units, rows_onto_grid
 from flower_fedclust.protocol.memory import Memory
-from flower_fedclust.protocol.rounds import Moved, answers, within
+from flower_fedclust.protocol.rounds import Known, Moved, answers, within
 from flower_fedclust.protocol.tables import PREPARATION, preparation_from
 from flower_fedclust.tables.description import norm_of_row, sums_by_cluster
 from flower_fedclust.tables.histograms import SUM_BITS
@@ -28,13 +28,24 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 
+WITHOUT_SCHEMA = "this run has no schema, so that clusters cannot be described in the units of a table."
+
+
+def _moved_by_row(known: Known) -> Moved:
+    """Return how far a row can move the description."""
+    if known.preparation is None:
+        raise DataError(WITHOUT_SCHEMA)
+    norm = norm_of_row(known.preparation)
+    return Moved(norm, norm**2, apart=norm_of_row(known.preparation, replaced=True))
+
+
 class DescriptionAnswers(Memory):
     """The answers of a client about the clusters of its table."""
 
     @answers(
         "sums over the rows of each cluster: their number, values and squares, and how many have which category or are "
         "in which part of a range",
-        moved=lambda client, *_, **__: (client.moved_by_description(),),
+        moved=lambda known, *_, **__: (_moved_by_row(known),),
     )
     def description(self, *arrays: Floats, model: str, radius: float) -> GridArray:
         """Return the sums of the rows of each cluster, which is an exact choice.
@@ -65,16 +76,10 @@ class DescriptionAnswers(Memory):
         found = Model.named(model).from_arrays(arrays)
         return GridArray(self._sums(found.predict(self.data.rows), found.n_clusters), -SUM_BITS)
 
-    def moved_by_description(self) -> Moved:
-        """Return how far a row can move the description."""
-        preparation = self._preparation()
-        norm = norm_of_row(preparation)
-        return Moved(norm, norm**2, apart=norm_of_row(preparation, replaced=True))
-
     def _preparation(self) -> Preparation:
         kept = self.recall(PREPARATION)
         if kept is None:
-            raise DataError("this run has no schema, so that clusters cannot be described in the units of a table.")
+            raise DataError(WITHOUT_SCHEMA)
         return preparation_from(kept[0].tobytes())
 
     def _described(self, arrays: Sequence[Floats], model: str, radius: float) -> NDArray[np.int64]:

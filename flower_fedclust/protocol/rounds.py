@@ -6,7 +6,19 @@ import functools
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeAlias, TypeVar, get_args, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    overload,
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +27,9 @@ from flower_fedclust.models import Model
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.tables.description import Clusters
+
+if TYPE_CHECKING:
+    from flower_fedclust.tables.preparation import Preparation
 
 Array: TypeAlias = NDArray[Any]
 Scalar: TypeAlias = bool | int | float | str
@@ -126,6 +141,14 @@ class Moved:
         return scale / moved if 0 < moved < math.inf else 0.0
 
 
+@dataclass(frozen=True)
+class Known:
+    """What may be known of a client without looking at its rows: how far a row moves an answer follows from no more."""
+
+    n_rows: int = 1  #: How many rows it has at least, as its operator has made public.
+    preparation: Preparation | None = None  #: Of its table, where the server has sent one.
+
+
 #: Of an array of counts in which a row counts once.
 ONE_COUNT = Moved(1.0, 1.0, apart=math.sqrt(2.0))
 
@@ -174,7 +197,7 @@ class Askable(Generic[P, R_co]):
     answer : Answer
         What it sends.
     moved : callable, or None
-        Takes the client and what the method takes; returns a :class:`Moved` for each array.
+        Takes a :class:`Known` and what the method takes; returns a :class:`Moved` for each array.
     """
 
     def __init__(
@@ -216,8 +239,9 @@ def answers(
         One an array that the method returns, in order. A reply with another number of arrays is not sent. Either all
         are sent or all are kept.
     moved : callable, optional
-        Takes the client and what the method takes, and returns a :class:`Moved` for each array: how far one row moves
-        it, from what the method clips. A site whose policy asks for noise answers only for methods that say so.
+        Takes what is :class:`Known` of the client and what the method takes, and returns a :class:`Moved` for each
+        array: how far one row moves it, from what the method clips. It does not see the rows, so that what a site
+        refuses tells nothing of them. A site whose policy asks for noise answers only for methods that say so.
     """
     declared = tuple(Sent(sent) if isinstance(sent, str) else sent for sent in sends)
     if len({bool(sent.kept_as) for sent in declared}) > 1:

@@ -85,8 +85,17 @@ class Site:
 
     @cached_property
     def data(self) -> ClientData:
-        """The rows of the site."""
-        return self._load()
+        """The rows of the site.
+
+        Raises
+        ------
+        Refused
+            If they are fewer than the policy asks for: the site answers nothing then, not even who it is.
+        """
+        data, fewest = self._load(), self.settings.policy.fewest_rows
+        if data.n_rows < fewest:
+            raise Refused(f"{self.data_set} has {data.n_rows} rows; fewest_rows in the policy is {fewest}.")
+        return data
 
     @property
     def data_set(self) -> str:
@@ -330,7 +339,8 @@ class _SiteClient(Client):
             raise Refused(
                 f"'{config.get('client')}' is asked for, which is no part of {', '.join(names) or 'anything'}."
             )
-        return asked(lambda: self.site.data, name=self.site.settings.name, context=self.own_context, consent=gate)
+        data = self.site.data  # before anything is judged: what a site with too few rows says is always the same
+        return asked(lambda: data, name=self.site.settings.name, context=self.own_context, consent=gate)
 
 
 class _Gate:

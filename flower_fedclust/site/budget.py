@@ -14,7 +14,7 @@ from flower_fedclust.privacy.plan import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.protocol.consent import Request
-from flower_fedclust.protocol.rounds import Moved
+from flower_fedclust.protocol.rounds import Moved, Sent
 from flower_fedclust.protocol.wire import read_json
 from flower_fedclust.site.policy import Policy, Refused
 
@@ -59,12 +59,14 @@ def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
     )
 
 
-def noise_of(request: Request, *, of_client: bool = False) -> list[tuple[Release, Moved, float] | None]:
+def noise_of(request: Request, n_rows: int, *, of_client: bool = False) -> list[tuple[Release, Moved, float] | None]:
     """Return, for each array, its release, how far a row moves it, and the multiplier that this makes; None: no noise.
 
     Parameters
     ----------
     request : Request
+    n_rows : int
+        How many rows the site has at least, as is public.
     of_client : bool, default=False
         Whether the multiplier is for all rows of the site at once.
 
@@ -74,7 +76,7 @@ def noise_of(request: Request, *, of_client: bool = False) -> list[tuple[Release
         If noise is said to be on an array of which the site does not know how far a row moves it.
     """
     found: list[tuple[Release, Moved, float] | None] = []
-    for sent, release, moved in zip(request.answer.sends, request.releases, request.moved, strict=True):
+    for sent, release, moved in zip(request.answer.sends, request.releases, request.moved(n_rows), strict=True):
         if release is None or release.noise_multiplier == 0:
             found.append(None)
         elif moved is None:
@@ -116,27 +118,18 @@ class Budget:
         plan = self._plan(request)
         of_server = plan is not None and plan.noise == "server"
         of_clients = plan is not None and plan.unit == "client"
-        noise = [None] * len(request.answer.sends) if request.is_derived else noise_of(request, of_client=of_clients)
+        n_rows = self.policy.known_rows(request.n_rows)
+        noise: list[tuple[Release, Moved, float] | None] = [None] * len(request.answer.sends)
+        if not request.is_derived:
+            noise = noise_of(request, n_rows, of_client=of_clients)
         arrays: list[dict[str, Any]] = []
         for sent, found in zip(request.answer.sends, noise, strict=True):
             about: dict[str, Any] = {"content": sent.content, "reveals": sent.reveals, "per": sent.per}
             if found is not None:
                 arrays.append(about | self._with_noise(request, plan, *found))
-            elif request.is_derived:
-                arrays.append(about | {"covered": "computed from rows that carry noise"})
-            elif sent.kept_as:
-                arrays.append(about | {"covered": "kept at the site"})
-            elif of_server and self.policy.trusts_server_noise and sent.reveals == "sums":
-                arrays.append(about | {"covered": "noise of the server, as it says"})
-            elif sent.counts_rows and self.policy.row_count and plan is not None and _replaces(plan):
-                arrays.append(about | {"covered": "number of rows, which the guarantee does not hide"})
-            elif sent.reveals in self.policy.unprotected:
-                arrays.append(about | {"covered": "nothing"})
             else:
-                raise Refused(
-                    f"'{request.answer.task}' would send {sent.reveals} ({sent.content}) without noise; unprotected in "
-                    f"the policy does not list '{sent.reveals}'."
-                )
+                arrays.append(about | {"covered": self._without_noise(request, plan, sent)})
+            self._check_row_count(request, sent)
         if plan is not None:
             self._check_plan(plan, arrays)
         epsilon = self._epsilon(plan, arrays)
@@ -165,6 +158,32 @@ class Budget:
         if plan is not None and plan.noise == "server" and not self.policy.trusts_server_noise:
             raise Refused("the server says that it adds the noise; trusts_server_noise in the policy is false.")
         return plan
+
+    def _check_row_count(self, request: Request, sent: Sent) -> None:
+        """Raise Refused if an array would show the number of rows, whatever its noise, and the policy keeps that."""
+        shows = (sent.per == "row" or request.is_derived) and not sent.kept_as
+        if shows and not self.policy.row_count and sent.reveals not in self.policy.unprotected:
+            raise Refused(
+                f"'{request.answer.task}' would send {sent.reveals} ({sent.content}) that show how many rows there "
+                "are; row_count in the policy is false."
+            )
+
+    def _without_noise(self, request: Request, plan: Plan | None, sent: Sent) -> str:
+        """Return what the ledger says of an array without noise of its own; raise Refused if it may not leave."""
+        if sent.kept_as:
+            return "kept at the site"
+        if request.is_derived:
+            return "computed from rows that carry noise"
+        if plan is not None and plan.noise == "server" and sent.reveals == "sums":
+            return "noise of the server, as it says"
+        if sent.counts_rows and self.policy.row_count and plan is not None and _replaces(plan):
+            return "number of rows, which the guarantee does not hide"
+        if sent.reveals in self.policy.unprotected:
+            return "nothing"
+        raise Refused(
+            f"'{request.answer.task}' would send {sent.reveals} ({sent.content}) without noise; unprotected in "
+            f"the policy does not list '{sent.reveals}'."
+        )
 
     def _with_noise(
         self, request: Request, plan: Plan | None, release: Release, moved: Moved, multiplier: float
@@ -198,7 +217,15 @@ class Budget:
         }
 
     def _check_plan(self, plan: Plan, arrays: Sequence[Mapping[str, Any]]) -> None:
-        """Raise Refused if a share of the plan would be spent more often than announced."""
+        """Raise Refused if a share of the plan would be spent more often than announced, or not as it is composed.
+
+        What one reply sends depends on one sample of the rows, which the plan takes to be one of each share in a round.
+        """
+        own = [array["share"] for array in arrays if "multiplier" in array]
+        if len(set(own)) < len(own):
+            raise Refused(f"two arrays of one reply take their noise from one share ({', '.join(own)}).")
+        if len({plan.shares[name].sample for name in own}) > 1:
+            raise Refused(f"the arrays of one reply have shares with different samples ({', '.join(own)}).")
         taken = Counter(array["share"] for array in self._released(arrays))
         for name, count in taken.items():
             if name in plan.shares and count > plan.shares[name].count:

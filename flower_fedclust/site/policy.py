@@ -31,7 +31,9 @@ class Policy(_Table):
     Parameters
     ----------
     strategies : tuple of str, optional
-        Names of those that the site takes part in. By default every strategy that this package, or another that is
+        Names of those that the site takes part in: each run has to name one of these, or several, and is answered by
+        their client halves alone. A client half is asked for any of its tasks, also for those that it shares with
+        other strategies, and with any parameters. By default every strategy that this package, or another that is
         installed at the site, registers; each message is still judged by what follows.
     tasks : tuple of str, optional
         Of these strategies, what the site may be asked for. By default anything.
@@ -41,7 +43,9 @@ class Policy(_Table):
     unprotected : tuple of "sums", "centers", "codes" or "rows", default=()
         The kinds of messages that may leave without noise. Nothing limits what such messages tell together.
     row_count : bool, default=False
-        Whether the exact number of rows may leave where the guarantee is for rows that are replaced.
+        Whether the exact number of rows may leave where the guarantee is for rows that are replaced: as a count, as the
+        length of an array with an entry for every row, and in what is computed from rows that carry noise. Only then do
+        refusals depend on it. Arrays of the kinds that ``unprotected`` lists show it in any case.
     evaluations : int, default=0
         How many times, in all, a model may be evaluated on the rows: its cost and a table of classes, exact.
     epsilon_per_run, delta_per_run : float, default=1 and 1e-6
@@ -57,7 +61,7 @@ class Policy(_Table):
         Whether sums may leave without noise because the server promises to add it. The site cannot check that; the
         ledger calls such an epsilon the server's claim.
     fewest_rows : int, default=50
-        With fewer rows the site answers nothing.
+        With fewer rows the site answers nothing. That it has so many is all that a refusal may tell of their number.
     fewest_clients : int, default=2
         How many clients a round has to ask, as the server says.
     """
@@ -90,19 +94,23 @@ class Policy(_Table):
         """
         if self.studies is not None and study not in self.studies:
             raise Refused(f"the run is of the study '{study}'; studies in the policy lists {', '.join(self.studies)}.")
+        if self.strategies is not None and not strategies:
+            raise Refused(f"the run names no strategy; strategies in the policy lists {', '.join(self.strategies)}.")
         for name in strategies:
             if self.strategies is not None and name not in self.strategies:
                 raise Refused(f"the run is of {name}; strategies in the policy lists {', '.join(self.strategies)}.")
             if self.strategies is None and ":" in name:
                 raise Refused(f"the run is of {name}, a class of some module; strategies in the policy must list it.")
 
+    def known_rows(self, n_rows: int) -> int:
+        """Return how many rows of a site with this number a refusal may depend on: those that are public."""
+        return n_rows if self.row_count else self.fewest_rows
+
     def check_task(self, request: Request) -> None:
-        """Raise Refused unless the site answers this task, from so many rows, of so many clients."""
+        """Raise Refused unless the site answers this task, of so many clients, with so many shares of noise."""
         task = request.answer.task
         if self.tasks is not None and task not in self.tasks:
             raise Refused(f"'{task}' is asked for; tasks in the policy lists {', '.join(self.tasks)}.")
-        if request.n_rows < self.fewest_rows:
-            raise Refused(f"the site has {request.n_rows} rows; fewest_rows in the policy is {self.fewest_rows}.")
         if request.n_clients < self.fewest_clients:
             raise Refused(
                 f"'{task}' is asked of {request.n_clients} clients; fewest_clients in the policy is "

@@ -305,8 +305,11 @@ def test_what_a_client_remembers_for_itself_is_no_table_of_rows(careful):
     assert answer.metrics["failure"] in ("refused", "failed")
 
 
+NO_LIMIT = {"epsilon_per_run": 50, "epsilon": 500, "delta": 1e-4, "least_noise_multiplier": 0.1, "row_count": True}
+
+
 def test_what_was_kept_in_one_run_is_not_there_in_another(tmp_path):
-    loose = site(tmp_path, epsilon_per_run=50, epsilon=500, delta=1e-4, least_noise_multiplier=0.1)
+    loose = site(tmp_path, **NO_LIMIT)
     keep = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
     first = Server(loose, 1, "fedsc-perturbed-data")
     arrays_of(first.ask(keep, releases=[gaussian(1.0, sensitivity=8.0, relation="replace")]))
@@ -322,7 +325,6 @@ def test_what_was_kept_in_one_run_is_not_there_in_another(tmp_path):
     assert arrays_of(first.ask(codes, rows=NOISY_ROWS))[0].shape == (60, 2)
 
 
-NO_LIMIT = {"epsilon_per_run": 50, "epsilon": 500, "delta": 1e-4, "least_noise_multiplier": 0.1}
 COLUMNS = Schema.of({"columns": {name: {"kind": "number", "bounds": [-9, 9]} for name in "abc"}})
 
 

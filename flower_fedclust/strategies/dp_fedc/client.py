@@ -49,6 +49,18 @@ class LocalSteps(TypedDict):
     divisor: float
 
 
+def _n_drawn(n_rows: int, batch_size: int) -> int:
+    """Return how many rows a minibatch has: all of them, unless the server says how many."""
+    return min(batch_size, n_rows) if batch_size > 0 else n_rows
+
+
+def _gradient_moved(n_rows: int, batch_size: int, max_gradient_norm: float) -> tuple[Moved, Moved]:
+    """Return how far one row moves the gradient and the products of a client with so many rows at least."""
+    sample = (_n_drawn(n_rows, batch_size), n_rows)  # of more rows no larger part is drawn
+    of_products = Moved(MAX_MEMBERSHIP**2, apart=math.sqrt(2.0) * MAX_MEMBERSHIP**2, triangle=True, sample=sample)
+    return Moved(max_gradient_norm, sample=sample), of_products
+
+
 class DPFedCClient(FrameClient):
     """The answers of a client that keeps its rows' memberships: ``recall("memberships")`` gives them."""
 
@@ -89,8 +101,8 @@ class DPFedCClient(FrameClient):
     @answers(
         Sent("sum over the rows of the gradients of the centers", has_columns=True),
         "sum over the rows of the products of memberships",
-        moved=lambda client, W, *, batch_size, max_gradient_norm, **local: client.gradient_moved(
-            batch_size, max_gradient_norm
+        moved=lambda known, W, *, batch_size, max_gradient_norm, **local: _gradient_moved(
+            known.n_rows, batch_size, max_gradient_norm
         ),
     )
     def clipped_gradient(
@@ -115,12 +127,6 @@ class DPFedCClient(FrameClient):
     def row_count(self) -> Floats:
         """Return n_i."""
         return np.array(float(len(self.rows)))
-
-    def gradient_moved(self, batch_size: int, max_gradient_norm: float) -> tuple[Moved, Moved]:
-        """Return how far one row moves what :meth:`clipped_gradient` returns of the rows that it draws."""
-        sample = (self._n_drawn(batch_size), len(self.rows))
-        of_products = Moved(MAX_MEMBERSHIP**2, apart=math.sqrt(2.0) * MAX_MEMBERSHIP**2, triangle=True, sample=sample)
-        return Moved(max_gradient_norm, sample=sample), of_products
 
     def _clipped_rows(self, max_norm: float) -> RowsInFrame:
         """Return the rows as integers on a grid, clipped to a norm."""
@@ -149,8 +155,7 @@ class DPFedCClient(FrameClient):
         return H
 
     def _n_drawn(self, batch_size: int) -> int:
-        """Return how many rows a minibatch has: all of them, unless the server says how many."""
-        return min(batch_size, len(self.rows)) if batch_size > 0 else len(self.rows)
+        return _n_drawn(len(self.rows), batch_size)
 
     def _secret_minibatches(self, n_steps: int, batch_size: int) -> Iterator[NDArray[np.intp]]:
         """Draw rows that the server cannot foresee, as it could from random_state: part of the guarantee."""

@@ -344,7 +344,7 @@ def test_rows_of_a_small_batch_are_a_sample_and_cost_less_noise(sampled):
 @pytest.mark.parametrize("asked", [0, -1, -5, 999])
 def test_a_batch_of_no_row_or_fewer_is_one_of_all_rows(asked):
     client = DPFedCTheorem2Client(ClientData(np.ones((7, 2))), name="0")
-    assert {moved.sample for moved in client.gradient_moved(asked, 1.0)} == {(7, 7)}
+    assert {moved.sample for moved in dp_fedc._gradient_moved(7, asked, 1.0)} == {(7, 7)}
     assert sorted(next(client._secret_minibatches(1, asked))) == list(range(7))
 
 
