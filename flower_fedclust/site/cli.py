@@ -50,9 +50,11 @@ def start_site(
     Options that follow are those of flower-supernode: --superlink HOST:PORT, --root-certificates,
     --auth-supernode-private-key, --trusted-entities, --port, ...
     """
+    from flower_fedclust.site.supernode import UnsupportedFlower, check_flower, leave_working_directory_out, start
+
+    leave_working_directory_out()
     from flower_fedclust.site.app import Site
     from flower_fedclust.site.policy import SiteSettings
-    from flower_fedclust.site.supernode import UnsupportedFlower, check_flower, start
 
     try:
         check_flower()

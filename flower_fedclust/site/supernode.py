@@ -110,7 +110,7 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
     names = make_private(Path(settings.folder) / "bin")
     for name in (*TASKS, *OTHER_TASKS):
         script = names / name
-        line = shlex.join([sys.executable, "-m", __name__, str(site_toml.absolute()), name])
+        line = shlex.join([sys.executable, "-P", "-m", __name__, str(site_toml.absolute()), name])
         script.write_text(f'#!/bin/sh\nexec {line} "$@"\n', encoding="utf-8")
         script.chmod(0o700)
     own = Path(sys.executable).parent
@@ -119,7 +119,18 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
     if supernode is None:
         raise FileNotFoundError("there is no flower-supernode beside this Python; install flwr.")
     # One thread is what a client uses; where that is said beforehand, it need not import what could start more.
-    return [supernode, *options], {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path}
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path, "PYTHONSAFEPATH": "1"}
+    if "PYTHONPATH" in environment:
+        folders = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(os.path.isabs, folders))
+    return [supernode, *options], environment
+
+
+def leave_working_directory_out() -> None:
+    """Import nothing more from the folder in which the command was started: anybody may have put a file there."""
+    if not sys.flags.safe_path and sys.path and Path(sys.path[0]).resolve() == Path.cwd():
+        del sys.path[0]  # which Python has put there
+    sys.path[:] = filter(os.path.isabs, sys.path)
 
 
 def main(site_toml: str, task: str, *arguments: str) -> None:
