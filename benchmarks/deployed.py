@@ -118,7 +118,7 @@ def write_policies(folder: Path, strategy: str, family: Family, *, careful: bool
             f'name = "{name}"\ndata = "table.csv"\ndata_set = "for {strategy}, {careful}"\n\n[policy]\n'
             f'strategies = ["{strategy}"]\nstudies = ["first-study"]\nunprotected = {json.dumps(unprotected)}\n'
             f"row_count = {row_count}\n"
-            f"epsilon_per_run = {epsilon}\nepsilon = {epsilon}\nfewest_clients = 3\n",
+            f"epsilon_per_run = {epsilon}\nepsilon = {epsilon}\nfewest_clients = 3\n[limits]\nruns_per_day = 1000\n",
             encoding="utf-8",
         )
 

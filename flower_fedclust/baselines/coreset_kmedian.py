@@ -85,8 +85,10 @@ class CoresetKMedian(PerturbedRowsStrategy):
         # Round 2.
         cost_per_sample, seed = float(costs.sum()) / t, self._seed()
         questions = {
-            reply.client: CoresetKMedianClient.coreset.asked(t_i, cost_per_sample=cost_per_sample, random_state=seed)
-            for reply, t_i in zip(replies, n_samples, strict=True)
+            reply.client: CoresetKMedianClient.coreset.asked(
+                n_samples=t_i, cost_per_sample=cost_per_sample, random_state=seed
+            )
+            for reply, t_i in zip(replies, n_samples.tolist(), strict=True)
         }
         replies = yield Gather(questions, rows=rows)
         points: list[Floats] = []
@@ -131,7 +133,7 @@ class CoresetKMedianClient(PerturbedRowsClient):
         Sent("weights of the client's own medians", "centers"),
     )
     def coreset(
-        self, n_samples: NDArray[np.int64], *, cost_per_sample: float, random_state: int
+        self, *, n_samples: int, cost_per_sample: float, random_state: int
     ) -> tuple[Floats, Floats, Floats, Floats]:
         """Return S_i and B_i with their weights."""
         kept = self.recall(OWN_MEDIANS)
@@ -139,7 +141,7 @@ class CoresetKMedianClient(PerturbedRowsClient):
             raise MissedRoundError(f"client {self.name} has not kept its {OWN_MEDIANS}; it missed the round before.")
         (medians,) = kept
         rng = self.generator(random_state)
-        samples, sample_weights, weights = draw_coreset(self.rows, medians, int(n_samples), cost_per_sample, rng)
+        samples, sample_weights, weights = draw_coreset(self.rows, medians, n_samples, cost_per_sample, rng)
         return samples, sample_weights, medians, weights
 
 

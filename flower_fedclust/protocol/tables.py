@@ -25,7 +25,13 @@ from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.protocol.memory import Memory
 from flower_fedclust.protocol.rounds import Moved, answers, within
 from flower_fedclust.protocol.wire import as_bytes, as_text
-from flower_fedclust.tables.histograms import POWER_BITS, bin_counts, exponent_counts, sums_of_powers
+from flower_fedclust.tables.histograms import (
+    N_BINS_WITHOUT_NOISE,
+    POWER_BITS,
+    bin_counts,
+    exponent_counts,
+    sums_of_powers,
+)
 from flower_fedclust.tables.preparation import Preparation, measured
 from flower_fedclust.tables.schema import Schema
 
@@ -130,6 +136,8 @@ class TableAnswers(Memory):
 
     def _histograms(self, columns: NDArray[np.uint8], intervals: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         asked = json.loads(as_text(columns))
+        if not all(type(n_bins) is int and 1 <= n_bins <= N_BINS_WITHOUT_NOISE for _, n_bins, _ in asked):
+            raise DataError(f"{self.source.owner}: histograms have 1 to {N_BINS_WITHOUT_NOISE} bins.")
         counts, sums = [], [np.empty(0, dtype=np.int64)]
         values = self._values([name for name, _, _ in asked])
         for (_, n_bins, with_sums), (low, high), entries in zip(asked, intervals, values, strict=True):

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -18,15 +19,15 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 
-from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.consent import Request
-from flower_fedclust.protocol.disk import make_private
+from flower_fedclust.protocol.disk import make_private, open_private
 from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site.budget import Budget, spent
 from flower_fedclust.site.ledger import Ledger
+from flower_fedclust.site.limits import MEGABYTE, check_message, check_names, check_run, said, size_of_message
 from flower_fedclust.site.own_result import save_result
 from flower_fedclust.site.policy import Refused, SiteSettings
 from flower_fedclust.site.replies import (
@@ -39,7 +40,7 @@ from flower_fedclust.site.replies import (
     fit_res,
     forget_old_runs,
 )
-from flower_fedclust.tables.schema import Schema
+from flower_fedclust.site.startup import load_rows
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +59,6 @@ ATTEMPTS = 2
 #: What a ledger says of an answer that nobody has judged, and of an evaluation.
 _NOTHING: dict[str, Any] = {"arrays": [], "epsilon": 0.0, "delta": 0.0, "is_claim": False, "plan": ""}
 EVALUATED = _NOTHING | {"arrays": [{"content": "cost, number of rows, table of classes", "covered": "nothing"}]}
-
-#: Of a run, and of a study, in characters: each answer has them in the ledger.
-LONGEST_NAME = 200
 
 
 class Site:
@@ -131,24 +129,27 @@ class Site:
         try:
             with self.ledger.locked():
                 own = [entry for entry in self.ledger.entries if entry["run"] == run]
+                check_message(self.settings.limits, config, model.tensors)
                 if own:
                     saved = save_result(
                         self.folder, self.settings.name, self.data, own, context, str(config.get("model")), model
                     )
                     self.note("result", run=run, folder=str(saved))
         except Exception as error:
-            self.note("failed", run=run, task="result", reason=f"{type(error).__name__}: {error}")
+            self.note("failed", run=run, task="result", reason=_why(error))
 
     def note(self, event: str, **facts: Any) -> None:
         """Write a line into the audit log of the site, and into Flower's log."""
-        said = ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "", []))
-        log.log(logging.INFO if event in ("answered", "repeated", "result") else logging.WARNING, "%s: %s", event, said)
-        make_private(self.folder)
-        line = json.dumps({"time": _now(), "event": event, **facts}) + "\n"
-        with os.fdopen(
-            os.open(self.folder / "audit.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a"
-        ) as log_file:
-            log_file.write(line)
+        facts = {name: said(value) for name, value in facts.items()}
+        words = ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "", []))
+        is_well = event in ("answered", "repeated", "result")
+        log.log(logging.INFO if is_well else logging.WARNING, "%s: %s", event, words)
+        path = make_private(self.folder) / "audit.jsonl"
+        if path.exists() and path.stat().st_size > self.settings.limits.log_mb * MEGABYTE:
+            with suppress(FileNotFoundError):  # another process has done so
+                path.rename(path.with_name("audit.1.jsonl"))
+        with open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "ab") as log_file:
+            log_file.write(json.dumps({"time": _now(), "event": event, **facts}).encode() + b"\n")
 
 
 class _SiteApp(ClientApp):
@@ -163,7 +164,7 @@ class _SiteApp(ClientApp):
             return super().__call__(message, context)
         except Exception as error:
             with suppress(OSError):  # a full disk may be what went wrong, and names a path of the site's
-                self._site.note("failed", run=str(context.run_id), reason=f"{type(error).__name__}: {error}")
+                self._site.note("failed", run=str(context.run_id), reason=_why(error))
             raise RuntimeError(FAILED) from None
 
 
@@ -220,9 +221,12 @@ class _SiteClient(Client):
         """Return the bytes of the answer; or, where there is none, what the server may know of that."""
         site, context = self.site, self.own_context
         run = str(config.get("run") or context.run_id)
-        about = {"run": run, "round": number, "task": task, "study": str(context.run_config.get("study", ""))}
+        study = str(context.run_config.get("study", ""))
+        about = {"run": run, "round": number, "task": task, "study": study}
         facts: dict[str, Any] = {"client": site.settings.name}
         try:
+            check_names(run=run, task=task, study=study)
+            check_message(site.settings.limits, config, tensors)
             with site.ledger.locked():
                 site.check_kept()
                 return self._within_lock(about, config, tensors, compute)
@@ -233,7 +237,7 @@ class _SiteClient(Client):
             site.note("failed", **about, reason=str(error))
             return facts | {"failure": FAILED} | ({"missed": True} if error.missed else {})
         except Exception as error:
-            site.note("failed", **about, reason=f"{type(error).__name__}: {error}")
+            site.note("failed", **about, reason=_why(error))
             return facts | {"failure": FAILED}
 
     def _within_lock(
@@ -247,6 +251,7 @@ class _SiteClient(Client):
         site, context, run, task = self.site, self.own_context, about["run"], about["task"]
         names = self._strategies_of(about, config)
         own = [entry for entry in site.ledger.entries if entry["run"] == run]
+        check_run(site.settings.limits, site.ledger.entries, run, site.settings.keep_days)
         folder = RunFolder(site.folder / "runs", run)
         # Whoever comes back in the middle of a run enrols in a round in which it is asked for something, too.
         name = f"{task if task in (ENROL, EVALUATE, RECEIVE) else 'round'}-{about['round']}"
@@ -261,8 +266,9 @@ class _SiteClient(Client):
 
         def charge(judged: dict[str, Any]) -> dict[str, Any]:
             if former is None:
-                of = {"strategy": ",".join(names), "app": site.app_of_server, "data_set": site.data_set}
-                return site.ledger.append({"time": _now(), **about, **of, "answer": name, "asked": asked, **judged})
+                of: dict[str, Any] = {"strategy": ",".join(names), "app": site.app_of_server, "data_set": site.data_set}
+                of |= {"answer": name, "asked": asked, "n_asked": size_of_message(config, tensors)}
+                return site.ledger.append({"time": _now(), **about, **of, **judged})
             if judged != {key: former[key] for key in judged}:
                 raise Refused("the round was charged before, by another policy or with other rows.")
             return site.ledger.note(former, begun=former.get("begun", 1) + 1)
@@ -298,7 +304,7 @@ class _SiteClient(Client):
         if "failure" in answer.metrics:
             # That an earlier round was missed is known before the charge, or it is a failure as any other.
             missed = gate.entry is None and bool(answer.metrics.get("missed"))
-            raise _Failed(f"{type(client.error).__name__}: {client.error}", missed=missed)
+            raise _Failed(_why(client.error), missed=missed)
         entry, content = gate.entry, answer_to_bytes(answer)
         if entry is None:
             raise _Failed("it was computed without a charge.")
@@ -324,8 +330,6 @@ class _SiteClient(Client):
         self.site.settings.policy.check_run(names, about["study"])
         if about["round"] is None:
             raise Refused("the message does not say which round it is of.")
-        if max(len(about["run"]), len(about["study"])) > LONGEST_NAME:
-            raise Refused(f"the run or its study has a name of more than {LONGEST_NAME} characters.")
         if "schema" in config and self.site.data.schema is None:
             # Whether the rows fit it would say something of them, for any schema that a server can think of.
             raise Refused("the run has a schema, and site.toml names none; name the one that the sites have agreed on.")
@@ -392,44 +396,17 @@ def _kept_answer(entry: Mapping[str, Any], folder: RunFolder, asked: str) -> byt
     return kept
 
 
-def load_rows(settings: SiteSettings) -> ClientData:
-    """Return the rows that ``site.toml`` names.
-
-    Raises
-    ------
-    DataError
-        If they cannot be read, or if the label column has more values than classes have.
-    """
-    from flower_fedclust.data.files import read_source
-
-    table = read_source(
-        settings.data,
-        settings.query,
-        label_column=settings.label_column,
-        id_column=settings.id_column,
-        columns=settings.columns,
-        raw=True,
-    )
-    if table.labels is not None and len(set(table.labels.tolist())) > settings.most_classes:
-        raise DataError(
-            f"the label column '{settings.label_column}' has more than {settings.most_classes} different values, which "
-            "may be names; name another, or raise most_classes."
-        )
-    schema = None if settings.schema_file is None else Schema.of(Path(settings.schema_file))
-    return ClientData(
-        table.rows,
-        table.labels,
-        owner=f"site {settings.name}",
-        row_ids=table.row_ids,
-        id_column=settings.id_column,
-        raw=True,
-        schema=schema,
-    )
+def _why(error: Exception | None) -> str:
+    """Return of an error what it is and where it was raised: in one line, as others may have chosen its words."""
+    where = traceback.extract_tb(None if error is None else error.__traceback__)[-1:]
+    return f"{type(error).__name__}: {error}" + "".join(f" ({Path(at.filename).name}:{at.lineno})" for at in where)
 
 
 def _strategy_names(context: Context) -> list[str]:
     """Return the strategies that the run config names; none where the app of the run has no such key."""
-    return [name.strip() for name in str(context.run_config.get("strategy", "")).split(",") if name.strip()]
+    given = str(context.run_config.get("strategy", ""))
+    check_names(strategy=given)
+    return [name.strip() for name in given.split(",") if name.strip()]
 
 
 def _number(value: Any) -> int | None:

@@ -18,6 +18,9 @@ from flower_fedclust.protocol.rounds import Moved, Sent
 from flower_fedclust.protocol.wire import read_json
 from flower_fedclust.site.policy import Policy, Refused
 
+#: How many parts of a budget a plan may have: each is composed, which takes time. No run of ours has ten.
+MOST_PARTS = 32
+
 #: What rounding may take from a multiplier that is otherwise the same.
 ROUNDING = 1.0 - 1e-9
 
@@ -155,6 +158,14 @@ class Budget:
             plan = Plan.from_dict(read_json(request.plan, LONGEST_PLAN)) if request.plan else None
         except ValueError as error:
             raise Refused(f"{error}") from None
+        if plan is not None and len(plan.shares) > MOST_PARTS:
+            raise Refused(f"the run announces {len(plan.shares)} shares of a budget; {MOST_PARTS} is the most.")
+        least = min(plan.multipliers.values(), default=math.inf) if plan is not None else math.inf
+        if least < self.policy.least_noise_multiplier:
+            raise Refused(
+                f"the run announces a noise multiplier of {least:.3g}; least_noise_multiplier in the policy is "
+                f"{self.policy.least_noise_multiplier:g}."
+            )
         if plan is not None and plan.noise == "server" and not self.policy.trusts_server_noise:
             raise Refused("the server says that it adds the noise; trusts_server_noise in the policy is false.")
         return plan

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from flower_fedclust.site.app import Site
@@ -55,6 +56,7 @@ def start_site(
     leave_working_directory_out()
     from flower_fedclust.site.app import Site
     from flower_fedclust.site.policy import SiteSettings
+    from flower_fedclust.site.startup import checked_rows
 
     try:
         check_flower()
@@ -68,11 +70,7 @@ def start_site(
         typer.echo(f"Site {settings.name} has a ledger now. Its last line: {site.ledger.witness}")
         return
     _check(site)
-    n_rows, n_columns = site.data.table.shape
-    if n_rows < settings.policy.fewest_rows:
-        raise ValueError(
-            f"{settings.data_set} has {n_rows} rows; fewest_rows in the policy is {settings.policy.fewest_rows}."
-        )
+    n_rows, n_columns = checked_rows(settings).table.shape
     typer.echo(f"Site {settings.name}: {n_rows} rows of {n_columns} columns; {_said_of(site)}", err=True)
     start(site_toml, context.args)
 
@@ -81,6 +79,7 @@ def start_site(
 def show(site_toml: SiteToml = Path("site.toml")) -> None:
     """Show what each run has cost, and each data set in all."""
     from flower_fedclust.site.budget import spent
+    from flower_fedclust.site.limits import said
 
     entries = _entries(site_toml)
     console = Console()
@@ -96,11 +95,11 @@ def show(site_toml: SiteToml = Path("site.toml")) -> None:
         sent = [entry for entry in own if entry.get("sent")]
         n_open = sum(array.get("covered") == "nothing" for entry in sent for array in entry["arrays"])
         table.add_row(
-            name[:12],
+            Text(said(name[:12])),  # names are the server's, and no markup
             own[0]["time"],
-            own[0]["study"],
-            own[0]["strategy"],
-            own[0]["data_set"],
+            Text(said(own[0]["study"])),
+            Text(said(own[0]["strategy"])),
+            Text(own[0]["data_set"]),
             str(len(sent)),
             (f"{epsilon:.4g}" + (" (the server's claim)" if is_claim else "")) if epsilon else "",
             f"{n_open} arrays" if n_open else "",
@@ -158,7 +157,9 @@ def export(
 
 def _as_text(cell: Any) -> Any:
     """Return a cell that no spreadsheet takes for a formula: names of runs and studies are the server's."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r") else cell
+    from flower_fedclust.site.limits import said
+
+    return f"'{said(cell)}" if isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r") else said(cell)
 
 
 def _entries(site_toml: Path) -> list[dict[str, Any]]:

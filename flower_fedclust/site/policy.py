@@ -123,6 +123,43 @@ class Policy(_Table):
             )
 
 
+class Limits(_Table):
+    """What others may cost the site. Each is decided by the message and by what is written here, never by the rows.
+
+    Parameters
+    ----------
+    most_rows : int, default=1000000
+        How many rows the site may have: a public bound, with which work is computed. With more it does not start.
+    most_work : float, default=1e14
+        Of a message: ``most_rows``, times the entries of the arrays that it sends, times its steps.
+    most_steps : int, default=1000000
+        Of a message: the product of what it asks to be made or repeated so many times, as epochs or prototypes.
+    message_mb : int, default=64
+        The size of a message, of which each entry of an array counts for 8 bytes.
+    runs_per_day, answers_per_run : int, default=50 and 10000
+        How many runs may begin within 24 hours, and how many answers a run may have.
+    kept_mb : int, default=4096
+        The size of all messages and answers of runs that are kept, see ``keep_days``. What is kept of the rows besides,
+        a few copies for each run, is not counted, as it would tell of their number.
+    log_mb : int, default=16
+        The size of ``audit.jsonl``. Then it becomes ``audit.1.jsonl``, in place of the one before.
+    memory_mb, cpu_seconds : int, default=16384 and 3600
+        What the process that answers one message may take of memory, and of the processor's time, before the system
+        ends it. What was computed then counts as spent.
+    """
+
+    most_rows: Number = 1_000_000
+    most_work: Positive = 1e14
+    most_steps: Number = 1_000_000
+    message_mb: Number = 64
+    runs_per_day: Number = 50
+    answers_per_run: Number = 10_000
+    kept_mb: Number = 4096
+    log_mb: Number = 16
+    memory_mb: Number = 16_384
+    cpu_seconds: Number = 3600
+
+
 class SiteSettings(_Table):
     """A site, as ``site.toml`` describes it.
 
@@ -154,6 +191,7 @@ class SiteSettings(_Table):
     keep_days : int, default=30
         For how long the answers and the memory of a run are kept, so that a run can go on after an interruption.
     policy : Policy
+    limits : Limits
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -168,6 +206,7 @@ class SiteSettings(_Table):
     folder: str = "site"
     keep_days: Number = 30
     policy: Policy = Policy()
+    limits: Limits = Limits()
 
     @field_validator("columns")
     @classmethod

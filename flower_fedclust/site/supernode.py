@@ -139,14 +139,19 @@ def main(site_toml: str, task: str, *arguments: str) -> None:
         _site_of(site_toml).note("refused", task=task, reason="the SuperNode of a site starts no such process.")
         raise SystemExit(1)
     module = check_flower()
+    # The site's own line has the reason. A traceback for each would fill Flower's log, with words of the server's.
+    logging.getLogger("flower_fedclust.protocol.client").setLevel(logging.CRITICAL)
 
     def load(fab_id: str, fab_version: str, fab_hash: str) -> ClientApp:
+        from flower_fedclust.site.limits import restrict_process, said
+
         try:
             site = _site_of(site_toml)
         except Exception:
             log.exception("the site cannot be made of %s", site_toml)
             raise RuntimeError("failed") from None  # Flower sends the sentence to the server
-        site.app_of_server = f"{fab_id} {fab_version} {fab_hash[:16]}"
+        site.app_of_server = said(f"{fab_id} {fab_version} {fab_hash[:16]}")
+        restrict_process(site.settings.limits)
         return site.app
 
     module.get_load_client_app_fn = lambda **_: load

@@ -42,7 +42,7 @@ def test_samples_are_divided_in_proportion_to_the_costs():
     log, _ = recorded(coreset_size=100)
     (_, costs), (round_, replies) = log
     costs = np.array([float(reply.arrays[0]) for reply in costs])
-    n_samples = np.array([int(round_.question[str(index)].arrays[0]) for index in range(5)])
+    n_samples = np.array([round_.question[str(index)].arguments["n_samples"] for index in range(5)])
     assert n_samples.sum() == 100
     assert (np.abs(n_samples - 100 * costs / costs.sum()) < 1).all()
     assert (n_samples[1], costs[1]) == (0, 0.0)  # of a client with one row
@@ -69,7 +69,7 @@ def test_no_client_sends_more_samples_than_it_has_rows():
 def test_size_by_default_is_20_a_cluster_and_at_least_500():
     for n_clusters, size in ((3, 500), (40, 800)):
         log, _ = recorded(n_clusters=n_clusters)
-        assert sum(int(asked.arrays[0]) for asked in log[-1][0].question.values()) == size
+        assert sum(asked.arguments["n_samples"] for asked in log[-1][0].question.values()) == size
 
 
 def test_centers_solve_k_median_on_the_coreset_without_negative_weights():

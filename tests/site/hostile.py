@@ -33,11 +33,12 @@ NAMES = np.array([f"patient {index}" for index in range(60)])
 BALL = Frame(np.zeros(3), 4.0)
 
 
-def site(folder, *, name="north", rows=ROWS, labels=None, data_set="the table", schema=None, init=True, **policy):
+def site(
+    folder, *, name="north", rows=ROWS, labels=None, data_set="the table", schema=None, init=True, limits=(), **policy
+):
     """Return a site, with a ledger if ``init``: a new one where nothing of an older one is there."""
-    settings = SiteSettings.model_validate(
-        {"name": name, "data": "nowhere", "folder": str(folder), "data_set": data_set, "policy": policy}
-    )
+    given = {"name": name, "data": "nowhere", "folder": str(folder), "data_set": data_set, "policy": policy}
+    settings = SiteSettings.model_validate(given | {"limits": dict(limits)})
     if schema is not None:
         table = pd.DataFrame(rows, columns=list(schema.used))
         made = Site(settings, lambda: ClientData(table, raw=True, schema=schema))
@@ -98,13 +99,16 @@ class Server:
 class Proxy(ClientProxy):
     """A site as Flower's server sees it, without a network."""
 
-    def __init__(self, index, site, run_config):
+    def __init__(self, index, site, run_config, heard=None):
         super().__init__(str(index))
         self.node_id = index
         self.site = site
+        self.heard = heard
         self.context = Context(1, index, UserConfig({}), RecordDict(), UserConfig(run_config))
 
     def fit(self, ins, timeout=None, group_id=None):
+        if self.heard is not None:
+            self.heard.append((dict(ins.config), tuple(ins.parameters.tensors)))
         return self.site.client(self.context).fit(ins)
 
     def evaluate(self, ins, timeout=None, group_id=None):
@@ -116,11 +120,12 @@ class Proxy(ClientProxy):
     get_parameters = reconnect = get_properties
 
 
-def run(strategy, sites, num_rounds=None, **run_config):
-    """Run a strategy over sites as Flower's own server does."""
+def run(strategy, sites, num_rounds=None, heard=None, **run_config):
+    """Run a strategy over sites as Flower's own server does; ``heard`` gets what the first is asked for."""
     manager = SimpleClientManager()
     for index, one in enumerate(sites):
-        manager.register(Proxy(index, one, {"strategy": strategy.name} | run_config))
+        kept = heard if index == 0 else None
+        manager.register(Proxy(index, one, {"strategy": strategy.name} | run_config, kept))
     server = FlowerServer(client_manager=manager, strategy=strategy)
     server.set_max_workers(1)
     server.fit(num_rounds=strategy.num_rounds if num_rounds is None else num_rounds, timeout=None)

@@ -55,10 +55,16 @@ def _n_drawn(n_rows: int, batch_size: int) -> int:
 
 
 def _gradient_moved(n_rows: int, batch_size: int, max_gradient_norm: float) -> tuple[Moved, Moved]:
-    """Return how far one row moves the gradient and the products of a client with so many rows at least."""
+    """Return how far one row moves the gradient and the products of a client with so many rows at least.
+
+    Where a row's memberships begin depends on its place, so that one more at the top changes those of all others.
+    """
     sample = (_n_drawn(n_rows, batch_size), n_rows)  # of more rows no larger part is drawn
-    of_products = Moved(MAX_MEMBERSHIP**2, apart=math.sqrt(2.0) * MAX_MEMBERSHIP**2, triangle=True, sample=sample)
-    return Moved(max_gradient_norm, sample=sample), of_products
+    of_products = math.sqrt(2.0) * MAX_MEMBERSHIP**2
+    return (
+        Moved(math.inf, apart=2.0 * max_gradient_norm, sample=sample),
+        Moved(math.inf, apart=of_products, triangle=True, sample=sample),
+    )
 
 
 class DPFedCClient(FrameClient):
