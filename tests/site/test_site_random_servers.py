@@ -1,0 +1,45 @@
+"""Whatever a server sends, one row moves what leaves a careful site by no more than the ledger accounts for."""
+
+import os
+
+import pytest
+from random_servers import attack, of_each_client
+
+from flower_fedclust.protocol.rounds import Moved
+from flower_fedclust.site.policy import Policy
+
+#: How many messages each strategy gets; ``python tests/site/random_servers.py`` sends 10,000.
+N_MESSAGES = int(os.environ.get("FEDCLUST_RANDOM_MESSAGES", "0"))
+
+
+def check_sound(found, n_messages):
+    assert not found.wrong, "\n".join(found.wrong)
+    assert found.outcomes["answered"] > n_messages / 20
+    assert found.outcomes["refused"] > n_messages / 20
+
+
+@pytest.mark.parametrize("strategy", ["private-kmeans", "feddp-kmeans", "fedsc-sums", "spp-fgc-sums"])
+def test_a_random_server_gets_no_more_than_the_ledger_accounts_for(strategy):
+    found = attack(strategy, 150)
+    check_sound(found, 150)
+    assert len(found.tasks) > 2
+    assert found.moved > 0.99  # some row moves some answer as far as any may
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", of_each_client())
+def test_a_random_server_of_any_strategy_gets_no_more_than_the_ledger_accounts_for(strategy):
+    check_sound(attack(strategy, N_MESSAGES or 400, seed=1), N_MESSAGES or 400)
+
+
+def test_the_comparison_finds_a_row_that_moves_an_answer_too_far(monkeypatch):
+    """What the suite finds: here a site that believes a row to move a sum by half of what it does."""
+    monkeypatch.setattr(
+        Moved, "multiplier", lambda moved, release, **_: 2 * release.scale / moved.l2 if 0 < moved.l2 < 1e300 else 0.0
+    )
+    assert any("times as far" in reason for reason in attack("private-kmeans", 150).wrong)
+
+
+def test_the_comparison_finds_a_refusal_that_depends_on_the_rows(monkeypatch):
+    monkeypatch.setattr(Policy, "known_rows", lambda policy, n_rows: 1 / (n_rows == 60))
+    assert any("depends on the rows" in reason for reason in attack("private-kmeans", 150).wrong)
