@@ -161,8 +161,10 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         asked: Askable[..., Any] = getattr(type(self), question.answer.task)
         if asked.moved is None or (declared is not None and not declared.of_one_row):
             return None
-        prepared = self.recall(PREPARATION)
-        known = Known(n_rows, None if prepared is None else preparation_from(prepared[0].tobytes()))
+        kept_preparation = self.recall(PREPARATION)
+        prepared = None if kept_preparation is None else preparation_from(kept_preparation[0].tobytes())
+        n_columns = self.source.n_columns if prepared is None else prepared.n_columns
+        known = Known(n_rows, n_columns if self._stand_in is None else self._stand_in.shape[1], prepared)
         return asked.moved(known, *question.arrays, **question.arguments)
 
     # Flower's two calls.

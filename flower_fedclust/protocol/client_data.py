@@ -62,7 +62,8 @@ class ClientData:
         Of a table that stays as it is they are made when they are first asked for.
     table : pandas.DataFrame
         The table, or the rows as one.
-    n_rows : int
+    n_rows, n_columns : int
+        Of a table that stays as it is, the columns of the table.
 
     Raises
     ------
@@ -98,6 +99,7 @@ class ClientData:
                 id_column = id_column or name
         self._table = frame
         self.n_rows, n_columns = frame.shape if self._rows is None else self._rows.shape
+        self.n_columns = int(n_columns)
         if columns is not None and len(columns) != n_columns:
             raise DataError(f"{owner}: {len(columns)} column names for {n_columns} columns.")
         check_unique(() if columns is None else columns, owner)

@@ -16,7 +16,7 @@ from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.ranges import Ranges
 from flower_fedclust.protocol.replies import checked_reply, read_reply, shapes_of, unlike_most
-from flower_fedclust.protocol.rounds import Askable, Moved, ProtocolError, Question, Reply, Round, Sent, Sum
+from flower_fedclust.protocol.rounds import Askable, Known, Moved, ProtocolError, Question, Reply, Round, Sent, Sum
 from flower_fedclust.protocol.wire import decode
 
 
@@ -92,7 +92,8 @@ class Inspection:
         if self._moved[0] is not question:
             asked: Askable[..., Any] = getattr(self.client_type, question.answer.task)
             try:
-                found = asked.moved and asked.moved(self._stand_in(), *question.arrays, **question.arguments)
+                known = Known(n_columns=self.n_columns)
+                found = asked.moved and asked.moved(known, *question.arrays, **question.arguments)
             except Exception:
                 found = None  # it may depend on what an earlier round left with a client
             self._moved = question, found

@@ -146,6 +146,7 @@ class Known:
     """What may be known of a client without looking at its rows: how far a row moves an answer follows from no more."""
 
     n_rows: int = 1  #: How many rows it has at least, as its operator has made public.
+    n_columns: int = 0  #: How many columns the rows in question have.
     preparation: Preparation | None = None  #: Of its table, where the server has sent one.
 
 

@@ -217,7 +217,7 @@ class FrameClient(ProtocolClient):
     @answers(
         Sent("sum of the rows", has_columns=True),
         Sent("number of rows", counts_rows=True),
-        moved=lambda client, exponent: (_entries_moved(client.rows.shape[1], exponent), ONE_COUNT),
+        moved=lambda known, exponent: (_entries_moved(known.n_columns, exponent), ONE_COUNT),
     )
     def column_sums(self, *, exponent: int) -> tuple[GridArray, GridArray]:
         """Return the sum of the rows, on a grid that no entry is too large for, and their number."""

@@ -161,7 +161,7 @@ class Pair:
         """Return what a server knows of how the site computes: how many rows there are at least, what it has sent."""
         kept = self.servers[0].context.state.get(f"fedclust.{PREPARATION}")
         prepared = None if kept is None else preparation_from(kept.to_numpy_ndarrays()[0].tobytes())
-        return Known(50, prepared)
+        return Known(50, N_COLUMNS if prepared is None else prepared.n_columns, prepared)
 
     def send(self, config, tensors):
         """Send a message to both, and note what it has shown."""
