@@ -216,7 +216,8 @@ def _table_of(
         for role, name in roles.items():
             if name in features:
                 raise DataError(f"{file}: column '{name}' holds the {role}s; it cannot be a feature too.")
-    if unnamed := [index for index, name in enumerate(frame.columns) if name in features and is_unnamed(name)]:
+    chosen = set(features)
+    if unnamed := [index for index, name in enumerate(frame.columns) if name in chosen and is_unnamed(name)]:
         raise DataError(
             f"{file}: column {unnamed[0]} has no name; name it, or write the file without row numbers (index=False)."
         )
