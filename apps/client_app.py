@@ -1,6 +1,6 @@
 """The ClientApp: rows of a simulated client, or a SuperNode's own file.
 
-A SuperNode with rows of its own is told by its node config, and by nothing that the server says:
+A SuperNode with rows of its own takes these from its node config, and not from the run config:
 
 - ``data``: the file of its rows; ``label-column`` and ``columns``: columns of that file
 - ``query``: SQL; ``data`` is then the database that it asks, or "duckdb://" for files

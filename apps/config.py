@@ -11,6 +11,7 @@ from flower_fedclust.data import FederatedRows
 from flower_fedclust.lab.jobs import RowsChoice, needs_server_rows
 from flower_fedclust.lab.options import number_of_clusters, parse_epsilon
 from flower_fedclust.numerics.validity import numbers_of
+from flower_fedclust.outside import parsing
 from flower_fedclust.tables import Schema
 
 
@@ -51,10 +52,8 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     ValueError
         If the text under ``parameters`` is not TOML, or names what has a key of its own.
     """
-    try:
+    with parsing("parameters in the run config", "TOML", "correct it"):
         found = tomllib.loads(str(config.get("parameters", "")))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"parameters in the run config is not TOML: {error}.") from None
     found = {key.replace("-", "_"): value for key, value in found.items()}
     for key in ("n-clusters", "epsilon"):
         if key.replace("-", "_") in found:

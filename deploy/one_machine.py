@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -131,10 +132,17 @@ class Deployment:
         )
 
     def run(self, app: Path = HERE.parent, **config: object) -> str:
-        """Submit a run of an app and wait for its end."""
+        """Submit a run of an app and wait for its end; raise SystemExit if it fails."""
         file = self.folder / "run.toml"
         file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in config.items()), encoding="utf-8")
-        return self.call(str(BIN / "flwr"), "run", str(app), "here", "--stream", "--run-config", str(file))
+        said = self.call(str(BIN / "flwr"), "run", str(app), "here", "--stream", "--run-config", str(file))
+        # `flwr run` ends with 0, however the run ended.
+        (number,) = re.findall(r"^Successfully started run (\d+)", said, re.MULTILINE)
+        listed = self.call(str(BIN / "flwr"), "list", "here", "--run-id", number, "--format", "json")
+        (run,) = json.loads(listed)["runs"]
+        if run["status"] != "finished:completed":
+            raise SystemExit(f"{said[-5000:]}\nthe run is {run['status']}: {run['status-details']}")
+        return said
 
 
 def make_sites(folder: Path, strategy: str, epsilon: float) -> None:
@@ -170,9 +178,7 @@ def main() -> None:
         asked = STUDY | {"strategy": options.strategy, "epsilon": str(options.epsilon), "out": str(folder / "result")}
         if options.set or options.strategy != STUDY["strategy"]:
             asked["parameters"] = "\n".join(["noise = 'local'", *options.set])
-        said = deployment.run(**asked)
-        if not (folder / "result").is_dir():
-            raise SystemExit(said[-5000:])
+        deployment.run(**asked)
         print(
             f"the run has ended after {time.monotonic() - start:.0f} s; the server's result is in {folder / 'result'}"
         )

@@ -428,7 +428,7 @@ def main() -> None:
     sys.path.append("")  # module:Class names a module beside the user; a file called pandas.py there is no library
     try:
         app()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         is_of_file = isinstance(error, OSError) and error.filename
         _say_error(f"{error.filename}: {error.strerror}." if is_of_file else str(error))  # type: ignore[union-attr]
         raise SystemExit(2) from None

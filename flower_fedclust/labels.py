@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.data.federation import ROW
+from flower_fedclust.outside import reading
 
 # With these a spreadsheet takes a cell for a formula.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -96,19 +97,18 @@ def read_labels(path: Path) -> Labels:
 
     Raises
     ------
-    ValueError
-        If a label is no number.
-    KeyError
-        If the file has no column of clusters.
+    DataError
+        If it cannot be read.
     """
     import pandas as pd
 
-    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-    clusters, ids = frame[_CLUSTER], frame.iloc[:, 0]
-    has_none = (clusters == "").to_numpy()
-    reasons = frame[_WHY][has_none].tolist() if _WHY in frame else []
-    labels = clusters[~has_none].astype(np.intp).to_numpy()
-    return Labels(_as_ids([from_cell(name) for name in ids]), labels, from_cell(frame.columns[0]), *reasons[:1])
+    with reading(path, "a file of labels", "run again, or predict again") as file:
+        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+        clusters, ids = frame[_CLUSTER], frame.iloc[:, 0]
+        has_none = (clusters == "").to_numpy()
+        reasons = frame[_WHY][has_none].tolist() if _WHY in frame else []
+        labels = clusters[~has_none].astype(np.intp).to_numpy()
+        return Labels(_as_ids([from_cell(name) for name in ids]), labels, from_cell(frame.columns[0]), *reasons[:1])
 
 
 def _as_ids(names: list[str]) -> NDArray[Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flower_fedclust.doubts import Doubt
 from flower_fedclust.findings import Findings
@@ -20,6 +21,7 @@ from flower_fedclust.labels import as_cell, from_cell, read_labels, write_labels
 from flower_fedclust.models import Model
 from flower_fedclust.models.files import FORMAT, read_description, version
 from flower_fedclust.numerics.validity import ClusterNumber
+from flower_fedclust.outside import parsing, read_csv, read_json, reading
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import Failure, Traffic
 from flower_fedclust.protocol.sizes import ReleasedSizes
@@ -123,26 +125,27 @@ def read_findings(folder: str | Path) -> dict[str, Any]:
     """Return what :func:`save_findings` wrote, by the names of the fields; see :func:`flower_fedclust.load`."""
     path = find_folder(folder, _DESCRIPTION)
     description = read_description(path / _DESCRIPTION, instead=path / "model.npz")
-    try:
-        names, files = [str(name) for name in description["clients"]], list(description["files"])
-        summary = json.loads((path / _METRICS).read_text(encoding="utf-8"))
+    again = "run again"
+    model, summary = Model.load(path), read_json(path / _METRICS, again)
+    privacy = read_json(path / _PRIVACY, again)
+    with parsing(str(path), "a saved result", again):
+        names, files = [str(name) for name in description["clients"]], [_inside(name) for name in description["files"]]
         # A result of a deployment has no labels; where there are any, one file for each client, in their order.
         read = [read_labels(path / "labels" / f"{name}.csv") for name in files if (path / "labels").exists()]
         public = read_labels(path / _LEFT_OUT) if (path / _LEFT_OUT).exists() else None
         places = [path / "embedding" / f"{name}.csv" for name in files if (path / "embedding").exists()]
-        with (path / _TRAFFIC).open(newline="", encoding="utf-8") as opened:
-            traffic = [_traffic(row) for row in csv.DictReader(opened)]
+        traffic = [_traffic(row) for row in read_csv(path / _TRAFFIC, again)]
         return {
             "strategy": summary["strategy"],
-            "model": Model.load(path),
+            "model": model,
             "labels": [one.labels for one in read],
             "names": names,
-            "privacy": PrivacyReport.from_dict(json.loads((path / _PRIVACY).read_text(encoding="utf-8"))),
+            "privacy": PrivacyReport.from_dict(privacy),
             "traffic": traffic,
             "failures": [Failure(**failure) for failure in summary["failures"]],
             "metrics": summary["metrics"],
             "seconds": summary["seconds"],
-            "embedding": [np.loadtxt(place, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 2) for place in places],
+            "embedding": [_places(place) for place in places],
             "history": {
                 name: [math.nan if value is None else value for value in values]
                 for name, values in summary["history"].items()
@@ -155,8 +158,6 @@ def read_findings(folder: str | Path) -> dict[str, Any]:
             "sizes": _if_any(description["sizes"], _sizes),
             "clusters": _if_any(description["clusters"], Clusters.from_dict),
         }
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read as a saved result: {type(error).__name__}: {error}.") from error
 
 
 def find_folder(folder: str | Path, file: str) -> Path:
@@ -193,6 +194,18 @@ def _number(written: dict[str, Any]) -> ClusterNumber:
 
 def _sizes(written: dict[str, Any]) -> ReleasedSizes:
     return ReleasedSizes(**{**written, "counts": np.array(written["counts"], dtype=np.float64)})
+
+
+def _places(path: Path) -> NDArray[np.float64]:
+    with reading(path, "a map", "run again") as file:
+        return np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 2)
+
+
+def _inside(name: Any) -> str:
+    """Return the name of a file in the folder of a result; raise ValueError if it leads out of it."""
+    if not isinstance(name, str) or name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
+        raise ValueError("it names a file outside its folder")
+    return name
 
 
 def _traffic(row: dict[str, str]) -> Traffic:

@@ -49,6 +49,7 @@ ELSEWHERE = {
     "sh deploy/keys.sh": "the tutorial of a deployment",
     "flower-superlink": "the tutorial of a deployment",
     "flower-supernode": "tests/apps",
+    "flwr list": "tests/apps",
     "flwr supernode register": "the tutorial of a deployment",
     "flwr run . SUPERLINK": "the tutorial of a deployment, and tests/apps, with other files",
     "flwr run . ours": "`deploy/one_machine.py` runs what this file says",
@@ -156,7 +157,8 @@ def run(command: str, folder: Path) -> None:
             copied = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
             copied(ROOT / part, folder / part)
     done = subprocess.run(command.replace("/tmp/try", "try"), shell=True, cwd=folder, text=True, **options)
-    saved = [*folder.glob("fedclust-results/*/*/privacy.txt"), *folder.glob("try/result/*/privacy.txt")]
+    # A run that failed leaves a privacy report, but no result; and `flwr run` exits with 0.
+    saved = [*folder.glob("fedclust-results/*/*/result.json"), *folder.glob("try/result/*/result.json")]
     if not saved:
         raise RuntimeError(f"{command} saved no result:\n{done.stdout}{done.stderr}")
 

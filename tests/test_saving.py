@@ -160,11 +160,14 @@ def test_no_name_is_a_formula_and_nobody_else_may_look(folder):
         ),
         (lambda folder: (folder / "model.json").write_text("{"), "model.json cannot be read as JSON"),
         (lambda folder: (folder / "model.npz").write_bytes(b"no"), "model.npz cannot be read"),
-        (lambda folder: (folder / "model.npz").unlink(), "has no model.npz"),
+        (lambda folder: (folder / "model.npz").unlink(), "There is no .*model.npz"),
         (lambda folder: (folder / "result.json").unlink(), "There is no result.json beside .*; run again"),
-        (lambda folder: (folder / "metrics.json").write_text("{}"), "cannot be read as a saved result: KeyError"),
-        (lambda folder: (folder / "metrics.json").write_bytes(b"\xff"), "cannot be read as a saved result: Unicode"),
-        (lambda folder: next((folder / "labels").iterdir()).unlink(), "No such file"),
+        (lambda folder: (folder / "metrics.json").write_text("{}"), "cannot be read as a saved result"),
+        (
+            lambda folder: (folder / "metrics.json").write_bytes(b"\xff"),
+            "metrics.json cannot be read as JSON: it is not UTF-8",
+        ),
+        (lambda folder: next((folder / "labels").iterdir()).unlink(), "There is no file .*labels"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_a_sentence(result, tmp_path, change, sentence):
@@ -177,7 +180,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(result, tmp_path, change, 
 def test_a_pickle_in_place_of_a_model_is_not_run(result, tmp_path):
     folder = result.save(tmp_path / "run")
     np.savez(folder / "model.npz", np.array([print], dtype=object))
-    with pytest.raises(ValueError, match=r"model.npz cannot be read: Object arrays cannot be loaded"):
+    with pytest.raises(ValueError, match=r"model.npz: it holds Python objects"):
         fc.Model.load(folder)
 
 

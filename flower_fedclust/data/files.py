@@ -7,11 +7,10 @@ import unicodedata
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,8 @@ from flower_fedclust.data.federation import ROW, FederatedRows, Table
 from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError, MissingFileError
+from flower_fedclust.outside import check_size, read_array, reading
 
-_ENDINGS = (".csv", ".parquet", ".npy")
 _ENDINGS_IN_WORDS = ".csv, .parquet or .npy"
 
 #: A number with a decimal comma, alone between two semicolons.
@@ -115,7 +114,9 @@ def read_query(
         except DataError:
             raise
         except Exception as error:
-            raise ValueError(f"the query failed with {type(error).__name__}; its cause is in the traceback.") from error
+            raise ValueError(
+                f"the query{_called(database)} failed with {type(error).__name__}; run it in the database itself."
+            ) from error
     roles = {"label": label_column, "client": client_column, "id": id_column}
     return _table_of(frame, "the query", roles, columns, raw=raw)
 
@@ -147,18 +148,36 @@ def _database(database: str) -> Iterator[Callable[[str], Any]]:
         import pandas as pd
 
         sqlalchemy = _imported("sqlalchemy")
-        engine = sqlalchemy.create_engine(database)
         try:
-            with engine.connect() as connection:
+            engine = sqlalchemy.create_engine(database)
+            connection = engine.connect()
+        except Exception as error:  # whose message may quote the URL, and with it a password
+            raise DataError(
+                f"the database cannot be opened ({type(error).__name__}); check its URL, that its driver is installed, "
+                "and that it answers."
+            ) from error
+        try:
+            with connection:
                 yield lambda query: as_frame(pd.read_sql(sqlalchemy.text(query), connection), "the query")
         finally:
             engine.dispose()
         return
     duckdb = _imported("duckdb")
-    if database and not Path(database).exists():
-        raise MissingFileError(f"There is no database {database}.")
-    with duckdb.connect(database, read_only=True) if database else duckdb.connect() as connection:
+    if database:
+        path = Path(database)
+        remedy = f"to query files, name them in the query (FROM '{path.name}'), and give 'duckdb://' as the database"
+        with reading(path, "a DuckDB database", remedy, name=path.name):
+            connection = duckdb.connect(database, read_only=True)
+    else:
+        connection = duckdb.connect()
+    with connection:
         yield lambda query: as_frame(connection.sql(query), "the query")
+
+
+def _called(database: str) -> str:
+    """Return what a message calls a database: a file by its name, and no URL, which may hold a password."""
+    name = Path(database.removeprefix("duckdb://")).name
+    return f" of {name}" if name and "://" not in database.removeprefix("duckdb://") else ""
 
 
 def _imported(module: str) -> Any:
@@ -197,7 +216,8 @@ def _table_of(
         for role, name in roles.items():
             if name in features:
                 raise DataError(f"{file}: column '{name}' holds the {role}s; it cannot be a feature too.")
-    if unnamed := [index for index, name in enumerate(frame.columns) if name in features and is_unnamed(name)]:
+    chosen = set(features)
+    if unnamed := [index for index, name in enumerate(frame.columns) if name in chosen and is_unnamed(name)]:
         raise DataError(
             f"{file}: column {unnamed[0]} has no name; name it, or write the file without row numbers (index=False)."
         )
@@ -257,7 +277,7 @@ def read_folder(
         raise MissingFileError(f"There is no folder {folder}.")
     if not folder.is_dir():
         raise DataError(f"{folder} is a file, not a folder with a file for each client; use read_table.")
-    paths = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] not in "._")
+    paths = sorted(path for path in folder.iterdir() if not path.is_dir() and path.name[0] not in "._")
     if not paths:
         raise DataError(f"The folder {folder} holds no {_ENDINGS_IN_WORDS} file; put one there for each client.")
     files_by_client: dict[str, str] = {}
@@ -293,71 +313,62 @@ def rows_in_order(table: Table, wanted: Sequence[str], whose: str) -> Any:
 
 def _read_frame(path: Path) -> Any:
     """Return the file as a pandas DataFrame with text as column names."""
-    if path.suffix.lower() not in _ENDINGS and not path.is_dir():
-        raise DataError(f"{path.name} is not a file that can be read; give a {_ENDINGS_IN_WORDS} file.")
-    if not path.exists():
-        raise MissingFileError(f"There is no file {path}.")
     if path.is_dir():
         raise DataError(f"{path} is a folder; use read_folder for a folder with a file for each client.")
-    if path.stat().st_size == 0:
-        raise DataError(f"{path.name} is empty.")
-    import pandas as pd
-    from pyarrow import parquet
-
-    # partitioning=None: a folder called "site=3" above the file must not become a column.
-    read: Mapping[str, Callable[[Path], Any]] = {
-        ".csv": _read_csv,
-        ".parquet": partial(parquet.read_table, partitioning=None),
-        ".npy": _read_npy,
-    }
-    try:
-        # ParserWarning is how pandas says that it dropped fields of lines that are too long.
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            return as_frame(read[path.suffix.lower()](path), path.name)
-    except pd.errors.EmptyDataError:
-        raise DataError(f"{path.name} is empty.") from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path.name} is not UTF-8 text; save it as UTF-8.") from None
-    except pd.errors.ParserWarning:
-        raise DataError(
-            f"{path.name} cannot be read: its lines have more fields than there are column names."
-        ) from None
-    except DataError:
-        raise
-    except (ValueError, EOFError, OSError) as error:
-        reason = " ".join(str(error).split()).removeprefix("Error tokenizing data. C error: ").rstrip(".")
-        # The reader's own message may quote a value, so this is not a DataError.
-        raise ValueError(f"{path.name} cannot be read as {path.suffix.lower()[1:]}: {reason}.") from error
+    ending = path.suffix.lower()
+    if ending not in _READERS:
+        raise DataError(f"{path.name} is not a file that can be read; give a {_ENDINGS_IN_WORDS} file.")
+    with reading(path, ending[1:], f"save the table as {ending[1:]} again", name=path.name) as file:
+        return as_frame(_READERS[ending](file, path), path.name)
 
 
-def _read_csv(path: Path) -> Any:
+def _read_csv(file: IO[bytes], path: Path) -> Any:
     import pandas as pd
 
-    separator, decimal = _dialect_of(path)
-    # index_col=False: a line with one field too many must not turn the first column into row names.
-    # low_memory=False: a long column gets one type, not one for each piece of the file.
-    frame = pd.read_csv(path, sep=separator, decimal=decimal, index_col=False, low_memory=False)
+    separator, decimal = _dialect_of(file.read(2**16).decode("utf-8-sig", errors="replace"))
+    file.seek(0)
     # pandas gives a second column of one name another.
-    first = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
+    try:
+        first = pd.read_csv(file, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
+    except pd.errors.EmptyDataError:
+        raise DataError(f"{path.name} is empty: it has no line of column names.") from None
     names = first.iloc[0].tolist()
     check_unique([name for name in names if name], path.name)
     if _looks_like_a_row(names):
         raise DataError(
             f"{path.name}: the first line is all numbers; put a line with the names of the columns before it."
         )
-    return frame
+    file.seek(0)
+    try:
+        # ParserWarning is how pandas says that it dropped fields of lines that are too long.
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            # index_col=False: a line with one field too many must not turn the first column into row names.
+            # low_memory=False: a long column gets one type, not one for each piece of the file.
+            return pd.read_csv(file, sep=separator, decimal=decimal, index_col=False, low_memory=False)
+    except pd.errors.ParserWarning:
+        raise DataError(
+            f"{path.name} cannot be read: its lines have more fields than there are column names; quote fields that "
+            "hold a separator."
+        ) from None
 
 
-def _dialect_of(path: Path) -> tuple[str, str]:
+def _read_parquet(file: IO[bytes], path: Path) -> Any:
+    from pyarrow import parquet
+
+    footer = parquet.read_metadata(file)
+    check_size(8 * footer.num_rows * footer.num_columns, path.name)
+    # partitioning=None: a folder called "site=3" above the file must not become a column.
+    return parquet.read_table(path, partitioning=None)
+
+
+def _dialect_of(beginning: str) -> tuple[str, str]:
     """Return what separates the fields of a .csv file, and what its decimal mark is.
 
     Where people write 1,5 for one and a half, spreadsheets separate fields by semicolons. In a file with such numbers
     1.5 stays text, and in any other 1,5 does; text is refused, or listed as categories, and never read as a number.
     """
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        beginning = file.read(2**16)
-    lines = re.sub(r'"[^"]*"', "", beginning).lstrip("\n").split("\n", 2)
+    lines = re.sub(r'"[^"]*"', "", re.sub("\r\n?", "\n", beginning)).lstrip("\n").split("\n", 2)
     header, first = lines[0], lines[1] if len(lines) > 1 else ""
     separator = max(";\t,", key=lambda mark: (header.count(mark), header.count(mark) == first.count(mark)))
     if header.count(separator) == 0:
@@ -365,16 +376,22 @@ def _dialect_of(path: Path) -> tuple[str, str]:
     return separator, "," if separator == ";" and _DECIMAL_COMMA.search(beginning) else "."
 
 
-def _read_npy(path: Path) -> Any:
+def _read_npy(file: IO[bytes], path: Path) -> Any:
     import pandas as pd
 
-    # A pickle may run code when it is loaded, so arrays of objects are refused.
-    array = np.load(path, allow_pickle=False)
+    array = read_array(file, path.stat().st_size)
     if array.ndim != 2:
         raise DataError(f"{path.name}: the rows have shape {array.shape}; give two dimensions, one row a sample.")
     if array.dtype.kind not in "fiub":
         raise DataError(f"{path.name} holds entries of type {array.dtype}; give numbers.")
     return pd.DataFrame(array)
+
+
+_READERS: Mapping[str, Callable[[IO[bytes], Path], Any]] = {
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+    ".npy": _read_npy,
+}
 
 
 def _looks_like_a_row(names: Sequence[str]) -> bool:

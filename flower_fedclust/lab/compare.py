@@ -20,6 +20,7 @@ from flower_fedclust.data.partition import parsed_scheme
 from flower_fedclust.lab.jobs import SERVER_ROWS_PER_CLUSTER, RowsChoice, make_strategies, needs_server_rows
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
+from flower_fedclust.outside import reading
 from flower_fedclust.protocol import Entry
 from flower_fedclust.registry import accepted_parameters, find
 from flower_fedclust.tables.schema import Schema
@@ -326,8 +327,8 @@ def why_impossible(trial: Trial, comparison: Comparison) -> str | None:
 def _fingerprint(path: Path) -> str:
     """Return a hash of a file's content, or of the names and contents of a folder's files."""
     if path.is_dir():
-        files = sorted(one for one in path.iterdir() if one.is_file() and one.name[0] not in "._")
+        files = sorted(one for one in path.iterdir() if not one.is_dir() and one.name[0] not in "._")
         listing = "\n".join(f"{one.name} {_fingerprint(one)}" for one in files)
         return hashlib.sha256(listing.encode()).hexdigest()
-    with path.open("rb") as file:
+    with reading(path, "data", "give another file") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,6 +17,9 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock, Timeout
 
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import read_json
+
 _PACKAGES = ("flwr", "numpy", "scikit-learn", "flower-fedclust")
 _KINDS = (
     ("string", ("key", "strategy", "variant", "data", "partition")),
@@ -156,11 +159,11 @@ class ComparisonFolder:
                 )
             return
         try:
-            known = json.loads(path.read_text(encoding="utf-8"))
+            known = read_json(path, "name a new folder")
             differs = [name for name in settings if known[name] != settings[name]]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (DataError, KeyError):
             raise FileExistsError(
-                f"{path} is not that of a comparison that can be continued; name a new folder, so that nothing is lost."
+                f"{path} does not hold the settings of a comparison; name a new folder, so that nothing is lost."
             ) from None
         if differs:
             name = differs[0]
@@ -203,7 +206,6 @@ def as_json(row: Mapping[str, Any]) -> str:
 def json_object(path: Path) -> dict[str, Any]:
     """Return the object that a JSON file holds; empty if there is none that can be read."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(path, "run again")
+    except DataError:
         return {}
-    return content if isinstance(content, dict) else {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from flower_fedclust.lab.compare import Comparison
 from flower_fedclust.lab.options import parse_epsilon
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_integer
+from flower_fedclust.outside import read_toml
 from flower_fedclust.registry import strategies
 
 
@@ -48,13 +48,7 @@ def settings_from_toml(path: Path) -> dict[str, Any]:
     FileNotFoundError
         If there is no such file.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no file {path}; give a TOML file of settings, or use options.")
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise ValueError(f"{path.name} is not TOML: {error}.") from None
-    settings = {key.replace("-", "_"): value for key, value in settings.items()}
+    settings = {key.replace("-", "_"): value for key, value in read_toml(path, "correct the settings").items()}
     for key in settings:
         look_up(key, _READERS, f"setting of a comparison, which {path.name} has, called")
     for key in ("data", "server_data"):

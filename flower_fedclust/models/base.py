@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from flower_fedclust.data.frames import as_frame, in_order, number_rows
 from flower_fedclust.models.files import FORMAT, read_description, version
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.outside import parsing, read_arrays
 
 _DESCRIPTION, _ARRAYS = "model.json", "model.npz"
 
@@ -219,14 +219,14 @@ class Model(ABC):
         """
         path = Path(folder)
         description = read_description(path / _DESCRIPTION, instead=path / _ARRAYS)
-        try:
-            with np.load(path / _ARRAYS, allow_pickle=False) as stored:
-                arrays = [stored[name] for name in stored.files]
-            model = Model.named(str(description["model"])).from_arrays(arrays)
-        except FileNotFoundError:
-            raise FileNotFoundError(f"{path} has no {_ARRAYS}, which holds the arrays of the model.") from None
-        except (ValueError, TypeError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path / _ARRAYS} cannot be read: {error}") from error
+        remedy = "save the model again"
+        arrays = read_arrays(path / _ARRAYS, remedy)
+        with parsing(str(path / _DESCRIPTION), "a model", remedy):
+            made, columns = Model.named(str(description["model"])), description["columns"]
+            if columns is not None and not (isinstance(columns, list) and all(isinstance(one, str) for one in columns)):
+                raise TypeError("columns are texts")
+        with parsing(str(path / _ARRAYS), "a model", remedy):
+            model = made.from_arrays(arrays)
         if model.columns_ is None:
-            model.columns_ = description.get("columns")
+            model.columns_ = columns
         return model

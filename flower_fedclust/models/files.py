@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from flower_fedclust.numerics.checks import MissingFileError
+from flower_fedclust.outside import read_json
 
 #: Of the files that this version writes. Another number is refused.
 FORMAT = 1
@@ -36,20 +38,16 @@ def read_description(path: Path, *, instead: Path | None = None) -> dict[str, An
         If it cannot be read, or has another format.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("it holds no object")
+        found = read_json(path, "run again")
     except FileNotFoundError:
         if instead is not None and instead.exists():
             raise ValueError(
                 f"There is no {path.name} beside {instead}: it was not saved to the end, or by an older version of "
                 "flower-fedclust; run again."
             ) from None
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"There is no {path.name} in {path.parent}; name a folder that a run has saved."
         ) from None
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be read as JSON: {error}.") from None
     if found.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {found.get('format')}, of version {found.get('version')} of flower-fedclust, and this "

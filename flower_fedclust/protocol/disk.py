@@ -80,11 +80,14 @@ def parted(content: bytes) -> tuple[dict[str, Any], list[bytes]]:
     Raises
     ------
     ValueError
-        If something is missing at the end.
+        If it is not what :func:`joined` made, or something is missing at the end.
     """
     start = content.index(b"\n") + 1
-    about: dict[str, Any] = json.loads(content[:start])
-    ends = [start, *(start + end for end in accumulate(about["sizes"]))]
-    if ends[-1] > len(content):
-        raise ValueError("bytes are missing at the end.")
+    try:
+        about: dict[str, Any] = json.loads(content[:start])
+        ends = [start, *(start + end for end in accumulate(about["sizes"]))]
+        if ends != sorted(ends) or ends[-1] > len(content):
+            raise ValueError("bytes are missing at the end.")
+    except (TypeError, KeyError, RecursionError) as error:
+        raise ValueError("the facts before the bytes cannot be read.") from error
     return about, [content[begin:end] for begin, end in pairwise(ends)]

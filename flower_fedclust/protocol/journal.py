@@ -22,6 +22,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 from flwr.common import Parameters
 
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import parsing, read_json, reading
 from flower_fedclust.protocol.books import Entries
 from flower_fedclust.protocol.disk import joined, open_private, parted, replace_private, wait_for_disk, wait_for_names
 from flower_fedclust.protocol.rounds import Array, ProtocolError, Question, Reply, Round, Total
@@ -102,20 +104,23 @@ class Journal:
             self._open(0)
             return head
         try:
-            known: dict[str, Any] = json.loads(path.read_bytes())
-        except ValueError:
-            raise ProtocolError(f"{path} cannot be read as JSON; name a new folder.") from None
+            known = read_json(path, "name a new folder")
+        except DataError as error:
+            raise ProtocolError(str(error)) from None
         other = [name for name, value in about.items() if known.get(name) != value]
         if other:
             raise ProtocolError(f"{self.folder} holds the journal of a run with another {other[0]}; name a new folder.")
+        if [type(known.get(key)) for key in ("run", "entropy", "rows")] != [str, int, dict] or known["entropy"] < 0:
+            raise ProtocolError(f"{path} does not say which run the journal is of; name a new folder.")
         for name, digest in self.rows.items():
             if known["rows"].get(name, digest) != digest:
                 raise ProtocolError(
                     f"client {name} has other rows than when the run of the journal {self.folder} began; give those, "
                     "or name a new folder."
                 )
-        pieces = list(self._pieces())
-        self._asked = {about["asked"] for _, about, _ in pieces if "asked" in about}
+        with parsing(str(self.folder / ROUNDS), "a journal", "name a new folder"):
+            pieces = list(self._pieces())
+            self._asked = {about["asked"] for _, about, _ in pieces if "asked" in about}
         self._open(pieces[-1][0] if pieces else 0)
         return known
 
@@ -180,20 +185,8 @@ class Journal:
 
     def records(self) -> list[Record]:
         """Return the records, from the first round on."""
-        found: list[Record] = []
-        for _, about, tensors in self._pieces():
-            if "round" not in about:
-                continue
-            arrays = _writable(tensors)
-            received: Total | list[Reply] | None = None
-            if "n_clients" in about:
-                received = Total(arrays, about["n_clients"])
-            elif "replies" in about:
-                rest = iter(arrays)
-                received = [Reply(name, [next(rest) for _ in range(count)]) for name, count in about["replies"]]
-            entries = Entries.from_dict(about["entries"])
-            found.append(Record(about["round"], about["digest"], received, entries, about["facts"]))
-        return found
+        with parsing(str(self.folder / ROUNDS), "a journal", "name a new folder"):
+            return [_record(about, tensors) for _, about, tensors in self._pieces() if "round" in about]
 
     def checked_records(self, asks: Callable[[], str]) -> Iterator[Record]:
         """Yield the records, each once the protocol asks what it asked before.
@@ -208,19 +201,23 @@ class Journal:
         ProtocolError
             If it asks something else.
         """
+        before = 0
         for record in self.records():
-            if record.digest != asks():
+            if record.digest != asks() or record.number <= before:
                 raise ProtocolError(
                     f"round {record.number} does not ask what the journal {self.folder} says that it asked: it is of "
                     "another version, or another machine. Name a new folder."
                 )
+            before = record.number
             yield record
 
     def last_memories(self) -> Memories:
         """Return what clients of this process remembered after the last round that was kept."""
-        numbers = [about["round"] for _, about, _ in self._pieces() if "round" in about]
-        path = self.folder / f"{max(numbers, default=0):05d}.clients"
-        return _memories_from_bytes(path.read_bytes()) if path.exists() else {}
+        with parsing(str(self.folder), "a journal", "name a new folder"):
+            numbers = [about["round"] for _, about, _ in self._pieces() if "round" in about]
+            path = self.folder / f"{max(numbers, default=0):05d}.clients"
+            content = _content(path)
+            return _memories_from_bytes(content) if content else {}
 
     def _open(self, size: int) -> None:
         """Go on after so many bytes: what stands behind them was being written when the machine stopped."""
@@ -245,8 +242,7 @@ class Journal:
 
     def _pieces(self) -> Iterator[tuple[int, dict[str, Any], list[bytes]]]:
         """Yield what was written whole: where it ends, facts, and arrays as bytes."""
-        path = self.folder / ROUNDS
-        content = path.read_bytes() if path.exists() else b""
+        content = _content(self.folder / ROUNDS)
         end = 0
         while head := content[end : end + HEAD]:
             start = end + HEAD
@@ -265,7 +261,7 @@ class Journal:
         if "memory" not in about:
             return True
         path = self.folder / f"{about['round']:05d}.clients"
-        return path.exists() and crc32(path.read_bytes()) == about["memory"]
+        return path.exists() and crc32(_content(path)) == about["memory"]
 
 
 def digest_of(round_: Round | None) -> str:
@@ -280,6 +276,27 @@ def digest_of(round_: Round | None) -> str:
         for array in question.arrays:
             hashed.update(f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
     return hashed.hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    """Return what a file of a journal holds; nothing if it does not exist."""
+    if not os.path.lexists(path) or (path.is_file() and path.stat().st_size == 0):
+        return b""
+    with reading(path, "a journal", "name a new folder") as file:
+        content: bytes = file.read()
+        return content
+
+
+def _record(about: Mapping[str, Any], tensors: list[bytes]) -> Record:
+    arrays = _writable(tensors)
+    received: Total | list[Reply] | None = None
+    if "n_clients" in about:
+        received = Total(arrays, about["n_clients"])
+    elif "replies" in about:
+        rest = iter(arrays)
+        received = [Reply(name, [next(rest) for _ in range(count)]) for name, count in about["replies"]]
+    entries = Entries.from_dict(about["entries"])
+    return Record(about["round"], about["digest"], received, entries, about["facts"])
 
 
 def _writable(tensors: list[bytes]) -> list[Array]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from flower_fedclust.outside import read_toml
 from flower_fedclust.protocol.consent import Request
 from flower_fedclust.protocol.rounds import Kind
 
@@ -225,11 +225,7 @@ class SiteSettings(_Table):
             If it is not TOML, or if something in it is unknown or cannot be right.
         """
         path = Path(path).absolute()
-        try:
-            given = tomllib.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:  # not TOML, or not UTF-8
-            raise ValueError(f"{path} is not TOML: {error}.") from None
-        return cls.checked(given, str(path), path.parent)
+        return cls.checked(read_toml(path, "correct it"), str(path), path.parent)
 
     @classmethod
     def checked(cls, given: dict[str, Any], where: str, base: Path) -> Self:

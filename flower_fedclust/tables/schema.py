@@ -11,7 +11,8 @@ from typing import Any, Self
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.checks import DataError, MissingFileError
+from flower_fedclust.outside import parsing, read_toml
 from flower_fedclust.tables.columns import Column, MisfitError, read_column
 
 #: How many columns a message names; of the others it says how many they are.
@@ -84,9 +85,9 @@ class Schema(BaseModel):
             return cls.from_toml(given)
         path = Path(given)
         try:
-            return cls.from_toml(path.read_text(encoding="utf-8"), source=path.name)
+            return cls._validated(read_toml(path, "correct it"), path.name)
         except FileNotFoundError:
-            raise FileNotFoundError(
+            raise MissingFileError(
                 f"There is no schema file {path}; 'fedclust schema init FILE' drafts one from a table."
             ) from None
 
@@ -105,10 +106,8 @@ class Schema(BaseModel):
         ValueError
             Naming every key that cannot be right.
         """
-        try:
+        with parsing(source, "TOML", "correct it"):
             fields = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{source} is not TOML: {error}.") from None
         return cls._validated(fields, source)
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -105,6 +107,20 @@ class Deployment:
             check=False,
         )
         return done.stdout + done.stderr
+
+    def state(self, output: str) -> dict[str, Any]:
+        """Return what the SuperLink says of the run that has said this."""
+        (number,) = re.findall(r"^Successfully started run (\d+)", output, re.MULTILINE)
+        done = subprocess.run(
+            [str(BIN / "flwr"), "list", "here", "--run-id", number, "--format", "json"],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        (run,) = json.loads(done.stdout)["runs"]
+        return run
 
     def stop(self) -> None:
         for process in self.processes:

@@ -173,7 +173,7 @@ def test_parameters_are_toml_and_what_has_a_key_of_its_own_stands_there():
     }
     with pytest.raises(ValueError, match=r"^epsilon stands under parameters; it is a key of the run config itself\.$"):
         config.parameters({"n-clusters": 3, "parameters": "epsilon = 1.0"})
-    with pytest.raises(ValueError, match=r"^parameters in the run config is not TOML: "):
+    with pytest.raises(ValueError, match=r"^parameters in the run config cannot be read as TOML: "):
         config.parameters({"n-clusters": 3, "parameters": "margin: 0.5"})
 
 

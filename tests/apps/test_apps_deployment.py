@@ -67,6 +67,7 @@ def test_supernodes_find_the_inline_result_and_survive_one_bad_and_one_silent_si
 
     saved = tmp_path / "out" / "dp-lloyd-server-lloyds"
     assert saved.is_dir(), output[-5000:]
+    assert deployment.state(output)["status"] == "finished:completed"
     rows = {name: part.drop(columns="kind").to_numpy() for name, part in sites.items()}
     strategy = fc.DPLloyd(3, server_data=rows["public"], epsilon=None, random_state=0)
     inline = fc.simulate(strategy, [rows["north"], rows["south"]], names=["north", "south"])
@@ -125,3 +126,16 @@ def test_a_seeded_flwr_run_on_ray_gives_the_inline_bits(simulation, tmp_path):
         assert json.loads((saved / "metrics.json").read_text())["metrics"] == inline.metrics
         for name, labels in zip(inline.names, inline.labels, strict=True):
             np.testing.assert_array_equal(pd.read_csv(saved / "labels" / f"{name}.csv")["cluster"], labels)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_superlink_says_that_a_run_failed_and_why(deployment, tmp_path):
+    out = tmp_path / "out"
+    output = deployment.run(
+        **{"strategy": "k-fed", "dataset": "", "n-clusters": 3, "wait-for-clients": 1.0, "out": str(out)}
+    )
+    state = deployment.state(output)
+    assert state["status"] == "finished:failed"
+    assert "0 clients are connected" in state["status-details"]
+    assert not (out / "k-fed" / "result.json").exists()

@@ -221,7 +221,7 @@ def test_number_whose_mark_is_not_the_files_is_text(tmp_path, text):
 def test_csv_that_is_not_utf8_says_so(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_bytes("a,größe\n1,2\n".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"rows.csv is not UTF-8 text"):
+    with pytest.raises(ValueError, match=r"rows.csv cannot be read .*UTF-8"):
         read_table(path)
 
 
@@ -233,7 +233,7 @@ def test_file_of_another_format_cannot_be_read(tmp_path, ending):
 
 def test_npy_of_objects_is_not_unpickled(tmp_path):
     np.save(tmp_path / "rows.npy", np.array([[1, "a"]], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"rows.npy cannot be read as npy: .*allow_pickle"):
+    with pytest.raises(ValueError, match=r"rows.npy: it holds Python objects"):
         read_table(tmp_path / "rows.npy")
 
 
@@ -357,10 +357,10 @@ def test_a_query_reads_files_and_databases(tmp_path):
 def test_what_a_database_says_is_not_in_the_message(tmp_path):
     pytest.importorskip("duckdb")
     csv(tmp_path, "age\nsecret\n")
-    with pytest.raises(ValueError, match=r"^the query failed with ConversionException; its cause is") as caught:
+    with pytest.raises(ValueError, match=r"^the query failed with ConversionException; ") as caught:
         read_query(f"SELECT CAST(age AS INTEGER) FROM '{tmp_path}/rows.csv'")
     assert not isinstance(caught.value, DataError)
-    with pytest.raises(FileNotFoundError, match=r"There is no database nowhere\.db"):
+    with pytest.raises(FileNotFoundError, match=r"There is no .* nowhere\.db"):
         read_query("SELECT 1", "nowhere.db")
 
 

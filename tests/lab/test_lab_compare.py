@@ -184,7 +184,7 @@ def test_options_and_toml_say_the_same(tmp_path, site_file):
     [
         ('strategy = "k-fed"', "There is no setting of a comparison, which c.toml has, called 'strategy'"),
         ('strategys = ["k-fed"]', "did you mean 'strategies'?"),
-        ("strategies = [", "c.toml is not TOML: "),
+        ("strategies = [", "c.toml cannot be read as TOML: "),
         ('datasets = "iris"', "strategies is missing; name some, or all."),
         ('strategies = "k-fed"', "there are no rows; give data sets (datasets), a file of your own (data), or both."),
         ('strategies = "kfed"\ndatasets = "iris"', "There is no strategy 'kfed': did you mean 'k-fed'?"),

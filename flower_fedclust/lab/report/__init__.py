@@ -19,6 +19,7 @@ from flower_fedclust.lab.report.ranks import ranks_over_scenarios, ranks_over_se
 from flower_fedclust.lab.report.tables import ResultsTable, overview_rows
 from flower_fedclust.lab.report.texts import NAMES, count_text, listed
 from flower_fedclust.lab.report.verdict import certainty, collapsed, doubts, verdict
+from flower_fedclust.outside import parsing
 
 
 def write_report(folder: str | Path) -> Path:
@@ -35,11 +36,13 @@ def write_report(folder: str | Path) -> Path:
         If it holds no run.
     """
     comparison = read_comparison(folder)
+    with parsing(str(Path(folder).absolute()), "a comparison", "let 'fedclust compare' run again"):
+        content = report_page(comparison)
     target = Path(folder).absolute() / "report.html"
     # Written under another name and then moved, so that a full disk leaves the earlier page as it was.
     beside = target.with_name(f".report-{os.getpid()}.part")
     try:
-        beside.write_text(report_page(comparison), encoding="utf-8")
+        beside.write_text(content, encoding="utf-8")
         beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
 from collections import Counter
@@ -18,6 +17,8 @@ from numpy.typing import NDArray
 from flower_fedclust.doubts import ABOUT_NOTHING, collapse_of
 from flower_fedclust.lab.comparison_folder import json_object
 from flower_fedclust.labels import read_labels
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import read_csv
 from flower_fedclust.privacy.report import PrivacyReport
 
 #: The measures that decide which strategy is best: the first that any trial has. Where there are more or fewer clusters
@@ -43,7 +44,8 @@ class TrialResult:
     @classmethod
     def from_dict(cls, row: Mapping[str, Any], folder: Path | None = None, *, key: str = "") -> Self:
         """Return the result that a row of the table, or the file ``run.json``, describes."""
-        return cls(str(row.get("key") or key), row, folder)
+        plain = {name: value for name, value in row.items() if not isinstance(value, list | dict)}
+        return cls(str(plain.get("key") or key), plain, folder)
 
     def text(self, column: str) -> str:
         """Return a value as text, "" if there is none."""
@@ -54,7 +56,7 @@ class TrialResult:
         """Return a finite number, or None if there is none."""
         try:
             value = float(self.row.get(column))  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
         return value if math.isfinite(value) else None
 
@@ -111,8 +113,10 @@ class TrialResult:
         path = None if self.folder is None else self.folder / "classes.csv"
         if path is None or not path.is_file():
             return []
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(Counter(row.get("class") for row in csv.DictReader(file)).values())
+        try:
+            return list(Counter(row.get("class") for row in read_csv(path, "run again")).values())
+        except DataError:
+            return []
 
     @property
     def n_classes(self) -> float | None:
@@ -153,7 +157,7 @@ class TrialResult:
         files = [] if self.folder is None else sorted(self.folder.glob("labels/*.csv"))
         try:
             parts = [read_labels(file).labels for file in files]
-        except (ValueError, KeyError):
+        except DataError:
             parts = []
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.intp)
 
@@ -398,8 +402,8 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
     rows = {one: json_object(one / "run.json") for one in sorted(path.glob("runs/*/"))}
     trials = [TrialResult.from_dict(row, one, key=one.name) for one, row in rows.items() if row]
     if not trials and (path / "results.csv").is_file():
-        with (path / "results.csv").open(newline="", encoding="utf-8") as file:
-            trials = [TrialResult.from_dict(row, key=str(i)) for i, row in enumerate(csv.DictReader(file), 1)]
+        table = read_csv(path / "results.csv", "let 'fedclust compare' run again")
+        trials = [TrialResult.from_dict(row, key=str(i)) for i, row in enumerate(table, 1)]
     if not trials:
         raise ValueError(f"{path} holds no run of a comparison yet; let 'fedclust compare' run first.")
     unfinished = [one.name for one, row in rows.items() if not row]

@@ -15,6 +15,8 @@ from flower_fedclust.lab.report.colors import PANELS, readable_color
 from flower_fedclust.lab.report.data import Contender, Scenario, TrialResult
 from flower_fedclust.lab.report.texts import number_text
 from flower_fedclust.labels import read_labels
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import reading
 from flower_fedclust.pictures.groupings import NO_COLOR, Grouping, base64_text, groupings_of, natural_order
 
 #: How many rows of a map the page holds.
@@ -68,7 +70,7 @@ def read_map(trial: TrialResult, most_rows: int = MOST_ROWS) -> MapOfRows | None
         folders = [trial.folder / "labels" / file.name for file in files]
         clusters = [_clusters(file, len(part)) for file, part in zip(folders, places, strict=True)]
         known = _classes(trial.folder / "classes.csv")
-    except (OSError, ValueError, KeyError):
+    except DataError:
         return None
     names = _client_names([file.stem for file in files], list(known))
     classes = [
@@ -138,10 +140,11 @@ def _colors(grouping: Grouping) -> dict[str, list[str]]:
 def _numbers(file: Path, n_columns: int) -> NDArray[np.float64]:
     import pandas as pd
 
-    array: NDArray[np.float64] = pd.read_csv(file).to_numpy(dtype=np.float64)
-    if array.shape[1] != n_columns or not np.isfinite(array).all():
-        raise ValueError(f"{file} does not hold {n_columns} columns of finite numbers.")
-    return array
+    with reading(file, "a map", "run again") as opened:
+        array: NDArray[np.float64] = pd.read_csv(opened).to_numpy(dtype=np.float64)
+        if array.shape[1] != n_columns or not np.isfinite(array).all():
+            raise DataError(f"{file} does not hold {n_columns} columns of finite numbers.")
+        return array
 
 
 def _clusters(file: Path, n_rows: int) -> NDArray[np.intp] | None:
@@ -157,8 +160,9 @@ def _classes(file: Path) -> dict[str, NDArray[Any]]:
 
     if not file.is_file():
         return {}
-    frame = pd.read_csv(file, dtype={"client": str}, keep_default_na=False, na_values={"class": [""]})
-    return {str(name): part.to_numpy(dtype=object) for name, part in frame.groupby("client", sort=False)["class"]}
+    with reading(file, "a file of classes", "run again") as opened:
+        frame = pd.read_csv(opened, dtype={"client": str}, keep_default_na=False, na_values={"class": [""]})
+        return {str(name): part.to_numpy(dtype=object) for name, part in frame.groupby("client", sort=False)["class"]}
 
 
 def _client_names(stems: Sequence[str], clients: Sequence[str]) -> list[str]:
