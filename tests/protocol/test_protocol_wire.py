@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.common import Parameters, ndarrays_to_parameters, parameters_to_ndarrays
 
-from flower_fedclust.protocol.wire import decode, encode
+from flower_fedclust.protocol.wire import decode, encode, read_json
 
 ARRAYS = [
     np.array(3.5),
@@ -76,3 +76,16 @@ def test_the_bytes_are_read_by_flowers_own_function(array):
     (back,) = parameters_to_ndarrays(encode([array]))
     assert back.dtype == np.asarray(array).dtype
     np.testing.assert_array_equal(back, array)
+
+
+def test_json_is_read():
+    assert read_json('{"a": [1, {"b": null}]}') == {"a": [1, {"b": None}]}
+    assert read_json(b"[0.5]") == [0.5]
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, "[" * 500 + "]" * 500, "[1", "", b"\xff", "1" * 10_000, "[1]" + " " * 50]
+)
+def test_json_that_is_wrong_too_long_or_too_deep_is_a_value_error(text):
+    with pytest.raises(ValueError, match=r"\w"):
+        read_json(text, 50 if text[:1] == "[" and len(text) < 100 else 10**6)
