@@ -155,9 +155,8 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         tuple of Moved, or None
             None where the method does not declare it, or where a kept row may come of several.
         """
-        declared = self._declared_as_kept(kept) if kept else None
         asked: Askable[..., Any] = getattr(type(self), question.answer.task)
-        if asked.moved is None or (declared is not None and not declared.of_one_row):
+        if asked.moved is None or not self._is_of_one_row(kept):
             return None
         return asked.moved(self, *question.arrays, **question.arguments)
 
@@ -277,11 +276,12 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         if releases:
             arrays = add_noise(arrays, releases, self._source, n_shares=n_shares)
         if answer.keeps:
-            has_noise = request.is_derived
+            of_one_row = self._is_of_one_row(kept)
             for sent, array, release in zip(answer.sends, arrays, request.releases, strict=True):
-                noisy = has_noise or (release is not None and release.noise_multiplier > 0)
+                noisy = request.is_derived or (release is not None and release.noise_multiplier > 0)
                 kept_array = array.values if isinstance(array, GridArray) else array
-                self.remember(sent.kept_as, [kept_array, np.array(noisy)])
+                origin = np.array([noisy, of_one_row and sent.of_one_row])
+                self.remember(sent.kept_as, [kept_array, origin])
             return []
         return arrays
 

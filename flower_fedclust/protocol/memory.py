@@ -101,8 +101,16 @@ class Memory:
 
     def _has_noise(self, key: str) -> bool:
         """Tell whether the rows kept under this name carry noise: what is computed from them reveals no more."""
-        kept = self.recall(key) if key else None
-        return kept is not None and bool(kept[1])
+        return bool(key) and self._origin(key)[0]
+
+    def _is_of_one_row(self, key: str) -> bool:
+        """Tell whether each of the rows kept under this name follows from one row of the client alone."""
+        return not key or self._origin(key)[1]
+
+    def _origin(self, key: str) -> tuple[bool, bool]:
+        """Return whether rows kept under this name carry noise, and whether each is of one row: no rows, neither."""
+        kept = self.recall(key)
+        return (False, False) if kept is None else (bool(kept[1][0]), bool(kept[1][1]))
 
     def _declared_as_kept(self, key: str) -> Sent | None:
         """Return what this class declares of the rows that it keeps under a name."""

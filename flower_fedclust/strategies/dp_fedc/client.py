@@ -117,10 +117,16 @@ class DPFedCClient(FrameClient):
         return np.array(float(len(self.rows)))
 
     def gradient_moved(self, batch_size: int, max_gradient_norm: float) -> tuple[Moved, Moved]:
-        """Return how far one row moves what :meth:`clipped_gradient` returns of the rows that it draws."""
+        """Return how far one row moves what :meth:`clipped_gradient` returns of the rows that it draws.
+
+        Where a row's memberships begin depends on its place, so that one more at the top changes those of all others.
+        """
         sample = (self._n_drawn(batch_size), len(self.rows))
-        of_products = Moved(MAX_MEMBERSHIP**2, apart=math.sqrt(2.0) * MAX_MEMBERSHIP**2, triangle=True, sample=sample)
-        return Moved(max_gradient_norm, sample=sample), of_products
+        of_products = math.sqrt(2.0) * MAX_MEMBERSHIP**2
+        return (
+            Moved(math.inf, apart=2.0 * max_gradient_norm, sample=sample),
+            Moved(math.inf, apart=of_products, triangle=True, sample=sample),
+        )
 
     def _clipped_rows(self, max_norm: float) -> RowsInFrame:
         """Return the rows as integers on a grid, clipped to a norm."""
