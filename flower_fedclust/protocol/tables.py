@@ -24,7 +24,7 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.protocol.memory import Memory
 from flower_fedclust.protocol.rounds import Moved, answers, within
-from flower_fedclust.protocol.wire import as_bytes, as_text
+from flower_fedclust.protocol.wire import as_bytes, as_text, read_json
 from flower_fedclust.tables.histograms import POWER_BITS, bin_counts, exponent_counts, sums_of_powers
 from flower_fedclust.tables.preparation import Preparation, measured
 from flower_fedclust.tables.schema import Schema
@@ -37,11 +37,14 @@ Floats = NDArray[np.float64]
 #: What a client remembers: the schema from its enrolment, and the preparation.
 SCHEMA, PREPARATION = "schema", "preparation"
 
+#: Characters of a preparation: 1024 quantiles of each of 500 columns.
+PREPARATION_LIMIT = 2**25
+
 
 @lru_cache(maxsize=16)
 def preparation_from(content: bytes) -> Preparation:
     """Return the preparation that an array of :func:`as_bytes` holds."""
-    return Preparation.from_dict(json.loads(content))
+    return Preparation.from_dict(read_json(content, PREPARATION_LIMIT))
 
 
 class TableAnswers(Memory):
@@ -109,11 +112,16 @@ class TableAnswers(Memory):
         Raises
         ------
         DataError
-            If it is of another schema than the run began with: to that one the site has agreed.
+            If it is of another schema than the run began with: to that one the site has agreed. Or if it has figures
+            with which some rows could not be prepared: later rounds must not fail for some rows and not for others.
         """
+        try:
+            given = preparation_from(preparation.tobytes())
+        except ValueError as error:
+            raise DataError(f"client {self.name}: {error}") from None
         schema = self.recall(SCHEMA)
-        if schema is None or Schema.from_json(as_text(schema[0])) != preparation_from(preparation.tobytes()).schema:
-            raise DataError(f"{self.source.owner}: the preparation is of another schema than the run began with.")
+        if schema is None or Schema.from_json(as_text(schema[0])) != given.schema:
+            raise DataError(f"client {self.name}: the preparation is of another schema than the run began with.")
         self.remember(PREPARATION, [preparation])
 
     # Behind them.

@@ -294,6 +294,8 @@ class _SiteClient(Client):
 class _Gate:
     """Asks the budget, and keeps what it has said: a client hears a refusal as any other error."""
 
+    says_what_failed = False
+
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.judged: dict[str, Any] = _NOTHING
