@@ -122,7 +122,8 @@ def test_every_method_that_declares_a_bound_is_among_the_cases():
         found
         for kind in client_types(strategies())
         for name in dir(kind)
-        if isinstance(found := getattr(kind, name), Askable) and found.moved is not None
+        if isinstance(found := getattr(kind, name), Askable)
+        and found.moved is not None
         # An array with an entry for every row shows how many there are: no noise hides a row that comes or goes.
         and any(sent.per != "row" for sent in found.answer.sends)
     }
