@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.fuzzy import fuzzy_steps, more_bits_for
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.initialisation import weighted_kmeans
@@ -118,7 +119,7 @@ class FFCM(FuzzyStrategy):
 
     The model predicts by the nearest center, in which a row's membership is the largest.
 
-    Weights are multiples of 2^-25, or of up to 2^-16 where there are more than 4,096 rows, so that their sums are
+    Weights are multiples of 2^-25, or of up to 2^-13 where there are more than 4,096 rows, so that their sums are
     exact. In k clusters the weight of a row that is in none may be as small as ``k^-m``: a fuzzifier for which this is
     below these multiples leaves clusters without weight, and their centers where they are.
 
@@ -273,12 +274,13 @@ def _merged_by_kmeans(
 # The client half.
 
 
-def _fuzzy_moved(radius: float, fuzzifier: float, n_local_steps: int) -> tuple[Moved, Moved]:
+def _fuzzy_moved(radius: float, fuzzifier: float, n_local_steps: int, more_bits: int) -> tuple[Moved, Moved]:
     """Return how far one row moves weighted sums and weights: weights to a power of 1 or more add up to 1 at most.
 
-    After more steps than one the weights of a row depend on all rows.
+    After more steps than one the weights of a row depend on all rows; and whether finer weights are refused, on their
+    number.
     """
-    if n_local_steps > 1 or not fuzzifier >= 1:
+    if n_local_steps > 1 or not fuzzifier >= 1 or more_bits:
         return Moved(math.inf), Moved(math.inf)
     return Moved(radius), ONE_COUNT
 
@@ -290,13 +292,21 @@ class FuzzyClient(FrameClient):
         Sent("sum of the rows in each cluster, weighted by membership", has_columns=True),
         Sent("sum of the weights in each cluster", sizes=True),
         moved=lambda _, centers, *frame, fuzzifier, n_local_steps, more_bits: _fuzzy_moved(
-            float(frame[1][0]), fuzzifier, n_local_steps
+            float(frame[1][0]), fuzzifier, n_local_steps, more_bits
         ),
     )
     def fuzzy_sums(
         self, centers: Floats, *frame: Floats, fuzzifier: float, n_local_steps: int, more_bits: int
     ) -> tuple[GridArray, GridArray]:
-        """Return ``sum_i u_ij^m x_i`` and ``sum_i u_ij^m``, whose quotient is the client's center after its steps."""
+        """Return ``sum_i u_ij^m x_i`` and ``sum_i u_ij^m``, whose quotient is the client's center after its steps.
+
+        Raises
+        ------
+        DataError
+            If weights are to be so fine that the sums could overflow. Those that get noise are not finer than need be.
+        """
+        if more_bits and not 0 <= more_bits <= more_bits_for(len(self.rows)):
+            raise DataError(f"client {self.name}: sums of weights with {more_bits} more bits could overflow.")
         rows = self.enter(*frame)
         points = rows.points(centers)
         sums, weights, unit = fuzzy_steps(rows.integers, points, fuzzifier, n_local_steps, more_bits=more_bits)

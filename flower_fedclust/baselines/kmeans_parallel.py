@@ -11,7 +11,7 @@ from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.exact import squared_distances
-from flower_fedclust.numerics.grid import GridArray, unit_exponent
+from flower_fedclust.numerics.grid import BITS, ENTRY_BITS, GridArray, unit_exponent
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.protocol import (
     Entry,
@@ -31,8 +31,8 @@ from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient, PerturbedR
 
 Floats = NDArray[np.float64]
 
-#: Of a sum of squared distances: one is at most 2^52 squared units of the frame, so that 2^25 rows fit into an int64.
-COST_EXPONENT = 14
+#: Of a sum of squared distances, of which one is at most 2^52 squared units of the frame.
+COST_EXPONENT = 2 * (BITS + 1) - ENTRY_BITS
 
 #: A row and a candidate are on a grid within 2^25 units of its origin, so that no squared distance is longer.
 FARTHEST = 2.0**52

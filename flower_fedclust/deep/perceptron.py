@@ -64,7 +64,7 @@ def layers_exponent(layers: Sequence[Floats]) -> int:
 
 
 def layers_onto_grid(layers: Sequence[Floats], exponent: int) -> list[Integers]:
-    """Truncate layers to integers of 38 bits in a unit; times 2^25 rows they fit into an int64. What is larger is cut.
+    """Truncate layers to integers of 38 bits in a unit, as entries of sums over rows are. What is larger is cut.
 
     Parameters
     ----------

@@ -26,6 +26,11 @@ def is_constant(array: NDArray[Any]) -> bool:
     return base is None or isinstance(base, bytes)
 
 
+def array_key(*arrays: NDArray[Any]) -> tuple[tuple[str, tuple[int, ...], bytes], ...]:
+    """Return a key for what is made of arrays: the same bytes are other numbers in another type or shape."""
+    return tuple((array.dtype.str, array.shape, array.tobytes()) for array in arrays)
+
+
 def made_once(function: Callable[[NDArray[Any], *Ts], R]) -> Callable[[NDArray[Any], *Ts], R]:
     """Have a function keep what it made of the last constant array, for as long as it is given that very array."""
     last: tuple[NDArray[Any], tuple[*Ts], R] | None = None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks, cached_blocks
 from flower_fedclust.numerics.constant import made_once
-from flower_fedclust.numerics.grid import BITS, ball_in_units, scaled_to, truncated_to_ball, unit_exponent
+from flower_fedclust.numerics.grid import BITS, ENTRY_BITS, ball_in_units, scaled_to, truncated_to_ball, unit_exponent
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -22,9 +22,6 @@ Labels = NDArray[np.intp]
 
 #: Of rows in second moments: a product of two entries is at most 2^32, a sum over 2^20 rows 2^52.
 COARSE_BITS = 16
-
-#: Of squares in sums by column.
-SQUARE_BITS = 40
 
 #: How much finer than rows distances between them are.
 DISTANCE_BITS = 10
@@ -91,12 +88,10 @@ def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -
 def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Integers, Integers]:
     """Add up the rows of each cluster and count them, in int64.
 
-    The sums, of shape (n_clusters, n_columns), are in the rows' unit, and exact: float64 holds the sum of 2^28 rows,
-    and of more the parts are added as integers. The counts are of shape (n_clusters,).
+    The sums, of shape (n_clusters, n_columns), are in the rows' unit, and exact: float64 holds the sum of 2^28 rows.
+    The counts are of shape (n_clusters,).
     """
-    sums = np.zeros((n_clusters, rows.shape[1]), dtype=np.int64)
-    for block in blocks(len(rows), 1, block_entries=2**28):
-        sums += _float_sums(rows[block], labels[block], n_clusters).astype(np.int64)
+    sums = _float_sums(rows, labels, n_clusters).astype(np.int64)
     return sums, np.bincount(labels, minlength=n_clusters).astype(np.int64, copy=False)
 
 
@@ -225,14 +220,13 @@ def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
 
 
 def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
-    """Return the sum of the squares in each column, each square truncated to 40 bits of the largest that there can be.
+    """Return the sum of the squares in each column, each square truncated to 38 bits of the largest that there can be.
 
     A row of norm at most R has a vector of squares of norm at most R^2, exactly.
 
     Returns
     -------
     squares : ndarray of shape (n_columns,), int64
-        Of 2^23 rows.
     exponent : int
         Of the squares' unit.
     """
@@ -240,9 +234,9 @@ def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
     for block in blocks(len(rows), rows.shape[1], block_entries=2**12 * rows.shape[1]):
         # A square is exact, and so is the sum of 2^12 truncated ones.
         part = rows[block] * rows[block]
-        part *= 2.0 ** (SQUARE_BITS - 2 * BITS)
+        part *= 2.0 ** (ENTRY_BITS - 2 * BITS)
         squares += np.trunc(part, out=part).sum(axis=0).astype(np.int64)
-    return squares, 2 * (exponent + BITS) - SQUARE_BITS
+    return squares, 2 * (exponent + BITS) - ENTRY_BITS
 
 
 def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.grid import BLOCK_ENTRIES, rounded_norms
+from flower_fedclust.numerics.grid import BLOCK_ENTRIES, ENTRY_BITS, rounded_norms
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Of entries that are only added up: 2^25 rows fit into an int64.
-SUM_BITS = 38
+#: Of entries that are only added up.
+SUM_BITS = ENTRY_BITS
 
 #: The exponents that a table of finite floats can have, from that of the least float to that of the longest row; the
 #: first stands for a table of zeros.
@@ -44,7 +44,7 @@ def entry_sums(rows: Floats, exponent: int) -> Integers:
     Returns
     -------
     ndarray of shape (n_columns,), int64
-        Of up to 2^25 rows. The unit has the exponent ``exponent - 38``.
+        The unit has the exponent ``exponent - 38``.
     """
     sums = np.zeros(rows.shape[1], dtype=np.int64)
     for block in blocks(len(rows), rows.shape[1], block_entries=min(BLOCK_ENTRIES, 2**14 * rows.shape[1])):

@@ -48,7 +48,7 @@ def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats
 def more_bits_for(n_rows: float) -> int:
     """Return by how many bits weights of so many rows, of all clients together, can be finer than they are at least.
 
-    Sums of rows of 25 bits, times weights, have to fit into an int64.
+    Sums of rows of 25 bits, times weights, have to fit into an int64. Without more bits they do for any client.
     """
     return int(np.clip(62 - BITS - WEIGHT_BITS - np.ceil(np.log2(max(n_rows, 1.0))), 0, MOST_MORE_BITS))
 
@@ -66,7 +66,7 @@ def fuzzy_sums(
     rows, centers, fuzzifier
         See the top of the module.
     more_bits : int, default=0
-        Weights are multiples of ``2^-(16 + more_bits)``; of up to ``2^(22 - more_bits)`` rows, of all clients together.
+        Weights are multiples of ``2^-(13 + more_bits)``; see :func:`more_bits_for`.
 
     Returns
     -------

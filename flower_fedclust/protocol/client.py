@@ -30,7 +30,7 @@ from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.protocol.replies import sent_arrays
 from flower_fedclust.protocol.rounds import Array, Askable, Known, Moved, Question, Scalar
 from flower_fedclust.protocol.tables import PREPARATION, SCHEMA, TableAnswers, preparation_from
-from flower_fedclust.protocol.wire import as_bytes
+from flower_fedclust.protocol.wire import as_bytes, as_numbers, read_json
 from flower_fedclust.protocol.wrappers import EMPTY, INSTEAD, TO_SERVER, changing_mod
 from flower_fedclust.tables.schema import Schema
 
@@ -85,6 +85,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         self._stand_in: NDArray[np.float64] | None = None
         self._source: NoiseSource = OperatingSystemNoise()
         self._derives_from = ""
+        self._has_looked = False  # at rows, in the answer that is being computed
         #: Why the last message was not answered, for whoever made the client; the server hears less.
         self.error: Exception | None = None
 
@@ -97,6 +98,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
     def source(self) -> ClientData:
         """What the client has: rows, or a table."""
         self._check_may_look()
+        self._has_looked = True
         return self._own
 
     @cached_property
@@ -110,7 +112,8 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
     def data(self) -> ClientData:
         """The rows, labels and column names; of a table, as it was prepared."""
         self._check_may_look()
-        return self._prepared
+        prepared, self._has_looked = self._prepared, True
+        return prepared
 
     @cached_property
     def _prepared(self) -> ClientData:
@@ -124,7 +127,10 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
     @property
     def rows(self) -> NDArray[np.float64]:
         """The rows, of shape (n_rows, n_columns): its own, or what it has kept in their place if a round says so."""
-        return self.data.rows if self._stand_in is None else self._stand_in
+        if self._stand_in is None:
+            return self.data.rows
+        self._has_looked = True
+        return self._stand_in
 
     @property
     def noise_source(self) -> NoiseSource:
@@ -157,9 +163,8 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         tuple of Moved, or None
             None where the method does not declare it, or where a kept row may come of several.
         """
-        declared = self._declared_as_kept(kept) if kept else None
         asked: Askable[..., Any] = getattr(type(self), question.answer.task)
-        if asked.moved is None or (declared is not None and not declared.of_one_row):
+        if asked.moved is None or not self._is_of_one_row(kept):
             return None
         kept_preparation = self.recall(PREPARATION)
         prepared = None if kept_preparation is None else preparation_from(kept_preparation[0].tobytes())
@@ -247,7 +252,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         asked = getattr(type(self), str(config["task"]), None)
         if not isinstance(asked, Askable):
             raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
-        answer = asked.answer
+        answer, parameters = asked.answer, list(map(as_numbers, parameters))
         arguments, releases = _read(str(config.get("arguments", "{}")), str(config.get("releases", "[]")))
         if releases and len(releases) != len(answer.sends):
             raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
@@ -271,30 +276,48 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         self._source = self._noise(config)
         self._derives_from = kept if request.is_derived else ""
         try:
-            reply = asked.method(self, *parameters, **arguments)
+            arrays = self._computed(asked, parameters, arguments)
         finally:
             self._derives_from = ""
-        given = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
-        arrays: list[Sendable] = [array if isinstance(array, GridArray) else np.asarray(array) for array in given]
-        if len(arrays) != len(answer.sends):
-            raise RuntimeError(
-                f"'{answer.task}' declares {len(answer.sends)} arrays and its method returned {len(arrays)}."
-            )
         if releases:
             arrays = add_noise(arrays, releases, self._source, n_shares=n_shares)
-        if answer.keeps:
-            has_noise = request.is_derived
-            for sent, array, release in zip(answer.sends, arrays, request.releases, strict=True):
-                noisy = has_noise or (release is not None and release.noise_multiplier > 0)
-                kept_array = array.values if isinstance(array, GridArray) else array
-                self.remember(sent.kept_as, [kept_array, np.array(noisy)])
-            return []
-        return arrays
+        if not answer.keeps:
+            return arrays
+        of_one_row = self._is_of_one_row(kept)
+        for sent, array, release in zip(answer.sends, arrays, request.releases, strict=True):
+            noisy = request.is_derived or (release is not None and release.noise_multiplier > 0)
+            kept_array = array.values if isinstance(array, GridArray) else array
+            self.remember(sent.kept_as, [kept_array, np.array([noisy, of_one_row and sent.of_one_row])])
+        return []
+
+    def _computed(
+        self, asked: Askable[..., Any], parameters: list[Array], arguments: Mapping[str, Scalar]
+    ) -> list[Sendable]:
+        """Return what a method makes of the rows."""
+        answer, self._has_looked = asked.answer, False
+        try:
+            reply = asked.method(self, *parameters, **arguments)
+        except Exception as error:
+            is_paid_for = answer.sends and not answer.keeps
+            if self.consent.says_what_failed or is_paid_for or not self._has_looked:
+                raise
+            # Whether it worked would be an answer, which costs nothing: something is kept in any case.
+            self._reason(error)
+            reply = [GridArray(np.zeros((self._own.n_rows, 1))) for _ in answer.sends]
+        given = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
+        if len(given) != len(answer.sends):
+            raise RuntimeError(
+                f"'{answer.task}' declares {len(answer.sends)} arrays and its method returned {len(given)}."
+            )
+        return [array if isinstance(array, GridArray) else np.asarray(array) for array in given]
 
     def _put_in_order(self, config: Mapping[str, Any]) -> None:
         """Take the columns in the order of the run, if the server says that somebody has them in another."""
         if "columns" in config and self.source.columns is not None:
-            self._own = self._own.in_order(json.loads(str(config["columns"])), "the run")
+            columns = read_json(str(config["columns"]))
+            if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+                raise DataError(f"client {self.name}: the columns of the run are not a list of names.")
+            self._own = self._own.in_order(columns, "the run")
 
     def _check_unchanged(self) -> None:
         """Raise a DataError if what is loaded anew for each message is not what it was when the run began."""
@@ -336,8 +359,11 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
 @lru_cache(maxsize=8)
 def _read(arguments: str, releases: str) -> tuple[Mapping[str, Scalar], tuple[Release | None, ...]]:
     """Read what a message says once for all clients of a process: they get the same message."""
-    read = (None if fields is None else Release.from_dict(fields) for fields in json.loads(releases))
-    return MappingProxyType(json.loads(arguments)), tuple(read)
+    given, fields = read_json(arguments), read_json(releases)
+    if not isinstance(given, dict) or not all(isinstance(value, (bool, int, float, str)) for value in given.values()):
+        raise ValueError("the arguments of a task are names with single numbers, truth values or texts.")
+    read = tuple(None if one is None else Release.from_dict(one) for one in fields)
+    return MappingProxyType(given), read
 
 
 def client_name(context: Context) -> str:

@@ -19,6 +19,7 @@ from flower_fedclust.data.frames import (
     select,
 )
 from flower_fedclust.numerics.checks import DataError, checked_rows, out_of_scale
+from flower_fedclust.numerics.grid import MOST_ROWS
 
 if TYPE_CHECKING:
     from flower_fedclust.tables.preparation import Preparation
@@ -100,6 +101,11 @@ class ClientData:
         self._table = frame
         self.n_rows, n_columns = frame.shape if self._rows is None else self._rows.shape
         self.n_columns = int(n_columns)
+        if self.n_rows > MOST_ROWS:
+            raise DataError(
+                f"{owner}: {self.n_rows:,} rows; a client has at most {MOST_ROWS:,}, so that sums over them are exact. "
+                "Divide the table among several clients."
+            )
         if columns is not None and len(columns) != n_columns:
             raise DataError(f"{owner}: {len(columns)} column names for {n_columns} columns.")
         check_unique(() if columns is None else columns, owner)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from flower_fedclust.numerics.checks import DataError, check_choice
 from flower_fedclust.privacy.releases import Release
@@ -44,6 +44,10 @@ class Request:
 class Approval(Protocol):
     """Whoever decides what a client answers: a :class:`Consent`, or the policy of a site."""
 
+    @property
+    def says_what_failed(self) -> bool:
+        """Whether the server hears that a task failed which would have sent nothing."""
+
     def check(self, request: Request) -> None:
         """Raise an exception unless all that a method sends may leave."""
 
@@ -66,6 +70,7 @@ class Consent:
 
     kinds: frozenset[Kind] = frozenset(KINDS)
     evaluation: bool = True
+    says_what_failed: ClassVar[bool] = True
 
     def __init__(self, kinds: Iterable[str] = KINDS, *, evaluation: bool = True) -> None:
         given = frozenset([kinds] if isinstance(kinds, str) else kinds)

@@ -12,7 +12,7 @@ from flwr.common import Parameters
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.protocol.rounds import Array, Askable, Sent
+from flower_fedclust.protocol.rounds import Array, Askable
 from flower_fedclust.protocol.wire import as_bytes, as_text, decode
 
 if TYPE_CHECKING:
@@ -95,22 +95,26 @@ class Memory:
         if kept is None:
             raise MissedRoundError(f"client {self.name} has not kept its {key}; it missed the round that makes them.")
         # Of what a method remembers for itself nobody says that it may stand for rows.
-        if self._declared_as_kept(key) is None:
+        if key not in _kept_by(type(self)):  # type: ignore[arg-type]  # mypy #11470
             raise DataError(f"{type(self).__name__} keeps no rows called '{key}'.")
         return np.asarray(kept[0], dtype=np.float64)
 
     def _has_noise(self, key: str) -> bool:
         """Tell whether the rows kept under this name carry noise: what is computed from them reveals no more."""
-        kept = self.recall(key) if key else None
-        return kept is not None and bool(kept[1])
+        return bool(key) and self._origin(key)[0]
 
-    def _declared_as_kept(self, key: str) -> Sent | None:
-        """Return what this class declares of the rows that it keeps under a name."""
-        return _declared_by(type(self)).get(key)  # type: ignore[arg-type]  # mypy #11470
+    def _is_of_one_row(self, key: str) -> bool:
+        """Tell whether each of the rows kept under this name follows from one row of the client alone."""
+        return not key or self._origin(key)[1]
+
+    def _origin(self, key: str) -> tuple[bool, bool]:
+        """Return whether rows kept under this name carry noise, and whether each is of one row: no rows, neither."""
+        kept = self.recall(key)
+        return (False, False) if kept is None else (bool(kept[1][0]), bool(kept[1][1]))
 
 
 @lru_cache(maxsize=256)
-def _declared_by(kind: type[Memory]) -> dict[str, Sent]:
-    """Return what a class declares of all the rows that it keeps, by the names under which it keeps them."""
+def _kept_by(kind: type[Memory]) -> frozenset[str]:
+    """Return the names under which a class keeps rows."""
     asked = [value for name in dir(kind) if isinstance(value := getattr(kind, name), Askable)]
-    return {sent.kept_as: sent for askable in reversed(asked) for sent in reversed(askable.answer.sends)}
+    return frozenset(sent.kept_as for askable in asked for sent in askable.answer.sends if sent.kept_as)

@@ -82,7 +82,7 @@ class Sent:
         round's ``rows`` may name it.
     of_one_row : bool, default=False
         Whether each of its entries comes of one row, and of nothing that other rows of the client have gone into: then
-        one row more or less is one kept row more or less.
+        one row more or less is one kept row more or less. What is kept of rows for which this does not hold never is.
     """
 
     content: str
@@ -106,7 +106,8 @@ class Moved:
     goes by this instead.
     """
 
-    l2: float  #: In Euclidean norm, where a row is added or removed.
+    #: In Euclidean norm, where a row is added or removed, at any place; infinity where other rows' parts then change.
+    l2: float
     l1: float = math.inf  #: In L1 norm, for Laplace noise.
     _: KW_ONLY
     apart: float | None = None  #: In Euclidean norm, where a row is replaced; twice ``l2`` by default.

@@ -12,7 +12,6 @@ added or removed moves the sum by that norm, and one that is replaced by twice t
 
 from __future__ import annotations
 
-import json
 import math
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -24,9 +23,8 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.protocol.memory import Memory
 from flower_fedclust.protocol.rounds import Moved, answers, within
-from flower_fedclust.protocol.wire import as_bytes, as_text
+from flower_fedclust.protocol.wire import as_bytes, as_text, read_json
 from flower_fedclust.tables.histograms import (
-    N_BINS_WITHOUT_NOISE,
     POWER_BITS,
     bin_counts,
     exponent_counts,
@@ -43,11 +41,18 @@ Floats = NDArray[np.float64]
 #: What a client remembers: the schema from its enrolment, and the preparation.
 SCHEMA, PREPARATION = "schema", "preparation"
 
+#: Characters of a preparation: 1024 quantiles of each of 500 columns.
+PREPARATION_LIMIT = 2**25
+
 
 @lru_cache(maxsize=16)
 def preparation_from(content: bytes) -> Preparation:
     """Return the preparation that an array of :func:`as_bytes` holds."""
-    return Preparation.from_dict(json.loads(content))
+    return Preparation.from_dict(read_json(content, PREPARATION_LIMIT))
+
+
+#: Bins of a histogram at most: as many as the values of a column whose values are listed.
+MOST_BINS = 2**20
 
 
 class TableAnswers(Memory):
@@ -55,7 +60,7 @@ class TableAnswers(Memory):
 
     @answers(
         "binary exponents of the entries of each column without public bounds: how many rows have which",
-        moved=lambda _, columns: (moved_by_row(len(json.loads(as_text(columns)))),),
+        moved=lambda _, columns: (moved_by_row(len(_names_in(columns))),),
     )
     def exponents(self, columns: NDArray[np.uint8]) -> GridArray:
         """Return, of each of these columns, how many entries have which sign and binary exponent.
@@ -115,29 +120,37 @@ class TableAnswers(Memory):
         Raises
         ------
         DataError
-            If it is of another schema than the run began with: to that one the site has agreed.
+            If it is of another schema than the run began with: to that one the site has agreed. Or if it has figures
+            with which some rows could not be prepared: later rounds must not fail for some rows and not for others.
         """
+        try:
+            given = preparation_from(preparation.tobytes())
+        except ValueError as error:
+            raise DataError(f"client {self.name}: {error}") from None
         schema = self.recall(SCHEMA)
-        if schema is None or Schema.from_json(as_text(schema[0])) != preparation_from(preparation.tobytes()).schema:
-            raise DataError(f"{self.source.owner}: the preparation is of another schema than the run began with.")
+        if schema is None or Schema.from_json(as_text(schema[0])) != given.schema:
+            raise DataError(f"client {self.name}: the preparation is of another schema than the run began with.")
         self.remember(PREPARATION, [preparation])
 
     # Behind them.
 
     def _values(self, names: Collection[str]) -> Iterator[Floats]:
         """Yield the values of columns as they are measured, in the order of the schema."""
-        (schema,) = self.recall(SCHEMA) or (as_bytes('{"columns": {}}'),)
+        (content,) = self.recall(SCHEMA) or (as_bytes('{"columns": {}}'),)
+        schema = Schema.from_json(as_text(content))
+        if [name for name in schema.used if name in names] != list(names):
+            raise DataError("the columns that are asked for are not columns of the schema, in its order.")
         source = self.source
-        found = Schema.from_json(as_text(schema)).values(source.table, owner=source.owner, wanted=set(names))
+        found = schema.values(source.table, owner=source.owner, wanted=names)
         return (measured(values, column) for _, column, values in found)
 
     def _exponents(self, columns: NDArray[np.uint8]) -> NDArray[np.int64]:
-        return np.stack([exponent_counts(values) for values in self._values(json.loads(as_text(columns)))])
+        return np.stack([exponent_counts(values) for values in self._values(_names_in(columns))])
 
     def _histograms(self, columns: NDArray[np.uint8], intervals: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        asked = json.loads(as_text(columns))
-        if not all(type(n_bins) is int and 1 <= n_bins <= N_BINS_WITHOUT_NOISE for _, n_bins, _ in asked):
-            raise DataError(f"{self.source.owner}: histograms have 1 to {N_BINS_WITHOUT_NOISE} bins.")
+        asked = _asked_in(columns)
+        if intervals.shape != (len(asked), 2) or not (intervals[:, 1] - intervals[:, 0] > 0).all():
+            raise DataError("the intervals of histograms are not one a column, from its low to its high end.")
         counts, sums = [], [np.empty(0, dtype=np.int64)]
         values = self._values([name for name, _, _ in asked])
         for (_, n_bins, with_sums), (low, high), entries in zip(asked, intervals, values, strict=True):
@@ -163,5 +176,27 @@ def moved_by_row(n_histograms: int, n_sums: int = 0) -> Moved:
 
 def _numbers_of(columns: NDArray[np.uint8]) -> tuple[int, int]:
     """Return of how many columns there are histograms, and of how many sums."""
-    asked = json.loads(as_text(columns))
-    return len(asked), sum(bool(with_sums) for _, _, with_sums in asked)
+    asked = _asked_in(columns)
+    return len(asked), sum(with_sums for _, _, with_sums in asked)
+
+
+def _names_in(columns: NDArray[np.uint8]) -> list[str]:
+    """Return the names of columns in a message."""
+    names = read_json(as_text(columns))
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise DataError("the columns that are asked for are not a list of names.")
+    return names
+
+
+def _asked_in(columns: NDArray[np.uint8]) -> list[tuple[str, int, bool]]:
+    """Return which histograms a message asks for: names, numbers of bins, and whether sums are wanted."""
+    asked = read_json(as_text(columns))
+    if not isinstance(asked, list) or not asked or not all(map(_is_histogram, asked)):
+        raise DataError("the histograms that are asked for are not a list of names with numbers of bins.")
+    return [(name, n_bins, with_sums) for name, n_bins, with_sums in asked]
+
+
+def _is_histogram(one: object) -> bool:
+    if not isinstance(one, list) or [type(part) for part in one] != [str, int, bool]:
+        return False
+    return bool(0 < one[1] <= MOST_BINS)

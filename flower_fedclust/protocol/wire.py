@@ -54,6 +54,20 @@ def decode(parameters: Parameters) -> list[Array]:
         raise ValueError(f"not an array in NumPy's format ({error})") from error
 
 
+def as_numbers(array: Array) -> Array:
+    """Return an array of another party as a method takes it: floats as float64, whole numbers as they are.
+
+    Raises
+    ------
+    ValueError
+        If it holds anything else, such as text or dates.
+    """
+    if array.dtype.kind not in "iubf":
+        raise ValueError(f"an array of the type {array.dtype} was sent; send numbers.")
+    wanted = np.dtype(np.float64) if array.dtype.kind == "f" else array.dtype.newbyteorder("=")
+    return array.astype(wanted, copy=False)
+
+
 def size_of(parameters: Parameters) -> int:
     """Return how many bytes the arrays take."""
     return sum(map(len, parameters.tensors))

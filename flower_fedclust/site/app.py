@@ -350,6 +350,8 @@ class _SiteClient(Client):
 class _Gate:
     """Asks the budget, and charges: what it lets pass is in the ledger before anything is computed."""
 
+    says_what_failed = False
+
     def __init__(self, budget: Budget, charge: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         self.budget = budget
         self.charge = charge

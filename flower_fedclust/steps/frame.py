@@ -8,7 +8,7 @@ from its rows in a frame it computes from integers, so that sums are exact and t
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.constant import array_key
 from flower_fedclust.numerics.exact import cluster_sums, nearest_point, project_rows, second_moment, upper_triangle
 from flower_fedclust.numerics.exponents import (
     SUM_BITS,
@@ -49,7 +50,7 @@ class RowsInFrame:
     exponent: int  #: Of the unit.
     radius: float  #: In the units of the data.
     norm: int
-    _projected: dict[bytes, RowsInFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _projected: dict[Hashable, RowsInFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.integers)
@@ -94,7 +95,7 @@ class RowsInFrame:
         directions : ndarray of shape (n_columns, n_directions)
             From :func:`~flower_fedclust.numerics.exact.directions_onto_grid`, so that the server knows what they are.
         """
-        key = directions.tobytes()
+        key = array_key(directions)
         if key not in self._projected:
             self._projected.clear()
             projected = project_rows(self.integers, directions, self.radius, norm=self.norm)
@@ -206,8 +207,7 @@ class FrameClient(ProtocolClient):
         """Return the client's rows in a frame; kept from round to round while the frame is the same."""
         if self._stand_in is not None:
             return enter(self.rows, *frame)
-        key = tuple(array.tobytes() for array in frame)
-        return self.data.derived(key, lambda: enter(self.rows, *frame))
+        return self.data.derived(array_key(*frame), lambda: enter(self.rows, *frame))
 
     @answers(Sent("binary exponent of the largest entry, as one of many classes", counts="once"))
     def entry_exponent(self) -> GridArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias
@@ -124,10 +125,10 @@ class Column(BaseModel):
         low, high = map(days_of, bounds)
         if not low < high:
             raise ValueError("bounds are the wrong way round, or equal; give the lower one first")
-        if not 1e-100 < high - low < 1e100:
-            raise ValueError("bounds are nearer to each other, or further apart, than can be computed with")
         if self.logarithm and low < 0:
             raise ValueError("bounds begin below 0, where there is no logarithm")
+        if not 1e-100 < high - low < 1e100 or (self.logarithm and not math.log(1 + high) - math.log(1 + low) > 1e-12):
+            raise ValueError("bounds are nearer to each other, or further apart, than can be computed with")
 
     @property
     def values(self) -> tuple[str, ...]:

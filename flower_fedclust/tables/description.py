@@ -40,6 +40,8 @@ QUANTILES = {"first quartile": 0.25, "median": 0.5, "third quartile": 0.75}
 NUMBERS = ("value", "error", "rest", "rest_error", "difference", "difference_error", "effect")
 #: Numbers that are in the table of all, and told in no sentence.
 SHAPES = ("standard deviation", *QUANTILES)
+#: Of bounds that are a logarithm: those of larger numbers than a float can be are as good as this.
+LARGEST_LOGARITHM = 709.0
 #: Differences to the rest that are told of each cluster, and from how many standard deviations of the column on.
 MOST_TOLD, LEAST_TOLD = 5, 0.1
 
@@ -95,7 +97,7 @@ def sums_by_cluster(
             if column.kind in MEASURED:
                 found = preparation.figures[name]
                 low, high = map(np.float64, natural_bounds(preparation, name, column))
-                # Bounds come from the server: whatever they are, what is added is an integer of at most 2^20.
+                # Bounds of which the logarithm is far out may be equal: what is added is an integer of at most 2^20.
                 with np.errstate(all="ignore"):
                     scaled = (np.clip(np.where(missing, low, values), low, high) - low) * (
                         2.0 * one / (high - low)
@@ -120,7 +122,10 @@ def sums_by_cluster(
 def natural_bounds(preparation: Preparation, name: str, column: Column) -> tuple[float, float]:
     """Return the bounds of a measured column in its own units; of dates, days since 1970."""
     found = preparation.figures[name]
-    return (math.expm1(found.low), math.expm1(found.high)) if column.logarithm else (found.low, found.high)
+    if not column.logarithm:
+        return found.low, found.high
+    low, high = (math.expm1(min(bound, LARGEST_LOGARITHM)) for bound in (found.low, found.high))
+    return low, high
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,15 @@ from flower_fedclust.tables.transformers import transformer_of
 #: Of what :meth:`Preparation.to_dict` writes. A model with another one is refused.
 VERSION = 1
 
+#: No figure is larger, and no two of which the difference divides are nearer to each other: so nothing overflows.
+LARGEST, NEAREST = 1e120, 1e-120
+
+#: No prepared value is so many deviations (or distances between quartiles) from the middle, before its weight.
+MOST_DEVIATIONS = 2.0**20
+
+#: Quantiles of a column at most.
+MOST_QUANTILES = 2**14
+
 #: Rows that are prepared at a time: what becomes of them stays in a processor's cache.
 BLOCK_ROWS = 4096
 
@@ -48,10 +57,24 @@ class Preparation:
         The same as scikit-learn's own transformers, to look at or to use elsewhere.
     radius, l1_radius : float
         The Euclidean and the L1 norm that no prepared row exceeds. They follow from the schema and the figures.
+
+    Raises
+    ------
+    ValueError
+        If the figures are not of the schema's columns, or such that no row could be prepared; the message names the
+        column. Every table that fits the schema can then be prepared, whatever values it holds.
     """
 
     schema: Schema
     figures: Mapping[str, Figures]  #: Of the columns that are used.
+
+    def __post_init__(self) -> None:
+        used = self.schema.used
+        if set(self.figures) != set(used):
+            raise ValueError("the figures of a preparation are of other columns than its schema uses.")
+        for name, column in used.items():
+            if reason := _wrong_in(self.figures[name], column):
+                raise ValueError(f"the preparation of column '{name}': {reason}.")
 
     # To a file, and back.
 
@@ -70,17 +93,18 @@ class Preparation:
         Raises
         ------
         ValueError
-            If another version has written it.
+            If another version has written it, or if it is no preparation.
         """
-        if written.get("version") != VERSION:
+        if not isinstance(written, Mapping) or not {"version", "schema", "figures"} <= written.keys():
+            raise ValueError("a preparation has a version, a schema and figures.")
+        if written["version"] != VERSION:
             raise ValueError(
                 f"this preparation has version {written.get('version')} and {VERSION} is read; make the model anew, or "
                 "use the version of flower-fedclust that made it."
             )
-        figures = {}
-        for name, found in written["figures"].items():
-            arguments: dict[str, Any] = {key: tuple(value) if key in _LISTS else value for key, value in found.items()}
-            figures[name] = Figures(**arguments)
+        if not isinstance(written["figures"], Mapping):
+            raise ValueError("the figures of a preparation are given by column.")
+        figures = {name: _figures_from(name, found) for name, found in written["figures"].items()}
         return cls(Schema.from_json(json.dumps(written["schema"])), figures)
 
     # What follows from it.
@@ -132,7 +156,7 @@ class Preparation:
         found = self.figures[name]
         reach = 1.0
         if column.scale in ("standard", "robust"):
-            reach = max(abs(found.low - found.center), abs(found.high - found.center)) / found.spread
+            reach = _reach(found)
         missing = 0.5 if column.gaps == "category" else 0.0
         return column.weight * math.hypot(reach, missing), column.weight * (reach + missing)
 
@@ -193,7 +217,7 @@ class Preparation:
 
     def _place(self, name: str, column: Column, values: Floats, out: Floats) -> None:
         """Write the prepared values of a column."""
-        found = self.figures.get(name, _DEFAULT)
+        found = self.figures[name]
         missing = np.isnan(values) if np.isnan(values.min()) else None  # a minimum is NaN if any entry is
         if column.is_one_hot or column.kind == "binary":
             places = (values if missing is None else np.where(missing, found.fill, values)).astype(np.intp)
@@ -213,6 +237,81 @@ class Preparation:
 
 _DEFAULT = Figures()
 _LISTS = [field.name for field in fields(Figures) if isinstance(field.default, tuple)]
+
+
+def _figures_from(name: str, written: Any) -> Figures:
+    """Return the figures of a column from JSON, all of them floats."""
+    if not isinstance(written, Mapping) or not written.keys() <= {field.name for field in fields(Figures)}:
+        raise ValueError(f"the preparation of column '{name}': only figures can be given.")
+    found: dict[str, Any] = {}
+    for key, value in written.items():
+        numbers = value if key in _LISTS else [value]
+        is_right = _is_truth if key == "is_crowded" else _is_number
+        if not isinstance(numbers, (list, tuple)) or not all(map(is_right, numbers)):
+            raise ValueError(f"the preparation of column '{name}': {key} is not made of numbers.")
+        given = numbers if key == "is_crowded" else [_as_float(one) for one in numbers]
+        found[key] = tuple(given) if key in _LISTS else given[0]
+    return Figures(**found)
+
+
+def _is_truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _as_float(number: float) -> float:
+    """Return a number of JSON as a float; infinity for a whole number that is larger than every float."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
+def _wrong_in(found: Figures, column: Column) -> str:
+    """Return what is wrong with the figures of a column; nothing if all that fits the schema can be prepared."""
+    lists = (found.quantiles, found.ranks, found.counts)
+    figures = np.array(
+        [found.low, found.high, found.fill, found.center, found.spread, *(x for one in lists for x in one)]
+    )
+    if not (np.abs(figures) <= LARGEST).all():
+        return f"a figure is not finite, or beyond {LARGEST:g}"
+    if column.kind not in MEASURED:
+        n_places = len(column.categories or ())
+        if (found.low, found.high) != (0.0, n_places - 1.0) or not 0 <= found.fill <= n_places - 1:
+            return "low, high or fill is no place in the list of its categories"
+        if column.kind != "ordinal" and found.fill != math.trunc(found.fill):
+            return "fill is no place in the list of its categories"
+        return "counts are not one for each category" if len(found.counts) not in (0, n_places) else ""
+    known = public_interval(column)
+    if known is not None and (found.low, found.high) != known:
+        return "low and high are not the bounds in the schema"
+    if not found.high - found.low > NEAREST:
+        return "high is not above low, or too near to it"
+    if column.scale in ("standard", "robust") and not _reach(found) <= MOST_DEVIATIONS:
+        return "spread is not positive, or too small for low, center and high"
+    return _wrong_in_ranks(found) if column.scale == "rank" else ""
+
+
+def _wrong_in_ranks(found: Figures) -> str:
+    quantiles, ranks = np.array(found.quantiles), np.array(found.ranks)
+    if len(quantiles) != len(ranks) or not 2 <= len(ranks) <= MOST_QUANTILES:
+        return f"quantiles and ranks are not as many, from 2 to {MOST_QUANTILES}"
+    steps = np.diff(quantiles)
+    if not ((steps == 0) | (steps > NEAREST)).all() or (quantiles[0], quantiles[-1]) != (found.low, found.high):
+        return "quantiles do not ascend from low to high"
+    if (np.diff(ranks) < 0).any() or ranks[0] < 0 or ranks[-1] > 1:
+        return "ranks do not ascend between 0 and 1"
+    return ""
+
+
+def _reach(found: Figures) -> float:
+    """Return how far from 0 a value can be once it is divided by the spread; infinity where that cannot be done."""
+    if not found.spread > 0:
+        return math.inf
+    return max(abs(found.low - found.center), abs(found.high - found.center)) / found.spread
 
 
 def width_of(column: Column) -> int:

@@ -119,7 +119,7 @@ def test_two_categories_are_as_far_apart_as_half_of_the_range_of_a_number():
             }
         }
     )
-    rows = Preparation(schema, {"a": Figures(0, 8)}).transform(
+    rows = Preparation(schema, {"a": Figures(0, 8), "b": Figures(0, 2), "c": Figures()}).transform(
         pd.DataFrame({"a": [0, 4, 0, 0], "b": ["x", "x", "y", "x"], "c": [0, 0, 0, 1]})
     )
     np.testing.assert_allclose(np.linalg.norm(rows[1:] - rows[0], axis=1), 2.0)

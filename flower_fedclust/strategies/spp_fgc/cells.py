@@ -21,7 +21,7 @@ from flower_fedclust.numerics.exact import (
     squared_distances,
     triangle_to_symmetric,
 )
-from flower_fedclust.numerics.grid import GridArray, unit_exponent
+from flower_fedclust.numerics.grid import ENTRY_BITS, GridArray, unit_exponent
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
@@ -366,8 +366,11 @@ class CellsClient(ClusterClient):
         The weight is a number of units of the rows (:func:`weight_onto_grid`).
         """
         rows = self.enter(*frame)
+        units = int(math.ldexp(weight, -rows.exponent))
+        if abs(units) > 2**ENTRY_BITS:
+            raise DataError(f"client {self.name}: with so large a weight the sum of the counts could overflow.")
         sums, counts = rows.sums(rows.nearest(centers), len(centers))
-        weighted = counts.integers * int(math.ldexp(weight, -rows.exponent))
+        weighted = counts.integers * units
         return GridArray(np.column_stack([sums.integers, weighted]), rows.exponent)
 
     @answers(
