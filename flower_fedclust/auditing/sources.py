@@ -138,6 +138,9 @@ def _series(place: str, cell: Cell, parts: Sequence[Floats]) -> list[tuple[str, 
     units = np.array(parts)
     found = []
     for entry in range(units.shape[1]):
+        # Shares of many clients are mostly zero; ranks of rare events are not near to normal.
+        if np.unique(units[:, entry], return_counts=True)[1].max() > len(units) / 2:
+            continue
         name = place + (f", entry {entry}" if units.shape[1] > 1 else "")
         found += [(name, units[:, entry]), (name, np.abs(units[:, entry]))]
     width = math.ldexp(cell.release.scale, -cell.exponent) / math.sqrt(cell.n_shares if cell.is_summed else 1)
