@@ -26,7 +26,7 @@ from flower_fedclust.protocol.parameters import _declared
 from flower_fedclust.registry import accepted_parameters, strategies
 
 #: Of small audits: how often the noise is drawn, and for how long.
-SMALL = 60, 1.0
+SMALL = 150, 1.0
 
 #: What makes a run short, for strategies that have it.
 SHORT = {
@@ -125,7 +125,7 @@ def main() -> int:
     """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000, help="how often the noise is drawn")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for one strategy, about")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for one strategy, at most")
     parser.add_argument("--seeds", type=int, metavar="N", help="small audits, with N seeds")
     parser.add_argument("--first", type=int, default=0, help="the first of these seeds")
     parser.add_argument("--write", action="store_true", help="write the table of the docs")

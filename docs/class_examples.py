@@ -138,7 +138,7 @@ print(fc.simulate(strategy, np.random.default_rng(0).normal(size=(3, 200, 2))).m
 _AUDIT = """\
 import flower_fedclust as fc
 
-audit = fc.audit(fc.PrivateKMeans(3, epsilon=1.0, max_norm=3.0), runs=100, seconds=10)
+audit = fc.audit(fc.PrivateKMeans(3, epsilon=1.0, max_norm=3.0))
 print(audit)
 """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -163,6 +165,25 @@ class KeptTwice(Means):
         yield Gather(asked)
         replies = yield Gather(MeansClient.kept.asked(), rows="own")
         return KMeansModel(centers(self, replies[0].arrays[0].mean(axis=0)))
+
+
+class UnluckyClient(MeansClient):
+    """Fails by a coin of its own, whatever its rows are."""
+
+    raises = False
+
+    def fit(self, parameters, config):
+        """Answer, or fail."""
+        if config["task"] == "enrol" or random.random() >= 0.3:
+            return super().fit(parameters, config)
+        if self.raises:
+            raise RuntimeError("no luck")
+        return [], 1, {"client": self.name, "failure": "no luck"}
+
+
+class Unlucky(Means):
+    __doc__ = Means.__doc__
+    client_type = UnluckyClient
 
 
 def centers(strategy, mean):

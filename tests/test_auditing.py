@@ -2,8 +2,11 @@
 
 import json
 import math
+import os
+import re
 import time
 from dataclasses import replace
+from itertools import count
 
 import audit_toys
 import numpy as np
@@ -24,7 +27,11 @@ from flower_fedclust.privacy import noise as noise_module
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.audit import audit
 from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.sampling import OperatingSystemNoise, SeededNoise
 from flower_fedclust.protocol import GridArray
+from flower_fedclust.protocol import client as client_module
+from flower_fedclust.protocol import run as run_module
+from flower_fedclust.protocol.books import Books
 from flower_fedclust.protocol.rounds import Askable
 from flower_fedclust.registry import make_strategy
 from flower_fedclust.watching.neighbours import Neighbours
@@ -33,7 +40,7 @@ from flower_fedclust.watching.subject import Subject
 
 @pytest.fixture(scope="module")
 def sound():
-    return audit(audit_toys.Means(2), runs=120, seed=0)
+    return audit(audit_toys.Means(2), runs=800, seed=0)
 
 
 # What is sound.
@@ -69,7 +76,7 @@ def test_the_loss_is_drawn_beside_the_bound(sound, tmp_path):
 @pytest.mark.parametrize("place", ["clients", "local"])
 @pytest.mark.parametrize("gathers", [False, True])
 def test_noise_of_clients_is_audited_from_outputs_alone(place, gathers):
-    found = audit(audit_toys.Means(2, noise=place, gathers=gathers), runs=80)
+    found = audit(audit_toys.Means(2, noise=place, gathers=gathers), runs=800)
     assert found.verdict == "sound"
     assert not found.loss.sees_noise
 
@@ -103,6 +110,7 @@ def test_too_few_runs_are_said():
     found = audit(audit_toys.Means(2), runs=2)
     assert found.verdict == "not shown"
     assert "too few runs" in found.sentence
+    assert sum("cut off at" in one or "bits could go unnoticed" in one for one in found.missing) == 3
 
 
 def test_runs_that_cannot_be_are_refused():
@@ -110,6 +118,30 @@ def test_runs_that_cannot_be_are_refused():
         audit(audit_toys.Means(2), runs=0)
     with pytest.raises(ValueError, match="seconds"):
         audit(audit_toys.Means(2), seconds=0.0)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A machine on which every look at the clock takes a second."""
+    ticks = count()
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(ticks)))
+
+
+def test_what_there_was_no_time_for_is_said_with_its_name_and_number(slow):
+    found = audit(audit_toys.Means(2), runs=800, seconds=4.0)
+    assert found.verdict == "not shown"
+    assert "sound" not in found.sentence
+    assert found.to_dict()["not_examined"] == list(found.not_examined)
+    assert all(one in str(found) for one in found.not_examined)
+    left = "\n".join(found.not_examined)
+    assert "all neighbours with a bound of 53 binary digits next below a power of two" in left
+    assert re.search(r"^\d+ neighbours \(far out \d+ of \d+, ", left)
+    assert "what the report says where no answer can be used in round 3" in left
+    assert re.search(r"\d+ of 800 draws of the noise$", left)
+
+
+def test_without_a_limit_everything_is_examined(sound):
+    assert sound.not_examined == ()
 
 
 # What is broken.
@@ -164,6 +196,16 @@ def test_a_choice_by_float_products_is_found_where_points_mirror_each_other():
     assert any("'number of rows'" in one and "of points that mirror each other" in one for one in found.broken)
 
 
+def test_a_tie_that_depends_on_other_rows_is_found_however_little_time_there_is(slow):
+    def sums(self, centers, *, max_norm):
+        rows = self._rows(max_norm)
+        lowest, highest = rows.nearest(centers), len(centers) - 1 - rows.nearest(centers[::-1])
+        return rows.sums(highest if len(rows) % 2 else lowest, len(centers))
+
+    found = audit(with_method("sums", sums, toy=audit_toys.Sending)(2, points=POINTS), runs=2, seconds=4.0)
+    assert any("'number of rows' in rounds 2 to 3 moves by 51 times its sensitivity" in one for one in found.broken)
+
+
 def test_a_projection_that_relies_on_the_servers_directions_is_found():
     def sums(self, directions, *, max_norm):
         rows = self._rows(max_norm)
@@ -214,6 +256,56 @@ def test_noise_with_holes_is_found(monkeypatch):
     assert "is with holes" in found.sentence
 
 
+@pytest.mark.parametrize("place", ["server", "clients", "local"])
+def test_noise_that_is_cut_off_at_three_deviations_is_found(place, monkeypatch):
+    honest = noise_module.sample_gaussian_share
+
+    def cut_off(scale, n_shares, *rest):
+        reach = int(3 * scale / math.sqrt(n_shares))
+        return np.clip(honest(scale, n_shares, *rest), -reach, reach)
+
+    monkeypatch.setattr(noise_module, "sample_gaussian_share", cut_off)
+    found = audit(audit_toys.Means(2, noise=place), runs=800)
+    assert any("all gaussian noise together is cut off" in one for one in found.broken)
+
+
+@pytest.mark.parametrize("place", ["server", "clients", "local"])
+def test_noise_from_a_source_of_16_bits_is_found(place, monkeypatch):
+    def words(self, size):
+        return np.random.PCG64(list(os.urandom(2))).random_raw(size)
+
+    monkeypatch.setattr(OperatingSystemNoise, "words", words)
+    found = audit(audit_toys.Means(2, noise=place), runs=800)
+    assert any(one.startswith("the noise of 'sum of the rows' repeats: of ") for one in found.broken)
+
+
+@pytest.mark.parametrize("place", ["server", "clients", "local"])
+def test_noise_of_several_arrays_from_the_same_words_is_found(place, monkeypatch):
+    honest = noise_module._with_noise
+
+    def add_noise(arrays, releases, source, *, n_shares=1):
+        words = source.words(2).tolist()
+        return [honest(*pair, SeededNoise(words), n_shares) for pair in zip(arrays, releases, strict=True)]
+
+    monkeypatch.setattr(run_module, "add_noise", add_noise)
+    monkeypatch.setattr(client_module, "add_noise", add_noise)
+    strategy = audit_toys.Means(2, noise=place, gathers=place == "clients")
+    found = audit(strategy, runs=400)
+    assert any("is not independent of that of 'number of rows'" in one for one in found.broken)
+
+
+def test_a_round_that_nobody_answers_and_the_report_leaves_out_is_found(monkeypatch):
+    honest = Books.note_round
+
+    def note_round(self, *args, answered, **facts):
+        if answered:
+            honest(self, *args, answered=answered, **facts)
+
+    monkeypatch.setattr(Books, "note_round", note_round)
+    found = audit(audit_toys.Means(2), runs=2)
+    assert "'sum of the rows' of round 3 is not in the report" in found.broken
+
+
 @pytest.mark.parametrize(
     ("drawn", "says"),
     [
@@ -239,7 +331,8 @@ def test_rows_that_are_not_drawn_as_is_declared_are_found(drawn, says):
         run.rounds[number] = replace(round_, releases=[release, release])
     rows = run.data["site-b"].rows
     pair = Neighbours("", rows, np.vstack([-rows[:1], rows[1:]]))
-    found = findings_of_samples(run, "site-b", pair, 1e-6)
+    found, not_examined = findings_of_samples(run, "site-b", pair, 1e-6)
+    assert not_examined == []
     assert says in " ".join(found)
     assert bool(says) == bool(found)
 
@@ -250,7 +343,7 @@ def test_rows_that_are_not_drawn_as_is_declared_are_found(drawn, says):
         (lambda noise: noise * (np.arange(noise.size) > 0), "is narrower than declared in one of its entries"),
         (
             lambda noise: np.full(noise.size, noise[0]),
-            "in round 2, entry 0 is that of 'sum of the rows' in round 2, entry 2",
+            "in round 2, entry 0 is not independent of that of 'sum of the rows' in round 2, entry 2",
         ),
         (lambda noise: noise * [1, 1, 1, 0] + [0, 0, 0, 77], "in round 2 is the same in every run"),
     ],
@@ -297,6 +390,16 @@ def test_a_failure_that_follows_from_a_row_is_shown_as_not_covered():
     found = audit(with_method("sums", sums)(2), runs=40)
     (failures,) = (fact for fact in found.facts if fact.what == "failures")
     assert failures.covered.startswith("NOT the same for neighbours: sums (a ")
+
+
+@pytest.mark.parametrize("place", ["server", "clients", "local"])
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_client_that_fails_by_a_coin_of_its_own_is_no_alarm(place, raises, monkeypatch):
+    monkeypatch.setattr(audit_toys.UnluckyClient, "raises", raises)
+    found = audit(audit_toys.Unlucky(2, noise=place), runs=800)
+    assert found.sentence == "sound as far as seen."
+    (failures,) = (fact for fact in found.facts if fact.what == "failures")
+    assert failures.covered.startswith("there are some, no more often for one")
 
 
 # The numbers.
@@ -367,7 +470,7 @@ def test_sound_noise_is_called_broken_as_rarely_as_is_said():
 
 def test_the_command_audits_by_name_and_saves(tmp_path):
     pytest.importorskip("matplotlib")
-    given = ["audit", "dp-lloyd-sphere-packing", "--runs", "80", "--seconds", "3"]
+    given = ["audit", "dp-lloyd-sphere-packing", "--runs", "800"]
     done = CliRunner().invoke(app, [*given, "--epsilon", "8", "--out", str(tmp_path / "audit"), "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "audit" / "audit.json").read_text())["verdict"] == "sound"

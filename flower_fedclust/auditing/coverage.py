@@ -6,26 +6,31 @@ import math
 import re
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, RecordDict
-from flwr.app.user_config import UserConfig
 from flwr.common import FitRes
+from scipy.stats import fisher_exact
 
 from flower_fedclust.auditing.counting import TOLERANCE
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.privacy.shares import SAMPLING_PART
 from flower_fedclust.protocol import ClientData, Sum
+from flower_fedclust.protocol.books import EVALUATE
 from flower_fedclust.protocol.client import ENROL
 from flower_fedclust.protocol.replies import EXPONENTS
 from flower_fedclust.protocol.rounds import Askable
 from flower_fedclust.protocol.wire import decode, encode, size_of
 from flower_fedclust.watching.neighbours import Neighbours
-from flower_fedclust.watching.runs import Run, watched_run
-from flower_fedclust.watching.subject import Subject
+from flower_fedclust.watching.runs import Run, Tamper, answer_to, new_context, patient, watched_run
+from flower_fedclust.watching.subject import SEED, Subject
+
+#: A client that fails is asked so often with each of two tables; the rates differ if chance makes that so rarely.
+REPEATED, FAILURES_DIFFER = 40, 1e-4
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,11 @@ def _sampler(run: Run, report: PrivacyReport) -> list[str]:
     )
 
 
-def _unlisted(run: Run, report: PrivacyReport) -> list[str]:
+def _unlisted(run: Run, report: PrivacyReport, *, lacks_replies: bool = False) -> list[str]:
+    """Return what left the clients, round by round, and is not in the report as it left.
+
+    Where replies are lacking, shares of the noise may be: then the report may have no release of what was sent.
+    """
     listed = {(message.round, message.task, message.content): message for message in report.messages}
     unprotected = {(message.round, message.task, message.content) for message in report.unprotected}
     noisy_rows: set[str] = set()
@@ -120,11 +129,13 @@ def _unlisted(run: Run, report: PrivacyReport) -> list[str]:
             free = noisy or derived or (sent.counts_rows and report.relation == "replace")
             if not free and key not in unprotected:
                 found.append(f"'{sent.content}' of round {number} has no noise, and is not listed as unprotected")
-            if noisy and listed[key].release != release:
+            if noisy and listed[key].release != release and not (lacks_replies and key in unprotected):
                 found.append(f"the report has another release of '{sent.content}' of round {number} than the run")
             clients = listed[key].clients
             if clients is not None and not {one.client for one in run.asked(number)} <= set(clients):
                 found.append(f"the report counts round {number} for fewer clients than were asked")
+    if any(site.has_evaluated for site in run.sites) and all(message.task != EVALUATE for message in report.messages):
+        found.append("clients evaluate the model, and that is not in the report")
     answers = {str(one.ins.config["task"]) for one in run.exchanges} - {ENROL}
     for task in sorted(answers):
         if not isinstance(getattr(run.strategy.client_type, task, None), Askable):
@@ -133,60 +144,45 @@ def _unlisted(run: Run, report: PrivacyReport) -> list[str]:
 
 
 def facts_under_neighbours(run: Run, client: str, pairs: Sequence[Neighbours]) -> tuple[list[str], list[Fact]]:
-    """Return in what replies of neighbours differ though no noise covers it, and what was compared.
-
-    Returns
-    -------
-    findings : list of str
-    facts : list of Fact
-    """
-    found: dict[str, None] = {}
-    failed: dict[str, None] = {}
+    """Return in what replies of neighbours differ though no noise covers it, and what was compared."""
+    found, failures = dict[str, None](), dict[str, None]()
+    covered = "the same for neighbours"
     seconds: list[tuple[float, float]] = []
-    n_replies = 0
     for pair in pairs:
         if pair.others is None or (run.strategy.privacy_unit == "client" and len(pair.rows) != len(pair.others)):
             continue
-        one, other = _replies(run, client, pair.rows), _replies(run, client, pair.others)
-        for first, second in zip(one, other, strict=True):
-            task = first["task"]
-            n_replies += 1
+        one, other, again = (_replies(run, client, rows) for rows in (pair.rows, pair.others, pair.rows))
+        if any(reply["failure"] for reply in [*one, *other, *again]):
+            failures |= dict.fromkeys(_failures(run, client, pair))
+            covered = "there are some, no more often for one of two neighbours than for the other"
+        for first, second, third in zip(one, other, again, strict=True):
             seconds.append((first["seconds"], second["seconds"]))
-            if first["failure"] != second["failure"]:
-                failed[f"{task} ({pair.what})"] = None
+            if any(reply["failure"] for reply in (first, second, third)):
                 continue
-            for what in ("number of examples", "metrics"):
-                if first[what] != second[what]:
-                    found[f"the {what} of '{task}' is not the same for neighbours ({pair.what})"] = None
-            if first["size"] != second["size"] and not first["per row"]:
-                found[f"the size of the reply to '{task}' is not the same for neighbours ({pair.what})"] = None
-        if len(found) > 5:
-            break
+            for what in ("number of examples", "metrics", "size of the reply"):
+                # What differs for one and the same table says nothing of how two differ.
+                if first[what] != second[what] and first[what] == third[what]:
+                    found[f"the {what} of '{first['task']}' is not the same for neighbours ({pair.what})"] = None
+    # What every report says is not covered; shown, as a client that fails for one row gives that row away.
+    where = f"NOT the same for neighbours: {', '.join(failures)}; not covered, and the report says so"
     facts = [
         Fact(
             "number of examples, metrics, sizes of messages",
-            f"the same for neighbours in {n_replies} replies",
+            f"{'NOT ' if found else ''}the same for neighbours in {len(seconds)} replies",
         ),
+        Fact("failures", where if failures else covered),
     ]
-    # What every report says is not covered; shown, as a client that fails for one row gives that row away.
-    where = f"NOT the same for neighbours: {', '.join(failed)}; not covered, and the report says so"
-    facts.append(Fact("failures", where if failed else "the same for neighbours"))
-    for exchange in run.exchanges:
-        if exchange.res is None:
-            continue
-        allowed = {"client", "columns"} if exchange.ins.config["task"] == ENROL else {"client", EXPONENTS}
-        if more := set(exchange.res.metrics) - allowed:
-            found[f"'{exchange.ins.config['task']!s}' sends {', '.join(sorted(more))} beside its arrays"] = None
-        if exchange.res.num_examples != 1:
-            found[f"'{exchange.ins.config['task']!s}' tells how many rows a client has"] = None
     if seconds:
-        medians = np.median(np.array(seconds), axis=0)
-        facts.append(
-            Fact(
-                "time of an answer",
-                f"not covered, and the report says so ({1e3 * medians[0]:.1f} and {1e3 * medians[1]:.1f} ms)",
-            )
-        )
+        medians = 1e3 * np.median(np.array(seconds), axis=0)
+        said = f"not covered, and the report says so ({medians[0]:.1f} and {medians[1]:.1f} ms)"
+        facts.append(Fact("time of an answer", said))
+    for exchange in run.exchanges:
+        task = exchange.ins.config["task"]
+        allowed = {"client", "failure", "missed", "columns" if task == ENROL else EXPONENTS}
+        if exchange.res is not None and (more := set(exchange.res.metrics) - allowed):
+            found[f"'{task!s}' sends {', '.join(sorted(more))} beside its arrays"] = None
+        if exchange.res is not None and exchange.res.num_examples != 1:
+            found[f"'{task!s}' tells how many rows a client has"] = None
     n_ran, n_most = len(run.rounds), run.strategy.num_rounds - 1
     if n_ran > n_most:
         found[f"{n_ran} rounds ran, and {n_most} were announced"] = None
@@ -194,26 +190,40 @@ def facts_under_neighbours(run: Run, client: str, pairs: Sequence[Neighbours]) -
     return list(found), facts
 
 
-def _replies(run: Run, client: str, rows: Any) -> list[dict[str, Any]]:
-    context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
+def _failures(run: Run, client: str, pair: Neighbours) -> list[str]:
+    """Return which failures are more frequent with one of two tables: a client may fail by a coin of its own."""
+    both = [Counter[tuple[str, str]](), Counter[tuple[str, str]]()]
+    for counts, rows in zip(both, (pair.rows, pair.others), strict=True):
+        for seed in range(REPEATED):
+            counts.update((one["task"], one["failure"]) for one in _replies(run, client, rows, seed) if one["failure"])
+    found, n_messages = [], Counter(one.ins.config["task"] for one in run.exchanges if one.client == client)
+    for task, why in sorted(both[0] | both[1]):
+        n = REPEATED * n_messages[task]
+        one, other = both[0][task, why], both[1][task, why]
+        if float(fisher_exact([[one, n - one], [other, n - other]]).pvalue) < FAILURES_DIFFER:
+            found.append(f"{task} ({pair.what}: {one} and {other} of {n})")
+    return found
+
+
+def _replies(run: Run, client: str, rows: Any, seed: int = 0) -> list[dict[str, Any]]:
     data = ClientData(rows, owner=f"client {client}")
+    make = partial(run.strategy.client_type, data, name=client, context=new_context(), noise_seed=seed)
     found = []
     for exchange in run.exchanges:
         if exchange.client != client:
             continue
-        shadow = run.strategy.client_type(data, name=client, context=context, noise_seed=0)
         start = time.perf_counter()
-        arrays, n_examples, facts = shadow.fit(decode(exchange.ins.parameters), dict(exchange.ins.config))
+        arrays, n_examples, facts = answer_to(make, exchange.ins, tries=1)
         seconds = time.perf_counter() - start
         round_ = run.rounds.get(exchange.round)
+        per_row = round_ is not None and any(sent.per == "row" for sent in round_.answer.sends)
         found.append(
             {
                 "task": str(exchange.ins.config["task"]),
                 "number of examples": n_examples,
                 "metrics": {key: value for key, value in facts.items() if key != "failure"},
                 "failure": facts.get("failure"),
-                "size": size_of(encode(arrays)),
-                "per row": round_ is not None and any(sent.per == "row" for sent in round_.answer.sends),
+                "size of the reply": None if per_row else size_of(encode(arrays)),
                 "seconds": seconds,
             }
         )
@@ -223,61 +233,74 @@ def _replies(run: Run, client: str, rows: Any) -> list[dict[str, Any]]:
 # Runs in which something goes wrong.
 
 
-def findings_of_losses(subject: Subject) -> list[str]:
-    """Return what the books lack where a client does not answer, and where a run ends before it should."""
-    releases = subject.releases
-    if not releases:
-        return []
-    found: list[str] = []
-    victim = subject.names[-1]
-    number = releases[-1][0]
-    run, report, raised = _run_without(subject, {victim}, number)
-    summed = isinstance(subject.run.rounds[number], Sum) and not subject.run.rounds[number].answer.keeps
+def _gone(number: int, honest: Callable[[], FitRes]) -> FitRes:  # noqa: ARG001
+    """Answer, and have the reply lost: what left the client counts."""
+    honest()
+    raise TimeoutError("gone")
+
+
+def _unusable(number: int, honest: Callable[[], FitRes]) -> FitRes:  # noqa: ARG001
+    """Answer with an array too many."""
+    res = honest()
+    return replace(res, parameters=encode([*decode(res.parameters), np.zeros(1)]))
+
+
+def findings_of_losses(subject: Subject, deadline: float = math.inf) -> tuple[list[str], list[str]]:
+    """Return what the books lack where replies are lost or cannot be used, and what of that was not examined.
+
+    One client is lost, then all but one, then all; and all in the last round of every other task.
+    """
+    if not subject.releases:
+        return [], []
+    number = subject.releases[-1][0]
     asked = {exchange.client for exchange in subject.run.asked(number)}
-    if (
-        victim in asked
-        and subject.strategy.noise == "clients"
-        and summed
-        and run is not None
-        and run.received.get(number) is not None  # or the round was given up
-        and subject.strategy.min_clients is None
-    ):
+    last = {round_.task: number for number, round_ in subject.run.rounds.items()}
+    addressed = {other: {one.client for one in subject.run.exchanges if one.round == other} for other in last.values()}
+    cases = [
+        (number, asked & {subject.names[-1]}, _gone, "one client does not answer"),
+        (number, asked - {min(asked)}, _gone, "one client alone answers"),
+        (number, asked, _gone, "nobody answers"),
+        (number, asked, _unusable, "no answer can be used in"),
+        *((other, names, _gone, "nobody answers") for other, names in addressed.items() if other != number),
+    ]
+    found, left = list[str](), list[str]()
+    for index, (number, silent, tamper, what) in enumerate(cases):
+        if index > 2 and time.perf_counter() > deadline:
+            left.append(f"what the report says where {what} round {number}")
+        elif silent:
+            found += _findings_of_loss(subject, silent, number, tamper)
+    return list(dict.fromkeys(found)), left
+
+
+def _findings_of_loss(subject: Subject, silent: set[str], number: int, tamper: Tamper) -> list[str]:
+    run = _run_without(subject, silent, number, tamper)
+    report = run.strategy.report if run.error is None else getattr(run.error, "privacy_report", None)
+    if report is None:
+        return [f"a run that ends early, in round {number}, leaves no privacy report"]
+    found = _unlisted(run, report, lacks_replies=True)
+    epsilon, round_ = subject.strategy.epsilon, subject.run.rounds[number]
+    if epsilon is not None and not any(re.search(rf"\bround {number}\b", note) for note in report.notes):
+        found.append(f"the report does not say that replies to round {number} were not used")
+    if run.error is not None:
+        if not any("ended early" in note for note in report.notes):
+            found.append("the report of a run that ended early does not say so")
+        if epsilon is not None and report.releases and report.epsilon < epsilon:
+            found.append(f"a run that ended early states epsilon {report.epsilon:.4g}, less than was calibrated")
+        return found
+    if not silent <= {failure.client for failure in run.strategy.failures}:
+        found.append(f"a client does not answer round {number}, and is not among the failures")
+    in_shares = subject.strategy.noise == "clients" and subject.strategy.min_clients is None and any(round_.releases)
+    is_used = run.received.get(number) is not None  # or the round was given up
+    if in_shares and is_used and isinstance(round_, Sum) and not round_.answer.keeps:
         found.append(f"a client is missing in round {number}, and its share of the noise is missing from the sum")
-    if victim in asked and report is not None:
-        found += _said(report, number, subject)
-        if run is not None and not any(failure.client == victim for failure in run.strategy.failures):
-            found.append(f"a client does not answer round {number}, and is not among the failures")
-    _, report, raised = _run_without(subject, asked - {next(iter(sorted(asked)))}, number)
-    if raised:
-        if report is None:
-            found.append(f"a run that ends early, in round {number}, leaves no privacy report")
-        else:
-            found += _said(report, number, subject)
-            if not any("ended early" in note for note in report.notes):
-                found.append("the report of a run that ended early does not say so")
-            if not any(message.round == number for message in report.messages):
-                found.append(f"what the server held when the run ended in round {number} is not in the report")
-            if subject.strategy.epsilon is not None and report.releases and report.epsilon < subject.strategy.epsilon:
-                found.append(f"a run that ended early states epsilon {report.epsilon:.4g}, less than was calibrated")
-    return list(dict.fromkeys(found))
+    return found
 
 
-def _said(report: PrivacyReport, number: int, subject: Subject) -> list[str]:
-    if subject.strategy.epsilon is None or any(re.search(rf"\bround {number}\b", note) for note in report.notes):
-        return []
-    return [f"the report does not say that replies to round {number} were not used"]
+def _run_without(subject: Subject, silent: set[str], number: int, tamper: Tamper) -> Run:
+    def of_round(current: int, honest: Callable[[], FitRes]) -> FitRes:
+        return tamper(current, lambda: patient(current, honest)) if current == number else patient(current, honest)
 
-
-def _run_without(subject: Subject, silent: set[str], number: int) -> tuple[Run | None, PrivacyReport | None, bool]:
-    def tamper(current: int, honest: Callable[[], FitRes]) -> FitRes:
-        if current == number:
-            raise TimeoutError("gone")
-        return honest()
-
+    tampers = {name: of_round if name in silent else patient for name in subject.names}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            run = watched_run(subject.strategy, subject.data, seed=5, tamper=dict.fromkeys(silent, tamper))
-        except Exception as error:
-            return None, getattr(error, "privacy_report", None), True
-    return run, run.strategy.report, False
+        return watched_run(subject.strategy, subject.data, seed=SEED, tamper=tampers, keeps_error=True)

@@ -11,17 +11,16 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, RecordDict
-from flwr.app.user_config import UserConfig
 from flwr.common import Code, FitRes, Status
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.exact import is_off_diagonal
 from flower_fedclust.numerics.grid import GridArray
-from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import Sendable, noise_exponent, on_grid
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData, ProtocolClient, Reply, Sum
@@ -31,15 +30,15 @@ from flower_fedclust.protocol.rounds import Askable
 from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.simulation import noise_seed_of
 from flower_fedclust.watching.neighbours import Neighbours
-from flower_fedclust.watching.runs import Exchange, Run
+from flower_fedclust.watching.runs import TRIES, Exchange, Run, answer_to, new_context
 
 Floats = NDArray[np.float64]
 
 #: How often the noise of clients is drawn that the neighbours do not belong to, where each has noise of its own.
-OTHERS = 40
+OTHERS = 64
 
-#: Of one release so many numbers are kept at most.
-MOST_NUMBERS = 400_000
+#: Of one release so many numbers are kept at most; and so many of each draw, to see where they come from.
+MOST_NUMBERS, FIRST = 400_000, 12
 
 
 @dataclass
@@ -56,6 +55,10 @@ class Cell:
     is_whole: bool
     #: By whose reply it is in, "" for a sum: one array a draw, in the units of the array, as one axis.
     noise: dict[str, list[Floats]] = field(default_factory=dict)
+    #: By who draws it: the first entries of the noise, or of a share of it, in units.
+    drawn: dict[str, list[Floats]] = field(default_factory=dict)
+    n_shares: int = 1
+    is_summed: bool = False  #: Of shares that clients draw.
     #: Where clients draw the noise: by draw, what is seen of the one table, and of the other, less what the one table
     #: would give without noise.
     seen: tuple[dict[int, Floats], dict[int, Floats]] = field(default_factory=lambda: ({}, {}))
@@ -86,6 +89,12 @@ class Cell:
     def add(self, who: str, noise: Floats) -> None:
         """Take one draw in."""
         self.noise.setdefault(who, []).append(np.ravel(noise))
+        if not self.is_summed:
+            self.add_share(who, noise)
+
+    def add_share(self, who: str, noise: Floats) -> None:
+        """Take in who draws what."""
+        self.drawn.setdefault(who, []).append(np.ldexp(np.ravel(noise)[:FIRST], -self.exponent))
 
 
 class Drawer:
@@ -98,19 +107,21 @@ class Drawer:
         The client to which the neighbours belong.
     pair : Neighbours, optional
         Its two tables: where clients draw the noise, every other draw is of its replies from the second.
+    noise_seed : int, default=0
+        With which clients draw, without noise, what they draw themselves.
     """
 
-    def __init__(self, run: Run, target: str, pair: Neighbours | None = None) -> None:
-        self._run, self._target, self._pair = run, target, pair
+    def __init__(self, run: Run, target: str, pair: Neighbours | None = None, noise_seed: int = 0) -> None:
+        self._run, self._target, self._pair, self._noise_seed = run, target, pair, noise_seed
         self.cells: dict[tuple[int, int], Cell] = {}
         self.seeded: dict[tuple[int, int], Cell] = {}
         self._draws: dict[int, Callable[[int, bool], None]] = {}
-        contexts = {name: _new_context() for name in run.data}
+        contexts = {name: new_context() for name in run.data}
         data = dict(run.data)
         if pair is not None:
             data[target] = ClientData(pair.rows, owner=f"client {target}")
             data[_OTHER] = ClientData(pair.rows if pair.others is None else pair.others, owner=f"client {target}")
-            contexts[_OTHER] = _new_context()
+            contexts[_OTHER] = new_context()
         self._data = data
         for number, round_ in run.rounds.items():
             noisy = [release is not None and release.scale > 0 for release in round_.releases]
@@ -188,22 +199,27 @@ class Drawer:
         run, round_ = self._run, self._run.rounds[number]
         n_shares = int(str(asked[0].ins.config["n_shares"]))
         summed = run.strategy.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
-        captured = {one.client: _captured(run, one, self._data[one.client], contexts[one.client]) for one in asked}
+
+        def capture(exchange: Exchange, who: str) -> list[Sendable] | None:
+            return _captured(run, exchange, self._data[who], contexts[who], self._noise_seed)
+
+        captured = {one.client: capture(one, one.client) for one in asked}
         if self._pair is not None:
             for one in asked:
                 if one.client == self._target:
-                    other = _captured(run, one, self._data[_OTHER], contexts[_OTHER])
+                    other = capture(one, _OTHER)
                     is_there = self._pair.others is not None
                     captured[_OTHER] = other if is_there or other is None else [_nothing(array) for array in other]
         plain = {name: arrays for name, arrays in captured.items() if arrays is not None}
         if len(plain) < len(captured):
             return
         before = {name: _copied(context) for name, context in contexts.items()}
-        self._add_cells(number, next(iter(plain.values())), n_shares, is_whole=n_shares == len(asked) or not summed)
+        is_whole, arrays = n_shares == len(asked) or not summed, next(iter(plain.values()))
+        self._add_cells(number, arrays, n_shares, is_whole=is_whole, is_summed=summed)
         indices = {name: index for index, name in enumerate(run.data)}
         exchanges = {one.client: one for one in asked}
         knowing = {
-            name: _knowing(run, exchanges[self._target if name == _OTHER else name], true)
+            name: _answering(run, exchanges[self._target if name == _OTHER else name], _returning(true))
             for name, true in plain.items()
         }
 
@@ -217,6 +233,8 @@ class Drawer:
                 whose = _OTHER if is_other and exchange.client == self._target else exchange.client
                 true = plain[whose]
                 noisy = _fit(run, exchange, self._data[whose], _copied(before[whose]), seed, knowing[whose])
+                if not noisy:  # it fails at random
+                    return
                 if not summed:
                     self._take(number, exchange.client, noisy, true, seeded=seeded)
                 if exchange.client == self._target and not seeded and not summed:
@@ -224,6 +242,8 @@ class Drawer:
                 if not summed:
                     continue
                 noise = [_minus(one, other) for one, other in zip(noisy, true, strict=True)]
+                for cell, index in self._cells(number, seeded=seeded):
+                    cell.add_share(exchange.client, noise[index])
                 totals = noise if not totals else [one + other for one, other in zip(totals, noise, strict=True)]
             if summed:
                 self._take(number, "", totals, [0.0] * len(totals), seeded=seeded)
@@ -237,7 +257,9 @@ class Drawer:
 
     # Both.
 
-    def _add_cells(self, number: int, arrays: Sequence[Sendable], n_shares: int, *, is_whole: bool) -> None:
+    def _add_cells(
+        self, number: int, arrays: Sequence[Sendable], n_shares: int, *, is_whole: bool, is_summed: bool = False
+    ) -> None:
         round_ = self._run.rounds[number]
         for index, (release, array) in enumerate(zip(round_.releases, arrays, strict=False)):
             if release is not None and release.scale > 0:
@@ -245,24 +267,22 @@ class Drawer:
                 content = round_.answer.sends[index].content
                 for cells in (self.cells, self.seeded):
                     cells[number, index] = Cell(number, index, round_.task, content, release, exponent, is_whole)
+                    cells[number, index].n_shares, cells[number, index].is_summed = n_shares, is_summed
+
+    def _cells(self, number: int, *, seeded: bool) -> list[tuple[Cell, int]]:
+        return [(cell, index) for (of, index), cell in (self.seeded if seeded else self.cells).items() if of == number]
 
     def _take(self, number: int, who: str, arrays: Sequence[Any], plain: Sequence[Any], *, seeded: bool) -> None:
-        for (of, index), cell in (self.seeded if seeded else self.cells).items():
-            if of == number:
-                cell.add(who, _minus(arrays[index], plain[index]))
+        for cell, index in self._cells(number, seeded=seeded):
+            cell.add(who, _minus(arrays[index], plain[index]))
 
     def _see(self, number: int, repetition: int, is_other: bool, arrays: Sequence[Any], plain: Any) -> None:
-        for (of, index), cell in self.cells.items():
-            if of == number:
-                cell.seen[is_other][repetition] = np.ravel(_minus(arrays[index], plain[index]))
+        for cell, index in self._cells(number, seeded=False):
+            cell.seen[is_other][repetition] = np.ravel(_minus(arrays[index], plain[index]))
 
 
 #: Under which the second table of the client of the neighbours goes; no client is called so.
 _OTHER = "\0other"
-
-
-def _new_context() -> Context:
-    return Context(0, 0, UserConfig(), RecordDict(), UserConfig())
 
 
 def _nothing(array: Sendable) -> Sendable:
@@ -290,10 +310,11 @@ def _copied(context: Context) -> Context:
     return copied
 
 
-def _captured(run: Run, exchange: Exchange, data: ClientData, context: Context) -> list[Sendable] | None:
+def _captured(
+    run: Run, exchange: Exchange, data: ClientData, context: Context, noise_seed: int
+) -> list[Sendable] | None:
     """Return what a client's method returns in answer to a message, without noise; None if it does not."""
-    client_type, task = run.strategy.client_type, str(exchange.ins.config["task"])
-    asked = getattr(client_type, task)
+    asked = getattr(run.strategy.client_type, str(exchange.ins.config["task"]))
     found: list[list[Sendable]] = []
 
     def watched(self: Any, *arrays: Any, **arguments: Any) -> Any:
@@ -302,23 +323,27 @@ def _captured(run: Run, exchange: Exchange, data: ClientData, context: Context) 
         found.append([array if isinstance(array, GridArray) else np.asarray(array) for array in given])
         return reply
 
-    watched.__name__ = task
-    kind = type(client_type.__name__, (client_type,), {task: Askable(watched, asked.answer.sends)})
-    shadow = kind(data, name=exchange.client, context=_copied(context), noise_seed=0)
-    shadow.fit(decode(exchange.ins.parameters), dict(exchange.ins.config))
-    return found[0] if found else None
+    kind = _answering(run, exchange, watched)
+    for seed in (noise_seed, *range(TRIES)):  # a client may fail at random
+        make = partial(kind, data, name=exchange.client, context=_copied(context), noise_seed=seed)
+        answer_to(make, exchange.ins, tries=1)
+        if found:
+            return found[0]
+    return None
 
 
-def _knowing(run: Run, exchange: Exchange, true: list[Sendable]) -> type[ProtocolClient]:
-    """Return the run's clients, but for the method that a message asks: it has returned what is given."""
-    kind, task = run.strategy.client_type, str(exchange.ins.config["task"])
-    asked = getattr(kind, task)
-
-    def known(self: Any, *arrays: Any, **arguments: Any) -> Any:  # noqa: ARG001
+def _returning(true: list[Sendable]) -> Callable[..., tuple[Sendable, ...]]:
+    def known(*_arrays: Any, **_arguments: Any) -> tuple[Sendable, ...]:
         return tuple(true)
 
-    known.__name__ = task
-    return type(kind.__name__, (kind,), {task: Askable(known, asked.answer.sends)})
+    return known
+
+
+def _answering(run: Run, exchange: Exchange, method: Callable[..., Any]) -> type[ProtocolClient]:
+    """Return the run's clients, with another method for what a message asks."""
+    kind, task = run.strategy.client_type, str(exchange.ins.config["task"])
+    method.__name__ = task
+    return type(kind.__name__, (kind,), {task: Askable(method, getattr(kind, task).answer.sends)})
 
 
 def _fit(
@@ -331,10 +356,9 @@ def _fit(
 ) -> list[Any]:
     """Return what a client sends, or keeps, if its method has returned what it knows; otherwise have it answer."""
     kind = run.strategy.client_type if knowing is None else knowing
-    client = kind(data, name=exchange.client, context=context, noise_seed=seed)
-    with one_thread():
-        arrays, n_examples, facts = client.fit(decode(exchange.ins.parameters), dict(exchange.ins.config))
-    if knowing is None:
+    make = partial(kind, data, name=exchange.client, context=context, noise_seed=seed)
+    arrays, n_examples, facts = answer_to(make, exchange.ins)
+    if knowing is None or "failure" in facts:
         return []
     res = FitRes(Status(Code.OK, ""), encode(arrays), n_examples, facts)
     round_ = run.rounds[exchange.round]

@@ -28,8 +28,8 @@ LARGE_TABLE = 2**13
 
 #: What is sent in place of points or directions: arrays of two axes.
 ALTERED: Mapping[str, Callable[[Floats], Floats]] = {
-    "all columns alike": lambda array: np.repeat(array[:, :1], array.shape[1], axis=1),
-    "all rows alike": lambda array: np.repeat(array[:1], array.shape[0], axis=0),
+    "with all columns alike": lambda array: np.repeat(array[:, :1], array.shape[1], axis=1),
+    "with all rows alike": lambda array: np.repeat(array[:1], array.shape[0], axis=0),
     "a thousand times as large": lambda array: 1e3 * array,
 }
 
@@ -37,7 +37,7 @@ ALTERED: Mapping[str, Callable[[Floats], Floats]] = {
 def altered_runs(run: Run) -> Iterator[tuple[str, Run]]:
     """Yield the run with other points and directions in its messages: which, and the run."""
     for what, alter in ALTERED.items():
-        yield f"where the server sends points with {what}", _altered(run, alter)
+        yield f"where the server sends points {what}", _altered(run, alter)
 
 
 def mirrored_run(run: Run, client: str) -> tuple[Run, dict[int, list[Floats]]]:
@@ -79,11 +79,12 @@ def remembered(run: Run, earlier: Run, client: str) -> list[str]:
     rows = np.tile(rows, (-(-LARGE_TABLE // rows.size), 1))
     used = ClientData(rows, owner=f"client {client}")
     shadow_answers(earlier, client, used)
-    fresh, after = shadow_answers(run, client, rows), shadow_answers(run, client, used)
+    fresh, again, after = (shadow_answers(run, client, table) for table in (rows, rows, used))
     return [
         f"the answer to '{run.rounds[number].task}' depends on a run that the client has answered before"
         for number, answer in fresh.items()
-        if number in run.rounds and bits_of_answer(answer) != bits_of_answer(after[number])
+        if number in run.rounds
+        and bits_of_answer(answer) == bits_of_answer(again[number]) != bits_of_answer(after[number])
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,12 +12,15 @@ import numpy as np
 
 from flower_fedclust.auditing.coverage import Fact
 from flower_fedclust.auditing.statistics import FALSE_ALARM, OF_NOISE, Loss, NoiseTest
-from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
+from flower_fedclust.privacy.releases import Mechanism, NoisePlace, PrivacyUnit, Release
 
 Verdict = Literal["sound", "broken", "not shown", "no guarantee"]
 
 #: An audit has shown something of the noise if it would have noticed noise of less than this part of its scale.
 NOTICED = 0.6
+
+#: And if it would have noticed noise that is cut off at so many deviations, or comes from a source of so few bits.
+CUT_NOTICED, BITS_NOTICED = 3.0, 16.0
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,14 @@ class AuditResult:
     unprotected : tuple of str
         What nothing covers, as the report says.
     covers_everything : bool
+    source_bits : float
+        Noise from a source of so few bits would have been noticed.
+    tails : dict of str to float
+        By mechanism: noise cut off at so many deviations would have been noticed.
     n_runs : int
         How often the noise was drawn.
+    not_examined : tuple of str
+        What there was no time for, with how much of it.
     seconds : float
     false_alarm : float, default=0.001
         How often a sound strategy may be called broken.
@@ -124,7 +133,10 @@ class AuditResult:
     facts: tuple[Fact, ...]
     unprotected: tuple[str, ...]
     covers_everything: bool
+    source_bits: float
+    tails: Mapping[Mechanism, float]
     n_runs: int
+    not_examined: tuple[str, ...]
     seconds: float
     false_alarm: float = FALSE_ALARM
 
@@ -153,8 +165,11 @@ class AuditResult:
 
     @property
     def missing(self) -> list[str]:
-        """What there was not enough time or noise for."""
+        """What there was not enough time or noise for, a clause each; what was not examined is one."""
         found = []
+        if self.not_examined:
+            more = len(self.not_examined) - 1
+            found.append(f"the time was up before {self.not_examined[0]}" + (f", and {more} more" if more else ""))
         for release in self.releases:
             where = f"'{release.content}' in {_rounds(release.rounds)}"
             if release.n_neighbours == 0:
@@ -164,6 +179,11 @@ class AuditResult:
                 found.append(f"too few runs: noise of {where} that is {narrow:.2g} times as wide could go unnoticed")
         if self.releases and self.loss is None:
             found.append("no neighbours moved anything, so that no privacy loss was measured")
+        for mechanism, reach in self.tails.items():
+            if reach < CUT_NOTICED:
+                found.append(f"too few runs: {mechanism} noise cut off at {reach:.2g} deviations could go unnoticed")
+        if self.releases and self.source_bits < BITS_NOTICED:
+            found.append(f"too few runs: noise from a source of {self.source_bits:.0f} bits could go unnoticed")
         return found
 
     @property
@@ -199,6 +219,7 @@ class AuditResult:
             "sentence": self.sentence,
             "broken": self.broken,
             "missing": self.missing,
+            "not_examined": list(self.not_examined),
             "epsilon": self.epsilon,
             "delta": self.delta,
             "unit": self.unit,
@@ -223,6 +244,8 @@ class AuditResult:
             "unprotected": list(self.unprotected),
             "covers_everything": self.covers_everything,
             "n_runs": self.n_runs,
+            "source_bits": self.source_bits,
+            "tails": dict(self.tails),
             "false_alarm": self.false_alarm,
             "seconds": self.seconds,
         }
@@ -231,6 +254,8 @@ class AuditResult:
         lines = [f"Audit of {self.strategy}: {self.sentence}", ""]
         lines += [f"  broken: {clause}." for clause in self.broken[1:]]
         lines += [f"  not shown: {clause}." for clause in self.missing[self.verdict == "not shown" :]]
+        if self.not_examined:
+            lines += ["Not examined, as the time was up:", *(f"  {one}" for one in self.not_examined), ""]
         if self.epsilon is not None and self.releases:
             lines.append(
                 f"Promised: epsilon {self.epsilon:g}, delta {self.delta:g} per {self.unit}, noise by {self.place}. "
@@ -246,6 +271,12 @@ class AuditResult:
             lines += [
                 "  (moved: over the sensitivity, which is the last number; noise: its width over the declared one)"
             ]
+            if self.tails:
+                reach = " or ".join(f"{reach:.2f} ({kind})" for kind, reach in self.tails.items())
+                lines.append(
+                    f"All noise together: it would have been noticed if it were cut off at {reach} deviations, or came "
+                    f"from a source of {self.source_bits:.0f} bits."
+                )
         if (loss := self.loss) is not None:
             how = "from the noise that was drawn" if loss.sees_noise else "from outputs alone"
             lines += [
@@ -289,17 +320,8 @@ class AuditResult:
             ordered = np.sort(losses)
             axes.step(ordered, 1.0 - np.arange(len(ordered)) / len(ordered), where="post", label=label)
         axes.axvline(loss.epsilon, color="black", linestyle="--", linewidth=1)
-        place, across = (loss.epsilon, 0.5), axes.get_xaxis_transform()
-        axes.annotate(
-            f"promised: {loss.epsilon:g}",
-            place,
-            xytext=(-3, 0),
-            xycoords=across,
-            textcoords="offset points",
-            rotation=90,
-            ha="right",
-            va="center",
-        )
+        promised, across = f"promised: {loss.epsilon:g} ", axes.get_xaxis_transform()
+        axes.text(loss.epsilon, 0.5, promised, transform=across, rotation=90, ha="right", va="center")
         axes.axvline(loss.epsilon_at_least, color="tab:red", linewidth=1, label="epsilon is at least this")
         axes.axhline(loss.delta, color="0.6", linestyle=":", linewidth=1, label=f"delta {loss.delta:g}")
         axes.set_xlim(right=1.05 * max(loss.largest, loss.epsilon))

@@ -35,7 +35,7 @@ def rows_of_whole_numbers(rows: Floats) -> list[HardRow]:
     ]
 
 
-def rows_by_message(run: Run, client: str) -> list[list[HardRow]]:
+def rows_by_message(run: Run, client: str) -> dict[str, list[HardRow]]:
     """Return rows that lie on points which the server sent, far beyond them, and far along directions that it sent.
 
     Every array with as many columns as the rows is taken for points, and every other with as many rows as these have
@@ -44,11 +44,11 @@ def rows_by_message(run: Run, client: str) -> list[list[HardRow]]:
 
     Returns
     -------
-    list of list of (str, ndarray of shape (n_columns,))
-        One list a task and kind, of the last tasks that sent such arrays.
+    dict of str to list of (str, ndarray of shape (n_columns,))
+        By task and kind, of the last tasks that sent such arrays.
     """
     n_columns = run.data[client].rows.shape[1]
-    found: dict[tuple[str, str], list[HardRow]] = {}
+    found: dict[str, list[HardRow]] = {}
     for number, round_ in run.rounds.items():
         is_noisy = any(release and release.scale > 0 for release in round_.releases)
         for exchange in run.asked(number):
@@ -58,10 +58,10 @@ def rows_by_message(run: Run, client: str) -> list[list[HardRow]]:
             origins = [array for array in arrays if array.shape == (n_columns,)] or [np.zeros(n_columns)]
             for array in arrays:
                 if is_noisy and array.ndim == 2 and array.shape[1] == n_columns and len(array) > 1:
-                    found[round_.task, "points"] = _about_points(array, origins[0], round_.task)
+                    found[f"about points of '{round_.task}'"] = _about_points(array, origins[0], round_.task)
                 elif array.ndim == 2 and array.shape[0] == n_columns and array.shape[1] > 0:
-                    found[round_.task, "directions"] = _along(array, origins[0], round_.task)
-    return list(found.values())[-4:]
+                    found[f"along directions of '{round_.task}'"] = _along(array, origins[0], round_.task)
+    return dict(list(found.items())[-4:])
 
 
 def _about_points(points: Floats, origin: Floats, task: str) -> list[HardRow]:

@@ -29,27 +29,16 @@ SEEDS_TRIED = 40
 
 def findings_of_samples(
     run: Run, client: str, pair: Neighbours | None, level: float, deadline: float = math.inf
-) -> list[str]:
-    """Return in what releases rows are not drawn, or a row counts more often than is declared.
+) -> tuple[list[str], list[str]]:
+    """Return in what releases rows are not drawn, or a row counts too often; and what of that was not examined.
 
     Every message is answered again and again, without noise, by tables that differ in one row, with one seed for both,
     so that they draw the same rows: where the answers differ, that row was drawn. It may not be drawn too often, nor
     may too many rows be drawn at once; and the answers of the client's own table to one message must differ.
-
-    Parameters
-    ----------
-    run : Run
-    client : str
-    pair : Neighbours or None
-        Whose answers differ as far as can be, if the row is drawn.
-    level : float
-        How often a sound strategy may be called broken by this.
-    deadline : float, default=infinity
-        Of ``time.perf_counter``; after which nothing more is answered.
     """
     samples = _samples(run, client)
     if not samples:
-        return []
+        return [], []
     own = run.data[client].rows
     first, second = (own, own) if pair is None or pair.others is None else (pair.rows, pair.others)
 
@@ -58,23 +47,22 @@ def findings_of_samples(
 
     known = answers(own, 0)
     if known != answers(own, 0):
-        return []  # what is drawn follows from no seed, so that two tables' answers have no sample in common
+        # What is drawn follows from no seed, so that two tables' answers have no sample in common.
+        return [], ["how often a row is drawn, as clients draw other rows each time, whatever their seed"]
     n_drawn = Counter[int]()
     for row in range(min(len(own), MOST_CHANGED)):
         changed = own.copy()
         changed[row] = next((one for one, other in zip(first, second, strict=False) if (one != other).any()), -own[row])
         n_drawn.update(number for number, answer in answers(changed, 0).items() if answer != known[number])
     seen: dict[int, set[Bits | None]] = {number: set() for number in samples}
-    hits, trials = Counter[str](), Counter[str]()
-    for seed in range(TIMES):
-        if seed >= FEWEST_TIMES and time.perf_counter() > deadline:
-            break
-        whole, one, two = (answers(table, seed) for table in (own, first, second))
+    hits, n_times = Counter[str](), 0
+    while n_times < TIMES and (n_times < FEWEST_TIMES or time.perf_counter() < deadline):
+        whole, one, two = (answers(table, n_times) for table in (own, first, second))
+        n_times += 1
         for number in samples:
             seen[number].add(whole[number])
-            trials[run.rounds[number].task] += 1
             hits[run.rounds[number].task] += one[number] != two[number]
-    found = []
+    found, tasks = [], Counter(run.rounds[number].task for number in samples)
     for number, different in seen.items():
         task = run.rounds[number].task
         if len(different) == 1 and different != {None}:
@@ -83,32 +71,34 @@ def findings_of_samples(
             found.append(
                 f"{n_drawn[number]} rows count in an answer to '{task}', and {samples[number][0]} are declared"
             )
-    for task, n_trials in trials.items():
+    for task, n_rounds in tasks.items():
         share = max(b / n for number, (b, n) in samples.items() if run.rounds[number].task == task)
-        if float(binom.sf(hits[task] - 1, n_trials, share)) < level / len(trials):
-            found.append(
-                f"a row counts in {hits[task] / n_trials:.3g} of the answers to '{task}', and {share:.3g} are declared"
-            )
-    return list(dict.fromkeys(found))
+        if float(binom.sf(hits[task] - 1, n_rounds * n_times, share)) < level / len(tasks):
+            counted = f"a row counts in {hits[task] / (n_rounds * n_times):.3g} of the answers to '{task}'"
+            found.append(f"{counted}, and {share:.3g} are declared")
+    left = [f"{TIMES - n_times} of {TIMES} answers in which rows are drawn"] if n_times < TIMES else []
+    return list(dict.fromkeys(found)), left
 
 
 def seed_that_draws(run: Run, client: str, pairs: Sequence[Neighbours]) -> int:
-    """Return a seed with which the rows in which neighbours differ are drawn, in as many rounds as can be; or else 0.
+    """Return a seed with which most rounds are answered, and the rows in which neighbours differ are drawn in most.
 
-    Where a row is not drawn it moves nothing, and a comparison says nothing.
+    Where a client does not answer, or does not draw a row, nothing moves, and a comparison says nothing.
     """
     samples = _samples(run, client)
-    if not samples:
-        return 0
-    found: list[int] = []
+    found: list[tuple[int, int]] = []
     for seed in range(SEEDS_TRIED):
-        answers = [
+        given = shadow_answers(run, client, pairs[0].rows, noise_seed=seed).values()
+        n_answers = sum(answer is not None for answer in given)
+        both = [
             [_answers(run, client, table, seed, samples) for table in (pair.rows, pair.others)]
             for pair in pairs
-            if pair.others is not None
+            if samples and pair.others is not None
         ]
-        found.append(sum(one[number] != two[number] for one, two in answers for number in samples))
-    return int(np.argmax(found))
+        found.append((n_answers, sum(one[number] != two[number] for one, two in both for number in samples)))
+        if not samples and n_answers == len(given):
+            break
+    return found.index(max(found))
 
 
 def _samples(run: Run, client: str) -> dict[int, tuple[int, int]]:

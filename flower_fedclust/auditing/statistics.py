@@ -12,17 +12,21 @@ from numpy.typing import NDArray
 from scipy.stats import beta, chi2, gamma, kstest, laplace, norm
 
 from flower_fedclust.auditing.draws import Cell
+from flower_fedclust.privacy.releases import Mechanism
 
 Floats = NDArray[np.float64]
 
 #: How often a sound strategy may be called broken, over all tests of an audit together.
 FALSE_ALARM = 1e-3
 
-#: The parts of that for the laws of the noise, for rows that are drawn, and for the bounds on epsilon and on delta.
-OF_NOISE, OF_SAMPLES, OF_EPSILON, OF_DELTA = 0.5, 0.1, 0.2, 0.2
+#: The parts of that: laws of noise, where noise comes from, rows that are drawn, bounds on epsilon and on delta.
+OF_NOISE, OF_SOURCES, OF_SAMPLES, OF_EPSILON, OF_DELTA = 0.4, 0.1, 0.1, 0.2, 0.2
 
 #: Of so many numbers the law is tested, and of so many the lowest bits.
 MOST_TESTED = 20_000
+
+#: Which of the largest numbers are compared with their law, to see whether noise is cut off.
+RANKS_OF_TAILS = (1, 10, 100)
 
 #: The lowest bits of noise that is at least eight times wider than these are as good as uniform.
 RESIDUES, LEAST_A_CLASS = 16, 50
@@ -67,6 +71,7 @@ def test_noise(cells: Sequence[Cell]) -> NoiseTest:
     law = chi2(z.size) if gaussian else gamma(z.size)
     size = float(np.sum(z**2)) if gaussian else float(np.sum(np.abs(z)))
     p_values = {"narrower than declared": float(law.cdf(size))}
+    p_values["cut off"] = cut_off(z, release.mechanism)
     if any(len(drawn) > 1 and drawn[0].size > 1 for drawn in of_cells):
         p_values["narrower than declared in one of its entries"] = _narrowest_entry(of_cells, gaussian=gaussian)
     if is_whole:
@@ -81,6 +86,24 @@ def test_noise(cells: Sequence[Cell]) -> NoiseTest:
         wanted = residues.size / n_classes
         p_values["with holes"] = float(chi2(n_classes - 1).sf(float(np.sum((counts - wanted) ** 2)) / wanted))
     return NoiseTest(int(z.size), factor, p_values)
+
+
+def cut_off(z: Floats, mechanism: Mechanism) -> float:
+    """Return how likely it is that the largest of standardised numbers are as small as these.
+
+    The k-th largest has a tail that is the k-th smallest of so many uniform numbers. Noise that is wider than declared
+    has larger ones.
+    """
+    tails = 2 * norm.sf(np.abs(z)) if mechanism == "gaussian" else np.exp(-np.abs(z))
+    smallest = np.sort(tails)[: RANKS_OF_TAILS[-1]]
+    likely = [float(beta.sf(smallest[k - 1], k, z.size - k + 1)) for k in RANKS_OF_TAILS if k <= z.size]
+    return min(1.0, len(RANKS_OF_TAILS) * min(likely, default=1.0))
+
+
+def reach_of_tails(n_numbers: int, level: float, mechanism: Mechanism) -> float:
+    """Return the largest number of deviations at which so many numbers cannot be cut off without a finding."""
+    tail = min(1.0, math.log(len(RANKS_OF_TAILS) / level) / max(n_numbers, 1))
+    return float(norm.isf(tail / 2)) if mechanism == "gaussian" else -math.log(tail) / math.sqrt(2.0) + 0.0
 
 
 def _narrowest_entry(of_cells: Sequence[Sequence[Floats]], *, gaussian: bool) -> float:
@@ -106,46 +129,6 @@ def _residues(cell: Cell) -> NDArray[np.intp]:
     if not np.array_equal(whole, np.rint(whole)) or np.abs(whole).max() > 2.0**52:
         return np.empty(0, dtype=np.intp)
     return (whole.astype(np.int64) % RESIDUES).astype(np.intp)
-
-
-def repeated(cells: Sequence[Cell], seeded: Sequence[Cell]) -> list[str]:
-    """Return in what noise repeats that must not: from draw to draw, round to round, or client to client."""
-    found = []
-    for cell in cells:
-        for drawn in cell.noise.values():
-            first = drawn[:200]
-            if len(first) >= 20 and _is_repeated(np.array(first)):
-                found.append(f"the noise of '{cell.content}' in round {cell.round} is the same in every run")
-                break
-    for group in (cells, seeded):
-        series: list[tuple[str, Floats]] = []
-        for cell in group:
-            for who, drawn in cell.standardised.items():
-                if len(drawn) >= 20 and drawn[0].size:
-                    table, size = np.array(drawn[:20]), drawn[0].size
-                    place = f"'{cell.content}' in round {cell.round}" + (f" of client {who}" if who else "")
-                    for entry in sorted({0, min(1, size - 1), size // 2, (size + 1) // 2 % size, size - 1}):
-                        series.append((place + (f", entry {entry}" if size > 1 else ""), table[:, entry]))
-        found += _alike(series)
-    return list(dict.fromkeys(found))
-
-
-def _is_repeated(draws: Floats) -> bool:
-    """Tell whether most of some draws are others of them, or an entry is the same in all."""
-    return len({part.tobytes() for part in draws}) < len(draws) / 2 or bool((draws == draws[0]).all(axis=0).any())
-
-
-def _alike(series: Sequence[tuple[str, Floats]]) -> list[str]:
-    """Return which series of numbers are multiples of one another; each has the name of its place."""
-    kept = [(place, entries - entries.mean()) for place, entries in series]
-    kept = [(place, entries / length) for place, entries in kept if (length := float(np.linalg.norm(entries))) > 0]
-    if len(kept) < 2:
-        return []
-    table = np.array([entries for _, entries in kept])
-    near = np.triu(np.abs(table @ table.T) > 1 - 1e-4, 1)
-    return [
-        f"the noise of {kept[one][0]} is that of {kept[other][0]}" for one, other in zip(*np.nonzero(near), strict=True)
-    ][:3]
 
 
 # The privacy loss.

@@ -10,21 +10,20 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, RecordDict
-from flwr.app.user_config import UserConfig
+from flwr.app import ArrayRecord, Context
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.exact import is_off_diagonal
 from flower_fedclust.numerics.grid import GridArray
-from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import Sendable
 from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
 from flower_fedclust.protocol import ClientData
 from flower_fedclust.protocol.replies import received_arrays
 from flower_fedclust.protocol.wire import decode
-from flower_fedclust.watching.runs import Exchange, Run
+from flower_fedclust.watching.runs import Exchange, Run, answer_to, new_context
 
 Floats = NDArray[np.float64]
 Arrays = list[Sendable]
@@ -102,15 +101,13 @@ def shadow_answers(
     dict of int to (list of ndarray or None)
         By round; None where there is no answer.
     """
-    context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
+    context = new_context()
     data = rows if isinstance(rows, ClientData) else ClientData(rows, owner=f"client {client}")
     answers: dict[int, Arrays | None] = {}
     for exchange in run.exchanges:
         if exchange.client == client and (run.clients_remember or only in (None, exchange.round)):
-            shadow = run.strategy.client_type(data, name=client, context=context, noise_seed=noise_seed)
-            config = {key: value for key, value in exchange.ins.config.items() if key != "releases"}
-            with one_thread():
-                arrays, _, facts = shadow.fit(decode(exchange.ins.parameters), config)
+            make = partial(run.strategy.client_type, data, name=client, context=context, noise_seed=noise_seed)
+            arrays, _, facts = answer_to(make, exchange.ins, without="releases")
             kept = _kept(run, exchange, context)
             answers[exchange.round] = None if "failure" in facts else kept or received_arrays(arrays, facts)
     return answers
@@ -213,7 +210,7 @@ def _difference(first: Sendable, second: Sendable | None) -> Floats:
 
 
 def neighbours(
-    rows: Floats, hard: Sequence[tuple[str, Floats]], unit: PrivacyUnit, relation: Relation, *, each: int = 3
+    rows: Floats, hard: Sequence[tuple[str, Floats]], unit: PrivacyUnit, relation: Relation, *, each: int = 4
 ) -> list[Neighbours]:
     """Return neighbouring tables in which hard rows come, go or replace one another.
 
@@ -225,8 +222,9 @@ def neighbours(
         What makes each row hard, and the row.
     unit : "record" or "client"
     relation : "add-or-remove" or "replace"
-    each : int, default=3
-        In how many ways at most each row comes and goes.
+    each : int, default=4
+        In how many ways at most each row comes and goes, the hardest first: among its like, at the top, at the end,
+        and in a table of two rows or one.
     """
     pairs: list[Neighbours] = []
     for index, (what, row) in enumerate(hard):
@@ -241,15 +239,17 @@ def neighbours(
             ]
         elif relation == "add-or-remove":
             ways = [
-                Neighbours(f"{what} added", rows, np.vstack([rows, row])),
-                Neighbours(f"{what} removed from the top", np.vstack([row, rows[1:]]), rows[1:]),
                 Neighbours(f"{what}, many times", full, full[1:]),
+                Neighbours(f"{what} removed from the top", np.vstack([row, rows[1:]]), rows[1:]),
+                Neighbours(f"{what} added", rows, np.vstack([rows, row])),
+                Neighbours(f"{what} above a single row", rows[:1], np.vstack([row, rows[:1]])),
             ]
         else:
             ways = [
+                Neighbours(f"{what} among its like", full, np.vstack([opposite, full[1:]])),
                 Neighbours(f"{what} replaced by another", np.vstack([row, rows[1:]]), np.vstack([opposite, rows[1:]])),
                 Neighbours(f"{what} at the end", np.vstack([rows[:-1], row]), rows),
-                Neighbours(f"{what} among its like", full, np.vstack([opposite, full[1:]])),
+                Neighbours(f"{what} alone", row[None], opposite[None]),
             ]
         pairs += ways[:each]
     if unit == "client":
@@ -334,8 +334,8 @@ def tied_neighbours(tables: Sequence[Floats], unit: PrivacyUnit, relation: Relat
             pairs.append(Neighbours("rows on ties", table, np.vstack([table[1:2], table[1:]])))
         else:
             # A matrix product takes another way through a single row than through several, and through few than many.
+            for n_rows in (len(table), 9, 4):
+                pairs.append(Neighbours("rows on ties, the first removed", table[:n_rows], table[1:n_rows]))
             for row in table[:, None]:
                 pairs.append(Neighbours("a row on a tie, one of two removed", np.vstack([row, row]), row))
-            for n_rows in (4, 9, len(table)):
-                pairs.append(Neighbours("rows on ties, the first removed", table[:n_rows], table[1:n_rows]))
     return pairs

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -30,6 +31,40 @@ from flower_fedclust.simulation import noise_seed_of
 
 #: What a client does instead of answering: gets the round's number and the honest answer.
 Tamper = Callable[[int, Callable[[], FitRes]], FitRes]
+
+#: A client that fails is asked so often: it may fail at random, and a run must not depend on that.
+TRIES = 20
+
+
+def new_context(node_id: int = 0) -> Context:
+    """Return what a client that has answered nothing remembers."""
+    return Context(0, node_id, UserConfig(), RecordDict(), UserConfig())
+
+
+def patient(_number: int, honest: Callable[[], FitRes]) -> FitRes:
+    """Return the honest answer; a client that fails is asked again."""
+    for _ in range(TRIES - 1):
+        with suppress(Exception):
+            res = honest()
+            if "failure" not in res.metrics:
+                return res
+    return honest()
+
+
+def answer_to(
+    make: Callable[[], ProtocolClient], ins: FitIns, *, tries: int = TRIES, without: str = ""
+) -> tuple[list[Array], int, dict[str, Any]]:
+    """Answer a message, without an entry of its config; a client that fails, or raises, is made and asked again."""
+    config = {key: value for key, value in ins.config.items() if key != without}
+    for _ in range(tries):
+        try:
+            with one_thread():
+                found = make().fit(decode(ins.parameters), dict(config))
+        except Exception as error:
+            found = [], 1, {"failure": type(error).__name__}
+        if "failure" not in found[2]:
+            break
+    return found
 
 
 @dataclass(frozen=True)
@@ -82,8 +117,9 @@ class Site(Address):
         super().__init__(str(9000 + index))
         self.node_id = 9000 + index
         self.name = name
-        self.context = Context(0, self.node_id, UserConfig(), RecordDict(), UserConfig())
+        self.context = new_context(self.node_id)
         self.exchanges: list[Exchange] = []
+        self.has_evaluated = False
         self._tamper = tamper
 
         def make() -> ProtocolClient:
@@ -106,6 +142,7 @@ class Site(Address):
         return res
 
     def evaluate(self, ins: EvaluateIns, timeout: float | None = None, group_id: int | None = None) -> EvaluateRes:
+        self.has_evaluated |= bool(ins.config.get("evaluate", True))
         loss, n_examples, metrics = self.made().evaluate(decode(ins.parameters), dict(ins.config))
         return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
 
@@ -128,6 +165,8 @@ class Run:
         In the order of the rounds.
     sites : list of Site
     seconds : float
+    error : Exception or None
+        With which it ended early.
     """
 
     strategy: ProtocolStrategy
@@ -138,6 +177,7 @@ class Run:
     exchanges: list[Exchange] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
     seconds: float = 0.0
+    error: Exception | None = None
 
     @cached_property
     def result(self) -> Result:
@@ -167,6 +207,7 @@ def watched_run(
     order: Sequence[str] | None = None,
     consent: Consent | None = None,
     tamper: Mapping[str, Tamper] | None = None,
+    keeps_error: bool = False,
 ) -> Run:
     """Run a strategy as Flower's Server does, and keep every message.
 
@@ -184,6 +225,8 @@ def watched_run(
         Of every client.
     tamper : mapping of str to callable, optional
         By client; see :class:`Site`.
+    keeps_error : bool, default=False
+        Whether an error that ends the run is kept in it; by default it is raised.
     """
     strategy = copy.copy(strategy)
     if seed is not None:
@@ -208,8 +251,13 @@ def watched_run(
         run.sites.append(site)
         manager.register(site)
     start = time.perf_counter()
-    with one_thread():
-        _serve(run, manager)
+    try:
+        with one_thread():
+            _serve(run, manager)
+    except Exception as error:
+        if not keeps_error:
+            raise
+        run.error = error
     run.seconds = time.perf_counter() - start
     return run
 

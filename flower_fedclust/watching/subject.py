@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData, ProtocolStrategy
 from flower_fedclust.protocol.parameters import check_is_strategy
-from flower_fedclust.watching.runs import Run, watched_run
+from flower_fedclust.watching.runs import Run, Tamper, watched_run
 
 Floats = NDArray[np.float64]
 
@@ -34,6 +34,8 @@ class Subject:
         By default three blobs of some 25 rows each are made, of as many columns as the strategy expects.
     labels : sequence of array-like of shape (n_i,), optional
         True classes.
+    tamper : callable, optional
+        Of every client in ``run``; as in :func:`~flower_fedclust.watching.runs.watched_run`.
     """
 
     def __init__(
@@ -41,9 +43,11 @@ class Subject:
         strategy: ProtocolStrategy,
         clients: Sequence[ArrayLike] | None = None,
         labels: Sequence[ArrayLike] | None = None,
+        *,
+        tamper: Tamper | None = None,
     ) -> None:
         check_is_strategy(strategy)
-        self._given = strategy
+        self._given, self._tamper = strategy, tamper
         made, classes = small_tables(strategy) if clients is None else (clients, labels)
         self.names = [*NAMES, *map(str, range(20, 20 + len(made)))][: len(made)]
         self.data = {
@@ -82,7 +86,8 @@ class Subject:
     @cached_property
     def run(self) -> Run:
         """A run with a seed."""
-        run = watched_run(self.strategy, self.data, seed=SEED)
+        tamper = None if self._tamper is None else dict.fromkeys(self.data, self._tamper)
+        run = watched_run(self.strategy, self.data, seed=SEED, tamper=tamper)
         if not run.strategy.is_finished:
             raise AssertionError(f"it has not ended after n_protocol_rounds={self.strategy.n_protocol_rounds} rounds.")
         return run
