@@ -23,7 +23,7 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.protocol.memory import Memory
 from flower_fedclust.protocol.rounds import Moved, answers, within
-from flower_fedclust.protocol.wire import as_bytes, as_text, read_json
+from flower_fedclust.protocol.wire import as_text, read_json
 from flower_fedclust.tables.histograms import (
     POWER_BITS,
     bin_counts,
@@ -136,11 +136,10 @@ class TableAnswers(Memory):
 
     def _values(self, names: Collection[str]) -> Iterator[Floats]:
         """Yield the values of columns as they are measured, in the order of the schema."""
-        (content,) = self.recall(SCHEMA) or (as_bytes('{"columns": {}}'),)
-        schema = Schema.from_json(as_text(content))
-        if [name for name in schema.used if name in names] != list(names):
+        source, kept = self.source, self.recall(SCHEMA)
+        schema = None if kept is None else Schema.from_json(as_text(kept[0]))
+        if schema is None or [name for name in schema.used if name in names] != list(names):
             raise DataError("the columns that are asked for are not columns of the schema, in its order.")
-        source = self.source
         found = schema.values(source.table, owner=source.owner, wanted=names)
         return (measured(values, column) for _, column, values in found)
 
