@@ -119,7 +119,7 @@ class FFCM(FuzzyStrategy):
 
     The model predicts by the nearest center, in which a row's membership is the largest.
 
-    Weights are multiples of 2^-25, or of up to 2^-13 where there are more than 4,096 rows, so that their sums are
+    Weights are multiples of 2^-25, or of up to 2^-15 where there are more than 4,096 rows, so that their sums are
     exact. In k clusters the weight of a row that is in none may be as small as ``k^-m``: a fuzzifier for which this is
     below these multiples leaves clusters without weight, and their centers where they are.
 

@@ -220,7 +220,7 @@ def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
 
 
 def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
-    """Return the sum of the squares in each column, each square truncated to 38 bits of the largest that there can be.
+    """Return the sum of the squares in each column, each square truncated to 40 bits of the largest that there can be.
 
     A row of norm at most R has a vector of squares of norm at most R^2, exactly.
 

@@ -21,16 +21,16 @@ from flower_fedclust.numerics.grid import BITS, ENTRY_BITS, ball_in_units, trunc
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Of weights between 0 and 1: a weight times an entry of a row is at most 2^38, a sum over 2^15 rows 2^53.
+#: Of weights between 0 and 1: a weight times an entry of a row is at most 2^40, a sum over 2^13 rows 2^53.
 WEIGHT_BITS = ENTRY_BITS - BITS
 
 #: Rows whose weighted sums are added in float64.
 WEIGHTED_ROWS = 2 ** (53 - BITS - WEIGHT_BITS)
 
 #: In attraction sums, of kernel values and of rows, which are as far as twice their norm from a point: a product is at
-#: most 2^38, a sum of rows' own 2^37. Three bits more for rows, as what rows lose adds up over columns, and a kernel
-#: value has one of its own for all of them.
-KERNEL_BITS, ATTRACTED_BITS = 17, ENTRY_BITS - 18
+#: most 2^40, one with the row alone 2^39. Three bits more for rows, as what rows lose adds up over columns, and a
+#: kernel value has one of its own for all of them.
+KERNEL_BITS, ATTRACTED_BITS = 18, ENTRY_BITS - 19
 
 #: Rows whose attraction is added in float64.
 ATTRACTED_ROWS = 2 ** (53 - KERNEL_BITS - ATTRACTED_BITS)
@@ -135,7 +135,7 @@ def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Float
 def weighted_sums(rows: Floats, weights: Floats) -> tuple[Integers, Integers]:
     """Add up rows with weights, and the weights: for each cluster ``sum_i w_ir x_i`` and ``sum_i w_ir``.
 
-    Weights are truncated to multiples of 2^-13, so that they are integers w of those units, none larger than what was
+    Weights are truncated to multiples of 2^-15, so that they are integers w of those units, none larger than what was
     given. One row x adds the outer product w x', whose entries are products of integers and whose Frobenius norm is
     therefore ``||w|| ||x||``, exactly; and w to the sums of weights.
 
@@ -149,9 +149,9 @@ def weighted_sums(rows: Floats, weights: Floats) -> tuple[Integers, Integers]:
     Returns
     -------
     sums : ndarray of shape (n_clusters, n_columns), int64
-        Their unit is the rows' times 2^-13: its exponent is the rows' less ``WEIGHT_BITS``.
+        Their unit is the rows' times 2^-15: its exponent is the rows' less ``WEIGHT_BITS``.
     totals : ndarray of shape (n_clusters,), int64
-        Sums of weights, in units of 2^-13.
+        Sums of weights, in units of 2^-15.
     """
     n_clusters, n_columns = weights.shape[1], rows.shape[1]
     sums = np.zeros((n_clusters, n_columns), dtype=np.int64)
@@ -171,13 +171,13 @@ def attraction_sums(rows: Floats, points: Floats, exponent: int, gamma: float) -
 
     Rows and points are rounded to a coarser grid first and all else is made of these integers, so that, whatever they
     are, ``k ||x - y||`` is at most ``exp(-1/2) / sqrt(2 gamma)`` for the true kernel k of their exact distance. The
-    integer that stands for k is no larger: it is 0 unless k is 2^-17 at least, where :func:`gaussian_kernel` is right
+    integer that stands for k is no larger: it is 0 unless k is 2^-18 at least, where :func:`gaussian_kernel` is right
     to 2^-48, and k is made smaller by 2^-40, more than that and the rounding of the bound together, before it is
     truncated towards zero; its products with ``x - y`` are exact, and there are n_points of them.
 
-    A kernel value loses less than 2^-17, half of it on average, and an entry of a row or a point at most 2^-21 of 2^25
-    units. Measured with the mean squared distance as ``1 / (2 gamma)``: the sums are right to 1.2e-5 of their norm;
-    with a gamma that is 20 times as large, where most kernel values are near 2^-15, to 1.4e-3.
+    A kernel value loses less than 2^-18, half of it on average, and an entry of a row or a point at most 2^-22 of 2^25
+    units. Measured with the mean squared distance as ``1 / (2 gamma)``: the sums are right to 6e-6 of their norm; with
+    a gamma that is 20 times as large, where most kernel values are near 2^-15, to 7e-4.
 
     Parameters
     ----------

@@ -35,7 +35,7 @@ from flower_fedclust.numerics.grid import (
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Of rows over the roots of their degrees: a product of two entries is at most 2^38, a sum over 2^15 rows 2^53.
+#: Of rows over the roots of their degrees: a product of two entries is at most 2^40, a sum over 2^13 rows 2^53.
 MOMENT_BITS = ENTRY_BITS // 2
 
 #: Rows whose moments are added in float64.
@@ -144,7 +144,7 @@ def normalized_moment(
 ) -> tuple[Integers, int]:
     """Return ``F' D^-1 F`` where D has the degrees ``F (F' 1)``, or the floor; one row adds at most ``bound^2``.
 
-    A row over the root of its degree is rounded to 19 bits; where that would make it longer than the bound, truncated.
+    A row over the root of its degree is rounded to 20 bits; where that would make it longer than the bound, truncated.
 
     Parameters
     ----------

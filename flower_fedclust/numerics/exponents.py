@@ -18,8 +18,8 @@ from flower_fedclust.numerics.grid import BLOCK_ENTRIES, ENTRY_BITS, rounded_nor
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: Of entries that are only added up.
-SUM_BITS = ENTRY_BITS
+#: Of entries that are only added up: a float64 holds the sum of 2^15 of them.
+SUM_BITS = ENTRY_BITS - 2
 
 #: The exponents that a table of finite floats can have, from that of the least float to that of the longest row; the
 #: first stands for a table of zeros.

@@ -34,8 +34,8 @@ ALPHA_H = 1.5
 #: Steps, and the change of the memberships relative to the largest, with which they count as found for given centers.
 MOST_STEPS, SMALL_CHANGE = 300, 1e-6
 
-#: Of the directions of memberships in a sum of gradients: an entry of an outer product is at most 2^38, a sum over
-#: 2^15 rows 2^53.
+#: Of the directions of memberships in a sum of gradients: an entry of an outer product is at most 2^40, a sum over
+#: 2^13 rows 2^53.
 DIRECTION_BITS = ENTRY_BITS - BITS
 
 #: Rows whose outer products are added in float64, and entries that are worked on at a time.
@@ -222,7 +222,7 @@ def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, exponent: int, b
     """Return the sum over rows of the gradient in W of the fit, each row's clipped to a norm, exactly.
 
     A row x with memberships h has the gradient ``2 h (h W - x)'``. It is the outer product of the direction of h, of
-    norm 1, with ``2 ||h|| (h W - x)``, whose norm is that of the gradient. The first is truncated to 13 bits, the
+    norm 1, with ``2 ||h|| (h W - x)``, whose norm is that of the gradient. The first is truncated to 15 bits, the
     second clipped to the bound and truncated to 25: so one row adds integers of Frobenius norm at most the bound,
     whatever rows stand beside it.
 

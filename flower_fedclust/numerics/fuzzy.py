@@ -66,7 +66,7 @@ def fuzzy_sums(
     rows, centers, fuzzifier
         See the top of the module.
     more_bits : int, default=0
-        Weights are multiples of ``2^-(13 + more_bits)``; see :func:`more_bits_for`.
+        Weights are multiples of ``2^-(15 + more_bits)``; see :func:`more_bits_for`.
 
     Returns
     -------

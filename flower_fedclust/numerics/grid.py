@@ -33,10 +33,10 @@ Integers = NDArray[np.int64]
 #: Rows and points have a norm of at most 2^25 units: an inner product is at most 2^50, a squared distance 2^52.
 BITS = 25
 
-#: What one row adds to an entry of a sum is at most 2^38 units, whatever is summed; and no client has more rows than
+#: What one row adds to an entry of a sum is at most 2^40 units, whatever is summed; and no client has more rows than
 #: this. So no sum over rows overflows an int64. The constants of every sum follow from the first, and ClientData checks
 #: the second: the number of rows of a site is not public, and no answer may be refused because of it.
-ENTRY_BITS = 38
+ENTRY_BITS = 40
 MOST_ROWS = 2 ** (63 - ENTRY_BITS) - 1
 
 #: Entries that are put on the grid at a time: 256 kB of float64, which stays in a processor's cache.

@@ -293,7 +293,7 @@ def test_without_its_noise_the_private_run_is_that_of_the_clipped_rows():
     radius = 0.7 * RADIUS
     clipped = ROWS * np.minimum(1, radius / np.linalg.norm(ROWS, axis=1))[:, None]
     strategy = QuietFFCM(K, init=INIT, max_norm=radius, n_rounds=3)
-    # With noise weights have 16 bits.
+    # With noise weights have 15 bits.
     np.testing.assert_allclose(centers_of_run(strategy), slow_centers(clipped, INIT, 3), rtol=0, atol=1e-3)
 
 

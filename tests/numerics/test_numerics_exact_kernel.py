@@ -198,13 +198,13 @@ def test_weighted_sums_are_those_of_python_integers():
 
 
 def test_the_longest_rows_with_weight_1_have_exact_sums():
-    # A float64 sum of more than 2^15 of them would no longer be exact: 2^25 - 1 is odd.
-    rows = np.full((40_001, 1), 2.0**25 - 1)
-    weights = np.full((40_001, 2), 1.0)
+    # A float64 sum of more than 2^13 of them would no longer be exact: 2^25 - 1 is odd.
+    rows = np.full((20_001, 1), 2.0**25 - 1)
+    weights = np.full((20_001, 2), 1.0)
     weights[:, 1] = np.nextafter(1.0, 0.0)
     sums, totals = weighted_sums(rows, weights)
-    assert sums.tolist() == [[40_001 * 2**13 * (2**25 - 1)], [40_001 * (2**13 - 1) * (2**25 - 1)]]
-    assert totals.tolist() == [40_001 * 2**13, 40_001 * (2**13 - 1)]
+    assert sums.tolist() == [[20_001 * 2**15 * (2**25 - 1)], [20_001 * (2**15 - 1) * (2**25 - 1)]]
+    assert totals.tolist() == [20_001 * 2**15, 20_001 * (2**15 - 1)]
 
 
 def test_a_row_moves_weighted_sums_by_the_norm_of_its_weights_times_its_own():
@@ -223,11 +223,11 @@ def test_a_row_moves_weighted_sums_by_the_norm_of_its_weights_times_its_own():
 
 def exact_attraction(rows, points, exponent, gamma):
     """Return the sums in Python's integers, with kernel values from decimals."""
-    rows, points = ([[round(Fraction(int(entry), 32)) for entry in row] for row in array] for array in (rows, points))
+    rows, points = ([[round(Fraction(int(entry), 16)) for entry in row] for row in array] for array in (rows, points))
     sums = [[0] * len(points[0]) for _ in points]
     for j, y in enumerate(points):
         for x in rows:
-            kernel = int(exact_kernel_value(x, y, exponent + 5, gamma) * (1 - Fraction(1, 2**40)) * 2**17)
+            kernel = int(exact_kernel_value(x, y, exponent + 4, gamma) * (1 - Fraction(1, 2**40)) * 2**18)
             sums[j] = [total + kernel * (a - b) for total, a, b in zip(sums[j], x, y, strict=True)]
     return sums
 
@@ -237,7 +237,7 @@ def test_attraction_sums_are_those_of_python_integers(gamma):
     rows, points, exponent = some_rows(60)
     sums, unit = attraction_sums(rows, points, exponent, gamma)
     assert sums.tolist() == exact_attraction(rows, points, exponent, gamma)
-    assert unit == exponent - 12
+    assert unit == exponent - 14
 
 
 def test_attraction_sums_are_those_of_floats_to_1e_5_of_the_bound():
@@ -264,11 +264,11 @@ def assert_within_the_bound(row, points, exponent, gamma):
 @pytest.mark.parametrize("exponent", [-25, -300, 100])
 def test_a_row_at_the_worst_distance_from_all_points_is_within_the_bound_and_reaches_it(exponent):
     part = []
-    for distance in range(2**22 - 32 * 40, 2**22, 32):
+    for distance in range(2**22 - 16 * 40, 2**22, 16):
         points = np.concatenate([np.eye(3), -np.eye(3)]) * distance
         gamma = float(Fraction(1, 2 * distance**2) / Fraction(4) ** exponent)
         part.append(assert_within_the_bound(np.zeros(3), points, exponent, gamma))
-    assert min(part) > 1 - 2.0**-16
+    assert min(part) > 1 - 2.0**-17
 
 
 def test_the_bound_holds_at_every_distance_and_for_any_gamma():
@@ -289,10 +289,10 @@ def test_a_row_that_is_equal_to_a_point_or_far_from_it_does_not_pull_it():
 
 
 def test_the_longest_rows_have_exact_attraction():
-    # With gamma next to 0 every kernel value is the largest there is; 80,001 rows are more than a float64 sum holds.
-    rows, points = np.full((80_001, 1), 2.0**25 - 32), np.array([[-(2.0**25)], [0.0]])
+    # With gamma next to 0 every kernel value is the largest there is; 40,001 rows are more than a float64 sum holds.
+    rows, points = np.full((40_001, 1), 2.0**25 - 16), np.array([[-(2.0**25)], [0.0]])
     sums, _ = attraction_sums(rows, points, -25, 1e-300)
-    assert sums.tolist() == [[80_001 * (2**17 - 1) * (2**21 - 1)], [80_001 * (2**17 - 1) * (2**20 - 1)]]
+    assert sums.tolist() == [[40_001 * (2**18 - 1) * (2**22 - 1)], [40_001 * (2**18 - 1) * (2**21 - 1)]]
 
 
 # Machines.

@@ -269,7 +269,7 @@ def test_clipped_gradient_is_the_sum_of_clipped_gradients_of_single_rows(case, p
     total, _ = slow_clipped_gradient(rows, H, W, bound)
     # What truncation takes from a residual, in parts of the longest row or center.
     unit = 2.0**-22 * max(np.linalg.norm(rows, axis=1).max(), np.linalg.norm(W, axis=1).max())
-    lost = len(rows) * (min(unit, bound) + 2.0**-11 * bound)
+    lost = len(rows) * (min(unit, bound) + 2.0**-13 * bound)
     np.testing.assert_allclose(exact_gradient(rows, H, W, bound).values, total, rtol=0, atol=lost)
     for x, h in zip(rows, H, strict=True):
         own = exact_gradient(x[None], h[None], W, bound)

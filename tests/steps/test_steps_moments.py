@@ -173,7 +173,7 @@ def test_moments_are_those_of_the_clients_that_are_left_where_one_is_gone_in_the
     left = np.concatenate(same[:2])
     assert moments.n_rows == 40
     np.testing.assert_allclose(moments.mean, left.mean(axis=0), rtol=0, atol=UNIT)
-    np.testing.assert_allclose(moments.deviation, left.std(axis=0), rtol=0, atol=4 * UNIT)
+    np.testing.assert_allclose(moments.deviation, left.std(axis=0), rtol=0, atol=2 * UNIT)
 
 
 # With noise.
@@ -191,7 +191,7 @@ def test_noise_off_gives_the_moments_of_the_clipped_rows_in_one_round(max_norm):
     unit = max_norm * 2.0**-24
     np.testing.assert_allclose(moments.mean, pooled.mean(axis=0), rtol=0, atol=unit)
     if max_norm == 1e9:
-        return  # of which the rows are a millionth: their spread is below what 38 bits say of a square
+        return  # of which the rows are a millionth: their spread is below what 40 bits say of a square
     np.testing.assert_allclose(moments.deviation, pooled.std(axis=0), rtol=0, atol=2 * unit)
     assert moments.distance == pytest.approx(np.sqrt(2 * pooled.var(axis=0).sum()), rel=1e-6)
     # The root mean square distance over all ordered pairs of rows.
