@@ -148,8 +148,8 @@ def test_directions_of_the_same_bytes_in_another_shape_are_others():
 )
 def test_arrays_that_are_not_numbers_are_refused(careful, array):
     answer = Server(careful).ask(Question(PrivateKMeansClient.row_sum.answer, (array, np.array([4.0, 2.0])), {}))
-    assert answer.metrics["failure"] == "failed"
-    assert "send numbers" in audit(careful)[-1]["reason"]
+    assert answer.metrics["failure"] == "refused"
+    assert "not one of plain numbers" in audit(careful)[-1]["reason"]
 
 
 # Failures.
@@ -199,9 +199,10 @@ def test_a_preparation_that_is_right_is_taken(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[]", "null", '{"a": [1]}', '{"a": null}'])
-def test_arguments_that_are_no_arguments_are_one_failure(careful, text):
+def test_arguments_that_are_no_arguments_get_one_word(careful, text):
     answer = Server(careful).ask(COUNT, arguments=text)
-    assert answer.metrics == {"client": "north", "failure": "failed"}
+    assert set(answer.metrics) == {"client", "failure"}
+    assert answer.metrics["failure"] in ("refused", "failed")
     assert "RecursionError" not in audit(careful)[-1]["reason"]
 
 
@@ -218,6 +219,8 @@ def test_whether_rows_could_be_placed_is_not_said(tmp_path):
         server = Server(careful, strategy="fed-tsne-sums")
         placed = server.ask(FederatedMapSumsClient.place_rows.asked(*steep.to_arrays()))
         again = server.ask(FederatedMapSumsClient.place_rows.asked(*MODEL.to_arrays()), rows="places")
+        for answer in (placed, again):
+            assert answer.metrics.pop("ledger").split(":")[0] in "35"  # the line's number, and its salted hash
         heard.append([placed.metrics, again.metrics])
     assert heard[0] == heard[1]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from flower_fedclust.lab.pages import budget_text, plural
@@ -108,49 +108,59 @@ def epsilon_charts(scenario: Scenario) -> list[Figure]:
     for family, series in families.items():
         for start in range(0, len(series), MOST_SERIES):
             part = dict(list(series.items())[start : start + MOST_SERIES])
-            styles = {name: Style(index) for index, name in enumerate(part)}
-            points = [
-                Point(
-                    one.epsilon or 1.0,
-                    spread.mean,
-                    styles[name],
-                    _tip(scenario, one, spread),
-                    is_hollow=not one.is_covered,
-                )
-                for name, group in part.items()
-                for one, spread in group
-            ]
-            places = {name: sorted((p.x, p.y) for p in points if p.style == styles[name]) for name in part}
-            has_open = any(point.is_hollow for point in points)
             number = f" ({start // MOST_SERIES + 1})" if len(series) > MOST_SERIES else ""
-            chart = Chart(
-                scenario.name,
-                f"{capital(NAMES[scenario.measure])} against epsilon: {family}{number}",
-                f"Left is more private, {_better(scenario)}."
-                + (" Hollow: the guarantee does not cover the whole run." if has_open else ""),
-                x,
-                y,
-                points,
-                [
-                    Level(
-                        quality.mean,
-                        Style(0, is_pooled=True),
-                        _tip(scenario, one, quality),
-                        text,
-                    )
-                    for one, quality, text in levels
-                ],
-                lines=[(styles[name], line) for name, line in places.items() if len(line) > 1],
-                labels=[(styles[name], line[-1][1], name) for name, line in places.items()],
-            )
-            rows = [
-                [one.name, *_spread_texts(scenario, spread), ", ".join(one.guarantee_texts)]
-                for group in part.values()
-                for one, spread in group
-            ]
-            headings = ["strategy", NAMES[scenario.measure], "deviation", "guarantee"]
-            charts.append(Figure(chart, headings, rows))
+            charts.append(_epsilon_chart(scenario, f"{family}{number}", part, (x, y), levels))
     return charts
+
+
+def _epsilon_chart(
+    scenario: Scenario,
+    title: str,
+    part: Mapping[str, Sequence[tuple[Contender, Spread]]],
+    axes: tuple[Axis, Axis],
+    levels: Sequence[tuple[Contender, Spread, str]],
+) -> Figure:
+    """Return quality against epsilon, of a few strategies."""
+    styles = {name: Style(index) for index, name in enumerate(part)}
+    points = [
+        Point(
+            one.epsilon or 1.0,
+            spread.mean,
+            styles[name],
+            _tip(scenario, one, spread),
+            is_hollow=not one.is_covered,
+        )
+        for name, group in part.items()
+        for one, spread in group
+    ]
+    places = {name: sorted((p.x, p.y) for p in points if p.style == styles[name]) for name in part}
+    has_open = any(point.is_hollow for point in points)
+    chart = Chart(
+        scenario.name,
+        f"{capital(NAMES[scenario.measure])} against epsilon: {title}",
+        f"Left is more private, {_better(scenario)}."
+        + (" Hollow: the guarantee does not cover the whole run." if has_open else ""),
+        *axes,
+        points,
+        [
+            Level(
+                quality.mean,
+                Style(0, is_pooled=True),
+                _tip(scenario, one, quality),
+                text,
+            )
+            for one, quality, text in levels
+        ],
+        lines=[(styles[name], line) for name, line in places.items() if len(line) > 1],
+        labels=[(styles[name], line[-1][1], name) for name, line in places.items()],
+    )
+    rows = [
+        [one.name, *_spread_texts(scenario, spread), ", ".join(one.guarantee_texts)]
+        for group in part.values()
+        for one, spread in group
+    ]
+    headings = ["strategy", NAMES[scenario.measure], "deviation", "guarantee"]
+    return Figure(chart, headings, rows)
 
 
 def bytes_chart(scenario: Scenario) -> Figure | None:
