@@ -52,6 +52,8 @@ class Family:
     parameters: str = ""
     reads_public_rows: bool = False
     row_count: bool = False
+    #: Whether what it promises is for rows that are replaced.
+    replaces: bool = False
     kinds: tuple[str, ...] = field(default=())
 
 
@@ -59,7 +61,7 @@ FAMILIES = {
     "private-kmeans": Family(1.0, "noise = 'local'\nmax_norm = 12.0"),
     "feddp-kmeans": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
     "dp-lloyd-server-kmeans++": Family(4.0, "noise = 'local'\nn_rounds = 1", reads_public_rows=True),
-    "dp-fedc": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2", row_count=True),
+    "dp-fedc": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2", row_count=True, replaces=True),
     "fedsc": Family(None, "n_rounds = 1\nn_atoms = 5", kinds=("sums", "codes")),
     "fedsc-sums": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 1"),
     "spp-fgc": Family(None, "", kinds=("centers", "codes")),
@@ -82,8 +84,10 @@ FAMILIES = {
     "dp-fedc-theorem-2": Family(
         None, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 2\nround_epsilon = 0.2", kinds=("sums",)
     ),
-    "fedsc-perturbed-data": Family(8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", row_count=True),
-    "fedsc-perturbed-factors": Family(8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", kinds=("sums", "codes")),
+    "fedsc-perturbed-data": Family(8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", row_count=True, replaces=True),
+    "fedsc-perturbed-factors": Family(
+        8.0, "n_rounds = 1\nn_atoms = 5\nmax_norm = 8.0", replaces=True, kinds=("sums", "codes")
+    ),
     "fed-umap": Family(None, "n_rounds = 1", kinds=("sums", "codes")),
     "fed-speclust": Family(None, "n_rounds = 1", kinds=("sums", "codes")),
     "spp-fgc-private-prototypes": Family(8.0, "max_l1_norm = 12.0", kinds=("codes",)),
@@ -113,11 +117,12 @@ def write_policies(folder: Path, strategy: str, family: Family, *, careful: bool
     """Have every site take part in one strategy; a site reads its policy for each message."""
     epsilon, unprotected = family.epsilon or 1.0, () if careful else family.kinds
     row_count = str(family.row_count and not careful).lower()
+    relations = ["add-or-remove", *(["replace"] if family.replaces and not careful else [])]
     for name in SITES:
         (folder / name / "site.toml").write_text(
             f'name = "{name}"\ndata = "table.csv"\ndata_set = "for {strategy}, {careful}"\n\n[policy]\n'
             f'strategies = ["{strategy}"]\nstudies = ["first-study"]\nunprotected = {json.dumps(unprotected)}\n'
-            f"row_count = {row_count}\n"
+            f"row_count = {row_count}\nrelations = {json.dumps(relations)}\n"
             f"epsilon_per_run = {epsilon}\nepsilon = {epsilon}\nfewest_clients = 3\n[limits]\nruns_per_day = 1000\n",
             encoding="utf-8",
         )
@@ -147,6 +152,7 @@ def refusals(folder: Path, since: dict[str, int]) -> list[str]:
 def policies_of(family: Family) -> dict[str, bool]:
     """Return whether a policy is the careful one, by what it lets out beside noise."""
     lets = [*family.kinds, *(["the number of rows"] if family.row_count else [])]
+    lets += ["rows that are replaced"] if family.replaces else []
     return {"nothing": True} | ({", ".join(lets): False} if lets else {})
 
 

@@ -96,37 +96,28 @@ _PRIVATE = """\
 import numpy as np
 
 import flower_fedclust as fc
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.protocol import Entry, Sum, answers
-from flower_fedclust.protocol.rounds import ONE_COUNT
-from flower_fedclust.steps.frame import ball_moved
 
 
 class MeanClient(fc.FrameClient):
-    @answers("sum of the rows", "number of rows", moved=lambda client, *frame: (ball_moved(*frame), ONE_COUNT))
-    def total(self, *frame):
-        return self.enter(*frame).total()
+    @fc.by_row(sum="sum of the clipped rows", count="number of rows")
+    def clipped_total(rows):
+        return fc.total(rows), fc.count(rows)
 
 
 class PrivateMean(fc.ClippedStrategy):
     \"\"\"The mean of all rows, with noise.\"\"\"
 
-    entries = (Entry("private-mean", "the mean of all rows, with noise", "an example"),)
+    entries = (fc.Entry("private-mean", "the mean of all rows, with noise", "an example"),)
     client_type = MeanClient
     n_protocol_rounds = 1
 
-    def shares(self):
-        return {"sum": Share("gaussian", 0.8), "count": Share("laplace", 0.2)}
+    def parts(self):
+        answer = MeanClient.clipped_total
+        return {"sum": fc.Part(answer, 0.8), "count": fc.Part(answer, 0.2, mechanism="laplace")}
 
     def protocol(self):
         frame = fc.Frame(np.zeros(self.n_columns), self.max_norm)
-        total, count = yield Sum(
-            MeanClient.total.asked(*frame.arrays),
-            releases=[
-                self.release("sum", self.max_norm, "the client clips every row to this norm"),
-                self.release("count", 1.0, "a row counts once"),
-            ],
-        )
+        total, count = yield fc.Sum(MeanClient.clipped_total.asked(frame=frame), parts=["sum", "count"])
         return fc.KMeansModel([total / max(count.item(), 1.0)])
 
 
@@ -283,6 +274,6 @@ print(frame.leave(rows))  # the second row was clipped
     "Question": _MEAN + "\nprint(MeanClient.total.asked())\n",
     **dict.fromkeys(["Total", "Round"], _MEAN + _RUN_MEAN + "print(result.privacy)\n"),
     **dict.fromkeys(["Gather", "Reply", "Outcome"], _GATHERED),
-    **dict.fromkeys(["PrivateStrategy", "ClippedStrategy", "FrameClient", "Release", "Share"], _PRIVATE),
+    **dict.fromkeys(["PrivateStrategy", "ClippedStrategy", "FrameClient", "Part", "Release", "Share"], _PRIVATE),
     **dict.fromkeys(["AuditResult", "AuditedRelease"], _AUDIT),
 }

@@ -1,23 +1,18 @@
 """The strategies by the names that ``fedclust`` and ``flwr run`` know them by: ours, and those of other packages.
 
-Nothing is listed here. A strategy of this package is found in its module; another package names the modules or classes
-of its own under the entry point ``flower_fedclust.strategies``; and ``module:Class`` names any class at all.
-
-Who asks for one strategy does not import them all, as a site has a new process for every message: modules are imported
-in whose text the name stands, and all of them only if that has found nothing.
+Another package names the modules or classes of its own under the entry point ``flower_fedclust.strategies``; and
+``module:Class`` names any class at all. Whoever asks for one strategy imports its module alone, as a site has a new
+process for every message.
 """
 
 from __future__ import annotations
 
-import pkgutil
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib import import_module
-from importlib.abc import InspectLoader
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -26,19 +21,64 @@ from flower_fedclust.names import look_up
 if TYPE_CHECKING:
     from flower_fedclust.protocol import Entry, ProtocolClient, ProtocolStrategy
 
-#: Where this package has its strategies.
-PACKAGES = ("flower_fedclust.strategies", "flower_fedclust.baselines")
+#: The strategies of this package: of each class its module, and the names that the class gives in its ``entries``.
+CLASSES = {
+    "DPFedC": ("strategies.dp_fedc.dp_fedc", "dp-fedc"),
+    "DPFedCTheorem2": ("strategies.dp_fedc.theorem_2", "dp-fedc-theorem-2"),
+    "FedDPKMeans": ("strategies.feddp_kmeans.feddp_kmeans", "feddp-kmeans"),
+    "FedSC": ("strategies.fedsc.fedsc", "fedsc", "fedsc-perturbed-data", "fedsc-perturbed-factors"),
+    "FedSCSums": ("strategies.fedsc.fedsc_sums", "fedsc-sums"),
+    "FedTSNESums": ("strategies.maps.map_sums", "fed-tsne-sums"),
+    "FedUMAPSums": ("strategies.maps.map_sums", "fed-umap-sums"),
+    "FedTSNE": ("strategies.maps.maps", "fed-tsne"),
+    "FedUMAP": ("strategies.maps.maps", "fed-umap"),
+    "FedSpeClust": ("strategies.maps.speclust", "fed-speclust"),
+    "FedSpeClustSums": ("strategies.maps.speclust", "fed-speclust-sums"),
+    "PEMeans": ("strategies.private_kmeans.pe_means", "pe-means"),
+    "PrivateKMeans": ("strategies.private_kmeans.private_kmeans", "private-kmeans"),
+    "SPPFGCPrivatePrototypes": ("strategies.spp_fgc.private_prototypes", "spp-fgc-private-prototypes"),
+    "SPPFGC": ("strategies.spp_fgc.spp_fgc", "spp-fgc", "spp-fgc-printed"),
+    "SPPFGCPlus": ("strategies.spp_fgc.spp_fgc_plus", "spp-fgc-plus"),
+    "SPPFGCSums": ("strategies.spp_fgc.spp_fgc_sums", "spp-fgc-sums"),
+    "CentralLSH": ("baselines.central_lsh", "central-lsh"),
+    "CentralDPLloyd": ("baselines.central_private_kmeans", "central-dp-lloyd"),
+    "CentralFastLloyd": ("baselines.central_private_kmeans", "central-fastlloyd"),
+    "CoresetKMedian": ("baselines.coreset_kmedian", "coreset-k-median"),
+    "DSC": ("baselines.dsc", "dsc"),
+    "FedSubspaceClustering": ("baselines.fed_ssc", "fed-ssc"),
+    "FederatedKMeans": ("baselines.federated_kmeans", "federated-kmeans"),
+    "PrivateFederatedKMeans": ("baselines.federated_kmeans", "federated-kmeans-private"),
+    "DPLloyd": (
+        "baselines.federated_kmeans",
+        "dp-lloyd-server-kmeans++",
+        "dp-lloyd-server-lloyds",
+        "dp-lloyd-sphere-packing",
+    ),
+    "FFCM": ("baselines.ffcm", "ffcm"),
+    "PrivateFFCM": ("baselines.ffcm", "ffcm-private"),
+    "KFED": ("baselines.kfed", "k-fed"),
+    "KMeansParallel": ("baselines.kmeans_parallel", "k-means-parallel"),
+    "PooledKMeans": ("baselines.pooled_kmeans", "pooled-kmeans"),
+    "PooledSpectral": ("baselines.pooled_spectral", "pooled-spectral"),
+    "PPFCGAN": ("baselines.ppfc_gan", "ppfc-gan"),
+}
 
 #: Under which other packages name theirs: ``my-strategy = "my_package.my_module:MyStrategy"``.
 ENTRY_POINT = "flower_fedclust.strategies"
+
+#: The class of each name.
+_CLASS_OF = {name: class_name for class_name, (_, *names) in CLASSES.items() for name in names}
+
+
+def _class(name: str) -> type[ProtocolStrategy]:
+    found: type[ProtocolStrategy] = getattr(import_module(f"flower_fedclust.{CLASSES[name][0]}"), name)
+    return found
 
 
 @lru_cache(maxsize=1)
 def strategies() -> dict[str, Entry]:
     """Return all strategies by name: those of this package, then those of others."""
-    found: dict[str, Entry] = {}
-    for module in _texts():
-        found |= _named(_classes(import_module(module)))
+    found = _named(map(_class, CLASSES))
     for point in entry_points(group=ENTRY_POINT):
         for name, entry in _named(_of_entry_point(point)).items():
             if name in found:
@@ -48,35 +88,11 @@ def strategies() -> dict[str, Entry]:
     return found
 
 
-@lru_cache(maxsize=1)
-def _texts() -> dict[str, str]:
-    """Return the source of every module in which this package may have strategies, by its name; "" where it is none."""
-    found = {}
-    for package in PACKAGES:
-        for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
-            loader = getattr(find_spec(module.name), "loader", None)
-            found[module.name] = loader.get_source(module.name) or "" if isinstance(loader, InspectLoader) else ""
-    return found
-
-
-@lru_cache(maxsize=256)
-def _declared_with(text: str) -> dict[str, Entry]:
-    """Return the strategies of those modules of this package in which a text stands, or whose source is not there."""
-    found: dict[str, Entry] = {}
-    for module, source in _texts().items():
-        if text in source or not source:
-            found |= _named(_classes(import_module(module)))
-    return found
-
-
 def find_class(name: str) -> type[ProtocolStrategy] | None:
     """Return the class of this package, or of another that registers its own, which is called so; None if none is."""
-    for look in (partial(_declared_with, f"class {name}("), strategies):
-        for entry in look().values():
-            if entry.strategy.__name__ == name:
-                found: type[ProtocolStrategy] = entry.strategy
-                return found
-    return None
+    if name in CLASSES:
+        return _class(name)
+    return next((entry.strategy for entry in strategies().values() if entry.strategy.__name__ == name), None)
 
 
 def _classes(module: ModuleType) -> Iterator[type[ProtocolStrategy]]:
@@ -119,8 +135,8 @@ def find(name: str) -> Entry:
     ValueError
         If there is no such strategy; the message gives the nearest name.
     """
-    if (known := _declared_with(f'"{name}"').get(name)) is not None:
-        return known
+    if name in _CLASS_OF:
+        return _named([_class(_CLASS_OF[name])])[name]
     if ":" not in name or name in strategies():
         return look_up(name, strategies(), "strategy")
     from flower_fedclust.protocol import Entry, ProtocolStrategy

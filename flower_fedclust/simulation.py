@@ -34,7 +34,6 @@ from flower_fedclust.protocol import (
     ProtocolStrategy,
     client_app,
 )
-from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.inline import run_inline
 from flower_fedclust.protocol.journal import Journal
 from flower_fedclust.protocol.parameters import check_is_strategy
@@ -153,7 +152,7 @@ def simulate(
     return replace(result, server_row_ids=clients.server_row_ids) if isinstance(clients, FederatedRows) else result
 
 
-def _check_tables(around: Around[Any], data: Sequence[ClientData]) -> None:
+def _check_tables(around: Any, data: Sequence[ClientData]) -> None:
     """Raise a DataError that says of every client why its table does not fit, each reason once, unless all do."""
     owners: dict[str, list[str]] = {}
     for client in data:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol import (
     ClippedStrategy,
     Gather,
@@ -20,6 +19,8 @@ from flower_fedclust.protocol import (
     answers,
     parameter,
 )
+from flower_fedclust.protocol.parts import Part
+from flower_fedclust.protocol.rounds import ONE_COUNT, Moved
 from flower_fedclust.steps.frame import enter
 
 
@@ -29,12 +30,18 @@ class MeansClient(ProtocolClient):
     def _rows(self, max_norm):
         return enter(self.rows, np.zeros(self.rows.shape[1]), np.array([max_norm, 2.0]))
 
-    @answers("sum of the rows", Sent("number of rows", counts_rows=True))
+    @answers(
+        "sum of the rows",
+        Sent("number of rows", counts_rows=True),
+        moved=lambda _, *arrays, max_norm: (Moved(max_norm), ONE_COUNT),
+    )
     def sums(self, *, max_norm: float):
         """Return the sum and the number of the clipped rows."""
         return self._rows(max_norm).total()
 
-    @answers(Sent("the clipped rows", "rows", per="row", kept_as="own"))
+    @answers(
+        Sent("the clipped rows", "rows", per="row", kept_as="own"), moved=lambda _, *, max_norm: (Moved(max_norm),)
+    )
     def keep(self, *, max_norm: float):
         """Keep the clipped rows."""
         rows = self._rows(max_norm)
@@ -62,6 +69,7 @@ class Means(ClippedStrategy):
     """
 
     client_type = MeansClient
+    paid_by = ("sums", "counts")  #: The parts of the budget that pay for the arrays.
 
     n_rounds: int = parameter(2, at_least=1)
     epsilon: float = parameter(8.0, above=0, at_most=1000)
@@ -73,49 +81,39 @@ class Means(ClippedStrategy):
         """As many as asked for."""
         return self.n_rounds
 
-    def shares(self):
-        """Return two shares."""
-        return {"sums": Share("gaussian", 0.5, self.n_rounds), "counts": Share("laplace", 0.5, self.n_rounds)}
-
-    def releases(self):
-        """Return the releases of a round."""
-        return [self.release("sums", self.max_norm, "clipped"), self.release("counts", 1.0, "a row counts once")]
+    def parts(self):
+        """Return half of the budget for each array."""
+        answer = self.client_type.sums
+        return {"sums": Part(answer, 0.5, self.n_rounds), "counts": Part(answer, 0.5, self.n_rounds, "laplace")}
 
     def protocol(self) -> Protocol:
         """Ask and divide."""
         for _ in range(self.n_rounds):
             asked = self.client_type.sums.asked(max_norm=self.max_norm)
             if self.gathers:
-                replies = yield Gather(asked, releases=self.releases())
+                replies = yield Gather(asked, parts=self.paid_by)
                 sums, counts = (sum(arrays) for arrays in zip(*(reply.arrays for reply in replies), strict=True))
             else:
-                sums, counts = yield Sum(asked, releases=self.releases())
+                sums, counts = yield Sum(asked, parts=self.paid_by)
         return KMeansModel(centers(self, sums / max(float(counts), 1.0)))
 
 
 class Sending(Means):
-    """Sends points, on which sums may depend; a row moves them by a power of its norm.
+    """Sends points, on which sums may depend.
 
     Parameters
     ----------
     points : array-like, optional
         What is sent.
-    power : int, default=1
-        Of the norm.
     """
 
     points: ArrayLike | None = parameter(None)
-    power: int = parameter(1, at_least=1)
-
-    def releases(self):
-        """Return the releases of a round."""
-        return [self.release("sums", self.max_norm**self.power, "clipped"), self.release("counts", 1.0, "a row")]
 
     def protocol(self) -> Protocol:
         """Ask with the points."""
         arrays = [] if self.points is None else [np.asarray(self.points)]
         for _ in range(self.n_rounds):
-            yield Sum(self.client_type.sums.asked(*arrays, max_norm=self.max_norm), releases=self.releases())
+            yield Sum(self.client_type.sums.asked(*arrays, max_norm=self.max_norm), parts=self.paid_by)
         return KMeansModel(centers(self, np.zeros(self.n_columns)))
 
 
@@ -130,16 +128,16 @@ class Unequal(Means):
 
     min_clients: int = parameter(1, at_least=1)
 
-    def shares(self):
-        """Return a small share and a large one."""
-        return {"small": Share("gaussian", 0.1), "large": Share("gaussian", 0.9)}
+    def parts(self):
+        """Return a small part and a large one."""
+        return {"small": Part(MeansClient.sums, 0.1), "large": Part(MeansClient.sums, 0.9)}
 
     def protocol(self) -> Protocol:
         """Ask for the rows of some, then of the others."""
         names = self.client_names
-        for share, asked in (("small", names[:1]), ("large", names[1:])):
-            releases = [self.release(share, self.max_norm, "clipped"), None]
-            sums, _ = yield Sum(MeansClient.sums.asked(max_norm=self.max_norm), releases=releases, clients=asked)
+        question = MeansClient.sums.asked(max_norm=self.max_norm)
+        for part, asked in (("small", names[:1]), ("large", names[1:])):
+            sums, _ = yield Sum(question, parts=[part, None], clients=asked)
         return KMeansModel(centers(self, sums))
 
 
@@ -154,14 +152,14 @@ class KeptTwice(Means):
 
     n_rounds: int = parameter(3, at_least=1)
 
-    def shares(self):
-        """Return one share."""
-        return {"rows": Share("gaussian", 1.0, 1, "replace")}
+    def parts(self):
+        """Return the whole budget for the rows."""
+        return {"rows": Part(MeansClient.keep, 1.0)}
 
     def protocol(self) -> Protocol:
         """Keep, keep again, and ask."""
         asked = MeansClient.keep.asked(max_norm=self.max_norm)
-        yield Gather(asked, releases=[self.release("rows", 2.0 * self.max_norm, "clipped")])
+        yield Gather(asked, parts=["rows"])
         yield Gather(asked)
         replies = yield Gather(MeansClient.kept.asked(), rows="own")
         return KMeansModel(centers(self, replies[0].arrays[0].mean(axis=0)))

@@ -32,7 +32,7 @@ from flower_fedclust.protocol import GridArray
 from flower_fedclust.protocol import client as client_module
 from flower_fedclust.protocol import run as run_module
 from flower_fedclust.protocol.books import Books
-from flower_fedclust.protocol.rounds import Askable
+from flower_fedclust.protocol.rounds import ONE_COUNT, Askable, Moved
 from flower_fedclust.registry import make_strategy
 from flower_fedclust.watching.neighbours import Neighbours
 from flower_fedclust.watching.subject import Subject
@@ -150,11 +150,12 @@ def test_without_a_limit_everything_is_examined(sound):
 POINTS = np.random.default_rng(0).normal(size=(3, 4))
 
 
-def with_method(name, function, *sends, toy=audit_toys.Means):
+def with_method(name, function, *sends, toy=audit_toys.Means, moved=None):
     """Return a toy with another method of its clients."""
     asked = getattr(audit_toys.MeansClient, name)
     function.__name__ = name
-    client = type("Client", (audit_toys.MeansClient,), {name: Askable(function, sends or asked.answer.sends)})
+    method = Askable(function, sends or asked.answer.sends, moved or asked.moved)
+    client = type("Client", (audit_toys.MeansClient,), {name: method})
     return type("Broken", (toy,), {"client_type": client, "__doc__": toy.__doc__})
 
 
@@ -225,7 +226,10 @@ def test_rounding_up_is_found_where_a_bound_is_next_below_a_power_of_two():
         squares = np.ceil(np.ldexp(rows.integers**2, -10)).sum(axis=0)  # of 40 bits
         return GridArray(squares, 2 * rows.exponent + 10), GridArray(np.array(len(self.rows)))
 
-    strategy = with_method("sums", sums, toy=audit_toys.Sending)(2, power=2)
+    def moved(_, *, max_norm):
+        return Moved(max_norm**2), ONE_COUNT
+
+    strategy = with_method("sums", sums, moved=moved)(2)
     assert with_edges(Subject(strategy), 53).strategy.max_norm == np.nextafter(4.0, 0.0)
     found = audit(strategy, runs=2)
     (clause,) = (one for one in found.broken if "'sum of the rows'" in one)
@@ -357,9 +361,7 @@ def test_noise_that_leaves_an_entry_out_or_repeats_it_is_found(wrong, says, monk
 def test_a_class_that_promises_what_nothing_covers_is_found():
     class Half(audit_toys.Means):
         __doc__ = audit_toys.Means.__doc__
-
-        def releases(self):
-            return [super().releases()[0], None]
+        paid_by = ("sums", None)
 
     found = audit(Half(2), runs=2)
     assert "a guarantee per record is promised, and nothing covers 'number of rows'" in found.findings

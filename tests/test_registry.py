@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flower_fedclust import registry
 from flower_fedclust.names import look_up
 from flower_fedclust.protocol import ProtocolClient, ProtocolStrategy
 from flower_fedclust.registry import (
@@ -218,11 +220,22 @@ def test_who_asks_for_one_strategy_imports_that_one_and_nothing_heavy():
         "(found,) = registry.client_types(['private-kmeans'])\n"
         "with one_thread(): print(found.__name__)\n"
         f"print([name for name in {heavy} if name in sys.modules])\n"
-        "print({m.split('.')[2] for m in sys.modules if m.startswith(registry.PACKAGES) and m.count('.') > 2})\n"
+        "print({m.split('.')[2] for m in sys.modules if '.strategies.' in m or '.baselines.' in m})\n"
         "print(sys.modules['flower_fedclust'].PEMeans.__name__, 'flower_fedclust.baselines.kfed' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split("\n")[:4] == ["PrivateKMeansClient", "[]", "{'private_kmeans'}", "PEMeans False"]
+
+
+def test_the_table_has_every_class_with_names_and_all_its_names():
+    found = {}
+    for package in ("strategies", "baselines"):
+        for module in pkgutil.walk_packages([str(ROOT / "flower_fedclust" / package)], f"flower_fedclust.{package}."):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, type) and value.__module__ == module.name and vars(value).get("entries"):
+                    names = (entry.name for entry in value.entries)
+                    found[value.__name__] = (module.name.removeprefix("flower_fedclust."), *names)
+    assert found == registry.CLASSES
 
 
 def test_a_strategy_that_is_asked_for_alone_is_the_one_among_all():

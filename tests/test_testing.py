@@ -7,8 +7,6 @@ import pytest
 
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import (
     ClippedStrategy,
     DataError,
@@ -21,6 +19,7 @@ from flower_fedclust.protocol import (
     answers,
     parameter,
 )
+from flower_fedclust.protocol.parts import Part
 from flower_fedclust.protocol.rounds import ONE_COUNT, Moved
 from flower_fedclust.steps.frame import enter
 from flower_fedclust.testing import Check, Subject, check_strategy, neighbours, strategy_checks, watched_run
@@ -69,17 +68,14 @@ class Means(ClippedStrategy):
         """As many as asked for."""
         return self.n_rounds
 
-    def shares(self):
-        """Return two shares."""
-        return {"sums": Share("gaussian", 0.5, self.n_rounds), "counts": Share("laplace", 0.5, self.n_rounds)}
-
-    def releases(self):
-        """Return the releases of a round."""
-        return [self.release("sums", self.max_norm, "clipped"), self.release("counts", 1.0, "a row counts once")]
+    def parts(self):
+        """Return half of the budget for each array."""
+        answer = self.client_type.sums
+        return {"sums": Part(answer, 0.5, self.n_rounds), "counts": Part(answer, 0.5, self.n_rounds, "laplace")}
 
     def ask(self):
         """Return a round."""
-        return Sum(self.client_type.sums.asked(max_norm=self.max_norm), releases=self.releases())
+        return Sum(self.client_type.sums.asked(max_norm=self.max_norm), parts=["sums", "counts"])
 
     def protocol(self) -> Protocol:
         """Ask and divide."""
@@ -132,11 +128,14 @@ def test_a_broken_promise_is_one_sentence_that_begins_with_the_name_of_the_check
 # Planted faults: each is found by the check that is about it.
 
 
-def client(*methods):
+def client(method):
     """Return a client whose "sums" are another method."""
-    (method,) = methods
     method.answer = replace(method.answer, task="sums")
     return type("Changed", (MeansClient,), {"sums": method})
+
+
+#: Marks a method that claims the bounds of the sound one.
+as_bounded = answers("sum of the rows", "number of rows", moved=MeansClient.sums.moved)
 
 
 def strategy(**attributes):
@@ -144,36 +143,36 @@ def strategy(**attributes):
     return type("Changed", (Means,), {"__doc__": "Changed.", "__annotations__": {}, "seen": [], **attributes})
 
 
-@answers("sum of the rows", "number of rows")
+@as_bounded
 def unclipped(self, *, max_norm):
     return totals(self.rows, 1e3 * max_norm)
 
 
-@answers("sum of the rows", "number of rows")
+@as_bounded
 def counted_twice(self, *, max_norm):
     sums, counts = totals(self.rows, max_norm)
     return sums, GridArray(2 * counts.integers)
 
 
-@answers("sum of the rows", "number of rows")
+@as_bounded
 def clipped_after_the_sum(self, *, max_norm):
     return GridArray.clipped(self.rows.sum(axis=0), 10 * max_norm), np.array(len(self.rows))
 
 
-@answers("sum of the rows", "number of rows")
+@as_bounded
 def quoting(self, *, max_norm):
     if len(self.rows) == 1:
         raise DataError(f"{self.name} has one row, which begins with {self.rows[0, 0]:.5f}.")
     return totals(self.rows, max_norm)
 
 
-@answers("sum of the rows", "number of rows")
+@as_bounded
 def careless_with_rows(self, *, max_norm):
     self.data.rows[0, 0] += 1e-3
     return totals(self.rows, max_norm)
 
 
-@answers("sum of the rows", "number of rows")
+@as_bounded
 def random_itself(self, *, max_norm):
     jitter = np.random.default_rng().normal(size=self.rows.shape[1]) * 1e-3
     return totals(self.rows + jitter, max_norm)
@@ -195,19 +194,19 @@ class Talkative(MeansClient):
         return arrays, n_examples, facts | {"longest": 1.0}
 
 
-def half_sensitivity(self):
-    return [self.release("sums", self.max_norm / 2, "clipped"), self.release("counts", 1.0, "a row counts once")]
+@answers("sum of the rows", "number of rows", moved=lambda _, max_norm: (Moved(max_norm / 2), ONE_COUNT))
+def understated(self, *, max_norm):
+    return totals(self.rows, max_norm)
 
 
-def half_noise(self):
-    whole = Means.releases(self)
-    return [
-        Release(one.mechanism, one.sensitivity, one.noise_multiplier / 2, one.bound, share=one.share) for one in whole
-    ]
+def half_noise(self, round_):
+    whole = Means.with_noise(self, round_)
+    halves = [replace(one, noise_multiplier=one.noise_multiplier / 2) for one in whole.releases]
+    return replace(whole, releases=halves)
 
 
-def swapped_shares(self):
-    return [self.release("sums", self.max_norm, "clipped"), self.release("sums", 1.0, "a row counts once")]
+def one_part_for_both(self):
+    return Sum(MeansClient.sums.asked(max_norm=self.max_norm), parts=["sums", "sums"])
 
 
 def gathered(self):
@@ -247,10 +246,10 @@ FAULTS = {
     "unclipped": ({"client_type": client(unclipped)}, "no_neighbour_moves_a_release_too_far"),
     "counted twice": ({"client_type": client(counted_twice)}, "no_neighbour_moves_a_release_too_far"),
     "clipped late": ({"client_type": client(clipped_after_the_sum)}, "no_neighbour_moves_a_release_too_far"),
-    "half the sensitivity": ({"releases": half_sensitivity}, "no_neighbour_moves_a_release_too_far"),
-    "half the noise": ({"releases": half_noise}, "epsilon_is_spent_and_not_exceeded"),
-    "another's share": ({"releases": swapped_shares}, "the_budget_can_be_divided_by_name"),
-    "no share": ({"shares": lambda self: {}}, "epsilon_is_spent_and_not_exceeded"),
+    "half the bound": ({"client_type": client(understated)}, "no_neighbour_moves_a_release_too_far"),
+    "half the noise": ({"with_noise": half_noise}, "epsilon_is_spent_and_not_exceeded"),
+    "another's part": ({"ask": one_part_for_both}, "the_budget_can_be_divided_by_name"),
+    "no part": ({"parts": lambda self: {}}, "epsilon_is_spent_and_not_exceeded"),
     "a value quoted": ({"client_type": client(quoting)}, "rows_that_are_few_or_equal_are_survived"),
     "rows changed": ({"client_type": client(careless_with_rows)}, "the_rows_are_left_as_they_are"),
     "unseeded": ({"client_type": client(random_itself)}, "a_seed_repeats_every_bit"),
@@ -348,7 +347,7 @@ def test_what_a_neighbour_moves_is_measured_exactly():
     found = [moved.ratio for moved in how_far(subject.run, "site-b", pairs[:1])]
     assert found == pytest.approx([1.0, 1.0])
     assert not any(moved.is_too_far for moved in how_far(subject.run, "site-b", pairs))
-    halves = Subject(strategy(releases=half_sensitivity)(3, n_rounds=1))
+    halves = Subject(strategy(client_type=client(understated))(3, n_rounds=1))
     assert max(moved.ratio for moved in how_far(halves.run, "site-b", pairs)) == pytest.approx(2.0)
 
 

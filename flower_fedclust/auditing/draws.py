@@ -26,11 +26,11 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData, ProtocolClient, Reply, Sum
 from flower_fedclust.protocol.books import Books
 from flower_fedclust.protocol.replies import add_up, received_arrays, values_of
-from flower_fedclust.protocol.rounds import Askable
+from flower_fedclust.protocol.rounds import Question
 from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.simulation import noise_seed_of
 from flower_fedclust.watching.neighbours import Neighbours
-from flower_fedclust.watching.runs import TRIES, Exchange, Run, answer_to, new_context
+from flower_fedclust.watching.runs import OF_NOISE, TRIES, Exchange, Run, answer_to, new_context
 
 Floats = NDArray[np.float64]
 
@@ -126,7 +126,7 @@ class Drawer:
         for number, round_ in run.rounds.items():
             noisy = [release is not None and release.scale > 0 for release in round_.releases]
             asked = run.asked(number)
-            by_clients = [exchange for exchange in asked if "releases" in exchange.ins.config]
+            by_clients = [exchange for exchange in asked if OF_NOISE & exchange.ins.config.keys()]
             if any(noisy) and by_clients:
                 self._prepare_clients(number, by_clients, contexts)
             elif any(noisy):
@@ -219,7 +219,7 @@ class Drawer:
         indices = {name: index for index, name in enumerate(run.data)}
         exchanges = {one.client: one for one in asked}
         knowing = {
-            name: _answering(run, exchanges[self._target if name == _OTHER else name], _returning(true))
+            name: _knowing(run, exchanges[self._target if name == _OTHER else name], true)
             for name, true in plain.items()
         }
 
@@ -313,12 +313,12 @@ def _copied(context: Context) -> Context:
 def _captured(
     run: Run, exchange: Exchange, data: ClientData, context: Context, noise_seed: int
 ) -> list[Sendable] | None:
-    """Return what a client's method returns in answer to a message, without noise; None if it does not."""
+    """Return what a client answers to a message before its noise is added; None if it does not."""
     asked = getattr(run.strategy.client_type, str(exchange.ins.config["task"]))
     found: list[list[Sendable]] = []
 
-    def watched(self: Any, *arrays: Any, **arguments: Any) -> Any:
-        reply = asked.method(self, *arrays, **arguments)
+    def watched(client: ProtocolClient, question: Question) -> Any:
+        reply = asked.reply_of(client, question)
         given = list(reply) if isinstance(reply, (list, tuple)) else [reply]
         found.append([array if isinstance(array, GridArray) else np.asarray(array) for array in given])
         return reply
@@ -332,18 +332,18 @@ def _captured(
     return None
 
 
-def _returning(true: list[Sendable]) -> Callable[..., tuple[Sendable, ...]]:
-    def known(*_arrays: Any, **_arguments: Any) -> tuple[Sendable, ...]:
-        return tuple(true)
-
-    return known
+def _knowing(run: Run, exchange: Exchange, true: list[Sendable]) -> type[ProtocolClient]:
+    """Return the run's clients, but for what a message asks: that answer is given."""
+    return _answering(run, exchange, lambda *_: tuple(true))
 
 
-def _answering(run: Run, exchange: Exchange, method: Callable[..., Any]) -> type[ProtocolClient]:
-    """Return the run's clients, with another method for what a message asks."""
+def _answering(run: Run, exchange: Exchange, reply_of: Callable[..., Any]) -> type[ProtocolClient]:
+    """Return the run's clients, with another function that answers what a message asks."""
     kind, task = run.strategy.client_type, str(exchange.ins.config["task"])
-    method.__name__ = task
-    return type(kind.__name__, (kind,), {task: Askable(method, getattr(kind, task).answer.sends)})
+    asked = getattr(kind, task)
+    other = object.__new__(type(asked))
+    vars(other).update(vars(asked), reply_of=reply_of)
+    return type(kind.__name__, (kind,), {task: other})
 
 
 def _fit(

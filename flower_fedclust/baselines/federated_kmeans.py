@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.exact import nearest_point
-from flower_fedclust.numerics.exponents import reach_exponent
-from flower_fedclust.numerics.grid import BITS, points_onto_grid
 from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
-from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, parameter
+from flower_fedclust.protocol.parts import Part
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, lloyd_steps
 from flower_fedclust.steps.first_centers import FirstCentersStrategy, frame_with_centers
-from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, RowsInFrame, frame_of_rows
+from flower_fedclust.steps.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust.steps.local_centers import LocalCentersClient
-from flower_fedclust.steps.private_clusters import ClientBounds, cluster_statistic, counting
+from flower_fedclust.steps.private_clusters import ClientBounds, lloyd_parts
 from flower_fedclust.steps.server_data import ServerDataStrategy
 
 Floats = NDArray[np.float64]
@@ -95,7 +92,7 @@ class PrivateFederatedKMeans(ClippedStrategy, FirstCentersStrategy):
     n_rounds : int, default=20
         Lloyd steps; all of them are taken.
     epsilon : float, default=1.0
-        The privacy budget of the whole run, for one row of one client being replaced.
+        The privacy budget of the whole run.
 
     References
     ----------
@@ -120,11 +117,11 @@ class PrivateFederatedKMeans(ClippedStrategy, FirstCentersStrategy):
         """One for each Lloyd step."""
         return self.n_rounds
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return three quarters for the sums, a quarter for the counts."""
         return {
-            "sums": Share("gaussian", 0.75, self.n_rounds, "replace"),
-            "counts": Share("gaussian", 0.25, self.n_rounds, "replace"),
+            "sums": Part(ClusterClient.cluster_sums, 0.75, self.n_rounds),
+            "counts": Part(ClusterClient.cluster_sums, 0.25, self.n_rounds),
         }
 
     def protocol(self) -> Protocol:
@@ -132,40 +129,9 @@ class PrivateFederatedKMeans(ClippedStrategy, FirstCentersStrategy):
         assert self.max_norm is not None
         centers = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
         ball = Frame(np.zeros(centers.shape[1]), self.max_norm)
-        # A row that replaces another moves the sums and the counts of up to two clusters.
-        statistic = ClusterStatistic(
-            (
-                self.release("sums", 2.0 * self.max_norm, "the client clips every row to half of this norm"),
-                self.release("counts", float(np.sqrt(2.0)), "a row is in one cluster"),
-            )
-        )
         for _ in range(self.n_rounds):
-            centers = yield from lloyd_step(centers, ball, statistic)
+            centers = yield from lloyd_step(centers, ball, ClusterStatistic(("sums", "counts")))
         return KMeansModel(centers)
-
-
-@dataclass(frozen=True)
-class RowsAmongFarCenters(RowsInFrame):
-    """Rows in a frame beside centers that may lie outside of its ball, such as in the corners of a cube around it."""
-
-    def points(self, points: Floats) -> Floats:
-        """Return public points in units of the rows, as far out as they are."""
-        return np.trunc(np.ldexp(points, -self.exponent))
-
-    def nearest(self, points: Floats) -> NDArray[np.intp]:
-        """Return the index of the nearest point, on a grid that reaches as far as the points do."""
-        exponent = max(self.exponent, reach_exponent(points, np.zeros(points.shape[1])) - BITS)
-        coarse = np.trunc(np.ldexp(self.integers, self.exponent - exponent))
-        return nearest_point(coarse, points_onto_grid(points, exponent))
-
-
-class DPLloydClient(ClusterClient):
-    """The client half of DP Lloyd: that of a Lloyd step, whose first centers may lie outside of the ball."""
-
-    def enter(self, *frame: Floats) -> RowsAmongFarCenters:
-        """Return the client's rows in a frame."""
-        rows = super().enter(*frame)
-        return RowsAmongFarCenters(rows.integers, rows.exponent, rows.radius, rows.norm)
 
 
 class DPLloyd(ServerDataStrategy):
@@ -198,7 +164,7 @@ class DPLloyd(ServerDataStrategy):
             ("sphere-packing", "centers spread over space, whatever the rows"),
         )
     )
-    client_type = DPLloydClient
+    client_type = ClusterClient
 
     init: Literal["server-kmeans++", "server-lloyds", "sphere-packing"] = parameter("server-lloyds")
     n_rounds: int = parameter(1, at_least=1)
@@ -208,12 +174,9 @@ class DPLloyd(ServerDataStrategy):
         """One for each Lloyd step."""
         return self.n_rounds
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return three quarters for the sums, a quarter for the counts."""
-        return {
-            "sums": Share("gaussian", 0.75, self.n_rounds),
-            "counts": Share(counting(self.privacy_unit), 0.25, self.n_rounds),
-        }
+        return lloyd_parts("", 0.75, 0.25, self.n_rounds, self.privacy_unit)
 
     def protocol(self) -> Protocol:
         """Find first centers in the server rows, then take the Lloyd steps of Algorithm 2."""
@@ -224,9 +187,7 @@ class DPLloyd(ServerDataStrategy):
         bound = None
         if self.privacy_unit == "client":
             bound = ClientBounds.from_server_rows(server_rows, self.n_clusters, self.rows_per_client).means
-        statistic = cluster_statistic(
-            self, ("sums", "counts"), frame.radius, self.n_clusters, means_bound=bound, shrink=self.shrink_centers
-        )
+        statistic = ClusterStatistic(("sums", "counts"), self.shrink_centers, bound)
         for _ in range(self.n_rounds):
             centers = yield from lloyd_step(centers, frame, statistic)
         return KMeansModel(frame.leave(centers))

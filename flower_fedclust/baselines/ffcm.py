@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.fuzzy import fuzzy_steps, more_bits_for
@@ -16,8 +18,6 @@ from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of, squared_distances
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import (
     ClippedStrategy,
     Entry,
@@ -28,9 +28,10 @@ from flower_fedclust.protocol import (
     answers,
     parameter,
 )
+from flower_fedclust.protocol.parts import Part
 from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Moved, Round
 from flower_fedclust.steps.first_centers import FirstCentersStrategy, frame_with_centers
-from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, FrameClient, frame_of_rows
+from flower_fedclust.steps.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
 from flower_fedclust.steps.local_centers import LocalCentersClient
 from flower_fedclust.steps.turns import drawn_in_turns, most_turns
 
@@ -79,11 +80,11 @@ class FuzzyStrategy(FirstCentersStrategy):
         *,
         n_local_steps: int = 1,
         more_bits: int = 0,
-        releases: Sequence[Release] = (),
+        parts: Sequence[str] = (),
     ) -> Generator[Round, Any, Floats]:
         """Return the merged centers of one round, in the coordinates of the frame."""
         # With noise, a weight below that of one row is noise, and would only magnify the noise of the sum.
-        at_least = 1.0 if releases else SMALLEST_WEIGHT
+        at_least = 1.0 if parts else SMALLEST_WEIGHT
 
         def divided(sums_and_weights: Sequence[Array]) -> Floats:
             sums, weights = sums_and_weights
@@ -95,14 +96,14 @@ class FuzzyStrategy(FirstCentersStrategy):
             centers, *frame.arrays, fuzzifier=self.fuzzifier, n_local_steps=n_local_steps, more_bits=more_bits
         )
         if self.merge == "average":
-            total = yield Sum(question, clients=clients, releases=releases, needed=False)
+            total = yield Sum(question, clients=clients, parts=parts, needed=False)
             return centers if total is None else divided(total)
-        replies = yield Gather(question, clients=clients, releases=releases, needed=False)
+        replies = yield Gather(question, clients=clients, parts=parts, needed=False)
         if replies is None:
             return centers
         local_centers = np.concatenate([divided(reply.arrays) for reply in replies])
         weights = None
-        if releases:
+        if parts:
             # A former center in the place of one that is all noise counts as one row.
             weights = np.maximum(np.concatenate([reply.arrays[1] for reply in replies]), 1.0)
         return _merged_by_kmeans(local_centers, weights, centers, self.rng)
@@ -190,14 +191,13 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
     n_rounds : int, default=20
         All of them are run, as the budget is for all.
     epsilon : float, default=1.0
-        The privacy budget of the whole run, for one row of one client being replaced.
+        The privacy budget of the whole run.
 
     Notes
     -----
     A row x sends w and ``w x^T`` with ``w_j = u_j^m``, where u depends on x and on the server's centers alone. As u
-    adds up to 1 and m > 1, w has no negative entry and ``||w||_2 <= ||w||_1 <= 1``. So where a row y, which sends v and
-    ``v y^T``, replaces x: ``||w - v||_2^2 <= ||w||_2^2 + ||v||_2^2 <= 2`` for the weights, and for the sums
-    ``||w x^T - v y^T||_F <= ||w||_2 ||x||_2 + ||v||_2 ||y||_2 <= 2 max_norm``.
+    adds up to 1 and m > 1, w has no negative entry and ``||w||_2 <= ||w||_1 <= 1``; and ``||w x^T||_F = ||w||_2 ||x||_2
+    <= max_norm``.
 
     References
     ----------
@@ -225,29 +225,22 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
                 "of the noise protects none; give noise='local', noise='server' or merge='average'."
             )
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return three quarters for the sums, a quarter for the weights.
 
         Before a run knows its clients, as if one had a part in every round.
         """
         count = most_turns(self, self.fraction_fit, self.n_rounds)
-        return {
-            "sums": Share("gaussian", 0.75, count, "replace"),
-            "weights": Share("gaussian", 0.25, count, "replace"),
-        }
+        answers = (FuzzyClient.fuzzy_sums, FuzzyClient.own_fuzzy_sums)
+        return {"sums": Part(answers, 0.75, count), "weights": Part(answers, 0.25, count)}
 
     def protocol(self) -> Protocol:
         """Send the centers, have them moved by the clients, merge what comes back."""
         assert self.max_norm is not None
         centers = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
-        clipped = "the client clips every row to half of this norm, and its weights add up to 1 at most"
-        releases = (
-            self.release("sums", 2.0 * self.max_norm, clipped),
-            self.release("weights", math.sqrt(2.0), "a row's weights add up to 1 at most"),
-        )
         ball = Frame(np.zeros(centers.shape[1]), self.max_norm)
         for clients in self._drawn(most=self.frozen_plan.shares["sums"].count):
-            centers = yield from self._step(centers, ball, clients, releases=releases)
+            centers = yield from self._step(centers, ball, clients, parts=("sums", "weights"))
         return KMeansModel(centers)
 
 
@@ -274,7 +267,7 @@ def _merged_by_kmeans(
 # The client half.
 
 
-def _fuzzy_moved(radius: float, fuzzifier: float, n_local_steps: int, more_bits: int) -> tuple[Moved, Moved]:
+def _fuzzy_moved(*frame: Floats, fuzzifier: float, n_local_steps: int, more_bits: int) -> tuple[Moved, Moved]:
     """Return how far one row moves weighted sums and weights: weights to a power of 1 or more add up to 1 at most.
 
     After more steps than one the weights of a row depend on all rows; and whether finer weights are refused, on their
@@ -282,7 +275,8 @@ def _fuzzy_moved(radius: float, fuzzifier: float, n_local_steps: int, more_bits:
     """
     if n_local_steps > 1 or not fuzzifier >= 1 or more_bits:
         return Moved(math.inf), Moved(math.inf)
-    return Moved(radius), ONE_COUNT
+    words = "the client clips every row to this norm, and its weights add up to 1 at most"
+    return Moved(float(frame[1][0]), words=words), replace(ONE_COUNT, words="a row's weights add up to 1 at most")
 
 
 class FuzzyClient(FrameClient):
@@ -291,9 +285,7 @@ class FuzzyClient(FrameClient):
     @answers(
         Sent("sum of the rows in each cluster, weighted by membership", has_columns=True),
         Sent("sum of the weights in each cluster", sizes=True),
-        moved=lambda _, centers, *frame, fuzzifier, n_local_steps, more_bits: _fuzzy_moved(
-            float(frame[1][0]), fuzzifier, n_local_steps, more_bits
-        ),
+        moved=lambda _, centers, *frame, **steps: _fuzzy_moved(*frame, **steps),
     )
     def fuzzy_sums(
         self, centers: Floats, *frame: Floats, fuzzifier: float, n_local_steps: int, more_bits: int
@@ -315,6 +307,7 @@ class FuzzyClient(FrameClient):
     @answers(
         Sent("sum of the client's rows in each cluster, weighted by membership", "centers", has_columns=True),
         Sent("sum of the client's weights in each cluster", "centers"),
+        moved=lambda _, centers, *frame, **steps: _fuzzy_moved(*frame, **steps),
     )
     def own_fuzzy_sums(
         self, centers: Floats, *frame: Floats, fuzzifier: float, n_local_steps: int, more_bits: int

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError
@@ -26,7 +27,7 @@ from flower_fedclust.protocol import (
 from flower_fedclust.protocol.inspection import usable
 from flower_fedclust.protocol.rounds import Moved
 from flower_fedclust.steps.clusters import ClusterClient, lloyd_steps
-from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, RowsInFrame, frame_of_rows
+from flower_fedclust.steps.frame import FRAME_ROUNDS, RowsInFrame, frame_of_rows
 from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient, PerturbedRowsStrategy
 
 Floats = NDArray[np.float64]

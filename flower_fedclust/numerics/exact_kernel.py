@@ -82,6 +82,22 @@ def gaussian_kernel(rows: Floats, points: Floats, exponent: int, gamma: float) -
     return kernel
 
 
+def columns_onto_grid(matrix: Floats) -> tuple[Floats, int]:
+    """Return the matrix that :func:`linear_features` multiplies by: multiples of 2^-27 and the power of two above them.
+
+    Raises
+    ------
+    ValueError
+        If the matrix has an entry that is not finite.
+    """
+    if not np.isfinite(matrix).all():
+        raise ValueError("the matrix has an entry that is NaN or infinite.")
+    # No column is longer than 2^scale: an exact integer norm says so.
+    scale = reach_exponent(np.ascontiguousarray(matrix.T), np.zeros(len(matrix)))
+    rounded = np.rint(np.ldexp(matrix, DIRECTION_BITS - scale)) * 2.0**-DIRECTION_BITS
+    return directions_onto_grid(rounded), scale  # which shortens columns that rounding has made longer than 1
+
+
 def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Floats, int]:
     """Return ``kernel @ matrix``, each row clipped to a Euclidean norm and truncated to integers in a public unit.
 
@@ -117,12 +133,7 @@ def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Float
     n_points, n_features = matrix.shape
     exponent = unit_exponent(bound)
     within = ball_in_units(float(bound), 2, exponent)
-    if not np.isfinite(matrix).all():
-        raise ValueError("the matrix has an entry that is NaN or infinite.")
-    # No column is longer than 2^scale: an exact integer norm says so.
-    scale = reach_exponent(np.ascontiguousarray(matrix.T), np.zeros(n_points))
-    rounded = np.rint(np.ldexp(matrix, DIRECTION_BITS - scale)) * 2.0**-DIRECTION_BITS
-    directions = directions_onto_grid(rounded)  # which shortens columns that rounding has made longer than 1
+    directions, scale = columns_onto_grid(matrix)
     kernel_unit = 2.0 ** (DIRECTION_BITS - 1 - ((n_points - 1).bit_length() + 1) // 2)
     features = np.empty((len(kernel), n_features))
     for block in blocks(len(kernel), max(n_points, n_features), block_entries=BLOCK_ENTRIES):

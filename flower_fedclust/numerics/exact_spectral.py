@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import BLOCK_ENTRIES, blocks
 from flower_fedclust.numerics.exact import DIRECTION_BITS, directions_onto_grid
-from flower_fedclust.numerics.exact_kernel import gaussian_kernel, linear_features
+from flower_fedclust.numerics.exact_kernel import columns_onto_grid, gaussian_kernel, linear_features
 from flower_fedclust.numerics.exponents import reach_exponent
 from flower_fedclust.numerics.grid import (
     ENTRY_BITS,
@@ -93,11 +93,12 @@ def distance_of_features(kernel: Floats, matrix: Floats, bound: float) -> float:
     kernel : ndarray of shape (n_points, n_points)
         Of the points with one another.
     matrix : ndarray of shape (n_points, n_features)
-        M, from :func:`matrix_onto_grid`.
+        M; whoever sends it may have chosen how it is rounded, so that it is rounded first.
     bound : float
         To which :func:`~flower_fedclust.numerics.exact_kernel.linear_features` clips.
     """
     n_points, n_features = matrix.shape
+    matrix = from_units(*columns_onto_grid(matrix))
     kernel_unit = 2.0 ** (((n_points - 1).bit_length() + 1) // 2 + 1 - DIRECTION_BITS)
     in_feature_space = math.sqrt(max(2.0 * float(np.linalg.eigvalsh(matrix.T @ kernel @ matrix)[-1]), 0.0))
     # Of two rows, each entry of the kernel values is off by half a unit, and each feature by one.

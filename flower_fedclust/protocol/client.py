@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,17 @@ from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.metrics import count_table
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import Sendable, add_noise
+from flower_fedclust.privacy.plan import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
+from flower_fedclust.protocol.by_row import View, read_question
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.consent import Approval, Consent, Request
 from flower_fedclust.protocol.descriptions import DescriptionAnswers
 from flower_fedclust.protocol.memory import MissedRoundError
+from flower_fedclust.protocol.parts import releases_of_parts
 from flower_fedclust.protocol.replies import sent_arrays
-from flower_fedclust.protocol.rounds import Array, Askable, Known, Moved, Question, Scalar
+from flower_fedclust.protocol.rounds import Array, Askable, Known, Moved, Question
 from flower_fedclust.protocol.tables import PREPARATION, SCHEMA, TableAnswers, preparation_from
 from flower_fedclust.protocol.wire import as_bytes, as_numbers, read_json
 from flower_fedclust.protocol.wrappers import EMPTY, INSTEAD, TO_SERVER, changing_mod
@@ -163,14 +165,12 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         tuple of Moved, or None
             None where the method does not declare it, or where a kept row may come of several.
         """
-        asked: Askable[..., Any] = getattr(type(self), question.answer.task)
-        if asked.moved is None or not self._is_of_one_row(kept):
+        if not self._is_of_one_row(kept):
             return None
         kept_preparation = self.recall(PREPARATION)
         prepared = None if kept_preparation is None else preparation_from(kept_preparation[0].tobytes())
         n_columns = self.source.n_columns if prepared is None else prepared.n_columns
-        known = Known(n_rows, n_columns if self._stand_in is None else self._stand_in.shape[1], prepared)
-        return asked.moved(known, *question.arrays, **question.arguments)
+        return question.moved(Known(n_rows, n_columns if self._stand_in is None else self._stand_in.shape[1], prepared))
 
     # Flower's two calls.
 
@@ -252,14 +252,15 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         asked = getattr(type(self), str(config["task"]), None)
         if not isinstance(asked, Askable):
             raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
-        answer, parameters = asked.answer, list(map(as_numbers, parameters))
-        arguments, releases = _read(str(config.get("arguments", "{}")), str(config.get("releases", "[]")))
+        question = read_question(asked, list(map(as_numbers, parameters)), config, self._view)
+        answer = question.answer
+        kept = str(config.get("rows", ""))
+        releases = self._releases(question, kept, config)
         if releases and len(releases) != len(answer.sends):
             raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
         self._check_unchanged()
         self._put_in_order(config)
         n_shares = int(config.get("n_shares", 1))
-        kept = str(config.get("rows", ""))
         self._stand_in = self._kept_rows(kept)
         request = Request(
             self.name,
@@ -270,13 +271,13 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
             n_rows=self.source.n_rows,
             n_clients=int(config.get("n_clients", 0)),
             plan=str(config.get("plan", "")),
-            find_moved=lambda n_rows: self.moved(kept, Question(answer, tuple(parameters), arguments), n_rows),
+            find_moved=lambda n_rows: self.moved(kept, question, n_rows),
         )
         self.consent.check(request)
         self._source = self._noise(config)
         self._derives_from = kept if request.is_derived else ""
         try:
-            arrays = self._computed(asked, parameters, arguments)
+            arrays = self._computed(asked, question)
         finally:
             self._derives_from = ""
         if releases:
@@ -290,13 +291,11 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
             self.remember(sent.kept_as, [kept_array, np.array([noisy, of_one_row and sent.of_one_row])])
         return []
 
-    def _computed(
-        self, asked: Askable[..., Any], parameters: list[Array], arguments: Mapping[str, Scalar]
-    ) -> list[Sendable]:
+    def _computed(self, asked: Askable[..., Any], question: Question) -> list[Sendable]:
         """Return what a method makes of the rows."""
-        answer, self._has_looked = asked.answer, False
+        answer, self._has_looked = question.answer, False
         try:
-            reply = asked.method(self, *parameters, **arguments)
+            reply = asked.reply_of(self, question)
         except Exception as error:
             is_paid_for = answer.sends and not answer.keeps
             if self.consent.says_what_failed or is_paid_for or not self._has_looked:
@@ -310,6 +309,21 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
                 f"'{answer.task}' declares {len(answer.sends)} arrays and its method returned {len(given)}."
             )
         return [array if isinstance(array, GridArray) else np.asarray(array) for array in given]
+
+    def _view(self, name: str) -> View:
+        found = getattr(type(self), name, None)
+        if not isinstance(found, View):
+            raise DataError(f"{type(self).__name__} has no view of its rows called '{name}'.")
+        return found
+
+    def _releases(self, question: Question, kept: str, config: Mapping[str, Any]) -> tuple[Release | None, ...]:
+        """Return the noise that the arrays leave with, from the client's own bounds and the plan of the run."""
+        if "parts" not in config:
+            return ()
+        parts, plan = read_json(config["parts"]), _read_plan(str(config.get("plan", "")))
+        if not isinstance(parts, list) or not all(name is None or isinstance(name, str) for name in parts):
+            raise DataError("a message names parts of a budget that are no names.")
+        return releases_of_parts(question, self.moved(kept, question), parts, plan)
 
     def _put_in_order(self, config: Mapping[str, Any]) -> None:
         """Take the columns in the order of the run, if the server says that somebody has them in another."""
@@ -357,13 +371,8 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
 
 
 @lru_cache(maxsize=8)
-def _read(arguments: str, releases: str) -> tuple[Mapping[str, Scalar], tuple[Release | None, ...]]:
-    """Read what a message says once for all clients of a process: they get the same message."""
-    given, fields = read_json(arguments), read_json(releases)
-    if not isinstance(given, dict) or not all(isinstance(value, (bool, int, float, str)) for value in given.values()):
-        raise ValueError("the arguments of a task are names with single numbers, truth values or texts.")
-    read = tuple(None if one is None else Release.from_dict(one) for one in fields)
-    return MappingProxyType(given), read
+def _read_plan(text: str) -> Plan:
+    return Plan.from_dict(read_json(text, LONGEST_PLAN))
 
 
 def client_name(context: Context) -> str:

@@ -17,7 +17,7 @@ class Request:
 
     name: str  #: The client.
     answer: Answer  #: What it would send.
-    #: With which noise of the client's own each array would leave, as the server says.
+    #: With which noise of its own each array would leave, from the client's bounds and the plan of the run.
     releases: tuple[Release | None, ...]
     n_shares: int = 1  #: Among how many clients the noise is divided.
     #: Whether the rows in question are kept ones that carry noise: what is computed from them reveals no more.
@@ -35,7 +35,7 @@ class Request:
 
     @property
     def noisy(self) -> list[bool]:
-        """Whether all of the noise of a release would be on each array, as the server says."""
+        """Whether all of the noise of a release would be on each array, and no share of it."""
         return [
             release is not None and release.noise_multiplier > 0 and self.n_shares == 1 for release in self.releases
         ]

@@ -36,7 +36,8 @@ def _moved_by_row(known: Known) -> Moved:
     if known.preparation is None:
         raise DataError(WITHOUT_SCHEMA)
     norm = norm_of_row(known.preparation)
-    return Moved(norm, norm**2, apart=norm_of_row(known.preparation, replaced=True))
+    words = "a row is in one cluster, and of a column in one category or part of the range, with a number of -1 to 1"
+    return Moved(norm, norm**2, apart=norm_of_row(known.preparation, replaced=True), words=words)
 
 
 class DescriptionAnswers(Memory):

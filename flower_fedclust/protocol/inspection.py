@@ -16,7 +16,7 @@ from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.ranges import Ranges
 from flower_fedclust.protocol.replies import checked_reply, read_reply, shapes_of, unlike_most
-from flower_fedclust.protocol.rounds import Askable, Known, Moved, ProtocolError, Question, Reply, Round, Sent, Sum
+from flower_fedclust.protocol.rounds import Known, Moved, ProtocolError, Question, Reply, Round, Sent, Sum
 from flower_fedclust.protocol.wire import decode
 
 
@@ -90,10 +90,8 @@ class Inspection:
     def _moved_by(self, question: Question) -> Sequence[Moved] | None:
         """Return how far one row moves each array of an answer; None where nobody but the client can know."""
         if self._moved[0] is not question:
-            asked: Askable[..., Any] = getattr(self.client_type, question.answer.task)
             try:
-                known = Known(n_columns=self.n_columns)
-                found = asked.moved and asked.moved(known, *question.arrays, **question.arguments)
+                found = question.moved(Known(n_columns=self.n_columns))
             except Exception:
                 found = None  # it may depend on what an earlier round left with a client
             self._moved = question, found

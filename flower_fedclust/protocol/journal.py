@@ -157,7 +157,7 @@ class Journal:
         arrays: list[Array] = []
         about: dict[str, Any] = {"digest": record.digest, "entries": record.entries.to_dict(), "facts": record.facts}
         if isinstance(replies, Total):
-            arrays, about["n_clients"] = list(replies), replies.n_clients
+            arrays, about["n_clients"], about["noise"] = list(replies), replies.n_clients, replies.noise
         elif replies is not None:
             arrays = [array for reply in replies for array in reply.arrays]
             about["replies"] = [(reply.client, len(reply.arrays)) for reply in replies]
@@ -271,9 +271,11 @@ def digest_of(round_: Round | None) -> str:
     hashed = hashlib.sha256()
     asked = {"": round_.question} if isinstance(round_.question, Question) else round_.question
     for name, question in asked.items():
-        said = [type(round_).__name__, name, question.answer.task, dict(question.arguments), round_.rows]
-        hashed.update(json.dumps([*said, sorted(round_.named or ())]).encode())
-        for array in question.arrays:
+        arrays, fields = question.to_wire()
+        hashed.update(
+            json.dumps([type(round_).__name__, name, fields, round_.rows, sorted(round_.named or ())]).encode()
+        )
+        for array in arrays:
             hashed.update(f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
     return hashed.hexdigest()
 
@@ -291,7 +293,7 @@ def _record(about: Mapping[str, Any], tensors: list[bytes]) -> Record:
     arrays = _writable(tensors)
     received: Total | list[Reply] | None = None
     if "n_clients" in about:
-        received = Total(arrays, about["n_clients"])
+        received = Total(arrays, about["n_clients"], about["noise"])
     elif "replies" in about:
         rest = iter(arrays)
         received = [Reply(name, [next(rest) for _ in range(count)]) for name, count in about["replies"]]

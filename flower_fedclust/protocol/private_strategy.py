@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST, check_real
 from flower_fedclust.privacy.accounting import Share, calibrate, divided
 from flower_fedclust.privacy.plan import Plan
-from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
+from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release
 from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.protocol.parameters import parameter
-from flower_fedclust.protocol.rounds import ProtocolError
+from flower_fedclust.protocol.parts import Part, relation_of, releases_of_parts, shares_of
+from flower_fedclust.protocol.rounds import Known, ProtocolError, Question, Round, Sum
 from flower_fedclust.protocol.spending import Spending
 from flower_fedclust.protocol.strategy import ProtocolStrategy
 
@@ -22,9 +25,9 @@ LARGE_DELTA = 1e-4
 class PrivateStrategy(ProtocolStrategy):
     """Base of strategies that can take noise.
 
-    A subclass names the parts of its privacy budget in :meth:`shares`, and gets the noise of each by :meth:`release`.
-    The plan of a run is made of them once, as soon as its clients have enrolled: what a run finds out later changes no
-    share.
+    A subclass names the parts of its privacy budget in :meth:`parts`. A round names the part that pays for each array.
+    The plan of a run is made of the parts once, as soon as its clients have enrolled: what a run finds out later
+    changes none of them.
 
     Parameters
     ----------
@@ -67,9 +70,18 @@ class PrivateStrategy(ProtocolStrategy):
             )
         return notes
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return the parts of the privacy budget by name, as they are where the user says nothing."""
         return {}
+
+    @property
+    def relation(self) -> Relation:
+        """How neighboring data sets differ: the strongest relation that all parts of the budget support."""
+        return relation_of(self.parts())
+
+    def shares(self) -> Mapping[str, Share]:
+        """Return the parts as the accounting reads them."""
+        return shares_of(self.parts(), self.relation)
 
     def noise_multipliers(self) -> dict[str, float]:
         """Return the noise multiplier of each share, with which the whole run is (epsilon, delta)-private."""
@@ -122,44 +134,67 @@ class PrivateStrategy(ProtocolStrategy):
         is_frozen = self._run is not None and self._run.spending is not None
         return "" if self.epsilon is None or (self.plan_waits and not is_frozen) else self.frozen_plan.to_json()
 
-    def release(self, share: str, sensitivity: float, bound: str, *, triangle: bool = False) -> Release:
-        """Return the release of one array with the noise that its share of the budget pays for.
+    def summed(self, question: Question, *parts: str, at_most: tuple[float | None, ...] = ()) -> Sum:
+        """Return the round for the sum over rows; where the guarantee is for clients, over the means of clients.
 
         Parameters
         ----------
-        share : str
-            The name of a share of the plan, which is frozen from here on.
-        sensitivity : float
-            As in :class:`~flower_fedclust.privacy.releases.Release`.
-        bound : str
-            What enforces the sensitivity, in words, for the report.
-        triangle : bool, default=False
-            As in :class:`~flower_fedclust.privacy.releases.Release`.
+        question : Question
+        *parts : str
+            The parts of the budget that pay for the arrays.
+        at_most : tuple of (float or None)
+            The norms to which a client clips its means.
+        """
+        return Sum(question.mean(*at_most) if self.privacy_unit == "client" else question, parts=parts)
+
+    def noise_of(self, part: str, bound: float = 1.0) -> float:
+        """Return the standard deviation of the noise in a sum that one row, or one client, can change by ``bound``.
+
+        For post-processing; no guarantee rests on it. 0 without an epsilon.
+        """
+        if self.epsilon is None:
+            return 0.0
+        plan = self.frozen_plan
+        share = plan.shares[part]
+        return self.noise_of_sum(Release(share.mechanism, bound, plan.multipliers[part], "", share.relation))
+
+    def noise_scale(self, part: str, bound: float = 1.0) -> float:
+        """Return the parameter of that noise: of Gaussian noise its standard deviation, of Laplace noise its scale."""
+        if self.epsilon is None:
+            return 0.0
+        is_laplace = self.frozen_plan.shares[part].mechanism == "laplace"
+        return self.noise_of(part, bound) / (math.sqrt(2.0) if is_laplace else 1.0)
+
+    def with_noise(self, round_: Round) -> Round:
+        """Return a round with the noise that its parts of the budget pay for.
 
         Raises
         ------
         ProtocolError
-            If the plan has no such share.
+            If a part pays for other answers, or is not in the plan; or if the round has noise that no part pays for.
         """
-        plan = self.frozen_plan
-        if share not in plan.shares:
+        if self.epsilon is None:
+            return round_
+        if any(round_.releases):
+            raise ProtocolError(f"'{round_.task}' comes with releases; a round names parts, and the run finds these.")
+        if not round_.parts:
+            return round_
+        declared = self.all_parts()
+        for name in round_.parts:
+            if name in declared and round_.asks not in declared[name].askables:
+                raise ProtocolError(f"part '{name}' of the budget does not pay for '{round_.task}'.")
+        questions = round_.question.values() if isinstance(round_.question, Mapping) else [round_.question]
+        known, plan = Known(preparation=self.preparation), self.frozen_plan
+        found = {releases_of_parts(question, question.moved(known), round_.parts, plan) for question in questions}
+        if len(found) > 1:
             raise ProtocolError(
-                f"the plan of the run has no share '{share}'; shares() must name it before the run begins. It names: "
-                f"{', '.join(plan.shares)}."
+                f"a row changes what '{round_.task}' asks by another amount at each client; ask in several rounds."
             )
-        declared, multiplier = plan.shares[share], plan.multipliers[share]
-        # Roots and products that make up a sensitivity may have been rounded down; it is never smaller than they are.
-        at_least = sensitivity * (1.0 + 2.0**-50)
-        return Release(
-            declared.mechanism,
-            at_least,
-            multiplier,
-            bound,
-            declared.relation,
-            declared.sample,
-            share=share,
-            triangle=triangle,
-        )
+        return replace(round_, releases=found.pop())
+
+    def all_parts(self) -> dict[str, Part]:
+        """Return the parts of the budget of a run: those of the strategy."""
+        return dict(self.parts())
 
 
 class ClippedStrategy(PrivateStrategy):
@@ -173,6 +208,11 @@ class ClippedStrategy(PrivateStrategy):
     """
 
     max_norm: float | None = parameter(None, at_least=SMALLEST, at_most=LARGEST)
+
+    @property
+    def max_norm_of_rows(self) -> float | None:
+        """The norm to which rows are clipped: none without an epsilon."""
+        return None if self.epsilon is None else self.max_norm
 
     def check_complete(self) -> None:
         """Raise a ValueError unless there is a norm where there is noise."""

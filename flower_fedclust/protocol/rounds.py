@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -23,9 +24,11 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.terms import Bound
 from flower_fedclust.models import Model
 from flower_fedclust.numerics.validity import ClusterNumber
-from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.releases import Relation, Release
 from flower_fedclust.tables.description import Clusters
 
 if TYPE_CHECKING:
@@ -117,6 +120,19 @@ class Moved:
     sample: tuple[int, int] | None = None
     #: In Euclidean norm, where all that the client has is added or removed. By default without a bound.
     of_client: float | None = None
+    words: str = ""  #: What enforces it, for the report.
+
+    @classmethod
+    def of(cls, bound: Bound) -> Self:
+        """Return the bound of a term."""
+        return cls(
+            bound.l2,
+            bound.l1,
+            apart=bound.replaced,
+            triangle=bound.triangle,
+            of_client=bound.of_client,
+            words=bound.words,
+        )
 
     def multiplier(self, release: Release, *, per_row: bool, of_client: bool = False) -> float:
         """Return the noise multiplier that a release's noise comes to, under the relation that it names.
@@ -152,12 +168,13 @@ class Known:
 
 
 #: Of an array of counts in which a row counts once.
-ONE_COUNT = Moved(1.0, 1.0, apart=math.sqrt(2.0))
+ONE_COUNT = Moved(1.0, 1.0, apart=math.sqrt(2.0), words="a row counts once")
 
 
 def within(bound: float, *, triangle: bool = False) -> Moved:
     """Return how far a row moves an array that is clipped as a whole: from anywhere in a ball to anywhere else."""
-    return Moved(2.0 * bound, apart=2.0 * bound, triangle=triangle, of_client=bound)
+    words = "the client clips the array to this norm"
+    return Moved(2.0 * bound, apart=2.0 * bound, triangle=triangle, of_client=bound, words=words)
 
 
 @dataclass(frozen=True)
@@ -189,6 +206,48 @@ class Question:
     answer: Answer
     arrays: tuple[Array, ...]
     arguments: Mapping[str, Scalar]
+    #: What is asked for, and for an answer by row: in which frame, of what view of the rows, and how it is finished.
+    asks: Any = field(default=None, compare=False, repr=False)
+    frame: Frame | None = None
+    view: Question | None = None
+    finish: Any = None
+
+    def moved(self, known: Known | None = None) -> tuple[Moved, ...] | None:
+        """Return how much one row, or one client, can change each array; None where nothing bounds it."""
+        moved: tuple[Moved, ...] | None = self.asks.moved_by(self, known or Known())
+        return moved
+
+    def mean(self, *at_most: float | None) -> Question:
+        """Return the question for each client's mean over its rows, clipped as a whole, in place of its sum.
+
+        Parameters
+        ----------
+        *at_most : float or None
+            The norms, one for each array; None, or nothing: what a single row can add.
+        """
+        finished: Question = self.asks.finished_as(self, "mean", at_most)
+        return finished
+
+    def total(self, *at_most: float | None) -> Question:
+        """Return the question for each client's sum, clipped as a whole; the arguments are those of :meth:`mean`."""
+        finished: Question = self.asks.finished_as(self, "total", at_most)
+        return finished
+
+    def to_wire(self) -> tuple[list[Array], dict[str, Any]]:
+        """Return the arrays and the fields of a message."""
+        frame = [] if self.frame is None else self.frame.arrays
+        fields: dict[str, Any] = {"task": self.answer.task, "arguments": json.dumps(dict(self.arguments))}
+        arrays = [*self.arrays, *frame]
+        if frame:
+            fields["frame"] = len(frame)
+        if self.finish is not None:
+            fields["finish"] = json.dumps([self.finish.kind, self.finish.at_most])
+        if self.view is not None:
+            of_view, about = self.view.to_wire()
+            about["task"] = self.view.asks.task
+            fields["view"] = json.dumps(about | {"arrays": len(of_view)})
+            arrays += of_view
+        return arrays, fields
 
 
 class Askable(Generic[P, R_co]):
@@ -202,16 +261,30 @@ class Askable(Generic[P, R_co]):
         Takes a :class:`Known` and what the method takes; returns a :class:`Moved` for each array.
     """
 
+    #: The strongest relation that its arrays support, but for those with an entry for every row.
+    relation: Relation = "add-or-remove"
+
     def __init__(
         self,
         method: Callable[Concatenate[Any, P], R_co],
         sends: tuple[Sent, ...],
         moved: Callable[..., tuple[Moved, ...]] | None = None,
+        relation: Relation = "add-or-remove",
     ) -> None:
         self.method = method
         self.answer = Answer(method.__name__, sends)
         self.moved = moved
+        self.relation = relation
         self.__doc__ = method.__doc__
+
+    def moved_by(self, question: Question, known: Known) -> tuple[Moved, ...] | None:
+        """Return how much one row, or one client, can change each array of a question."""
+        return None if self.moved is None else self.moved(known, *question.arrays, **question.arguments)
+
+    def reply_of(self, client: Any, question: Question) -> Any:
+        """Return what a client answers."""
+        method: Callable[..., Any] = self.method
+        return method(client, *question.arrays, **question.arguments)
 
     @overload
     def __get__(self, instance: None, owner: type) -> Self: ...
@@ -227,11 +300,18 @@ class Askable(Generic[P, R_co]):
         """
         arguments: dict[str, Any] = dict(kwargs)
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
-        return Question(self.answer, tuple(np.asarray(array) for array in args), plain)
+        return Question(self.answer, tuple(np.asarray(array) for array in args), plain, self)
+
+
+def as_sent(sent: str | Sent) -> Sent:
+    """Return a declaration, made of words alone where only these are given."""
+    return Sent(sent) if isinstance(sent, str) else sent
 
 
 def answers(
-    *sends: str | Sent, moved: Callable[..., tuple[Moved, ...]] | None = None
+    *sends: str | Sent,
+    moved: Callable[..., tuple[Moved, ...]] | None = None,
+    relation: Relation = "add-or-remove",
 ) -> Callable[[Callable[Concatenate[Any, P], R_co]], Askable[P, R_co]]:
     """Mark a client's method as one that may be asked for, and declare every array that it sends.
 
@@ -244,14 +324,16 @@ def answers(
         Takes what is :class:`Known` of the client and what the method takes, and returns a :class:`Moved` for each
         array: how far one row moves it, from what the method clips. It does not see the rows, so that what a site
         refuses tells nothing of them. A site whose policy asks for noise answers only for methods that say so.
+    relation : "add-or-remove" or "replace", default="add-or-remove"
+        The strongest relation for which ``moved`` holds; for what has an entry for every row it is "replace".
     """
-    declared = tuple(Sent(sent) if isinstance(sent, str) else sent for sent in sends)
+    declared = tuple(map(as_sent, sends))
     if len({bool(sent.kept_as) for sent in declared}) > 1:
         raise ValueError("a method sends some arrays and keeps others; write two methods.")
     kept = [sent.kept_as for sent in declared if sent.kept_as]
     if len(set(kept)) < len(kept):
         raise ValueError("a method keeps two arrays under one name; give each a name of its own.")
-    return lambda method: Askable(method, declared, moved)
+    return lambda method: Askable(method, declared, moved, relation)
 
 
 @dataclass(frozen=True)
@@ -262,8 +344,11 @@ class Round:
     ----------
     question : Question, or mapping of str to Question
         What is asked; or by client, and then only these clients are asked, for the same method.
+    parts : sequence of (str or None)
+        The part of the budget that pays for the noise of each array, in the order of the declaration. None, or no
+        parts: the array takes no noise.
     releases : sequence of (Release or None)
-        What protects each array of the reply, in the order of the method's declaration. Empty: nothing does.
+        What protects each array of the reply; found by the run from the parts. Empty: nothing does.
     clients : iterable of str, optional
         Only these clients are asked.
     fraction : float in (0, 1], default=1
@@ -280,6 +365,7 @@ class Round:
 
     question: Question | Mapping[str, Question]
     _: KW_ONLY
+    parts: Sequence[str | None] = ()
     releases: Sequence[Release | None] = ()
     clients: Iterable[str] | None = None
     fraction: float = 1.0
@@ -296,6 +382,11 @@ class Round:
     def task(self) -> str:
         """The method's name."""
         return self.answer.task
+
+    @property
+    def asks(self) -> Any:
+        """What is asked for: an :class:`Askable`."""
+        return self.question_for(None).asks
 
     @property
     def named(self) -> set[str] | None:
@@ -335,11 +426,14 @@ class Total(list[Array]):
     arrays : iterable of ndarray
     n_clients : int
         Over how many clients they are: a sum divided by it is a mean over these clients.
+    noise : iterable of float, optional
+        The standard deviation of the noise in each, in the units of the array; 0 without noise.
     """
 
-    def __init__(self, arrays: Iterable[Array], n_clients: int) -> None:
+    def __init__(self, arrays: Iterable[Array], n_clients: int, noise: Iterable[float] = ()) -> None:
         super().__init__(arrays)
         self.n_clients = n_clients
+        self.noise = list(noise) or [0.0] * len(self)
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,8 @@ class Run:
         source = self._noise(server_round)
         if isinstance(round_, Sum):
             sums = add_up(list(replies.values()))
-            return Total(values_of(add_noise(sums, releases, source) if noisy else sums), len(replies))
+            deviations = [0.0 if release is None else self.noise_of_sum(release) for release in releases]
+            return Total(values_of(add_noise(sums, releases, source) if noisy else sums), len(replies), deviations)
         return [
             Reply(name, values_of(add_noise(arrays, releases, source) if noisy else arrays))
             for name, arrays in replies.items()
@@ -327,7 +328,9 @@ class Run:
             config["rows"] = round_.rows
         keeps = round_.answer.keeps
         if any(round_.releases) and (self.settings.noise != "server" or keeps):
-            config["releases"] = json.dumps([release and release.to_dict() for release in round_.releases])
+            if not round_.parts:
+                raise ProtocolError(f"'{round_.task}' takes noise of the clients; name the parts that pay for it.")
+            config["parts"] = json.dumps(list(round_.parts))
             config["n_shares"] = self._n_shares(round_, n_asked)
         return config
 
@@ -347,12 +350,12 @@ class Run:
     def _instructions(
         self, proxies: Mapping[str, ClientProxy], question: Question, config: Mapping[str, Any]
     ) -> list[tuple[ClientProxy, FitIns]]:
-        sent = encode(question.arrays)
-        full = {**config, "task": question.answer.task, "arguments": json.dumps(dict(question.arguments))}
-        if not question.arrays:
+        arrays, fields = question.to_wire()
+        sent, full = encode(arrays), {**config, **fields}
+        if not arrays:
             full[EMPTY] = True
         self._bytes_down |= dict.fromkeys(proxies, size_of(sent))
-        ins = FitIns(sent if question.arrays else encode(TO_CLIENT), full)
+        ins = FitIns(sent if arrays else encode(TO_CLIENT), full)
         return [(proxy, ins) for proxy in proxies.values()]
 
     def _required(self, round_: Round, n_asked: int) -> int:

@@ -52,8 +52,8 @@ class Spending:
                 or release.noise_multiplier < self.plan.multipliers[release.share]
             ):
                 raise ProtocolError(
-                    f"'{task}' has a release of '{release.share}' that the plan of the run does not have; make each by "
-                    "release(), for a share that shares() names before the run begins."
+                    f"'{task}' has a release of '{release.share}' that the plan of the run does not have; name "
+                    "a part that parts() names before the run begins."
                 )
         names = [release.share for release in noisy]
         if len(set(names)) < len(names):

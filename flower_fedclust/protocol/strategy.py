@@ -19,7 +19,6 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 from flower_fedclust.privacy.report import PrivacyReport
-from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
 from flower_fedclust.protocol.entries import Entry, name_among
 from flower_fedclust.protocol.journal import Journal, digest_of
@@ -84,7 +83,9 @@ class ProtocolStrategy(Declared, Strategy):
     # What belongs to a run, and is set by whoever starts it.
 
     #: What runs around the strategy, such as the preparation of tables: see :func:`~flower_fedclust.with_schema`.
-    around: Around[Any] | None = dataclasses.field(default=None, init=False)
+    around: Any = dataclasses.field(default=None, init=False)
+    #: What makes rows of the clients' tables, once it is found: the bound of a description follows from it.
+    preparation: Any = dataclasses.field(default=None, init=False)
     #: One sentence on where the public rows of the server come from, for the privacy report.
     server_data_origin: str = dataclasses.field(default="", init=False)
     #: The names of the columns of the server's rows, where they are known. Clients that name others are left out.
@@ -181,6 +182,10 @@ class ProtocolStrategy(Declared, Strategy):
     def n_to_draw(self, fraction: float, n_clients: int) -> int:
         """Return how many clients are a part of so many: as many at least as have to answer a round."""
         return self._current.n_to_draw(fraction, n_clients)
+
+    def with_noise(self, round_: Round) -> Round:
+        """Return a round with the noise that a budget pays for."""
+        return round_
 
     def noise_of_sum(self, release: Release) -> float:
         """Return the standard deviation of the noise that reaches a sum over all clients, in the array's units.
@@ -403,7 +408,7 @@ class ProtocolStrategy(Declared, Strategy):
         self.freeze_plan()
         try:
             with one_thread():
-                self._pending = self._protocol.send(received)
+                self._pending = self.with_noise(self._protocol.send(received))
         except DataError as error:
             raise DataError(f"{error}{self._current.inspection.ranges.why_likely}") from error
         except StopIteration as stop:

@@ -166,10 +166,13 @@ def norm_of_row(n_histograms: int, n_sums: int = 0, *, replaced: bool = False) -
 
 def moved_by_row(n_histograms: int, n_sums: int = 0) -> Moved:
     """Return how far a row moves the histograms of so many columns, and the sums of so many, together."""
+    words = f"a row is in one bin of each of {n_histograms} histograms"
+    words += f", and adds at most 1 to each of {2 * n_sums} sums" if n_sums else ""
     return Moved(
         norm_of_row(n_histograms, n_sums),
         n_histograms + 2.0 * n_sums,
         apart=norm_of_row(n_histograms, n_sums, replaced=True),
+        words=words,
     )
 
 

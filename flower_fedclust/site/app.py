@@ -19,10 +19,12 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 
+from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.protocol.client import ENROL, ProtocolClient
 from flower_fedclust.protocol.client_data import ClientData
 from flower_fedclust.protocol.consent import Request
 from flower_fedclust.protocol.disk import make_private, open_private
+from flower_fedclust.protocol.rounds import ProtocolError
 from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site.budget import Budget, spent
@@ -302,9 +304,11 @@ class _SiteClient(Client):
         if gate.refusal is not None:
             raise gate.refusal
         if "failure" in answer.metrics:
-            # That an earlier round was missed is known before the charge, or it is a failure as any other.
-            missed = gate.entry is None and bool(answer.metrics.get("missed"))
-            raise _Failed(_why(client.error), missed=missed)
+            # Before the charge an error may say more: the message makes no sense, or an earlier round was missed.
+            is_early, error = gate.entry is None, client.error
+            if is_early and isinstance(error, ProtocolError | ValueError) and not isinstance(error, DataError):
+                raise Refused(_why(error))
+            raise _Failed(_why(error), missed=is_early and bool(answer.metrics.get("missed")))
         entry, content = gate.entry, answer_to_bytes(answer)
         if entry is None:
             raise _Failed("it was computed without a charge.")

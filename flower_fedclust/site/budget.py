@@ -9,10 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.plan import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.protocol.consent import Request
 from flower_fedclust.protocol.rounds import Moved, Sent
 from flower_fedclust.protocol.wire import read_json
@@ -62,36 +60,6 @@ def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
     )
 
 
-def noise_of(request: Request, n_rows: int, *, of_client: bool = False) -> list[tuple[Release, Moved, float] | None]:
-    """Return, for each array, its release, how far a row moves it, and the multiplier that this makes; None: no noise.
-
-    Parameters
-    ----------
-    request : Request
-    n_rows : int
-        How many rows the site has at least, as is public.
-    of_client : bool, default=False
-        Whether the multiplier is for all rows of the site at once.
-
-    Raises
-    ------
-    Refused
-        If noise is said to be on an array of which the site does not know how far a row moves it.
-    """
-    found: list[tuple[Release, Moved, float] | None] = []
-    for sent, release, moved in zip(request.answer.sends, request.releases, request.moved(n_rows), strict=True):
-        if release is None or release.noise_multiplier == 0:
-            found.append(None)
-        elif moved is None:
-            raise Refused(
-                f"'{request.answer.task}' is to leave with noise, and does not say how far one row moves its "
-                f"{sent.content}: the site cannot tell what the noise is worth."
-            )
-        else:
-            found.append((release, moved, moved.multiplier(release, per_row=sent.per == "row", of_client=of_client)))
-    return found
-
-
 class Budget:
     """Decides whether what is asked of a site is within its policy, given what has left it.
 
@@ -120,22 +88,18 @@ class Budget:
         self.policy.check_task(request)
         plan = self._plan(request)
         of_server = plan is not None and plan.noise == "server"
-        of_clients = plan is not None and plan.unit == "client"
-        n_rows = self.policy.known_rows(request.n_rows)
-        noise: list[tuple[Release, Moved, float] | None] = [None] * len(request.answer.sends)
-        if not request.is_derived:
-            noise = noise_of(request, n_rows, of_client=of_clients)
+        moved = request.moved(self.policy.known_rows(request.n_rows))
         arrays: list[dict[str, Any]] = []
-        for sent, found in zip(request.answer.sends, noise, strict=True):
+        for sent, release, bound in zip(request.answer.sends, request.releases, moved, strict=True):
             about: dict[str, Any] = {"content": sent.content, "reveals": sent.reveals, "per": sent.per}
-            if found is not None:
-                arrays.append(about | self._with_noise(request, plan, *found))
+            if plan is not None and release is not None and bound is not None and not request.is_derived:
+                arrays.append(about | self._with_noise(request, release, bound))
             else:
                 arrays.append(about | {"covered": self._without_noise(request, plan, sent)})
             self._check_row_count(request, sent)
         if plan is not None:
             self._check_plan(plan, arrays)
-        epsilon = self._epsilon(plan, arrays)
+        epsilon = self._epsilon(plan)
         claims = of_server or any(array.get("shares", 1) > 1 for array in arrays)
         delta = self.policy.delta_per_run if epsilon else 0.0
         self._check_total(epsilon, delta)
@@ -165,6 +129,12 @@ class Budget:
             raise Refused(
                 f"the run announces a noise multiplier of {least:.3g}; least_noise_multiplier in the policy is "
                 f"{self.policy.least_noise_multiplier:g}."
+            )
+        relations: set[str] = set() if plan is None else {share.relation for share in plan.shares.values()}
+        if not relations <= set(self.policy.relations):
+            raise Refused(
+                f"the run promises something for rows that differ by {', '.join(sorted(relations))}; relations in the "
+                f"policy lists {', '.join(self.policy.relations)}."
             )
         if plan is not None and plan.noise == "server" and not self.policy.trusts_server_noise:
             raise Refused("the server says that it adds the noise; trusts_server_noise in the policy is false.")
@@ -196,32 +166,14 @@ class Budget:
             f"the policy does not list '{sent.reveals}'."
         )
 
-    def _with_noise(
-        self, request: Request, plan: Plan | None, release: Release, moved: Moved, multiplier: float
-    ) -> dict[str, Any]:
-        """Return what the ledger says of an array with noise, which has to be what was announced."""
-        task = request.answer.task
-        if multiplier < self.policy.least_noise_multiplier:
-            raise Refused(
-                f"'{task}' would leave with a noise multiplier of {multiplier:.3g}, from what the site clips to; "
-                f"least_noise_multiplier in the policy is {self.policy.least_noise_multiplier:g}."
-            )
-        if plan is not None:
-            share = plan.shares.get(release.share)
-            if share is None or (share.mechanism, share.relation) != (release.mechanism, release.relation):
-                raise Refused(f"'{task}' takes its noise from '{release.share}', which the run has not announced.")
-            if multiplier < plan.multipliers[release.share] * ROUNDING:
-                raise Refused(
-                    f"'{task}' would leave with a noise multiplier of {multiplier:.4g} where the run has announced "
-                    f"{plan.multipliers[release.share]:.4g}."
-                )
-            if share.sample is not None and (
-                moved.sample is None or moved.sample[0] > share.sample[0] or moved.sample[1] < share.sample[1]
-            ):
-                raise Refused(f"'{task}' does not draw {share.sample[0]} of {share.sample[1]} rows, as announced.")
+    def _with_noise(self, request: Request, release: Release, moved: Moved) -> dict[str, Any]:
+        """Return what the ledger says of an array with the noise of a part of the plan."""
+        sample = release.sample
+        if sample is not None and (moved.sample is None or moved.sample[0] > sample[0] or moved.sample[1] < sample[1]):
+            raise Refused(f"'{request.answer.task}' does not draw {sample[0]} of {sample[1]} rows, as announced.")
         return {
             "mechanism": release.mechanism,
-            "multiplier": multiplier,
+            "multiplier": release.noise_multiplier,
             "relation": release.relation,
             "share": release.share,
             "shares": request.n_shares,
@@ -248,21 +200,13 @@ class Budget:
         former = [array for entry in self.run for array in entry["arrays"]]
         return [array for array in [*former, *arrays] if "multiplier" in array]
 
-    def _epsilon(self, plan: Plan | None, arrays: Sequence[Mapping[str, Any]]) -> float:
-        """Return what the run costs with this answer.
-
-        What was announced, where it was: then nothing that the server learns can change the noise. Otherwise the server
-        may choose each round's noise by what it has seen, and the figure is one that holds then, too: Gaussian
-        releases compose as one, whose multiplier's inverse square is the sum of theirs, and the epsilons of Laplace
-        releases add up.
-        """
-        if plan is not None:
-            delta = self.policy.delta_per_run
-            known = (entry["epsilon"] for entry in self.run if entry["arrays"] and entry["delta"] == delta)
-            epsilon = next(known, None) or plan.epsilon_of_row(delta)
-        else:
-            released = self._released(arrays)
-            epsilon = adaptive_epsilon(released, self.policy.delta_per_run)
+    def _epsilon(self, plan: Plan | None) -> float:
+        """Return what the run costs: all that was announced, so that nothing that the server learns changes it."""
+        if plan is None:
+            return 0.0
+        delta = self.policy.delta_per_run
+        known = (entry["epsilon"] for entry in self.run if entry["arrays"] and entry["delta"] == delta)
+        epsilon = next(known, None) or plan.epsilon_of_row(delta)
         if epsilon > self.policy.epsilon_per_run:
             raise Refused(
                 f"the run would spend an epsilon of {epsilon:.4g} at delta {self.policy.delta_per_run:g}; "
@@ -282,26 +226,6 @@ class Budget:
                 f"the data set has spent a delta of {self.before.delta:.3g} in other runs, and this one takes "
                 f"{delta:.3g}; delta in the policy is {self.policy.delta:g}."
             )
-
-
-def adaptive_epsilon(released: Sequence[Mapping[str, Any]], delta: float) -> float:
-    """Return an epsilon that holds whatever the server makes of one release when it chooses the next.
-
-    Parameters
-    ----------
-    released : sequence of mapping
-        With "mechanism", "multiplier" and "relation".
-    delta : float
-    """
-    total = 0.0
-    for relation in sorted({array["relation"] for array in released}):
-        own = [array for array in released if array["relation"] == relation]
-        weight = math.fsum(array["multiplier"] ** -2 for array in own if array["mechanism"] == "gaussian")
-        if weight:
-            joint = Release("gaussian", 1.0, weight**-0.5, "", relation)
-            total += composed_epsilon([joint], delta_of_composition(delta) / 2)
-        total += math.fsum(1.0 / array["multiplier"] for array in own if array["mechanism"] == "laplace")
-    return total
 
 
 def _digest(plan: str) -> str:

@@ -73,6 +73,11 @@ def check_message(limits: Limits, config: Mapping[str, Any], tensors: Sequence[b
 
 def _amounts(config: Mapping[str, Any]) -> Iterable[float]:
     """Yield the arguments that are amounts; raise Refused if one is no number, or too large for any purpose."""
+    if "view" in config:
+        of_view = read_json(str(config["view"]))
+        if not isinstance(of_view, dict):
+            raise Refused("the view of the message is none.")
+        yield from _amounts(of_view)
     arguments = read_json(str(config.get("arguments", "{}")))
     if not isinstance(arguments, dict):
         raise Refused("the arguments of the message have no names.")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from flower_fedclust.outside import read_toml
+from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.protocol.consent import Request
 from flower_fedclust.protocol.rounds import Kind
 
@@ -52,6 +53,9 @@ class Policy(_Table):
         The largest budget of one run, for one row of this site.
     epsilon, delta : float, default=1 and 1e-6
         The largest budget of all runs on a data set together, added up.
+    relations : tuple of "add-or-remove" or "replace", default=("add-or-remove",)
+        What a run may promise: that a row is there or not is hidden, or only which of two rows it is. The second
+        shows how many rows there are, and costs the same epsilon.
     least_noise_multiplier : float, default=0.5
         Of any one array: its noise over how far one row can move it, as the site computes it from its own clipping.
     most_shares : int, default=1
@@ -76,6 +80,7 @@ class Policy(_Table):
     delta_per_run: Delta = 1e-6
     epsilon: Positive = 1.0
     delta: Delta = 1e-6
+    relations: tuple[Relation, ...] = ("add-or-remove",)
     least_noise_multiplier: Positive = 0.5
     most_shares: Number = 1
     trusts_server_noise: bool = False

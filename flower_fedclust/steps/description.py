@@ -8,7 +8,6 @@ import numpy as np
 
 from flower_fedclust.models import Model
 from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import PrivateStrategy, ProtocolClient, ProtocolStrategy, Sum
 from flower_fedclust.protocol.rounds import Round, Total
 from flower_fedclust.tables.description import Clusters, norm_of_row
@@ -49,18 +48,9 @@ def describe(
         question = ProtocolClient.mean_description.asked(*arrays, model=model.name, radius=radius, bound=bound)
     else:
         question = ProtocolClient.description.asked(*arrays, model=model.name, radius=radius)
-    releases: list[Release] = []
-    if isinstance(strategy, PrivateStrategy) and (share := _share(strategy)) is not None:
-        replaced = share.relation == "replace"
-        moved = norm_of_row(preparation, replaced=replaced)
-        words = (
-            "a row is in one cluster, and of a column in one category or part of the range, with a number of -1 to 1"
-        )
-        if of_clients:
-            moved, words = bound * (2 if replaced else 1), "the client clips the array to this norm"
-        releases = [strategy.release(SHARE, moved, words)]
-    (sums,) = yield Sum(question, releases=releases)
-    deviation = strategy.noise_of_sum(releases[0]) if releases else 0.0
+    parts = [] if _share(strategy) is None else [SHARE]
+    (sums,) = received = yield Sum(question, parts=parts)
+    deviation = received.noise[0]
     return Clusters(preparation, np.asarray(sums, dtype=np.float64), deviation, of_clients)
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.frames import is_table
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.grid import unit_exponent
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.protocol import ProtocolStrategy, parameter
 from flower_fedclust.protocol.rounds import Reply, Round
-from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.local_centers import merge_local_centers
 
 Floats = NDArray[np.float64]

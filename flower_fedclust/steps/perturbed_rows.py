@@ -9,12 +9,13 @@ from collections.abc import Generator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.terms import CLIPPED
 from flower_fedclust.numerics.grid import GridArray, rows_onto_grid
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.privacy.releases import NoisePlace, Release
+from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.protocol import ClippedStrategy, ProtocolClient, Sent, Sum, answers
+from flower_fedclust.protocol.parts import Part
 from flower_fedclust.protocol.rounds import Array, Moved, Round
 
 Floats = NDArray[np.float64]
@@ -23,43 +24,24 @@ Floats = NDArray[np.float64]
 NOISY_ROWS = "noisy rows"
 
 
-#: The share of a budget that pays for the noise on the rows: all of it.
-ROWS_SHARE = {"rows": Share("gaussian", 1.0, relation="replace")}
-
-
-def rows_release(strategy: ClippedStrategy) -> Release | None:
-    """Return the release of rows on which a whole budget is spent, or None where none was asked for.
-
-    Replacing a row that is clipped to max_norm (tau_X of FedSC, Proposition 3.7) moves the array by twice that.
-
-    Parameters
-    ----------
-    strategy : ClippedStrategy
-        Its shares are ``ROWS_SHARE``.
-    """
-    if strategy.epsilon is None or strategy.max_norm is None:
-        return None
-    return strategy.release("rows", 2.0 * strategy.max_norm, "the client clips every row to half of this norm")
-
-
-def perturb_rows(*, release: Release | None = None, relative_noise: float = 0.0) -> Generator[Round, list[Array], None]:
+def perturb_rows(max_norm: float | None, *, relative_noise: float = 0.0) -> Generator[Round, list[Array], None]:
     """Have every client add noise to its rows, once, and keep them as ``NOISY_ROWS`` (FedSC, equation 22).
 
     Parameters
     ----------
-    release : Release, optional
-        From :func:`rows_release`: differential privacy for each record, against the server too.
+    max_norm : float or None
+        With an epsilon: the norm to which rows are clipped (tau_X of FedSC, Proposition 3.7), for differential privacy
+        of each record, against the server too.
     relative_noise : float, default=0
-        Without a release: the standard deviation of the noise over that of all the entries of the client's rows. For
+        Without: the standard deviation of the noise over that of all the entries of the client's rows. For
         experiments: the scale depends on the rows, which are not clipped, so that nothing is promised.
     """
-    if release is not None and relative_noise > 0:
+    if max_norm is not None and relative_noise > 0:
         raise ValueError(
-            "release and relative_noise are both given; relative noise would move rows beyond their bound."
+            "max_norm and relative_noise are both given; relative noise would move rows beyond their bound."
         )
-    max_norm = math.inf if release is None else release.sensitivity / 2.0
-    question = PerturbedRowsClient.perturb_rows.asked(relative_noise=relative_noise, max_norm=max_norm)
-    yield Sum(question, releases=[release])
+    question = PerturbedRowsClient.perturb_rows.asked(relative_noise=relative_noise, max_norm=max_norm or math.inf)
+    yield Sum(question, parts=["rows"])
 
 
 class PerturbedRowsStrategy(ClippedStrategy):
@@ -68,16 +50,15 @@ class PerturbedRowsStrategy(ClippedStrategy):
     #: The noise protects from the server.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return one, for the rows."""
-        return ROWS_SHARE
+        return ROWS_PART
 
     def rows_to_work_on(self) -> Generator[Round, list[Array], str]:
         """Have every client add noise to its rows, if there is an epsilon; return what rounds call these rows."""
-        release = rows_release(self)
-        if release is None:
+        if self.max_norm_of_rows is None:
             return ""
-        yield from perturb_rows(release=release)
+        yield from perturb_rows(self.max_norm_of_rows)
         return NOISY_ROWS
 
     def within_norm(self, centers: Floats) -> Floats:
@@ -94,10 +75,14 @@ class PerturbedRowsClient(ProtocolClient):
 
     @answers(
         Sent("the rows", "rows", per="row", kept_as=NOISY_ROWS),
-        moved=lambda _, relative_noise, max_norm: (Moved(max_norm),),
+        moved=lambda _, relative_noise, max_norm: (Moved(max_norm, words=CLIPPED),),
     )
     def perturb_rows(self, *, relative_noise: float, max_norm: float) -> GridArray | Floats:
         """Return the rows to be kept, clipped; calibrated noise is added by the protocol."""
         if max_norm < math.inf:
             return GridArray(*rows_onto_grid(self.rows, np.zeros(self.rows.shape[1]), max_norm))
         return add_relative_noise(self.rows, relative_noise, self.noise_source)
+
+
+#: The part of a budget that pays for the noise on the rows: all of it.
+ROWS_PART = {"rows": Part(PerturbedRowsClient.perturb_rows, 1.0)}

@@ -23,7 +23,6 @@ from flower_fedclust.data.frames import is_table
 from flower_fedclust.models.tables import TableModel
 from flower_fedclust.numerics.checks import DataError, check_real
 from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import (
     ClientData,
     Outcome,
@@ -33,7 +32,6 @@ from flower_fedclust.protocol import (
     ProtocolStrategy,
     Sum,
 )
-from flower_fedclust.protocol.around import Around
 from flower_fedclust.protocol.parameters import check_is_strategy
 from flower_fedclust.protocol.rounds import Array, Question, Round, Scalar, Total
 from flower_fedclust.protocol.tables import norm_of_row
@@ -88,13 +86,12 @@ def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | flo
 
 
 @dataclass(frozen=True)
-class TablePreparation(Around[ProtocolStrategy]):
+class TablePreparation:
     """Prepares tables before a strategy runs, and has its model take tables.
 
-    What comes after the strategy (a description of the clusters, say) belongs at the end of :meth:`protocol`, its
-    shares into :meth:`shares` and its rounds into :meth:`n_rounds`; what it asks the clients for, beside
-    :class:`~flower_fedclust.protocol.tables.TableAnswers`. The clients have their table as ``self.source.table``, and
-    prepared rows as ``self.rows``, from the round ``prepare`` on.
+    It is set as ``strategy.around``. :meth:`protocol` runs its own rounds, then ``yield from`` a copy of the strategy,
+    then the description; all of them are one run with one budget. Its rounds ask for what every client answers
+    (:class:`~flower_fedclust.protocol.tables.TableAnswers`).
     """
 
     schema: Schema
@@ -167,6 +164,7 @@ class TablePreparation(Around[ProtocolStrategy]):
     def protocol(self, strategy: ProtocolStrategy) -> Protocol:
         """Find the preparation, run the strategy on prepared rows, and return a model of tables."""
         preparation = yield from self.prepare(strategy)
+        strategy.preparation = preparation
         yield Sum(ProtocolClient.prepare.asked(as_bytes(json.dumps(preparation.to_dict()))))
         inner: Any = _in_space(strategy, max_norm=preparation.radius, max_l1_norm=preparation.l1_radius)
         for name in ("server_data", "init"):
@@ -232,19 +230,8 @@ class TablePreparation(Around[ProtocolStrategy]):
         question: Question = getattr(ProtocolClient, f"mean_{task}" if of_clients else task).asked(
             *asked, **({"bound": norm} if of_clients else {})
         )
-        releases: list[Release] = []
-        if isinstance(strategy, PrivateStrategy) and SHARE in (shares := strategy.frozen_plan.shares):
-            replaced = shares[SHARE].relation == "replace"
-            moved = norm_of_row(n_histograms, n_sums, replaced=replaced)
-            if of_clients:
-                moved, words = norm * (2 if replaced else 1), "the client clips the array to this norm"
-            else:
-                words = f"a row is in one bin of each of {n_histograms} histograms"
-                words += f", and adds at most 1 to each of {2 * n_sums} sums" if n_sums else ""
-            releases = [strategy.release(SHARE, moved, words)]
-        received = yield Sum(question, releases=releases)
-        deviation = strategy.noise_of_sum(releases[0]) if releases else 0.0
-        return received[0], deviation
+        received = yield Sum(question, parts=[SHARE] if SHARE in self.shares(strategy) else [])
+        return received[0], received.noise[0]
 
 
 def needs_sums(column: Column) -> bool:

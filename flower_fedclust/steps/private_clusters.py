@@ -1,4 +1,4 @@
-"""The releases of a Lloyd step, and the bounds to which clients clip, from public rows alone."""
+"""The bounds to which clients clip, from public rows alone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.privacy.releases import Mechanism, PrivacyUnit
-from flower_fedclust.protocol import PrivateStrategy
-from flower_fedclust.steps.clusters import ClusterStatistic
+from flower_fedclust.protocol.parts import Part
+from flower_fedclust.steps.clusters import ClusterClient
 
 Floats = NDArray[np.float64]
 
@@ -68,46 +68,23 @@ def counting(unit: PrivacyUnit) -> Mechanism:
     return "laplace" if unit == "record" else "gaussian"
 
 
-def cluster_statistic(
-    strategy: PrivateStrategy,
-    shares: tuple[str, str],
-    radius: float,
-    n_clusters: int,
-    *,
-    means_bound: float | None = None,
-    shrink: bool = True,
-) -> ClusterStatistic:
-    """Return what the clients send of their clusters, with its releases.
+def lloyd_parts(prefix: str, sums: float, counts: float, n_steps: int, unit: PrivacyUnit) -> dict[str, Part]:
+    """Return the parts of a budget for Lloyd steps: those of the sums (or means) and of the counts.
 
-    Record level: sums, which one row moves by the frame's radius at most (Gaussian mechanism), and counts, which it
-    moves by 1 in one entry (Laplace). Client level: offsets of means, which are clipped (Gaussian), and presence, a
-    vector of 0 and 1 of norm at most sqrt(k). Presence takes Gaussian noise too, where the paper has Laplace noise: a
-    client can have a row in every cluster, so that its L1 norm is k.
+    Presence, which clients send in place of counts at client level, takes Gaussian noise, where the paper has Laplace
+    noise: a client can have a row in every cluster, so that its L1 norm is k.
 
     Parameters
     ----------
-    strategy : PrivateStrategy
-        Whose budget and unit of privacy these are.
-    shares : tuple of two str
-        The names of the shares for sums (or means) and counts.
-    radius : float
-        Of the frame.
-    n_clusters : int
-    means_bound : float, optional
-        Given at client level, where means are sent.
-    shrink : bool, default=True
-        Whether new centers are shrunk towards the former ones, by the noise of the sums.
+    prefix : str
+        Of the names ``<prefix>sums`` and ``<prefix>counts``.
+    sums, counts : float
+        The fractions.
+    n_steps : int
+    unit : "record" or "client"
     """
-    of_sums, of_counts = shares
-    if means_bound is None:
-        releases = (
-            strategy.release(of_sums, radius, "the client clips every row to this norm"),
-            strategy.release(of_counts, 1.0, "a row is in one cluster"),
-        )
-    else:
-        releases = (
-            strategy.release(of_sums, means_bound, "the client clips its means together to this norm"),
-            strategy.release(of_counts, float(np.sqrt(n_clusters)), "at most 1 in each of the clusters"),
-        )
-    deviation = strategy.noise_of_sum(releases[0]) if shrink else 0.0
-    return ClusterStatistic(releases, noise_deviation=deviation, means_bound=means_bound)
+    answers = (ClusterClient.cluster_sums, ClusterClient.cluster_means)
+    return {
+        f"{prefix}sums": Part(answers, sums, n_steps),
+        f"{prefix}counts": Part(answers, counts, n_steps, counting(unit)),
+    }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import SpectralModel
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
 from flower_fedclust.numerics.dictionary import factor_map, kernel_root
@@ -28,7 +29,6 @@ from flower_fedclust.numerics.spectral import (
 from flower_fedclust.protocol import ProtocolStrategy, parameter
 from flower_fedclust.protocol.client import ProtocolClient
 from flower_fedclust.protocol.rounds import Array, Gather, Reply, Round, answers
-from flower_fedclust.steps.frame import Frame
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Generator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.kernels import factor_sum, normalized_moment
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.terms import Term
 from flower_fedclust.models import SpectralModel
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
 from flower_fedclust.numerics.dictionary import factor_map
-from flower_fedclust.numerics.exact import triangle_to_symmetric, upper_triangle
-from flower_fedclust.numerics.exact_spectral import STEEPEST_FACTOR, embedded_rows, factor_sum, normalized_moment
-from flower_fedclust.numerics.grid import GridArray, array_onto_grid, from_units
+from flower_fedclust.numerics.exact import triangle_to_symmetric
+from flower_fedclust.numerics.exact_spectral import STEEPEST_FACTOR, embedded_rows
+from flower_fedclust.numerics.grid import array_onto_grid, from_units
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.spectral import (
@@ -24,18 +26,15 @@ from flower_fedclust.numerics.spectral import (
     spectral_projection,
 )
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
-from flower_fedclust.protocol.rounds import Array, Moved, Round
-from flower_fedclust.steps.clusters import ClusterClient
-from flower_fedclust.steps.frame import Frame
-from flower_fedclust.steps.private_clusters import cluster_statistic
+from flower_fedclust.protocol import ClippedStrategy, Sum, Total, parameter
+from flower_fedclust.protocol.by_row import by_row, view
+from flower_fedclust.protocol.parts import Part
+from flower_fedclust.protocol.rounds import Question, Round
+from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic
+from flower_fedclust.steps.private_clusters import lloyd_parts
 from flower_fedclust.steps.spectral import Dictionary, leave_within_range
 
 Floats = NDArray[np.float64]
-
-#: The name under which a client keeps its embedded rows.
-EMBEDDING = "embedding"
 
 #: Where noise is added. The lower the floor of the degrees, the farther one row can move F' D^-1 F.
 NOISY_DEGREE_FLOOR = 0.5
@@ -66,7 +65,7 @@ class SpectralSumsStrategy(ClippedStrategy):
     n_lloyd_rounds: int | None = parameter(None, at_least=0)
     degree_floor: float | None = parameter(None, above=0, at_most=1)
 
-    def cluster_by_sums(self, dictionary: Dictionary, frame: Frame) -> Generator[Round, list[Array], SpectralModel]:
+    def cluster_by_sums(self, dictionary: Dictionary, frame: Frame) -> Generator[Round, Total, SpectralModel]:
         """Cluster the rows by the factors that a dictionary gives them, in at most ``n_clustering_rounds`` rounds.
 
         Parameters
@@ -78,28 +77,24 @@ class SpectralSumsStrategy(ClippedStrategy):
         Z, bandwidth = dictionary.within(frame), dictionary.bandwidth
         to_factors = factor_map(Z, **dictionary.kernel, steepest=STEEPEST_FACTOR)
         # Degrees D = F (F' 1), and the top eigenvectors of D^-1/2 F F' D^-1/2 from F' D^-1 F.
-        release = self.release("factor_sum", 1.0, "factors are no longer than 1")
-        question = SpectralSumsClient.factor_sum.asked(Z, to_factors, *frame.arrays, bandwidth=bandwidth)
-        (total,) = yield Sum(question, releases=[release])
+        question = SpectralSumsClient.factor_sum.asked(Z, to_factors, frame=frame, bandwidth=bandwidth)
+        (total,) = yield Sum(question, parts=["factor_sum"])
         on_grid, exponent = array_onto_grid(total, max(float(np.linalg.norm(total)), LEAST_TOTAL))
         total = from_units(on_grid, exponent)
         lowest = degree_floor(total, dictionary.n_rows, floor=self._degree_floor)
-        bound = 1.0 / math.sqrt(lowest)
-        reason = "factors are no longer than 1, and no degree is below the inverse of this"
-        release = self.release("normalized_moment", bound**2, reason, triangle=True)
         question = SpectralSumsClient.normalized_moment.asked(
-            Z, to_factors, total, *frame.arrays, bandwidth=bandwidth, exponent=exponent, floor=lowest, bound=bound
+            Z, to_factors, total, frame=frame, bandwidth=bandwidth, exponent=exponent, floor=lowest
         )
-        (moment,) = yield Sum(question, releases=[release])
+        (moment,) = yield Sum(question, parts=["normalized_moment"])
         of_factors = spectral_projection(triangle_to_symmetric(moment), self.n_clusters)
         projection = to_factors @ of_factors
 
         # k-means of the embedded rows, which stay with the clients. They lie on the unit sphere. The rows nearest to
         # each atom are summed up; a k-means of their means, with restarts, says where to start.
         longest = max(float(np.linalg.norm(of_factors, 2)), LEAST_TOTAL)
-        yield Sum(SpectralSumsClient.embed_rows.asked(Z, projection, *frame.arrays, bandwidth=bandwidth, bound=longest))
+        embedded = SpectralSumsClient.embedded.asked(Z, projection, frame=frame, bandwidth=bandwidth, bound=longest)
         atoms = spectral_coordinates(Z, Z, projection, bandwidth)
-        means, counts, smallest = yield from self._lloyd_step(("cell_sums", "cell_counts"), atoms)
+        means, counts, smallest = yield from self._lloyd_step(("cell_sums", "cell_counts"), atoms, embedded)
         counts = np.where(counts > smallest, counts, 0.0)
         if np.count_nonzero(counts) < self.n_clusters:
             counts = np.ones(len(atoms))
@@ -111,44 +106,39 @@ class SpectralSumsStrategy(ClippedStrategy):
 
         for _ in range(self._n_lloyd_rounds):
             former = centers
-            centers, sizes, smallest = yield from self._lloyd_step(("lloyd_sums", "lloyd_counts"), centers)
+            centers, sizes, smallest = yield from self._lloyd_step(("lloyd_sums", "lloyd_counts"), centers, embedded)
             if np.array_equal(former, centers):
                 break
         warn_of_empty_clusters(self.name, sizes > smallest)
         return SpectralModel(leave_within_range(frame, Z), bandwidth, projection, centers)
 
     def _lloyd_step(
-        self, shares: tuple[str, str], centers: Floats
-    ) -> Generator[Round, list[Array], tuple[Floats, Floats, float]]:
+        self, parts: tuple[str, str], centers: Floats, embedded: Question
+    ) -> Generator[Round, Total, tuple[Floats, Floats, float]]:
         """Return new centers, the rows in each cluster, and the standard deviation of the noise on their number."""
-        statistic = cluster_statistic(self, shares, 1.0, self.n_clusters)
-        reply = yield statistic.asked(centers, Frame(np.zeros(centers.shape[1]), 1.0), rows=EMBEDDING)
-        release = self.release(shares[1], 1.0, "a row is in one cluster")
-        return clip_rows(statistic.next_centers(reply, centers), 1.0), reply[1], self.noise_of_sum(release)
+        statistic = ClusterStatistic(parts, shrink=True)
+        reply = yield statistic.asked(centers, None, view=embedded)
+        return clip_rows(statistic.next_centers(reply, centers), 1.0), reply[1], reply.noise[1]
 
     @property
     def n_clustering_rounds(self) -> int:
-        """Two sums of the factors, the embedding, the cells, and the Lloyd steps."""
-        return 4 + self._n_lloyd_rounds
+        """Two sums of the factors, the cells, and the Lloyd steps."""
+        return 3 + self._n_lloyd_rounds
 
-    def clustering_shares(self, factor_sum: float, normalized_moment: float, kmeans: float) -> dict[str, Share]:
-        """Return the shares of a budget that pay for :meth:`cluster_by_sums`.
+    def clustering_parts(self, factor_sum: float, normalized_moment: float, kmeans: float) -> dict[str, Part]:
+        """Return the parts of a budget that pay for :meth:`cluster_by_sums`.
 
         Parameters
         ----------
         factor_sum, normalized_moment, kmeans : float
             The fractions for ``F' 1``, for ``F' D^-1 F``, and for all sums and counts of k-means together.
         """
-        shares = {
-            "factor_sum": Share("gaussian", factor_sum),
-            "normalized_moment": Share("gaussian", normalized_moment),
-            "cell_sums": Share("gaussian", kmeans / 4),
-            "cell_counts": Share("laplace", kmeans / 4),
+        return {
+            "factor_sum": Part(SpectralSumsClient.factor_sum, factor_sum),
+            "normalized_moment": Part(SpectralSumsClient.normalized_moment, normalized_moment),
+            **lloyd_parts("cell_", kmeans / 4, kmeans / 4, 1, "record"),
+            **lloyd_parts("lloyd_", kmeans / 4, kmeans / 4, self._n_lloyd_rounds, "record"),
         }
-        if self._n_lloyd_rounds > 0:
-            shares["lloyd_sums"] = Share("gaussian", kmeans / 4, self._n_lloyd_rounds)
-            shares["lloyd_counts"] = Share("laplace", kmeans / 4, self._n_lloyd_rounds)
-        return shares
 
     @property
     def _n_lloyd_rounds(self) -> int:
@@ -164,42 +154,21 @@ class SpectralSumsStrategy(ClippedStrategy):
 
 
 class SpectralSumsClient(ClusterClient):
-    """The answers of a client whose rows are clustered by their factors. What has an entry for a row, it keeps."""
+    """The answers of a client whose rows are clustered by their factors."""
 
-    @answers(
-        "sum of the rows' factors",
-        moved=lambda _, Z, to_factors, *frame, bandwidth: (Moved(1.0),),
-    )
-    def factor_sum(self, Z: Floats, to_factors: Floats, *frame: Floats, bandwidth: float) -> GridArray:
+    @by_row(factor_sum="sum of the rows' factors")
+    def factor_sum(rows: Rows, Z: Floats, to_factors: Floats, *, bandwidth: float) -> Term:
         """Return F_p' 1, of shape (n_atoms,)."""
-        rows = self.enter(*frame)
-        return GridArray(*factor_sum(rows.integers, rows.points(Z), rows.exponent, bandwidth, to_factors))
+        return factor_sum(rows, Z, bandwidth, to_factors)
 
-    @answers(
-        "sum of the outer products of the factors, over the degrees (upper triangle)",
-        moved=lambda _, Z, to_factors, total, *frame, bandwidth, exponent, floor, bound: (
-            Moved(bound**2, triangle=True),
-        ),
-    )
+    @by_row(normalized_moment="sum of the outer products of the factors, over the degrees (upper triangle)")
     def normalized_moment(
-        self,
-        Z: Floats,
-        to_factors: Floats,
-        total: Floats,
-        *frame: Floats,
-        bandwidth: float,
-        exponent: int,
-        floor: float,
-        bound: float,
-    ) -> GridArray:
-        """Return the upper triangle of F_p' D_p^-1 F_p, where D_p has the degrees ``F_p (F' 1)``, or the floor."""
-        rows = self.enter(*frame)
-        kernel = (rows.integers, rows.points(Z), rows.exponent, bandwidth)
-        moment, unit = normalized_moment(*kernel, to_factors, total, exponent, floor, bound)
-        return GridArray(upper_triangle(moment), unit)
+        rows: Rows, Z: Floats, to_factors: Floats, total: Floats, *, bandwidth: float, exponent: int, floor: float
+    ) -> Term:
+        """Return F_p' D_p^-1 F_p, where D has the degrees of the rows in the graph of all rows."""
+        return normalized_moment(rows, Z, bandwidth, to_factors, total, exponent, floor)
 
-    @answers(Sent("the embedded rows", "codes", per="row", kept_as=EMBEDDING, of_one_row=True))
-    def embed_rows(self, Z: Floats, projection: Floats, *frame: Floats, bandwidth: float, bound: float) -> GridArray:
-        """Return the rows in the embedding, to be kept."""
-        rows = self.enter(*frame)
-        return GridArray(*embedded_rows(rows.integers, rows.points(Z), rows.exponent, bandwidth, projection, bound))
+    @view
+    def embedded(rows: Rows, Z: Floats, projection: Floats, *, bandwidth: float, bound: float) -> Rows:
+        """Return the rows' spectral coordinates, on the unit sphere."""
+        return Rows(*embedded_rows(rows.integers, rows.points(Z), rows.exponent, bandwidth, projection, bound), 1.0)

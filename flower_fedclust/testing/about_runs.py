@@ -150,7 +150,9 @@ def all_that_leaves_is_declared_and_reported(subject: Subject) -> None:
         asked = getattr(run.strategy.client_type, task, None)
         require(isinstance(asked, Askable), f"'{task}' is no method that is marked with @answers.")
         assert isinstance(asked, Askable)
-        sends = () if asked.answer.keeps else asked.answer.sends
+        round_ = run.rounds.get(exchange.round)
+        answer = asked.answer if round_ is None or round_.task != task else round_.answer
+        sends = () if answer.keeps else answer.sends
         n_arrays = len(exchange.arrays)
         require(n_arrays == len(sends), f"'{task}' declares {len(sends)} arrays and sends {n_arrays}.")
         for sent in sends:

@@ -107,7 +107,7 @@ def shadow_answers(
     for exchange in run.exchanges:
         if exchange.client == client and (run.clients_remember or only in (None, exchange.round)):
             make = partial(run.strategy.client_type, data, name=client, context=context, noise_seed=noise_seed)
-            arrays, _, facts = answer_to(make, exchange.ins, without="releases")
+            arrays, _, facts = answer_to(make, exchange.ins, without_noise=True)
             kept = _kept(run, exchange, context)
             answers[exchange.round] = None if "failure" in facts else kept or received_arrays(arrays, facts)
     return answers

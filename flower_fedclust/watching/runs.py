@@ -32,6 +32,9 @@ from flower_fedclust.simulation import noise_seed_of
 #: What a client does instead of answering: gets the round's number and the honest answer.
 Tamper = Callable[[int, Callable[[], FitRes]], FitRes]
 
+#: What a message has where the client adds the noise.
+OF_NOISE = frozenset({"parts", "releases"})
+
 #: A client that fails is asked so often: it may fail at random, and a run must not depend on that.
 TRIES = 20
 
@@ -52,10 +55,11 @@ def patient(_number: int, honest: Callable[[], FitRes]) -> FitRes:
 
 
 def answer_to(
-    make: Callable[[], ProtocolClient], ins: FitIns, *, tries: int = TRIES, without: str = ""
+    make: Callable[[], ProtocolClient], ins: FitIns, *, tries: int = TRIES, without_noise: bool = False
 ) -> tuple[list[Array], int, dict[str, Any]]:
-    """Answer a message, without an entry of its config; a client that fails, or raises, is made and asked again."""
-    config = {key: value for key, value in ins.config.items() if key != without}
+    """Answer a message; a client that fails, or raises, is made and asked again."""
+    left_out = OF_NOISE if without_noise else ()
+    config = {key: value for key, value in ins.config.items() if key not in left_out}
     for _ in range(tries):
         try:
             with one_thread():
@@ -158,7 +162,7 @@ class Run:
     data : dict of str to ClientData
     seed : int or None
     rounds : dict of int to Round
-        What the protocol yielded, by the number of the Flower round that asked it.
+        What the protocol yielded, with the noise that its parts pay for, by the number of the Flower round.
     received : dict of int to anything
         What the protocol got for it: a Total, or a list of Reply.
     exchanges : list of Exchange
@@ -298,6 +302,6 @@ def _listening(protocol: Protocol, run: Run, numbers: list[int]) -> Protocol:
         except StopIteration as stop:
             outcome: Outcome | Model = stop.value
             return outcome
-        run.rounds[numbers[-1] + 1] = round_
+        run.rounds[numbers[-1] + 1] = run.strategy.with_noise(round_)
         received = yield round_
         run.received[numbers[-1]] = copy.deepcopy(received)

@@ -11,12 +11,13 @@ from sklearn.datasets import load_digits, make_blobs
 
 from flower_fedclust.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.baselines.ffcm import FFCM, FuzzyClient, PrivateFFCM
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.fuzzy import fuzzy_sums
 from flower_fedclust.numerics.grid import points_onto_grid, rows_onto_grid
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.protocol import ClientData
 from flower_fedclust.simulation import simulate
-from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame
+from flower_fedclust.steps.frame import FRAME_ROUNDS
 
 RNG = np.random.default_rng(8)
 K, D = 4, 3
@@ -253,8 +254,8 @@ def test_a_clients_answer_is_moved_by_no_more_than_the_declared_sensitivity(fact
     max_norm, centers = 2.5, np.array([[0.0, 0, 0], [0, 0, 1.0]])
     strategy = PrivateFFCM(2, init=centers, max_norm=max_norm, n_rounds=2)
     releases = [m.release for m in simulate(strategy, CLIENTS).privacy.releases]
-    assert [release.sensitivity for release in releases[:2]] == pytest.approx([2 * max_norm, math.sqrt(2)])
-    assert {release.relation for release in releases} == {"replace"}
+    assert [release.sensitivity for release in releases[:2]] == pytest.approx([max_norm, 1.0])
+    assert {release.relation for release in releases} == {"add-or-remove"}
     assert {release.mechanism for release in releases} == {"gaussian"}
 
     def answer(rows):
@@ -265,8 +266,8 @@ def test_a_clients_answer_is_moved_by_no_more_than_the_declared_sensitivity(fact
 
     rows = np.random.default_rng(0).normal(size=(6, 3)) * factor
     for direction in np.vstack([np.eye(3), -np.eye(3)]) * factor * 9:
-        replaced = np.vstack([rows[:5], direction])
-        for one, other, release in zip(answer(rows), answer(replaced), releases[:2], strict=True):
+        added = np.vstack([rows, direction])
+        for one, other, release in zip(answer(rows), answer(added), releases[:2], strict=True):
             assert np.linalg.norm(one - other) <= release.sensitivity
 
 
@@ -278,7 +279,7 @@ def test_the_whole_run_is_covered_by_the_epsilon_that_was_asked_for(merge, noise
     assert report.covers_everything
     assert 0.99 * 2.0 < report.composed_epsilon <= 2.0 * (1 + 1e-9)
     assert len(report.releases) == 8
-    assert "replaced by any other" in report.neighbours
+    assert "added or removed" in report.neighbours
     assert any("count as public" in note for note in report.notes) == (init is not None)
 
 

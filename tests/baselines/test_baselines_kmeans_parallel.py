@@ -6,11 +6,11 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.datasets import load_digits, make_blobs
 
 from flower_fedclust.baselines.kmeans_parallel import KMeansParallel, KMeansParallelClient
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.exponents import exponent_indicator
 from flower_fedclust.numerics.grid import unit_exponent
 from flower_fedclust.protocol import ClientData, DataError, Reply, Sum
 from flower_fedclust.simulation import simulate
-from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.perturbed_rows import NOISY_ROWS
 from flower_fedclust.testing import watched_run
 

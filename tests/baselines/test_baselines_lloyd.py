@@ -138,17 +138,16 @@ def test_private_federated_kmeans_declares_how_far_the_worst_row_moves_its_sums_
     run = watched_run(strategy, {str(index): ClientData(rows) for index, rows in enumerate(CLIENTS)}, seed=0)
     (round_,) = run.rounds.values()
     of_sums, of_counts = round_.releases
-    assert (of_sums.sensitivity, of_counts.sensitivity) == pytest.approx((2.0 * max_norm, np.sqrt(2.0)), rel=1e-12)
-    assert {release.relation for release in round_.releases} == {"replace"}
+    assert (of_sums.sensitivity, of_counts.sensitivity) == pytest.approx((max_norm, 1.0), rel=1e-12)
+    assert {release.relation for release in round_.releases} == {"add-or-remove"}
 
-    def answer(row):
-        sent = ClusterClient(ClientData([row]), name="0").cluster_sums(*round_.question.arrays)
-        return [array.values for array in sent]
+    def answer(*rows):
+        client = ClusterClient(ClientData(np.reshape([[1.0, 0, 0], *rows], (-1, 3))), name="0")
+        return [array.values for array in client.cluster_sums(centers, frame=round_.question.frame)]
 
-    # Of these two, on one axis, one is in another cluster and one has the other sign; both are clipped.
-    rows = [[900.0, 0, 0], [-900.0, 0, 0], [0, 900.0, 0], [1.0, 0, 0]]
-    moved = np.max([[np.linalg.norm(a - b) for a, b in zip(answer(x), answer(y), strict=True)]
-                    for x in rows for y in rows], axis=0)  # fmt: skip
+    # Both are clipped.
+    moved = np.max([[np.linalg.norm(a - b) for a, b in zip(answer(row), answer(), strict=True)]
+                    for row in ([900.0, 0, 0], [0, -900.0, 0])], axis=0)  # fmt: skip
     np.testing.assert_allclose(moved, [of_sums.sensitivity, of_counts.sensitivity], rtol=1e-12)
 
 

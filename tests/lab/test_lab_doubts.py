@@ -75,7 +75,7 @@ def test_noise_that_moves_a_center_halfway_to_the_next_is_told_from_noise_that_d
             CLIENTS,
             seed=0,
         )
-        for epsilon in (0.04, 10.0)
+        for epsilon in (0.02, 10.0)
     )
     assert "noisy-center" in codes(near)
     assert "noisy-center" not in codes(far)

@@ -190,6 +190,18 @@ def test_two_rows_on_atoms_that_are_unlike_are_as_far_apart_as_is_declared():
     assert distance_of_features(np.eye(2), matrix, 1.0) == pytest.approx(np.sqrt(0.5), rel=1e-5)
 
 
+@pytest.mark.parametrize("n_atoms", [64, 256])
+def test_rounding_that_a_server_has_chosen_is_part_of_the_distance(n_atoms):
+    # Of atoms that are one, with a matrix whose columns add up to nothing, only the rounding is left of the codes.
+    atoms = np.zeros((n_atoms, 2))
+    normal = np.random.default_rng(0).normal(size=(n_atoms, n_atoms - 1))
+    directions = np.linalg.qr(np.column_stack([np.ones(n_atoms), normal]))[0][:, 1:]
+    matrix = (np.floor(0.999 * directions * 2.0**27) + 0.499) * 2.0**-27
+    C = from_units(*linear_features(kernel_values(np.array([[0.0, 0], [2**25, 0]]), atoms, 0, 1.0), matrix, 1e-4))
+    apart = np.linalg.norm(C[0] - C[1])
+    assert 2e-7 < apart <= distance_of_features(np.ones((n_atoms, n_atoms)), matrix, 1e-4)
+
+
 def test_a_matrix_on_the_grid_is_what_features_are_computed_with():
     M = np.random.default_rng(0).normal(size=(9, 4)) * 1e7
     rounded = matrix_onto_grid(M)

@@ -1,7 +1,10 @@
 """A toy strategy, and ways to drive any strategy by hand."""
 
+import copyreg
+import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,8 @@ from flwr.server.client_proxy import ClientProxy
 
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.plan import Plan
 from flower_fedclust.protocol import (
     ClientData,
     DataError,
@@ -22,22 +27,56 @@ from flower_fedclust.protocol import (
     answers,
     parameter,
 )
+from flower_fedclust.protocol.parts import release_of
+from flower_fedclust.protocol.rounds import Moved, Question
+
+# A journal hashes the parameters of a strategy, and a toy has questions among them, which cannot be pickled.
+copyreg.pickle(Question, lambda question: (str, (repr(question),)))
 
 
 def on_grid(array):
     return GridArray.truncated(np.asarray(array, dtype=float), -40)
 
 
+#: How much a row changes an array of a toy, as the toy says.
+MOVED = Moved(2000.0, 1000.0, words="nothing")
+
+
+def paid(mechanism, multiplier, relation="add-or-remove", *, moved=MOVED):
+    """Return the noise of an array of a toy, for which a part of the budget pays that has no other."""
+    name = f"{mechanism} {multiplier} {relation}"
+    return release_of(moved, name, Share(mechanism, 1.0, relation=relation), multiplier, "record")
+
+
+def plan_of(releases, **options):
+    """Return a plan that has these releases, whatever they compose to."""
+    given = {release.share: release for release in releases if release is not None}
+    shares = {name: Share(one.mechanism, 1.0, 1, one.relation, one.sample) for name, one in given.items()}
+    about = {"epsilon": 1.0, "delta": 1e-6, "noise": "local", "unit": "record"} | options
+    return Plan(**about, shares=shares, multipliers={name: one.noise_multiplier for name, one in given.items()})
+
+
+def with_releases(config, releases):
+    """Return what a message says that has clients add the noise of releases."""
+    parts = [release and release.share for release in releases]
+    return config | {"parts": json.dumps(parts), "plan": plan_of(releases).to_json()}
+
+
+def toy_answers(*sends):
+    """Mark a method of a toy, of which each array is changed as much as MOVED says."""
+    return answers(*sends, moved=lambda *_, **__: (MOVED,) * len(sends))
+
+
 class ToyClient(ProtocolClient):
-    @answers("number of rows", "sum of the rows to a power")
+    @toy_answers("number of rows", "sum of the rows to a power")
     def moments(self, *, power=1):
         return np.array([len(self.rows)]), on_grid((self.rows**power).sum(axis=0))
 
-    @answers("what was sent to all, times what was sent to this client")
+    @toy_answers("what was sent to all, times what was sent to this client")
     def scaled(self, shared, own):
         return on_grid(shared * own)
 
-    @answers("how often this client was asked")
+    @toy_answers("how often this client was asked")
     def visits(self):
         before = self.recall("visits")
         now = np.array([1]) if before is None else before[0] + 1
@@ -79,8 +118,24 @@ class Toy(PrivateStrategy):
     n_clusters: int = parameter(2, at_least=2)
     rounds: Sequence[Any] = parameter((), kw_only=False)
     name = "toy"
-    #: The releases are those of the rounds, whatever the epsilon: no plan is frozen.
     plan_waits = True
+
+    def with_noise(self, round_):
+        """Have parts of :attr:`frozen_plan` pay for the releases that a round has."""
+        if not any(round_.releases):
+            return super().with_noise(round_)
+        return replace(round_, parts=[release and release.share for release in round_.releases])
+
+    @property
+    def frozen_plan(self):
+        """The releases of the rounds, whatever they compose to."""
+        given = [release for round_ in self.rounds for release in round_.releases if release]
+        return plan_of(given, noise=self.noise) if given else super().frozen_plan
+
+    @property
+    def plan(self):
+        """What the messages say of it."""
+        return self.frozen_plan.to_json() if any(any(round_.releases) for round_ in self.rounds) else super().plan
 
     @property
     def n_protocol_rounds(self):

@@ -1,17 +1,14 @@
 """What a site answers: kinds of messages, noise of its own, and the evaluation."""
 
-import json
-
 import numpy as np
 import pytest
-from protocol_toys import Toy, ToyClient, drive, on_grid, proxies_of
+from protocol_toys import Toy, ToyClient, drive, on_grid, paid, proxies_of, toy_answers, with_releases
 
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData, Consent, Gather, Sent, Sum, answers
 from flower_fedclust.protocol.rounds import KINDS
 
-RELEASE = Release("gaussian", 2.0, 3.0, "nothing")
-SILENT = Release("gaussian", 2.0, 0.0, "nothing")
+RELEASE = paid("gaussian", 3.0)
+REPLACED = paid("gaussian", 3.0, "replace")
 
 
 class RevealingClient(ToyClient):
@@ -19,7 +16,7 @@ class RevealingClient(ToyClient):
     def a_sum(self):
         return on_grid(self.rows.sum(axis=0))
 
-    @answers(Sent("centers", "centers"))
+    @toy_answers(Sent("centers", "centers"))
     def some_centers(self):
         return on_grid(self.rows[:2])
 
@@ -27,11 +24,11 @@ class RevealingClient(ToyClient):
     def some_codes(self):
         return on_grid(self.rows[:, 0])
 
-    @answers(Sent("rows", "rows", per="row"), "number of rows")
+    @toy_answers(Sent("rows", "rows", per="row"), "number of rows")
     def rows_and_count(self):
         return on_grid(self.rows), np.array([1])
 
-    @answers(Sent("rows", "rows", per="row", kept_as="copy"))
+    @toy_answers(Sent("rows", "rows", per="row", kept_as="copy"))
     def keep(self):
         return on_grid(self.rows)
 
@@ -48,7 +45,7 @@ def reply(task, consent, *, releases=(), n_shares=1, rows="", client=None):
     client = client or RevealingClient(ClientData(np.arange(8.0).reshape(4, 2)), name="oslo", consent=consent)
     config = {"task": task, "round": 2, "rows": rows}
     if releases:
-        config |= {"releases": json.dumps([one and one.to_dict() for one in releases]), "n_shares": n_shares}
+        config = with_releases(config | {"n_shares": n_shares}, releases)
     arrays, _, facts = client.fit([], config)
     return len(arrays), facts.get("failure", "")
 
@@ -78,18 +75,18 @@ def test_what_carries_all_of_its_noise_needs_no_consent():
     assert not reply("some_centers", Consent(()), releases=[RELEASE])[1]
 
 
-@pytest.mark.parametrize("options", [{"releases": [SILENT]}, {"releases": [RELEASE], "n_shares": 2}, {}])
+@pytest.mark.parametrize("options", [{"releases": [RELEASE], "n_shares": 2}, {}])
 def test_a_share_of_the_noise_or_none_does_not_replace_consent(options):
     assert "does not send centers" in reply("some_centers", Consent({"sums"}), **options)[1]
 
 
 def test_each_array_of_a_reply_needs_consent_of_its_own():
-    assert "does not send rows" in reply("rows_and_count", Consent({"sums"}), releases=[None, RELEASE])[1]
-    assert "does not send sums (number of rows)" in reply("rows_and_count", Consent(()), releases=[RELEASE, None])[1]
+    assert "does not send rows" in reply("rows_and_count", Consent({"sums"}), releases=[None, REPLACED])[1]
+    assert "does not send sums (number of rows)" in reply("rows_and_count", Consent(()), releases=[REPLACED, None])[1]
 
 
 def test_what_is_kept_needs_no_consent_and_what_comes_of_it_does_unless_it_carries_noise():
-    for release, refused in ((RELEASE, False), (None, True)):
+    for release, refused in ((REPLACED, False), (None, True)):
         (proxy,) = proxies_of(RevealingClient, [np.arange(8.0).reshape(4, 2)])
         client = RevealingClient(ClientData(proxy.rows), name="oslo", context=proxy.context, consent=Consent({"sums"}))
         assert not reply("keep", None, releases=[release] if release else (), client=client)[1]

@@ -8,13 +8,12 @@ from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.common import Code, FitRes, Parameters, Status
 from flwr.server import Server, SimpleClientManager
-from protocol_toys import ByHand, Toy, ToyClient, drive, proxies_of, raising, replaced, serve
+from protocol_toys import ByHand, Toy, ToyClient, drive, paid, proxies_of, raising, replaced, serve
 from sklearn.base import clone
 
 from flower_fedclust.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.data import read_table
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import ClientData, DataError, Gather, ProtocolError, Sent, Sum, answers
 from flower_fedclust.protocol.inline import _InlineClient, run_inline
 from flower_fedclust.protocol.replies import EXPONENTS, ReplyError, checked_reply
@@ -437,7 +436,7 @@ def test_order_in_which_failures_come_changes_nothing(clients):
 
 
 def test_round_with_another_number_of_releases_than_arrays_is_an_error(clients):
-    release = Release("gaussian", 1.0, 1.0, "")
+    release = paid("gaussian", 1.0)
     with pytest.raises(ProtocolError, match="'moments' sends 2 arrays; the round has 1 releases"):
         simulate(Toy([Sum(ToyClient.moments.asked(), releases=[release])]), clients)
 

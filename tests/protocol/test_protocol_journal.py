@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from protocol_toys import Toy, ToyClient, drive, on_grid, proxies_of, raising
+from protocol_toys import Toy, ToyClient, drive, on_grid, paid, proxies_of, raising, toy_answers
 
 import flower_fedclust as fc
-from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import ProtocolError, Sent, Sum, answers
+from flower_fedclust.protocol import ProtocolError, Sent, Sum
 from flower_fedclust.protocol.inline import _InlineClient
 from flower_fedclust.protocol.journal import Journal
 
@@ -112,7 +111,7 @@ def test_what_was_being_written_when_the_machine_stopped_is_asked_again(name, tm
 
 
 class NoisyClient(ToyClient):
-    @answers("sum of the rows", Sent("number of rows", counts_rows=True))
+    @toy_answers("sum of the rows", Sent("number of rows", counts_rows=True))
     def total(self):
         return on_grid(self.rows.sum(axis=0)), np.array(len(self.rows))
 
@@ -121,7 +120,7 @@ class Noisy(Toy):
     client_type = NoisyClient
 
 
-RELEASES = [Release("gaussian", 1.0, 2.0, ""), Release("laplace", 1.0, 2.0, "")]
+RELEASES = [paid("gaussian", 2.0), paid("laplace", 2.0)]
 
 
 def interrupted(folder, clients, noise, monkeypatch):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
-from protocol_toys import Toy, ToyClient, drive, on_grid, proxies_of, raising, replaced
+from protocol_toys import Toy, ToyClient, drive, on_grid, paid, proxies_of, raising, replaced, toy_answers
 
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.noise import add_noise, noise_in_floats
-from flower_fedclust.privacy.releases import NOISE_PLACES, Release
+from flower_fedclust.privacy.releases import NOISE_PLACES
 from flower_fedclust.privacy.sampling import SeededNoise
 from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.protocol import (
@@ -28,27 +28,26 @@ from flower_fedclust.protocol import (
 from flower_fedclust.simulation import simulate
 from flower_fedclust.testing.grid import LocalGrid
 
-RELEASE = Release("gaussian", 2.0, 3.0, "nothing", relation="replace")
-LAPLACE = Release("laplace", 2.0, 3.0, "nothing", relation="replace")
-WITHOUT_NOISE = Release("gaussian", 2.0, 0.0, "nothing", relation="replace")
+RELEASE = paid("gaussian", 3.0, "replace")
+LAPLACE = paid("laplace", 3.0, "replace")
 CATCHES_UP = "client {} missed an earlier round, and is sent what that round left with the others."
 MISSED = "client {0} has not kept its copy; it missed the round that makes them."
 
 
 class KeepingClient(ToyClient):
-    @answers(Sent("a copy of the rows", per="row", kept_as="copy"))
+    @toy_answers(Sent("a copy of the rows", per="row", kept_as="copy", of_one_row=True))
     def keep(self, *, factor=1.0):
         return on_grid(factor * self.rows)
 
-    @answers(Sent("a copy, and ten", per="row", kept_as="second copy"))
+    @toy_answers(Sent("a copy, and ten", per="row", kept_as="second copy"))
     def keep_again(self):
         return on_grid(self.rows + 10.0)
 
-    @answers(Sent("one copy", kept_as="one"), Sent("another copy", kept_as="another"))
+    @toy_answers(Sent("one copy", kept_as="one"), Sent("another copy", kept_as="another"))
     def keep_two(self):
         return on_grid(self.rows), on_grid(2.0 * self.rows)
 
-    @answers(Sent("rows", kept_as="copy"), Sent("the method's noise", kept_as="own noise"))
+    @toy_answers(Sent("rows", kept_as="copy"), Sent("the method's noise", kept_as="own noise"))
     def keep_own_noise(self):
         own = noise_in_floats("gaussian", 1.0, self.rows.shape, self.noise_source)
         return on_grid(self.rows + own), on_grid(own)
@@ -61,7 +60,7 @@ class KeepingClient(ToyClient):
     def keep_transposed(self):
         return np.asfortranarray(self.rows.astype(np.float32)).T
 
-    @answers(Sent("number of rows", counts_rows=True))
+    @toy_answers(Sent("number of rows", counts_rows=True))
     def count(self):
         return np.array([len(self.rows)])
 
@@ -369,7 +368,7 @@ def test_kept_array_has_all_the_noise_of_its_release_whatever_noise_is(clients, 
     for proxy in proxies:
         config = proxy.received[1].config
         assert config["n_shares"] == 1
-        assert json.loads(config["releases"]) == [release.to_dict()]
+        assert json.loads(config["parts"]) == [release.share]
         drawn = kept[proxy.name] - 7.0
         assert abs(drawn.mean()) < 0.1 * release.standard_deviation
         assert np.std(drawn) == pytest.approx(release.standard_deviation, rel=0.12)
@@ -484,11 +483,10 @@ def test_noise_source_of_a_client_repeats_for_a_seed_and_differs_by_round_and_cl
 # The report.
 
 
-@pytest.mark.parametrize("release", [None, WITHOUT_NOISE], ids=["no-release", "multiplier-0"])
 @pytest.mark.parametrize("kind", [Sum, Gather])
-def test_what_is_kept_without_noise_is_not_in_the_report_and_hides_nothing_later(clients, kind, release):
+def test_what_is_kept_without_noise_is_not_in_the_report_and_hides_nothing_later(clients, kind):
     rounds = [
-        kind(KeepingClient.keep.asked(), releases=[release]),
+        kind(KeepingClient.keep.asked()),
         Sum(KeepingClient.moments.asked(), rows="copy"),
         Sum(KeepingClient.keep_again.asked(), rows="copy"),
     ]
@@ -519,16 +517,6 @@ def test_what_is_kept_with_noise_is_a_release_and_what_is_computed_from_it_costs
     assert report.unprotected == []
     assert report.covers_everything
     assert report.composed_epsilon == composed_epsilon([RELEASE], delta_of_composition(1e-6), near=1.0)
-
-
-def test_release_of_multiplier_0_on_what_comes_from_protected_rows_is_still_post_processing(clients):
-    rounds = [
-        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
-        Sum(KeepingClient.count.asked(), rows="copy", releases=[WITHOUT_NOISE]),
-    ]
-    report = simulate(private(rounds), clients).privacy
-    assert is_post_processing(report, "count") == [True]
-    assert report.covers_everything
 
 
 def test_round_on_the_true_rows_after_one_that_kept_them_with_noise_is_unprotected(clients):
@@ -610,7 +598,7 @@ def test_rows_protected_in_one_run_are_not_protected_in_the_next(clients):
 
 @pytest.mark.parametrize("relation", ["replace", "add-or-remove"])
 def test_declared_number_of_rows_is_told_apart_in_the_report(clients, relation):
-    release = Release("gaussian", 1.0, 3.0, "nothing", relation)
+    release = paid("gaussian", 3.0, relation)
     rounds = [Sum(KeepingClient.count.asked()), Sum(KeepingClient.visits.asked(), releases=[release])]
     report = simulate(private(rounds), clients).privacy
     assert [message.counts_rows for message in report.messages] == [False, True, False]
@@ -698,7 +686,7 @@ def test_noise_for_one_client_does_not_cover_the_others(clients):
 
 
 def test_an_entry_for_every_row_cannot_have_a_release_for_rows_that_come_and_go(clients):
-    release = Release("gaussian", 2.0, 3.0, "nothing")
+    release = paid("gaussian", 3.0)
     with pytest.raises(
         ProtocolError, match=r"the number of rows shows: its release must be for rows that are replaced"
     ):

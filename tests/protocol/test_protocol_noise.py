@@ -1,17 +1,15 @@
-import json
 import os
 
 import numpy as np
 import pytest
 from flwr.common import FitIns, ndarrays_to_parameters
-from protocol_toys import Toy, ToyClient, drive, proxies_of, raising
+from protocol_toys import Toy, ToyClient, drive, paid, proxies_of, raising, with_releases
 
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Gather, ProtocolError, Sum
 from flower_fedclust.simulation import simulate
 
-GAUSSIAN = Release("gaussian", 2.0, 3.0, "nothing")
-LAPLACE = Release("laplace", 1.0, 5.0, "nothing")
+GAUSSIAN = paid("gaussian", 3.0)
+LAPLACE = paid("laplace", 5.0)
 ROWS = 400
 
 
@@ -110,7 +108,7 @@ def test_share_sized_noise_is_asked_for_only_where_the_clients_draw_it(clients):
         drive(noisy(noise=noise), proxies)
         configs = [proxy.received[1].config for proxy in proxies]
         assert [config.get("n_shares") for config in configs] == [shares] * 5
-        assert [("releases" in config) for config in configs] == [noise != "server"] * 5
+        assert [("parts" in config) for config in configs] == [noise != "server"] * 5
 
 
 def test_noise_of_the_clients_is_made_for_min_clients(clients):
@@ -161,8 +159,8 @@ def test_sample_of_the_clients_brings_all_the_noise_between_them(clients):
 
 
 def answer(client, **more):
-    config = {"task": "moments", "round": 2, "releases": json.dumps([LAPLACE.to_dict(), GAUSSIAN.to_dict()])}
-    arrays, _, facts = client.fit([], config | {"n_shares": 1, **more})
+    config = with_releases({"task": "moments", "round": 2, "n_shares": 1}, [LAPLACE, GAUSSIAN])
+    arrays, _, facts = client.fit([], config | more)
     assert "failure" not in facts
     return arrays
 

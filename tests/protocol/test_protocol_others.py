@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 from flwr.common import FitRes, parameters_to_ndarrays
-from protocol_toys import Toy, ToyClient, drive, on_grid, proxies_of, raising, replaced, serve
+from protocol_toys import Toy, ToyClient, drive, on_grid, paid, proxies_of, raising, replaced, serve, toy_answers
 
-from flower_fedclust.privacy.releases import NOISE_PLACES, Release
+from flower_fedclust.privacy.releases import NOISE_PLACES
 from flower_fedclust.protocol import (
     ClientData,
     DataError,
@@ -25,13 +25,13 @@ from flower_fedclust.protocol.wire import encode
 from flower_fedclust.simulation import simulate
 from flower_fedclust.testing.grid import LocalGrid
 
-RELEASE = Release("gaussian", 2.0, 3.0, "nothing")
+RELEASE = paid("gaussian", 3.0)
 SHARED = np.array([3.0, 4.0])
 HALF = ("0", "2")
 
 
 class StandingByClient(ToyClient):
-    @answers("what was sent, times a weight")
+    @toy_answers("what was sent, times a weight")
     def tell(self, array, *own, weight=1.0):
         return on_grid(weight * array + sum(own))
 
@@ -131,12 +131,11 @@ def test_they_see_the_rows_that_the_round_names(clients):
 def test_they_are_told_nothing_of_the_noise(clients, noise):
     _, proxies = run([half(releases=[RELEASE])], clients, noise=noise, epsilon=1.0, delta=1e-6)
     for proxy in proxies[1::2]:
-        told = {"client", "task", "round", "arguments", "run", "n_clients"}  # the last two are told to everybody
+        # The last three are told to everybody.
+        told = {"client", "task", "round", "arguments", "run", "n_clients", "plan"}
         assert set(proxy.received[1].config) == told
     for proxy in proxies[::2]:
-        assert (
-            ("releases" in proxy.received[1].config) == ("n_shares" in proxy.received[1].config) == (noise != "server")
-        )
+        assert ("parts" in proxy.received[1].config) == ("n_shares" in proxy.received[1].config) == (noise != "server")
 
 
 def test_where_a_round_asks_all_there_are_no_others(clients):

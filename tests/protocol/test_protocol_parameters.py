@@ -8,9 +8,10 @@ import pytest
 from sklearn.base import clone
 
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.privacy.accounting import Share, calibrate
+from flower_fedclust.privacy.accounting import calibrate
 from flower_fedclust.protocol import ClippedStrategy, Entry, PrivateStrategy, ProtocolStrategy, parameter
 from flower_fedclust.protocol.parameters import Declared
+from flower_fedclust.protocol.parts import Part
 
 
 class Example(ProtocolStrategy):
@@ -65,8 +66,8 @@ class Private(PrivateStrategy):
     epsilon: float = parameter(20.0, above=0)
     n_protocol_rounds = 0
 
-    def shares(self):
-        return {"sums": Share("gaussian", 0.75), "counts": Share("laplace", 0.25, 2)}
+    def parts(self):
+        return {"sums": Part((), 0.75), "counts": Part((), 0.25, 2, "laplace")}
 
     def protocol(self):
         return KMeansModel([[0.0]])
@@ -237,14 +238,6 @@ def test_a_budget_that_cannot_be_divided_says_why(budget, sentence):
 def test_a_part_that_cannot_be_right_is_refused_at_once(part):
     with pytest.raises(ValueError, match="the budget of sums is"):
         Private(2, budget={"sums": part})
-
-
-def test_a_release_has_the_noise_and_the_name_of_its_share():
-    release = Private(2).release("counts", 2.0, "a row counts once")
-    assert (release.mechanism, release.share) == ("laplace", "counts")
-    # Never below the sensitivity, whose factors may have been rounded down.
-    assert 2.0 < release.sensitivity < 2.0 * (1 + 1e-14)
-    assert release.noise_multiplier == Private(2).noise_multipliers()["counts"]
 
 
 def test_a_base_that_would_hide_a_parameter_of_another_is_refused():

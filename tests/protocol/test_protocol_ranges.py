@@ -1,22 +1,25 @@
 """What the server can know of a reply before it uses it."""
 
 import json
+import math
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.common import Code, EvaluateRes, FitRes, Status
-from protocol_toys import Toy, drive, on_grid, proxies_of, serve
+from protocol_toys import Toy, drive, on_grid, paid, proxies_of, serve
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import bad_client
 from flower_fedclust import GridArray
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Gather, ProtocolClient, Sent, Sum, answers
 from flower_fedclust.protocol.ranges import Ranges
+from flower_fedclust.protocol.rounds import ONE_COUNT, Moved
 from flower_fedclust.protocol.wire import encode
+
+CLIPPED = Moved(1.0, math.sqrt(2.0))
 
 
 class CountingClient(ProtocolClient):
@@ -24,11 +27,11 @@ class CountingClient(ProtocolClient):
     def row_count(self):
         return np.array(len(self.rows))
 
-    @answers("sum of the clipped rows")
+    @answers("sum of the clipped rows", moved=lambda _: (CLIPPED,))
     def clipped_sum(self):
         return on_grid(np.clip(self.rows, -1, 1).sum(axis=0) / np.sqrt(2))
 
-    @answers(Sent("votes", counts="every row"))
+    @answers(Sent("votes", counts="every row"), moved=lambda _: (ONE_COUNT,))
     def votes(self):
         return np.array([len(self.rows) - 1, 1])
 
@@ -85,8 +88,7 @@ def bad_reply(clients, rounds, arrays, exponents=None, **parameters):
     ],
 )
 def test_what_no_rows_can_give_is_left_out_by_name(clients, method, arrays, exponents, reason):
-    release = Release("gaussian", 1.0, 0.0, "clipped") if method is CountingClient.clipped_sum else None
-    assert bad_reply(clients, [COUNT, Sum(method.asked(), releases=[release])], arrays, exponents) == [("1", reason)]
+    assert bad_reply(clients, [COUNT, Sum(method.asked())], arrays, exponents) == [("1", reason)]
 
 
 @pytest.mark.parametrize(
@@ -109,16 +111,16 @@ def test_a_client_that_says_a_million_times_what_others_say_is_left_out(clients)
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 @pytest.mark.parametrize("noise", ["clients", "local"])
 def test_noise_is_never_taken_for_a_lie_and_what_is_beyond_its_tail_is(clients, mechanism, noise):
-    release = Release(mechanism, 1.0, 5.0, "clipped")
-    sums = Sum(CountingClient.clipped_sum.asked(), releases=[release])
-    many = [COUNT] + 40 * [sums, Sum(CountingClient.votes.asked(), releases=[release])]
+    sums = Sum(CountingClient.clipped_sum.asked(), releases=[paid(mechanism, 5.0, moved=CLIPPED)])
+    votes = Sum(CountingClient.votes.asked(), releases=[paid(mechanism, 5.0, moved=ONE_COUNT)])
+    many = [COUNT] + 40 * [sums, votes]
     toy = serve(Counting(many, noise=noise, epsilon=1.0, min_clients=2), proxies_of(CountingClient, clients))
     assert toy.failures == []
     ranges = Ranges(noise, "record")
     ranges.check("1", COUNT, [np.array(3)])
     ranges.check("1", sums, [GridArray(np.array([60, 0]))])
     with pytest.raises(Exception, match="larger than its clipping allows"):
-        ranges.check("1", sums, [GridArray(np.array([400, 0]))])
+        ranges.check("1", sums, [GridArray(np.array([1000, 0]))])
 
 
 @pytest.mark.parametrize(

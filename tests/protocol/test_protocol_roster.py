@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 from flwr.server import SimpleClientManager
-from protocol_toys import Toy, ToyClient, manager_of, on_grid, proxies_of, raising
+from protocol_toys import Toy, ToyClient, manager_of, on_grid, paid, proxies_of, raising
 
 import flower_fedclust as fc
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol import Gather, ProtocolError, Sent, Sum, answers
 from flower_fedclust.protocol.memory import MissedRoundError
+from flower_fedclust.protocol.parts import Part
+from flower_fedclust.protocol.rounds import Moved
 from flower_fedclust.watching.runs import watched_run
 
 MOMENTS = Sum(ToyClient.moments.asked())
@@ -97,12 +98,10 @@ def test_who_is_silent_again_and_again_is_asked_less_and_less_often_and_taken_ba
 
 
 def test_with_the_clients_noise_those_that_are_there_bring_all_of_it(clients):
-    from flower_fedclust.privacy.releases import Release
-
     proxies = proxies_of(ToyClient, clients)
     manager = manager_of(proxies)
-    release = Release("gaussian", 1.0, 1.0, "")
-    toy = Toy(2 * [Sum(ToyClient.moments.asked(), releases=[release, release])], noise="clients", epsilon=1.0)
+    releases = [paid("gaussian", 1.0), paid("gaussian", 2.0)]
+    toy = Toy(2 * [Sum(ToyClient.moments.asked(), releases=releases)], noise="clients", epsilon=1.0)
     run(toy, manager, at(3, lambda: manager.unregister(proxies[0])))
     shares = [proxies[1].received[number].config["n_shares"] for number in (1, 2)]
     assert shares == [4, 3]
@@ -210,7 +209,7 @@ def test_a_site_that_missed_what_a_round_left_with_the_others_is_sent_it_again(c
 
 
 class Keeping(ToyClient):
-    @answers(Sent("the rows", "rows", per="row", kept_as="copy"))
+    @answers(Sent("the rows", "rows", per="row", kept_as="copy"), moved=lambda _: (Moved(0.2),))
     def keep(self):
         return on_grid(np.clip(self.rows, -0.1, 0.1))
 
@@ -220,11 +219,11 @@ class KeepingToy(Toy):
     plan_waits = False
     n_protocol_rounds = 5
 
-    def shares(self):
-        return {"rows": Share("gaussian", 1.0, relation="replace")}
+    def parts(self):
+        return {"rows": Part(Keeping.keep, 1.0)}
 
     def protocol(self):
-        yield Sum(Keeping.keep.asked(), releases=[self.release("rows", 1.0, "clipped")])
+        yield Sum(Keeping.keep.asked(), parts=["rows"])
         for _ in range(4):
             yield Sum(Keeping.moments.asked(), rows="copy")
         return KMeansModel(np.eye(2))

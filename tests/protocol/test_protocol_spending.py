@@ -7,9 +7,9 @@ import pytest
 from protocol_toys import Toy, ToyClient, drive, proxies_of
 
 import flower_fedclust as fc
-from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import Gather, ProtocolError, Sum, parameter
+from flower_fedclust.protocol import PrivateStrategy, ProtocolError, Sum, parameter
+from flower_fedclust.protocol.parts import Part
 
 CLIENTS = [np.eye(2) * (1 + index) for index in range(4)]
 VISITS = ToyClient.visits.asked()
@@ -19,13 +19,14 @@ class Planned(Toy):
     """Yields rounds that are made when they are needed."""
 
     plan_waits = False
+    with_noise = PrivateStrategy.with_noise
     makers = ()  #: Each is called with the strategy.
-    found = ()  #: What the run finds out, and the shares follow from.
+    found = ()  #: What the run finds out, and the parts follow from.
 
     epsilon: float = parameter(1.0, above=0)
 
-    def shares(self):
-        return {name: Share("gaussian", 1.0, 2) for name in ("visits", *self.found)}
+    def parts(self):
+        return {name: Part(ToyClient.visits, 1.0, 2) for name in ("visits", *self.found)}
 
     def protocol(self):
         for make in self.makers:
@@ -43,8 +44,8 @@ def planned(*makers, cls=Planned):
     return toy
 
 
-def visits(share="visits", **options):
-    return lambda toy: Sum(VISITS, releases=[toy.release(share, 1.0, "nothing")], **options)
+def visits(part="visits", **options):
+    return lambda toy: Sum(VISITS, parts=[part], **options)
 
 
 def run(*makers):
@@ -54,9 +55,9 @@ def run(*makers):
     return toy, [proxy.asked["visits"] for proxy in proxies], plans
 
 
-def ended(*makers, match):
+def ended(*makers, match, cls=Planned):
     """How often each client was asked by a run that may not go on, before it ended."""
-    toy, proxies = planned(*makers), proxies_of(ToyClient, CLIENTS)
+    toy, proxies = planned(*makers, cls=cls), proxies_of(ToyClient, CLIENTS)
     with pytest.raises(ProtocolError, match=match):
         drive(toy, proxies)
     assert not toy.report.releases or toy.report.composed_epsilon <= toy.epsilon
@@ -78,16 +79,16 @@ def test_what_a_run_finds_out_changes_no_noise():
     assert other.report.composed_epsilon <= 1.0
 
 
-def test_a_share_that_the_plan_does_not_have_is_refused_before_anybody_is_asked():
+def test_a_part_that_the_plan_does_not_have_is_refused_before_anybody_is_asked():
     def later(toy):
         toy.found = ("found",)
         return visits("found")(toy)
 
-    assert ended(visits(), later, match="no share 'found'") == [1] * 4
-    assert ended(visits("visit"), match="no share 'visit'") == [0] * 4
+    assert ended(visits(), later, match="part 'found'") == [1] * 4
+    assert ended(visits("visit"), match="part 'visit'") == [0] * 4
 
 
-def test_a_share_is_released_no_more_often_than_planned():
+def test_a_part_is_used_no_more_often_than_planned():
     assert ended(visits(), visits(), visits(), match="'visits'") == [2] * 4
 
 
@@ -101,37 +102,44 @@ def test_a_round_that_too_few_could_answer_costs_nothing():
     assert run(visits(), visits(clients=["nobody"], needed=False), visits())[1] == [2] * 4
 
 
+def test_releases_that_a_round_brings_itself_are_refused():
+    def by_hand(toy):
+        return Sum(VISITS, releases=[Release("gaussian", 1e-9, 1.0, "nothing", share="visits")])
+
+    assert ended(by_hand, match="'visits' comes with releases") == [0] * 4
+
+
+def changed(change):
+    """Return a class that changes the releases of its rounds."""
+
+    class Changed(Planned):
+        def with_noise(self, round_):
+            derived = super().with_noise(round_)
+            return replace(derived, releases=[change(release) for release in derived.releases])
+
+    return Changed
+
+
 @pytest.mark.parametrize(
     "other",
     [
-        lambda release: Release("gaussian", 1.0, release.noise_multiplier, "nothing"),
+        lambda release: replace(release, share=""),
         lambda release: replace(release, noise_multiplier=0.9 * release.noise_multiplier),
         lambda release: replace(release, mechanism="laplace"),
         lambda release: replace(release, relation="replace"),
         lambda release: replace(release, relation="replace", sample=(1, 10)),
     ],
-    ids=["by hand", "less noise", "another mechanism", "another relation", "a sample"],
+    ids=["without a part", "less noise", "another mechanism", "another relation", "a sample"],
 )
 def test_another_release_than_the_planned_one_is_refused(other):
-    def made(toy):
-        return Sum(VISITS, releases=[other(toy.release("visits", 1.0, "nothing"))])
-
-    assert ended(made, match="plan of the run does not have") == [0] * 4
-
-
-def test_a_share_pays_for_one_array_of_a_round():
-    def made(toy):
-        return Gather(ToyClient.moments.asked(), releases=[toy.release("visits", 1.0, "nothing")] * 2)
-
-    ended(made, match="two releases of one share")
+    assert ended(visits(), match="plan of the run does not have", cls=changed(other)) == [0] * 4
 
 
 def test_more_noise_than_planned_is_nobodys_harm():
-    def made(toy):
-        release = toy.release("visits", 1.0, "nothing")
-        return Sum(VISITS, releases=[replace(release, noise_multiplier=2.0 * release.noise_multiplier)])
-
-    assert run(made)[1] == [1] * 4
+    more = changed(lambda release: replace(release, noise_multiplier=2.0 * release.noise_multiplier))
+    proxies = proxies_of(ToyClient, CLIENTS)
+    drive(planned(visits(), cls=more), proxies)
+    assert [proxy.asked["visits"] for proxy in proxies] == [1] * 4
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.999])

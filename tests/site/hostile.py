@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -14,6 +13,7 @@ from flwr.server import Server as FlowerServer
 from flwr.server import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.privacy.accounting import Share, calibrate
 from flower_fedclust.privacy.plan import Plan
 from flower_fedclust.privacy.releases import Release
@@ -23,13 +23,15 @@ from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.registry import find
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.policy import SiteSettings
-from flower_fedclust.steps.frame import Frame
 
 RNG = np.random.default_rng(3)
 ROWS = RNG.normal(size=(60, 3))
 NAMES = np.array([f"patient {index}" for index in range(60)])
 
-#: A ball that the rows fill, and the release of a sum of rows in it.
+#: The relations that a site has to list for answers with an entry for every row.
+BOTH = ("add-or-remove", "replace")
+
+#: A ball that the rows fill.
 BALL = Frame(np.zeros(3), 4.0)
 
 
@@ -50,12 +52,20 @@ def site(
 
 
 def gaussian(multiplier, sensitivity=4.0, **more):
+    """Return the noise that a server would like; a message has its part and its multiplier, and nothing else."""
     return Release("gaussian", sensitivity, multiplier, "as the server says", **more)
 
 
 def plan(shares, epsilon=1.0, delta=1e-6, noise="local", unit="record"):
     multipliers = calibrate(shares, epsilon, delta_of_composition(delta))
     return Plan(epsilon, delta, noise, unit, shares, multipliers)
+
+
+def plan_of(releases, epsilon=1000.0, noise="local"):
+    """Return a plan of these releases, of which each may be made three times."""
+    noisy = [one for one in releases if one is not None]
+    shares = {one.share or "a part": Share(one.mechanism, 1.0, 3, one.relation, one.sample) for one in noisy}
+    return Plan(epsilon, 1e-6, noise, "record", shares, {one.share or "a part": one.noise_multiplier for one in noisy})
 
 
 SHARES = {"row_sum": Share("gaussian", 1.0, 3)}
@@ -72,21 +82,26 @@ class Server:
             run_id, 7, UserConfig({}), RecordDict(), UserConfig({"strategy": strategy, **run_config})
         )
         self.round = 1
+        self.plan = ""  #: Of the run, where this server has made it.
 
     def ask(self, question, *, releases=(), n_shares=1, number=None, client=None, **config):
+        """Ask a question; ``releases`` are the noise that the server announces, unless it gives a plan."""
         self.round += 1
+        arrays, fields = question.to_wire()
         full = {
             "client": client or find(self.strategy).strategy.client_type.key(),
-            "task": question.answer.task,
             "round": self.round if number is None else number,
-            "arguments": json.dumps(dict(question.arguments)),
+            **fields,
             "n_clients": 3,
             "n_shares": n_shares,
         }
         if releases:
-            full["releases"] = json.dumps([one and asdict(one) for one in releases])
+            full["parts"] = json.dumps([one and (one.share or "a part") for one in releases])
+            self.plan = plan_of(releases).to_json()
+        if self.plan:
+            full["plan"] = self.plan
         full = {key: value for key, value in (full | config).items() if value is not None}
-        return self.send(question.arrays, full)
+        return self.send(arrays, full)
 
     def send(self, arrays, config):
         return self.site.client(self.context).fit(FitIns(encode(arrays), config))

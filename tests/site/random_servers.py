@@ -3,8 +3,9 @@
     python tests/site/random_servers.py [--messages 10000] [--seed 0] [STRATEGY ...]
 
 Each message goes to two sites, whose noise is the same and whose tables are neighbors. What their answers differ by is
-then what one row has moved, and it must not be more than the ledger accounts for. What is refused, and what costs
-nothing, must be the same at both. Messages are those of honest runs, changed at random: of pure garbage nearly all is
+then what one row has moved. Divided by the noise that was added it must not be more than the ledger accounts for,
+whatever frame, view or finish the server has chosen. What is refused, and what costs nothing, must be the same at both.
+Messages are those of honest runs, changed at random, and their questions in another form: of pure garbage nearly all is
 refused at once.
 """
 
@@ -20,7 +21,7 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -30,15 +31,17 @@ import hostile
 import numpy as np
 from flwr.common import Parameters
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.exact import is_off_diagonal
 from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_noise
-from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.plan import Plan
 from flower_fedclust.privacy.sampling import SeededNoise
 from flower_fedclust.protocol import ProtocolError
+from flower_fedclust.protocol.by_row import ByRow, Finish, View, read_question
 from flower_fedclust.protocol.replies import received_arrays
-from flower_fedclust.protocol.rounds import Askable, Known
-from flower_fedclust.protocol.tables import PREPARATION, preparation_from
+from flower_fedclust.protocol.rounds import Askable
 from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.registry import find, make_strategy, strategies
 from flower_fedclust.steps.preparation import with_schema
@@ -60,8 +63,9 @@ SCHEMA = Schema.of(
 
 #: What a site lets out: as its operator left it, with a budget that does not end, and with its number of rows.
 ENDLESS = {"epsilon_per_run": 1e7, "epsilon": 1e9, "delta": 0.5}
-POLICIES = [{}, ENDLESS, ENDLESS, ENDLESS | {"row_count": True}]
-EVERYTHING = ENDLESS | {"unprotected": ["sums", "centers", "codes", "rows"], "row_count": True}
+REPLACED = {"relations": hostile.BOTH}
+POLICIES = [{}, ENDLESS, ENDLESS | REPLACED, ENDLESS | REPLACED | {"row_count": True}]
+EVERYTHING = ENDLESS | REPLACED | {"unprotected": ["sums", "centers", "codes", "rows"], "row_count": True}
 
 #: Fewer steps than a site allows by default, as a million take a minute.
 QUICK = {"most_steps": 10_000}
@@ -101,6 +105,21 @@ def tables(rng):
         "replaced": lambda: np.vstack([rows[:place], row[None, :], rows[place + 1 :]]),
     }[kind]()
     return rows, other, kind
+
+
+#: The parts of plans that servers make up, with the sample of each.
+PARTS = {**{f"gaussian {index}": None for index in range(4)}, "laplace 0": None, "laplace 1": None, "sampled": (5, 50)}
+
+
+@cache
+def own_plan(relation, unit, *, is_small):
+    """Return a plan of parts for any answer, for a careful policy or for one without end."""
+    shares, multipliers = {}, {}
+    for name, sample in PARTS.items():
+        if sample is None or relation == "replace":
+            shares[name] = Share(name.split()[0] if sample is None else "gaussian", 1.0, 25, relation, sample)
+            multipliers[name] = (1000.0 if name.startswith("laplace") else 80.0) if is_small else 0.6
+    return Plan(1000.0, 1e-6, "local", unit, shares, multipliers).to_json()
 
 
 @cache
@@ -146,7 +165,9 @@ class Pair:
             )
             for name, rows in (("one", first), ("other", second))
         ]
-        self.has_plan = rng.random() < 0.3
+        self.has_plan = rng.random() < 0.3  # that of an honest run
+        relation = "replace" if "relations" in self.policy and rng.random() < 0.5 else "add-or-remove"
+        self.plan = own_plan(relation, str(rng.choice(["record", "client"], p=[0.8, 0.2])), is_small=not self.policy)
         self.client = find(strategy).strategy.client_type
         self.tasks = [name for name in dir(self.client) if isinstance(getattr(self.client, name), Askable)]
         sends = [sent for task in self.tasks for sent in getattr(self.client, task).answer.sends]
@@ -157,25 +178,24 @@ class Pair:
         asked = getattr(self.client, task, None)
         return isinstance(asked, Askable) and (not asked.answer.sends or asked.answer.keeps)
 
-    def known(self):
-        """Return what a server knows of how the site computes: how many rows there are at least, what it has sent."""
-        kept = self.servers[0].context.state.get(f"fedclust.{PREPARATION}")
-        prepared = None if kept is None else preparation_from(kept.to_numpy_ndarrays()[0].tobytes())
-        return Known(50, N_COLUMNS if prepared is None else prepared.n_columns, prepared)
-
     def send(self, config, tensors):
         """Send a message to both, and note what it has shown."""
         seed, answers, entries, begin = int(self.rng.integers(2**62)), [], [], time.process_time()
+        added = []
         for server in self.servers:
             ledger = server.site.ledger
             before = len(ledger.entries)
             client = "flower_fedclust.protocol.client"
+
             # Noise is drawn anew after whatever a method has drawn from the same source, as many words as it has rows.
-            noise = patch(
-                f"{client}.add_noise",
-                lambda arrays, releases, _, **more: add_noise(arrays, releases, SeededNoise([seed, 1]), **more),
-            )
-            with noise, patch(f"{client}.OperatingSystemNoise", lambda: SeededNoise([seed])):
+            def noise(arrays, releases, _, **more):
+                added.append(releases)
+                return add_noise(arrays, releases, SeededNoise([seed, 1]), **more)
+
+            with (
+                patch(f"{client}.add_noise", noise),
+                patch(f"{client}.OperatingSystemNoise", lambda: SeededNoise([seed])),
+            ):
                 try:
                     answers.append(server.site.client(server.context).fit(hostile.FitIns(_parameters(tensors), config)))
                 except Exception as error:
@@ -199,15 +219,16 @@ class Pair:
                 config, f"whether it is answered depends on the rows, and costs nothing: {said}, {self.why()}"
             )
         if entries[0] is not None and entries[0]["arrays"] and said == ["answered", "answered"]:
-            self.compare(config, answers, entries[0])
+            if len(added) == 2 and added[0] != added[1]:
+                return self.wrong(config, f"the noise depends on the rows: {added}")
+            self.compare(config, answers, entries[0], added[0] if added else None)
         return None
 
-    def compare(self, config, answers, entry):
-        """Note if what two answers differ by is more than the ledger accounts for."""
+    def compare(self, config, answers, entry, added):
+        """Note if what two answers differ by is more than the ledger accounts for, given the noise that was added."""
         pairs = list(zip(*(self.values(config, *one) for one in zip(answers, self.servers, strict=True)), strict=True))
-        releases = json.loads(config.get("releases", "[]")) or [None] * len(pairs)
         plan = json.loads(config["plan"]) if config.get("plan") else {}
-        for about, given, (first, second) in zip(entry["arrays"], releases, pairs, strict=True):
+        for about, release, (first, second) in zip(entry["arrays"], added or [None] * len(pairs), pairs, strict=True):
             if "multiplier" not in about:
                 shown = {"kept at the site", "computed from rows that carry noise"}
                 if about["covered"] not in shown and not self.policy.get("row_count"):
@@ -219,7 +240,9 @@ class Pair:
                 factor *= 2.0 if about["relation"] == "add-or-remove" else 1.0
             elif about["relation"] == "replace":
                 continue
-            release = Release.from_dict(given)
+            if release is None or about["multiplier"] != plan["shares"][about["share"]]["multiplier"]:
+                self.wrong(config, f"the ledger has noise that was not added: {about}")
+                continue
             distance = _distance(first, second, release)
             part = distance * about["multiplier"] / release.scale / factor
             self.found.moved = max(self.found.moved, part if part < math.inf else 0.0)
@@ -241,7 +264,7 @@ class Pair:
         return " | ".join(hostile.audit(server.site)[-1].get("reason", "answered")[:200] for server in self.servers)
 
     def wrong(self, config, reason):
-        short = {key: str(value)[:300] for key, value in config.items() if key in ("arguments", "rows", "plan")}
+        short = {key: str(value)[:300] for key, value in config.items() if key not in ("client", "task", "run")}
         self.found.wrong.append(f"{self.client.__name__}.{config.get('task')}: {reason} ({self.kind}; {short})"[:1500])
 
 
@@ -333,36 +356,65 @@ def changed_text(rng, array):
     return np.frombuffer(text.encode(), dtype=np.uint8)
 
 
-def paid(rng, pair, config, tensors):
-    """Return the message with noise that the site will find worth its while: a server can compute that as well."""
+def paid(rng, pair, config):
+    """Return the message with parts of the run's plan for its arrays: anybody can name them."""
     asked = getattr(pair.client, str(config.get("task")), None)
-    if not isinstance(asked, Askable) or asked.moved is None:
+    if not isinstance(asked, Askable):
         return config
+    n_arrays = len(asked.answer.sends)
+    names = [f"gaussian {index}" for index in range(n_arrays)]
+    if rng.random() < 0.2:
+        names = [str(rng.choice(["laplace 0", "laplace 1", "sampled", name])) for name in names]
+    return config | {"parts": json.dumps(names)}
+
+
+def view_of(pair, name):
+    """Return a view of the client's, or one that is none."""
+    found = getattr(pair.client, name, None)
+    return found if isinstance(found, View) else View(lambda rows: rows)
+
+
+def reasked(rng, pair, config, tensors):
+    """Return the message with its question in another frame, of another view or with another finish."""
     try:
-        arguments = json.loads(config.get("arguments", "{}"))
-        arrays = [] if config.get("empty") else decode(_parameters(tensors))
-        moved = asked.moved(pair.known(), *arrays, **arguments)
-        relation = str(rng.choice(["add-or-remove", "add-or-remove", "replace"]))
-        releases = []
-        for one in moved:
-            laplace = math.isfinite(one.l1) and rng.random() < 0.3
-            length = one.l1 if laplace else one.l2
-            if relation == "replace":
-                length = one.apart if one.apart is not None and not laplace else 2 * length
-            triangle = bool(one.triangle and not laplace and rng.random() < 0.5)
-            mechanism = "laplace" if laplace else "gaussian"
-            multiplier = float(rng.choice([0.6, 0.6, 9.0, 40.0]))
-            releases.append(Release(mechanism, float(length), multiplier, "", relation, triangle=triangle))
-    except Exception:  # what the server has made of the message cannot be computed with
-        return config
-    return config | {"releases": json.dumps([asdict(one) for one in releases])}
+        asked = getattr(pair.client, config["task"])
+        question = read_question(
+            asked, [] if config.get("empty") else decode(_parameters(tensors)), config, lambda name: view_of(pair, name)
+        )
+    except Exception:  # what the server has made of the message says nothing any more
+        return config, tensors
+    if not isinstance(asked, ByRow):
+        return config, tensors
+    how, norms = rng.integers(4), [None, 1.0, 1e-6, 1e-300, 1e6, 1e300]
+    if how == 0:
+        at_most = tuple(norms[rng.integers(len(norms))] for _ in asked.answer.sends)
+        question = replace(
+            question, finish=None if rng.random() < 0.3 else Finish(str(rng.choice(["mean", "total"])), at_most)
+        )
+    elif how == 1 and question.frame is not None:
+        frame = question.frame
+        radius = frame.radius * float(rng.choice([1e-9, 0.1, 1.0, 10.0, 1e9, 1e150]))
+        question = replace(question, frame=replace(frame, radius=radius, norm=int(rng.choice([1, 2]))))
+    elif how == 2:
+        columns = int(rng.choice([N_COLUMNS, N_COLUMNS, 1, 2, 0]))
+        frame = Frame(rng.normal(size=columns) * rng.choice([0.0, 1.0, 1e6]), float(rng.choice([0.5, 4.0, 1e3])))
+        if rng.random() < 0.3:
+            frame = replace(
+                frame, anchors=rng.normal(size=(3, columns)), shifts=rng.normal(size=(3, columns)), outer_radius=9.0
+            )
+        question = replace(question, frame=frame)
+    else:
+        question = replace(question, view=None)
+    arrays, fields = question.to_wire()
+    kept = {key: value for key, value in config.items() if key not in ("frame", "view", "finish", "empty")}
+    return kept | fields, list(encode(arrays).tensors)
 
 
 def changed(rng, pair, message, others):
     """Return another message."""
     config, tensors = dict(message[0]), list(message[1])
     for _ in range(rng.choice([0, 1, 2, 3], p=[0.25, 0.4, 0.2, 0.15])):
-        how = rng.integers(10)
+        how = min(rng.integers(12), 10)
         if how < 4 and tensors and not config.get("empty"):
             index = rng.integers(len(tensors))
             (array,) = decode(_parameters([tensors[index]]))
@@ -376,17 +428,15 @@ def changed(rng, pair, message, others):
             config["arguments"] = json.dumps(arguments)
         elif how == 6:
             config["task"] = str(rng.choice([*pair.tasks, "fit", "remember", "enrol"]))
-        elif how == 7 and config.get("releases"):
-            releases = json.loads(config["releases"])
-            one = releases[rng.integers(len(releases))] or {}
-            one[str(rng.choice(["sensitivity", "noise_multiplier", "sample", "share"]))] = NUMBERS[
-                rng.integers(len(NUMBERS))
-            ]
-            config["releases"] = json.dumps(releases)
+        elif how == 7:
+            name = str(rng.choice(["parts", "plan", "view", "finish", "frame", "view", "finish", "frame"]))
+            config = changed_field(rng, config, name)
+        elif how == 10:
+            config, tensors = reasked(rng, pair, config, tensors)
         elif how == 8:
             config[
                 str(rng.choice(["rows", "n_shares", "n_clients", "plan", "columns", "schema", "empty", "goes_on"]))
-            ] = str(rng.choice(["", "noisy rows", "embedding", "reduced rows", "places", "1", "true", "[]", "{}", "["]))
+            ] = str(rng.choice(["", "noisy rows", "embedding", "places", "1", "true", "[]", "{}", "["]))
         else:
             other = others[rng.integers(len(others))]
             name = str(rng.choice(list(other[0])))
@@ -394,8 +444,18 @@ def changed(rng, pair, message, others):
     if pair.kept and rng.random() < 0.15:
         config["rows"] = pair.kept[rng.integers(len(pair.kept))]
     if rng.random() < (0.1 if pair.has_plan else 0.8):
-        config = paid(rng, pair, config, tensors)
+        config = paid(rng, pair, config)
     return config, tensors
+
+
+def changed_field(rng, config, name):
+    """Return the message with another of the fields that say how its question is meant and what pays for it."""
+    if name == "frame":
+        return config | {"frame": NUMBERS[rng.integers(len(NUMBERS))] if rng.random() < 0.5 else int(rng.integers(5))}
+    text = str(config.get(name) or rng.choice(["[]", '["mean", [1.0]]', '["total", [null]]', '["gaussian 0"]']))
+    if name == "view" and name not in config:
+        return config
+    return config | {name: changed_text(rng, np.frombuffer(text.encode(), dtype=np.uint8)).tobytes().decode()}
 
 
 def attack(strategy, n_messages, seed=0, a_run=25):
@@ -423,6 +483,8 @@ def attack(strategy, n_messages, seed=0, a_run=25):
 def _one_run(pair, heard, n_messages):
     """Enrol, have the sites keep what an honest run does, and go on with anything."""
     rng, by_task = pair.rng, {}
+    if not pair.has_plan:
+        heard = [(config | {"plan": pair.plan}, tensors) for config, tensors in heard]
     for message in heard[1:]:
         by_task.setdefault(message[0]["task"], []).append(message)
     begin = [heard[0], *(one for one in heard[1:] if pair.keeps(one[0]["task"]))][: n_messages // 2]
@@ -435,7 +497,7 @@ def _one_run(pair, heard, n_messages):
             message = heard[index % len(heard)] if follows else own[rng.integers(len(own))]
             config, tensors = changed(rng, pair, message, heard)
         number = index + 1 if rng.random() < 0.95 else index
-        pair.send(config | {"run": "run", "round": number} | ({} if pair.has_plan else {"plan": ""}), tensors)
+        pair.send(config | {"run": "run", "round": number}, tensors)
     return n_messages
 
 

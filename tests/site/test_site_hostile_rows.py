@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from hostile import PLAN, ROWS, Server, arrays_of, audit, gaussian, plan, refused, site
+from hostile import BOTH, PLAN, ROWS, Server, arrays_of, audit, gaussian, plan, refused, site
 
 from flower_fedclust.models import MapModel
 from flower_fedclust.privacy.accounting import Share
@@ -14,10 +14,9 @@ from flower_fedclust.protocol.wire import as_bytes
 from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.steps.frame import Frame, enter
 from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
-from flower_fedclust.steps.spectral_sums import SpectralSumsClient
 from flower_fedclust.strategies.dp_fedc.client import DPFedCClient
+from flower_fedclust.strategies.fedsc.fedsc import FedSCClient
 from flower_fedclust.strategies.maps.map_sums import FederatedMapSumsClient
-from flower_fedclust.strategies.maps.reduced_rows import ReducedRowsClient
 from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient
 from flower_fedclust.tables.schema import Schema
 
@@ -53,12 +52,12 @@ def test_memberships_that_depend_on_a_rows_place_are_answered_for_a_row_that_is_
         gaussian(announced.multipliers[name], sensitivity, share=name, relation=relation, triangle=name == "products")
         for name, sensitivity in names.items()
     ]
-    careful = site(tmp_path)
+    careful = site(tmp_path, relations=BOTH)
     answer = Server(careful, strategy="dp-fedc").ask(GRADIENT, releases=releases, plan=announced.to_json())
     if relation == "replace":
         assert [array.shape for array in arrays_of(answer)] == [(2, 3), (3,)]
     else:
-        assert "noise multiplier of 0," in refused(answer, careful)
+        assert "can only promise something for rows that are replaced" in refused(answer, careful)
         assert careful.ledger.read() == []
 
 
@@ -70,17 +69,10 @@ MODEL = MapModel("tsne", LANDMARKS, LANDMARKS[:, :2], LANDMARKS[:2, :2], n_neigh
 #: How rows are kept, for rows of three columns and for those of two that a map has.
 KEEPING = {
     "perturb_rows": lambda _: PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0),
-    "reduce_rows": lambda d: ReducedRowsClient.reduce_rows.asked(np.eye(d), *Frame(np.zeros(d), 4.0).arrays),
-    "embed_rows": lambda d: SpectralSumsClient.embed_rows.asked(
-        LANDMARKS[:, :d], np.ones((12, d)), *Frame(np.zeros(d), 4.0).arrays, bandwidth=1.0, bound=4.0
-    ),
     "place_rows": lambda d: FederatedMapSumsClient.place_rows.asked(
         *MapModel("tsne", LANDMARKS[:, :d], LANDMARKS[:, :2], LANDMARKS[:2, :2], n_neighbors=2.0).to_arrays()
     ),
 }
-
-#: What each row goes into by itself; all else depends on other rows, or is not said not to.
-OF_ONE_ROW = {"reduce_rows", "embed_rows"}
 
 
 def keeping_methods(kind):
@@ -108,10 +100,7 @@ def test_what_is_kept_of_rows_that_come_of_several_comes_of_several(careful, kin
     noise = gaussian(PLAN.multipliers["row_sum"], 2.0, share="row_sum")
     kept = second.sends[0].kept_as
     answer = server.ask(asked, client=kind.key(), rows=kept, releases=[noise], plan=PLAN.to_json())
-    if {first.task, second.task} <= OF_ONE_ROW:
-        assert answer.metrics["failure"] == "failed"  # there is no such column, and nothing was refused
-    else:
-        assert "does not say how far one row moves" in refused(answer, careful)
+    assert "nothing bounds what it sends" in refused(answer, careful)
 
 
 def test_every_way_to_keep_rows_is_among_them():
@@ -127,12 +116,16 @@ def test_the_same_bytes_in_another_type_are_another_frame(tmp_path):
     rows = np.random.default_rng(0).normal(size=(3000, 3)) * 1e6
     loose = site(tmp_path, rows=rows, epsilon_per_run=1e3, epsilon=1e4)
     server = Server(loose)
-    wide, origin = np.array([8_000_000, 2]), np.zeros(3)
-    (total,) = arrays_of(server.ask(PrivateKMeansClient.row_sum.asked(origin, wide), releases=[gaussian(1.0, 8e6)]))
+    noise = {"releases": [gaussian(1.0)]}
+    wide = PrivateKMeansClient.row_sum.asked(frame=Frame(np.zeros(3), 8e6))
+    (total,) = arrays_of(server.ask(wide, **noise))
     assert np.abs(total).max() > 0
-    # A radius of 4e-317, for which noise of 1e-300 is a lot.
-    narrow = PrivateKMeansClient.row_sum.asked(origin, wide.view(np.float64))
-    assert server.ask(narrow, releases=[gaussian(1.0, 1e-300)]).metrics == {"client": "north", "failure": "failed"}
+    # The radius and the norm as other bytes: 8e6 as an integer is 4e-317 as a float.
+    arrays, fields = wide.to_wire()
+    other = [arrays[0], np.array([8_000_000, 2]).view(np.float64), *arrays[2:]]
+    told = {"client": PrivateKMeansClient.key(), "round": 3, "n_clients": 3, "n_shares": 1, "parts": '["a part"]'}
+    answer = server.send(other, told | {"plan": server.plan} | fields)
+    assert "a frame whose origin, radius or norm cannot be" in refused(answer, loose)
 
 
 def test_directions_of_the_same_bytes_in_another_shape_are_others():
@@ -156,7 +149,7 @@ def test_arrays_that_are_not_numbers_are_refused(careful, array):
 
 SCHEMA = Schema.of({"columns": {name: {"kind": "number", "scale": "rank", "bounds": [-9, 9]} for name in "abc"}})
 GOOD = {"low": -9.0, "high": 9.0, "quantiles": [-9.0, 0.0, 9.0], "ranks": [0.0, 0.5, 1.0]}
-COUNT = PrivateKMeansClient.distances.asked(*BALL.arrays)
+COUNT = PrivateKMeansClient.distances.asked(frame=BALL)
 
 
 def prepared(server, **figures):
@@ -226,15 +219,12 @@ def test_whether_rows_could_be_placed_is_not_said(tmp_path):
 
 
 def test_kept_rows_of_a_task_that_failed_are_those_of_no_row(careful, monkeypatch):
-    def failing(self, directions, *frame):
+    def failing(self, relative_noise, max_norm):
         raise ZeroDivisionError(self.rows[0, 0])
 
-    monkeypatch.setattr(ReducedRowsClient.reduce_rows, "method", failing)
-    server = Server(careful, strategy="fed-tsne-sums")
-    kind = FederatedMapSumsClient.key()
-    assert arrays_of(server.ask(KEEPING["reduce_rows"](3), client=kind, plan=PLAN.to_json())) == []
-    noise = gaussian(PLAN.multipliers["row_sum"], 1.0, share="row_sum")
-    asked = FederatedMapSumsClient.frame_products.asked(*Frame(np.zeros(1), 1.0).arrays)
-    answer = server.ask(asked, client=kind, rows="reduced rows", releases=[noise], plan=PLAN.to_json())
-    assert answer.metrics.get("failure") != "missed"
+    monkeypatch.setattr(PerturbedRowsClient.perturb_rows, "method", failing)
+    server = Server(careful, strategy="fedsc-perturbed-data")
+    assert arrays_of(server.ask(KEEPING["perturb_rows"](3), plan=PLAN.to_json())) == []
+    asked = FedSCClient.mean_exponents.asked(as_bytes('["a"]'), bound=1.0)
+    answer = server.ask(asked, rows="noisy rows", plan=PLAN.to_json())
     assert not answer.metrics.get("missed")

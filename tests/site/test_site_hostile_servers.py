@@ -4,12 +4,30 @@ import json
 
 import numpy as np
 import pytest
-from hostile import BALL, NAMES, PLAN, ROWS, SHARES, Server, arrays_of, audit, gaussian, plan, refused, site
+from hostile import (
+    BALL,
+    BOTH,
+    NAMES,
+    PLAN,
+    ROWS,
+    SHARES,
+    Server,
+    arrays_of,
+    audit,
+    gaussian,
+    plan,
+    plan_of,
+    refused,
+    site,
+)
 
 from flower_fedclust.baselines.coreset_kmedian import CoresetKMedianClient
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.noise import add_noise
 from flower_fedclust.privacy.releases import Release
+from flower_fedclust.protocol import ClientData
 from flower_fedclust.protocol.rounds import Answer, Question, Sent
 from flower_fedclust.protocol.wire import as_bytes
 from flower_fedclust.steps.local_centers import LocalCentersClient
@@ -21,7 +39,7 @@ from flower_fedclust.tables.columns import Figures
 from flower_fedclust.tables.preparation import Preparation
 from flower_fedclust.tables.schema import Schema
 
-SUM = PrivateKMeansClient.row_sum.asked(*BALL.arrays)
+SUM = PrivateKMeansClient.row_sum.asked(frame=BALL)
 NOISE = gaussian(PLAN.multipliers["row_sum"], share="row_sum")
 ANNOUNCED = {"plan": PLAN.to_json()}
 
@@ -31,48 +49,101 @@ def careful(tmp_path):
     return site(tmp_path)
 
 
+@pytest.fixture
+def added(monkeypatch):
+    """The noise that sites add, as a list of releases."""
+    releases = []
+
+    def noted(arrays, given, *more, **options):
+        releases.extend(given)
+        return add_noise(arrays, given, *more, **options)
+
+    monkeypatch.setattr("flower_fedclust.protocol.client.add_noise", noted)
+    return releases
+
+
+def multipliers(own):
+    return [array["multiplier"] for entry in own.ledger.entries for array in entry["arrays"]]
+
+
 def test_what_the_policy_allows_is_answered_with_its_noise(careful):
     (total,) = arrays_of(Server(careful).ask(SUM, releases=[NOISE], **ANNOUNCED))
     assert total.shape == (3,)
     (entry,) = careful.ledger.read()
     assert entry["epsilon"] == pytest.approx(1.0, rel=1e-3)
-    assert entry["arrays"][0]["multiplier"] == pytest.approx(NOISE.noise_multiplier)
+    assert entry["arrays"][0]["multiplier"] == NOISE.noise_multiplier
 
 
-def test_releases_that_are_left_out_leave_nothing(careful):
+def test_a_message_that_names_no_part_leaves_nothing(careful):
     assert "without noise" in refused(Server(careful).ask(SUM, **ANNOUNCED), careful)
     assert "without noise" in refused(Server(careful).ask(SUM), careful)
-    assert "without noise" in refused(Server(careful).ask(SUM, releases=[gaussian(0.0)]), careful)
+    assert "without noise" in refused(Server(careful).ask(SUM, parts="[null]", **ANNOUNCED), careful)
+    assert "not positive" in refused(Server(careful).ask(SUM, releases=[gaussian(0.0)]), careful)
+    assert careful.ledger.read() == []
 
 
-def test_noise_is_worth_what_the_site_makes_of_it_and_not_what_the_server_says(careful):
-    tiny = gaussian(1e9, sensitivity=1e-9, share="row_sum")
-    assert "noise multiplier of 0.25" in refused(Server(careful).ask(SUM, releases=[tiny], **ANNOUNCED), careful)
-    wide = PrivateKMeansClient.row_sum.asked(np.zeros(3), np.array([1e6, 2.0]))
-    assert "multiplier" in refused(Server(careful).ask(wide, releases=[NOISE], **ANNOUNCED), careful)
+@pytest.mark.parametrize("text", [None, ""])
+def test_parts_without_a_plan_are_refused_before_a_charge(careful, text):
+    refused(Server(careful).ask(SUM, releases=[NOISE], plan=text), careful)
+    assert careful.ledger.read() == []
 
 
-@pytest.mark.parametrize("ball", [[np.inf, 2.0], [np.nan, 2.0], [-4.0, 2.0], [0.0, 2.0]])
-def test_a_ball_without_a_radius_bounds_nothing(careful, ball):
-    asked = PrivateKMeansClient.row_sum.asked(np.zeros(3), np.array(ball))
+@pytest.mark.parametrize("radius", [1e-6, 4.0, 1e6])
+def test_the_noise_grows_with_the_clipping_norm_that_a_server_chooses(tmp_path, radius):
+    rows = np.random.default_rng(0).normal(size=(60, 300))
+    own, frame = site(tmp_path, rows=rows), Frame(np.zeros(300), radius)
+    answer = Server(own).ask(PrivateKMeansClient.row_sum.asked(frame=frame), releases=[NOISE], **ANNOUNCED)
+    (exact,) = PrivateKMeansClient(ClientData(rows), name="north").row_sum(frame=frame)
+    noise = (arrays_of(answer)[0] - exact.integers) * 2.0**exact.exponent
+    assert noise.std() == pytest.approx(NOISE.noise_multiplier * radius, rel=0.25)
+    assert multipliers(own) == [NOISE.noise_multiplier]
+
+
+def test_what_a_server_says_of_sensitivities_and_triangles_is_not_read(careful, added):
+    told = json.loads(PLAN.to_json())
+    told["shares"]["row_sum"] |= {"sensitivity": 1e-9, "triangle": True}
+    old = json.dumps([gaussian(1e9, sensitivity=1e-9, share="row_sum", triangle=True).to_dict()])
+    server = Server(careful)
+    arrays, fields = SUM.to_wire()
+    config = {"client": PrivateKMeansClient.key(), "round": 2, "n_clients": 3, "releases": old, **fields}
+    arrays_of(server.send(arrays, config | {"parts": '["row_sum"]', "plan": json.dumps(told)}))
+    (release,) = added
+    assert release.sensitivity == pytest.approx(BALL.radius)
+    assert (release.noise_multiplier, release.triangle) == (NOISE.noise_multiplier, False)
+
+
+@pytest.mark.parametrize("radius", [np.inf, np.nan, -4.0, 0.0, 1e-320])
+def test_a_ball_without_a_radius_bounds_nothing(careful, radius):
+    asked = PrivateKMeansClient.row_sum.asked(frame=Frame(np.zeros(3), radius))
     refused(Server(careful).ask(asked, releases=[NOISE], **ANNOUNCED), careful)
+    assert careful.ledger.read() == []
 
 
-def test_a_triangle_that_is_none_gets_no_narrow_noise(careful):
-    false = gaussian(NOISE.noise_multiplier, share="row_sum", triangle=True)
-    assert "where the run has announced" in refused(Server(careful).ask(SUM, releases=[false], **ANNOUNCED), careful)
-
-
-def test_laplace_noise_for_a_euclidean_ball_is_worth_nothing(careful):
+def test_nothing_bounds_a_row_of_a_euclidean_ball_for_laplace_noise(careful):
     false = Release("laplace", 4.0, 50.0, "", share="row_sum")
-    assert "multiplier of 0," in refused(Server(careful).ask(SUM, releases=[false]), careful)
+    assert "nothing bounds" in refused(Server(careful).ask(SUM, releases=[false]), careful)
 
 
-def test_rows_that_are_replaced_move_twice_as_far_whatever_the_release_says(tmp_path):
-    loose = site(tmp_path, epsilon_per_run=100, epsilon=100)
-    server = Server(loose)
-    arrays_of(server.ask(SUM, releases=[gaussian(3.0, relation="replace")]))
-    assert loose.ledger.entries[0]["arrays"][0]["multiplier"] == pytest.approx(1.5)
+def test_rows_that_are_replaced_take_twice_the_noise_where_the_policy_lists_the_relation(tmp_path, careful, added):
+    replaced = [gaussian(9.0, relation="replace")]
+    assert "relations in the policy" in refused(Server(careful).ask(SUM, releases=replaced), careful)
+    own = site(tmp_path / "both", relations=BOTH)
+    arrays_of(Server(own).ask(SUM, releases=replaced))
+    assert [release.sensitivity for release in added] == pytest.approx([2 * BALL.radius])
+    assert multipliers(own) == [9.0]
+
+
+def test_a_server_cannot_choose_a_relation_that_an_answer_does_not_support(tmp_path):
+    own = site(tmp_path, relations=BOTH)
+    kept = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
+    answer = Server(own, strategy="fedsc-perturbed-data").ask(kept, releases=[gaussian(9.0)])
+    assert "rows that are replaced" in refused(answer, own)
+    assert own.ledger.read() == []
+
+
+def test_a_sum_over_rows_has_no_bound_for_a_whole_client(careful):
+    of_clients = json.loads(PLAN.to_json()) | {"unit": "client"}
+    assert "one client" in refused(Server(careful).ask(SUM, releases=[NOISE], plan=json.dumps(of_clients)), careful)
 
 
 def test_shares_of_noise_are_bounded_by_the_policy(tmp_path, careful):
@@ -92,7 +163,7 @@ def test_a_round_is_answered_once_with_the_same_bytes(careful):
     again = [server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED) for _ in range(3)]
     assert all(answer.parameters == first.parameters and answer.metrics == first.metrics for answer in again)
     assert len(careful.ledger.read()) == 1
-    other = PrivateKMeansClient.row_sum.asked(np.ones(3), BALL.arrays[1])
+    other = PrivateKMeansClient.row_sum.asked(frame=Frame(np.ones(3), BALL.radius))
     assert "to another question" in refused(server.ask(other, releases=[NOISE], number=2, **ANNOUNCED), careful)
 
 
@@ -139,8 +210,9 @@ def test_a_run_announces_its_noise_once(careful):
 
 def test_noise_that_was_not_announced_is_no_part_of_the_run(careful):
     server = Server(careful)
-    for release in (gaussian(99.0), gaussian(99.0, share="other"), gaussian(99.0, share="row_sum", relation="replace")):
-        assert "has not announced" in refused(server.ask(SUM, releases=[release], **ANNOUNCED), careful)
+    for release in (gaussian(99.0), gaussian(99.0, share="other")):
+        assert "not in the run's plan" in refused(server.ask(SUM, releases=[release], **ANNOUNCED), careful)
+    assert careful.ledger.read() == []
 
 
 BROKEN = ["{", "[]", "3", "null", '{"epsilon": 1}', PLAN.to_json().replace("gaussian", "magic")]
@@ -157,20 +229,7 @@ BROKEN = ["{", "[]", "3", "null", '{"epsilon": 1}', PLAN.to_json().replace("gaus
 )
 def test_a_plan_that_is_none_is_refused(careful, text):
     refused(Server(careful).ask(SUM, releases=[NOISE], plan=text), careful)
-
-
-def test_without_a_plan_releases_add_up_as_a_server_that_looks_at_them_could_choose_them(tmp_path):
-    loose = site(tmp_path, epsilon_per_run=2.0, epsilon=10.0)
-    server, answered = Server(loose), 0
-    for _ in range(20):
-        answer = server.ask(SUM, releases=[gaussian(6.0)])
-        if "failure" in answer.metrics:
-            break
-        answered += 1
-    assert "epsilon_per_run" in refused(answer, loose)
-    # Gaussian releases of multiplier 6 add up to one of 6 / sqrt(n).
-    assert 1.7 < loose.ledger.entries[-1]["epsilon"] <= 2.0
-    assert answered == len(loose.ledger.entries) > 3
+    assert careful.ledger.read() == []
 
 
 def test_a_plan_of_the_servers_noise_is_believed_only_where_the_policy_says_so(tmp_path, careful):
@@ -196,7 +255,7 @@ def test_centers_of_a_sites_own_clusters_do_not_leave_whatever_noise_is_said_to_
     for release in (None, gaussian(9.0)):
         releases = () if release is None else [release] * len(own.answer.sends)
         said = refused(server.ask(own, releases=releases), careful)
-        assert "without noise" in said or "does not say how far" in said
+        assert "without noise" in said or "nothing bounds what it sends" in said
 
 
 def test_rows_leave_only_where_the_policy_lists_them(tmp_path, careful):
@@ -281,13 +340,17 @@ def test_columns_and_labels_are_the_sites_and_names_are_no_labels(tmp_path):
     assert "more than 20 different values" in audit(named)[-1]["reason"]
 
 
-def test_rows_that_are_kept_carry_the_noise_that_the_site_knows_of(careful):
-    server = Server(careful, strategy="fedsc-perturbed-data")
+def test_rows_that_are_kept_carry_noise_for_the_norm_to_which_they_are_clipped(tmp_path, careful, added):
     keep = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
-    false = [gaussian(5.0, sensitivity=1e-6, relation="replace")]
-    assert "multiplier" in refused(server.ask(keep, releases=false), careful)
-    endless = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=1e300)
-    refused(server.ask(endless, releases=[gaussian(5.0, sensitivity=8.0, relation="replace")]), careful)
+    noise = [gaussian(5.0, relation="replace")]
+    said = refused(Server(careful, strategy="fedsc-perturbed-data").ask(keep, releases=noise), careful)
+    assert "relations in the policy" in said
+    own = site(tmp_path / "own", **NO_LIMIT)
+    assert arrays_of(Server(own, strategy="fedsc-perturbed-data").ask(keep, releases=noise)) == []
+    assert [release.sensitivity for release in added] == pytest.approx([8.0])
+    assert multipliers(own) == [5.0]
+    endless = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=np.inf)
+    refused(Server(own, 2, "fedsc-perturbed-data").ask(endless, releases=noise), own)
 
 
 def test_rows_that_are_kept_without_noise_stay(careful):
@@ -305,14 +368,21 @@ def test_what_a_client_remembers_for_itself_is_no_table_of_rows(careful):
     assert answer.metrics["failure"] in ("refused", "failed")
 
 
-NO_LIMIT = {"epsilon_per_run": 50, "epsilon": 500, "delta": 1e-4, "least_noise_multiplier": 0.1, "row_count": True}
+NO_LIMIT = {
+    "epsilon_per_run": 50,
+    "epsilon": 500,
+    "delta": 1e-4,
+    "least_noise_multiplier": 0.1,
+    "row_count": True,
+    "relations": BOTH,
+}
 
 
 def test_what_was_kept_in_one_run_is_not_there_in_another(tmp_path):
     loose = site(tmp_path, **NO_LIMIT)
     keep = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
     first = Server(loose, 1, "fedsc-perturbed-data")
-    arrays_of(first.ask(keep, releases=[gaussian(1.0, sensitivity=8.0, relation="replace")]))
+    arrays_of(first.ask(keep, releases=[gaussian(1.0, relation="replace")]))
     second = Server(loose, 2, "fedsc-perturbed-data")
     second.context.state = first.context.state  # as for runs of a series, whose state Flower shares
     codes = Question(
@@ -336,7 +406,7 @@ def test_what_is_said_to_follow_from_rows_with_noise_reads_no_others(tmp_path):
     preparation = Preparation(COLUMNS, {name: Figures(low=-9.0, high=9.0) for name in "abc"}).to_dict()
     arrays_of(server.ask(FedSCClient.prepare.asked(as_bytes(json.dumps(preparation)))))
     keep = FedSCClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
-    arrays_of(server.ask(keep, releases=[gaussian(1.0, sensitivity=8.0, relation="replace")]))
+    arrays_of(server.ask(keep, releases=[gaussian(1.0, relation="replace")]))
     bins = as_bytes(json.dumps([[name, 4, True] for name in "abc"]))
     for asked in (
         FedSCClient.histograms.asked(bins, np.array(3 * [[-9.0, 9.0]])),
@@ -353,8 +423,9 @@ def test_what_was_remembered_of_the_true_rows_is_not_there_for_rows_with_noise(t
     server = Server(loose, strategy="coreset-k-median")
     kept = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
     cost = CoresetKMedianClient.own_cost.asked(n_clusters=2, random_state=0)
-    arrays_of(server.ask(cost))
-    arrays_of(server.ask(kept, releases=[gaussian(1.0, sensitivity=8.0, relation="replace")]))
+    noise = [gaussian(1.0, relation="replace")]
+    arrays_of(server.ask(cost, plan=plan_of(noise).to_json()))
+    arrays_of(server.ask(kept, releases=noise))
     coreset = CoresetKMedianClient.coreset.asked(n_samples=9, cost_per_sample=9.0, random_state=0)
     assert server.ask(coreset, rows=NOISY_ROWS).metrics == {"client": "north", "failure": "failed"}
     arrays_of(server.ask(cost, rows=NOISY_ROWS))
@@ -369,15 +440,13 @@ def test_a_schema_of_the_servers_asks_nothing_about_the_rows(careful):
         assert "site.toml names none" in refused(Server(careful).send([], config), careful)
 
 
-def test_noise_and_balls_are_judged_in_every_round_and_not_only_in_the_first(careful):
+def test_a_part_pays_for_any_answer_by_the_bound_of_that_answer(careful, added):
     server = Server(careful)
-    arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
-    less = gaussian(0.99 * NOISE.noise_multiplier, share="row_sum")
-    assert "where the run has announced" in refused(server.ask(SUM, releases=[less], **ANNOUNCED), careful)
-    wide = PrivateKMeansClient.row_sum.asked(np.zeros(3), 1.01 * BALL.arrays[1])
-    assert "where the run has announced" in refused(server.ask(wide, releases=[NOISE], **ANNOUNCED), careful)
-    moment = PrivateKMeansClient.second_moment.asked(*BALL.arrays)  # with the noise that is for the sum
-    assert "multiplier" in refused(server.ask(moment, releases=[NOISE], **ANNOUNCED), careful)
+    wide = PrivateKMeansClient.row_sum.asked(frame=Frame(np.zeros(3), 5.0))
+    for asked in (SUM, wide, PrivateKMeansClient.second_moment.asked(frame=BALL)):
+        arrays_of(server.ask(asked, releases=[NOISE], **ANNOUNCED))
+    assert [release.sensitivity for release in added] == pytest.approx([4.0, 5.0, 16.0])
+    assert multipliers(careful) == [NOISE.noise_multiplier] * 3
 
 
 def test_runs_whose_names_look_alike_are_different_runs_and_no_name_is_endless(careful):
@@ -424,9 +493,9 @@ def test_a_number_of_clusters_that_nobody_can_pay_for_is_that_of_the_rows_or_non
 HOSTILE_CONFIGS = [
     {},
     {"task": ["row_sum"]},
-    {"releases": "{"},
-    {"releases": "[null, null]"},
-    {"releases": json.dumps([{"mechanism": "gaussian", "sensitivity": 4.0, "noise_multiplier": 1e308, "bound": ""}])},
+    {"parts": "{"},
+    {"parts": "[null, null]"},
+    {"parts": '["row_sum"]'},
     {"arguments": "[1]"},
     {"arguments": '{"self": 1}'},
     {"n_shares": "many"},
@@ -447,6 +516,43 @@ def test_messages_that_make_no_sense_get_one_word_and_no_array(careful, config):
     assert careful.ledger.read() == []
 
 
+#: Each in a message that would be answered without it.
+HOSTILE_FIELDS = [
+    *({"parts": text} for text in ("", "{", "{}", "7", "[]", "[7]", '["row_sum", "row_sum"]', "[" * 10**5)),
+    *({"frame": number} for number in (-1, 3, 10**9, "x", float("inf"), [1])),
+    *({"view": text} for text in ("", "{", "7", "{}", '{"task": "fit", "arrays": 1}', '{"task": "x", "arrays": -1}')),
+    {"view": json.dumps({"task": "cast", "arrays": 2, "frame": 2, "arguments": "{}"})},
+    *({"finish": text} for text in ("", "{", "7", '["mean", []]', '["median", [1.0]]', '["mean", [NaN]]')),
+    *({"finish": f'["mean", [{bound}]]'} for bound in ("-1", "0", "1e999", '"x"', "[]")),
+    {"arguments": '{"rows": 1}'},
+    {"arguments": '{"frame": 1}'},
+]
+
+
+@pytest.mark.parametrize("config", HOSTILE_FIELDS, ids=lambda config: str(config)[:60])
+def test_fields_that_do_not_fit_together_are_refused_before_a_charge(careful, config):
+    answer = Server(careful).ask(SUM, releases=[NOISE], **ANNOUNCED, **config)
+    assert answer.parameters.tensors == []
+    assert answer.metrics in ({"client": "north", "failure": "refused"}, {"client": "north", "failure": "failed"})
+    assert careful.ledger.read() == []
+
+
+def test_a_finish_is_clipped_to_the_norm_that_its_noise_is_for(careful, added):
+    for kind, at_most in (("mean", 0.5), ("total", 7.0)):
+        asked = getattr(SUM, kind)(at_most)
+        arrays_of(Server(careful).ask(asked, releases=[NOISE], number=len(added) + 2, **ANNOUNCED))
+        assert added[-1].sensitivity == pytest.approx(2 * at_most)
+    assert multipliers(careful) == [NOISE.noise_multiplier] * 2
+
+
+def test_anchors_and_shifts_that_do_not_belong_together_fail_before_rows_are_looked_at(careful):
+    for anchors, shifts in [((3, 3), (2, 3)), ((0, 3), (0, 3)), ((2, 2), (2, 2)), ((3,), (3,)), ((), ())]:
+        frame = Frame(np.zeros(3), 4.0, np.zeros(anchors), np.zeros(shifts), 9.0)
+        asked = PrivateKMeansClient.row_sum.asked(frame=frame)
+        refused(Server(careful).ask(asked, releases=[NOISE], **ANNOUNCED), careful)
+    assert careful.ledger.read() == []
+
+
 HOSTILE_ARRAYS = [
     [],
     [np.zeros(3)],
@@ -462,9 +568,9 @@ HOSTILE_ARRAYS = [
 @pytest.mark.parametrize("arrays", HOSTILE_ARRAYS, ids=str)
 def test_arrays_that_make_no_sense_move_no_row_beyond_the_noise(careful, arrays):
     asked = Question(PrivateKMeansClient.row_sum.answer, tuple(arrays), {})
-    answer = Server(careful).ask(asked, releases=[NOISE], **ANNOUNCED)
+    answer = Server(careful).ask(asked, releases=[NOISE], frame=len(arrays), **ANNOUNCED)
     if "failure" not in answer.metrics:  # what was computed is bounded by the ball all the same
-        assert np.abs(arrays_of(answer)[0] * 2.0**-23).max() < 60 * 4.0 + 20 * NOISE.scale
+        assert np.abs(arrays_of(answer)[0] * 2.0**-23).max(initial=0.0) < 60 * 4.0 + 20 * NOISE.scale
 
 
 def test_a_failure_says_nothing_of_the_rows(tmp_path):
@@ -492,7 +598,9 @@ def test_a_model_that_cannot_be_is_not_evaluated(tmp_path):
 def test_counts_of_rows_leave_with_noise_or_where_the_policy_says_so(tmp_path, careful):
     count = PrivateKMeansClient.row_count.asked()
     replaced = plan({"rows": Share("gaussian", 1.0, relation="replace")}).to_json()
-    assert "without noise" in refused(Server(careful).ask(count, plan=replaced), careful)
-    counted = site(tmp_path / "counted", row_count=True)
+    assert "without noise" in refused(Server(careful).ask(count, **ANNOUNCED), careful)
+    uncounted = site(tmp_path / "uncounted", relations=BOTH)
+    assert "without noise" in refused(Server(uncounted).ask(count, plan=replaced), uncounted)
+    counted = site(tmp_path / "counted", row_count=True, relations=BOTH)
     assert arrays_of(Server(counted).ask(count, plan=replaced))[0] == 60
     assert "without noise" in refused(Server(counted, 2).ask(count, **ANNOUNCED), counted)

@@ -11,14 +11,15 @@ from hostile import BALL, PLAN, Server, arrays_of, audit, gaussian, refused, sit
 from typer.testing import CliRunner
 
 from flower_fedclust.cli import app
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.protocol.memory import MissedRoundError
-from flower_fedclust.site.budget import adaptive_epsilon, spent
+from flower_fedclust.site.budget import spent
 from flower_fedclust.site.ledger import Ledger, LedgerError
 from flower_fedclust.site.replies import fit_res
 from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient
 
-SUM = PrivateKMeansClient.row_sum.asked(*BALL.arrays)
+SUM = PrivateKMeansClient.row_sum.asked(frame=BALL)
 NOISE = gaussian(PLAN.multipliers["row_sum"], share="row_sum")
 ANNOUNCED = {"plan": PLAN.to_json()}
 
@@ -212,17 +213,6 @@ def test_budgets_add_up_over_the_runs_of_a_data_set():
     assert total.n_evaluations == 1
 
 
-def test_gaussian_releases_that_a_server_chooses_one_by_one_are_as_one_and_laplace_ones_add_up():
-    def of(mechanism, *multipliers):
-        return [{"mechanism": mechanism, "multiplier": m, "relation": "add-or-remove"} for m in multipliers]
-
-    one = adaptive_epsilon(of("gaussian", 3.0), 1e-6)
-    assert adaptive_epsilon(of("gaussian", 3 * np.sqrt(2), 3 * np.sqrt(2)), 1e-6) == pytest.approx(one, rel=1e-6)
-    assert adaptive_epsilon(of("laplace", 4.0, 4.0), 1e-6) == pytest.approx(0.5)
-    assert adaptive_epsilon(of("gaussian", 3.0) + of("laplace", 2.0), 1e-6) == pytest.approx(one + 0.5)
-    assert adaptive_epsilon([], 1e-6) == 0.0
-
-
 def test_after_a_restart_the_same_bytes_are_sent_again_and_nothing_is_spent_twice(tmp_path):
     first = Server(site(tmp_path)).ask(SUM, releases=[NOISE], number=2, **ANNOUNCED)
     restarted = site(tmp_path)
@@ -412,7 +402,7 @@ def test_after_a_kill_the_same_question_is_answered_by_the_same_policy_alone(tmp
         patch.setattr("flower_fedclust.protocol.client.add_noise", lambda *_, **__: throw(Killed()))
         with pytest.raises(Killed):
             ask(site(tmp_path))
-    other = PrivateKMeansClient.row_sum.asked(np.ones(3), BALL.arrays[1])
+    other = PrivateKMeansClient.row_sum.asked(frame=Frame(np.ones(3), BALL.radius))
     own = site(tmp_path)
     assert "to another question" in refused(Server(own).ask(other, releases=[NOISE], number=2, **ANNOUNCED), own)
     own = site(tmp_path, delta_per_run=5e-7, epsilon_per_run=1.2, epsilon=1.2)

@@ -9,13 +9,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hostile import PLAN, SHARES, Server, arrays_of, audit, gaussian, plan, refused, site
+from hostile import BALL, PLAN, SHARES, Server, arrays_of, audit, gaussian, plan, refused, site
 from test_site_hostile_servers import ANNOUNCED, NOISE, SUM
 from typer.testing import CliRunner
 
 from flower_fedclust.baselines.ppfc_gan import PPFCGANClient
 from flower_fedclust.cli import app
 from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.protocol.by_row import ByRow, Finisher, View
 from flower_fedclust.protocol.rounds import Askable
 from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site import supernode
@@ -224,10 +225,9 @@ def test_so_much_is_kept(tmp_path):
     assert "kept_mb" in audit(own)[-1]["reason"]
 
 
-FRAME = (np.zeros(3), np.array([4.0, 2.0]))
 BIG = {
-    "20 million candidates": asked_of("votes", np.zeros((2 * 10**7, 3), dtype=np.int8), np.eye(3), *FRAME),
-    "an array without entries": asked_of("votes", np.zeros((10**9, 0)), np.eye(3), *FRAME),
+    "20 million candidates": asked_of("votes", np.zeros((2 * 10**7, 3), dtype=np.int8), np.eye(3), frame=BALL),
+    "an array without entries": asked_of("votes", np.zeros((10**9, 0)), np.eye(3), frame=BALL),
     "text": asked_of("row_sum", np.array(["a" * 9]), np.zeros(2)),
     "complex": asked_of("row_sum", np.zeros(3, dtype=complex), np.zeros(2)),
     "dates": asked_of("row_sum", np.zeros(3, dtype="M8[s]"), np.zeros(2)),
@@ -259,7 +259,7 @@ def test_work_is_counted_by_public_bounds_and_not_by_the_rows(tmp_path):
     said = []
     for most_rows in (100, 10**6):
         own = site(tmp_path / str(most_rows), limits={"most_rows": most_rows, "most_work": 1e9})
-        asked = asked_of("votes", np.zeros((500, 3)), np.eye(3), *FRAME)
+        asked = asked_of("votes", np.zeros((500, 3)), np.eye(3), frame=BALL)
         answer = Server(own).ask(asked, releases=[gaussian(9.0, 1.0)])
         said.append(answer.metrics.get("failure"))
     assert said == [None, "refused"]
@@ -281,22 +281,19 @@ def test_a_plan_of_many_shares_or_of_hardly_any_noise_is_not_composed(careful):
 
 def test_every_argument_of_every_task_is_known_to_the_limits():
     """An amount is called n_..., so that the limits count it; nothing else may be one."""
-    tasks = {
-        getattr(client, name)
-        for client in client_types(strategies())
-        for name in dir(client)
-        if isinstance(getattr(client, name), Askable)
-    }
+    found = [getattr(client, name) for client in client_types(strategies()) for name in dir(client)]
+    tasks = {task for task in found if isinstance(task, Askable | View)}
     assert len(tasks) > 50
     for task in tasks:
-        for name, parameter in list(inspect.signature(task.method).parameters.items())[1:]:
+        takes = inspect.signature(task.function if isinstance(task, ByRow | View) else task.method).parameters
+        for name, parameter in list(takes.items())[2 if isinstance(task, Finisher) else 1 :]:
             if parameter.kind is parameter.VAR_KEYWORD:
                 continue
             if parameter.kind is not parameter.KEYWORD_ONLY:
-                assert not is_amount(name), f"{task.answer.task}: '{name}' is an amount; give it by name"
+                assert not is_amount(name), f"{task}: '{name}' is an amount; give it by name"
             elif parameter.annotation == "int":
                 is_known = is_amount(name) or is_exponent(name) or name in ("random_state", "batch_size")
-                assert is_known, f"{task.answer.task}: what '{name}' may cost is not known"
+                assert is_known, f"{task}: what '{name}' may cost is not known"
 
 
 # The process of a message.

@@ -24,6 +24,7 @@ GENEROUS = {
     "least_noise_multiplier": 0.01,
     "row_count": True,
     "fewest_rows": 10,
+    "relations": ("add-or-remove", "replace"),
 }
 
 
@@ -102,7 +103,7 @@ def test_no_site_refuses_what_it_was_announced_where_sites_are_drawn(tmp_path, m
 )
 def test_a_plan_that_is_none_is_refused(tmp_path, text):
     careful = site(tmp_path)
-    question = PrivateKMeansClient.row_sum.asked(*BALL.arrays)
+    question = PrivateKMeansClient.row_sum.asked(frame=BALL)
     answer = Server(careful).ask(question, releases=[gaussian(10.0, share="row_sum")], plan=text)
     assert refused(answer, careful)
     assert "Traceback" not in (careful.folder / "audit.jsonl").read_text()

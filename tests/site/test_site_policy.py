@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from hostile import ROWS, SHARES, Server, arrays_of, audit, gaussian, plan, refused, site
+from hostile import BOTH, ROWS, SHARES, Server, arrays_of, audit, gaussian, plan, plan_of, refused, site
 from test_site_hostile_servers import ANNOUNCED, NO_LIMIT, NOISE, SUM
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol.consent import Request
 from flower_fedclust.protocol.rounds import Answer, Moved, Sent
@@ -31,17 +32,18 @@ SAMPLED = {name: Share("gaussian", 0.5, 10, "replace", (5, 50)) for name in ("gr
 
 def sampled_by(shares, names=("gradients", "products")):
     found = plan(shares)
-    return [gaussian(8 * found.multipliers[name], 1.0, relation="replace", share=name) for name in names], found
+    return [gaussian(found.multipliers[name], relation="replace", share=name) for name in names], found
 
 
 def test_a_share_is_spent_once_in_a_reply(tmp_path):
     """Two arrays of one sample are not two samples: composed as such, an epsilon of 3 was one of 3.33."""
-    careful = site(tmp_path)
+    careful = site(tmp_path, relations=BOTH)
     releases, announced = sampled_by(SAMPLED)
     config = {"strategy": "dp-fedc"}
     twice = [releases[0], releases[0]]
     said = refused(Server(careful, **config).ask(gradient(5), releases=twice, plan=announced.to_json()), careful)
-    assert "from one share" in said
+    assert "name one part" in said
+    assert careful.ledger.read() == []
     arrays_of(Server(careful, **config).ask(gradient(5), releases=releases, plan=announced.to_json()))
 
 
@@ -49,7 +51,7 @@ def test_arrays_of_one_reply_have_the_same_sample(tmp_path):
     """Shares whose samples differ are composed as independent ones, which those of one reply are not."""
     other = SAMPLED | {"products": Share("gaussian", 0.5, 10, "replace", (6, 50))}
     releases, announced = sampled_by(other)
-    careful = site(tmp_path)
+    careful = site(tmp_path, relations=BOTH)
     server = Server(careful, strategy="dp-fedc")
     assert "different samples" in refused(server.ask(gradient(5), releases=releases, plan=announced.to_json()), careful)
 
@@ -89,7 +91,7 @@ def test_a_listed_strategy_is_answered_by_its_own_client_half_alone(tmp_path):
 # The number of rows.
 
 COUNTED = {"row_count": True}
-DERIVED = MomentsClient.clipped_column_sums.asked(np.zeros(3), np.array([4.0, 2.0]))
+DERIVED = MomentsClient.clipped_column_sums.asked(frame=Frame(np.zeros(3), 4.0))
 
 
 def tables():
@@ -101,15 +103,16 @@ def test_refusals_do_not_depend_on_the_number_of_rows(tmp_path):
     """A server that announced a sample of n rows was refused where n was more than there are: 64 refusals told n."""
     said = set()
     for index, rows in enumerate(tables()):
-        own = site(tmp_path / str(index), rows=rows)
+        own = site(tmp_path / str(index), rows=rows, relations=BOTH)
         for drawn in (5, 50, 59, 60, 61, 999):
             for of in (50, 59, 60, 61):
-                shares = {name: Share("gaussian", 0.5, 10, "replace", (min(drawn, of), of)) for name in SAMPLED}
-                releases, announced = sampled_by(shares)
-                server = Server(own, 100 * drawn + of, strategy="dp-fedc")
-                server.ask(gradient(drawn), releases=[releases[0], gaussian(0.1)], plan=announced.to_json())
+                # With two samples all of them are refused, some by this and some by how many rows there are to draw.
+                samples = {"gradients": (min(drawn, of), of), "products": None}
+                releases = [gaussian(9.0, relation="replace", share=name, sample=samples[name]) for name in SAMPLED]
+                Server(own, 100 * drawn + of, strategy="dp-fedc").ask(gradient(drawn), releases=releases)
         said.add(tuple(line["reason"] for line in audit(own)))
     assert len(said) == 1
+    assert {"does not draw" in reason for (reasons,) in [said] for reason in reasons} == {True, False}
     assert not any("59" in reason or "61 rows" in reason for reason in said.pop() if "announced" not in reason)
 
 
@@ -117,7 +120,8 @@ def test_a_sample_is_of_rows_that_are_public(tmp_path):
     fifty, announced = sampled_by(SAMPLED)
     sixty = {name: Share("gaussian", 0.5, 10, "replace", (5, 60)) for name in SAMPLED}
     more, of_more = sampled_by(sixty)
-    careful, counted = site(tmp_path / "careful"), site(tmp_path / "counted", **COUNTED)
+    careful = site(tmp_path / "careful", relations=BOTH)
+    counted = site(tmp_path / "counted", relations=BOTH, **COUNTED)
     for own, releases, found, is_answered in [
         (careful, more, of_more, False),
         (careful, fifty, announced, True),
@@ -133,9 +137,10 @@ def test_how_far_a_row_moves_an_answer_follows_from_rows_that_are_public(policy,
     request = Request(
         "north",
         Answer("sum", (Sent("a sum"),)),
-        (gaussian(9.0),),
+        (gaussian(9.0, share="a part"),),
         n_rows=777,
         n_clients=3,
+        plan=plan_of([gaussian(9.0)]).to_json(),
         find_moved=lambda n_rows: asked.append(n_rows) or (Moved(1.0),),
     )
     Budget(policy, (), Spent()).judge(request)
@@ -155,7 +160,7 @@ def test_what_is_computed_from_noisy_rows_shows_their_number_and_stays_unless_th
     for kept, run in ((own, 1), (site(tmp_path / "counted", **NO_LIMIT), 2)):
         server = Server(kept, run, "fedsc-perturbed-data")
         keep = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
-        arrays_of(server.ask(keep, releases=[gaussian(1.0, sensitivity=8.0, relation="replace")]))
+        arrays_of(server.ask(keep, releases=[gaussian(1.0, relation="replace")]))
         answer = server.ask(DERIVED, rows=NOISY_ROWS)
         if run == 1:
             assert "row_count in the policy is false" in refused(answer, own)
@@ -166,7 +171,7 @@ def test_what_is_computed_from_noisy_rows_shows_their_number_and_stays_unless_th
 def test_arrays_with_an_entry_for_every_row_stay_unless_their_kind_or_the_count_may_leave(tmp_path):
     Y, frame = np.zeros((2, 3)), (np.zeros(3), np.array([4.0, 2.0]))
     asked = FederatedMapClient.clipped_distances.asked(Y, *frame, max_norm=4.0)
-    noise = [gaussian(4.0, sensitivity=8.0 * np.sqrt(2.0), relation="replace")]
+    noise = [gaussian(4.0, relation="replace")]
     careful = site(tmp_path / "careful", **NO_LIMIT | {"row_count": False})
     assert "row_count" in refused(Server(careful, strategy="fed-tsne").ask(asked, releases=noise), careful)
     for name, allowed in {"counted": COUNTED, "listed": {"unprotected": ["codes"], "row_count": False}}.items():
@@ -177,7 +182,7 @@ def test_arrays_with_an_entry_for_every_row_stay_unless_their_kind_or_the_count_
 def test_a_count_with_noise_leaves_whatever_row_count_says(tmp_path):
     careful = site(tmp_path)
     announced = plan(SHARES)
-    noise = [gaussian(announced.multipliers["row_sum"], 1.0, share="row_sum")]
+    noise = [gaussian(announced.multipliers["row_sum"], share="row_sum")]
     count = PrivateKMeansClient.row_count.asked()
     arrays_of(Server(careful).ask(count, releases=noise, plan=announced.to_json()))
     assert careful.ledger.entries[-1]["arrays"][0]["mechanism"] == "gaussian"

@@ -1,11 +1,12 @@
 """Whatever a server sends, one row moves what leaves a careful site by no more than the ledger accounts for."""
 
 import os
+from dataclasses import replace
 
 import pytest
 from random_servers import attack, of_each_client
 
-from flower_fedclust.protocol.rounds import Moved
+from flower_fedclust.protocol import parts
 from flower_fedclust.site.policy import Policy
 
 #: How many messages each strategy gets; ``python tests/site/random_servers.py`` sends 10,000.
@@ -33,10 +34,14 @@ def test_a_random_server_of_any_strategy_gets_no_more_than_the_ledger_accounts_f
 
 
 def test_the_comparison_finds_a_row_that_moves_an_answer_too_far(monkeypatch):
-    """What the suite finds: here a site that believes a row to move a sum by half of what it does."""
-    monkeypatch.setattr(
-        Moved, "multiplier", lambda moved, release, **_: 2 * release.scale / moved.l2 if 0 < moved.l2 < 1e300 else 0.0
-    )
+    """What the suite finds: here a client that takes its bounds for half of what they are."""
+    release_of = parts.release_of
+
+    def halved(*given):
+        release = release_of(*given)
+        return replace(release, sensitivity=0.5 * release.sensitivity)
+
+    monkeypatch.setattr(parts, "release_of", halved)
     assert any("times as far" in reason for reason in attack("private-kmeans", 150).wrong)
 
 

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.terms import at
 from flower_fedclust.protocol import ClientData, Total
 from flower_fedclust.steps.clusters import (
     ClusterClient,
@@ -9,7 +11,6 @@ from flower_fedclust.steps.clusters import (
     lloyd_steps,
     offsets_and_presence,
 )
-from flower_fedclust.steps.frame import Frame, RowsInFrame
 from flower_fedclust.steps.private_clusters import MEANS_MARGIN, ClientBounds
 
 RNG = np.random.default_rng(1)
@@ -33,7 +34,7 @@ def slow(rows, radius):
 
 @pytest.mark.parametrize("radius", [3.5, 8.0, 1e4])
 def test_sums_and_counts_equal_those_of_a_slow_loop(radius):
-    sums, counts = client(ROWS).cluster_sums(CENTERS, *Frame(ORIGIN, radius).arrays)
+    sums, counts = client(ROWS).cluster_sums(CENTERS, frame=Frame(ORIGIN, radius))
     clusters = slow(ROWS, radius)
     assert counts.values.tolist() == [len(members) for members in clusters]
     expected = [np.sum(members, axis=0) if members else np.zeros(3) for members in clusters]
@@ -43,7 +44,7 @@ def test_sums_and_counts_equal_those_of_a_slow_loop(radius):
 
 @pytest.mark.parametrize("bound", [0.5, 1e9])
 def test_means_and_presence_equal_those_of_a_slow_loop(bound):
-    offsets, presence = client(ROWS).cluster_means(CENTERS, *Frame(ORIGIN, 3.5).arrays, means_bound=bound)
+    offsets, presence = client(ROWS).cluster_means(CENTERS, frame=Frame(ORIGIN, 3.5), means_bound=bound)
     clusters = slow(ROWS, 3.5)
     expected = np.array(
         [np.mean(own, axis=0) - center if own else np.zeros(3) for own, center in zip(clusters, CENTERS, strict=True)]
@@ -56,8 +57,9 @@ def test_means_and_presence_equal_those_of_a_slow_loop(bound):
 
 
 def test_offsets_of_a_client_without_a_row_are_zero():
-    nobody = RowsInFrame(np.zeros((0, 3)), -20, 32.0, 2)
-    offsets, presence = offsets_and_presence(nobody, np.zeros(0, dtype=int), CENTERS, 1.0)
+    nobody = Frame(np.zeros(3), 32.0).rows(np.zeros((0, 3)))
+    places = np.zeros(0, dtype=int)
+    offsets, presence = offsets_and_presence((at(places, 4, nobody), at(places, 4)), CENTERS, 1.0)
     assert not offsets.integers.any()
     assert not presence.integers.any()
 

@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.grid import from_units, points_onto_grid, unit_exponent
 from flower_fedclust.protocol import ClientData, ProtocolStrategy
 from flower_fedclust.simulation import simulate
-from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, FrameClient, enter, frame_of_rows
+from flower_fedclust.steps.frame import FRAME_ROUNDS, FrameClient, enter, frame_of_rows
 
 RNG = np.random.default_rng(0)
 

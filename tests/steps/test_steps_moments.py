@@ -3,20 +3,19 @@ import math
 import numpy as np
 import pytest
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.exponents import exponent_indicator
-from flower_fedclust.privacy.releases import Relation, Release
+from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.protocol import ClientData, PrivateStrategy, Total, parameter
 from flower_fedclust.simulation import simulate
-from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.moments import (
     Moments,
     MomentsClient,
     checked_bandwidth,
     column_moments,
-    moment_releases,
-    moment_shares,
+    moment_parts,
     noisy_column_moments,
 )
 
@@ -39,25 +38,28 @@ class Steps(PrivateStrategy):
     multiplier: float = parameter(0.0)
     relation: Relation = parameter("add-or-remove")
 
-    def shares(self):
-        return moment_shares(1.0, self.relation)
+    def parts(self):
+        return moment_parts(1.0, replaced=self.relation == "replace")
 
     def noise_multipliers(self):
         return dict.fromkeys(self.shares(), self.multiplier)
+
+    def noisy_moments(self):
+        return noisy_column_moments(self.max_norm, 3, replaced=self.relation == "replace")
 
     def protocol(self):
         if self.max_norm is None:
             found, _ = yield from column_moments()
         else:
-            releases = moment_releases(self, self.max_norm)
-            found = yield from noisy_column_moments(self.max_norm, self.n_columns, releases)
+            found = yield from self.noisy_moments()
         model = KMeansModel(np.zeros((1, 3)))
         model.found = found
         return model
 
 
 def releases_of(max_norm, multiplier, relation):
-    return moment_releases(Steps(multiplier=multiplier, relation=relation), max_norm)
+    strategy = Steps(epsilon=1.0, max_norm=max_norm, multiplier=multiplier, relation=relation)
+    return strategy.with_noise(next(strategy.noisy_moments())).releases
 
 
 def moments_of(clients, **options):
@@ -199,21 +201,20 @@ def test_noise_off_gives_the_moments_of_the_clipped_rows_in_one_round(max_norm):
     assert moments.distance == pytest.approx(np.sqrt(np.mean(squares)), rel=1e-6)
 
 
-def answered(total, squares, count, max_norm=2.0, releases=(None, None, None)):
-    steps = noisy_column_moments(max_norm, 2, list(releases))
+def answered(total, squares, count, max_norm=2.0):
+    steps = noisy_column_moments(max_norm, 2)
     round_ = next(steps)
     with pytest.raises(StopIteration) as stop:
         steps.send([np.array(total), np.array(squares), np.array(count)])
     return round_, stop.value.value
 
 
-def test_round_carries_the_releases_and_the_norm():
-    releases = releases_of(2.0, 3.0, "add-or-remove")
-    round_, _ = answered([1.0, 0.0], [1.0, 0.0], 4.0, releases=releases)
+def test_round_names_the_parts_and_the_norm():
+    round_, _ = answered([1.0, 0.0], [1.0, 0.0], 4.0)
     assert round_.task == "clipped_column_sums"
-    origin, ball = round_.question.arrays
-    assert (origin.tolist(), ball.tolist()) == ([0.0, 0.0], [2.0, 2.0])
-    assert list(round_.releases) == releases
+    frame = round_.question.frame
+    assert (frame.origin.tolist(), frame.radius, frame.norm) == ([0.0, 0.0], 2.0, 2)
+    assert round_.parts == ("column_sums", "column_squares", "row_count")
 
 
 @pytest.mark.parametrize("squares", [[-5.0, -1e9], [0.0, 0.0], [3.9, 0.9]])
@@ -274,7 +275,7 @@ def test_no_two_neighbours_are_farther_apart_than_the_sensitivities(relation, ma
                 [
                     array.values
                     for array in MomentsClient(ClientData(rows), name="0").clipped_column_sums(
-                        *Frame(np.zeros(3), max_norm).arrays
+                        frame=Frame(np.zeros(3), max_norm)
                     )
                 ]
                 for rows in (one, other)
@@ -312,18 +313,17 @@ def test_run_of_noisy_moments_is_covered_under_either_relation(relation, noise):
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_shares_of_the_moments_divide_their_part_of_the_budget_equally(relation):
-    shares = moment_shares(0.3, relation)
-    assert sum(share.fraction for share in shares.values()) == pytest.approx(0.3)
-    assert len({share.fraction for share in shares.values()}) == 1
-    assert {share.relation for share in shares.values()} == {relation}
-    assert ("row_count" in shares) == (relation == "add-or-remove")
+def test_parts_of_the_moments_divide_the_budget_equally(relation):
+    parts = moment_parts(0.3, replaced=relation == "replace")
+    assert sum(part.fraction for part in parts.values()) == pytest.approx(0.3)
+    assert len({part.fraction for part in parts.values()}) == 1
+    assert ("row_count" in parts) == (relation == "add-or-remove")
 
 
 def test_noise_of_the_releases_is_in_the_moments():
     many = [RNG.normal(size=(500, 3)) for _ in range(4)]
     exact = moments_of(many, max_norm=3.0)
-    noisy = Steps(max_norm=3.0, multiplier=5.0)
+    noisy = Steps(max_norm=3.0, multiplier=5.0, epsilon=5.0)
     drawn = [simulate(noisy, many, seed=i).model.found for i in range(60)]
     assert np.std([moments.n_rows for moments in drawn]) == pytest.approx(5.0, rel=0.4)
     means = np.array([moments.mean for moments in drawn]) - exact.mean
@@ -374,10 +374,3 @@ def test_rows_that_differ_in_their_last_digits_only_are_not_all_equal():
     moments = moments_of([rows, rows])
     assert (moments.deviation <= 1e-12 * moments.mean).all()
     assert checked_bandwidth(None, moments) == moments.distance > 0
-
-
-def test_release_of_the_sums_is_what_a_gaussian_of_that_norm_would_be():
-    (sums, _, _) = releases_of(2.5, 1.0, "add-or-remove")
-    expected = Release("gaussian", sums.sensitivity, 1.0, "the client clips every row", share="column_sums")
-    assert sums == expected
-    assert math.isclose(sums.scale, 2.5)

@@ -11,10 +11,9 @@ from flower_fedclust.simulation import simulate
 from flower_fedclust.steps.moments import MOMENT_ROUNDS, MomentsClient, column_moments
 from flower_fedclust.steps.perturbed_rows import (
     NOISY_ROWS,
-    ROWS_SHARE,
+    ROWS_PART,
     PerturbedRowsClient,
     perturb_rows,
-    rows_release,
 )
 
 RNG = np.random.default_rng(5)
@@ -37,14 +36,14 @@ class Perturbing(ClippedStrategy):
     relative_noise: float = parameter(0.0)
     multiplier: float | None = parameter(None)
 
-    def shares(self):
-        return ROWS_SHARE
+    def parts(self):
+        return ROWS_PART
 
     def noise_multipliers(self):
         return super().noise_multipliers() if self.multiplier is None else {"rows": self.multiplier}
 
     def protocol(self):
-        yield from perturb_rows(release=rows_release(self), relative_noise=self.relative_noise)
+        yield from perturb_rows(self.max_norm_of_rows, relative_noise=self.relative_noise)
         model = KMeansModel(np.zeros((1, 3)))
         model.moments, _ = yield from column_moments(rows=NOISY_ROWS)
         model.kept = [reply.arrays[0] for reply in (yield Gather(TellingClient.all_rows.asked(), rows=NOISY_ROWS))]
@@ -60,26 +59,26 @@ def private(max_norm, multiplier, **options):
 
 
 def release_of(max_norm, multiplier):
-    return rows_release(private(max_norm, multiplier))
+    return release_by(private(max_norm, multiplier))
+
+
+def release_by(strategy):
+    (release,) = strategy.with_noise(next(perturb_rows(strategy.max_norm_of_rows))).releases
+    return release
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 8.0])
 def test_release_is_for_replacing_a_row_of_clipped_ones(max_norm):
-    bound = "the client clips every row to half of this norm"
+    bound = "the client clips every row to this norm, and one is replaced"
     at_least = 2 * max_norm * (1 + 2**-50)
     expected = Release("gaussian", at_least, 1.5, bound, relation="replace", share="rows")
     assert release_of(max_norm, 1.5) == expected
 
 
 def test_calibrated_release_spends_the_whole_budget_on_the_rows():
-    release = rows_release(Perturbing(epsilon=3.0, max_norm=2.0))
+    release = release_by(Perturbing(epsilon=3.0, max_norm=2.0))
     assert release == release_of(2.0, release.noise_multiplier)
     assert 0.99 * 3.0 <= composed_epsilon([release], 1e-6) <= 3.0
-
-
-def test_without_an_epsilon_the_rows_have_no_release():
-    assert rows_release(Perturbing(max_norm=2.0)) is None
-    assert rows_release(Perturbing()) is None
 
 
 def test_replacing_a_row_moves_what_is_kept_by_no_more_than_the_sensitivity():
@@ -108,15 +107,14 @@ def test_clients_keep_their_clipped_rows_with_all_the_noise(noise):
         np.testing.assert_allclose(drawn.std(axis=0), 5.0, rtol=0.2)
 
 
-def test_release_without_noise_clips_and_promises_nothing():
-    result = simulate(private(10.0, 0.0), CLIENTS)
-    for rows, kept in zip(CLIENTS, result.model.kept, strict=True):
+def test_rows_are_clipped_to_the_norm():
+    for rows in CLIENTS:
+        client = PerturbedRowsClient(ClientData(rows), name="0")
+        kept = client.perturb_rows(relative_noise=0.0, max_norm=10.0).values
         np.testing.assert_allclose(kept, clipped(rows, 10.0), rtol=0, atol=1e-6)
-    assert not result.privacy.covers_everything
-    assert "perturb_rows" not in {message.task for message in result.privacy.messages}
 
 
-def test_without_a_release_and_without_noise_the_rows_are_kept_as_they_are():
+def test_without_an_epsilon_and_without_noise_the_rows_are_kept_as_they_are():
     for rows, kept in zip(CLIENTS, simulate(Perturbing(), CLIENTS).model.kept, strict=True):
         assert np.array_equal(kept, rows)
 
@@ -161,18 +159,17 @@ def test_all_that_follows_is_computed_from_what_was_kept_and_costs_one_release()
     assert "replaced by any other" in report.neighbours
 
 
-@pytest.mark.parametrize(("release", "max_norm"), [(None, np.inf), (release_of(3.5, 1.0), 3.5)])
-def test_round_tells_the_norm_to_which_rows_are_clipped(release, max_norm):
-    relative_noise = 0.5 if release is None else 0.0
-    steps = perturb_rows(release=release, relative_noise=relative_noise)
+@pytest.mark.parametrize(("max_norm", "relative_noise"), [(None, 0.5), (3.5, 0.0)])
+def test_round_tells_the_norm_to_which_rows_are_clipped(max_norm, relative_noise):
+    steps = perturb_rows(max_norm, relative_noise=relative_noise)
     round_ = next(steps)
-    assert round_.question.arguments == {"relative_noise": relative_noise, "max_norm": pytest.approx(max_norm)}
-    assert round_.releases == [release]
+    assert round_.question.arguments == {"relative_noise": relative_noise, "max_norm": max_norm or np.inf}
+    assert round_.parts == ["rows"]
     assert round_.rows == ""
     with pytest.raises(StopIteration):
         steps.send([])
 
 
-def test_relative_noise_on_top_of_a_release_is_refused_as_it_would_break_the_bound():
-    with pytest.raises(ValueError, match="release and relative_noise are both given"):
-        next(perturb_rows(release=release_of(1.0, 1.0), relative_noise=0.5))
+def test_relative_noise_for_clipped_rows_is_refused_as_it_would_break_the_bound():
+    with pytest.raises(ValueError, match="max_norm and relative_noise are both given"):
+        next(perturb_rows(1.0, relative_noise=0.5))

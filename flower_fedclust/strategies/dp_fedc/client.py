@@ -12,6 +12,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.digits import digits_of
 from flower_fedclust.numerics.exact import second_moment, upper_triangle
 from flower_fedclust.numerics.factorisation import (
@@ -26,12 +27,16 @@ from flower_fedclust.numerics.factorisation import (
 from flower_fedclust.numerics.grid import GridArray, rows_onto_grid
 from flower_fedclust.protocol import Sent, answers
 from flower_fedclust.protocol.rounds import Moved
-from flower_fedclust.steps.frame import Frame, FrameClient, RowsInFrame
+from flower_fedclust.steps.frame import FrameClient, RowsInFrame
 
 Floats = NDArray[np.float64]
 
 #: With noise: the largest norm of one row's memberships in what is sent. A row at a center that is as long has 1.
 MAX_MEMBERSHIP = 1.0
+
+#: What enforces the bounds, for the report.
+CLIPPED_GRADIENT = "the client clips every row's gradient to half of this norm"
+SHORT_MEMBERSHIPS = "a row's memberships have a norm of 1 at most"
 
 #: Where a client keeps H.
 MEMBERSHIPS = "memberships"
@@ -62,8 +67,8 @@ def _gradient_moved(n_rows: int, batch_size: int, max_gradient_norm: float) -> t
     sample = (_n_drawn(n_rows, batch_size), n_rows)  # of more rows no larger part is drawn
     of_products = math.sqrt(2.0) * MAX_MEMBERSHIP**2
     return (
-        Moved(math.inf, apart=2.0 * max_gradient_norm, sample=sample),
-        Moved(math.inf, apart=of_products, triangle=True, sample=sample),
+        Moved(math.inf, apart=2.0 * max_gradient_norm, sample=sample, words=CLIPPED_GRADIENT),
+        Moved(math.inf, apart=of_products, triangle=True, sample=sample, words=SHORT_MEMBERSHIPS),
     )
 
 
@@ -110,6 +115,8 @@ class DPFedCClient(FrameClient):
         moved=lambda known, W, *, batch_size, max_gradient_norm, **local: _gradient_moved(
             known.n_rows, batch_size, max_gradient_norm
         ),
+        # What one row adds depends on its index: its memberships begin with numbers that are drawn in order.
+        relation="replace",
     )
     def clipped_gradient(
         self, W: Floats, *, batch_size: int, max_gradient_norm: float, **local: Unpack[LocalSteps]

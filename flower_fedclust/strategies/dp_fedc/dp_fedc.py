@@ -26,8 +26,6 @@ from flower_fedclust.numerics.factorisation import (
     membership_step_divisor,
 )
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import (
     ClippedStrategy,
     Entry,
@@ -40,6 +38,7 @@ from flower_fedclust.protocol import (
     Total,
     parameter,
 )
+from flower_fedclust.protocol.parts import Part
 from flower_fedclust.protocol.rounds import Round
 from flower_fedclust.steps.first_centers import GIVEN_CENTERS_NOTE, check_given_centers
 from flower_fedclust.steps.turns import drawn_in_turns, most_turns
@@ -220,15 +219,10 @@ class DPFedC(ClippedStrategy):
         and noise would lengthen the centers, until the memberships are too small to be seen in it.
         """
         assert self.max_norm is not None
-        G = self._max_gradient_norm
         asked = DPFedCClient.clipped_gradient.asked(
-            W, batch_size=self._private_batch_size, max_gradient_norm=G, **local
+            W, batch_size=self._private_batch_size, max_gradient_norm=self._max_gradient_norm, **local
         )
-        releases = (
-            self.release("gradients", 2.0 * G, "the client clips every row's gradient to half of this norm"),
-            self.release("products", math.sqrt(2.0), "a row's memberships have a norm of 1 at most", triangle=True),
-        )
-        total = yield self._of_drawn(asked, W, S, local, releases)
+        total = yield self._of_drawn(asked, W, S, local, ("gradients", "products"))
         if total is None:
             return W
         gradient, products = total
@@ -240,11 +234,11 @@ class DPFedC(ClippedStrategy):
         return clip_rows(W, self.max_norm)
 
     def _of_drawn(
-        self, asked: Question, W: Floats, S: Sequence[str], local: LocalSteps, releases: Sequence[Release] = ()
+        self, asked: Question, W: Floats, S: Sequence[str], local: LocalSteps, parts: Sequence[str] = ()
     ) -> Sum:
         """Return the round in which the drawn clients answer, and the others take their steps on H (lines 7 to 11)."""
         others = DPFedCClient.update_memberships.asked(W, **local) if self.update_all else None
-        return Sum(asked, clients=S, others=others, releases=releases, needed=False)
+        return Sum(asked, clients=S, others=others, parts=parts, needed=False)
 
     # Starts, penalties and steps.
 
@@ -317,7 +311,7 @@ class DPFedC(ClippedStrategy):
         assert self.max_norm is not None
         return self.max_norm / 2 if self.max_gradient_norm is None else self.max_gradient_norm
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return nine tenths for the gradients, a tenth for the products of memberships.
 
         Both depend on the same rows. Before a run knows its clients, as if one had a part in every round.
@@ -325,9 +319,10 @@ class DPFedC(ClippedStrategy):
         b, n = self._private_batch_size, self._fewest_rows
         sample = (b, n) if 0 < b < n else None
         count = most_turns(self, self.fraction_fit, self.n_rounds)
+        answer = DPFedCClient.clipped_gradient
         return {
-            "gradients": Share("gaussian", 0.9, count, "replace", sample),
-            "products": Share("gaussian", 0.1, count, "replace", sample),
+            "gradients": Part(answer, 0.9, count, sample=sample),
+            "products": Part(answer, 0.1, count, sample=sample),
         }
 
     @property

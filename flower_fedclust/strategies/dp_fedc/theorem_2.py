@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Unpack
 
 import numpy as np
@@ -13,9 +15,10 @@ from flower_fedclust.numerics.checks import LARGEST, SMALLEST
 from flower_fedclust.numerics.factorisation import center_steps
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.plan import Plan
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.protocol import Entry, Sent, Total, answers, parameter
+from flower_fedclust.protocol.parts import Part, releases_of_parts
 from flower_fedclust.protocol.rounds import Round, within
 from flower_fedclust.strategies.dp_fedc import theorems
 from flower_fedclust.strategies.dp_fedc.client import DPFedCClient, LocalSteps
@@ -92,22 +95,38 @@ class DPFedCTheorem2(DPFedC):
             max_gradient_norm=self._max_gradient_norm,
             **local,
         )
-        q = Q_2 * min(b, self._fewest_rows) / self._fewest_rows
-        release = Release(
-            "gaussian",
-            theorems.sensitivity(self._max_gradient_norm, Q_2, eta),
-            theorems.noise_multiplier(q, self.round_epsilon, self.delta),
-            "the client clips the gradient of every minibatch",
-            "replace",
-        )
-        total = yield self._of_drawn(asked, W, S, local, [release])
+        total = yield self._of_drawn(asked, W, S, local, [f"{Q_2} steps"])
         if total is None:
             return W, None
         return W + total[0] / total.n_clients, None  # (20)
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return none: nothing is calibrated to a budget of the run."""
         return {}
+
+    @property
+    def frozen_plan(self) -> Plan:
+        """The noise of Theorem 2, which is that of a single round and follows from its steps on W."""
+        b, n = self.batch_size or BATCH_SIZE, self._fewest_rows
+        counts = Counter(self._n_center_steps(t) for t in range(1, self.n_rounds + 1))
+        shares = {f"{Q_2} steps": Share("gaussian", 1.0, count, "replace") for Q_2, count in counts.items()}
+        multipliers = {
+            f"{Q_2} steps": theorems.noise_multiplier(Q_2 * min(b, n) / n, self.round_epsilon, self.delta)
+            for Q_2 in counts
+        }
+        return Plan(self.round_epsilon, self.delta, self.noise, self.privacy_unit, shares, multipliers)
+
+    @property
+    def plan(self) -> str:
+        """The noise that clients add, once the rows are counted; empty where the server adds it."""
+        return "" if self.noise == "server" or not self._fewest_rows else self.frozen_plan.to_json()
+
+    def with_noise(self, round_: Round) -> Round:
+        """Return a round with the noise of Theorem 2."""
+        if not round_.parts:
+            return round_
+        question = round_.question_for(None)
+        return replace(round_, releases=releases_of_parts(question, question.moved(), round_.parts, self.frozen_plan))
 
     def privacy_notes(self) -> list[str]:
         """Add what the paper's epsilon is."""
@@ -129,7 +148,10 @@ class DPFedCTheorem2Client(DPFedCClient):
     @answers(
         Sent("by how much the client's centers have moved", has_columns=True),
         moved=lambda _, W, *, mu_w, n_center_steps, batch_size, eta, max_gradient_norm, **local: (
-            within(theorems.sensitivity(max_gradient_norm, n_center_steps, eta) / 2.0),
+            replace(
+                within(theorems.sensitivity(max_gradient_norm, n_center_steps, eta) / 2.0),
+                words="the client clips the gradient of every minibatch",
+            ),
         ),
     )
     def factorise_clipped(

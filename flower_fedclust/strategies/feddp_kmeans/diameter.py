@@ -9,11 +9,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.grid import GridArray
-from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import Sent, Sum, answers
-from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Moved, Round, within
-from flower_fedclust.steps.frame import Frame, FrameClient
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.terms import Term, at
+from flower_fedclust.protocol import Sent, Sum, Total
+from flower_fedclust.protocol.by_row import by_row
+from flower_fedclust.protocol.rounds import Round
+from flower_fedclust.steps.frame import FrameClient
 
 Floats = NDArray[np.float64]
 
@@ -21,12 +22,12 @@ Floats = NDArray[np.float64]
 def reduce_diameter(
     frame: Frame,
     Q: Floats,
-    release: Release,
-    bound: float,
+    asked: Sum,
+    scale: float,
     w_min: float,
     sigma_max: float | None,
     n_clusters: int,
-) -> Generator[Round, list[Array], Frame]:
+) -> Generator[Round, Total, Frame]:
     """Return a frame in which regions that are far apart have been moved together, in one round.
 
     Server rows are kept where they stand for enough rows, connected where they are near, and every connected component
@@ -38,10 +39,10 @@ def reduce_diameter(
     frame : Frame
     Q : ndarray of shape (n_server_rows, n_columns)
         The server rows, in the coordinates of the frame.
-    release : Release
-        For the number of rows nearest to each server row.
-    bound : float
-        To which a client clips those numbers, taken together; infinite at record level.
+    asked : Sum
+        The round for the number of rows nearest to each server row.
+    scale : float
+        Of the noise in these numbers; 0 without noise.
     w_min : float
         The part of the rows in the smallest cluster.
     sigma_max : float or None
@@ -56,7 +57,7 @@ def reduce_diameter(
     from sklearn.cluster import KMeans
     from sklearn.neighbors import radius_neighbors_graph
 
-    (weights,) = yield Sum(DiameterClient.regions.asked(Q, *frame.arrays, bound=bound), releases=[release])
+    (weights,) = yield asked
     n = max(float(weights.sum()), math.e)
     if sigma_max is None:
         within = KMeans(n_clusters, n_init=1, random_state=0).fit(Q).inertia_ / len(Q)
@@ -64,7 +65,7 @@ def reduce_diameter(
     D = 4 * math.log(n) * math.sqrt(Q.shape[1]) * sigma_max
     near = radius_neighbors_graph(Q, D, include_self=True)
     # The lemma's epsilon is that of its Laplace noise, so 1 / scale; without noise there is nothing to tell from it.
-    epsilon = 1 / release.scale if release.scale > 0 else math.inf
+    epsilon = 1 / scale if scale > 0 else math.inf
     frozen = near.sum(axis=1) >= epsilon * n * w_min / (200 * math.log(len(Q)))
     kept = np.asarray(frozen).ravel() | (near @ weights >= n * w_min / 3)
     if not kept.any():
@@ -86,20 +87,7 @@ def reduce_diameter(
 class DiameterClient(FrameClient):
     """The answer of a client that counts its rows by region."""
 
-    @answers(
-        Sent("number of rows nearest to each server row", counts="every row"),
-        moved=lambda _, Q, *frame, bound: (counts_moved(bound),),
-    )
-    def regions(self, Q: Floats, *frame: Floats, bound: float) -> GridArray:
-        """Return w_q(P^j) in the original space (proof of Lemma 16), at client level clipped to ``bound``."""
-        return clipped_counts(self.enter(*frame).counts(Q), bound)
-
-
-def counts_moved(bound: float) -> Moved:
-    """Return how far one row moves counts that are clipped together to a norm; infinity clips nothing."""
-    return ONE_COUNT if math.isinf(bound) else within(bound)
-
-
-def clipped_counts(counts: GridArray, bound: float) -> GridArray:
-    """Return a client's counts, clipped together to a Euclidean norm; infinity clips nothing."""
-    return counts if math.isinf(bound) else GridArray.clipped(counts.values, bound)
+    @by_row(regions=Sent("number of rows nearest to each server row", counts="every row"))
+    def regions(rows: Rows, Q: Floats) -> Term:
+        """Return w_q(P^j) in the original space (proof of Lemma 16)."""
+        return at(rows.nearest(Q), len(Q))

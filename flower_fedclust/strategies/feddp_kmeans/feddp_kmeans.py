@@ -13,37 +13,21 @@ from collections.abc import Generator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.terms import Term, at, products
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.exact import (
-    directions_onto_grid,
-    second_moment,
-    triangle_to_symmetric,
-    upper_triangle,
-    within_margin,
-)
-from flower_fedclust.numerics.grid import GridArray, from_units
+from flower_fedclust.numerics.exact import directions_onto_grid, triangle_to_symmetric, within_margin
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import PrivacyUnit, Release
-from flower_fedclust.protocol import Entry, Protocol, Sent, Sum, answers, parameter
-from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Round, within
-from flower_fedclust.steps.clusters import (
-    ClusterClient,
-    ClusterStatistic,
-    lloyd_step,
-    offsets_and_presence,
-    presence_moved,
-)
-from flower_fedclust.steps.frame import Frame, RowsInFrame, ball_moved, products_moved
-from flower_fedclust.steps.private_clusters import ClientBounds, cluster_statistic, counting
+from flower_fedclust.privacy.releases import PrivacyUnit
+from flower_fedclust.protocol import Entry, Protocol, Sent, Sum, Total, parameter
+from flower_fedclust.protocol.by_row import by_row, finishes
+from flower_fedclust.protocol.parts import Part
+from flower_fedclust.protocol.rounds import Question, Round
+from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
+from flower_fedclust.steps.private_clusters import ClientBounds, counting, lloyd_parts
 from flower_fedclust.steps.server_data import ServerDataStrategy
-from flower_fedclust.strategies.feddp_kmeans.diameter import (
-    DiameterClient,
-    clipped_counts,
-    counts_moved,
-    reduce_diameter,
-)
+from flower_fedclust.strategies.feddp_kmeans.diameter import DiameterClient, reduce_diameter
 
 Floats = NDArray[np.float64]
 
@@ -115,8 +99,9 @@ class FedDPKMeans(ServerDataStrategy):
         frame = Frame.around(server_data, centered=self.center_rows)
         if self.reduce_diameter:  # Lemma 16
             Q = frame.enter(server_data)
-            regions, bound = self._weights_release("regions", Q)
-            frame = yield from reduce_diameter(frame, Q, regions, bound, self._w_min, self.spread, self.n_clusters)
+            asked = self._weights_round("regions", DiameterClient.regions.asked(Q, frame=frame), Q)
+            scale = self._weights_scale("regions", Q)
+            frame = yield from reduce_diameter(frame, Q, asked, scale, self._w_min, self.spread, self.n_clusters)
         Q = frame.enter(server_data)
 
         # Algorithm 1, step 1: the projection onto the top k singular vectors of P.
@@ -130,65 +115,53 @@ class FedDPKMeans(ServerDataStrategy):
         nu = yield from self._step_3(frame, Q, Pi, xi)
         # Algorithm 2.
         if self.n_rounds > 0:
-            statistic = self._statistic(("lloyd_sums", "lloyd_counts"), frame, Q)
+            statistic = self._statistic(("lloyd_sums", "lloyd_counts"), Q)
             for _ in range(self.n_rounds):
                 nu = yield from lloyd_step(nu, frame, statistic)
         return KMeansModel(frame.leave(nu))
 
-    def _step_1(self, frame: Frame, Q: Floats) -> Generator[Round, list[Array], Floats]:
+    def _step_1(self, frame: Frame, Q: Floats) -> Generator[Round, Total, Floats]:
         """Return Pi, of shape (n_columns, min(n_clusters, n_columns))."""
         if not self._projects:
             return np.eye(self.expected_columns)
-        bound = math.inf
-        if self.privacy_unit == "record":
-            clipped = "the client clips every row to the radius, whose square this is"
-            release = self.release("second_moment", frame.radius**2, clipped, triangle=True)
-        else:
-            bound = self._bounds(Q).second_moment
-            clipped = "the client clips the matrix to this Frobenius norm"
-            release = self.release("second_moment", bound, clipped, triangle=True)
-        (outer_products,) = yield Sum(
-            FedDPKMeansClient.second_moment.asked(*frame.arrays, bound=bound), releases=[release]
-        )
+        question = FedDPKMeansClient.second_moment.asked(frame=frame)
+        if self.privacy_unit == "client":
+            question = question.total(self._bounds(Q).second_moment)
+        (outer_products,) = yield Sum(question, parts=["second_moment"])
         return directions_onto_grid(top_eigenvectors(triangle_to_symmetric(outer_products), self.n_clusters))
 
-    def _step_2(
-        self, frame: Frame, Q: Floats, Pi: Floats, projected_Q: Floats
-    ) -> Generator[Round, list[Array], Floats]:
+    def _step_2(self, frame: Frame, Q: Floats, Pi: Floats, projected_Q: Floats) -> Generator[Round, Total, Floats]:
         """Return xi, of shape (n_clusters, n_dimensions of the subspace)."""
-        release, bound = self._weights_release("weights", Q)
-        weights = yield from self._noisy_weights(frame, Pi, projected_Q, release, bound)
+        (weights,) = received = yield self._weights_round("weights", self._weights(frame, Pi, projected_Q), Q)
         # A weight below one standard deviation of the noise is more likely noise than rows, and could draw a center
         # to where there is none; the paper does not say what to do with negative weights.
-        weights = np.where(weights > self.noise_of_sum(release), weights, 0.0)
+        weights = np.where(weights > received.noise[0], weights, 0.0)
         if np.count_nonzero(weights) < self.n_clusters:
             # Too little weight is left to place the centers; the server rows alone still can.
             weights = np.ones(len(projected_Q))
         return weighted_kmeans(projected_Q, weights, self.n_clusters, self.rng)
 
-    def _step_3(self, frame: Frame, Q: Floats, Pi: Floats, xi: Floats) -> Generator[Round, list[Array], Floats]:
+    def _step_3(self, frame: Frame, Q: Floats, Pi: Floats, xi: Floats) -> Generator[Round, Total, Floats]:
         """Return nu, of shape (n_clusters, n_columns).
 
         Pi has orthonormal columns, so that a row is nearest to Pi xi_r in the original space where it is nearest to
         xi_r in the subspace: without a margin, step 3 is a Lloyd step from the lifted centers.
         """
         lifted = xi @ Pi.T
-        statistic = self._statistic(("sums", "counts"), frame, Q)
+        statistic = self._statistic(("sums", "counts"), Q)
         if self.margin == 1.0:
             return (yield from lloyd_step(lifted, frame, statistic))
-        asked = [lifted, xi, Pi, *frame.arrays]
-        if statistic.means_bound is None:
-            question = FedDPKMeansClient.clear_cluster_sums.asked(*asked, margin=self.margin)
+        asked, bound = [lifted, xi, Pi], statistic.means_bound
+        if bound is None:
+            question = FedDPKMeansClient.clear_cluster_sums.asked(*asked, frame=frame, margin=self.margin)
         else:
             question = FedDPKMeansClient.clear_cluster_means.asked(
-                *asked, margin=self.margin, means_bound=statistic.means_bound
+                *asked, frame=frame, margin=self.margin, means_bound=bound
             )
-        reply = yield Sum(question, releases=statistic.releases)
+        reply = yield Sum(question, parts=statistic.parts)
         return clip_rows(statistic.next_centers(reply, lifted), frame.radius)
 
-    def _simplify(
-        self, frame: Frame, Q: Floats, Pi: Floats, projected_Q: Floats
-    ) -> Generator[Round, list[Array], Floats]:
+    def _simplify(self, frame: Frame, Q: Floats, Pi: Floats, projected_Q: Floats) -> Generator[Round, Total, Floats]:
         """Return F, the server rows that stand for enough rows (Algorithm 4, SimplifyServerData).
 
         Line 6 compares the noisy weights with 2 log n / epsilon, which is far below their noise Lap(T / epsilon), so
@@ -197,27 +170,34 @@ class FedDPKMeans(ServerDataStrategy):
         server rows are kept.
         """
         T = self._n_simplify_rounds
-        release, bound = self._weights_release("simplify", Q)
+        scale = self._weights_scale("simplify", Q)
         frozen = np.zeros(len(projected_Q), dtype=bool)  # F
         remaining = ~frozen  # Q_t
         for _ in range(T):
             candidates = np.flatnonzero(frozen | remaining)  # C
-            weights = yield from self._noisy_weights(frame, Pi, projected_Q[candidates], release, bound)
+            (weights,) = yield self._weights_round("simplify", self._weights(frame, Pi, projected_Q[candidates]), Q)
             light = np.zeros(len(projected_Q), dtype=bool)  # L
-            light[candidates] = weights <= release.scale * math.log(T * len(projected_Q))
+            light[candidates] = weights <= scale * math.log(T * len(projected_Q))
             frozen |= remaining & ~light
             remaining = light & ~frozen & (self.rng.random(len(projected_Q)) < 0.5)
             if not remaining.any():
                 break
         return projected_Q[frozen] if frozen.sum() >= self.n_clusters else projected_Q
 
-    def _noisy_weights(
-        self, frame: Frame, Pi: Floats, projected_Q: Floats, release: Release, bound: float
-    ) -> Generator[Round, list[Array], Floats]:
-        """Return the weights w_q of equation (3), with noise."""
-        question = FedDPKMeansClient.weights.asked(projected_Q, Pi, *frame.arrays, bound=bound)
-        (weights,) = yield Sum(question, releases=[release])
-        return weights
+    def _weights(self, frame: Frame, Pi: Floats, projected_Q: Floats) -> Question:
+        """Return the question for the weights w_q of equation (3)."""
+        question: Question = FedDPKMeansClient.weights.asked(projected_Q, Pi, frame=frame)
+        return question
+
+    def _weights_scale(self, part: str, Q: Floats) -> float:
+        """Return the scale of the noise in counts by server row."""
+        return self.noise_scale(part, 1.0 if self.privacy_unit == "record" else self._bounds(Q).weights)
+
+    def _weights_round(self, part: str, question: Question, Q: Floats) -> Sum:
+        """Return the round for counts by server row; at client level each client clips its own."""
+        if self.privacy_unit == "client":
+            question = question.total(self._bounds(Q).weights)
+        return Sum(question, parts=[part])
 
     # Bounds and budget.
 
@@ -244,41 +224,30 @@ class FedDPKMeans(ServerDataStrategy):
         n_server_rows = len(np.asarray(self.server_data))
         return max(1, math.ceil(10 * math.log(4 * math.log(n_server_rows) / (epsilon * self._w_min))))
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return those of steps 1 and 2, sums and counts of step 3, those of the Lloyd steps, and the options."""
         one, two, sums, counts = BUDGET[self.privacy_unit]
-        of_counts = counting(self.privacy_unit)
-        shares: dict[str, Share] = {}
-        if self.reduce_diameter:
-            shares["regions"] = Share(of_counts, two)
-        if self._projects:
-            shares["second_moment"] = Share("gaussian", one)
-        if self.simplify_server_data:
-            shares["simplify"] = Share(of_counts, two, self._n_simplify_rounds)
-        shares["weights"] = Share(of_counts, two)
-        shares["sums"], shares["counts"] = Share("gaussian", sums), Share(of_counts, counts)
-        if self.n_rounds > 0:
-            shares["lloyd_sums"] = Share("gaussian", sums, self.n_rounds)
-            shares["lloyd_counts"] = Share(of_counts, counts, self.n_rounds)
-        return shares
+        client, of_counts = FedDPKMeansClient, counting(self.privacy_unit)
+        clear = (client.cluster_sums, client.cluster_means, client.clear_cluster_sums, client.clear_cluster_means)
+        n_simplify = self._n_simplify_rounds if self.simplify_server_data else 0
+        return {
+            "regions": Part(client.regions, two, int(self.reduce_diameter), of_counts),
+            "second_moment": Part(client.second_moment, one, int(self._projects)),
+            "simplify": Part(client.weights, two, n_simplify, of_counts),
+            "weights": Part(client.weights, two, 1, of_counts),
+            "sums": Part(clear, sums),
+            "counts": Part(clear, counts, 1, of_counts),
+            **lloyd_parts("lloyd_", sums, counts, self.n_rounds, self.privacy_unit),
+        }
 
     def _bounds(self, Q: Floats) -> ClientBounds:
         if self.bounds is not None:
             return self.bounds
         return ClientBounds.from_server_rows(Q, self.n_clusters, self.rows_per_client)
 
-    def _weights_release(self, share: str, Q: Floats) -> tuple[Release, float]:
-        """Return the release of counts by server row, and the norm to which a client clips them."""
-        if self.privacy_unit == "record":
-            return self.release(share, 1.0, "a row is nearest to one server row"), math.inf
-        bound = self._bounds(Q).weights
-        return self.release(share, bound, "the client clips its counts to this norm"), bound
-
-    def _statistic(self, shares: tuple[str, str], frame: Frame, Q: Floats) -> ClusterStatistic:
+    def _statistic(self, parts: tuple[str, str], Q: Floats) -> ClusterStatistic:
         bound = self._bounds(Q).means if self.privacy_unit == "client" else None
-        return cluster_statistic(
-            self, shares, frame.radius, self.n_clusters, means_bound=bound, shrink=self.shrink_centers
-        )
+        return ClusterStatistic(parts, self.shrink_centers, bound)
 
 
 # The client half.
@@ -290,61 +259,44 @@ class FedDPKMeansClient(ClusterClient, DiameterClient):
     Step 3 and the Lloyd steps are :class:`ClusterClient`'s.
     """
 
-    @answers(
-        "sum of the outer products of the rows (upper triangle)",
-        moved=lambda _, *frame, bound=math.inf: (
-            products_moved(*frame) if math.isinf(bound) else within(bound, triangle=True),
-        ),
-    )
-    def second_moment(self, *frame: Floats, bound: float = math.inf) -> GridArray:
-        """Return (P^j)' P^j (Algorithm 1, line 4), at client level clipped to ``bound``."""
-        rows = self.enter(*frame)
-        matrix, exponent = second_moment(rows.integers, rows.exponent)
-        if math.isfinite(bound):
-            clipped = GridArray.clipped(from_units(matrix, exponent), bound)
-            matrix, exponent = clipped.integers, clipped.exponent
-        return GridArray(upper_triangle(matrix), exponent)
+    @by_row(second_moment="sum of the outer products of the rows (upper triangle)")
+    def second_moment(rows: Rows) -> Term:
+        """Return (P^j)' P^j (Algorithm 1, line 4)."""
+        return products(rows)
 
-    @answers(
-        Sent("number of rows nearest to each server row, in the data subspace", counts="every row"),
-        moved=lambda _, projected_Q, Pi, *frame, bound=math.inf: (counts_moved(bound),),
-    )
-    def weights(self, projected_Q: Floats, Pi: Floats, *frame: Floats, bound: float = math.inf) -> GridArray:
-        """Return w_q(Pi P^j) of equation (3), at client level clipped to ``bound``."""
-        return clipped_counts(self.enter(*frame).projected(Pi).counts(projected_Q), bound)
+    @by_row(weights=Sent("number of rows nearest to each server row, in the data subspace", counts="every row"))
+    def weights(rows: Rows, projected_Q: Floats, Pi: Floats) -> Term:
+        """Return w_q(Pi P^j) of equation (3)."""
+        return at(rows.projected(Pi).nearest(projected_Q), len(projected_Q))
 
-    @answers(
-        "sum of the clear rows in each cluster",
-        Sent("number of clear rows in each cluster", counts="some rows", sizes=True),
-        moved=lambda _, lifted, xi, Pi, *frame, margin: (ball_moved(*frame), ONE_COUNT),
+    @by_row(
+        sums="sum of the clear rows in each cluster",
+        counts=Sent("number of clear rows in each cluster", counts="some rows", sizes=True),
     )
-    def clear_cluster_sums(
-        self, lifted: Floats, xi: Floats, Pi: Floats, *frame: Floats, margin: float
-    ) -> tuple[GridArray, GridArray]:
+    def clear_cluster_sums(rows: Rows, lifted: Floats, xi: Floats, Pi: Floats, *, margin: float) -> tuple[Term, Term]:
         """Return the sums and counts of the rows within the margin (Algorithm 5, part 2)."""
-        rows, labels = self._clear_rows(xi, Pi, *frame, margin=margin)
-        return rows.sums(labels, len(lifted))
+        projected = rows.projected(Pi)
+        labels = projected.nearest(xi)
+        clear = within_margin(projected.integers, rows.points(xi), labels, margin)
+        labels = np.where(clear, labels, -1)
+        return at(labels, len(lifted), rows), at(labels, len(lifted))
 
-    @answers(
-        "mean of the client's clear rows in each cluster, less its center",
-        Sent("whether a cluster has a clear row of the client", counts="some rows"),
-        moved=lambda _, lifted, xi, Pi, *frame, margin, means_bound: (within(means_bound), presence_moved(lifted)),
+    @finishes(
+        clear_cluster_sums,
+        "means_bound",
+        means="mean of the client's clear rows in each cluster, less its center",
+        presence=Sent("whether a cluster has a clear row of the client", counts="some rows"),
     )
     def clear_cluster_means(
-        self, lifted: Floats, xi: Floats, Pi: Floats, *frame: Floats, margin: float, means_bound: float
-    ) -> tuple[GridArray, GridArray]:
+        totals: tuple[Term, ...],
+        n_rows: int,  # noqa: ARG004
+        lifted: Floats,
+        *_: Floats,
+        means_bound: float,
+        **__: float,
+    ) -> tuple[Term, Term]:
         """Return the offsets and the presence of the rows within the margin."""
-        rows, labels = self._clear_rows(xi, Pi, *frame, margin=margin)
-        return offsets_and_presence(rows, labels, lifted, means_bound)
-
-    def _clear_rows(
-        self, xi: Floats, Pi: Floats, *frame: Floats, margin: float
-    ) -> tuple[RowsInFrame, NDArray[np.intp]]:
-        rows = self.enter(*frame)
-        projected, points = rows.projected(Pi), rows.points(xi)
-        labels = projected.nearest(xi)
-        clear = within_margin(projected.integers, points, labels, margin)
-        return rows[clear], labels[clear]
+        return offsets_and_presence(totals, lifted, means_bound)
 
 
 FedDPKMeans.client_type = FedDPKMeansClient

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.kernels import dictionary_gradient
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.terms import Term
 from flower_fedclust.numerics.dictionary import (
     code_map,
     codes,
@@ -19,24 +22,21 @@ from flower_fedclust.numerics.dictionary import (
     objective,
     row_gradients,
 )
-from flower_fedclust.numerics.exact_spectral import dictionary_gradient
-from flower_fedclust.numerics.grid import BITS, GridArray, ball_in_units, truncated_to_ball
+from flower_fedclust.numerics.grid import BITS, GridArray
 from flower_fedclust.numerics.kernel import FARTHEST
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
-from flower_fedclust.protocol.rounds import Moved, Round
-from flower_fedclust.steps.frame import Frame, RowsInFrame
+from flower_fedclust.protocol.by_row import by_row
+from flower_fedclust.protocol.parts import Part
+from flower_fedclust.protocol.rounds import Round
 from flower_fedclust.steps.moments import (
     MOMENT_ROUNDS,
     Moments,
     MomentsClient,
     checked_bandwidth,
     column_moments,
-    moment_releases,
-    moment_shares,
+    moment_parts,
     noisy_column_moments,
 )
 from flower_fedclust.steps.spectral import ATOMS_PER_CLUSTER, FEWEST_ATOMS, Dictionary, leave_within_range, with_room
@@ -141,7 +141,8 @@ class DictionaryStrategy(ClippedStrategy):
         """
         assert self.max_norm is not None
         frame = with_room(Frame(np.zeros(self.n_columns), self.max_norm))
-        moments = yield from noisy_column_moments(self.max_norm, self.n_columns, moment_releases(self, self.max_norm))
+        replaced = "row_count" not in self.parts()
+        moments = yield from noisy_column_moments(self.max_norm, self.n_columns, replaced=replaced)
         found = self._first_dictionary(moments)
         bandwidth = found.bandwidth
         for _ in range(self.n_steps):
@@ -154,22 +155,17 @@ class DictionaryStrategy(ClippedStrategy):
             L = curvature(made_up, atoms, C, 1.0) * (moments.n_rows / N_MADE_UP_ROWS)
             if bound == 0:
                 break  # no row would move an atom
-            if self.frozen_plan.shares["dictionary_steps"].relation == "replace":
-                reason = "the client clips the gradient of every row, and one is replaced"
-                release = self.release("dictionary_steps", 2.0 * bound, reason)
-            else:
-                release = self.release("dictionary_steps", bound, "the client clips the gradient of every row")
             to_codes = code_map(Z, **found.kernel)
             question = DictionaryClient.clipped_gradient.asked(
                 Z,
                 to_codes,
-                *frame.arrays,
+                frame=frame,
                 bandwidth=bandwidth,
                 max_norm=self.max_norm,
                 code_bound=longest_code(to_codes, self.regularization),
                 bound=bound,
             )
-            (step,) = yield Sum(question, releases=[release])
+            (step,) = yield Sum(question, parts=["dictionary_steps"])
             found = dataclasses.replace(found, atoms=Z - bandwidth * (step / np.maximum(L, L.mean())[:, None]))
         return found, frame
 
@@ -199,12 +195,10 @@ class DictionaryStrategy(ClippedStrategy):
         """The moments (four rounds, or one with noise), and S."""
         return (1 if self.has_noisy_dictionary else MOMENT_ROUNDS) + self.n_steps
 
-    def dictionary_shares(self, moments: float, steps: float, relation: Relation) -> dict[str, Share]:
-        """Return the shares of a budget that pay for stage I, with their fractions."""
-        shares = moment_shares(moments, relation)
-        if self.n_steps > 0:
-            shares["dictionary_steps"] = Share("gaussian", steps, self.n_steps, relation)
-        return shares
+    def dictionary_parts(self, moments: float, steps: float, *, replaced: bool = False) -> dict[str, Part]:
+        """Return the parts of a budget that pay for stage I, with their fractions."""
+        of_steps = Part(DictionaryClient.clipped_gradient, steps, self.n_steps)
+        return {**moment_parts(moments, replaced=replaced), "dictionary_steps": of_steps}
 
 
 def longest_code(to_codes: Floats, regularization: float) -> float:
@@ -253,12 +247,6 @@ def n_atoms_of(given: int | None, n_clusters: int, n_rows: float) -> int:
 # The client half.
 
 
-def clipped_integers(rows: RowsInFrame, max_norm: float) -> Floats:
-    """Return rows of a frame that has room for more, clipped to a norm."""
-    within = ball_in_units(max_norm, 2, rows.exponent)
-    return truncated_to_ball(rows.integers, np.zeros(rows.integers.shape[1]), 0, *within, 2)
-
-
 class DictionaryClient(MomentsClient):
     """The answers of a client that helps to learn a dictionary."""
 
@@ -296,21 +284,16 @@ class DictionaryClient(MomentsClient):
             GridArray(np.array(len(rows))),
         )
 
-    @answers(
-        Sent("sum over the rows of the dictionary's clipped gradient", has_columns=True),
-        moved=lambda _, Z, to_codes, *frame, bandwidth, max_norm, code_bound, bound: (Moved(bound),),
-    )
+    @by_row(dictionary_steps=Sent("sum over the rows of the dictionary's clipped gradient", has_columns=True))
     def clipped_gradient(
-        self,
+        rows: Rows,
         Z: Floats,
         to_codes: Floats,
-        *frame: Floats,
+        *,
         bandwidth: float,
         max_norm: float,
         code_bound: float,
         bound: float,
-    ) -> GridArray:
+    ) -> Term:
         """Return the sum of the gradients (15) of single rows, each clipped to ``bound``; lengths are in bandwidths."""
-        rows = self.enter(*frame)
-        kernel = (clipped_integers(rows, max_norm), rows.points(Z), rows.exponent, bandwidth)
-        return GridArray(*dictionary_gradient(*kernel, to_codes, code_bound, bound))
+        return dictionary_gradient(rows.clipped(max_norm), Z, bandwidth, to_codes, code_bound, bound)

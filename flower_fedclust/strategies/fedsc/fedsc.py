@@ -7,35 +7,33 @@ paper writes samples as columns. Here they are rows: the rows of Z are atoms, an
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Generator, Mapping
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.dictionary import code_map, codes
 from flower_fedclust.numerics.exact_kernel import linear_features
 from flower_fedclust.numerics.exact_spectral import distance_of_features, kernel_values, matrix_onto_grid
 from flower_fedclust.numerics.grid import GridArray
-from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.privacy.releases import NoisePlace, Release
+from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Reply, Sent, answers, parameter
+from flower_fedclust.protocol.parts import Part
 from flower_fedclust.protocol.rounds import Moved, Round
-from flower_fedclust.steps.frame import Frame
 from flower_fedclust.steps.perturbed_rows import (
     NOISY_ROWS,
-    ROWS_SHARE,
+    ROWS_PART,
     PerturbedRowsClient,
     perturb_rows,
-    rows_release,
 )
 from flower_fedclust.steps.spectral import CodesStrategy, Dictionary, LabelsClient, kernel_within
 from flower_fedclust.strategies.fedsc.dictionary import (
     DictionaryClient,
     DictionaryStrategy,
-    clipped_integers,
     longest_code,
 )
 
@@ -151,7 +149,7 @@ class FedSC(DictionaryStrategy, CodesStrategy):
         """Run stage I (Algorithm 1), then stage II."""
         rows = ""
         if self.perturb == "data":  # section 3.1, equation 22
-            yield from perturb_rows(release=rows_release(self), relative_noise=self.relative_data_noise)
+            yield from perturb_rows(self.max_norm_of_rows, relative_noise=self.relative_data_noise)
             rows = NOISY_ROWS
         dictionary, frame, objectives = yield from self.learn_dictionary(
             rows=rows, relative_noise=self.relative_dictionary_noise
@@ -177,11 +175,10 @@ class FedSC(DictionaryStrategy, CodesStrategy):
         to_codes = matrix_onto_grid(code_map(Z, **dictionary.kernel))
         bound = longest_code(to_codes, self.regularization)
         bound = bound if self.max_code_norm is None else min(bound, self.max_code_norm)
-        release = self._codes_release(kernel_within(frame, Z, r), to_codes, bound)
         question = FedSCClient.clipped_codes.asked(
-            Z, to_codes, *frame.arrays, bandwidth=r, max_norm=self.max_norm, bound=bound, apart=release.sensitivity
+            Z, to_codes, *frame.arrays, bandwidth=r, max_norm=self.max_norm, bound=bound
         )
-        replies = yield Gather(question, releases=[release], rows=rows)
+        replies = yield Gather(question, parts=["codes"], rows=rows)
         return replies
 
     # Bounds and budget.
@@ -196,24 +193,13 @@ class FedSC(DictionaryStrategy, CodesStrategy):
         """Whether dictionary and codes take calibrated noise."""
         return self.perturb == "factors" and self.epsilon is not None
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return that of the rows with "data"; with "factors" those of the moments, the dictionary and the codes."""
         if self.perturb == "nothing":
             return {}
         if self.perturb == "data":
-            return ROWS_SHARE
-        return self.dictionary_shares(0.1, 0.1, "replace") | {"codes": Share("gaussian", 0.8, relation="replace")}
-
-    def _codes_release(self, Kzz: Floats, to_codes: Floats, bound: float) -> Release:
-        """Return the release of the codes, one of which changes where a row is replaced.
-
-        c = (K(Z, Z) + lambda I)^-1 phi(Z)' phi(x) is linear in phi(x), by a map of norm 1 / (2 sqrt(lambda)) at most;
-        and ||phi(x) - phi(x')||^2 = 2 - 2 k(x, x') is at most 2. The paper's bound (Lemma J.1) is far larger.
-        """
-        apart, clipped = distance_of_features(Kzz, to_codes, bound), 2.0 * bound
-        if apart < clipped:
-            return self.release("codes", apart, "no two codes are farther apart")
-        return self.release("codes", clipped, "the client clips every code to half of this norm")
+            return ROWS_PART
+        return self.dictionary_parts(0.1, 0.1, replaced=True) | {"codes": Part(FedSCClient.clipped_codes, 0.8)}
 
     def privacy_notes(self) -> list[str]:
         """Add what the server can compute."""
@@ -234,6 +220,17 @@ class FedSC(DictionaryStrategy, CodesStrategy):
 # The client half.
 
 
+def codes_moved(Z: Floats, to_codes: Floats, frame: Frame, bandwidth: float, bound: float) -> Moved:
+    """Return how far apart the codes of two rows can be.
+
+    c = (K(Z, Z) + lambda I)^-1 phi(Z)' phi(x) is linear in phi(x), by a map of norm 1 / (2 sqrt(lambda)) at most; and
+    ||phi(x) - phi(x')||^2 = 2 - 2 k(x, x') is at most 2. The paper's bound (Lemma J.1) is far larger.
+    """
+    apart, clipped = distance_of_features(kernel_within(frame, Z, bandwidth), to_codes, bound), 2.0 * bound
+    words = "no two codes are farther apart" if apart < clipped else "the client clips every code to half of this norm"
+    return Moved(math.inf, apart=min(apart, clipped), words=words)
+
+
 class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
     """What a client answers besides: the codes of its rows."""
 
@@ -244,26 +241,17 @@ class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
 
     @answers(
         Sent("code of every row", "codes", per="row"),
-        # The client refuses a matrix with which two codes could be farther apart.
-        moved=lambda _, Z, to_codes, *frame, bandwidth, max_norm, bound, apart: (Moved(bound, apart=apart),),
+        moved=lambda _, Z, to_codes, *frame, bandwidth, max_norm, bound: (
+            codes_moved(Z, to_codes, Frame.of_arrays(*frame), bandwidth, bound),
+        ),
     )
     def clipped_codes(
-        self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, max_norm: float, bound: float, apart: float
+        self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, max_norm: float, bound: float
     ) -> GridArray:
-        """Return C_p of the clipped rows, each code clipped too: integers, as they take noise.
-
-        Raises
-        ------
-        DataError
-            If with these atoms and this matrix, which the server chooses, two codes can be farther apart than it says.
-        """
+        """Return C_p of the clipped rows, each code clipped too: integers, as they take noise."""
         rows = self.enter(*frame)
         points = rows.points(Z)
-        among_atoms = kernel_values(points, points, rows.exponent, bandwidth)
-        # Eigenvalues differ between machines by less than this.
-        if min(distance_of_features(among_atoms, to_codes, bound), 2.0 * bound) > apart * (1.0 + 2.0**-40):
-            raise DataError("codes could be farther apart than the noise is for; the server's matrix is not that of Z.")
-        kernel = kernel_values(clipped_integers(rows, max_norm), points, rows.exponent, bandwidth)
+        kernel = kernel_values(rows.clipped(max_norm).integers, points, rows.exponent, bandwidth)
         return GridArray(*linear_features(kernel, to_codes, bound))
 
 

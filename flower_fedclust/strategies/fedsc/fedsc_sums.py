@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol import Entry, Outcome, Protocol
+from flower_fedclust.protocol.parts import Part
 from flower_fedclust.steps.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
 from flower_fedclust.strategies.fedsc.dictionary import DictionaryClient, DictionaryStrategy
 
@@ -59,10 +59,10 @@ class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
         """Stage I, and the clustering."""
         return self.n_dictionary_rounds + self.n_clustering_rounds
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return those of the moments, the dictionary, the two sums of the factors, and k-means."""
-        stage_1 = self.dictionary_shares(0.1, 0.1, "add-or-remove")
-        return stage_1 | self.clustering_shares(factor_sum=0.1, normalized_moment=0.5, kmeans=0.2)
+        stage_1 = self.dictionary_parts(0.1, 0.1)
+        return stage_1 | self.clustering_parts(factor_sum=0.1, normalized_moment=0.5, kmeans=0.2)
 
 
 # The client half.

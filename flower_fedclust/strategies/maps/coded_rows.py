@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any, ClassVar, Literal
 
-from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.protocol import parameter
-from flower_fedclust.protocol.rounds import Round
-from flower_fedclust.steps.perturbed_rows import NOISY_ROWS, ROWS_SHARE, perturb_rows, rows_release
+from flower_fedclust.protocol.parts import Part
+from flower_fedclust.protocol.rounds import Askable, Round
+from flower_fedclust.steps.perturbed_rows import NOISY_ROWS, ROWS_PART, perturb_rows
 from flower_fedclust.strategies.maps.landmarks import Landmarks, LandmarkStrategy
 
 
@@ -32,6 +33,8 @@ class CodedRowsStrategy(LandmarkStrategy):
 
     #: What a client sends of each row: "distances" or "kernel".
     codes: ClassVar[str]
+    #: The answer that sends them with noise.
+    codes_answer: ClassVar[Askable[..., Any]]
 
     perturb: str = parameter("nothing")
     relative_noise: float = parameter(0.0, at_least=0)
@@ -92,7 +95,7 @@ class CodedRowsStrategy(LandmarkStrategy):
     def landmarks(self) -> Generator[Round, Any, Landmarks]:
         """Run Algorithm 1, on rows with noise where these take it."""
         if self.perturb == "data":
-            yield from perturb_rows(release=rows_release(self), relative_noise=self.relative_noise)
+            yield from perturb_rows(self.max_norm_of_rows, relative_noise=self.relative_noise)
         return (
             yield from self.learn_landmarks(
                 averaging="gradients" if self.perturb == "gradients" else self.averaging,
@@ -123,9 +126,14 @@ class CodedRowsStrategy(LandmarkStrategy):
         """Those of Algorithm 1, one each for noise on the rows, for codes, and for what the clients get back."""
         return self.n_landmark_rounds + (self.perturb == "data") + 2
 
-    def shares(self) -> Mapping[str, Share]:
+    @property
+    def relation(self) -> Relation:
+        """For rows that are replaced, as what is sent of each row shows how many there are."""
+        return "replace"
+
+    def parts(self) -> Mapping[str, Part]:
         """Return those of the moments, the landmarks' gradients and the codes; or all for the rows."""
         if self.perturb == "data":
-            return ROWS_SHARE
-        of_codes = {self.codes: Share("gaussian", 0.7, relation="replace")} if self.perturb == self.codes else {}
-        return self.landmark_shares(0.1, 0.2, "replace") | of_codes
+            return ROWS_PART
+        of_codes = Part(type(self).codes_answer, 0.7, int(self.perturb == self.codes))
+        return {**self.landmark_parts(0.1, 0.2, replaced=True), self.codes: of_codes}

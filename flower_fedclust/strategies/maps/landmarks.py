@@ -14,14 +14,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.kernels import attraction
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.terms import Term
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.dictionary import matched_dictionary
-from flower_fedclust.numerics.exact_kernel import attraction_sums
 from flower_fedclust.numerics.grid import GridArray, unit_exponent
 from flower_fedclust.numerics.landmarks import (
     landmark_gamma,
     landmark_moves,
-    longest_attraction,
     longest_move,
     mean_similarity,
     mmd,
@@ -29,19 +30,17 @@ from flower_fedclust.numerics.landmarks import (
     repulsion_gradient,
     step_size,
 )
-from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.privacy.releases import Relation
 from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
-from flower_fedclust.protocol.rounds import Moved, Round
-from flower_fedclust.steps.frame import Frame
+from flower_fedclust.protocol.by_row import by_row
+from flower_fedclust.protocol.parts import Part
+from flower_fedclust.protocol.rounds import Round
 from flower_fedclust.steps.moments import (
     MOMENT_ROUNDS,
     Moments,
     MomentsClient,
     column_moments,
-    moment_releases,
-    moment_shares,
+    moment_parts,
     noisy_column_moments,
 )
 
@@ -186,24 +185,18 @@ class LandmarkStrategy(ClippedStrategy):
         (8) weighs all clients the same.
         """
         assert self.max_norm is not None
-        moments = yield from noisy_column_moments(self.max_norm, self.n_columns, moment_releases(self, self.max_norm))
+        replaced = "row_count" not in self.parts()
+        moments = yield from noisy_column_moments(self.max_norm, self.n_columns, replaced=replaced)
         check_spread(moments)
         Y, gamma = self._first_landmarks(moments.mean, moments.deviation, self.gamma)
         eta = step_size(gamma, len(Y))
         frame = self._landmark_frame(self.max_norm)
         # Landmarks on the grid of the rows are the same for the clients and the server.
         Y = frame.enter(Y)
-        replaced = self.max_landmark_rounds > 0 and self.frozen_plan.shares["landmarks"].relation == "replace"
-        longest = _longest_in(frame.radius, gamma, len(Y))
         for _ in range(self.max_landmark_rounds):
-            release = self.release(
-                "landmarks",
-                longest * (2.0 if replaced else 1.0),
-                "no row attracts the landmarks more" + (", and one is replaced" if replaced else ""),
-            )
-            question = LandmarksClient.landmark_attraction.asked(Y, *frame.arrays, gamma=gamma)
-            (attraction,) = yield Sum(question, releases=[release])
-            Y = frame.enter(Y + attraction / moments.n_rows - eta * repulsion_gradient(Y, gamma))
+            question = LandmarksClient.landmark_attraction.asked(Y, frame=frame, gamma=gamma)
+            (pull,) = yield Sum(question, parts=["landmarks"])
+            Y = frame.enter(Y + pull / moments.n_rows - eta * repulsion_gradient(Y, gamma))
         return Landmarks(Y, gamma, moments.n_rows)
 
     def _landmark_frame(self, max_norm: float) -> Frame:
@@ -234,25 +227,16 @@ class LandmarkStrategy(ClippedStrategy):
         """Those of :meth:`learn_landmarks` at most."""
         return (1 if self.landmarks_cost_epsilon else MOMENT_ROUNDS) + self.max_landmark_rounds
 
-    def landmark_shares(self, moments: float, landmarks: float, relation: Relation) -> dict[str, Share]:
-        """Return the shares of the moments and of the landmarks' gradients, with these fractions for each."""
-        S = self.max_landmark_rounds
-        of_gradients = {"landmarks": Share("gaussian", landmarks, S, relation)} if S > 0 else {}
-        return moment_shares(moments, relation) | of_gradients
+    def landmark_parts(self, moments: float, landmarks: float, *, replaced: bool = False) -> dict[str, Part]:
+        """Return the parts of the moments and of the landmarks' gradients, with these fractions for each."""
+        of_gradients = Part(LandmarksClient.landmark_attraction, landmarks, self.max_landmark_rounds)
+        return {**moment_parts(moments, replaced=replaced), "landmarks": of_gradients}
 
 
 def _in_other_units(gamma: float, scale: float, direction: Literal[-1, 1]) -> float:
     """Return gamma in one over squared units of ``scale`` (or back), a power of two; a normal float in any case."""
     mantissa, power = math.frexp(gamma)
     return math.ldexp(mantissa, min(max(power + 2 * direction * (math.frexp(scale)[1] - 1), -1000), 1000))
-
-
-def _longest_in(radius: float, gamma: float, n_landmarks: int) -> float:
-    """Return how far a row of a frame attracts landmarks at most, all together.
-
-    Of a wide kernel the distance is the bound: rounding to the grid moves neither point by the radius.
-    """
-    return min(longest_attraction(gamma, n_landmarks), 4.0 * radius * math.sqrt(n_landmarks))
 
 
 def check_spread(moments: Moments) -> None:
@@ -306,11 +290,7 @@ class LandmarksClient(MomentsClient):
             self.remember(OWN_SIMILARITY, known)
         return float(known[0])
 
-    @answers(
-        Sent("sum over the rows of how they attract the landmarks", has_columns=True),
-        moved=lambda _, Y, *frame, gamma: (Moved(_longest_in(float(frame[1][0]), gamma, len(Y))),),
-    )
-    def landmark_attraction(self, Y: Floats, *frame: Floats, gamma: float) -> GridArray:
+    @by_row(landmarks=Sent("sum over the rows of how they attract the landmarks", has_columns=True))
+    def landmark_attraction(rows: Rows, Y: Floats, *, gamma: float) -> Term:
         """Return the sum over rows of ``k(x, y_j) (x - y_j)``, to which the first term of (13) is proportional."""
-        rows = self.enter(*frame)
-        return GridArray(*attraction_sums(rows.integers, rows.points(Y), rows.exponent, gamma))
+        return attraction(rows, Y, gamma)

@@ -15,27 +15,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import MapModel
 from flower_fedclust.numerics.embedding import N_ROWS_OF_A_MAP
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.nystrom import nearest_others
-from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, Sent, Sum, answers, parameter
+from flower_fedclust.protocol.parts import Part
 from flower_fedclust.protocol.rounds import Round
-from flower_fedclust.steps.frame import Frame
+from flower_fedclust.steps.clusters import ClusterStatistic
 from flower_fedclust.steps.moments import (
     MOMENT_ROUNDS,
     Moments,
     MomentsClient,
     column_moments,
-    moment_releases,
-    moment_shares,
+    moment_parts,
     noisy_column_moments,
 )
-from flower_fedclust.steps.private_clusters import cluster_statistic
+from flower_fedclust.steps.private_clusters import lloyd_parts
 from flower_fedclust.strategies.maps.drawing import Drawing
 from flower_fedclust.strategies.maps.landmarks import check_spread
-from flower_fedclust.strategies.maps.reduced_rows import REDUCED_ROWS, ReducedRowsClient, reduce_rows
+from flower_fedclust.strategies.maps.reduced_rows import ReducedRowsClient, widest_directions
 from flower_fedclust.strategies.maps.spread_centers import SpreadCentersClient, n_splits, spread_centers
 
 Floats = NDArray[np.float64]
@@ -98,27 +98,21 @@ class FederatedMapSums(ClippedStrategy):
         Noise on few columns hides less of the rows.
         """
         assert self.max_norm is not None
-        moments = yield from noisy_column_moments(self.max_norm, self.n_columns, moment_releases(self, self.max_norm))
+        moments = yield from noisy_column_moments(self.max_norm, self.n_columns)
         check_spread(moments)
         spread = float(np.linalg.norm(moments.deviation))
         frame = Frame(moments.mean, RADIUS * spread or self.max_norm)
-        n_directions, release = min(N_DIRECTIONS, self.n_columns), None
-        if n_directions < self.n_columns:
-            bound = "the client clips every row to the radius, whose square this is"
-            release = self.release("directions", frame.radius**2, bound, triangle=True)
-        directions = yield from reduce_rows(frame, n_directions, release)
-        n_centers = self._n_centers(moments)
-        statistic = cluster_statistic(self, ("sums", "counts"), frame.radius, n_centers)
-        assert statistic.releases[1] is not None
+        n_directions = min(N_DIRECTIONS, self.n_columns)
+        directions = yield from widest_directions(frame, n_directions, "directions")
         centers, sizes = yield from spread_centers(
-            n_centers,
+            self._n_centers(moments),
             Frame(np.zeros(n_directions), frame.radius),
             np.full(n_directions, spread / math.sqrt(n_directions)),
             self.rng,
             steps=self._lloyd_steps,
-            statistic=statistic,
-            smallest=self.noise_of_sum(statistic.releases[1]),
-            rows=REDUCED_ROWS,
+            statistic=ClusterStatistic(("sums", "counts"), shrink=True),
+            smallest=self.noise_of("counts"),
+            view=ReducedRowsClient.reduced.asked(directions, frame=frame),
         )
         return centers, sizes, {"origin": moments.mean, "directions": directions}
 
@@ -143,24 +137,20 @@ class FederatedMapSums(ClippedStrategy):
     @property
     def n_protocol_rounds(self) -> int:
         """For the moments, the directions where there is noise, the centers and the places."""
-        return (MOMENT_ROUNDS if self.epsilon is None else 3) + self._n_lloyd_rounds + 1
+        return (MOMENT_ROUNDS if self.epsilon is None else 2) + self._n_lloyd_rounds + 1
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return those of the moments, the directions, and the sums and counts of the Lloyd steps.
 
         Rows of few columns are not reduced, and what the directions would cost is for the centers.
         """
         n_columns = self.n_columns if self.client_names else math.inf  # before a run, of many
         reduced = n_columns > N_DIRECTIONS
-        directions = {"directions": Share("gaussian", 0.3)} if reduced else {}
-        return (
-            moment_shares(0.1, "add-or-remove")
-            | directions
-            | {
-                "sums": Share("gaussian", 0.45, self._n_lloyd_rounds),
-                "counts": Share("laplace", 0.15, self._n_lloyd_rounds),
-            }
-        )
+        return {
+            **moment_parts(0.1),
+            "directions": Part(ReducedRowsClient.frame_products, 0.3, int(reduced)),
+            **lloyd_parts("", 0.45, 0.15, self._n_lloyd_rounds, "record"),
+        }
 
 
 class FedTSNESums(FederatedMapSums):

@@ -24,7 +24,6 @@ from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.nystrom import are_distances, distances_between, landmark_distances, nystrom_neighbors
 from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
 from flower_fedclust.protocol.inspection import usable
 from flower_fedclust.protocol.rounds import Moved, Reply
@@ -70,7 +69,7 @@ class FederatedMap(CodedRowsStrategy):
         if self.max_norm is not None and self.epsilon is not None and self.perturb == "distances":
             frame = self._landmark_frame(self.max_norm)
             question = FederatedMapClient.clipped_distances.asked(Y, *frame.arrays, max_norm=self.max_norm)
-            replies = yield Gather(question, releases=[self._distances_release(self.max_norm, len(Y))])
+            replies = yield Gather(question, parts=["distances"])
         else:
             question = FederatedMapClient.landmark_distances.asked(Y, relative_noise=self.noise_on_codes)
             replies = yield Gather(question, rows=self.coded_rows)
@@ -88,14 +87,6 @@ class FederatedMap(CodedRowsStrategy):
             {client: FederatedMapClient.keep_places.asked(places[client], clusters[client]) for client in places}
         )
         return Outcome(self.drawing.model(Y, Z, centers, distances=B), clusters, places, {"mmd": landmarks.mmds})
-
-    def _distances_release(self, max_norm: float, n_landmarks: int) -> Release:
-        """Return the release of one row's distances: each changes by as much as the row, twice the norm at most."""
-        return self.release(
-            "distances",
-            distances_apart(max_norm, n_landmarks),
-            "the client clips every row, and every distance to what a row of this norm can have",
-        )
 
     def _check_enough_rows(self, n_rows: int) -> None:
         needed = max(self.n_clusters, N_ROWS_OF_A_MAP)
@@ -188,9 +179,10 @@ def _not_distances(W: Floats, reply: Reply) -> str:
 # The client half.
 
 
-def distances_apart(max_norm: float, n_landmarks: int) -> float:
-    """Return how far apart the distances of two rows of this norm can be."""
-    return 2.0 * max_norm * math.sqrt(n_landmarks)
+def distances_moved(max_norm: float, n_landmarks: int) -> Moved:
+    """Return how far apart the distances of two rows of this norm can be: each by as much as the rows."""
+    words = "the client clips every row, and every distance to what a row of this norm can have"
+    return Moved(math.inf, apart=2.0 * max_norm * math.sqrt(n_landmarks), words=words)
 
 
 class FederatedMapClient(LandmarksClient, PerturbedRowsClient):
@@ -203,7 +195,7 @@ class FederatedMapClient(LandmarksClient, PerturbedRowsClient):
 
     @answers(
         Sent("distances of every clipped row to the landmarks", "codes", per="row"),
-        moved=lambda _, Y, *frame, max_norm: (Moved(math.inf, apart=distances_apart(max_norm, len(Y))),),
+        moved=lambda _, Y, *frame, max_norm: (distances_moved(max_norm, len(Y)),),
     )
     def clipped_distances(self, Y: Floats, *frame: Floats, max_norm: float) -> GridArray:
         """Return B_p of rows of norm at most ``max_norm``, exactly, for noise.
@@ -230,3 +222,4 @@ class FederatedMapClient(LandmarksClient, PerturbedRowsClient):
 
 
 FederatedMap.client_type = FederatedMapClient
+FederatedMap.codes_answer = FederatedMapClient.clipped_distances

@@ -14,16 +14,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.exact_spectral import kernel_values
 from flower_fedclust.numerics.grid import BITS, GridArray
 from flower_fedclust.numerics.kernel import gaussian_kernel
-from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
 from flower_fedclust.protocol.inspection import usable
+from flower_fedclust.protocol.parts import Part
 from flower_fedclust.protocol.rounds import Moved, Reply
-from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, frame_of_rows
+from flower_fedclust.steps.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.steps.spectral import (
     CodesStrategy,
@@ -117,19 +117,14 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
         else:
             assert self.max_norm is not None
             frame = self._landmark_frame(self.max_norm)
-            release = self._kernel_release(kernel_within(frame, Y, bandwidth))
             question = FedSpeClustClient.landmark_kernel_on_grid.asked(Y, *frame.arrays, bandwidth=bandwidth)
-            replies = yield Gather(question, releases=[release])
+            replies = yield Gather(question, parts=["kernel"])
         # Step 3: C W^-1 are codes of the rows by the landmarks, so that with W they give the kernel C W^-1 C'.
         C = np.concatenate([reply.arrays[0] for reply in replies])
         W[np.diag_indices_from(W)] += self.regularization
         # Step 4: spectral clustering.
         model, by_client = yield from self.cluster_codes(dictionary, C @ pinvh(W), replies)
         return Outcome(model, by_client, history={"mmd": landmarks.mmds})
-
-    def _kernel_release(self, W: Floats) -> Release:
-        """Return the release of one row's kernel values."""
-        return self.release("kernel", kernel_values_apart(W), "no two rows' kernel values are farther apart")
 
 
 def _not_kernel_values(reply: Reply) -> str:
@@ -188,10 +183,10 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
         frame_rounds = FRAME_ROUNDS if self.epsilon is None else 0
         return self.n_landmark_rounds + frame_rounds + self.n_clustering_rounds
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return those of the moments, the landmarks' gradients, the two sums of the factors, and k-means."""
-        landmarks = self.landmark_shares(0.1, 0.3, "add-or-remove")
-        return landmarks | self.clustering_shares(factor_sum=0.075, normalized_moment=0.375, kmeans=0.15)
+        landmarks = self.landmark_parts(0.1, 0.3)
+        return landmarks | self.clustering_parts(factor_sum=0.075, normalized_moment=0.375, kmeans=0.15)
 
 
 # The client half.
@@ -214,7 +209,8 @@ def kernel_values_apart(W: Floats) -> float:
 
 
 def _kernel_moved(Y: Floats, frame: Frame, bandwidth: float) -> Moved:
-    return Moved(math.inf, apart=kernel_values_apart(kernel_within(frame, Y, bandwidth)))
+    apart = kernel_values_apart(kernel_within(frame, Y, bandwidth))
+    return Moved(math.inf, apart=apart, words="no two rows' kernel values are farther apart")
 
 
 class FedSpeClustClient(LandmarksClient, PerturbedRowsClient, LabelsClient):
@@ -228,7 +224,7 @@ class FedSpeClustClient(LandmarksClient, PerturbedRowsClient, LabelsClient):
 
     @answers(
         Sent("kernel values of every row with the landmarks", "codes", per="row"),
-        moved=lambda _, Y, *frame, bandwidth: (_kernel_moved(Y, Frame(frame[0], float(frame[1][0])), bandwidth),),
+        moved=lambda _, Y, *frame, bandwidth: (_kernel_moved(Y, Frame.of_arrays(*frame), bandwidth),),
     )
     def landmark_kernel_on_grid(self, Y: Floats, *frame: Floats, bandwidth: float) -> GridArray:
         """Return K(X_p, Y) as integers, as they take noise."""
@@ -241,4 +237,5 @@ class FedSpeClustSumsClient(LandmarksClient, SpectralSumsClient):
     """The client half of the sums: what it sends is in the two classes that it is made of."""
 
 
+FedSpeClust.codes_answer = FedSpeClustClient.landmark_kernel_on_grid
 FedSpeClust.client_type, FedSpeClustSums.client_type = FedSpeClustClient, FedSpeClustSumsClient

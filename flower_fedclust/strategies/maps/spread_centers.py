@@ -9,13 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.terms import Term, at, unbounded
 from flower_fedclust.numerics.exact import nearest_point
-from flower_fedclust.numerics.grid import GridArray, unit_exponent
+from flower_fedclust.numerics.grid import unit_exponent
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.protocol.rounds import Array, Round, Sent, Sum, answers
+from flower_fedclust.protocol.by_row import by_row
+from flower_fedclust.protocol.rounds import Question, Round, Sent, Sum, Total
 from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic
-from flower_fedclust.steps.frame import Frame
 
 Floats = NDArray[np.float64]
 
@@ -40,8 +42,8 @@ def spread_centers(
     steps: tuple[int, int],
     statistic: ClusterStatistic | None = None,
     smallest: float = 0.0,
-    rows: str = "",
-) -> Generator[Round, list[Array], tuple[Floats, Floats]]:
+    view: Question | None = None,
+) -> Generator[Round, Total, tuple[Floats, Floats]]:
     """Return centers spread as the rows are (Linde, Buzo and Gray 1980, on sums).
 
     The first center is the frame's origin. In turn the centers of the largest cells are split, until there are twice as
@@ -66,8 +68,8 @@ def spread_centers(
         What the clients send where it takes noise.
     smallest : float, default=0
         A cell with no more rows than this counts as empty; with noise, about one standard deviation of a count.
-    rows : str, default=""
-        Which rows of the clients; see :class:`~flower_fedclust.protocol.rounds.Round`.
+    view : Question, optional
+        What clients make of their rows first.
 
     Returns
     -------
@@ -84,7 +86,7 @@ def spread_centers(
     for number in numbers + [n_centers] * last:
         # On the grid of the rows, so that the server knows from where the clients measure.
         centers = around_zero.enter(_split(cells, number, apart, smallest, rng))
-        cells = yield from _lloyd_step(centers, frame, statistic, rows)
+        cells = yield from _lloyd_step(centers, frame, statistic, view)
     return cells.centers, np.where(cells.sizes > smallest, cells.sizes, 0.0)
 
 
@@ -98,14 +100,15 @@ class _Cells:
 
 
 def _lloyd_step(
-    centers: Floats, frame: Frame, statistic: ClusterStatistic | None, rows: str
-) -> Generator[Round, list[Array], _Cells]:
+    centers: Floats, frame: Frame, statistic: ClusterStatistic | None, view: Question | None
+) -> Generator[Round, Total, _Cells]:
+    of_rows = frame if view is None else None
     if statistic is not None:
-        reply = yield statistic.asked(centers, frame, rows=rows)
+        reply = yield statistic.asked(centers, of_rows, view=view)
         # Within the ball, where the means of clipped rows must lie whatever noise does.
         return _Cells(clip_rows(statistic.next_centers(reply, centers), frame.radius), reply[1], None)
-    question = SpreadCentersClient.cluster_sums_and_costs.asked(centers, *frame.arrays)
-    sums, counts, (higher, lower) = yield Sum(question, rows=rows)
+    question = SpreadCentersClient.cluster_sums_and_costs.asked(centers, frame=of_rows, view=view)
+    sums, counts, (higher, lower) = yield Sum(question)
     new = centers_of(sums, counts, fallback=centers)
     # The clients measure from the former centers; from their mean, the rows of a cell have so much less.
     moved = np.ldexp(new - centers, -unit_exponent(frame.radius))
@@ -141,23 +144,23 @@ def _shared_out(costs: Floats, missing: int) -> NDArray[np.intp]:
 class SpreadCentersClient(ClusterClient):
     """The answers of a client among whose rows centers are spread."""
 
-    @answers(
-        "sum of the rows in each cluster",
-        Sent("number of rows in each cluster", counts="every row", sizes=True),
-        "sum of the squared distances of the rows in each cluster from its center, in squared units of their grid",
+    @by_row(
+        sums="sum of the rows in each cluster",
+        counts=Sent("number of rows in each cluster", counts="every row", sizes=True),
+        costs="sum of the squared distances of the rows in each cluster from its center, in squared units of the grid",
     )
-    def cluster_sums_and_costs(self, centers: Floats, *frame: Floats) -> tuple[GridArray, GridArray, GridArray]:
+    def cluster_sums_and_costs(rows: Rows, centers: Floats) -> tuple[Term, Term, Term]:
         """Return the sum, the number and the k-means cost of the rows in each cluster.
 
         The cost is exact, in two rows: how many times ``2**LOWER_BITS`` squared units of the grid, and what is left of
         each row's. In squared units of the data it could overflow.
         """
-        rows = self.enter(*frame)
         points = rows.points(centers)
         labels = nearest_point(rows.integers, points)
         offsets = rows.integers - points[labels]
         squared = np.einsum("ij,ij->i", offsets, offsets)  # of integers, and at most 2^52
         higher = np.floor(squared * 2.0**-LOWER_BITS)
         lower = squared - higher * 2.0**LOWER_BITS
-        costs = [np.bincount(labels, part, len(centers)) for part in (higher, lower)]
-        return *rows.sums(labels, len(centers)), GridArray(np.array(costs))
+        costs = np.array([np.bincount(labels, part, len(centers)) for part in (higher, lower)]).astype(np.int64)
+        n_centers = len(centers)
+        return at(labels, n_centers, rows), at(labels, n_centers), unbounded(costs, 0, 2**LOWER_BITS)

@@ -12,16 +12,17 @@ from collections.abc import Generator, Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.terms import Term, at
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import checked_point
 from flower_fedclust.numerics.exact import directions_onto_grid
-from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, Sum, parameter
-from flower_fedclust.protocol.rounds import ONE_COUNT, Round, Sent, Total, answers
-from flower_fedclust.steps.frame import Frame, ball_moved
+from flower_fedclust.protocol.by_row import by_row
+from flower_fedclust.protocol.parts import Part
+from flower_fedclust.protocol.rounds import Round, Sent, Total
 from flower_fedclust.strategies.private_kmeans.candidates import (
     clustered,
     in_ball,
@@ -30,7 +31,7 @@ from flower_fedclust.strategies.private_kmeans.candidates import (
     packed_in_ball,
 )
 from flower_fedclust.strategies.private_kmeans.client import VotesClient
-from flower_fedclust.strategies.private_kmeans.private_kmeans import gaussian_shares
+from flower_fedclust.strategies.private_kmeans.private_kmeans import gaussian_part
 
 Floats = NDArray[np.float64]
 
@@ -51,15 +52,14 @@ N_INIT, N_INIT_LAST = 3, 10
 class PEMeansClient(VotesClient):
     """What a client answers: votes and, where they are taken in a projection, the sums of the last step."""
 
-    @answers(
-        "sum of the rows in each cluster",
-        Sent("number of rows in each cluster", counts="every row", sizes=True),
-        moved=lambda _, centers, directions, *frame: (ball_moved(*frame), ONE_COUNT),
+    @by_row(
+        sums="sum of the rows in each cluster",
+        counts=Sent("number of rows in each cluster", counts="every row", sizes=True),
     )
-    def projected_sums(self, centers: Floats, directions: Floats, *frame: Floats) -> tuple[GridArray, GridArray]:
+    def projected_sums(rows: Rows, centers: Floats, directions: Floats) -> tuple[Term, Term]:
         """Return sums, in all columns, of the rows nearest to each center in the projection."""
-        rows = self.enter(*frame)
-        return rows.sums(rows.projected(directions).nearest(centers), len(centers))
+        nearest = rows.projected(directions).nearest(centers)
+        return at(nearest, len(centers), rows), at(nearest, len(centers))
 
 
 class PEMeans(ClippedStrategy):
@@ -133,15 +133,12 @@ class PEMeans(ClippedStrategy):
     def _count(self) -> Generator[Round, Total, float]:
         if self.n_rows is not None:
             return float(self.n_rows)
-        release = self.release("row_count", 1.0, "a row counts once")
-        (count,) = yield Sum(PEMeansClient.row_count.asked(), releases=[release])
+        (count,) = yield Sum(PEMeansClient.row_count.asked(), parts=["row_count"])
         return max(float(count), 1.0)
 
     def _evolve(self, frame: Frame, directions: Floats, n_rows: float) -> Generator[Round, Total, Floats]:
         """Return the centers of the last generation."""
         k, radius = self.n_clusters, frame.radius
-        release = self.release("votes", 1.0, "a row votes once")
-        variance = self.noise_of_sum(release) ** 2
         n_columns = directions.shape[1] if directions.size else self.n_columns
         most = MOST_ENTRIES / (k * n_columns)  # whatever number of rows clients state
         n_mutants = max(1, int(min(n_rows / (ROWS_A_MUTANT * k), most)))  # L
@@ -150,7 +147,10 @@ class PEMeans(ClippedStrategy):
         drawn = in_ball(n_candidates - len(candidates), n_columns, radius, self.rng)
         candidates = np.concatenate([candidates, drawn])
         for generation in range(self.n_rounds):
-            (votes,) = yield Sum(PEMeansClient.votes.asked(candidates, directions, *frame.arrays), releases=[release])
+            (votes,) = received = yield Sum(
+                PEMeansClient.votes.asked(candidates, directions, frame=frame), parts=["votes"]
+            )
+            variance = received.noise[0] ** 2
             # Where votes are mostly noise, fewer candidates have more votes each.
             if votes @ votes - len(votes) * variance < len(votes) * variance:
                 n_mutants = max(1, n_mutants // 2)
@@ -167,12 +167,8 @@ class PEMeans(ClippedStrategy):
         With noise of its own in every column, paid for from the budget: the authors' code adds one number to all
         columns, and calibrates it for two releases fewer than there are.
         """
-        releases = [
-            self.release("sums", frame.radius, "the client clips every row to this norm"),
-            self.release("counts", 1.0, "a row has one nearest center"),
-        ]
-        question = PEMeansClient.projected_sums.asked(centers, directions, *frame.arrays)
-        sums, counts = yield Sum(question, releases=releases)
+        question = PEMeansClient.projected_sums.asked(centers, directions, frame=frame)
+        sums, counts = yield Sum(question, parts=["sums", "counts"])
         return clip_rows(centers_of(sums, counts, fallback=np.zeros_like(sums)), frame.radius)
 
     @property
@@ -185,11 +181,15 @@ class PEMeans(ClippedStrategy):
         """The width of the origin, where it was given."""
         return None if self.origin is None else len(np.asarray(self.origin))
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return those of the votes, of the count, and of the last step."""
-        last = int(self.n_directions is not None)
-        counts = {"row_count": int(self.n_rows is None), "votes": self.n_rounds, "sums": last, "counts": last}
-        return gaussian_shares({name: (COSTS[name], count) for name, count in counts.items() if count})
+        client, last = PEMeansClient, int(self.n_directions is not None)
+        return {
+            "row_count": gaussian_part(client.row_count, COSTS["row_count"], int(self.n_rows is None)),
+            "votes": gaussian_part(client.votes, COSTS["votes"], self.n_rounds),
+            "sums": gaussian_part(client.projected_sums, COSTS["sums"], last),
+            "counts": gaussian_part(client.projected_sums, COSTS["counts"], last),
+        }
 
     def privacy_notes(self) -> list[str]:
         """Add what is taken to be public."""

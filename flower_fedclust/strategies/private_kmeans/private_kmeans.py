@@ -17,16 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.frames import is_table
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_scale, checked_point, checked_rows
 from flower_fedclust.numerics.exact import directions_onto_grid, triangle_to_symmetric
 from flower_fedclust.numerics.validity import ClusterNumber, numbers_of
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit, Release
+from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit
 from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, Sum, parameter
+from flower_fedclust.protocol.parts import Part
 from flower_fedclust.protocol.rounds import Outcome, Round, Total
-from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, frame_of_rows
+from flower_fedclust.steps.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust.strategies.private_kmeans.candidates import (
     class_of_most,
     clustered,
@@ -234,11 +235,8 @@ class PrivateKMeans(ClippedStrategy):
         n_rows = yield from self._n_rows()
         if not self.center_rows:
             return frame, n_rows
-        of_clients = self.privacy_unit == "client"
-        bound = "the client clips " + ("the mean of its rows" if of_clients else "every row") + " to this norm"
-        asked = PrivateKMeansClient.row_mean if of_clients else PrivateKMeansClient.row_sum
-        (total,) = received = yield Sum(asked.asked(*frame.arrays), releases=[self.release("row_sum", radius, bound)])
-        mean = clip_rows((total / (received.n_clients if of_clients else n_rows))[None, :], radius)[0]
+        (total,) = received = yield self.summed(PrivateKMeansClient.row_sum.asked(frame=frame), "row_sum")
+        mean = clip_rows((total / self._n_units(received, n_rows))[None, :], radius)[0]
         return Frame(frame.origin + mean, radius + float(np.linalg.norm(mean))), n_rows
 
     def _n_rows(self) -> Generator[Round, Total, float]:
@@ -246,30 +244,22 @@ class PrivateKMeans(ClippedStrategy):
             return float(self.n_rows)
         if self.privacy_unit == "client":
             return float(self.rows_per_client * len(self.client_names))
-        (count,) = yield Sum(
-            PrivateKMeansClient.row_count.asked(), releases=[self.release("row_count", 1.0, "a row counts once")]
-        )
+        (count,) = yield Sum(PrivateKMeansClient.row_count.asked(), parts=["row_count"])
         return max(float(count), float(self.most_clusters))
 
     def _space(self, frame: Frame, n_rows: float) -> Generator[Round, Total, _Space]:
         """Return the subspace of the directions in which the rows spread more than noise does."""
         of_clients = self.privacy_unit == "client"
-        release = self.release("distances", 1.0, "a client is in one class" if of_clients else "a row is in one class")
         asked = PrivateKMeansClient.moment_size if of_clients else PrivateKMeansClient.distances
-        (classes,) = received = yield Sum(asked.asked(*frame.arrays), releases=[release])
-        n_units = received.n_clients if of_clients else n_rows
-        reach = frame.radius * class_reach(class_of_most(classes, n_units, self.noise_of_sum(release)))
-        if of_clients:
-            release = self.release("second_moment", reach**2, "the client clips the matrix to this norm", triangle=True)
-            question = PrivateKMeansClient.mean_second_moment.asked(*frame.arrays, bound=reach**2)
-        else:
-            release = self.release("second_moment", reach**2, "the client clips every row to its root", triangle=True)
-            question = PrivateKMeansClient.second_moment.asked(*Frame(frame.origin, reach).arrays)
-        (triangle,) = yield Sum(question, releases=[release])
+        (classes,) = received = yield Sum(asked.asked(frame=frame), parts=["distances"])
+        n_units = self._n_units(received, n_rows)
+        reach = frame.radius * class_reach(class_of_most(classes, n_units, received.noise[0]))
+        question = PrivateKMeansClient.second_moment.asked(frame=frame if of_clients else Frame(frame.origin, reach))
+        (triangle,) = received = yield self.summed(question, "second_moment", at_most=(reach**2,))
         values, directions = np.linalg.eigh(triangle_to_symmetric(triangle) / n_units)
         values, directions = values[::-1], directions[:, ::-1]
         # Beyond this no eigenvalue of the noise alone lies, as the semicircle law has it.
-        edge = self.noise_of_sum(release) / n_units * math.sqrt(2 * len(values))
+        edge = received.noise[0] / n_units * math.sqrt(2 * len(values))
         n_inside = min(max(int(np.count_nonzero(values > edge)), 1), self.most_clusters)
         spread = np.sqrt(np.maximum(values[:n_inside], edge / 4))
         total = max(float(values.sum()), edge / 4, 1e-12 * frame.radius**2)
@@ -277,21 +267,17 @@ class PrivateKMeans(ClippedStrategy):
 
     def _votes(self, space: _Space) -> Generator[Round, Total, tuple[Floats, Floats]]:
         """Return the centers of the last generations' candidates in the subspace, and the votes for each."""
-        release, scale, bound = self._votes_release()
-        deviation = self.noise_of_sum(release) * scale
-        k = self.most_clusters
+        k, of_clients = self.most_clusters, self.privacy_unit == "client"
+        scale, bound = (self.rows_per_client, _norm_of_parts(self.rows_per_client, k)) if of_clients else (1, 1.0)
+        deviation = self.noise_of("votes", bound) * scale
         fewest, most = max(FEWEST_CANDIDATES * k, 8), MOST_CANDIDATES * k
         wanted = space.n_rows / (DEVIATIONS_A_CANDIDATE * deviation) if deviation > 0 else math.inf
         n_candidates = int(min(max(wanted, fewest), most))
         candidates = self._drawn(space, n_candidates)
         former: tuple[Floats, Floats] | None = None
         for generation in range(self.n_rounds):
-            asked = [candidates, space.inside, *space.frame.arrays]
-            if bound is None:
-                question = PrivateKMeansClient.votes.asked(*asked)
-            else:
-                question = PrivateKMeansClient.mean_votes.asked(*asked, bound=bound)
-            (votes,) = yield Sum(question, releases=[release])
+            question = PrivateKMeansClient.votes.asked(candidates, space.inside, frame=space.frame)
+            (votes,) = yield self.summed(question, "votes", at_most=(bound,))
             weights = kept_votes(votes * scale, space.n_rows)
             # The last two generations together: each counted all of the rows, and the noise is another.
             points, both = candidates, weights
@@ -321,38 +307,25 @@ class PrivateKMeans(ClippedStrategy):
         return points
 
     def _lloyd_step(
-        self, space: _Space, centers: Floats, weights: Floats, shares: tuple[str, str], *, inside: bool
+        self, space: _Space, centers: Floats, weights: Floats, parts: tuple[str, str], *, inside: bool
     ) -> Generator[Round, Total, tuple[Floats, Floats, tuple[float, float]]]:
         """Move the centers by the noisy means of the clipped offsets of their rows.
 
         Return them, their weights, and the standard deviations of the noise in sums and weights, in rows.
         """
-        of_clients = self.privacy_unit == "client"
         frame, n_rows, n_centers = space.frame, space.n_rows, len(centers)
         weights = weights * (n_rows / max(float(weights.sum()), 1.0))
         total = float((space.spread**2).sum()) if inside else space.total
         within = max(total - float(weights @ (centers**2).sum(axis=1)) / n_rows, 0.02 * total)
         bound = min(OFFSET_REACH * math.sqrt(max(within, 1e-18 * frame.radius**2)), 2 * frame.radius)
         directions = space.inside if inside else np.zeros((0, 0))
-        asked = [centers, directions, *frame.arrays]
-        if of_clients:
-            m = self.rows_per_client
-            of_offsets, of_counts = CLIENT_MARGIN * bound / math.sqrt(m), _norm_of_parts(m, n_centers)
-            question = PrivateKMeansClient.mean_offsets.asked(
-                *asked, bound=bound, offsets_bound=of_offsets, counts_bound=of_counts
-            )
-            scale, words = n_rows / len(self.client_names), "the client clips its mean to this norm"
-        else:
-            of_offsets, of_counts, scale = bound, 1.0, 1.0
-            question = PrivateKMeansClient.offset_sums.asked(*asked, bound=bound)
-            words = "the client clips every offset to this norm"
-        releases = [
-            self.release(shares[0], of_offsets, words),
-            self.release(shares[1], of_counts, words if of_clients else "a row has one nearest center"),
-        ]
-        sums, counts = yield Sum(question, releases=releases)
-        sums, counts = sums * scale, counts * scale
-        deviation, of_count = (self.noise_of_sum(release) * scale for release in releases)
+        m = self.rows_per_client
+        of_means = (CLIENT_MARGIN * bound / math.sqrt(m), _norm_of_parts(m, n_centers))
+        question = PrivateKMeansClient.offset_sums.asked(centers, directions, frame=frame, bound=bound)
+        received = yield self.summed(question, *parts, at_most=of_means)
+        scale = n_rows / len(self.client_names) if self.privacy_unit == "client" else 1.0
+        sums, counts = (total * scale for total in received)
+        deviation, of_count = (noise * scale for noise in received.noise)
         # A count within its noise divides nothing: such a center moves little.
         divisor = np.maximum(counts, max(0.3 * of_count, n_rows / n_centers / 20, 1.0))
         offsets = sums / divisor[:, None]
@@ -361,13 +334,9 @@ class PrivateKMeans(ClippedStrategy):
             offsets = shrunk_offsets(offsets, (deviation / divisor) ** 2, turned, space.n_inside)
         return clip_rows(centers + offsets, frame.radius), np.maximum(counts, 0.0), (deviation, of_count)
 
-    def _votes_release(self) -> tuple[Release, float, float | None]:
-        """Return the release of votes, what makes rows of them, and the norm to which a client clips them, if any."""
-        if self.privacy_unit == "record":
-            return self.release("votes", 1.0, "a row votes once"), 1.0, None
-        bound = _norm_of_parts(self.rows_per_client, self.most_clusters)
-        release = self.release("votes", bound, "the client clips its votes to this norm")
-        return release, float(self.rows_per_client), bound
+    def _n_units(self, received: Total, n_rows: float) -> float:
+        """Return over how many rows a sum is; where the guarantee is for clients, over how many clients."""
+        return received.n_clients if self.privacy_unit == "client" else n_rows
 
     # Parameters and budget.
 
@@ -408,16 +377,21 @@ class PrivateKMeans(ClippedStrategy):
             return np.asarray(np.asarray(self.server_data, dtype=np.float64).mean(axis=0))
         return np.zeros(self.n_columns)
 
-    def shares(self) -> Mapping[str, Share]:
-        """Return a share for each round; of those for sums a small part goes to the counts beside them."""
-        counts = dict.fromkeys(COSTS, 1) | {
-            "row_sum": int(self.center_rows),
-            "row_count": int(self._pays_for_count),
-            "votes": self.n_rounds,
-            "sums": self.n_lloyd_rounds,
-            "counts": self.n_lloyd_rounds,
+    def parts(self) -> Mapping[str, Part]:
+        """Return a part for each round; of those for sums a small part goes to the counts beside them."""
+        client, steps = PrivateKMeansClient, self.n_lloyd_rounds
+        answers: dict[str, tuple[Any, int]] = {
+            "row_sum": (client.row_sum, int(self.center_rows)),
+            "row_count": (client.row_count, int(self._pays_for_count)),
+            "distances": ((client.distances, client.moment_size), 1),
+            "second_moment": (client.second_moment, 1),
+            "votes": (client.votes, self.n_rounds),
+            "fine_sums": (client.offset_sums, 1),
+            "fine_counts": (client.offset_sums, 1),
+            "sums": (client.offset_sums, steps),
+            "counts": (client.offset_sums, steps),
         }
-        return gaussian_shares({name: (COSTS[name], count) for name, count in counts.items() if count})
+        return {name: gaussian_part(answer, COSTS[name], at_most) for name, (answer, at_most) in answers.items()}
 
     def privacy_notes(self) -> list[str]:
         """Add what is taken to be public."""
@@ -433,13 +407,13 @@ class PrivateKMeans(ClippedStrategy):
         return notes
 
 
-def gaussian_shares(costs: Mapping[str, tuple[float, int]]) -> dict[str, Share]:
-    """Return shares by what they may cost together, as Gaussian releases add up, and their numbers of releases.
+def gaussian_part(answers: Any, cost: float, at_most: int) -> Part:
+    """Return a part by what its releases may cost together, as Gaussian releases add up.
 
     c releases of noise multiplier s cost ``w = c / s^2``; the epsilon of one is about proportional to 1 / s, so that
-    all c have the part ``c / s = sqrt(w c)`` of the sum of epsilons, in which a Share is measured.
+    all c have the part ``c / s = sqrt(w c)`` of the sum of epsilons, in which a part is measured.
     """
-    return {name: Share("gaussian", math.sqrt(cost * count), count) for name, (cost, count) in costs.items()}
+    return Part(answers, math.sqrt(cost * at_most), at_most)
 
 
 def _norm_of_parts(n_rows: int, n_parts: int) -> float:

@@ -10,28 +10,27 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.terms import Term, at, joined, products, squares
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, check_max_l1_norm
-from flower_fedclust.numerics.exact import (
-    square_sums,
-    squared_distances,
-    triangle_to_symmetric,
-)
-from flower_fedclust.numerics.grid import ENTRY_BITS, GridArray, unit_exponent
+from flower_fedclust.numerics.exact import squared_distances, triangle_to_symmetric
+from flower_fedclust.numerics.grid import unit_exponent
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import PrivateStrategy, Sent, Sum, answers, parameter
-from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Moved, Round
-from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic
-from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame, RowsInFrame, ball_moved, frame_of_rows
+from flower_fedclust.protocol import PrivateStrategy, Sent, Sum, parameter
+from flower_fedclust.protocol.by_row import by_row
+from flower_fedclust.protocol.parts import Part
+from flower_fedclust.protocol.rounds import Array, Round
+from flower_fedclust.steps.clusters import ClusterClient
+from flower_fedclust.steps.frame import FRAME_ROUNDS, frame_of_rows
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -67,11 +66,6 @@ NOISY_ROWS_PER_CELL = 100.0
 #: Where there would be fewer cells a cluster than this, each cluster has one. A cluster that has one where others have
 #: several would be joined to another, as each of its rows votes for two cells.
 FEWEST_CELLS_PER_CLUSTER = 2.5
-
-#: What enforces the sensitivities, for the report.
-CLIPPED = "the client clips every row to this L1 norm"
-IN_ONE_CELL = "a row is in one cell"
-PRODUCTS = "products of a row's entries; the client clips the row"
 
 
 @dataclass(frozen=True)
@@ -115,10 +109,10 @@ class CellsStrategy(PrivateStrategy):
         super().check_complete()
         check_max_l1_norm(self.max_l1_norm, self.epsilon)
 
-    def cell_shares(
+    def cell_parts(
         self, *, origin: float, distances: float, second_moment: float, lloyd: float, n_lloyd_rounds: int
-    ) -> dict[str, Share]:
-        """Return the shares of a budget that pay for :meth:`find_cells`.
+    ) -> dict[str, Part]:
+        """Return the parts of a budget that pay for :meth:`find_cells`.
 
         Parameters
         ----------
@@ -126,13 +120,14 @@ class CellsStrategy(PrivateStrategy):
             Fractions; that of the Lloyd steps is for all of them.
         n_lloyd_rounds : int
         """
+        client, rest = CellsClient, 1.0 - SUMS_PART
         return {
-            "origin_sums": Share("laplace", SUMS_PART * origin),
-            "origin_counts": Share("laplace", (1.0 - SUMS_PART) * origin),
-            "distances": Share("laplace", distances),
-            "second_moment": Share("laplace", second_moment),
-            "lloyd_sums": Share("laplace", SUMS_PART * lloyd, n_lloyd_rounds),
-            "lloyd_counts": Share("laplace", (1.0 - SUMS_PART) * lloyd, n_lloyd_rounds),
+            "origin_sums": laplace_part(client.cluster_sums, SUMS_PART * origin),
+            "origin_counts": laplace_part(client.cluster_sums, rest * origin),
+            "distances": laplace_part(client.distance_counts, distances),
+            "second_moment": laplace_part((client.entry_products, client.entry_squares), second_moment),
+            "lloyd_sums": laplace_part(client.cluster_sums, SUMS_PART * lloyd, n_lloyd_rounds),
+            "lloyd_counts": laplace_part(client.cluster_sums, rest * lloyd, n_lloyd_rounds),
         }
 
     def find_cells(self, n_lloyd_rounds: int) -> Generator[Round, list[Array], Cells]:
@@ -162,36 +157,12 @@ class CellsStrategy(PrivateStrategy):
         n_cells = self.n_prototypes or n_cells_for(n_rows, self.n_clusters, self.n_columns, self._epsilon_of_a_sum)
         points = self.rng.standard_normal((POINTS_PER_CENTER * n_cells, self.n_columns)) @ root.T
         centers = weighted_kmeans(_inside(points, frame), None, n_cells, self.rng)
-        statistic = self.sums_and_counts("lloyd", frame.radius)
-        scale = self.noise_scale(statistic.releases[1])
-        centers, counts = yield from self._lloyd(centers, frame, root, statistic, scale, n_lloyd_rounds)
+        scale = self.noise_scale("lloyd_counts")
+        centers, counts = yield from self._lloyd(centers, frame, root, scale, n_lloyd_rounds)
         kept = counts > smallest_count(scale)
         if np.count_nonzero(kept) < self.n_clusters:
             kept = np.isin(np.arange(len(counts)), np.argsort(-counts, kind="stable")[: self.n_clusters])
         return Cells(frame, centers[kept], np.maximum(counts[kept], 1.0), n_rows)
-
-    def sums_and_counts(self, which: str, bound: float) -> ClusterStatistic:
-        """Return what clients send of the cells that their rows are in, with its releases.
-
-        Parameters
-        ----------
-        which : str
-            Of the shares ``<which>_sums`` and ``<which>_counts``.
-        bound : float
-            The L1 norm to which rows are clipped.
-        """
-        if self.epsilon is None:
-            return ClusterStatistic()
-        return ClusterStatistic(
-            (
-                self.release(f"{which}_sums", bound, CLIPPED),
-                self.release(f"{which}_counts", 1.0, IN_ONE_CELL),
-            )
-        )
-
-    def noise_scale(self, release: Release | None) -> float:
-        """Return the Laplace parameter of the noise in a sum over the clients; 0 without noise."""
-        return 0.0 if release is None else self.noise_of_sum(release) / math.sqrt(2.0)
 
     @property
     def n_frame_rounds(self) -> int:
@@ -206,32 +177,28 @@ class CellsStrategy(PrivateStrategy):
             return (yield from frame_of_rows())
         bound = self.max_l1_norm
         everywhere = Frame(np.zeros(self.n_columns), bound, norm=1)
-        statistic = self.sums_and_counts("origin", bound)
-        sums, counts = yield statistic.asked(np.zeros((1, self.n_columns)), everywhere)
+        question = CellsClient.cluster_sums.asked(np.zeros((1, self.n_columns)), frame=everywhere)
+        sums, counts = yield Sum(question, parts=["origin_sums", "origin_counts"])
         n_rows = max(float(counts[0]), 1.0)
         origin = clip_rows(sums / n_rows, bound, norm=1)[0]
         if self.epsilon is None:
             # Two points of a ball are at most its diameter apart.
             return Frame(origin, 2.0 * bound, norm=1), n_rows
-        release = self.release("distances", 1.0, "a row is at one distance")
-        question = CellsClient.distance_counts.asked(origin, *everywhere.arrays)
-        (found,) = yield Sum(question, releases=[release])
-        return Frame(origin, radius_of(found, bound, self.noise_scale(release)), norm=1), n_rows
+        question = CellsClient.distance_counts.asked(origin, frame=everywhere)
+        (found,) = yield Sum(question, parts=["distances"])
+        return Frame(origin, radius_of(found, bound, self.noise_scale("distances")), norm=1), n_rows
 
     def _directions(self, frame: Frame, n_rows: float) -> Generator[Round, list[Array], Floats]:
         """Return a root of the second moment of the rows in the frame, of shape (n_columns, n_columns)."""
-        release = None
-        if self.epsilon is not None:
-            # |x_i x_j| over i <= j adds up to (||x||_1^2 + ||x||_2^2) / 2, which is ||x||_1^2 at most; so it does for
-            # the coarser integers that clients multiply, as to truncate makes no entry larger.
-            release = self.release("second_moment", frame.radius**2, PRODUCTS)
-        (found,) = yield Sum(CellsClient.entry_products.asked(*frame.arrays), releases=[release])
+        is_wide = len(frame.origin) > FULL_COLUMNS
+        asked = CellsClient.entry_squares if is_wide else CellsClient.entry_products
+        (found,) = yield Sum(asked.asked(frame=frame), parts=["second_moment"])
         if not np.isfinite(found).all():
             raise DataError(
                 "the rows are so far apart that their squares are beyond the largest number there is; look for a wrong "
                 "value."
             )
-        if len(frame.origin) > FULL_COLUMNS:
+        if is_wide:
             variances = np.maximum(found / n_rows, 0.0)
             return np.diag(np.sqrt(np.maximum(variances, 1e-4 * variances.mean())))
         values, vectors = np.linalg.eigh(triangle_to_symmetric(found) / n_rows)
@@ -244,13 +211,13 @@ class CellsStrategy(PrivateStrategy):
         centers: Floats,
         frame: Frame,
         root: Floats,
-        statistic: ClusterStatistic,
         scale: float,
         n_rounds: int,
     ) -> Generator[Round, list[Array], tuple[Floats, Floats]]:
         """Take Lloyd steps; a center that has lost its rows is set down beside one of many, but for the last step."""
         for step in range(n_rounds):
-            sums, counts = yield statistic.asked(centers, frame)
+            question = CellsClient.cluster_sums.asked(centers, frame=frame)
+            sums, counts = yield Sum(question, parts=["lloyd_sums", "lloyd_counts"])
             centers = moved_centers(sums, counts, centers, frame, scale)
             lost = np.flatnonzero(counts <= smallest_count(scale))
             if step < n_rounds - 1 and 0 < len(lost) < len(centers):
@@ -266,8 +233,8 @@ class CellsStrategy(PrivateStrategy):
         """The epsilon with which as much noise as is in the sums would be the server's own."""
         if self.epsilon is None:
             return None
-        release = self.release("origin_counts", 1.0, IN_ONE_CELL)
-        return self.epsilon * release.standard_deviation / self.noise_of_sum(release)
+        own = self.frozen_plan.multipliers["origin_counts"]
+        return self.epsilon * own / self.noise_scale("origin_counts")
 
 
 def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float | None) -> int:
@@ -326,86 +293,53 @@ def _inside(points: Floats, frame: Frame) -> Floats:
 
 
 class CellsClient(ClusterClient):
-    """The answers of a client among whose rows cells are found. All are sums over rows."""
+    """The answers of a client among whose rows cells are found."""
 
-    @answers(
-        Sent("number of rows at each distance from a point", counts="every row"),
-        moved=lambda _, origin, *frame: (ONE_COUNT,),
-    )
-    def distance_counts(self, origin: Floats, *frame: Floats) -> GridArray:
+    @by_row(distances=Sent("number of rows at each distance from a point", counts="every row"))
+    def distance_counts(rows: Rows, origin: Floats) -> Term:
         """Return how many rows lie in each ring around the origin, by L1 distance.
 
         Distances are integers, from rows and origin on the grid, and so are the ends of the rings.
         """
-        rows = self.enter(*frame)
-        on_grid = rows.points(origin[None, :])
         edges = np.floor(distance_edges(math.ldexp(rows.radius, -rows.exponent)))
-        counts = np.zeros(N_DISTANCES, dtype=np.int64)
-        for block in blocks(len(rows), rows.integers.shape[1]):
-            distances = np.abs(rows.integers[block] - on_grid).sum(axis=1)
-            rings = np.minimum(np.searchsorted(edges, distances), N_DISTANCES - 1)
-            counts += np.bincount(rings, minlength=N_DISTANCES)
-        return GridArray(counts)
+        distances = np.abs(rows.integers - rows.points(origin[None, :])).sum(axis=1)
+        return at(np.minimum(np.searchsorted(edges, distances), N_DISTANCES - 1), N_DISTANCES)
 
-    @answers("sum over rows of the products of their entries", moved=lambda _, *frame: (products_moved(*frame),))
-    def entry_products(self, *frame: Floats) -> GridArray:
-        """Return the upper triangle of X'X in the frame; of wide rows, the sums of squares alone.
+    @by_row(second_moment="sum over rows of the products of their entries")
+    def entry_products(rows: Rows) -> Term:
+        """Return the upper triangle of X'X in the frame."""
+        return products(rows)
+
+    @by_row(second_moment="sum over rows of the squares of their entries")
+    def entry_squares(rows: Rows) -> Term:
+        """Return the diagonal of X'X in the frame.
 
         The noise on d (d + 1) / 2 products would hide the directions of wide rows; the deviations by column remain.
         """
-        rows = self.enter(*frame)
-        return products_of(rows, diagonal=rows.integers.shape[1] > FULL_COLUMNS)
+        return squares(rows)
 
-    @answers(
-        "sum of the rows in each cell, and in one more column their number times a weight",
-        moved=lambda _, centers, *frame, weight: (_weighted_moved(weight, *frame),),
-    )
-    def weighted_cell_sums(self, centers: Floats, *frame: Floats, weight: float) -> GridArray:
+    @by_row(votes="sum of the rows in each cell, and in one more column their number times a weight")
+    def weighted_cell_sums(rows: Rows, centers: Floats, *, weight: float) -> Term:
         """Return the sums and counts of the rows in each cell as one array, of shape (n_cells, n_columns + 1).
 
         The weight is a number of units of the rows (:func:`weight_onto_grid`).
         """
-        rows = self.enter(*frame)
-        units = int(math.ldexp(weight, -rows.exponent))
-        if abs(units) > 2**ENTRY_BITS:
-            raise DataError(f"client {self.name}: with so large a weight the sum of the counts could overflow.")
-        sums, counts = rows.sums(rows.nearest(centers), len(centers))
-        weighted = counts.integers * units
-        return GridArray(np.column_stack([sums.integers, weighted]), rows.exponent)
+        labels, n_cells = rows.nearest(centers), len(centers)
+        return joined(at(labels, n_cells, rows), at(labels, n_cells), times=weight)
 
-    @answers(
-        Sent("number of rows that have two centers as their nearest, by pair of centers", counts="every row"),
-        moved=lambda _, centers, *frame: (ONE_COUNT,),
-    )
-    def votes(self, centers: Floats, *frame: Floats) -> GridArray:
+    @by_row(votes=Sent("number of rows that have two centers as their nearest, by pair of centers", counts="every row"))
+    def votes(rows: Rows, centers: Floats) -> Term:
         """Return the votes, in the order of the upper triangle of a table of pairs."""
-        rows, n_centers = self.enter(*frame), len(centers)
         nearest, second = two_nearest(rows.integers, rows.points(centers))
-        pairs = np.minimum(nearest, second) * n_centers + np.maximum(nearest, second)
-        table = np.bincount(pairs, minlength=n_centers**2).reshape(n_centers, n_centers)
-        return GridArray(table[np.triu_indices(n_centers, 1)])
+        first, last = np.minimum(nearest, second), np.maximum(nearest, second)
+        # How many pairs stand before this one.
+        place = first * len(centers) - first * (first + 1) // 2 + last - first - 1
+        return at(place, len(centers) * (len(centers) - 1) // 2)
 
 
-def products_moved(*frame: Floats) -> Moved:
-    """Return how far one row moves :func:`products_of`: in L1 norm by R^2, where R bounds its L1 norm."""
-    square = float(frame[1][0]) ** 2
-    return Moved(square, square if int(frame[1][1]) == 1 else math.inf)
-
-
-def _weighted_moved(weight: float, *frame: Floats) -> Moved:
-    """Return how far one row moves sums and weighted counts together."""
-    of_sums = ball_moved(*frame)
-    return Moved(of_sums.l2 + abs(weight), of_sums.l1 + abs(weight))
-
-
-def products_of(rows: RowsInFrame, *, diagonal: bool) -> GridArray:
-    """Return the sum over rows of the products of their entries, each product once; or of their squares alone.
-
-    In integers: a row of L1 norm R changes it by R^2 at most, in L1 norm.
-    """
-    if diagonal:
-        return GridArray(*square_sums(rows.integers, rows.exponent))
-    return rows.outer_products()
+def laplace_part(answers: Any, fraction: float, at_most: int = 1) -> Part:
+    """Return a part of a budget that pays for Laplace noise."""
+    return Part(answers, fraction, at_most, "laplace")
 
 
 def weight_onto_grid(weight: float, radius: float) -> float:

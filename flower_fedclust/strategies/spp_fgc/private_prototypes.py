@@ -15,27 +15,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.terms import count, products, squares, total
 from flower_fedclust.numerics.exact import triangle_to_symmetric
 from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.prototypes import nearest_covariances
 from flower_fedclust.numerics.structural_graph import client_graph
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import NoisePlace, Release
+from flower_fedclust.privacy.releases import NoisePlace, Relation
 from flower_fedclust.protocol import Entry, Gather, Sent, answers, parameter
-from flower_fedclust.protocol.rounds import ONE_COUNT, Array, Moved, Reply, Round
-from flower_fedclust.steps.frame import ball_moved
+from flower_fedclust.protocol.parts import Part
+from flower_fedclust.protocol.rounds import Array, Moved, Reply, Round
 from flower_fedclust.steps.spectral import LabelsClient
 from flower_fedclust.strategies.spp_fgc.cells import (
-    CLIPPED,
-    IN_ONE_CELL,
-    PRODUCTS,
     Cells,
     CellsClient,
     CellsStrategy,
-    products_moved,
-    products_of,
+    laplace_part,
 )
 from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER, StructuralGraphStrategy
 from flower_fedclust.strategies.spp_fgc.uploads import (
@@ -94,9 +91,6 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
         """Find cells, then gather graphs, and the prototypes of these cells with all of their noise."""
         cells = yield from self.find_cells(n_lloyd_rounds=1)
         radius = cells.frame.radius
-        sums = self.release("prototype_sums", radius, CLIPPED)
-        products = self.release("prototype_products", radius**2, PRODUCTS)
-        counts = self.release("prototype_counts", 1.0, IN_ONE_CELL)
         replies = yield Gather(
             SPPFGCPrivatePrototypesClient.cell_prototypes.asked(
                 cells.centers,
@@ -106,9 +100,12 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
                 rank_constraint=self.solver == "clr",
                 diagonal=self._is_diagonal,
             ),
-            releases=[None, None, None, sums, products, counts],
+            parts=[None, None, None, "prototype_sums", "prototype_products", "prototype_counts"],
         )
-        changed = [prototypes_of_cells(reply, cells, products, counts) for reply in replies]
+        # What each client's own reply carries.
+        multipliers = self.frozen_plan.multipliers
+        of_products = math.sqrt(2.0) * multipliers["prototype_products"] * radius**2
+        changed = [prototypes_of_cells(reply, cells, of_products, multipliers["prototype_counts"]) for reply in replies]
         # What noise has blurred is not as certain as its count says.
         deviations = np.concatenate([deviation for _, deviation in changed])
         return read_uploads([reply for reply, _ in changed], self.n_clusters, deviations)
@@ -118,17 +115,23 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
         """For the cells the frame, the directions and a Lloyd step, then the graphs and the labels."""
         return self.n_frame_rounds + 2 + super().n_protocol_rounds
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return those of the cells, a half of the budget, and those of the prototypes."""
+        answer = SPPFGCPrivatePrototypesClient.cell_prototypes
         return {
-            **self.cell_shares(origin=0.1, distances=0.05, second_moment=0.1, lloyd=0.25, n_lloyd_rounds=1),
-            "prototype_sums": Share("laplace", 0.25),
-            "prototype_products": Share("laplace", 0.15),
-            "prototype_counts": Share("laplace", 0.1),
+            **self.cell_parts(origin=0.1, distances=0.05, second_moment=0.1, lloyd=0.25, n_lloyd_rounds=1),
+            "prototype_sums": laplace_part(answer, 0.25),
+            "prototype_products": laplace_part(answer, 0.15),
+            "prototype_counts": laplace_part(answer, 0.1),
         }
 
+    @property
+    def relation(self) -> Relation:
+        """For rows that are added or removed: what is sent of each row is not covered."""
+        return "add-or-remove"
 
-def prototypes_of_cells(reply: Reply, cells: Cells, products: Release, counts: Release) -> tuple[Reply, Floats]:
+
+def prototypes_of_cells(reply: Reply, cells: Cells, deviation: float, scale: float) -> tuple[Reply, Floats]:
     """Return a client's reply to ``cell_prototypes`` in the form of one to ``structural_graph``.
 
     Cells with hardly a row, by their noisy count, are dropped: their rows go to the nearest cell that is left.
@@ -137,8 +140,10 @@ def prototypes_of_cells(reply: Reply, cells: Cells, products: Release, counts: R
     ----------
     reply : Reply
     cells : Cells
-    products, counts : Release
-        Of these arrays of the reply.
+    deviation : float
+        The standard deviation of the noise in the products.
+    scale : float
+        The Laplace parameter of the noise in the counts.
 
     Returns
     -------
@@ -158,7 +163,7 @@ def prototypes_of_cells(reply: Reply, cells: Cells, products: Release, counts: R
     widths = (n_columns, n_columns * (n_columns + 1) // 2)
     shapes_fit = sums.shape == centers.shape and moments.shape in [(n_cells, width) for width in widths]
     check_fits(reply.client, shapes_fit and noisy_counts.shape == (n_cells,) and are_indices(own, n_cells))
-    kept = noisy_counts > max(2.0 * counts.scale, 0.5)
+    kept = noisy_counts > max(2.0 * scale, 0.5)
     if not kept.any():
         kept = noisy_counts >= noisy_counts.max()
     sizes = np.maximum(noisy_counts[kept], 1.0)
@@ -172,10 +177,17 @@ def prototypes_of_cells(reply: Reply, cells: Cells, products: Release, counts: R
     position = np.cumsum(kept) - 1
     moved = np.where(kept, position, nearest_center(centers, centers[kept]))[np.asarray(own, dtype=np.intp)]
     changed = Reply(reply.client, [moved, neighbors, weights, frame.leave(means), covariances, sizes])
-    return changed, products.standard_deviation / sizes
+    return changed, deviation / sizes
 
 
 # The client half.
+
+
+def moved_by_rows(frame: Frame) -> tuple[Moved, Moved, Moved]:
+    """Return how much a row changes sums, products and counts by cell: it is in one cell."""
+    rows = frame.rows(np.zeros((0, len(frame.origin))))
+    sums, of_products, counts = (Moved.of(term.bound) for term in (total(rows), products(rows), count(rows)))
+    return sums, of_products, counts
 
 
 class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
@@ -188,9 +200,7 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         Sent("number of the client's rows in each cell", "centers", counts="every row"),
         moved=lambda _, centers, *frame, n_clusters, n_neighbors, rank_constraint, diagonal: (
             *(Moved(math.inf) for _ in GRAPH),
-            ball_moved(*frame),
-            products_moved(*frame),
-            ONE_COUNT,
+            *moved_by_rows(Frame.of_arrays(*frame)),
         ),
     )
     def cell_prototypes(
@@ -209,12 +219,10 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         sums, counts = rows.sums(labels, len(centers))
         ends = np.cumsum(counts.integers)
         by_cell = rows.integers[np.argsort(labels, kind="stable")]
-        own = [
-            products_of(dataclasses.replace(rows, integers=by_cell[start:end]), diagonal=diagonal)
-            for start, end in pairwise([0, *ends])
-        ]
-        products = GridArray(np.array([one.integers for one in own]), own[0].exponent)
-        return (*sent_graph(labels, E, n_neighbors), sums, products, counts)
+        add = squares if diagonal else products
+        own = [add(dataclasses.replace(rows, integers=by_cell[start:end])).array for start, end in pairwise([0, *ends])]
+        by_cell_products = GridArray(np.array([one.integers for one in own]), own[0].exponent)
+        return (*sent_graph(labels, E, n_neighbors), sums, by_cell_products, counts)
 
 
 SPPFGCPrivatePrototypes.client_type = SPPFGCPrivatePrototypesClient

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 
@@ -10,17 +11,16 @@ import numpy as np
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.checks import check_integer, warn_of_empty_clusters
 from flower_fedclust.numerics.votes import vote_embedding, vote_graph
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.protocol import Entry, Outcome, Protocol, Sum, parameter
-from flower_fedclust.protocol.rounds import Array, Round
+from flower_fedclust.protocol.parts import Part
+from flower_fedclust.protocol.rounds import Round, Total
 from flower_fedclust.steps.spectral import cluster_embedding
 from flower_fedclust.strategies.spp_fgc.cells import (
-    CLIPPED,
     SUMS_PART,
     Cells,
     CellsClient,
     CellsStrategy,
+    laplace_part,
     moved_centers,
     weight_onto_grid,
 )
@@ -86,16 +86,15 @@ class SPPFGCSums(CellsStrategy):
             cells, clusters = (yield from self._last_step(cells)), np.arange(self.n_clusters)
         else:
             # In place of lines 8 to 14: a graph of the prototypes.
-            release = self._last_release(1.0, "a row votes for one pair of centers")
-            (votes,) = yield Sum(CellsClient.votes.asked(cells.centers, *cells.frame.arrays), releases=[release])
-            graph = vote_graph(votes, cells.centers, self.noise_scale(release))
+            (votes,) = yield Sum(CellsClient.votes.asked(cells.centers, frame=cells.frame), parts=["votes"])
+            graph = vote_graph(votes, cells.centers, self.noise_scale("votes"))
             # In place of line 15.
             _, clusters = cluster_embedding(vote_embedding(graph, self.n_clusters), self.n_clusters, self.rng)
         warn_of_empty_clusters(self.name, np.bincount(clusters, minlength=self.n_clusters))
         means = cells.frame.leave(cells.centers)
         return Outcome(PrototypeModel(means, clusters, self.n_clusters, counts=cells.counts))
 
-    def _last_step(self, cells: Cells) -> Generator[Round, list[Array], Cells]:
+    def _last_step(self, cells: Cells) -> Generator[Round, Total, Cells]:
         """Return cells after a Lloyd step, which takes the place of the votes where there is nothing to vote on.
 
         Which of the two it is may depend on noisy counts, so that both must cost the same: one array, one release. A
@@ -105,16 +104,12 @@ class SPPFGCSums(CellsStrategy):
         """
         radius = cells.frame.radius
         weight = weight_onto_grid(radius * (1.0 - SUMS_PART) / SUMS_PART, radius)
-        release = self._last_release(radius + weight, CLIPPED)
-        question = CellsClient.weighted_cell_sums.asked(cells.centers, *cells.frame.arrays, weight=weight)
-        (found,) = yield Sum(question, releases=[release])
+        question = CellsClient.weighted_cell_sums.asked(cells.centers, frame=cells.frame, weight=weight)
+        (found,) = received = yield Sum(question, parts=["votes"])
         sums, counts = found[:, :-1], found[:, -1] / weight
-        scale = self.noise_scale(release) / weight
+        scale = received.noise[0] / math.sqrt(2.0) / weight
         centers = moved_centers(sums, counts, cells.centers, cells.frame, scale)
         return replace(cells, centers=centers, counts=np.maximum(counts, 1.0))
-
-    def _last_release(self, sensitivity: float, bound: str) -> Release | None:
-        return None if self.epsilon is None else self.release("votes", sensitivity, bound)
 
     # Bounds and budget.
 
@@ -131,9 +126,9 @@ class SPPFGCSums(CellsStrategy):
             return LLOYD_ROUNDS
         return min(MOST_NOISY_LLOYD_ROUNDS, 1 + int(self.epsilon / EPSILON_OF_A_ROUND))
 
-    def shares(self) -> Mapping[str, Share]:
+    def parts(self) -> Mapping[str, Part]:
         """Return those of the cells, and that of the votes, or of the Lloyd step in their place."""
-        cells = self.cell_shares(
+        cells = self.cell_parts(
             origin=0.2, distances=0.1, second_moment=0.2, lloyd=0.3, n_lloyd_rounds=self._n_lloyd_rounds
         )
-        return cells | {"votes": Share("laplace", 0.2)}
+        return cells | {"votes": laplace_part((CellsClient.votes, CellsClient.weighted_cell_sums), 0.2)}

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.exact import directions_onto_grid
 from flower_fedclust.protocol import ClientData
-from flower_fedclust.steps.frame import Frame
 from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeansClient
 
 RNG = np.random.default_rng(2)
@@ -19,7 +19,7 @@ ROWS = LIFTED[RNG.integers(3, size=200)] + RNG.normal(size=(200, D)) * 1.5
 
 
 def ball(radius):
-    return Frame(np.zeros(D), radius).arrays
+    return Frame(np.zeros(D), radius)
 
 
 def client():
@@ -41,7 +41,7 @@ def slow(margin, radius):
 @pytest.mark.parametrize("radius", [4.0, 100.0])
 def test_clear_rows_are_those_of_a_slow_loop(margin, radius):
     clusters = slow(margin, radius)
-    sums, counts = client().clear_cluster_sums(LIFTED, XI, PI, *ball(radius), margin=margin)
+    sums, counts = client().clear_cluster_sums(LIFTED, XI, PI, frame=ball(radius), margin=margin)
     assert counts.integers.tolist() == [len(members) for members in clusters]
     assert 0 < counts.integers.sum() < len(ROWS)
     expected = [np.sum(members, axis=0) if members else np.zeros(D) for members in clusters]
@@ -50,7 +50,7 @@ def test_clear_rows_are_those_of_a_slow_loop(margin, radius):
 
 def test_clear_means_are_those_of_a_slow_loop():
     clusters = slow(1 / 3, 100.0)
-    offsets, presence = client().clear_cluster_means(LIFTED, XI, PI, *ball(100.0), margin=1 / 3, means_bound=100.0)
+    offsets, presence = client().clear_cluster_means(LIFTED, XI, PI, frame=ball(100.0), margin=1 / 3, means_bound=100.0)
     assert presence.values.tolist() == [float(bool(members)) for members in clusters]
     expected = [
         np.mean(own, axis=0) - center if own else np.zeros(D) for own, center in zip(clusters, LIFTED, strict=True)
@@ -60,7 +60,7 @@ def test_clear_means_are_those_of_a_slow_loop():
 
 def test_smaller_margin_keeps_fewer_rows():
     kept = [
-        client().clear_cluster_sums(LIFTED, XI, PI, *ball(100.0), margin=margin)[1].integers.sum()
+        client().clear_cluster_sums(LIFTED, XI, PI, frame=ball(100.0), margin=margin)[1].integers.sum()
         for margin in (0.1, 1 / 3, 0.7, 1.0)
     ]
     assert kept == sorted(kept)

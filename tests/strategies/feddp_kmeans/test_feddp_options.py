@@ -113,9 +113,8 @@ def two_far_groups(far):
 
 
 def radii(yielded):
-    """Of the ball to which each round clips: its radius is the first of two numbers among what is sent."""
-    balls = ([array for array in round_.question.arrays if array.shape in ((2,), (3,))] for round_, _ in yielded)
-    return [float(ball[0]) for (ball,) in balls]
+    """Of the balls to which the rounds clip."""
+    return [round_.question.frame.radius for round_, _ in yielded]
 
 
 def test_far_groups_are_moved_together_and_the_centers_come_back():

@@ -48,8 +48,7 @@ def rounds_of(seed=0, far=0.0, **options):
 
 def reply_to(round_, rows):
     client = FedDPKMeansClient(ClientData(rows), name="0")
-    reply = getattr(client, round_.task)(*round_.question.arrays, **round_.question.arguments)
-    reply = reply if isinstance(reply, tuple) else (reply,)
+    reply = round_.asks.reply_of(client, round_.question)
     assert len(reply) == len(round_.answer.sends) == len(round_.releases)
     return reply
 

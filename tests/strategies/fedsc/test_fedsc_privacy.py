@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flower_fedclust.data.datasets import load_dataset
-from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.dictionary import kernel_root
 from flower_fedclust.numerics.exact import triangle_to_symmetric
-from flower_fedclust.numerics.exact_spectral import distance_of_features
+from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.attacks import relative_errors, rows_from_codes
 from flower_fedclust.protocol import ClientData, Gather, Sum
@@ -45,7 +44,7 @@ class Recorded:
                 round_ = generator.send(brought)
             except StopIteration as stop:
                 return stop.value
-            self.yielded.append(round_)
+            self.yielded.append(self.with_noise(round_))
             brought = yield round_
 
 
@@ -91,9 +90,10 @@ def reply_to(client_type, round_, rows, **replaced):
     """What a client with these rows would answer, or 0 if it had none."""
     if len(rows) == 0:
         return [0.0 * array for array in reply_to(client_type, round_, np.zeros((1, rows.shape[1])), **replaced)]
-    client, question = client_type(ClientData(rows), name="0"), round_.question_for(None)
-    reply = getattr(client, round_.task)(*question.arrays, **(dict(question.arguments) | replaced))
-    reply = list(reply) if isinstance(reply, tuple) else [reply]
+    question = round_.question_for(None)
+    question = dataclasses.replace(question, arguments=dict(question.arguments) | replaced)
+    reply = round_.asks.reply_of(client_type(ClientData(rows), name="0"), question)
+    reply = [reply] if isinstance(reply, GridArray) else list(reply)
     assert len(reply) == len(round_.answer.sends) == len(round_.releases)
     return values_of(reply)
 
@@ -384,20 +384,18 @@ def test_a_row_moves_the_codes_and_the_sums_by_as_much_as_their_sensitivity(fact
     Z = np.array([[MAX_NORM, 0, 0], [-MAX_NORM, 0, 0]])
     to_codes, (_, _, *frame) = 0.5 * np.eye(2), codes.question.arrays
     clients = FedSCClient(ClientData(plus), name="0"), FedSCClient(ClientData(minus), name="1")
-    arguments = dict(codes.question.arguments) | {"bandwidth": 0.1, "apart": 0.7072}
+    arguments = dict(codes.question.arguments) | {"bandwidth": 0.1}
     one, two = (client.clipped_codes(Z, to_codes, *frame, **arguments).values for client in clients)
     assert length(one - two, codes.releases[0]) == pytest.approx(np.sqrt(0.5), rel=1e-6)
-    assert distance_of_features(np.eye(2), to_codes, 0.5) == pytest.approx(np.sqrt(0.5), rel=1e-5)
-    with pytest.raises(DataError, match="farther apart than the noise is for"):
-        clients[0].clipped_codes(Z, 1.01 * to_codes, *frame, **arguments)
+    # A client goes by the matrix that it is sent, whoever sends it.
+    for times in (1.0, 1.01):
+        (moved,) = FedSCClient.clipped_codes.asked(Z, times * to_codes, *frame, **arguments).moved()
+        assert moved.apart == pytest.approx(times * np.sqrt(0.5), rel=1e-5)
     rounds, _ = factor_rounds("rounds")
     step = next(round_ for round_ in rounds if round_.task == "clipped_gradient")
-    _, _, *frame = step.question.arrays
     arguments = dict(step.question.arguments) | {"bandwidth": 1.0, "bound": 1e-3}
-    one, two = (
-        FedSCClient(ClientData(rows), name="0").clipped_gradient(np.zeros((1, 3)), np.eye(1), *frame, **arguments)
-        for rows in (np.eye(3)[:1], -np.eye(3)[:1])
-    )
+    question = FedSCClient.clipped_gradient.asked(np.zeros((1, 3)), np.eye(1), frame=step.question.frame, **arguments)
+    (one,), (two,) = (question.asks.reply(question, rows) for rows in (np.eye(3)[:1], -np.eye(3)[:1]))
     assert np.linalg.norm(one.values - two.values) == pytest.approx(2e-3)
 
 
@@ -428,7 +426,7 @@ def test_codes_get_the_noise_of_their_release():
     for task, name, parameters, sent, _ in log:
         if task == "clipped_codes":
             client = FedSCClient(ClientData(clients[int(name)]), name=name)
-            arguments = {"bandwidth": 3.0, "max_norm": MAX_NORM, "bound": 5.0, "apart": release.sensitivity}
+            arguments = {"bandwidth": 3.0, "max_norm": MAX_NORM, "bound": 5.0}
             exact = client.clipped_codes(*parameters, **arguments).values
             noise.append(sent[0] - exact)
     assert np.std(noise) == pytest.approx(release.scale, rel=0.04)
@@ -464,15 +462,6 @@ def sum_rounds():
     return get
 
 
-def embedded(rounds, rows):
-    """The rows that the client would keep and work on in the rounds of k-means."""
-    round_ = next(round_ for round_ in rounds if round_.task == "embed_rows")
-    if len(rows) == 0:
-        return np.empty((0, round_.question.arrays[1].shape[1]))
-    client = FedSCSumsClient(ClientData(rows), name="0")
-    return client.embed_rows(*round_.question.arrays, **round_.question.arguments).values
-
-
 def test_releases_of_sums_have_the_sensitivities_of_a_row_that_is_added(sum_rounds):
     for option in SUMS:
         rounds, _ = sum_rounds(option)
@@ -494,15 +483,13 @@ def test_one_row_moves_no_sum_by_more_than_its_sensitivity(sum_rounds, option, r
     rounds, _ = sum_rounds(option)
     if extreme is not None:
         rows = np.concatenate([rows, np.eye(3)[:1] * extreme])
-    asked = [round_ for round_ in rounds if round_.task != "embed_rows"]
 
     def replies(side):
-        kept = embedded(rounds, side)
-        return [reply_to(FedSCSumsClient, round_, kept if round_.rows else side) for round_ in asked]
+        return [reply_to(FedSCSumsClient, round_, side) for round_ in rounds]
 
     full = replies(rows)
     for index in range(len(rows)):
-        for round_, one, two in zip(asked, full, replies(np.delete(rows, index, axis=0)), strict=True):
+        for round_, one, two in zip(rounds, full, replies(np.delete(rows, index, axis=0)), strict=True):
             for first, second, release in zip(one, two, round_.releases, strict=True):
                 assert np.isfinite(first).all()
                 assert length(first - second, release) <= release.sensitivity
@@ -519,14 +506,12 @@ def test_sensitivities_of_sums_are_no_larger_than_they_have_to_be(sum_rounds):
     (found,) = reply_to(FedSCSumsClient, total, atom)
     assert length(found, total.releases[0]) > 0.9 * total.releases[0].sensitivity
     moment = by_task["normalized_moment"]
-    Z, to_factors, total, *frame = moment.question.arrays
-    low = dataclasses.replace(moment.question, arrays=(Z, to_factors, -total, *frame))
+    Z, to_factors, total = moment.question.arrays
+    low = dataclasses.replace(moment.question, arrays=(Z, to_factors, -total))
     (found,) = reply_to(FedSCSumsClient, dataclasses.replace(moment, question=low), atom)
     assert length(found, moment.releases[0]) > 0.85 * moment.releases[0].sensitivity
     cells = by_task["cluster_sums"]
-    for array, release in zip(
-        reply_to(FedSCSumsClient, cells, embedded(rounds, ROWS[:1])), cells.releases, strict=True
-    ):
+    for array, release in zip(reply_to(FedSCSumsClient, cells, ROWS[:1]), cells.releases, strict=True):
         assert length(array, release) == pytest.approx(release.sensitivity)
 
 
@@ -538,17 +523,16 @@ def test_every_round_is_a_sum_and_no_message_has_an_entry_for_each_row(epsilon):
         assert all(isinstance(round_, Sum) for round_ in rounds)
         messages = [message for message in result.privacy.messages if message.task != "enrol"]
         assert {message.detail for message in messages} == {"sum over the clients"}
-        assert "embed_rows" not in {message.task for message in messages}
 
 
 @pytest.mark.parametrize("options", [{}, {"epsilon": 4.0, "max_norm": MAX_NORM, "noise": "local"}])
 def test_nothing_with_one_entry_a_row_reaches_the_server_of_sums(options):
     log, _ = watched(FedSCSums, 3, n_rounds=1, **options)
     sizes = {str(index): len(rows) for index, rows in enumerate(CLIENTS)}
-    assert {task for task, *_ in log} > {"embed_rows", "factor_sum", "normalized_moment", "cluster_sums"}
+    assert {task for task, *_ in log} > {"factor_sum", "normalized_moment", "cluster_sums"}
     for task, name, _, sent, _ in log:
         assert sizes[name] not in {side for array in sent for side in array.shape}
-        assert (sent == []) == (task in ("enrol", "embed_rows"))
+        assert (sent == []) == (task == "enrol")
 
 
 @pytest.mark.parametrize("noise", ["server", "clients", "local"])
@@ -575,7 +559,7 @@ def test_epsilon_of_sums_is_what_the_releases_compose_to_and_at_most_the_one_ask
 
 def test_every_sum_has_a_share_of_its_own_and_the_budget_divides_them(sum_rounds):
     rounds, _ = sum_rounds("rounds")
-    shares = [[release.share for release in round_.releases] for round_ in rounds if round_.task != "embed_rows"]
+    shares = [[release.share for release in round_.releases] for round_ in rounds]
     assert shares[:6] == [
         ["column_sums", "column_squares", "row_count"], ["dictionary_steps"], ["dictionary_steps"],
         ["factor_sum"], ["normalized_moment"], ["cell_sums", "cell_counts"],

@@ -10,6 +10,7 @@ from sklearn.cluster import KMeans
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.protocol import DataError, ProtocolError
 from flower_fedclust.protocol.replies import received_arrays, values_of
@@ -175,9 +176,9 @@ def test_objective_falls_and_stage_one_stops_by_tol():
 @pytest.mark.parametrize(
     ("options", "n_rounds"),
     [
-        ({"n_rounds": 2, "n_lloyd_rounds": 0}, 11),
-        ({"epsilon": 9.0, "max_norm": 12.0}, 7),
-        ({"epsilon": 9.0, "max_norm": 12.0, "n_rounds": 2, "n_lloyd_rounds": 0}, 8),
+        ({"n_rounds": 2, "n_lloyd_rounds": 0}, 10),
+        ({"epsilon": 9.0, "max_norm": 12.0}, 6),
+        ({"epsilon": 9.0, "max_norm": 12.0, "n_rounds": 2, "n_lloyd_rounds": 0}, 7),
     ],
 )
 def test_number_of_rounds_is_that_of_the_traffic_table(options, n_rounds):
@@ -233,7 +234,6 @@ def failing(task, names):
         "dictionary_steps",
         "factor_sum",
         "normalized_moment",
-        "embed_rows",
         "cluster_sums",
     ],
 )
@@ -263,9 +263,10 @@ def test_clients_bring_noise_of_the_deviation_that_is_declared(noise, min_client
         def fit(self, parameters, config):
             sent, n_examples, facts = super().fit(parameters, config)
             if config["task"] == "factor_sum":
-                exact = self.factor_sum(*parameters, bandwidth=4.0).values
+                Z, to_factors, *frame = parameters
+                (exact,) = self.factor_sum(Z, to_factors, frame=Frame.of_arrays(*frame), bandwidth=4.0)
                 (noisy,) = values_of(received_arrays(sent, facts))
-                self.brought.append(noisy - exact)
+                self.brought.append(noisy - exact.values)
             return sent, n_examples, facts
 
     class Strategy(FedSCSums):

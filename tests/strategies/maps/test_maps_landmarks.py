@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from flower_fedclust import ClientData, simulate
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.exponents import exponent_indicator
 from flower_fedclust.numerics.landmarks import longest_attraction, longest_move
 from flower_fedclust.protocol import Total
 from flower_fedclust.protocol.replies import received_arrays
-from flower_fedclust.steps.frame import Frame
 from flower_fedclust.strategies.maps.landmarks import OWN_SIMILARITY, LandmarksClient, LandmarkStrategy
 
 RNG = np.random.default_rng(8)
@@ -46,8 +46,8 @@ class Learning(LandmarkStrategy):
     def n_protocol_rounds(self):
         return self.n_landmark_rounds
 
-    def shares(self):
-        return self.landmark_shares(0.5, 0.5, self.relation)
+    def parts(self):
+        return self.landmark_parts(0.5, 0.5, replaced=self.relation == "replace")
 
     def noise_multipliers(self):
         if self.multipliers is None:
@@ -340,9 +340,9 @@ def test_sensitivity_is_the_longest_gradient_of_a_row_and_twice_that_where_a_row
     strategy = noisy(relation, of_landmarks=3.0)
     strategy._run = SimpleNamespace(rng=np.random.default_rng(3), n_columns=2, clients=(), spending=None)
     steps = strategy.learn_landmarks()
-    moments = next(steps)
+    moments = strategy.with_noise(next(steps))
     assert {release.relation for release in moments.releases if release is not None} == {relation}
-    round_ = steps.send(Total([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)], 4))
+    round_ = strategy.with_noise(steps.send(Total([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)], 4)))
     (release,) = round_.releases
     gamma = round_.question.arguments["gamma"]
     assert round_.task == "landmark_attraction"
@@ -351,11 +351,11 @@ def test_sensitivity_is_the_longest_gradient_of_a_row_and_twice_that_where_a_row
     # The released sum has no factor 4 gamma / n_y.
     assert release.sensitivity * 4 * gamma / 5 == pytest.approx(times * math.sqrt(8 * gamma / (math.e * 5)))
     assert ("one is replaced" in release.bound) == (relation == "replace")
-    first, *frame = round_.question.arrays
-    assert np.array_equal(first, Frame(*frame[:1], float(frame[1][0])).enter(first))
+    (first,), frame = round_.question.arrays, round_.question.frame
+    assert np.array_equal(first, frame.enter(first))
 
     def sent(rows, Y=first):
-        return LandmarksClient(ClientData(rows), name="0").landmark_attraction(Y, *frame, gamma=gamma)
+        return LandmarksClient(ClientData(rows), name="0").landmark_attraction(Y, frame=frame, gamma=gamma)[0]
 
     expected = attraction(CLIENTS[0], first, gamma) * -5 / (4 * gamma)
     np.testing.assert_allclose(sent(CLIENTS[0]).values, expected, atol=1e-4)
@@ -380,14 +380,13 @@ def test_sensitivity_is_no_longer_than_rows_and_landmarks_in_the_frame_are_apart
     strategy._run = SimpleNamespace(rng=np.random.default_rng(3), n_columns=2, clients=(), spending=None)
     steps = strategy.learn_landmarks()
     next(steps)
-    round_ = steps.send(Total([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)], 4))
+    round_ = strategy.with_noise(steps.send(Total([np.array([2.0, 4.0]), np.array([30.0, 20.0]), np.array(20.0)], 4)))
     (release,) = round_.releases
     assert release.sensitivity <= 4 * 24.0 * math.sqrt(5) * (1 + 1e-9)
-    _, *frame = round_.question.arrays
     # Far beyond the frame, at its other end: the distance is twice the radius.
     for row, Y in (([1e9, 0.0], [-24.0, 0.0]), ([-1e300, 3e299], [24.0, 0.0])):
         client = LandmarksClient(ClientData(np.array([row])), name="0")
-        reply = client.landmark_attraction(np.tile(Y, (5, 1)), *frame, gamma=gamma)
+        (reply,) = client.landmark_attraction(np.tile(Y, (5, 1)), frame=round_.question.frame, gamma=gamma)
         assert np.linalg.norm(reply.values) <= release.sensitivity
 
 

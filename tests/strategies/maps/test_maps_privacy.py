@@ -17,11 +17,12 @@ from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.attacks import relative_errors, rows_from_distances
 from flower_fedclust.protocol import Gather, Sum
 from flower_fedclust.protocol.replies import received_arrays, values_of
+from flower_fedclust.steps.clusters import ClusterStatistic
 from flower_fedclust.steps.perturbed_rows import NOISY_ROWS
 from flower_fedclust.strategies.maps import drawing, map_sums
 from flower_fedclust.strategies.maps.map_sums import FederatedMapSumsClient, FedTSNESums
 from flower_fedclust.strategies.maps.maps import FederatedMapClient, FedTSNE
-from flower_fedclust.strategies.maps.reduced_rows import REDUCED_ROWS
+from flower_fedclust.strategies.maps.reduced_rows import ReducedRowsClient
 from flower_fedclust.strategies.maps.spread_centers import spread_centers
 
 ALLOWANCE = 1 + 1e-9
@@ -65,7 +66,7 @@ def rounds_of(strategy_type=FedTSNE, clients=CLIENTS, seed=0, client_type=None, 
                     round_ = generator.send(brought)
                 except StopIteration as stop:
                     return stop.value
-                rounds.append(round_)
+                rounds.append(self.with_noise(round_))
                 brought = yield round_
 
     fast = {"n_landmarks": 30} | ({"n_rounds": 2} if strategy_type is FedTSNE else {})
@@ -82,9 +83,8 @@ def local(perturb, epsilon=5.0, **options):
 
 def reply_to(round_, rows, client_type=FederatedMapSumsClient):
     """What a client with these rows would answer."""
-    question = round_.question
-    reply = getattr(client_type(ClientData(rows), name="0"), round_.task)(*question.arrays, **question.arguments)
-    return list(reply) if isinstance(reply, tuple) else [reply]
+    reply = round_.asks.reply_of(client_type(ClientData(rows), name="0"), round_.question)
+    return reply if isinstance(reply, list) else [reply]
 
 
 def share_of(one, two, release):
@@ -156,18 +156,19 @@ def test_every_round_is_a_sum_and_no_message_has_an_entry_for_each_row(private):
     sizes = {str(index): len(rows) for index, rows in enumerate(CLIENTS)}
     for task, name, _, sent, _ in log:
         assert sizes[name] not in {side for array in sent for side in array.shape}
-        assert (sent == []) == (task in ("enrol", "place_rows", "reduce_rows"))
+        assert (sent == []) == (task in ("enrol", "place_rows"))
 
 
 def test_releases_of_sums_have_the_sensitivities_of_a_row_that_is_added():
     rounds, _, _ = of_sums()
     declared = {round_.task: [release.sensitivity for release in round_.releases if release] for round_ in rounds}
     assert declared["clipped_column_sums"] == pytest.approx([MAX_NORM, MAX_NORM**2, 1.0])
-    radius = float(next(round_ for round_ in rounds if round_.task == "frame_products").question.arrays[-1][0])
+    radius = next(round_ for round_ in rounds if round_.task == "frame_products").question.frame.radius
     assert declared["frame_products"] == [pytest.approx(radius**2)]
     assert declared["cluster_sums"] == pytest.approx([radius, 1.0])
     assert all(release.triangle for round_ in rounds if round_.task == "frame_products" for release in round_.releases)
-    assert {round_.rows for round_ in rounds if round_.task == "cluster_sums"} == {REDUCED_ROWS}
+    views = {round_.question.view.asks for round_ in rounds if round_.task == "cluster_sums"}
+    assert views == {ReducedRowsClient.reduced}
     mechanisms = {round_.task: [release.mechanism for release in round_.releases if release] for round_ in rounds}
     assert mechanisms["cluster_sums"] == ["gaussian", "laplace"]
     assert mechanisms["clipped_column_sums"] == ["gaussian"] * 3
@@ -175,17 +176,13 @@ def test_releases_of_sums_have_the_sensitivities_of_a_row_that_is_added():
 
 def test_one_row_moves_no_sum_by_more_than_its_sensitivity_and_the_bounds_are_reached():
     rounds, _, _ = of_sums()
-    reducing = next(round_ for round_ in rounds if round_.task == "reduce_rows")
     farthest = {}
     for seed in range(30):
         rows = odd_rows(6, seed)
         for round_ in rounds:
             if not any(round_.releases):
                 continue
-            sides = [rows, rows[1:]]
-            if round_.task == "cluster_sums":
-                sides = [reply_to(reducing, side)[0].values for side in sides]
-            replies = [reply_to(round_, side) for side in sides]
+            replies = [reply_to(round_, side) for side in (rows, rows[1:])]
             for index, (one, two, release) in enumerate(zip(*replies, round_.releases, strict=True)):
                 share = share_of(one, two, release)
                 assert share <= 1
@@ -197,9 +194,9 @@ def test_one_row_moves_no_sum_by_more_than_its_sensitivity_and_the_bounds_are_re
     squares = reply_to(moments, np.eye(25)[:1] * 1e9)[1].values
     assert np.linalg.norm(squares) == pytest.approx(MAX_NORM**2, rel=1e-5)
     cells = next(round_ for round_ in rounds if round_.task == "cluster_sums")
-    directions, origin, _ = reducing.question.arrays
-    kept = reply_to(reducing, origin + 1e6 * directions[:, :1].T)[0].values
-    assert np.linalg.norm(reply_to(cells, kept)[0].values) == pytest.approx(cells.releases[0].sensitivity)
+    view = cells.question.view
+    along = view.frame.origin + 1e6 * view.arrays[0][:, :1].T
+    assert np.linalg.norm(reply_to(cells, along)[0].values) == pytest.approx(cells.releases[0].sensitivity)
 
 
 def test_what_directions_would_cost_goes_to_the_centers_where_rows_have_few_columns():
@@ -213,19 +210,25 @@ def test_what_directions_would_cost_goes_to_the_centers_where_rows_have_few_colu
 
 @pytest.mark.parametrize("noise", PLACES)
 def test_centers_reckon_with_the_noise_that_reaches_the_sums(monkeypatch, noise):
-    seen = {}
+    seen, next_centers = {}, ClusterStatistic.next_centers
 
     def spy(*arguments, **options):
         seen.update(options)
         return (yield from spread_centers(*arguments, **options))
 
+    def spy_on_step(self, reply, centers):
+        seen["noise"] = reply.noise
+        return next_centers(self, reply, centers)
+
     monkeypatch.setattr(map_sums, "spread_centers", spy)
-    of_sums(noise=noise)
-    sums, counts = seen["statistic"].releases
+    monkeypatch.setattr(ClusterStatistic, "next_centers", spy_on_step)
+    rounds, _, _ = of_sums(noise=noise)
+    sums, counts = next(round_.releases for round_ in rounds if round_.task == "cluster_sums")
     # Each of the four clients adds all the noise, or a share of it.
     times = 2.0 if noise == "local" else 1.0
-    assert seen["statistic"].noise_deviation == pytest.approx(times * sums.scale)
-    assert seen["smallest"] == pytest.approx(times * counts.scale * math.sqrt(2))
+    assert seen["statistic"].shrink
+    assert seen["noise"] == pytest.approx([times * sums.scale, times * counts.scale * math.sqrt(2)])
+    assert seen["smallest"] == pytest.approx(seen["noise"][1])
 
 
 def test_rounds_that_cost_epsilon_are_fewer_by_default():

@@ -8,12 +8,12 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs
 
 from flower_fedclust import ClientData, ProtocolStrategy, simulate
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.kmeans import cluster_sums, kmeans_cost, nearest_center
-from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import parameter
+from flower_fedclust.protocol import Total, parameter
 from flower_fedclust.steps.clusters import ClusterStatistic
-from flower_fedclust.steps.frame import Frame
+from flower_fedclust.strategies.maps.reduced_rows import ReducedRowsClient
 from flower_fedclust.strategies.maps.spread_centers import LOWER_BITS, SpreadCentersClient, n_splits, spread_centers
 
 RNG = np.random.default_rng(3)
@@ -63,6 +63,11 @@ def spread(rows, n_centers, n_clients=5, random_state=0, frame=None, **options):
     return simulate(strategy, np.array_split(rows, n_clients))
 
 
+def itself(frame):
+    """A view that leaves rows as they are."""
+    return ReducedRowsClient.reduced.asked(np.empty((0, 0)), frame=frame)
+
+
 def driven(
     rows,
     n_centers,
@@ -72,12 +77,12 @@ def driven(
     change=lambda number, reply: reply,
     statistic=None,
     noisy=True,
+    noise=(),
     seed=0,
     radius=None,
 ):
     """Run the server half alone, with a reply that may be changed: the rounds and what comes out."""
     rounds = []
-    client = SpreadCentersClient(ClientData(rows), name="0")
     if noisy and statistic is None:
         statistic = ClusterStatistic()
     everywhere = Frame(np.zeros(rows.shape[1]), radius or radius_of(rows))
@@ -89,7 +94,7 @@ def driven(
         steps=steps,
         statistic=statistic,
         smallest=smallest,
-        rows="reduced rows",
+        view=itself(everywhere),
     )
     reply = None
     while True:
@@ -98,8 +103,8 @@ def driven(
         except StopIteration as stop:
             return rounds, *stop.value
         rounds.append(round_)
-        sent = getattr(client, round_.task)(*round_.question.arrays)
-        reply = change(len(rounds), [array.values for array in sent])
+        sent = round_.asks.reply(round_.question, rows)
+        reply = Total(change(len(rounds), [array.values for array in sent]), 1, noise)
 
 
 @pytest.mark.parametrize(("n", "expected"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (64, 6), (65, 7), (300, 9)])
@@ -174,7 +179,7 @@ def test_centers_begin_at_the_origin_and_are_doubled():
     rounds, centers, sizes = driven(CLUMPY, 11, steps=(2, 3))
     assert [len(round_.question.arrays[0]) for round_ in rounds] == [2, 2, 4, 4, 8, 8, 11, 11, 11, 11, 11]
     assert {round_.task for round_ in rounds} == {"cluster_sums"}
-    assert {round_.rows for round_ in rounds} == {"reduced rows"}
+    assert {round_.question.view.asks for round_ in rounds} == {ReducedRowsClient.reduced}
     assert np.array_equal(rounds[0].question.arrays[0][0], np.zeros(2))
     # The second half lies near the first, by the deviations of the columns.
     assert np.all(np.abs(rounds[0].question.arrays[0][1]) <= 0.05 * 5 * CLUMPY.std(axis=0))
@@ -195,7 +200,7 @@ def test_without_noise_the_cell_of_the_largest_cost_is_split_and_with_noise_that
     assert sorted(np.round(before[:, 0], -1)) == [0.0, 60.0]
     assert np.abs(after[2, 0] - x_split) < 10
     assert {round_.task for round_ in rounds} == {"cluster_sums" if noisy else "cluster_sums_and_costs"}
-    assert not any(release for round_ in rounds for release in round_.releases)
+    assert not any(round_.parts for round_ in rounds)
 
 
 def test_a_cell_of_a_large_cost_is_split_into_several():
@@ -234,7 +239,7 @@ def test_cost_by_which_cells_are_split_is_that_about_the_new_centers():
 def test_costs_of_the_clients_are_the_squared_distances_from_the_centers_that_they_were_sent():
     centers = CLUMPY[:7]
     client = SpreadCentersClient(ClientData(CLUMPY + 3.0), name="0")
-    sums, counts, costs = client.cluster_sums_and_costs(centers, *Frame(np.full(2, 3.0), 64.0).arrays)
+    sums, counts, costs = client.cluster_sums_and_costs(centers, frame=Frame(np.full(2, 3.0), 64.0))
     squared = ((CLUMPY[:, None] - centers[None]) ** 2).sum(axis=2)
     nearest = squared.argmin(axis=1)
     unit = 64.0 * 2.0**-25
@@ -251,7 +256,7 @@ def test_costs_are_exact_integers_whatever_the_unit_of_the_rows(exponent):
     points = integers[[0, 2]] + [[-(2**20), 1], [3, 0]]
     client = SpreadCentersClient(ClientData(np.ldexp(integers.astype(float), exponent)), name="0")
     frame = Frame(np.zeros(2), math.ldexp(1.0, exponent + 25))
-    costs = client.cluster_sums_and_costs(np.ldexp(points.astype(float), exponent), *frame.arrays)[2]
+    costs = client.cluster_sums_and_costs(np.ldexp(points.astype(float), exponent), frame=frame)[2]
     higher, lower = costs.integers.tolist()
     squared = ((integers[:, None] - points) ** 2).sum(axis=2)
     expected = [squared[squared.argmin(axis=1) == cell, cell].sum() for cell in range(2)]
@@ -340,20 +345,20 @@ def test_where_noise_has_emptied_every_cell_there_are_centers_all_the_same(count
 
 @pytest.mark.parametrize("multiplier", [0.1, 10.0, 1e6])
 def test_centers_with_noise_are_finite_and_as_many(multiplier):
-    releases = Release("gaussian", 100.0, multiplier, ""), Release("laplace", 1.0, multiplier, "")
-    statistic = ClusterStatistic(releases, noise_deviation=releases[0].scale)
+    statistic = ClusterStatistic(("sums", "counts"), shrink=True)
+    noise = 100.0 * multiplier, math.sqrt(2.0) * multiplier
     rng = np.random.default_rng(0)
 
     def change(at, reply):
         sums, counts = reply
-        noise = rng.normal(scale=100.0 * multiplier, size=sums.shape)
-        return [sums + noise, counts + rng.laplace(scale=multiplier, size=counts.shape)]
+        sums = sums + rng.normal(scale=noise[0], size=sums.shape)
+        return [sums, counts + rng.laplace(scale=multiplier, size=counts.shape)]
 
-    rounds, centers, sizes = driven(CLUMPY, 9, smallest=multiplier * math.sqrt(2), change=change, statistic=statistic)
+    rounds, centers, sizes = driven(CLUMPY, 9, smallest=noise[1], change=change, statistic=statistic, noise=noise)
     assert centers.shape == (9, 2)
     assert np.isfinite(centers).all()
     assert (sizes >= 0).all()
-    assert all(round_.releases == statistic.releases for round_ in rounds)
+    assert all(round_.parts == statistic.parts for round_ in rounds)
     # Means of clipped rows lie in the ball, whatever noise does; and clients hold what the server sent to its grid.
     for sent in (round_.question.arrays[0] for round_ in rounds):
         assert np.array_equal(sent, Frame(np.zeros(2), radius_of(CLUMPY)).enter(sent))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.protocol import ClientData
 from flower_fedclust.simulation import simulate
-from flower_fedclust.steps.frame import Frame
 from flower_fedclust.strategies.private_kmeans.client import N_CLASSES, PrivateKMeansClient, class_reach
 from flower_fedclust.strategies.private_kmeans.private_kmeans import PrivateKMeans
 
@@ -71,7 +71,7 @@ def test_a_generous_radius_costs_little():
 def test_offsets_are_those_of_a_slow_loop():
     rows, rng = mixture(300), np.random.default_rng(1)
     centers, bound, frame = rows[rng.choice(300, 4, replace=False)], 3.0, Frame(np.zeros(D), 100.0)
-    sums, counts = client(rows).offset_sums(centers, np.zeros((0, 0)), *frame.arrays, bound=bound)
+    sums, counts = client(rows).offset_sums(centers, np.zeros((0, 0)), frame=frame, bound=bound)
     expected, n = np.zeros((4, D)), [0] * 4
     for row in rows:
         r = min(range(4), key=lambda r: float(((row - centers[r]) ** 2).sum()))
@@ -83,12 +83,12 @@ def test_offsets_are_those_of_a_slow_loop():
 
 
 def test_one_row_moves_clipped_offsets_by_no_more_than_the_bound():
-    rows, frame, bound = mixture(50), Frame(np.zeros(D), 100.0).arrays, 0.37
-    ask = {"bound": bound}
-    everyone, _ = client(rows).offset_sums(rows[:3], np.zeros((0, 0)), *frame, **ask)
+    rows, bound = mixture(50), 0.37
+    ask = {"frame": Frame(np.zeros(D), 100.0), "bound": bound}
+    everyone, _ = client(rows).offset_sums(rows[:3], np.zeros((0, 0)), **ask)
     moved = []
     for left_out in range(0, 50, 7):
-        others, _ = client(np.delete(rows, left_out, axis=0)).offset_sums(rows[:3], np.zeros((0, 0)), *frame, **ask)
+        others, _ = client(np.delete(rows, left_out, axis=0)).offset_sums(rows[:3], np.zeros((0, 0)), **ask)
         difference = (everyone.integers - others.integers).astype(object)
         assert everyone.exponent == others.exponent
         moved.append(math.sqrt(int((difference**2).sum())) * 2.0**everyone.exponent)
@@ -101,26 +101,31 @@ def test_distances_fall_into_classes_by_half_powers_of_two():
     lengths = [8.0, 5.7, 5.6, 4.1, 3.9, 0.0, 20.0]
     rows = np.zeros((len(lengths), 3))
     rows[:, 1] = lengths
-    found = client(rows).distances(*Frame(np.zeros(3), radius).arrays).integers
+    (found,) = client(rows).distances(frame=Frame(np.zeros(3), radius))
     expected = [0] * N_CLASSES
     for length in lengths:
         inside = [index for index in range(N_CLASSES) if min(length, radius) <= radius * class_reach(index)]
         expected[max(inside)] += 1
-    assert found.tolist() == expected
+    assert found.integers.tolist() == expected
 
 
 def test_what_a_client_sends_at_client_level_keeps_to_its_bounds():
-    rows, frame = mixture(40), Frame(np.zeros(D), 100.0).arrays
-    one = client(rows)
-    everything = np.zeros((0, 0))
-    assert np.linalg.norm(one.mean_votes(rows[:9], everything, *frame, bound=0.2).values) <= 0.2
-    sums, counts = one.mean_offsets(rows[:3], everything, *frame, bound=5.0, offsets_bound=0.1, counts_bound=0.3)
-    assert np.linalg.norm(sums.values) <= 0.1
-    assert np.linalg.norm(counts.values) <= 0.3
-    triangle = one.mean_second_moment(*frame, bound=7.0).values
+    one, rows, asks = client(mixture(40)), mixture(9), PrivateKMeansClient
+    everything, frame = np.zeros((0, 0)), Frame(np.zeros(D), 100.0)
+
+    def sent(question):
+        return [array.values for array in question.asks.reply_of(one, question)]
+
+    (votes,) = sent(asks.votes.asked(rows, everything, frame=frame).mean(0.2))
+    assert np.linalg.norm(votes) <= 0.2
+    sums, counts = sent(asks.offset_sums.asked(rows[:3], everything, frame=frame, bound=5.0).mean(0.1, 0.3))
+    assert np.linalg.norm(sums) <= 0.1
+    assert np.linalg.norm(counts) <= 0.3
+    (triangle,) = sent(asks.second_moment.asked(frame=frame).mean(7.0))
     first, second = np.triu_indices(D)
     assert math.sqrt((triangle**2 * np.where(first == second, 1, 2)).sum()) <= 7.0
-    assert one.moment_size(*frame).integers.sum() == 1
+    (size,) = sent(asks.moment_size.asked(frame=frame))
+    assert size.sum() == 1
 
 
 def test_the_origin_must_be_a_point():

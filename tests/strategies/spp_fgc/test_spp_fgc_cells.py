@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.grid import unit_exponent
 from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.protocol import ClientData, DataError
-from flower_fedclust.steps.frame import FRAME_ROUNDS, Frame
+from flower_fedclust.protocol import ClientData, DataError, Total
+from flower_fedclust.steps.frame import FRAME_ROUNDS
 from flower_fedclust.strategies.spp_fgc.cells import (
     N_DISTANCES,
     Cells,
@@ -55,21 +56,22 @@ def client_of(rows):
 
 
 def reply_to(round_, rows):
-    reply = getattr(client_of(rows), round_.task)(*round_.question.arrays, **round_.question.arguments)
-    return [sent.values for sent in (reply if isinstance(reply, tuple) else [reply])]
+    reply = round_.asks.reply_of(client_of(rows), round_.question)
+    return [sent.values for sent in (reply if isinstance(reply, (list, tuple)) else [reply])]
 
 
-def driven(generator, rows=ROWS, change=lambda number, reply: reply):
+def driven(strategy, generator, rows=ROWS, change=lambda number, reply: reply):
     """Answer the rounds of a step with the rows' own sums, which may be changed: the rounds and what comes out."""
     rounds, reply = [], None
     with one_thread():  # as in a run
         while True:
             try:
-                round_ = generator.send(reply)
+                round_ = strategy.with_noise(generator.send(reply))
             except StopIteration as stop:
                 return rounds, stop.value
             rounds.append(round_)
-            reply = change(len(rounds), reply_to(round_, rows))
+            noise = [strategy.noise_of_sum(release) for release in round_.releases]
+            reply = Total(change(len(rounds), reply_to(round_, rows)), 1, noise)
 
 
 def strategy_of(
@@ -85,12 +87,12 @@ def strategy_of(
 
 def cells_of(rows=ROWS, *, steps=3, change=lambda number, reply: reply, **options):
     strategy = strategy_of(n_columns=rows.shape[1], **options)
-    return driven(strategy.find_cells(steps), rows, change)
+    return driven(strategy, strategy.find_cells(steps), rows, change)
 
 
 def ball(radius, n_columns=3):
     """A frame about 0."""
-    return Frame(np.zeros(n_columns), radius, norm=1).arrays
+    return Frame(np.zeros(n_columns), radius, norm=1)
 
 
 def points_of(round_):
@@ -104,21 +106,21 @@ def points_of(round_):
 @pytest.mark.parametrize("bound", [2.0, 7.5, 100.0])
 def test_distances_are_counted_by_rings_whose_ends_are_powers_of_the_root_of_2(bound):
     origin = np.array([0.31, -0.2, 0.17])
-    found = client_of(ROWS).distance_counts(origin, *ball(bound)).integers
+    (found,) = client_of(ROWS).distance_counts(origin, frame=ball(bound))
     slow = np.zeros(N_DISTANCES)
     edges = [2 * bound * 2 ** (-i / 2) for i in reversed(range(N_DISTANCES))]
     for row in ROWS:
         row = row * min(1.0, bound / np.abs(row).sum())
         slow[next(i for i, edge in enumerate(edges) if np.abs(row - origin).sum() <= edge)] += 1
     np.testing.assert_allclose(distance_edges(bound), edges)
-    assert np.array_equal(found, slow)
-    assert found.sum() == len(ROWS)
+    assert np.array_equal(found.integers, slow)
+    assert found.integers.sum() == len(ROWS)
 
 
 def test_row_at_the_origin_is_in_the_first_ring_and_one_beyond_the_diameter_in_the_last():
     near, far = np.zeros((1, 2)), np.array([[1e9, 0.0]])
     for rows, origin, ring in ((near, 0.0, 0), (far, -1.0, -1), (far, -9.0, -1)):
-        found = client_of(rows).distance_counts(np.array([origin, 0.0]), *ball(1.0, n_columns=2))
+        (found,) = client_of(rows).distance_counts(np.array([origin, 0.0]), frame=ball(1.0, n_columns=2))
         assert found.integers[ring] == found.integers.sum() == 1
 
 
@@ -127,39 +129,41 @@ def test_row_at_the_end_of_a_ring_is_in_it():
     for index in range(1, N_DISTANCES, 2):
         end = distance_edges(1.0)[index]
         rows = np.array([[end / 4, 3 * end / 4], [end / 4, 3 * end / 4 + 2.0**-24]]) - np.array([1.0, 0.0])
-        found = client_of(rows).distance_counts(np.array([-1.0, 0.0]), *ball(2.0, n_columns=2)).integers
+        (found,) = client_of(rows).distance_counts(np.array([-1.0, 0.0]), frame=ball(2.0, n_columns=2))
         wanted = np.zeros(N_DISTANCES)
         wanted[index - 2 if index > 1 else 0] += 1
         wanted[index - 1] += 1
-        assert np.array_equal(found, wanted)
+        assert np.array_equal(found.integers, wanted)
 
 
 @pytest.mark.parametrize("n_columns", [1, 2, FULL_COLUMNS, FULL_COLUMNS + 1])
-def test_entry_products_are_those_of_the_clipped_rows_in_the_frame_and_of_wide_rows_its_diagonal(n_columns):
+def test_entry_products_and_squares_are_those_of_the_clipped_rows_in_the_frame(n_columns):
     rows = np.random.default_rng(1).normal(size=(20, n_columns)) * 3
     origin = np.linspace(-1, 1, n_columns)
     radius = float(np.median(np.abs(rows - origin).sum(axis=1)))
-    found = client_of(rows).entry_products(origin, np.array([radius, 1])).values
+    client, frame = client_of(rows), Frame(origin, radius, norm=1)
+    ((products,), (squares,)) = client.entry_products(frame=frame), client.entry_squares(frame=frame)
     moment = np.zeros((n_columns, n_columns))
     for row in rows - origin:
         row = row * min(1.0, radius / np.abs(row).sum())
         moment += np.outer(row, row)
-    expected = np.diag(moment) if n_columns > FULL_COLUMNS else moment[np.triu_indices(n_columns)]
     # Entries are truncated to 16 bits of the radius.
-    np.testing.assert_allclose(found, expected, rtol=0, atol=len(rows) * 2 * radius**2 * 2.0**-15)
+    error = len(rows) * 2 * radius**2 * 2.0**-15
+    np.testing.assert_allclose(products.values, moment[np.triu_indices(n_columns)], rtol=0, atol=error)
+    np.testing.assert_allclose(squares.values, np.diag(moment), rtol=0, atol=error)
 
 
 def test_each_row_votes_for_its_two_nearest_centers():
     centers = RNG.normal(size=(6, 3)) * 4
     origin = np.array([1.0, 2.0, 3.0])
-    found = client_of(ROWS).votes(centers, origin, np.array([32.0, 2])).integers
+    (found,) = client_of(ROWS).votes(centers, frame=Frame(origin, 32.0))
     slow = {}
     for row in ROWS - origin:
         first, second = sorted(np.argsort(((centers - row) ** 2).sum(axis=1))[:2])
         slow[first, second] = slow.get((first, second), 0) + 1
     pairs = zip(*np.triu_indices(6, 1), strict=True)
-    assert found.tolist() == [slow.get(pair, 0) for pair in pairs]
-    assert found.sum() == len(ROWS)
+    assert found.integers.tolist() == [slow.get(pair, 0) for pair in pairs]
+    assert found.integers.sum() == len(ROWS)
 
 
 def test_two_nearest_are_two_even_where_centers_are_equal():
@@ -220,8 +224,7 @@ def test_cell_with_hardly_a_row_has_two_scales_of_the_noise_of_its_count():
     assert smallest_count(0.0) == 0.5
     assert smallest_count(3.0) == 6.0
     strategy = strategy_of(epsilon=1.0, in_sum=2.0)
-    statistic = strategy.sums_and_counts("lloyd", 7.0)
-    assert strategy.noise_scale(statistic.releases[1]) == pytest.approx(2.0 * 4.0)
+    assert strategy.noise_scale("lloyd_counts") == pytest.approx(2.0 * 4.0)
 
 
 # Finding cells
@@ -234,13 +237,16 @@ def test_rounds_ask_for_the_frame_and_directions_and_then_take_lloyd_steps():
     farthest = np.linalg.norm(ROWS - ROWS.mean(axis=0), axis=1).max()
     assert farthest <= cells.frame.radius <= 4 * farthest
     assert cells.n_rows == cells.counts.sum() == len(ROWS)
-    rounds, cells = driven(strategy_of(n_cells=7, max_l1_norm=8.0).find_cells(4))
+    rounds, cells = cells_of(n_cells=7, steps=4, max_l1_norm=8.0)
     assert [round_.task for round_ in rounds] == ["cluster_sums", "entry_products"] + 4 * ["cluster_sums"]
     assert (cells.frame.radius, cells.frame.norm) == (16.0, 1)
     rounds, _ = cells_of(n_cells=7, steps=4, epsilon=1.0)
     assert [round_.task for round_ in rounds] == [
         "cluster_sums", "distance_counts", "entry_products", *4 * ["cluster_sums"],
     ]  # fmt: skip
+    # The noise on d (d + 1) / 2 products would hide the directions of wide rows.
+    rounds, _ = cells_of(np.ones((90, FULL_COLUMNS + 1)), n_cells=7, steps=1)
+    assert [round_.task for round_ in rounds] == [*FRAME_TASKS, "entry_squares", "cluster_sums"]
 
 
 def test_releases_are_those_of_the_multipliers_and_of_the_frame():
@@ -252,7 +258,7 @@ def test_releases_are_those_of_the_multipliers_and_of_the_frame():
     np.testing.assert_allclose(declared, first + 2 * [(radius, 1.0), (1.0, 4.0)])
     assert all(release.mechanism == "laplace" for round_ in rounds for release in round_.releases)
     for round_ in rounds[2:]:
-        assert round_.question.arrays[-1].tolist() == [radius, 1]
+        assert (round_.question.frame.radius, round_.question.frame.norm) == (radius, 1)
 
 
 def test_what_comes_out_is_a_lloyd_step_of_the_last_centers():
@@ -357,9 +363,14 @@ def test_centers_lie_in_the_frame_whatever_the_noise(scale, n_columns):
 CELLS = Cells(Frame(np.array([1.0, 1.0, 1.0]), 20.0, norm=1), MEANS[:2] + 0.5, np.array([3.0, 4.0]), 90.0)
 
 
+def last_step(epsilon, **options):
+    strategy = strategy_of(2, epsilon=epsilon)
+    return driven(strategy, strategy._last_step(CELLS), **options)
+
+
 @pytest.mark.parametrize("epsilon", [None, 1.0])
 def test_last_step_is_a_lloyd_step(epsilon):
-    rounds, cells = driven(strategy_of(2, epsilon=epsilon)._last_step(CELLS))
+    rounds, cells = last_step(epsilon)
     assert [round_.task for round_ in rounds] == ["weighted_cell_sums"]
     rows = CELLS.frame.enter(ROWS)
     sums, counts = cluster_sums(rows, nearest_center(rows, CELLS.centers), 2)
@@ -368,17 +379,14 @@ def test_last_step_is_a_lloyd_step(epsilon):
 
 
 def test_last_step_costs_what_the_votes_do_and_has_the_noise_of_sums_and_counts():
-    strategy = strategy_of(2, epsilon=1.0)
-    rounds, _ = driven(strategy._last_step(CELLS))
+    rounds, _ = last_step(1.0)
     (release,), weight = rounds[0].releases, rounds[0].question.arguments["weight"]
     assert weight == weight_onto_grid(weight, 20.0)
     assert weight == pytest.approx(5.0, abs=2.0 ** unit_exponent(20.0))
-    votes = strategy._last_release(1.0, "")
-    assert (release.share, release.noise_multiplier) == (votes.share, votes.noise_multiplier) == ("votes", 0.9)
+    assert (release.share, release.noise_multiplier) == ("votes", 0.9)
     # As the Lloyd steps before it: 0.8 of epsilon for the sums, the rest for the counts.
     assert release.scale == pytest.approx(20.0 * 0.9 / 0.8)
     assert release.scale / weight == pytest.approx(1.0 * 0.9 / 0.2, rel=1e-6)
-    assert strategy_of(2)._last_release(1.0, "") is None
 
 
 def test_cell_that_has_hardly_a_row_in_the_last_step_keeps_its_center():
@@ -386,7 +394,7 @@ def test_cell_that_has_hardly_a_row_in_the_last_step_keeps_its_center():
         reply[0][0, -1] = 8.9 * 5.0  # the weight is 5; two scales of the noise on a count are 9
         return reply
 
-    _, cells = driven(strategy_of(2, epsilon=1.0)._last_step(CELLS), change=few)
+    _, cells = last_step(1.0, change=few)
     assert np.array_equal(cells.centers[0], CELLS.centers[0])
     assert not np.array_equal(cells.centers[1], CELLS.centers[1])
 
@@ -409,12 +417,13 @@ def test_sums_of_parts_add_up_to_the_sum_bit_by_bit(n_columns):
     centers = rng.normal(size=(7, n_columns))
     weight = weight_onto_grid(frame.radius / 3, frame.radius)
     asked = {
-        "distance_counts": lambda client: client.distance_counts(np.zeros(n_columns), *frame.arrays),
-        "entry_products": lambda client: client.entry_products(*frame.arrays),
-        "votes": lambda client: client.votes(centers, *frame.arrays),
-        "weighted": lambda client: client.weighted_cell_sums(centers, *frame.arrays, weight=weight),
+        "distance_counts": lambda client: client.distance_counts(np.zeros(n_columns), frame=frame),
+        "entry_products": lambda client: client.entry_products(frame=frame),
+        "entry_squares": lambda client: client.entry_squares(frame=frame),
+        "votes": lambda client: client.votes(centers, frame=frame),
+        "weighted": lambda client: client.weighted_cell_sums(centers, frame=frame, weight=weight),
     }
     for ask in asked.values():
-        whole = ask(client_of(rows)).integers
-        parts = [ask(client_of(part)).integers for part in (rows[:1], rows[1:18], rows[18:150], rows[150:])]
+        whole = ask(client_of(rows))[0].integers
+        parts = [ask(client_of(part))[0].integers for part in (rows[:1], rows[1:18], rows[18:150], rows[150:])]
         assert np.array_equal(whole, sum(parts))

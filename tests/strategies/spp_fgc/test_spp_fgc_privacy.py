@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from flower_fedclust.numerics.grid import unit_exponent
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.accounting import calibrate
 from flower_fedclust.privacy.shares import delta_of_composition
@@ -34,7 +34,7 @@ class Recording:
             except StopIteration as stop:
                 return stop.value
             brought = yield round_
-            self.seen.append((round_, brought))
+            self.seen.append((self.with_noise(round_), brought))
 
 
 class Sums(Recording, SPPFGCSums):
@@ -103,8 +103,7 @@ def released(seen):
 def reply_to(round_, rows):
     client = SPPFGCPrivatePrototypes.client_type(ClientData(rows), name="0")
     with one_thread():  # as in a run
-        reply = getattr(client, round_.task)(*round_.question.arrays, **round_.question.arguments)
-    reply = reply if isinstance(reply, tuple) else (reply,)
+        reply = round_.asks.reply_of(client, round_.question)
     assert len(reply) == len(round_.releases)
     return [(array, release) for array, release in zip(reply, round_.releases, strict=True) if release]
 
@@ -117,14 +116,15 @@ def norm_of(sent, other=None):
 
 def rows_on_ties(round_, rng):
     """Rows as far from one center of a round as from another, where it has centers."""
-    centers, origin = round_.question.arrays[0], round_.question.arrays[-2]
-    if centers.ndim != 2 or len(centers) < 2:
-        return np.empty((0, len(origin)))
+    question = round_.question
+    if not question.arrays or len(question.arrays[0]) < 2 or question.arrays[0].ndim < 2:
+        return np.empty((0, len(question.frame.origin)))
+    centers, frame = question.arrays[0], question.frame or Frame.of_arrays(*question.arrays[1:])
     pairs = rng.integers(len(centers), size=(20, 2))
     # On a coarse grid, so that halves are exact.
-    step = 2.0 ** (unit_exponent(round_.question.arrays[-1][0]) + 4)
+    step = 2.0 ** (frame.exponent + 4)
     on_grid = np.round(centers / step) * step
-    return origin + 0.5 * (on_grid[pairs[:, 0]] + on_grid[pairs[:, 1]])
+    return frame.origin + 0.5 * (on_grid[pairs[:, 0]] + on_grid[pairs[:, 1]])
 
 
 def rows_that_nobody_foresaw(rng, n_columns, largest):
@@ -263,11 +263,12 @@ def test_every_array_has_a_share_of_its_own(run_of):
 def test_radius_of_the_frame_is_what_bounds_the_later_sums(run_of):
     seen, *_ = run_of("refined")
     rounds = released(seen)
-    radius, norm = rounds[2].question.arrays[1]
+    frame = rounds[2].question.frame
+    radius = frame.radius
     found = [release.sensitivity for round_ in rounds for release in round_.releases]
     assert found == pytest.approx([BOUND, 1.0, 1.0, radius**2, radius, 1.0, radius / SUMS_PART])
     assert radius <= BOUND
-    assert norm == 1
+    assert frame.norm == 1
 
 
 # The noise itself
@@ -288,9 +289,10 @@ def test_noise_that_is_expected_in_a_sum_is_that_of_the_place(noise):
     clients = np.array_split(np.concatenate(clients_of()), 16)
 
     class Strategy(SPPFGCSums):
-        def noise_scale(self, release):
-            found.append(super().noise_scale(release) / release.scale)
-            return super().noise_scale(release)
+        def noise_scale(self, part, bound=1.0):
+            scale = super().noise_scale(part, bound)
+            found.append(scale / (bound * self.frozen_plan.multipliers[part]))
+            return scale
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.prototypes import prototypes_of
 from flower_fedclust.numerics.structural_graph import client_graph, neighbors_of_client, structural_graph
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.sampling import SeededNoise
 from flower_fedclust.protocol import ClientData, DataError, Reply
 from flower_fedclust.protocol.replies import values_of
-from flower_fedclust.steps.frame import Frame
 from flower_fedclust.strategies.spp_fgc.cells import Cells
 from flower_fedclust.strategies.spp_fgc.local_prototypes import atoms, mixture_labels, noisy_as_in_the_paper
 from flower_fedclust.strategies.spp_fgc.private_prototypes import SPPFGCPrivatePrototypesClient, prototypes_of_cells
@@ -54,11 +53,7 @@ def cells_reply(rows, name="0", *, diagonal=False):
 
 def of_cells(reply, *, products=0.0, counts=0.0):
     """The reply as the server reads it, with noise of these multipliers on two of its arrays."""
-    releases = (
-        Release("laplace", FRAME.radius**2, products, ""),
-        Release("laplace", 1.0, counts, ""),
-    )
-    return prototypes_of_cells(reply, CELLS, *releases)
+    return prototypes_of_cells(reply, CELLS, math.sqrt(2.0) * products * FRAME.radius**2, counts)
 
 
 def test_graph_that_arrives_is_the_one_that_the_client_has():

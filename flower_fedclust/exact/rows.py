@@ -1,0 +1,177 @@
+"""Rows as integers in a public frame: the only form in which an answer by row sees them.
+
+k-means does not care where the origin is, but noise does: it is calibrated to the longest row that is allowed. So rows
+are first moved by a public point, such as the mean of the server's rows, and then clipped to a ball around it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.numerics.exact import nearest_point, project_rows
+from flower_fedclust.numerics.exponents import reach_exponent
+from flower_fedclust.numerics.grid import (
+    BITS,
+    ball_in_units,
+    from_units,
+    points_onto_grid,
+    rows_onto_grid,
+    truncated_to_ball,
+    unit_exponent,
+)
+from flower_fedclust.numerics.kmeans import nearest_center
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch of rows in the coordinates of a frame, as integers whose norm is at most its radius.
+
+    Every method computes each row of its result from that row and its arguments alone.
+    """
+
+    integers: Floats  #: Float64 that holds integers, of shape (n_rows, n_columns).
+    exponent: int  #: Of the unit.
+    radius: float  #: In the units of the data.
+    norm: int = 2  #: Of the ball: 1 for the L1 norm, 2 for the Euclidean norm.
+
+    def __post_init__(self) -> None:
+        if self.exponent < unit_exponent(self.radius):
+            raise ValueError(f"rows have a radius of more than 2^{BITS} units; take unit_exponent(radius).")
+
+    def __len__(self) -> int:
+        return len(self.integers)
+
+    def __getitem__(self, kept: NDArray[np.bool_]) -> Self:
+        return replace(self, integers=self.integers[kept])
+
+    @property
+    def values(self) -> Floats:
+        """The rows in the units of the data."""
+        return from_units(self.integers, self.exponent)
+
+    def points(self, points: Floats) -> Floats:
+        """Return public points of the frame as integers in the unit of the rows."""
+        return points_onto_grid(points, self.exponent)
+
+    def nearest(self, points: Floats) -> Labels:
+        """Return the index of the public point that is nearest to each row; ties go to the lowest index.
+
+        Beside points outside of the ball rows are put onto a grid that reaches as far as the points do.
+        """
+        exponent = max(self.exponent, reach_exponent(points, np.zeros(points.shape[1])) - BITS)
+        if exponent == self.exponent:
+            return nearest_point(self.integers, self.points(points))
+        coarse = np.trunc(np.ldexp(self.integers, self.exponent - exponent))
+        return nearest_point(coarse, points_onto_grid(points, exponent))
+
+    def projected(self, directions: Floats) -> Self:
+        """Return the rows in public directions, clipped to the radius again.
+
+        Parameters
+        ----------
+        directions : ndarray of shape (n_columns, n_directions)
+            From :func:`~flower_fedclust.numerics.exact.directions_onto_grid`. Without an entry: all columns.
+        """
+        if directions.size == 0:
+            return self
+        return replace(self, integers=project_rows(self.integers, directions, self.radius, norm=self.norm))
+
+    def offsets(self, centers: Floats, labels: Labels, bound: float) -> Rows:
+        """Return each row less its center, clipped to a Euclidean norm, in a unit that suits the bound."""
+        # A difference of integers is exact.
+        differences = from_units(self.integers - self.points(centers)[labels], self.exponent)
+        integers, exponent = rows_onto_grid(differences, np.zeros(differences.shape[1]), bound)
+        return Rows(integers, exponent, bound)
+
+    def clipped(self, radius: float) -> Self:
+        """Return the rows clipped to a smaller radius, in the same unit."""
+        radius = min(radius, self.radius)
+        within = ball_in_units(radius, self.norm, self.exponent)
+        zeros = np.zeros(self.integers.shape[1])
+        return replace(self, integers=truncated_to_ball(self.integers, zeros, 0, *within, self.norm), radius=radius)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A public origin and a public radius; and, for Lemma 16 of FedDP-KMeans, how each region of space is moved.
+
+    Parameters
+    ----------
+    origin : ndarray of shape (n_columns,)
+    radius : float
+        Rows farther from the origin are scaled down to it, by the client.
+    anchors : ndarray of shape (n_anchors, n_columns), optional
+        Points, in the frame's coordinates before the move, that stand for regions.
+    shifts : ndarray of shape (n_anchors, n_columns), optional
+        What is added to a row whose nearest anchor this is.
+    outer_radius : float, optional
+        With anchors: the radius to which rows are clipped where the nearest anchor is sought.
+    norm : 1 or 2, default=2
+        Whether the ball is one of the L1 norm, for Laplace noise, or of the Euclidean norm.
+    """
+
+    origin: Floats
+    radius: float
+    anchors: Floats | None = None
+    shifts: Floats | None = None
+    outer_radius: float | None = None
+    norm: int = 2
+
+    @classmethod
+    def around(cls, server_rows: Floats, *, centered: bool) -> Self:
+        """Return the frame of the server rows: their mean (or zero) as the origin, and their radius about it."""
+        origin = server_rows.mean(axis=0) if centered else np.zeros(server_rows.shape[1])
+        return cls(origin, float(np.linalg.norm(server_rows - origin, axis=1).max()))
+
+    @property
+    def arrays(self) -> list[NDArray[Any]]:
+        """What a message carries of the frame; :meth:`of_arrays` reads it."""
+        if self.anchors is None or self.shifts is None or self.outer_radius is None:
+            return [self.origin, np.array([self.radius, self.norm])]
+        return [self.origin, np.array([self.radius, self.norm, self.outer_radius]), self.anchors, self.shifts]
+
+    @classmethod
+    def of_arrays(cls, origin: Floats, ball: Floats, *moved: Floats) -> Self:
+        """Undo :attr:`arrays`."""
+        radius, norm = float(ball[0]), int(ball[1])
+        if not moved:
+            return cls(origin, radius, norm=norm)
+        anchors, shifts = moved
+        return cls(origin, radius, anchors, shifts, float(ball[2]), norm)
+
+    @property
+    def exponent(self) -> int:
+        """The exponent of the unit of rows in the frame."""
+        return unit_exponent(self.radius)
+
+    def rows(self, values: Floats) -> Rows:
+        """Return rows of the data in the frame: translated, moved by region if need be, clipped and truncated."""
+        radius, norm = self.radius, self.norm
+        if self.anchors is None or self.shifts is None or self.outer_radius is None:
+            return Rows(*rows_onto_grid(values, self.origin, radius, norm=norm), radius, norm)
+        coarse, outer_exponent = rows_onto_grid(values, self.origin, self.outer_radius, norm=norm)
+        nearest = nearest_point(coarse, points_onto_grid(self.anchors, outer_exponent))
+        # Regions that are moved alike have one origin, around which their rows are put onto a grid that suits the ball.
+        moves, of_anchor = np.unique(self.shifts, axis=0, return_inverse=True)
+        moved_by, integers = of_anchor.ravel()[nearest], np.empty(values.shape)
+        for index, move in enumerate(moves):
+            part = moved_by == index
+            integers[part], _ = rows_onto_grid(values[part], self.origin - move, radius, norm=norm)
+        return Rows(integers, self.exponent, radius, norm)
+
+    def enter(self, rows: Floats) -> Floats:
+        """Return public rows in the frame's coordinates, as a client with these rows would have them."""
+        return self.rows(rows).values
+
+    def leave(self, centers: Floats) -> Floats:
+        """Return centers in the coordinates of the data."""
+        if self.anchors is not None and self.shifts is not None:
+            centers = centers - self.shifts[nearest_center(centers, self.anchors + self.shifts)]
+        return centers + self.origin

@@ -1,0 +1,241 @@
+"""What a batch of rows adds to a sum: integers, and how much of it one row can be.
+
+Each function clips, so that the bound that it states holds whatever it is given: an author cannot understate it. The
+bounds are lemmas of docs/exact.md; nowhere else is a bound of an answer by row written. A term of no rows is all zeros,
+and states the same unit and the same bound: so the bound of an answer follows from its message alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.exact.rows import Labels, Rows
+from flower_fedclust.numerics.exact import cluster_sums, second_moment, square_sums, upper_triangle
+from flower_fedclust.numerics.exact_kernel import WEIGHT_BITS, weighted_sums
+from flower_fedclust.numerics.grid import BITS, ENTRY_BITS, GridArray, rows_onto_grid
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How much one row, or one client, can change an array, as whoever clips it enforces it."""
+
+    l2: float  #: In Euclidean norm, where a row is added or removed.
+    l1: float = math.inf  #: The same in L1 norm, for Laplace noise.
+    words: str = ""  #: What enforces it, for the report.
+    replaced: float | None = None  #: In Euclidean norm, where a row is replaced; by default twice ``l2``.
+    triangle: bool = False  #: Whether it is the Frobenius norm of a symmetric matrix, whose upper triangle is sent.
+    of_client: float | None = None  #: In Euclidean norm, where all that a client has is added or removed.
+
+
+@dataclass(frozen=True)
+class Term:
+    """The sum over a batch of rows of what each row adds to one array. Made by the functions of this module."""
+
+    integers: Integers
+    exponent: int  #: Of the unit.
+    bound: Bound
+    largest: int  #: The largest integer that one row can add to an entry.
+    n_rows: int = 0  #: How many vectors were added up: one for each row of a batch at most.
+
+    @property
+    def form(self) -> tuple[tuple[int, ...], int, Bound, int]:
+        """What follows from the message alone: the shape, the unit and the bounds."""
+        return self.integers.shape, self.exponent, self.bound, self.largest
+
+    def plus(self, other: Term) -> Term:
+        """Return the sum with another term of the same form."""
+        return replace(self, integers=self.integers + other.integers, n_rows=self.n_rows + other.n_rows)
+
+    @property
+    def array(self) -> GridArray:
+        """The integers in their unit."""
+        return GridArray(self.integers, self.exponent)
+
+
+CLIPPED = "the client clips every row to this norm"
+CLIPPED_TERM = "the client clips what each row adds to this norm"
+WEIGHTS = "a row's weights add up to 1 at most"
+ONE_COUNT = Bound(1.0, 1.0, "a row counts once", math.sqrt(2.0))
+
+
+def _of_rows(rows: Rows) -> Bound:
+    return Bound(rows.radius, rows.radius if rows.norm == 1 else math.inf, CLIPPED)
+
+
+def at(labels: Labels, n_places: int, rows: Rows | None = None) -> Term:
+    """Add each row at its place, or count it there.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (n_rows,)
+        The place of each row, from 0; -1 for a row that counts nowhere.
+    n_places : int
+    rows : Rows, optional
+        What is added; by default 1.
+
+    Returns
+    -------
+    Term
+        Of shape (n_places, n_columns), or (n_places,) for counts.
+    """
+    somewhere = (labels >= 0) & (labels < n_places)
+    if not somewhere.all():
+        labels, rows = labels[somewhere], None if rows is None else rows[somewhere]
+    if rows is None:
+        counts = np.bincount(labels, minlength=n_places).astype(np.int64, copy=False)
+        return Term(counts, 0, ONE_COUNT, 1, len(labels))
+    sums, _ = cluster_sums(rows.integers, labels, n_places)
+    return Term(sums, rows.exponent, _of_rows(rows), 2**BITS, len(labels))
+
+
+def total(rows: Rows) -> Term:
+    """Add the rows, of shape (n_columns,)."""
+    return Term(rows.integers.sum(axis=0).astype(np.int64), rows.exponent, _of_rows(rows), 2**BITS, len(rows))
+
+
+def count(rows: Rows) -> Term:
+    """Count the rows, of shape ()."""
+    return Term(np.array(len(rows), dtype=np.int64), 0, ONE_COUNT, 1, len(rows))
+
+
+def products(rows: Rows) -> Term:
+    """Add the outer products of the rows: the upper triangle, by rows.
+
+    The products of a row of L1 norm R add up to R^2 at most, each counted once.
+    """
+    matrix, exponent = second_moment(rows.integers, rows.exponent)
+    square = rows.radius**2
+    words = "the client clips every row to the root of this"
+    bound = Bound(square, square if rows.norm == 1 else math.inf, words, triangle=rows.norm == 2)
+    return Term(upper_triangle(matrix), exponent, bound, 2**32, len(rows))
+
+
+def squares(rows: Rows) -> Term:
+    """Add the squares of the rows' entries, of shape (n_columns,).
+
+    ``||x o x||_2 <= ||x||_2^2`` and ``||x o x||_1 = ||x||_2^2``. Squares are not negative, so that those of two rows
+    are at most sqrt(2) times as far apart as those of one are long.
+    """
+    integers, exponent = square_sums(rows.integers, rows.exponent)
+    square = rows.radius**2
+    bound = Bound(square, square, "the client clips every row to the root of this", math.sqrt(2.0) * square)
+    return Term(integers, exponent, bound, 2**ENTRY_BITS, len(rows))
+
+
+def weighted(weights: Floats, rows: Rows | None = None) -> Term:
+    """Add each row at every place, times its weight there; or add the weights.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n_rows, n_places)
+        Not negative. Where those of a row add up to more than 1, they are divided by their sum; a row whose sum is not
+        finite counts nowhere.
+    rows : Rows, optional
+    """
+    with np.errstate(over="ignore"):
+        whole = np.maximum(np.trunc(weights * 2.0**WEIGHT_BITS), 0.0)
+        sums = whole.sum(axis=1)
+    too_much = ~(sums <= 2.0**WEIGHT_BITS)
+    if too_much.any():
+        whole[~np.isfinite(sums)], sums[~np.isfinite(sums)] = 0.0, 1.0
+        whole[too_much] = np.trunc(whole[too_much] / sums[too_much, None] * 2.0**WEIGHT_BITS)
+    if rows is None:
+        totals, bound = whole.sum(axis=0).astype(np.int64), replace(ONE_COUNT, words=WEIGHTS)
+        return Term(totals, -WEIGHT_BITS, bound, 2**WEIGHT_BITS, len(weights))
+    added, _ = weighted_sums(rows.integers, whole * 2.0**-WEIGHT_BITS)
+    largest = 2 ** (BITS + WEIGHT_BITS)
+    return Term(added, rows.exponent - WEIGHT_BITS, _of_rows(rows), largest, len(weights))
+
+
+def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:
+    """Add a vector of each row's own, clipped to a norm.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_rows, ...)
+        In the units of the data; each computed from its row alone, by operations that every machine rounds alike.
+    bound : float
+        Positive and finite; from the message.
+    norm : 1 or 2, default=2
+    """
+    shape = values.shape[1:]
+    flat = np.ascontiguousarray(values).reshape(len(values), math.prod(shape))
+    integers, exponent = rows_onto_grid(flat, np.zeros(flat.shape[1]), bound, norm=norm)
+    added = integers.sum(axis=0).astype(np.int64).reshape(shape)
+    made = Bound(bound, bound if norm == 1 else math.inf, CLIPPED_TERM)
+    return Term(added, exponent, made, 2**BITS, len(values))
+
+
+def unbounded(integers: Integers, exponent: int, largest: int) -> Term:
+    """Return a sum that no budget can pay for, as nothing bounds what a row adds to it."""
+    return Term(integers, exponent, Bound(math.inf), largest)
+
+
+def joined(first: Term, second: Term, *, times: float) -> Term:
+    """Return two terms as one array: the second, times a weight, is one more column of the first.
+
+    Parameters
+    ----------
+    first : Term
+        Of shape (n_places, n_columns).
+    second : Term
+        Counts, of shape (n_places,).
+    times : float
+        A number of units of the first.
+    """
+    factor = int(math.ldexp(times, -first.exponent))
+    integers = np.column_stack([first.integers, second.integers * factor])
+    bound = Bound(first.bound.l2 + abs(times), first.bound.l1 + abs(times), first.bound.words)
+    return Term(integers, first.exponent, bound, max(first.largest, abs(factor)), max(first.n_rows, second.n_rows))
+
+
+# What a client makes of its own totals, for a guarantee that covers all that it has.
+
+
+def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words: str = "") -> Term:
+    """Return one client's array, clipped as a whole to a norm (Lemma 3 of docs/exact.md).
+
+    Parameters
+    ----------
+    values : ndarray
+        In the units of the data; with ``triangle`` a symmetric matrix.
+    bound : float
+    triangle : bool, default=False
+        Whether the upper triangle of the matrix is sent, whose Frobenius norm is clipped.
+    words : str, optional
+        What is clipped, for the report.
+    """
+    clipped = GridArray.clipped(values, bound)
+    integers = upper_triangle(clipped.integers) if triangle else clipped.integers
+    # A row that comes, goes or is another makes another array of at most this norm.
+    made = Bound(
+        2.0 * bound,
+        math.inf,
+        words or "the client clips the array to this norm",
+        2.0 * bound,
+        triangle,
+        of_client=bound,
+    )
+    return Term(integers, clipped.exponent, made, 2**BITS)
+
+
+def presence(is_there: NDArray[np.bool_]) -> Term:
+    """Return which of some places a client has a row at, as 0 and 1."""
+    most = math.sqrt(is_there.size)
+    bound = replace(ONE_COUNT, words="at most 1 at each of the places", of_client=most)
+    return Term(is_there.astype(np.int64), 0, bound, 1)
+
+
+def one_class(index: int, n_classes: int) -> Term:
+    """Return the class that a client is in, as a 1 among zeros."""
+    integers = np.zeros(n_classes, dtype=np.int64)
+    integers[index] = 1
+    root = math.sqrt(2.0)
+    return Term(integers, 0, Bound(root, 2.0, "a client is in one class", root, of_client=1.0), 1)

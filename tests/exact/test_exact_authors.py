@@ -1,0 +1,116 @@
+"""What an author of answers by row gets wrong is refused, or clipped: it never breaks a bound."""
+
+import numpy as np
+import pytest
+
+import flower_fedclust as fc
+from flower_fedclust.exact import terms
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.protocol import by_row as engine
+
+FRAME = Frame(np.zeros(2), 4.0)
+ROWS = np.random.default_rng(0).normal(size=(30, 2)) * 3.0
+
+
+def longest(rows):
+    return 1.0 + float(np.abs(rows.values).max(initial=0.0))
+
+
+class Wrong(fc.FrameClient):
+    @fc.by_row(array="a bound that depends on the rows")
+    def bound_of_rows(rows):
+        return terms.vectors(rows.values, longest(rows))
+
+    @fc.by_row(array="a shape that depends on the rows")
+    def shape_of_rows(rows):
+        return terms.at(np.zeros(len(rows), dtype=np.intp), 1 + len(rows))
+
+    @fc.by_row(array="another array where there are rows")
+    def number_of_rows(rows):
+        return (terms.count(rows),) * (1 + (len(rows) > 0))
+
+    @fc.by_row(counts="each row at two places")
+    def twice(rows):
+        return terms.at(np.repeat(np.zeros(len(rows), dtype=np.intp), 2), 3)
+
+    @fc.by_row(weights="each row with two sets of weights")
+    def weighted_twice(rows):
+        return terms.weighted(np.ones((2 * len(rows), 3)))
+
+    @fc.by_row(array="integers of many bits")
+    def fine(rows, *, largest):
+        return terms.unbounded(np.zeros(1, dtype=np.int64), 0, largest)
+
+    @fc.by_row(total="total")
+    def total(rows):
+        return terms.total(rows)
+
+    @fc.finishes(total, array="a bound that depends on the client")
+    def finish_of_rows(totals, n_rows):
+        return terms.clipped_total(totals[0].array.values, 1.0 + n_rows)
+
+    @fc.view
+    def longer(rows):
+        return Rows(1e6 * rows.integers + 0.5, rows.exponent, rows.radius)
+
+    @fc.view
+    def more(rows):
+        return Rows(np.repeat(rows.integers, 3, axis=0), rows.exponent, rows.radius)
+
+    @fc.view
+    def narrower(rows):
+        return rows.clipped(rows.radius / longest(rows))
+
+
+def reply_to(question, rows=ROWS):
+    return question.asks.reply(question, rows)
+
+
+@pytest.mark.parametrize("name", ["bound_of_rows", "shape_of_rows", "finish_of_rows"])
+def test_forms_that_depend_on_rows_are_refused(name):
+    with pytest.raises(RuntimeError, match=f"'{name}' returns a term whose shape, unit or bound depends on the rows"):
+        reply_to(getattr(Wrong, name).asked(frame=FRAME))
+
+
+def test_a_number_of_arrays_that_depends_on_rows_is_refused():
+    with pytest.raises(RuntimeError, match="'number_of_rows'"):
+        reply_to(Wrong.number_of_rows.asked(frame=FRAME))
+
+
+@pytest.mark.parametrize("name", ["twice", "weighted_twice"])
+def test_a_row_that_is_added_twice_is_refused(name):
+    with pytest.raises(RuntimeError, match=f"'{name}' adds more than one vector for each row"):
+        reply_to(getattr(Wrong, name).asked(frame=FRAME))
+
+
+def test_what_a_view_makes_longer_is_clipped():
+    question = Wrong.total.asked(view=Wrong.longer.asked(frame=FRAME))
+    for row in ROWS:
+        (reply,) = reply_to(question, row[None])
+        assert np.linalg.norm(reply.values) == pytest.approx(4.0, rel=1e-6)
+        assert np.linalg.norm(reply.values) <= 4.0
+
+
+@pytest.mark.parametrize(("view", "reason"), [("more", "more than one vector"), ("narrower", "depends on the rows")])
+def test_a_view_that_makes_more_rows_or_a_radius_of_them_is_refused(view, reason):
+    with pytest.raises(RuntimeError, match=reason):
+        reply_to(Wrong.total.asked(view=getattr(Wrong, view).asked(frame=FRAME)))
+
+
+def test_no_rows_are_answered_with_zeros():
+    (reply,) = reply_to(Wrong.total.asked(frame=FRAME), np.empty((0, 2)))
+    assert reply.integers.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("entries", [2, 14, 40, 2**18])
+def test_answers_are_the_same_in_batches_of_any_size(monkeypatch, entries):
+    expected = [reply.integers.tolist() for reply in reply_to(Wrong.total.asked(frame=FRAME))]
+    monkeypatch.setattr(engine, "BATCH_ENTRIES", entries)
+    assert [reply.integers.tolist() for reply in reply_to(Wrong.total.asked(frame=FRAME))] == expected
+
+
+@pytest.mark.parametrize("rows", [ROWS, ROWS[:0]], ids=["rows", "no rows"])
+def test_terms_in_so_fine_a_unit_that_a_sum_could_overflow_are_refused_whatever_the_rows(rows):
+    assert reply_to(Wrong.fine.asked(largest=2**40), rows)
+    with pytest.raises(OverflowError, match="choose a coarser unit"):
+        reply_to(Wrong.fine.asked(largest=2**41), rows)
