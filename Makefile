@@ -42,7 +42,7 @@ check: test
 	  $(VENV)/bin/python -m pytest -m "not slow and not long" --numprocesses 2 --dist worksteal
 	$(VENV)/bin/python tests/faults.py --jobs 2
 	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/audits.py
-	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/audit_faults.py
+	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/checking/audit_faults.py
 	OMP_NUM_THREADS=1 $(VENV)/bin/python tests/site_examples.py
 	$(MAKE) docs run
 

@@ -22,7 +22,7 @@ from flwr.clientapp import ClientApp
 from apps.config import given, listed, simulated_rows, strategy_names, text
 from flower_fedclust import ClientData, Consent, client_fn
 from flower_fedclust.data.files import read_source
-from flower_fedclust.protocol.client import client_name
+from flower_fedclust.engine.client import client_name
 from flower_fedclust.registry import client_types
 from flower_fedclust.tables import Schema
 

@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 from audits import SHORT
 
+from flower_fedclust.checking.neighbours import shadow_answers
+from flower_fedclust.checking.runs import Exchange, Run, watched_run
+from flower_fedclust.checking.subject import Subject, small_tables
+from flower_fedclust.cli.audit import _made
 from flower_fedclust.data import load_dataset
-from flower_fedclust.lab.audits import _made
+from flower_fedclust.engine import ClientData
+from flower_fedclust.engine.replies import values_of
+from flower_fedclust.engine.wire import decode
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
 from flower_fedclust.privacy import attacks
 from flower_fedclust.privacy.attacks import attack_by_name
-from flower_fedclust.protocol import ClientData
-from flower_fedclust.protocol.replies import values_of
-from flower_fedclust.protocol.wire import decode
 from flower_fedclust.registry import accepted_parameters, make_strategy, strategies
-from flower_fedclust.watching.neighbours import shadow_answers
-from flower_fedclust.watching.runs import Exchange, Run, watched_run
-from flower_fedclust.watching.subject import Subject, small_tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BEGIN, END = "<!-- by benchmarks/attacks.py -->\n", "<!-- end -->\n"

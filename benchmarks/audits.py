@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from flower_fedclust.auditing import AuditResult
-from flower_fedclust.auditing.statistics import FALSE_ALARM
-from flower_fedclust.lab.audits import BOUNDS, audit_by_name
-from flower_fedclust.protocol import ProtocolStrategy
-from flower_fedclust.protocol.parameters import _declared
+from flower_fedclust.checking import AuditResult
+from flower_fedclust.checking.statistics import FALSE_ALARM
+from flower_fedclust.cli.audit import BOUNDS, audit_by_name
+from flower_fedclust.engine import ProtocolStrategy
+from flower_fedclust.engine.parameters import _declared
 from flower_fedclust.registry import accepted_parameters, strategies
 
 #: Of small audits: how often the noise is drawn, and for how long.

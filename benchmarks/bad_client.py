@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from flwr.common import FitRes, Parameters
 
-from flower_fedclust.protocol import ClientData, ProtocolError
-from flower_fedclust.protocol.replies import EXPONENTS
-from flower_fedclust.protocol.wire import decode, encode
+from flower_fedclust.checking.runs import Run, watched_run
+from flower_fedclust.engine import ClientData, ProtocolError
+from flower_fedclust.engine.replies import EXPONENTS
+from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.registry import find
-from flower_fedclust.watching.runs import Run, watched_run
 
 Arrays = list[np.ndarray]
 Answer = Callable[[FitRes], FitRes]

@@ -2,7 +2,7 @@
 
 python benchmarks/collapse.py [STRATEGY ...]
 
-It is the table of tests/lab/unequal.py: with all rows in one cluster accuracy is .745, and NMI is 0.
+It is the table of tests/harness/unequal.py: with all rows in one cluster accuracy is .745, and NMI is 0.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from common import header
 
 import flower_fedclust as fc
-from flower_fedclust.lab.jobs import make_strategies, needs_server_rows
+from flower_fedclust.harness.jobs import make_strategies, needs_server_rows
 from flower_fedclust.registry import accepted_parameters, strategies
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lab"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "harness"))
 from unequal import N_CLUSTERS, unequal_classes
 
 #: What a strategy needs to take an epsilon at all.

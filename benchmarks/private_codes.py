@@ -13,7 +13,7 @@ from common import header
 
 import flower_fedclust as fc
 from flower_fedclust.data import Table, load_dataset, partition
-from flower_fedclust.deep.vae import codes_of, new_vae
+from flower_fedclust.networks.vae import codes_of, new_vae
 from flower_fedclust.privacy.accounting import Share, calibrate
 
 N_LATENT, N_HIDDEN, N_STEPS, BATCH_SIZE, RATE, N_DRAWS = 10, 128, 120, 250, 1e-3, 3

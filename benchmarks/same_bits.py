@@ -24,9 +24,9 @@ import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
 
-from flower_fedclust.protocol import ClientData
-from flower_fedclust.protocol.wire import decode
-from flower_fedclust.testing import Subject
+from flower_fedclust.checking import Subject
+from flower_fedclust.engine import ClientData
+from flower_fedclust.engine.wire import decode
 
 KERNELS = ("SkylakeX", "Haswell", "Zen", "Prescott")
 FEATURES = "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"

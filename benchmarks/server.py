@@ -42,7 +42,7 @@ def scored(work: Callable[[], np.ndarray], truth: np.ndarray) -> Numbers:
 def fedsc(n_rows: int) -> Numbers:
     from flower_fedclust.numerics.dictionary import codes, matched_dictionary
     from flower_fedclust.numerics.kernel import mean_distance
-    from flower_fedclust.steps.spectral import Dictionary, cluster_codes
+    from flower_fedclust.strategies.common.spectral import Dictionary, cluster_codes
 
     rows, truth = blobs(n_rows)
     rng = np.random.default_rng(0)
@@ -96,7 +96,7 @@ def spp_fgc_moons(n_rows: int) -> Numbers:
 
 
 def picture_rows(n_rows: int) -> np.ndarray:
-    from flower_fedclust.lab.reproduce.maps import shifted_digits
+    from flower_fedclust.harness.reproduce.maps import shifted_digits
 
     return shifted_digits().rows[:n_rows].copy()
 
@@ -125,7 +125,7 @@ def maps(n_rows: int) -> Numbers:
 
 
 def pooled_maps(n_rows: int) -> Numbers:
-    from flower_fedclust.lab.reproduce.maps import pooled_map
+    from flower_fedclust.harness.reproduce.maps import pooled_map
 
     rows = picture_rows(n_rows)
     umap, tsne = (measured(lambda method=method: pooled_map(method, rows, 0)) for method in ("umap", "tsne"))

@@ -26,7 +26,7 @@ from flwr.server import Server, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 
 import flower_fedclust as fc
-from flower_fedclust.protocol import client_fn
+from flower_fedclust.engine import client_fn
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.ledger import Ledger
 from flower_fedclust.site.policy import SiteSettings

@@ -19,9 +19,9 @@ from flwr.app import Context, RecordDict
 from sklearn.cluster import KMeans
 
 import flower_fedclust as fc
-from flower_fedclust.lab.execution import forget_peak_memory, peak_memory_mb
+from flower_fedclust.engine.wire import as_bytes
+from flower_fedclust.harness.execution import forget_peak_memory, peak_memory_mb
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.protocol.wire import as_bytes
 from flower_fedclust.tables import Figures, Preparation
 from flower_fedclust.tables.drafting import draft
 

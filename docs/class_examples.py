@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flower_fedclust.protocol import Entry
+from flower_fedclust.engine import Entry
 
 _SITES = """\
 import flower_fedclust as fc
@@ -45,7 +45,7 @@ result = fc.simulate(fc.PrivateKMeans(3, epsilon=5.0, max_norm=12.0), sites.clie
 
 _MEAN = """\
 import flower_fedclust as fc
-from flower_fedclust.protocol import Entry, Gather, Outcome, Sent, Sum, answers
+from flower_fedclust.engine import Entry, Gather, Outcome, Sent, Sum, answers
 
 
 class MeanClient(fc.ProtocolClient):

@@ -14,8 +14,8 @@ from typing import Any
 import class_examples
 
 import flower_fedclust as fc
-from flower_fedclust.protocol import Entry
-from flower_fedclust.protocol.rounds import KINDS
+from flower_fedclust.engine import Entry
+from flower_fedclust.engine.rounds import KINDS
 from flower_fedclust.registry import find, strategies
 
 DOCS = Path(__file__).parent

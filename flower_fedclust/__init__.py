@@ -11,16 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flower_fedclust.estimator import as_estimator
-    from flower_fedclust.exact.rows import Frame, Rows
-    from flower_fedclust.exact.terms import at, count, products, squares, total, vectors, weighted
-    from flower_fedclust.lab.app import run_app
-    from flower_fedclust.lab.comparing import compare
-    from flower_fedclust.lab.plan import plan
-    from flower_fedclust.models import Model
-    from flower_fedclust.privacy.audit import audit
-    from flower_fedclust.privacy.report import PrivacyReport
-    from flower_fedclust.protocol import (
+    from flower_fedclust.checking.audit import audit
+    from flower_fedclust.checking.suite import check_strategy
+    from flower_fedclust.cli.app import run_app
+    from flower_fedclust.engine import (
         ClientData,
         ClippedStrategy,
         Consent,
@@ -42,66 +36,72 @@ if TYPE_CHECKING:
         client_fn,
         parameter,
     )
-    from flower_fedclust.protocol.by_row import by_row, finishes, view
-    from flower_fedclust.protocol.parts import Part
-    from flower_fedclust.results import Result, load
+    from flower_fedclust.engine.by_row import by_row, finishes, view
+    from flower_fedclust.engine.parts import Part
+    from flower_fedclust.estimator import as_estimator
+    from flower_fedclust.exact.rows import Frame, Rows
+    from flower_fedclust.exact.terms import at, count, products, squares, total, vectors, weighted
+    from flower_fedclust.harness.comparing import compare
+    from flower_fedclust.harness.plan import plan
+    from flower_fedclust.models import Model
+    from flower_fedclust.privacy.report import PrivacyReport
+    from flower_fedclust.results.result import Result, load
     from flower_fedclust.simulation import simulate
-    from flower_fedclust.steps.frame import FrameClient, find_frame
-    from flower_fedclust.steps.preparation import with_schema
+    from flower_fedclust.strategies.common.frame import FrameClient, find_frame
+    from flower_fedclust.strategies.common.preparation import with_schema
     from flower_fedclust.tables import Schema
-    from flower_fedclust.testing import check_strategy
 
 #: Where each public name lives. It is imported when first used, so that ``import flower_fedclust`` is fast. Strategies
 #: are found by their classes' names in the registry, models in ``models``.
 _HOME = {
-    "ClientData": "protocol",
-    "ClippedStrategy": "protocol",
-    "Consent": "protocol",
-    "DataError": "protocol",
-    "Entry": "protocol",
+    "ClientData": "engine",
+    "ClippedStrategy": "engine",
+    "Consent": "engine",
+    "DataError": "engine",
+    "Entry": "engine",
     "Frame": "exact.rows",
-    "FrameClient": "steps.frame",
-    "Gather": "protocol",
-    "GridArray": "protocol",
-    "Journal": "protocol",
-    "MessageStrategy": "protocol",
+    "FrameClient": "strategies.common.frame",
+    "Gather": "engine",
+    "GridArray": "engine",
+    "Journal": "engine",
+    "MessageStrategy": "engine",
     "Model": "models",
-    "Outcome": "protocol",
-    "Part": "protocol.parts",
+    "Outcome": "engine",
+    "Part": "engine.parts",
     "PrivacyReport": "privacy.report",
-    "PrivateStrategy": "protocol",
-    "ProtocolClient": "protocol",
-    "ProtocolError": "protocol",
-    "ProtocolStrategy": "protocol",
-    "Result": "results",
+    "PrivateStrategy": "engine",
+    "ProtocolClient": "engine",
+    "ProtocolError": "engine",
+    "ProtocolStrategy": "engine",
+    "Result": "results.result",
     "Rows": "exact.rows",
     "Schema": "tables",
-    "Sent": "protocol",
-    "Sum": "protocol",
-    "answers": "protocol",
+    "Sent": "engine",
+    "Sum": "engine",
+    "answers": "engine",
     "as_estimator": "estimator",
     "at": "exact.terms",
-    "audit": "privacy.audit",
-    "by_row": "protocol.by_row",
-    "check_strategy": "testing",
-    "client_app": "protocol",
-    "client_fn": "protocol",
-    "compare": "lab.comparing",
+    "audit": "checking.audit",
+    "by_row": "engine.by_row",
+    "check_strategy": "checking.suite",
+    "client_app": "engine",
+    "client_fn": "engine",
+    "compare": "harness.comparing",
     "count": "exact.terms",
-    "find_frame": "steps.frame",
-    "finishes": "protocol.by_row",
-    "load": "results",
-    "parameter": "protocol",
-    "plan": "lab.plan",
+    "find_frame": "strategies.common.frame",
+    "finishes": "engine.by_row",
+    "load": "results.result",
+    "parameter": "engine",
+    "plan": "harness.plan",
     "products": "exact.terms",
-    "run_app": "lab.app",
+    "run_app": "cli.app",
     "simulate": "simulation",
     "squares": "exact.terms",
     "total": "exact.terms",
     "vectors": "exact.terms",
-    "view": "protocol.by_row",
+    "view": "engine.by_row",
     "weighted": "exact.terms",
-    "with_schema": "steps.preparation",
+    "with_schema": "strategies.common.preparation",
 }
 
 __all__ = [

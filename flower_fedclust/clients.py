@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from flower_fedclust.data.federation import FederatedRows, Table
 from flower_fedclust.data.frames import as_frame
-from flower_fedclust.protocol import ClientData
-from flower_fedclust.protocol.roster import LONGEST_NAME, is_name
+from flower_fedclust.engine import ClientData
+from flower_fedclust.engine.roster import LONGEST_NAME, is_name
 
 #: What simulate() takes as clients.
 Clients = Sequence[Any] | Mapping[str, Any] | FederatedRows

@@ -14,8 +14,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from flower_fedclust.data.frames import as_frame, check_same_order, in_order, take
-from flower_fedclust.protocol import ProtocolStrategy
-from flower_fedclust.protocol.parameters import check_is_strategy
+from flower_fedclust.engine import ProtocolStrategy
+from flower_fedclust.engine.parameters import check_is_strategy
 from flower_fedclust.simulation import simulate
 from flower_fedclust.tables.schema import Schema
 

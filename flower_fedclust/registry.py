@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from flower_fedclust.names import look_up
 
 if TYPE_CHECKING:
-    from flower_fedclust.protocol import Entry, ProtocolClient, ProtocolStrategy
+    from flower_fedclust.engine import Entry, ProtocolClient, ProtocolStrategy
 
 #: The strategies of this package: of each class its module, and the names that the class gives in its ``entries``.
 CLASSES = {
@@ -40,27 +40,27 @@ CLASSES = {
     "SPPFGC": ("strategies.spp_fgc.spp_fgc", "spp-fgc", "spp-fgc-printed"),
     "SPPFGCPlus": ("strategies.spp_fgc.spp_fgc_plus", "spp-fgc-plus"),
     "SPPFGCSums": ("strategies.spp_fgc.spp_fgc_sums", "spp-fgc-sums"),
-    "CentralLSH": ("baselines.central_lsh", "central-lsh"),
-    "CentralDPLloyd": ("baselines.central_private_kmeans", "central-dp-lloyd"),
-    "CentralFastLloyd": ("baselines.central_private_kmeans", "central-fastlloyd"),
-    "CoresetKMedian": ("baselines.coreset_kmedian", "coreset-k-median"),
-    "DSC": ("baselines.dsc", "dsc"),
-    "FedSubspaceClustering": ("baselines.fed_ssc", "fed-ssc"),
-    "FederatedKMeans": ("baselines.federated_kmeans", "federated-kmeans"),
-    "PrivateFederatedKMeans": ("baselines.federated_kmeans", "federated-kmeans-private"),
+    "CentralLSH": ("strategies.baselines.central_lsh", "central-lsh"),
+    "CentralDPLloyd": ("strategies.baselines.central_private_kmeans", "central-dp-lloyd"),
+    "CentralFastLloyd": ("strategies.baselines.central_private_kmeans", "central-fastlloyd"),
+    "CoresetKMedian": ("strategies.baselines.coreset_kmedian", "coreset-k-median"),
+    "DSC": ("strategies.baselines.dsc", "dsc"),
+    "FedSubspaceClustering": ("strategies.baselines.fed_ssc", "fed-ssc"),
+    "FederatedKMeans": ("strategies.baselines.federated_kmeans", "federated-kmeans"),
+    "PrivateFederatedKMeans": ("strategies.baselines.federated_kmeans", "federated-kmeans-private"),
     "DPLloyd": (
-        "baselines.federated_kmeans",
+        "strategies.baselines.federated_kmeans",
         "dp-lloyd-server-kmeans++",
         "dp-lloyd-server-lloyds",
         "dp-lloyd-sphere-packing",
     ),
-    "FFCM": ("baselines.ffcm", "ffcm"),
-    "PrivateFFCM": ("baselines.ffcm", "ffcm-private"),
-    "KFED": ("baselines.kfed", "k-fed"),
-    "KMeansParallel": ("baselines.kmeans_parallel", "k-means-parallel"),
-    "PooledKMeans": ("baselines.pooled_kmeans", "pooled-kmeans"),
-    "PooledSpectral": ("baselines.pooled_spectral", "pooled-spectral"),
-    "PPFCGAN": ("baselines.ppfc_gan", "ppfc-gan"),
+    "FFCM": ("strategies.baselines.ffcm", "ffcm"),
+    "PrivateFFCM": ("strategies.baselines.ffcm", "ffcm-private"),
+    "KFED": ("strategies.baselines.kfed", "k-fed"),
+    "KMeansParallel": ("strategies.baselines.kmeans_parallel", "k-means-parallel"),
+    "PooledKMeans": ("strategies.baselines.pooled_kmeans", "pooled-kmeans"),
+    "PooledSpectral": ("strategies.baselines.pooled_spectral", "pooled-spectral"),
+    "PPFCGAN": ("strategies.baselines.ppfc_gan", "ppfc-gan"),
 }
 
 #: Under which other packages name theirs: ``my-strategy = "my_package.my_module:MyStrategy"``.
@@ -97,7 +97,7 @@ def find_class(name: str) -> type[ProtocolStrategy] | None:
 
 def _classes(module: ModuleType) -> Iterator[type[ProtocolStrategy]]:
     """Yield the strategies that a module defines, and not those that it imports."""
-    from flower_fedclust.protocol import ProtocolStrategy
+    from flower_fedclust.engine import ProtocolStrategy
 
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, ProtocolStrategy) and value.__module__ == module.__name__:
@@ -139,7 +139,7 @@ def find(name: str) -> Entry:
         return _named([_class(_CLASS_OF[name])])[name]
     if ":" not in name or name in strategies():
         return look_up(name, strategies(), "strategy")
-    from flower_fedclust.protocol import Entry, ProtocolStrategy
+    from flower_fedclust.engine import Entry, ProtocolStrategy
 
     module, _, class_name = name.partition(":")
     try:

@@ -23,9 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from flower_fedclust.clients import Clients, clients_of
 from flower_fedclust.data import FederatedRows
-from flower_fedclust.numerics.checks import check_choice, check_integer
-from flower_fedclust.progress import is_shown, quiet
-from flower_fedclust.protocol import (
+from flower_fedclust.engine import (
     MIN_CLIENTS,
     ClientData,
     DataError,
@@ -34,13 +32,15 @@ from flower_fedclust.protocol import (
     ProtocolStrategy,
     client_app,
 )
-from flower_fedclust.protocol.inline import run_inline
-from flower_fedclust.protocol.journal import Journal
-from flower_fedclust.protocol.parameters import check_is_strategy
-from flower_fedclust.protocol.settings import put_in_order
-from flower_fedclust.results import Result, result_of
-from flower_fedclust.steps.description import check_schema
-from flower_fedclust.steps.preparation import with_schema
+from flower_fedclust.engine.inline import run_inline
+from flower_fedclust.engine.journal import Journal
+from flower_fedclust.engine.parameters import check_is_strategy
+from flower_fedclust.engine.progress import is_shown, quiet
+from flower_fedclust.engine.settings import put_in_order
+from flower_fedclust.numerics.checks import check_choice, check_integer
+from flower_fedclust.results.result import Result, result_of
+from flower_fedclust.strategies.common.description import check_schema
+from flower_fedclust.strategies.common.preparation import with_schema
 from flower_fedclust.tables.schema import Schema
 
 Engine = Literal["inline", "ray"]

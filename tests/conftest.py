@@ -69,9 +69,9 @@ def pytest_fixture_setup(fixturedef, request):
 
 def start_twice(patch):
     """Have k-means begin from two places instead of ten."""
-    from flower_fedclust.baselines import coreset_kmedian
     from flower_fedclust.numerics import initialisation
-    from flower_fedclust.steps import spectral
+    from flower_fedclust.strategies.baselines import coreset_kmedian
+    from flower_fedclust.strategies.common import spectral
     from flower_fedclust.strategies.private_kmeans import pe_means, private_kmeans
     from flower_fedclust.strategies.spp_fgc import local_prototypes
 

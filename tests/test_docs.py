@@ -23,8 +23,8 @@ from typer.testing import CliRunner
 
 import flower_fedclust as fc
 import flower_fedclust.data
-import flower_fedclust.protocol
-from flower_fedclust.cli import app
+import flower_fedclust.engine
+from flower_fedclust.cli.commands import app
 from flower_fedclust.numerics import map_quality
 from flower_fedclust.privacy import attacks
 from flower_fedclust.registry import strategies
@@ -33,7 +33,7 @@ from flower_fedclust.strategies.fedsc import tradeoff
 DOCS = Path(__file__).parents[1] / "docs"
 MADE = {"_build", "api", "jupyter_execute"}  # nobody keeps these
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if not MADE & set(page.parts))
-MODULES = (flower_fedclust.data, flower_fedclust.protocol, map_quality, attacks, tradeoff)
+MODULES = (flower_fedclust.data, flower_fedclust.engine, map_quality, attacks, tradeoff)
 # What a page loads by itself: links are only followed by a reader.
 LOADS = r'<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*?\b(?:src|srcset|data)="([^"]*)"'
 LINKED = r'<link\b(?![^>]*rel="(?:canonical|index|search|next|prev)")[^>]*?\bhref="([^"]*)"'
@@ -224,7 +224,7 @@ def every_public_name_is_in_the_reference(site):
     described = {line.split(" ")[0] for line in inventory.splitlines()}
     wanted = {f"flower_fedclust.{name}" for name in fc.__all__} | set().union(*map(public_names, MODULES))
     # What is public twice is described once.
-    at_the_top = {f"flower_fedclust.protocol.{name}" for name in fc.__all__}
+    at_the_top = {f"flower_fedclust.engine.{name}" for name in fc.__all__}
     assert wanted - described - at_the_top == set()
 
 

@@ -16,12 +16,12 @@ import pytest
 import flower_fedclust as fc
 from flower_fedclust import DataError, cli
 from flower_fedclust.data import read_folder, read_query, read_table
-from flower_fedclust.lab.comparing import Results
-from flower_fedclust.lab.comparison_settings import comparison_from, settings_from_toml
-from flower_fedclust.lab.report import write_report
-from flower_fedclust.lab.runner import run_comparison
-from flower_fedclust.labels import read_labels
-from flower_fedclust.protocol import ProtocolError
+from flower_fedclust.engine import ProtocolError
+from flower_fedclust.harness.comparing import Results
+from flower_fedclust.harness.comparison_settings import comparison_from, settings_from_toml
+from flower_fedclust.harness.report import write_report
+from flower_fedclust.harness.runner import run_comparison
+from flower_fedclust.results.labels import read_labels
 from flower_fedclust.site.policy import SiteSettings
 from flower_fedclust.tables import Schema
 
@@ -406,15 +406,15 @@ def test_every_command_refuses_a_broken_description_in_one_sentence(copied, tmp_
 THEIR_OWN = {
     "outside.py": "it is what the others call",
     "data/files.py": "readers that are called inside of it",
-    "lab/app_template/app.py": "an example",
-    "lab/ray_runs.py": "what its own processes packed",
-    "testing/about_runs.py": "what the check itself saved",
+    "cli/app_template/app.py": "an example",
+    "harness/ray_runs.py": "what its own processes packed",
+    "checking/about_runs.py": "what the check itself saved",
     "data/datasets.py": "files of packages",
-    "lab/execution.py": "/proc",
-    "lab/new_app.py": "templates of this package",
-    "lab/reproduce/draws.py": "what the same command wrote",
-    "lab/reproduce/pe_means.py": "files of packages",
-    "lab/show.py": "a note of one line, compared and not parsed",
+    "harness/execution.py": "/proc",
+    "cli/new_app.py": "templates of this package",
+    "harness/reproduce/draws.py": "what the same command wrote",
+    "harness/reproduce/pe_means.py": "files of packages",
+    "harness/show.py": "a note of one line, compared and not parsed",
     "simulation.py": "rows for its own processes",
     "site/ledger.py": "what the site itself wrote, checked by its hashes",
     "site/replies.py": "what the site itself wrote, checked by its hashes",

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import flower_fedclust as fc
+from flower_fedclust.checking.grid import LocalGrid
 from flower_fedclust.registry import strategies
-from flower_fedclust.testing.grid import LocalGrid
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -67,7 +67,7 @@ def test_the_example_in_python_runs(folder, capsys):
 
 
 def test_every_command_of_the_readme_runs(folder):
-    from flower_fedclust.cli import app
+    from flower_fedclust.cli.commands import app
 
     found = re.findall(r"^```([^\n]*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
     blocks = [code for written_in, code in found if not written_in]
@@ -88,7 +88,7 @@ def test_every_command_of_the_readme_runs(folder):
 
 
 def test_the_app_of_the_readme_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("flower_fedclust.lab.app.RESULTS", tmp_path)
+    monkeypatch.setattr("flower_fedclust.cli.app.RESULTS", tmp_path)
     rows = np.random.default_rng(0).normal(size=(200, 2))
     names = {"rows_of_this_site": rows, "names_of_the_columns": ["age", "dose"]}
     exec(snippet("fc.run_app"), names)

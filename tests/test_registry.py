@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from flower_fedclust import registry
+from flower_fedclust.engine import ProtocolClient, ProtocolStrategy
 from flower_fedclust.names import look_up
-from flower_fedclust.protocol import ProtocolClient, ProtocolStrategy
 from flower_fedclust.registry import (
     ENTRY_POINT,
     accepted_parameters,
@@ -32,8 +32,8 @@ PUBLIC = np.random.default_rng(0).normal(size=(30, 3))
 MODULE = '''
 """Somebody's strategies."""
 
-from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
-from flower_fedclust.protocol import Entry
+from flower_fedclust.strategies.baselines.pooled_kmeans import PooledKMeans
+from flower_fedclust.engine import Entry
 
 
 class Theirs(PooledKMeans):
@@ -151,7 +151,7 @@ def test_ours_stay_where_another_package_has_a_name_of_ours(install):
     install("somebody_b", name="k-fed")
     with pytest.warns(UserWarning, match="strategy 'k-fed' of somebody_b is left out: the name is taken"):
         found = strategies()
-    assert found["k-fed"].strategy.__module__ == "flower_fedclust.baselines.kfed"
+    assert found["k-fed"].strategy.__module__ == "flower_fedclust.strategies.baselines.kfed"
 
 
 def test_a_package_that_does_not_import_takes_nothing_of_ours_away(install):
@@ -181,7 +181,7 @@ def test_any_class_can_be_named_by_its_module(install):
     ("name", "why"),
     [
         ("there_is_none:Class", "No module named 'there_is_none'"),
-        ("flower_fedclust.baselines.kfed:KFET", "has no attribute 'KFET'"),
+        ("flower_fedclust.strategies.baselines.kfed:KFET", "has no attribute 'KFET'"),
         ("flower_fedclust.names:look_up", "look_up is no subclass of ProtocolStrategy."),
         ("k-fet", "did you mean 'k-fed'?"),
     ],
@@ -220,8 +220,8 @@ def test_who_asks_for_one_strategy_imports_that_one_and_nothing_heavy():
         "(found,) = registry.client_types(['private-kmeans'])\n"
         "with one_thread(): print(found.__name__)\n"
         f"print([name for name in {heavy} if name in sys.modules])\n"
-        "print({m.split('.')[2] for m in sys.modules if '.strategies.' in m or '.baselines.' in m})\n"
-        "print(sys.modules['flower_fedclust'].PEMeans.__name__, 'flower_fedclust.baselines.kfed' in sys.modules)"
+        "print({m.split('.')[2] for m in sys.modules if '.strategies.' in m} - {'common'})\n"
+        "print(sys.modules['flower_fedclust'].PEMeans.__name__, any('kfed' in name for name in sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split("\n")[:4] == ["PrivateKMeansClient", "[]", "{'private_kmeans'}", "PEMeans False"]
@@ -229,12 +229,11 @@ def test_who_asks_for_one_strategy_imports_that_one_and_nothing_heavy():
 
 def test_the_table_has_every_class_with_names_and_all_its_names():
     found = {}
-    for package in ("strategies", "baselines"):
-        for module in pkgutil.walk_packages([str(ROOT / "flower_fedclust" / package)], f"flower_fedclust.{package}."):
-            for value in vars(importlib.import_module(module.name)).values():
-                if isinstance(value, type) and value.__module__ == module.name and vars(value).get("entries"):
-                    names = (entry.name for entry in value.entries)
-                    found[value.__name__] = (module.name.removeprefix("flower_fedclust."), *names)
+    for module in pkgutil.walk_packages([str(ROOT / "flower_fedclust" / "strategies")], "flower_fedclust.strategies."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, type) and value.__module__ == module.name and vars(value).get("entries"):
+                names = (entry.name for entry in value.entries)
+                found[value.__name__] = (module.name.removeprefix("flower_fedclust."), *names)
     assert found == registry.CLASSES
 
 

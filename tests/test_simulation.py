@@ -11,12 +11,12 @@ from rich.console import Console
 
 import flower_fedclust as fc
 from flower_fedclust import ClientData
-from flower_fedclust.baselines.federated_kmeans import FederatedKMeans
-from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
 from flower_fedclust.data import FederatedRows
-from flower_fedclust.progress import is_shown, quiet
-from flower_fedclust.protocol.settings import RunSettings
+from flower_fedclust.engine.progress import is_shown, quiet
+from flower_fedclust.engine.settings import RunSettings
 from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
+from flower_fedclust.strategies.baselines.pooled_kmeans import PooledKMeans
 from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans
 from flower_fedclust.strategies.fedsc.fedsc import FedSC
 
@@ -421,7 +421,7 @@ def test_progress_is_shown_as_asked_in_terminals_and_in_notebooks_that_can(monke
     monkeypatch.setattr("rich.console.Console.is_jupyter", True, raising=False)
     monkeypatch.setattr(Console, "__init__", lambda self, **options: None)
     for has_widgets in (True, False):
-        monkeypatch.setattr("flower_fedclust.progress.find_spec", lambda name, found=has_widgets: found or None)
+        monkeypatch.setattr("flower_fedclust.engine.progress.find_spec", lambda name, found=has_widgets: found or None)
         assert is_shown(None) == has_widgets
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert is_shown(None)

@@ -36,10 +36,9 @@ def test_no_module_imports_one_that_imports_it():
 def test_no_folder_imports_one_that_imports_it():
     folders = {}
     for name, path in MODULES.items():
-        if name != "flower_fedclust.privacy.audit":  # the name under which audits are looked for
-            folder = name.split(".")[:2][-1]
-            others = {other.split(".")[1] for other in _imported(name, path) if "." in other}
-            folders.setdefault(folder, set()).update(others - {folder})
+        folder = name.split(".")[:2][-1]
+        others = {other.split(".")[1] for other in _imported(name, path) if "." in other}
+        folders.setdefault(folder, set()).update(others - {folder})
     assert folders["numerics"] == set()
     TopologicalSorter(folders).prepare()
 

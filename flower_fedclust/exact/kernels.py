@@ -7,11 +7,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact import kernel_sums, spectral_sums
+from flower_fedclust.exact.grid import BITS
 from flower_fedclust.exact.rows import Rows
+from flower_fedclust.exact.sums import upper_triangle
 from flower_fedclust.exact.terms import CLIPPED_TERM, Bound, Term
-from flower_fedclust.numerics import exact_kernel, exact_spectral
-from flower_fedclust.numerics.exact import upper_triangle
-from flower_fedclust.numerics.grid import BITS
 from flower_fedclust.numerics.landmarks import longest_attraction
 
 Floats = NDArray[np.float64]
@@ -31,7 +31,7 @@ def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats)
         What turns kernel values into factors.
     """
     kernel = (rows.integers, rows.points(points), rows.exponent, bandwidth)
-    added = exact_spectral.factor_sum(*kernel, to_factors)
+    added = spectral_sums.factor_sum(*kernel, to_factors)
     return Term(*added, Bound(1.0, words="factors are no longer than 1"), 2**BITS, len(rows))
 
 
@@ -52,9 +52,9 @@ def normalized_moment(
     """
     bound = 1.0 / math.sqrt(floor)
     kernel = (rows.integers, rows.points(points), rows.exponent, bandwidth)
-    moment, unit = exact_spectral.normalized_moment(*kernel, to_factors, total, exponent, floor, bound)
+    moment, unit = spectral_sums.normalized_moment(*kernel, to_factors, total, exponent, floor, bound)
     words = "factors are no longer than 1, and no degree is below the inverse of this"
-    largest = 2 ** (2 * exact_spectral.MOMENT_BITS)
+    largest = 2 ** (2 * spectral_sums.MOMENT_BITS)
     return Term(upper_triangle(moment), unit, Bound(bound**2, words=words, triangle=True), largest, len(rows))
 
 
@@ -69,10 +69,10 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     gamma : float
         Of the kernel ``exp(-gamma ||x - y||^2)``, in one over squared units of the data.
     """
-    added = exact_kernel.attraction_sums(rows.integers, rows.points(points), rows.exponent, gamma)
+    added = kernel_sums.attraction_sums(rows.integers, rows.points(points), rows.exponent, gamma)
     # Of a wide kernel the distance is the bound: rounding to the grid moves neither point by the radius.
     longest = min(longest_attraction(gamma, len(points)), 4.0 * rows.radius * math.sqrt(len(points)))
-    largest = 2 ** (exact_kernel.KERNEL_BITS + exact_kernel.ATTRACTED_BITS + 1)
+    largest = 2 ** (kernel_sums.KERNEL_BITS + kernel_sums.ATTRACTED_BITS + 1)
     return Term(*added, Bound(longest, words="no row attracts the landmarks more"), largest, len(rows))
 
 
@@ -93,5 +93,5 @@ def dictionary_gradient(
         To which the gradient of a row is clipped.
     """
     kernel = (rows.integers, rows.points(atoms), rows.exponent, bandwidth)
-    added = exact_spectral.dictionary_gradient(*kernel, to_codes, code_bound, bound)
+    added = spectral_sums.dictionary_gradient(*kernel, to_codes, code_bound, bound)
     return Term(*added, Bound(bound, words=CLIPPED_TERM), 2**BITS, len(rows))

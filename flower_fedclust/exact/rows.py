@@ -12,9 +12,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.exact import nearest_point, project_rows
-from flower_fedclust.numerics.exponents import reach_exponent
-from flower_fedclust.numerics.grid import (
+from flower_fedclust.exact.exponents import reach_exponent
+from flower_fedclust.exact.grid import (
     BITS,
     ball_in_units,
     from_units,
@@ -23,6 +22,7 @@ from flower_fedclust.numerics.grid import (
     truncated_to_ball,
     unit_exponent,
 )
+from flower_fedclust.exact.sums import nearest_point, project_rows
 from flower_fedclust.numerics.kmeans import nearest_center
 
 Floats = NDArray[np.float64]
@@ -77,7 +77,7 @@ class Rows:
         Parameters
         ----------
         directions : ndarray of shape (n_columns, n_directions)
-            From :func:`~flower_fedclust.numerics.exact.directions_onto_grid`. Without an entry: all columns.
+            From :func:`~flower_fedclust.exact.sums.directions_onto_grid`. Without an entry: all columns.
         """
         if directions.size == 0:
             return self

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.grid import BITS, ENTRY_BITS, GridArray, rows_onto_grid
+from flower_fedclust.exact.kernel_sums import WEIGHT_BITS, weighted_sums
 from flower_fedclust.exact.rows import Labels, Rows
-from flower_fedclust.numerics.exact import cluster_sums, second_moment, square_sums, upper_triangle
-from flower_fedclust.numerics.exact_kernel import WEIGHT_BITS, weighted_sums
-from flower_fedclust.numerics.grid import BITS, ENTRY_BITS, GridArray, rows_onto_grid
+from flower_fedclust.exact.sums import cluster_sums, second_moment, square_sums, upper_triangle
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

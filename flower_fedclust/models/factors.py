@@ -8,9 +8,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.exact.factorisation import Penalties, memberships_of
 from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import check_real, checked_rows
-from flower_fedclust.numerics.factorisation import Penalties, memberships_of
 
 
 class FactorModel(Model, name="factors"):
@@ -21,7 +21,7 @@ class FactorModel(Model, name="factors"):
     components : array-like of shape (n_clusters, n_columns)
         W.
     rho, mu_h : float, default=0
-        The penalties with which memberships are found; see :class:`~flower_fedclust.numerics.factorisation.Penalties`.
+        The penalties with which memberships are found; see :class:`~flower_fedclust.exact.factorisation.Penalties`.
 
     Attributes
     ----------

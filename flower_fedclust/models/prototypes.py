@@ -8,11 +8,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.exact.grid import points_onto_grid
+from flower_fedclust.exact.sums import nearest_point
 from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import check_integer, checked_rows
-from flower_fedclust.numerics.exact import nearest_point
-from flower_fedclust.numerics.grid import points_onto_grid
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 from flower_fedclust.numerics.prototypes import Prototypes, log_densities
 

@@ -9,11 +9,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.exact.grid import points_onto_grid
+from flower_fedclust.exact.spectral_sums import embedded_rows
+from flower_fedclust.exact.sums import nearest_point
 from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import check_real, checked_rows
-from flower_fedclust.numerics.exact import nearest_point
-from flower_fedclust.numerics.exact_spectral import embedded_rows
-from flower_fedclust.numerics.grid import points_onto_grid
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 from flower_fedclust.numerics.spectral import spectral_coordinates
 

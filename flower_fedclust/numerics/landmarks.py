@@ -70,7 +70,7 @@ def attraction_sum(rows: Floats, Y: Floats, gamma: float) -> Floats:
 
     The first term of (13) is ``(1 / n_p) sum_i g(x_i)``, where ``g(x)_j = -(4 gamma / n_y) k(x, y_j) (x - y_j)``. This
     is the sum, without ``1 / n_p``. The second term, :func:`repulsion_gradient`, needs no rows. Where noise is added,
-    :func:`~flower_fedclust.numerics.exact_kernel.attraction_sums` gives the same exactly, without the factor.
+    :func:`~flower_fedclust.exact.kernel_sums.attraction_sums` gives the same exactly, without the factor.
     """
     rows, Y = _around_the_landmarks(rows, Y)
     # Farther from all landmarks than this, the kernel is 0 in floats, and so is the gradient: not 0 times infinity.

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.exact import is_off_diagonal
-from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.privacy.releases import Mechanism, Release
 from flower_fedclust.privacy.sampling import NoiseSource, sample_gaussian, sample_laplace
 from flower_fedclust.privacy.shares import sample_gaussian_share, sample_laplace_share, total_variation

@@ -19,13 +19,13 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 
+from flower_fedclust.engine.client import ENROL, ProtocolClient
+from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.consent import Request
+from flower_fedclust.engine.disk import make_private, open_private
+from flower_fedclust.engine.rounds import ProtocolError
+from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.protocol.client import ENROL, ProtocolClient
-from flower_fedclust.protocol.client_data import ClientData
-from flower_fedclust.protocol.consent import Request
-from flower_fedclust.protocol.disk import make_private, open_private
-from flower_fedclust.protocol.rounds import ProtocolError
-from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site.budget import Budget, spent
 from flower_fedclust.site.ledger import Ledger

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flower_fedclust.engine.consent import Request
+from flower_fedclust.engine.rounds import Moved, Sent
+from flower_fedclust.engine.wire import read_json
 from flower_fedclust.privacy.plan import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol.consent import Request
-from flower_fedclust.protocol.rounds import Moved, Sent
-from flower_fedclust.protocol.wire import read_json
 from flower_fedclust.site.policy import Policy, Refused
 
 #: How many parts of a budget a plan may have: each is composed, which takes time. No run of ours has ten.

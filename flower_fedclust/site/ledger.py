@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from filelock import FileLock
 
-from flower_fedclust.protocol.disk import make_private, open_private, wait_for_disk, wait_for_names
+from flower_fedclust.engine.disk import make_private, open_private, wait_for_disk, wait_for_names
 
 #: What the first line of a ledger has under "format".
 FORMAT = "fedclust ledger 2"

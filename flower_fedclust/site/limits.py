@@ -13,7 +13,7 @@ from typing import Any
 
 from flwr.common import Parameters
 
-from flower_fedclust.protocol.wire import decode, read_json
+from flower_fedclust.engine.wire import decode, read_json
 from flower_fedclust.site.policy import Limits, Refused
 
 #: In characters: of a run, a study, a task, a client half; and of a text among the arguments, such as a model's name.

@@ -11,14 +11,14 @@ import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.common import Parameters
 
+from flower_fedclust.engine.client import ENROL
+from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.disk import make_private
+from flower_fedclust.engine.wire import decode
 from flower_fedclust.models import Model, TableModel
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
-from flower_fedclust.protocol.client import ENROL
-from flower_fedclust.protocol.client_data import ClientData
-from flower_fedclust.protocol.disk import make_private
-from flower_fedclust.protocol.wire import decode
-from flower_fedclust.results import Result
+from flower_fedclust.results.result import Result
 from flower_fedclust.site.replies import REMEMBERED, RunFolder
 
 #: What a client may have remembered of its rows: what it found, or was told, in the run itself.

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from flower_fedclust.engine.consent import Request
+from flower_fedclust.engine.rounds import Kind
 from flower_fedclust.outside import read_toml
 from flower_fedclust.privacy.releases import Relation
-from flower_fedclust.protocol.consent import Request
-from flower_fedclust.protocol.rounds import Kind
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Delta = Annotated[float, Field(gt=0, lt=1)]

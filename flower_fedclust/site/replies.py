@@ -12,7 +12,7 @@ from typing import IO, Any
 from flwr.app import Array, ArrayRecord, Context
 from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
 
-from flower_fedclust.protocol.disk import joined, make_private, open_private, parted, replace_private
+from flower_fedclust.engine.disk import joined, make_private, open_private, parted, replace_private
 from flower_fedclust.site.ledger import LedgerError
 
 #: Under which keys a client remembers things in its Context; see ``ProtocolClient.remember``.

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.protocol.client_data import ClientData
-from flower_fedclust.protocol.rounds import Askable
 from flower_fedclust.registry import client_types, find, strategies
 from flower_fedclust.site.policy import Policy, SiteSettings
 from flower_fedclust.tables.schema import Schema

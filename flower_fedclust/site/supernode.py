@@ -103,7 +103,7 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
         closed = next((full for full in CLOSED if len(name) > 2 and full.startswith(name)), None)
         if closed is not None:
             raise ValueError(f"{option} is given; {CLOSED[closed]}")
-    from flower_fedclust.protocol.disk import make_private
+    from flower_fedclust.engine.disk import make_private
     from flower_fedclust.site.policy import SiteSettings
 
     settings = SiteSettings.from_toml(site_toml)
@@ -140,7 +140,7 @@ def main(site_toml: str, task: str, *arguments: str) -> None:
         raise SystemExit(1)
     module = check_flower()
     # The site's own line has the reason. A traceback for each would fill Flower's log, with words of the server's.
-    logging.getLogger("flower_fedclust.protocol.client").setLevel(logging.CRITICAL)
+    logging.getLogger("flower_fedclust.engine.client").setLevel(logging.CRITICAL)
 
     def load(fab_id: str, fab_version: str, fab_hash: str) -> ClientApp:
         from flower_fedclust.site.limits import restrict_process, said

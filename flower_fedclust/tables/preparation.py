@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.data.frames import as_frame
+from flower_fedclust.exact.elementary import logarithm
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.numerics.elementary import logarithm
 from flower_fedclust.tables.columns import MEASURED, Column, Figures, Floats
 from flower_fedclust.tables.schema import Schema
 from flower_fedclust.tables.transformers import transformer_of

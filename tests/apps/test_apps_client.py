@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from apps import client_app, config
 from flower_fedclust import DataError, ProtocolClient
-from flower_fedclust.lab.jobs import make_strategies
+from flower_fedclust.harness.jobs import make_strategies
 from flower_fedclust.registry import find
-from flower_fedclust.steps.local_centers import LocalCentersClient
-from flower_fedclust.steps.pooled_rows import PooledRowsClient
+from flower_fedclust.strategies.common.local_centers import LocalCentersClient
+from flower_fedclust.strategies.common.pooled_rows import PooledRowsClient
 
 RUN_CONFIG = {"strategy": "feddp-kmeans", "dataset": "iris", "partition": "iid", "data-seed": 0, "n-clusters": 3}
 SERVER_ROWS = np.random.default_rng(0).normal(size=(60, 4))

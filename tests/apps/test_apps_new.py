@@ -15,8 +15,8 @@ from apps_deployment import checkout
 from flwr.cli.build import build_fab_from_files
 from flwr.cli.utils import collect_files
 
-from flower_fedclust.lab.new_app import write_app
-from flower_fedclust.testing.grid import LocalGrid
+from flower_fedclust.checking.grid import LocalGrid
+from flower_fedclust.cli.new_app import write_app
 
 publish = importlib.import_module("flwr.cli.app_cmd.publish")
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import flower_fedclust as fc
+from flower_fedclust.engine import by_row as engine
 from flower_fedclust.exact import terms
 from flower_fedclust.exact.rows import Frame, Rows
-from flower_fedclust.protocol import by_row as engine
 
 FRAME = Frame(np.zeros(2), 4.0)
 ROWS = np.random.default_rng(0).normal(size=(30, 2)) * 3.0

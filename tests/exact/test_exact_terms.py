@@ -8,8 +8,8 @@ import pytest
 
 from flower_fedclust.exact import kernels, terms
 from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.sums import directions_onto_grid, is_off_diagonal
 from flower_fedclust.numerics.dictionary import code_map, factor_map
-from flower_fedclust.numerics.exact import directions_onto_grid, is_off_diagonal
 
 RNG = np.random.default_rng(0)
 N_COLUMNS, RADIUS, FAR = 3, 5.0, np.finfo(float).max

@@ -8,6 +8,9 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
 from sklearn.neighbors import NearestNeighbors
 
+from flower_fedclust.checking.subject import Subject
+from flower_fedclust.engine import ClientData, ProtocolClient
+from flower_fedclust.engine.rounds import KINDS, Askable
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy import attacks
 from flower_fedclust.privacy.attacks import (
@@ -20,11 +23,8 @@ from flower_fedclust.privacy.attacks import (
     row_by_replay,
     row_from_sums,
 )
-from flower_fedclust.protocol import ClientData, ProtocolClient
-from flower_fedclust.protocol.rounds import KINDS, Askable
 from flower_fedclust.registry import make_strategy, strategies
-from flower_fedclust.steps.frame import enter
-from flower_fedclust.watching.subject import Subject
+from flower_fedclust.strategies.common.frame import enter
 
 RNG = np.random.default_rng(0)
 

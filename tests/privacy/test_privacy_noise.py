@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flower_fedclust.numerics.exact import is_off_diagonal
-from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.privacy.noise import (
     MOST_REFINED,
     SCALE_BITS,

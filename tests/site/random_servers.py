@@ -31,20 +31,20 @@ import hostile
 import numpy as np
 from flwr.common import Parameters
 
+from flower_fedclust.engine import ProtocolError
+from flower_fedclust.engine.by_row import ByRow, Finish, View, read_question
+from flower_fedclust.engine.replies import received_arrays
+from flower_fedclust.engine.rounds import Askable
+from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame
-from flower_fedclust.numerics.exact import is_off_diagonal
-from flower_fedclust.numerics.grid import GridArray
+from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_noise
 from flower_fedclust.privacy.plan import Plan
 from flower_fedclust.privacy.sampling import SeededNoise
-from flower_fedclust.protocol import ProtocolError
-from flower_fedclust.protocol.by_row import ByRow, Finish, View, read_question
-from flower_fedclust.protocol.replies import received_arrays
-from flower_fedclust.protocol.rounds import Askable
-from flower_fedclust.protocol.wire import decode, encode
 from flower_fedclust.registry import find, make_strategy, strategies
-from flower_fedclust.steps.preparation import with_schema
+from flower_fedclust.strategies.common.preparation import with_schema
 from flower_fedclust.tables.schema import Schema
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -185,7 +185,7 @@ class Pair:
         for server in self.servers:
             ledger = server.site.ledger
             before = len(ledger.entries)
-            client = "flower_fedclust.protocol.client"
+            client = "flower_fedclust.engine.client"
 
             # Noise is drawn anew after whatever a method has drawn from the same source, as many words as it has rows.
             def noise(arrays, releases, _, **more):
@@ -465,7 +465,7 @@ def attack(strategy, n_messages, seed=0, a_run=25):
     alike = [name for name in strategies() if find(name).strategy.client_type is client]
     sources = [(is_table, recorded(name, is_table)) for name in alike for is_table in (False, True)]
     sources = [source for source in sources if len(source[1]) > 1]
-    n_sent, disk = 0, patch("flower_fedclust.protocol.disk.os.fsync", lambda handle: None)
+    n_sent, disk = 0, patch("flower_fedclust.engine.disk.os.fsync", lambda handle: None)
     while n_sent < n_messages:
         is_table, heard = sources[rng.integers(len(sources))]
         folder = Path(tempfile.mkdtemp())

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 from hostile import BOTH, PLAN, ROWS, Server, arrays_of, audit, gaussian, plan, refused, site
 
+from flower_fedclust.engine.rounds import Askable, Question
+from flower_fedclust.engine.wire import as_bytes
 from flower_fedclust.models import MapModel
 from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.protocol.rounds import Askable, Question
-from flower_fedclust.protocol.wire import as_bytes
 from flower_fedclust.registry import client_types, strategies
-from flower_fedclust.steps.frame import Frame, enter
-from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
+from flower_fedclust.strategies.common.frame import Frame, enter
+from flower_fedclust.strategies.common.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.strategies.dp_fedc.client import DPFedCClient
 from flower_fedclust.strategies.fedsc.fedsc import FedSCClient
 from flower_fedclust.strategies.maps.map_sums import FederatedMapSumsClient

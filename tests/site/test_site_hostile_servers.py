@@ -21,18 +21,18 @@ from hostile import (
     site,
 )
 
-from flower_fedclust.baselines.coreset_kmedian import CoresetKMedianClient
+from flower_fedclust.engine import ClientData
+from flower_fedclust.engine.rounds import Answer, Question, Sent
+from flower_fedclust.engine.wire import as_bytes
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_noise
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.protocol import ClientData
-from flower_fedclust.protocol.rounds import Answer, Question, Sent
-from flower_fedclust.protocol.wire import as_bytes
-from flower_fedclust.steps.local_centers import LocalCentersClient
-from flower_fedclust.steps.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
-from flower_fedclust.steps.pooled_rows import PooledRowsClient
+from flower_fedclust.strategies.baselines.coreset_kmedian import CoresetKMedianClient
+from flower_fedclust.strategies.common.local_centers import LocalCentersClient
+from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
+from flower_fedclust.strategies.common.pooled_rows import PooledRowsClient
 from flower_fedclust.strategies.fedsc.fedsc import FedSCClient
 from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient
 from flower_fedclust.tables.columns import Figures
@@ -58,7 +58,7 @@ def added(monkeypatch):
         releases.extend(given)
         return add_noise(arrays, given, *more, **options)
 
-    monkeypatch.setattr("flower_fedclust.protocol.client.add_noise", noted)
+    monkeypatch.setattr("flower_fedclust.engine.client.add_noise", noted)
     return releases
 
 

@@ -10,10 +10,10 @@ import pytest
 from hostile import BALL, PLAN, Server, arrays_of, audit, gaussian, refused, site
 from typer.testing import CliRunner
 
-from flower_fedclust.cli import app
+from flower_fedclust.cli.commands import app
+from flower_fedclust.engine.memory import MissedRoundError
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.site.budget import spent
 from flower_fedclust.site.ledger import Ledger, LedgerError
 from flower_fedclust.site.replies import fit_res
@@ -355,7 +355,7 @@ def test_what_is_computed_was_charged_before(tmp_path, monkeypatch):
         seen.append([entry["epsilon"] for entry in Ledger(own.ledger.path).read()])
         raise ValueError("patient 7 has a fever of 41.3")
 
-    monkeypatch.setattr("flower_fedclust.protocol.client.add_noise", add_noise)
+    monkeypatch.setattr("flower_fedclust.engine.client.add_noise", add_noise)
     assert ask(own).metrics == FAILED
     assert seen == [[pytest.approx(1.0, rel=1e-3)]]
     monkeypatch.undo()
@@ -369,7 +369,7 @@ def test_every_failure_after_the_charge_is_the_same_message(tmp_path, monkeypatc
     errors = [ValueError("x" * 999), DataError("row 7 of 'age'"), MissedRoundError("x"), MemoryError(), OSError(28)]
     for run, error in enumerate(errors, start=1):
         with monkeypatch.context() as patch:
-            patch.setattr("flower_fedclust.protocol.client.add_noise", lambda *_, error=error, **__: throw(error))
+            patch.setattr("flower_fedclust.engine.client.add_noise", lambda *_, error=error, **__: throw(error))
             answers.append(Server(own, run).ask(SUM, releases=[NOISE], **ANNOUNCED))
         answers.append(Server(own, run).ask(SUM, releases=[NOISE], **ANNOUNCED))
     monkeypatch.setattr("flower_fedclust.site.app.answer_to_bytes", lambda _: throw(OSError(28)))
@@ -386,7 +386,7 @@ def throw(error):
 def test_a_computation_that_is_killed_counts_and_is_begun_once_more_and_no_third_time(tmp_path, monkeypatch, moment):
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(f"flower_fedclust.protocol.client.{moment}", lambda *_, **__: throw(Killed()))
+            patch.setattr(f"flower_fedclust.engine.client.{moment}", lambda *_, **__: throw(Killed()))
             with pytest.raises(Killed):
                 ask(site(tmp_path))
         (charged,) = Ledger(tmp_path / "ledger.jsonl").read()
@@ -399,7 +399,7 @@ def test_a_computation_that_is_killed_counts_and_is_begun_once_more_and_no_third
 
 def test_after_a_kill_the_same_question_is_answered_by_the_same_policy_alone(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("flower_fedclust.protocol.client.add_noise", lambda *_, **__: throw(Killed()))
+        patch.setattr("flower_fedclust.engine.client.add_noise", lambda *_, **__: throw(Killed()))
         with pytest.raises(Killed):
             ask(site(tmp_path))
     other = PrivateKMeansClient.row_sum.asked(frame=Frame(np.ones(3), BALL.radius))
@@ -425,7 +425,7 @@ def test_an_answer_that_was_written_when_the_process_was_killed_is_neither_sent_
 def test_evaluations_and_enrolments_are_charged_before_as_well(tmp_path, monkeypatch):
     enrol = {"task": "enrol", "round": 1, "client": PrivateKMeansClient.key()}
     with monkeypatch.context() as patch:
-        patch.setattr("flower_fedclust.protocol.client.count_table", lambda *_: throw(ValueError("41.3")))
+        patch.setattr("flower_fedclust.engine.client.count_table", lambda *_: throw(ValueError("41.3")))
         patch.setattr(PrivateKMeansClient, "_columns", lambda *_: throw(ValueError("41.3")))
         own = site(tmp_path, evaluations=1, labels=np.zeros(60))
         assert Server(own).evaluate(np.zeros((2, 3))).metrics == FAILED

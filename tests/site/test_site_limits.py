@@ -13,18 +13,18 @@ from hostile import BALL, PLAN, SHARES, Server, arrays_of, audit, gaussian, plan
 from test_site_hostile_servers import ANNOUNCED, NOISE, SUM
 from typer.testing import CliRunner
 
-from flower_fedclust.baselines.ppfc_gan import PPFCGANClient
-from flower_fedclust.cli import app
+from flower_fedclust.cli.commands import app
+from flower_fedclust.engine.by_row import ByRow, Finisher, View
+from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.protocol.by_row import ByRow, Finisher, View
-from flower_fedclust.protocol.rounds import Askable
 from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site import supernode
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.cli import start_site
 from flower_fedclust.site.limits import is_amount, is_exponent, said
 from flower_fedclust.site.policy import SiteSettings
-from flower_fedclust.steps.spectral import LabelsClient
+from flower_fedclust.strategies.baselines.ppfc_gan import PPFCGANClient
+from flower_fedclust.strategies.common.spectral import LabelsClient
 from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient
 from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGCClient
 

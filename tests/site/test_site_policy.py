@@ -5,15 +5,15 @@ import pytest
 from hostile import BOTH, ROWS, SHARES, Server, arrays_of, audit, gaussian, plan, plan_of, refused, site
 from test_site_hostile_servers import ANNOUNCED, NO_LIMIT, NOISE, SUM
 
+from flower_fedclust.engine.consent import Request
+from flower_fedclust.engine.rounds import Answer, Moved, Sent
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.protocol.consent import Request
-from flower_fedclust.protocol.rounds import Answer, Moved, Sent
 from flower_fedclust.site.budget import Budget, Spent
 from flower_fedclust.site.policy import Policy
-from flower_fedclust.steps.local_centers import LocalCentersClient
-from flower_fedclust.steps.moments import MomentsClient
-from flower_fedclust.steps.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
+from flower_fedclust.strategies.common.local_centers import LocalCentersClient
+from flower_fedclust.strategies.common.moments import MomentsClient
+from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
 from flower_fedclust.strategies.dp_fedc.client import DPFedCClient
 from flower_fedclust.strategies.maps.maps import FederatedMapClient
 from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from random_servers import attack, of_each_client
 
-from flower_fedclust.protocol import parts
+from flower_fedclust.engine import parts
 from flower_fedclust.site.policy import Policy
 
 #: How many messages each strategy gets; ``python tests/site/random_servers.py`` sends 10,000.

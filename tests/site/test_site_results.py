@@ -12,8 +12,8 @@ import pytest
 from hostile import RNG, Proxy, audit, run, site
 
 import flower_fedclust as fc
-from flower_fedclust.protocol import ProtocolError, Traffic
-from flower_fedclust.protocol.replies import ledger_of
+from flower_fedclust.engine import ProtocolError, Traffic
+from flower_fedclust.engine.replies import ledger_of
 from flower_fedclust.site.ledger import Ledger
 from flower_fedclust.site.replies import RunFolder
 

@@ -10,12 +10,12 @@ import pytest
 from test_strategies_every import PUBLIC, cases
 
 import flower_fedclust as fc
-from flower_fedclust.numerics.exact import is_off_diagonal
-from flower_fedclust.numerics.grid import GridArray
-from flower_fedclust.protocol.rounds import Askable
+from flower_fedclust.checking.neighbours import far_rows, shadow_answers
+from flower_fedclust.checking.subject import Subject
+from flower_fedclust.engine.rounds import Askable
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.registry import client_types, strategies
-from flower_fedclust.watching.neighbours import far_rows, shadow_answers
-from flower_fedclust.watching.subject import Subject
 
 COLUMNS = {"0": {"kind": "number"}, "1": {"kind": "number", "scale": "rank"}}
 COLUMNS |= {"2": {"kind": "number", "bounds": [-1, 1], "scale": "robust"}, "3": {"kind": "number", "bounds": [-1, 1]}}

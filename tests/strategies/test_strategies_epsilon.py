@@ -8,9 +8,9 @@ import pytest
 import test_strategies_every as every
 
 import flower_fedclust as fc
+from flower_fedclust.engine import Journal, PrivateStrategy
 from flower_fedclust.privacy.accounting import composed_epsilon, releases_of
 from flower_fedclust.privacy.shares import delta_of_composition
-from flower_fedclust.protocol import Journal, PrivateStrategy
 
 ROWS = [0.3 * np.random.default_rng(seed).normal(size=(40, 4)) for seed in range(4)]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import flower_fedclust.registry as registry
+from flower_fedclust.checking import Subject, strategy_checks
+from flower_fedclust.engine.parameters import _declared
 from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS
-from flower_fedclust.protocol.parameters import _declared
-from flower_fedclust.testing import Subject, strategy_checks
 
 PUBLIC = np.random.default_rng(0).normal(size=(12, 4))
 

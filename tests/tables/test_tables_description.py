@@ -9,10 +9,10 @@ import pytest
 from flwr.app import Context, RecordDict
 
 import flower_fedclust as fc
+from flower_fedclust.engine import ClientData, ProtocolClient
+from flower_fedclust.engine.wire import as_bytes
+from flower_fedclust.exact.grid import rows_onto_grid
 from flower_fedclust.models import KMeansModel, PrototypeModel, SpectralModel
-from flower_fedclust.numerics.grid import rows_onto_grid
-from flower_fedclust.protocol import ClientData, ProtocolClient
-from flower_fedclust.protocol.wire import as_bytes
 from flower_fedclust.tables.columns import Figures
 from flower_fedclust.tables.description import (
     N_PARTS,

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 import flower_fedclust as fc
-from flower_fedclust.protocol.tables import norm_of_row
-from flower_fedclust.steps.preparation import TablePreparation
+from flower_fedclust.engine.tables import norm_of_row
+from flower_fedclust.strategies.common.preparation import TablePreparation
 from flower_fedclust.tables import Figures, Preparation
 from flower_fedclust.tables.histograms import bin_counts, exponent_counts, range_of, sums_of_powers
 

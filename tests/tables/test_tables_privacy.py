@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 import flower_fedclust as fc
-from flower_fedclust.testing.about_privacy import a_site_can_tell_what_noise_is_worth, epsilon_is_spent_and_not_exceeded
-from flower_fedclust.watching.neighbours import extreme_rows, far_rows, how_far, neighbours
-from flower_fedclust.watching.subject import Subject
+from flower_fedclust.checking.about_privacy import (
+    a_site_can_tell_what_noise_is_worth,
+    epsilon_is_spent_and_not_exceeded,
+)
+from flower_fedclust.checking.neighbours import extreme_rows, far_rows, how_far, neighbours
+from flower_fedclust.checking.subject import Subject
 
 #: Every way in which a column asks for figures, on rows whose columns are called by their numbers.
 COLUMNS = {

@@ -6,9 +6,9 @@ import pytest
 from flwr.app import Context, RecordDict
 
 import flower_fedclust as fc
-from flower_fedclust.baselines.federated_kmeans import FederatedKMeans
+from flower_fedclust.engine.wire import as_bytes
 from flower_fedclust.models import Model
-from flower_fedclust.protocol.wire import as_bytes
+from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 
 SCHEMA = """
 [columns.age]

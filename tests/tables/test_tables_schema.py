@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import flower_fedclust as fc
-from flower_fedclust.cli import app
+from flower_fedclust.cli.commands import app
 from flower_fedclust.tables.columns import MisfitError, read_column
 from flower_fedclust.tables.drafting import draft
 

@@ -12,10 +12,10 @@ from typing import TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.exact.rows import Frame
-from flower_fedclust.numerics.digits import digits_of
-from flower_fedclust.numerics.exact import second_moment, upper_triangle
-from flower_fedclust.numerics.factorisation import (
+from flower_fedclust.engine import Sent, answers
+from flower_fedclust.engine.rounds import Moved
+from flower_fedclust.exact.digits import digits_of
+from flower_fedclust.exact.factorisation import (
     Penalties,
     center_step_size,
     center_steps,
@@ -24,10 +24,10 @@ from flower_fedclust.numerics.factorisation import (
     membership_steps,
     objective,
 )
-from flower_fedclust.numerics.grid import GridArray, rows_onto_grid
-from flower_fedclust.protocol import Sent, answers
-from flower_fedclust.protocol.rounds import Moved
-from flower_fedclust.steps.frame import FrameClient, RowsInFrame
+from flower_fedclust.exact.grid import GridArray, rows_onto_grid
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.sums import second_moment, upper_triangle
+from flower_fedclust.strategies.common.frame import FrameClient, RowsInFrame
 
 Floats = NDArray[np.float64]
 

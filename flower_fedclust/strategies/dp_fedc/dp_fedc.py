@@ -15,18 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models import FactorModel
-from flower_fedclust.numerics.checks import checked_rows
-from flower_fedclust.numerics.digits import value_of_digits
-from flower_fedclust.numerics.exact import triangle_to_symmetric
-from flower_fedclust.numerics.exponents import LEAST_EXPONENT, largest_exponent, table_exponent
-from flower_fedclust.numerics.factorisation import (
-    Penalties,
-    center_step_size,
-    membership_step_divisor,
-)
-from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.protocol import (
+from flower_fedclust.engine import (
     ClippedStrategy,
     Entry,
     Gather,
@@ -38,10 +27,21 @@ from flower_fedclust.protocol import (
     Total,
     parameter,
 )
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Round
-from flower_fedclust.steps.first_centers import GIVEN_CENTERS_NOTE, check_given_centers
-from flower_fedclust.steps.turns import drawn_in_turns, most_turns
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Round
+from flower_fedclust.exact.digits import value_of_digits
+from flower_fedclust.exact.exponents import LEAST_EXPONENT, largest_exponent, table_exponent
+from flower_fedclust.exact.factorisation import (
+    Penalties,
+    center_step_size,
+    membership_step_divisor,
+)
+from flower_fedclust.exact.sums import triangle_to_symmetric
+from flower_fedclust.models import FactorModel
+from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.strategies.common.first_centers import GIVEN_CENTERS_NOTE, check_given_centers
+from flower_fedclust.strategies.common.turns import drawn_in_turns, most_turns
 from flower_fedclust.strategies.dp_fedc.client import DPFedCClient, LocalSteps
 
 Floats = NDArray[np.float64]

@@ -11,15 +11,15 @@ from typing import Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import Entry, Sent, Total, answers, parameter
+from flower_fedclust.engine.parts import Part, releases_of_parts
+from flower_fedclust.engine.rounds import Round, within
+from flower_fedclust.exact.factorisation import center_steps
+from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST
-from flower_fedclust.numerics.factorisation import center_steps
-from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.plan import Plan
 from flower_fedclust.privacy.report import PrivacyReport
-from flower_fedclust.protocol import Entry, Sent, Total, answers, parameter
-from flower_fedclust.protocol.parts import Part, releases_of_parts
-from flower_fedclust.protocol.rounds import Round, within
 from flower_fedclust.strategies.dp_fedc import theorems
 from flower_fedclust.strategies.dp_fedc.client import DPFedCClient, LocalSteps
 from flower_fedclust.strategies.dp_fedc.dp_fedc import BATCH_SIZE, STEP_SCALE, DPFedC

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import Sent, Sum, Total
+from flower_fedclust.engine.by_row import by_row
+from flower_fedclust.engine.rounds import Round
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.terms import Term, at
-from flower_fedclust.protocol import Sent, Sum, Total
-from flower_fedclust.protocol.by_row import by_row
-from flower_fedclust.protocol.rounds import Round
-from flower_fedclust.steps.frame import FrameClient
+from flower_fedclust.strategies.common.frame import FrameClient
 
 Floats = NDArray[np.float64]
 

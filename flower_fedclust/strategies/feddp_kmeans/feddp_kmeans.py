@@ -13,20 +13,20 @@ from collections.abc import Generator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import Entry, Protocol, Sent, Sum, Total, parameter
+from flower_fedclust.engine.by_row import by_row, finishes
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Question, Round
 from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric, within_margin
 from flower_fedclust.exact.terms import Term, at, products
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.exact import directions_onto_grid, triangle_to_symmetric, within_margin
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
 from flower_fedclust.privacy.releases import PrivacyUnit
-from flower_fedclust.protocol import Entry, Protocol, Sent, Sum, Total, parameter
-from flower_fedclust.protocol.by_row import by_row, finishes
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Question, Round
-from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
-from flower_fedclust.steps.private_clusters import ClientBounds, counting, lloyd_parts
-from flower_fedclust.steps.server_data import ServerDataStrategy
+from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
+from flower_fedclust.strategies.common.private_clusters import ClientBounds, counting, lloyd_parts
+from flower_fedclust.strategies.common.server_data import ServerDataStrategy
 from flower_fedclust.strategies.feddp_kmeans.diameter import DiameterClient, reduce_diameter
 
 Floats = NDArray[np.float64]

@@ -10,6 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import ClippedStrategy, Sent, Sum, answers, parameter
+from flower_fedclust.engine.by_row import by_row
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Round
+from flower_fedclust.exact.grid import BITS, GridArray
 from flower_fedclust.exact.kernels import dictionary_gradient
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.terms import Term
@@ -22,15 +27,10 @@ from flower_fedclust.numerics.dictionary import (
     objective,
     row_gradients,
 )
-from flower_fedclust.numerics.grid import BITS, GridArray
 from flower_fedclust.numerics.kernel import FARTHEST
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
-from flower_fedclust.protocol.by_row import by_row
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Round
-from flower_fedclust.steps.moments import (
+from flower_fedclust.strategies.common.moments import (
     MOMENT_ROUNDS,
     Moments,
     MomentsClient,
@@ -39,7 +39,13 @@ from flower_fedclust.steps.moments import (
     moment_parts,
     noisy_column_moments,
 )
-from flower_fedclust.steps.spectral import ATOMS_PER_CLUSTER, FEWEST_ATOMS, Dictionary, leave_within_range, with_room
+from flower_fedclust.strategies.common.spectral import (
+    ATOMS_PER_CLUSTER,
+    FEWEST_ATOMS,
+    Dictionary,
+    leave_within_range,
+    with_room,
+)
 
 Floats = NDArray[np.float64]
 
@@ -101,7 +107,7 @@ class DictionaryStrategy(ClippedStrategy):
         Parameters
         ----------
         rows : str, default=""
-            Which rows of the clients; see :class:`~flower_fedclust.protocol.rounds.Round`.
+            Which rows of the clients; see :class:`~flower_fedclust.engine.rounds.Round`.
         relative_noise : float, default=0
             alpha_z of appendix D.4: the noise that every client adds to its dictionary, over the standard deviation of
             its entries. For experiments.

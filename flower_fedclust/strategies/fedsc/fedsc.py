@@ -14,23 +14,23 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Reply, Sent, answers, parameter
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Moved, Round
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.kernel_sums import linear_features
 from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.spectral_sums import distance_of_features, kernel_values, matrix_onto_grid
 from flower_fedclust.numerics.dictionary import code_map, codes
-from flower_fedclust.numerics.exact_kernel import linear_features
-from flower_fedclust.numerics.exact_spectral import distance_of_features, kernel_values, matrix_onto_grid
-from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import NoisePlace
-from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Reply, Sent, answers, parameter
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Moved, Round
-from flower_fedclust.steps.perturbed_rows import (
+from flower_fedclust.strategies.common.perturbed_rows import (
     NOISY_ROWS,
     ROWS_PART,
     PerturbedRowsClient,
     perturb_rows,
 )
-from flower_fedclust.steps.spectral import CodesStrategy, Dictionary, LabelsClient, kernel_within
+from flower_fedclust.strategies.common.spectral import CodesStrategy, Dictionary, LabelsClient, kernel_within
 from flower_fedclust.strategies.fedsc.dictionary import (
     DictionaryClient,
     DictionaryStrategy,

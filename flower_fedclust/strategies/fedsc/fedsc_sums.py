@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flower_fedclust.protocol import Entry, Outcome, Protocol
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.steps.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
+from flower_fedclust.engine import Entry, Outcome, Protocol
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.strategies.common.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
 from flower_fedclust.strategies.fedsc.dictionary import DictionaryClient, DictionaryStrategy
 
 

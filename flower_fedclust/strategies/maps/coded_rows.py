@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any, ClassVar, Literal
 
+from flower_fedclust.engine import parameter
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Askable, Round
 from flower_fedclust.privacy.releases import Relation
-from flower_fedclust.protocol import parameter
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Askable, Round
-from flower_fedclust.steps.perturbed_rows import NOISY_ROWS, ROWS_PART, perturb_rows
+from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, ROWS_PART, perturb_rows
 from flower_fedclust.strategies.maps.landmarks import Landmarks, LandmarkStrategy
 
 

@@ -14,12 +14,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import ClippedStrategy, Sent, Sum, answers, parameter
+from flower_fedclust.engine.by_row import by_row
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Round
+from flower_fedclust.exact.grid import GridArray, unit_exponent
 from flower_fedclust.exact.kernels import attraction
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.terms import Term
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.dictionary import matched_dictionary
-from flower_fedclust.numerics.grid import GridArray, unit_exponent
 from flower_fedclust.numerics.landmarks import (
     landmark_gamma,
     landmark_moves,
@@ -31,11 +35,7 @@ from flower_fedclust.numerics.landmarks import (
     step_size,
 )
 from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.protocol import ClippedStrategy, Sent, Sum, answers, parameter
-from flower_fedclust.protocol.by_row import by_row
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Round
-from flower_fedclust.steps.moments import (
+from flower_fedclust.strategies.common.moments import (
     MOMENT_ROUNDS,
     Moments,
     MomentsClient,
@@ -126,7 +126,7 @@ class LandmarkStrategy(ClippedStrategy):
             beta of appendix A: the noise that every client adds to what it sends, over the standard deviation of its
             entries. For experiments.
         rows : str, default=""
-            Which rows of the clients; see :class:`~flower_fedclust.protocol.rounds.Round`.
+            Which rows of the clients; see :class:`~flower_fedclust.engine.rounds.Round`.
         """
         if self.landmarks_cost_epsilon:
             return (yield from self._learn_noisy_landmarks())

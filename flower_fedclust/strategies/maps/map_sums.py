@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import ClippedStrategy, Entry, Protocol, Sent, Sum, answers, parameter
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Round
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import MapModel
 from flower_fedclust.numerics.embedding import N_ROWS_OF_A_MAP
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.nystrom import nearest_others
-from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, Sent, Sum, answers, parameter
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Round
-from flower_fedclust.steps.clusters import ClusterStatistic
-from flower_fedclust.steps.moments import (
+from flower_fedclust.strategies.common.clusters import ClusterStatistic
+from flower_fedclust.strategies.common.moments import (
     MOMENT_ROUNDS,
     Moments,
     MomentsClient,
@@ -32,7 +32,7 @@ from flower_fedclust.steps.moments import (
     moment_parts,
     noisy_column_moments,
 )
-from flower_fedclust.steps.private_clusters import lloyd_parts
+from flower_fedclust.strategies.common.private_clusters import lloyd_parts
 from flower_fedclust.strategies.maps.drawing import Drawing
 from flower_fedclust.strategies.maps.landmarks import check_spread
 from flower_fedclust.strategies.maps.reduced_rows import ReducedRowsClient, widest_directions

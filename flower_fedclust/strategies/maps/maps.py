@@ -15,20 +15,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
+from flower_fedclust.engine.inspection import usable
+from flower_fedclust.engine.rounds import Moved, Reply
+from flower_fedclust.exact.grid import GridArray, ball_in_units, truncated_to_ball
+from flower_fedclust.exact.sums import squared_distances
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.embedding import N_ROWS_OF_A_MAP
-from flower_fedclust.numerics.exact import squared_distances
-from flower_fedclust.numerics.grid import GridArray, ball_in_units, truncated_to_ball
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.nystrom import are_distances, distances_between, landmark_distances, nystrom_neighbors
 from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
-from flower_fedclust.protocol.inspection import usable
-from flower_fedclust.protocol.rounds import Moved, Reply
-from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
-from flower_fedclust.steps.spectral import split_by_client
+from flower_fedclust.strategies.common.perturbed_rows import PerturbedRowsClient
+from flower_fedclust.strategies.common.spectral import split_by_client
 from flower_fedclust.strategies.maps.coded_rows import CodedRowsStrategy
 from flower_fedclust.strategies.maps.drawing import Drawing
 from flower_fedclust.strategies.maps.landmarks import LandmarksClient

@@ -7,14 +7,14 @@ from collections.abc import Generator
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import Sum, Total
+from flower_fedclust.engine.by_row import by_row, view
+from flower_fedclust.engine.rounds import Round
 from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric
 from flower_fedclust.exact.terms import Term, products
-from flower_fedclust.numerics.exact import directions_onto_grid, triangle_to_symmetric
 from flower_fedclust.numerics.vectors import top_eigenvectors
-from flower_fedclust.protocol import Sum, Total
-from flower_fedclust.protocol.by_row import by_row, view
-from flower_fedclust.protocol.rounds import Round
-from flower_fedclust.steps.frame import FrameClient
+from flower_fedclust.strategies.common.frame import FrameClient
 
 Floats = NDArray[np.float64]
 

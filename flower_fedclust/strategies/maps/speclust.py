@@ -14,25 +14,25 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
+from flower_fedclust.engine.inspection import usable
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Moved, Reply
+from flower_fedclust.exact.grid import BITS, GridArray
 from flower_fedclust.exact.rows import Frame
-from flower_fedclust.numerics.exact_spectral import kernel_values
-from flower_fedclust.numerics.grid import BITS, GridArray
+from flower_fedclust.exact.spectral_sums import kernel_values
 from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.privacy.noise import add_relative_noise
-from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
-from flower_fedclust.protocol.inspection import usable
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Moved, Reply
-from flower_fedclust.steps.frame import FRAME_ROUNDS, frame_of_rows
-from flower_fedclust.steps.perturbed_rows import PerturbedRowsClient
-from flower_fedclust.steps.spectral import (
+from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
+from flower_fedclust.strategies.common.perturbed_rows import PerturbedRowsClient
+from flower_fedclust.strategies.common.spectral import (
     CodesStrategy,
     Dictionary,
     LabelsClient,
     kernel_within,
     with_room,
 )
-from flower_fedclust.steps.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
+from flower_fedclust.strategies.common.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
 from flower_fedclust.strategies.maps.coded_rows import CodedRowsStrategy
 from flower_fedclust.strategies.maps.landmarks import Landmarks, LandmarksClient, LandmarkStrategy
 

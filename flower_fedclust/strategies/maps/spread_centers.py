@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine.by_row import by_row
+from flower_fedclust.engine.rounds import Question, Round, Sent, Sum, Total
+from flower_fedclust.exact.grid import unit_exponent
 from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.sums import nearest_point
 from flower_fedclust.exact.terms import Term, at, unbounded
-from flower_fedclust.numerics.exact import nearest_point
-from flower_fedclust.numerics.grid import unit_exponent
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.protocol.by_row import by_row
-from flower_fedclust.protocol.rounds import Question, Round, Sent, Sum, Total
-from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic
+from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic
 
 Floats = NDArray[np.float64]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine.by_row import by_row, finishes
+from flower_fedclust.engine.rounds import Sent
+from flower_fedclust.exact.grid import ball_in_units, integer_norms
 from flower_fedclust.exact.rows import Rows
+from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.exact.terms import Term, at, count, one_class, products, total
-from flower_fedclust.numerics.exact import triangle_to_symmetric
-from flower_fedclust.numerics.grid import ball_in_units, integer_norms
-from flower_fedclust.protocol.by_row import by_row, finishes
-from flower_fedclust.protocol.rounds import Sent
-from flower_fedclust.steps.frame import FrameClient
+from flower_fedclust.strategies.common.frame import FrameClient
 
 Floats = NDArray[np.float64]
 

@@ -12,17 +12,17 @@ from collections.abc import Generator, Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.engine import ClippedStrategy, Entry, Protocol, Sum, parameter
+from flower_fedclust.engine.by_row import by_row
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Round, Sent, Total
 from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.sums import directions_onto_grid
 from flower_fedclust.exact.terms import Term, at
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import checked_point
-from flower_fedclust.numerics.exact import directions_onto_grid
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, Sum, parameter
-from flower_fedclust.protocol.by_row import by_row
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Round, Sent, Total
 from flower_fedclust.strategies.private_kmeans.candidates import (
     clustered,
     in_ball,

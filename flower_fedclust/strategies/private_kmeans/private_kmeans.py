@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.frames import is_table
+from flower_fedclust.engine import ClippedStrategy, Entry, Protocol, Sum, parameter
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Outcome, Round, Total
 from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_scale, checked_point, checked_rows
-from flower_fedclust.numerics.exact import directions_onto_grid, triangle_to_symmetric
 from flower_fedclust.numerics.validity import ClusterNumber, numbers_of
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit
-from flower_fedclust.protocol import ClippedStrategy, Entry, Protocol, Sum, parameter
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Outcome, Round, Total
-from flower_fedclust.steps.frame import FRAME_ROUNDS, frame_of_rows
+from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust.strategies.private_kmeans.candidates import (
     class_of_most,
     clustered,

@@ -10,7 +10,7 @@ from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.prototypes import Prototypes
 from flower_fedclust.numerics.spectral import top_graph_eigenvectors, unit_rows
-from flower_fedclust.steps.spectral import cluster_embedding
+from flower_fedclust.strategies.common.spectral import cluster_embedding
 from flower_fedclust.strategies.spp_fgc.uploads import Uploads
 
 Labels = NDArray[np.intp]

@@ -15,22 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import PrivateStrategy, Sent, Sum, parameter
+from flower_fedclust.engine.by_row import by_row
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Array, Round
+from flower_fedclust.exact.grid import unit_exponent
 from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.sums import squared_distances, triangle_to_symmetric
 from flower_fedclust.exact.terms import Term, at, joined, products, squares
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, check_max_l1_norm
-from flower_fedclust.numerics.exact import squared_distances, triangle_to_symmetric
-from flower_fedclust.numerics.grid import unit_exponent
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.protocol import PrivateStrategy, Sent, Sum, parameter
-from flower_fedclust.protocol.by_row import by_row
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Array, Round
-from flower_fedclust.steps.clusters import ClusterClient
-from flower_fedclust.steps.frame import FRAME_ROUNDS, frame_of_rows
+from flower_fedclust.strategies.common.clusters import ClusterClient
+from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]

@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 
-from flower_fedclust.numerics.exact import triangle_to_symmetric
+from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.numerics.initialisation import N_RESTARTS
 from flower_fedclust.numerics.prototypes import Prototypes, nearest_covariances
 from flower_fedclust.numerics.spectral import top_graph_eigenvectors, unit_rows

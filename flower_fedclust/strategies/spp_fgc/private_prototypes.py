@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import Entry, Gather, Sent, answers, parameter
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Array, Moved, Reply, Round
+from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.exact.terms import count, products, squares, total
-from flower_fedclust.numerics.exact import triangle_to_symmetric
-from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.prototypes import nearest_covariances
 from flower_fedclust.numerics.structural_graph import client_graph
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import NoisePlace, Relation
-from flower_fedclust.protocol import Entry, Gather, Sent, answers, parameter
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Array, Moved, Reply, Round
-from flower_fedclust.steps.spectral import LabelsClient
+from flower_fedclust.strategies.common.spectral import LabelsClient
 from flower_fedclust.strategies.spp_fgc.cells import (
     Cells,
     CellsClient,

@@ -17,6 +17,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, ProtocolStrategy, Sent, answers, parameter
+from flower_fedclust.engine.rounds import Array, Reply, Round
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.checks import DataError, check_choice, check_max_l1_norm, warn_of_empty_clusters
 from flower_fedclust.numerics.global_graph import (
@@ -39,9 +41,7 @@ from flower_fedclust.numerics.prototypes import (
 from flower_fedclust.numerics.structural_graph import client_graph, rank_constrained_solution
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import NoisePlace
-from flower_fedclust.protocol import Entry, Gather, Outcome, Protocol, ProtocolStrategy, Sent, answers, parameter
-from flower_fedclust.protocol.rounds import Array, Reply, Round
-from flower_fedclust.steps.spectral import LabelsClient, cluster_embedding, send_labels
+from flower_fedclust.strategies.common.spectral import LabelsClient, cluster_embedding, send_labels
 from flower_fedclust.strategies.spp_fgc.ablations import clusters_of_prototypes, clusters_of_single_graphs
 from flower_fedclust.strategies.spp_fgc.local_prototypes import (
     atoms,

@@ -15,20 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.deep.perceptron import layers_exponent, layers_onto_grid
-from flower_fedclust.deep.vae import codes_of, encoder_of, new_vae, trained_vae
-from flower_fedclust.models import EncodedModel
-from flower_fedclust.numerics.checks import warn_of_empty_clusters
-from flower_fedclust.numerics.exact import second_moment, triangle_to_symmetric, upper_triangle
-from flower_fedclust.numerics.global_graph import full_affinity
-from flower_fedclust.numerics.grid import GridArray
-from flower_fedclust.numerics.kmeans import centers_of
-from flower_fedclust.numerics.prototypes import FULL_COLUMNS, jeffreys, prototypes_of, shrunk
-from flower_fedclust.numerics.structural_graph import client_graph
-from flower_fedclust.numerics.vectors import clip_rows, n_axes_that_hold, top_eigenvectors
-from flower_fedclust.privacy.accounting import Share, calibrate
-from flower_fedclust.privacy.releases import NoisePlace
-from flower_fedclust.protocol import (
+from flower_fedclust.engine import (
     Entry,
     Gather,
     Outcome,
@@ -40,10 +27,23 @@ from flower_fedclust.protocol import (
     answers,
     parameter,
 )
-from flower_fedclust.protocol.memory import MissedRoundError
-from flower_fedclust.protocol.rounds import Array, Round
-from flower_fedclust.steps.moments import MOMENT_ROUNDS, MomentsClient, column_moments
-from flower_fedclust.steps.spectral import LabelsClient, cluster_embedding, send_labels
+from flower_fedclust.engine.memory import MissedRoundError
+from flower_fedclust.engine.rounds import Array, Round
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.sums import second_moment, triangle_to_symmetric, upper_triangle
+from flower_fedclust.models import EncodedModel
+from flower_fedclust.networks.perceptron import layers_exponent, layers_onto_grid
+from flower_fedclust.networks.vae import codes_of, encoder_of, new_vae, trained_vae
+from flower_fedclust.numerics.checks import warn_of_empty_clusters
+from flower_fedclust.numerics.global_graph import full_affinity
+from flower_fedclust.numerics.kmeans import centers_of
+from flower_fedclust.numerics.prototypes import FULL_COLUMNS, jeffreys, prototypes_of, shrunk
+from flower_fedclust.numerics.structural_graph import client_graph
+from flower_fedclust.numerics.vectors import clip_rows, n_axes_that_hold, top_eigenvectors
+from flower_fedclust.privacy.accounting import Share, calibrate
+from flower_fedclust.privacy.releases import NoisePlace
+from flower_fedclust.strategies.common.moments import MOMENT_ROUNDS, MomentsClient, column_moments
+from flower_fedclust.strategies.common.spectral import LabelsClient, cluster_embedding, send_labels
 from flower_fedclust.strategies.spp_fgc.local_prototypes import atoms, n_atoms_of, noisy_as_in_the_paper
 from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER, joined
 from flower_fedclust.strategies.spp_fgc.uploads import GRAPH, read_uploads, sent_graph

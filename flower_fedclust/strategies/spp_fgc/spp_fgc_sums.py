@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from flower_fedclust.engine import Entry, Outcome, Protocol, Sum, parameter
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Round, Total
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.checks import check_integer, warn_of_empty_clusters
 from flower_fedclust.numerics.votes import vote_embedding, vote_graph
-from flower_fedclust.protocol import Entry, Outcome, Protocol, Sum, parameter
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.protocol.rounds import Round, Total
-from flower_fedclust.steps.spectral import cluster_embedding
+from flower_fedclust.strategies.common.spectral import cluster_embedding
 from flower_fedclust.strategies.spp_fgc.cells import (
     SUMS_PART,
     Cells,

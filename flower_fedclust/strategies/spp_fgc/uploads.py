@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import block_diag, csr_array
 
+from flower_fedclust.engine.replies import unlike_most
+from flower_fedclust.engine.rounds import Array, Reply, Sent
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.prototypes import Prototypes
 from flower_fedclust.numerics.spectral import symmetric_graph
 from flower_fedclust.numerics.structural_graph import StructuralGraph
-from flower_fedclust.protocol.replies import unlike_most
-from flower_fedclust.protocol.rounds import Array, Reply, Sent
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]

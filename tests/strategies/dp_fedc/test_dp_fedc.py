@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from flower_fedclust.baselines.pooled_kmeans import PooledKMeans
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
-from flower_fedclust.numerics.factorisation import Penalties, membership_steps, objective
-from flower_fedclust.protocol import ClientData, DataError
-from flower_fedclust.protocol.replies import received_arrays, values_of
+from flower_fedclust.engine import ClientData, DataError
+from flower_fedclust.engine.replies import received_arrays, values_of
+from flower_fedclust.exact.factorisation import Penalties, membership_steps, objective
 from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.baselines.pooled_kmeans import PooledKMeans
 from flower_fedclust.strategies.dp_fedc import client as dp_fedc
 from flower_fedclust.strategies.dp_fedc.client import MEMBERSHIPS, DPFedCClient
 from flower_fedclust.strategies.dp_fedc.dp_fedc import DPFedC

@@ -14,19 +14,19 @@ from flwr.app import Context, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flower_fedclust.checking import watched_run
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
-from flower_fedclust.numerics.exact import is_off_diagonal
-from flower_fedclust.numerics.factorisation import Penalties, membership_step_divisor
+from flower_fedclust.engine import ClientData, DataError
+from flower_fedclust.engine.replies import received_arrays
+from flower_fedclust.exact.factorisation import Penalties, membership_step_divisor
+from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.protocol import ClientData, DataError
-from flower_fedclust.protocol.replies import received_arrays
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.dp_fedc import client as dp_fedc
 from flower_fedclust.strategies.dp_fedc.dp_fedc import DPFedC
 from flower_fedclust.strategies.dp_fedc.theorem_2 import DPFedCTheorem2, DPFedCTheorem2Client
 from flower_fedclust.strategies.dp_fedc.theorems import noise_multiplier, sensitivity
-from flower_fedclust.testing import watched_run
 
 ALLOWANCE = 1 + 1e-9
 MAX_NORM = 10.0

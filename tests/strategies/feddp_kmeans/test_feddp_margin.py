@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from flower_fedclust.engine import ClientData
 from flower_fedclust.exact.rows import Frame
-from flower_fedclust.numerics.exact import directions_onto_grid
-from flower_fedclust.protocol import ClientData
+from flower_fedclust.exact.sums import directions_onto_grid
 from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeansClient
 
 RNG = np.random.default_rng(2)

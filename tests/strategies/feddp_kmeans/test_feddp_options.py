@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from flower_fedclust.protocol import ClientData
+from flower_fedclust.checking import watched_run
+from flower_fedclust.engine import ClientData
 from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans
-from flower_fedclust.testing import watched_run
 
 K, D = 3, 5
 

@@ -10,13 +10,13 @@ from dp_accounting import pld
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from flower_fedclust.numerics.exact import is_off_diagonal, triangle_to_symmetric
+from flower_fedclust.checking import watched_run
+from flower_fedclust.engine import ClientData, Sum
+from flower_fedclust.exact.sums import is_off_diagonal, triangle_to_symmetric
 from flower_fedclust.privacy.shares import delta_of_composition
-from flower_fedclust.protocol import ClientData, Sum
 from flower_fedclust.simulation import simulate
-from flower_fedclust.steps.private_clusters import ClientBounds
+from flower_fedclust.strategies.common.private_clusters import ClientBounds
 from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans, FedDPKMeansClient
-from flower_fedclust.testing import watched_run
 
 OPTIONS = {
     "plain": {},

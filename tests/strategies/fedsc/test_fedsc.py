@@ -14,11 +14,11 @@ from sklearn.metrics import adjusted_rand_score
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
+from flower_fedclust.engine import DataError, Sent, answers
+from flower_fedclust.engine.replies import received_arrays, values_of
 from flower_fedclust.numerics.dictionary import kernel_root
 from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.numerics.spectral import similarity_graph
-from flower_fedclust.protocol import DataError, Sent, answers
-from flower_fedclust.protocol.replies import received_arrays, values_of
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.fedsc.fedsc import FedSC, FedSCClient
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flower_fedclust.engine import ClientData, DataError, Outcome, Total, parameter
+from flower_fedclust.exact.exponents import exponent_indicator
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.exponents import exponent_indicator
-from flower_fedclust.protocol import ClientData, DataError, Outcome, Total, parameter
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.fedsc.dictionary import DictionaryClient, DictionaryStrategy, n_atoms_of
 

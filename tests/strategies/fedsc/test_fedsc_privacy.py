@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flower_fedclust.data.datasets import load_dataset
+from flower_fedclust.engine import ClientData, Gather, Sum
+from flower_fedclust.engine.replies import received_arrays, values_of
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.numerics.dictionary import kernel_root
-from flower_fedclust.numerics.exact import triangle_to_symmetric
-from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.attacks import relative_errors, rows_from_codes
-from flower_fedclust.protocol import ClientData, Gather, Sum
-from flower_fedclust.protocol.replies import received_arrays, values_of
 from flower_fedclust.simulation import simulate
-from flower_fedclust.steps.perturbed_rows import NOISY_ROWS
+from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
 from flower_fedclust.strategies.fedsc.fedsc import FedSC, FedSCClient
 from flower_fedclust.strategies.fedsc.fedsc_sums import FedSCSums, FedSCSumsClient
 

@@ -10,10 +10,10 @@ from sklearn.cluster import KMeans
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
+from flower_fedclust.engine import DataError, ProtocolError
+from flower_fedclust.engine.replies import received_arrays, values_of
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.kernel import mean_distance
-from flower_fedclust.protocol import DataError, ProtocolError
-from flower_fedclust.protocol.replies import received_arrays, values_of
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.fedsc.fedsc import FedSC
 from flower_fedclust.strategies.fedsc.fedsc_sums import FedSCSums, FedSCSumsClient

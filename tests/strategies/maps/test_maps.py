@@ -14,12 +14,12 @@ from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from flower_fedclust import DataError, ProtocolError, simulate
+from flower_fedclust.engine import answers
+from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.models import maps as models
 from flower_fedclust.numerics.embedding import tsne_map
-from flower_fedclust.numerics.grid import GridArray
 from flower_fedclust.numerics.nystrom import distances_between, nearest_others, nystrom_neighbors
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.protocol import answers
 from flower_fedclust.strategies.maps import drawing
 from flower_fedclust.strategies.maps.map_sums import FedTSNESums, FedUMAPSums
 from flower_fedclust.strategies.maps.maps import FederatedMap, FedTSNE, FedUMAP

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from flower_fedclust import ClientData, simulate
+from flower_fedclust.engine import Total
+from flower_fedclust.engine.replies import received_arrays
+from flower_fedclust.exact.exponents import exponent_indicator
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.numerics.exponents import exponent_indicator
 from flower_fedclust.numerics.landmarks import longest_attraction, longest_move
-from flower_fedclust.protocol import Total
-from flower_fedclust.protocol.replies import received_arrays
 from flower_fedclust.strategies.maps.landmarks import OWN_SIMILARITY, LandmarksClient, LandmarkStrategy
 
 RNG = np.random.default_rng(8)

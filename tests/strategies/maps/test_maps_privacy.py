@@ -10,15 +10,15 @@ import pytest
 from sklearn.datasets import load_digits
 
 from flower_fedclust import ClientData, check_strategy, simulate
+from flower_fedclust.engine import Gather, Sum
+from flower_fedclust.engine.replies import received_arrays, values_of
+from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.models import maps as models
-from flower_fedclust.numerics.exact import is_off_diagonal
 from flower_fedclust.numerics.landmarks import longest_attraction
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.attacks import relative_errors, rows_from_distances
-from flower_fedclust.protocol import Gather, Sum
-from flower_fedclust.protocol.replies import received_arrays, values_of
-from flower_fedclust.steps.clusters import ClusterStatistic
-from flower_fedclust.steps.perturbed_rows import NOISY_ROWS
+from flower_fedclust.strategies.common.clusters import ClusterStatistic
+from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
 from flower_fedclust.strategies.maps import drawing, map_sums
 from flower_fedclust.strategies.maps.map_sums import FederatedMapSumsClient, FedTSNESums
 from flower_fedclust.strategies.maps.maps import FederatedMapClient, FedTSNE

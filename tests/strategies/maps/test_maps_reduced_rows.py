@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from flower_fedclust import ClientData, PrivateStrategy, simulate
+from flower_fedclust.engine import Sum, parameter
+from flower_fedclust.engine.parts import Part
 from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.models.base import Clustered
-from flower_fedclust.numerics.exact import directions_onto_grid, triangle_to_symmetric
-from flower_fedclust.protocol import Sum, parameter
-from flower_fedclust.protocol.parts import Part
-from flower_fedclust.steps.clusters import ClusterClient, ClusterStatistic
+from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic
 from flower_fedclust.strategies.maps.reduced_rows import ReducedRowsClient, widest_directions
 
 RNG = np.random.default_rng(5)

@@ -8,11 +8,11 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs
 
 from flower_fedclust import ClientData, ProtocolStrategy, simulate
+from flower_fedclust.engine import Total, parameter
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.kmeans import cluster_sums, kmeans_cost, nearest_center
-from flower_fedclust.protocol import Total, parameter
-from flower_fedclust.steps.clusters import ClusterStatistic
+from flower_fedclust.strategies.common.clusters import ClusterStatistic
 from flower_fedclust.strategies.maps.reduced_rows import ReducedRowsClient
 from flower_fedclust.strategies.maps.spread_centers import LOWER_BITS, SpreadCentersClient, n_splits, spread_centers
 

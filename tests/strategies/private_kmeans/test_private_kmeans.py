@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
+from flower_fedclust.engine import ClientData
 from flower_fedclust.exact.rows import Frame
-from flower_fedclust.protocol import ClientData
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.private_kmeans.client import N_CLASSES, PrivateKMeansClient, class_reach
 from flower_fedclust.strategies.private_kmeans.private_kmeans import PrivateKMeans

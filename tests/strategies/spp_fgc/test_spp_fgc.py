@@ -11,10 +11,10 @@ from sklearn.base import clone
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
+from flower_fedclust.engine import ClientData, DataError, Reply
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.global_graph import without_far_edges
 from flower_fedclust.numerics.prototypes import jeffreys, kullback_leibler, shrunk
-from flower_fedclust.protocol import ClientData, DataError, Reply
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.spp_fgc import spp_fgc
 from flower_fedclust.strategies.spp_fgc.private_prototypes import SPPFGCPrivatePrototypes

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from flower_fedclust.engine import ClientData, DataError, Total
+from flower_fedclust.exact.grid import unit_exponent
 from flower_fedclust.exact.rows import Frame
-from flower_fedclust.numerics.grid import unit_exponent
 from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.protocol import ClientData, DataError, Total
-from flower_fedclust.steps.frame import FRAME_ROUNDS
+from flower_fedclust.strategies.common.frame import FRAME_ROUNDS
 from flower_fedclust.strategies.spp_fgc.cells import (
     N_DISTANCES,
     Cells,

@@ -9,10 +9,10 @@ import pytest
 from sklearn.datasets import load_digits
 
 from flower_fedclust.data import Table, load_dataset, partition
-from flower_fedclust.deep.vae import trained_vae
+from flower_fedclust.engine import ClientData
+from flower_fedclust.engine.memory import MissedRoundError
+from flower_fedclust.networks.vae import trained_vae
 from flower_fedclust.numerics.structural_graph import client_graph
-from flower_fedclust.protocol import ClientData
-from flower_fedclust.protocol.memory import MissedRoundError
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.spp_fgc import spp_fgc_plus
 from flower_fedclust.strategies.spp_fgc.spp_fgc_plus import SPPFGCPlus

@@ -10,9 +10,9 @@ from sklearn.cluster import KMeans
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
+from flower_fedclust.engine import DataError
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.kmeans import kmeans_cost
-from flower_fedclust.protocol import DataError
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.spp_fgc import spp_fgc_sums
 from flower_fedclust.strategies.spp_fgc.cells import CellsClient

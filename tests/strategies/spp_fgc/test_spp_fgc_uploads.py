@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from flower_fedclust.engine import ClientData, DataError, Reply
+from flower_fedclust.engine.replies import values_of
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.prototypes import prototypes_of
 from flower_fedclust.numerics.structural_graph import client_graph, neighbors_of_client, structural_graph
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.sampling import SeededNoise
-from flower_fedclust.protocol import ClientData, DataError, Reply
-from flower_fedclust.protocol.replies import values_of
 from flower_fedclust.strategies.spp_fgc.cells import Cells
 from flower_fedclust.strategies.spp_fgc.local_prototypes import atoms, mixture_labels, noisy_as_in_the_paper
 from flower_fedclust.strategies.spp_fgc.private_prototypes import SPPFGCPrivatePrototypesClient, prototypes_of_cells

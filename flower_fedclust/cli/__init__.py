@@ -1,0 +1,5 @@
+"""The command ``fedclust``."""
+
+from flower_fedclust.cli.commands import main
+
+__all__ = ["main"]

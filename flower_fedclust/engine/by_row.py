@@ -1,0 +1,349 @@
+"""Answers by row: pure functions of a batch of rows and of the message, which the engine adds up.
+
+The function has no access to the client, so that what a row adds cannot depend on its index or on other rows. It
+returns terms (:mod:`flower_fedclust.exact.terms`), which clip each row and state the bound that they enforce: nobody
+states it again. A finish is a function of one client's own totals and of its number of rows, for a guarantee that
+covers all that the client has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.engine.rounds import (
+    Answer,
+    Array,
+    Askable,
+    Known,
+    Moved,
+    ProtocolError,
+    Question,
+    Scalar,
+    Sent,
+    as_sent,
+)
+from flower_fedclust.exact.grid import ENTRY_BITS, GridArray
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.sums import triangle_to_symmetric
+from flower_fedclust.exact.terms import Term, clipped_total
+from flower_fedclust.numerics.blocks import blocks
+
+Floats = NDArray[np.float64]
+
+#: Entries of a batch of rows, so that it stays in a core's cache.
+BATCH_ENTRIES = 2**18
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What a client does with its own totals, and to which norm it clips the result."""
+
+    kind: str  #: "mean" or "total".
+    at_most: tuple[float | None, ...]  #: One for each array; None: as far as a single row can change the array.
+
+
+class ByRow(Askable[..., Any]):
+    """An answer by row.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of its arrays, in order.
+    """
+
+    relation = "add-or-remove"
+
+    def __init__(self, function: Callable[..., Term | tuple[Term, ...]], sends: Mapping[str, Sent]) -> None:
+        self.function = function
+        self.names = tuple(sends)
+        self.answer = Answer(function.__name__, tuple(sends.values()))
+        self.__doc__ = function.__doc__
+
+    def asked(
+        self,
+        *arrays: Any,
+        frame: Frame | None = None,
+        view: Question | None = None,
+        **arguments: Scalar,
+    ) -> Question:
+        """Return the question that has clients add this up over their rows.
+
+        Parameters
+        ----------
+        *arrays : ndarray
+        frame : Frame, optional
+            In which the function sees the rows; without one it sees how many there are.
+        view : Question, optional
+            What is made of the rows, in a frame of its own, before the function sees them.
+        **arguments : bool, int, float or str
+        """
+        return replace(super().asked(*arrays, **arguments), asks=self, frame=frame, view=view)
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        """On a client it is the answer from the client's own rows; on the class it makes questions."""
+        return (
+            self if instance is None else lambda *args, **kwargs: self.reply_of(instance, self.asked(*args, **kwargs))
+        )
+
+    def finished_as(self, question: Question, kind: str, at_most: tuple[float | None, ...]) -> Question:
+        """Return a question with a finish."""
+        finish = Finish(kind, at_most or (None,) * len(self.names))
+        return replace(question, answer=_finished(self.answer, finish), finish=finish)
+
+    def terms(self, question: Question, values: Floats) -> tuple[Term, ...]:
+        """Return what a batch of rows adds, one term for each array."""
+        found = self.function(_rows_of(question, values), *question.arrays, **question.arguments)
+        return found if isinstance(found, tuple) else (found,)
+
+    def nothing(self, question: Question) -> tuple[Term, ...]:
+        """Return what no rows add: the shapes, units and bounds, which follow from the message alone."""
+        return self.terms(question, np.zeros((0, _n_columns(question))))
+
+    def reply(self, question: Question, values: Floats) -> list[GridArray]:
+        """Return a client's arrays, added up batch by batch.
+
+        Raises
+        ------
+        OverflowError
+            If a sum over the most rows could overflow.
+        RuntimeError
+            If what the function returns is not as the message alone says.
+        """
+        nothing = totals = self.nothing(question)
+        self._check_capacity(nothing)
+        for batch in blocks(len(values), max(1, values.shape[1]), block_entries=BATCH_ENTRIES):
+            terms = self.terms(question, values[batch])
+            self._check_form(terms, nothing, len(values[batch]))
+            totals = tuple(term.plus(added) for term, added in zip(terms, totals, strict=True))
+        finished = self.finished(question, totals, len(values))
+        self._check_form(finished, self.finished(question, nothing, 0), len(values))
+        return [term.array for term in finished]
+
+    def finished(self, question: Question, totals: tuple[Term, ...], n_rows: int) -> tuple[Term, ...]:
+        """Return what is sent of a client's totals."""
+        if question.finish is None:
+            return totals
+        divisor = max(n_rows, 1) if question.finish.kind == "mean" else 1
+        pairs = zip(totals, question.finish.at_most, strict=True)
+        return tuple(_clipped(term, divisor, at_most) for term, at_most in pairs)
+
+    def moved_by(self, question: Question, known: Known) -> tuple[Moved, ...]:  # noqa: ARG002
+        """Return how much one row, or one client, can change each array: it follows from the message alone."""
+        return tuple(Moved.of(term.bound) for term in self.finished(question, self.nothing(question), 0))
+
+    def reply_of(self, client: Any, question: Question) -> list[GridArray]:
+        """Return a client's arrays."""
+        return self.reply(question, client.rows)
+
+    def _check_form(self, terms: tuple[Term, ...], nothing: tuple[Term, ...], n_rows: int) -> None:
+        """Check that what rows add has the shape, the unit and the bound that noise and site were told of."""
+        if [term.form for term in terms] != [term.form for term in nothing]:
+            raise RuntimeError(
+                f"'{self.answer.task}' returns a term whose shape, unit or bound depends on the rows; let them follow "
+                "from the message alone."
+            )
+        if any(term.n_rows > n_rows for term in terms):
+            raise RuntimeError(f"'{self.answer.task}' adds more than one vector for each row; add one at most.")
+
+    def _check_capacity(self, terms: Iterable[Term]) -> None:
+        """Raise an OverflowError if a row could add so much that a sum over the most rows overflows."""
+        if any(term.largest > 2**ENTRY_BITS for term in terms):
+            raise OverflowError(
+                f"'{self.answer.task}' adds up integers of more than {ENTRY_BITS} bits, so that a sum could overflow; "
+                "choose a coarser unit."
+            )
+
+
+class Finisher(ByRow):
+    """A finish with a function of its own, which takes the totals of an answer by row and its own arguments."""
+
+    def __init__(self, of: ByRow, function: Callable[..., Any], sends: Mapping[str, Sent], own: Iterable[str]) -> None:
+        super().__init__(function, sends)
+        self.of = of
+        self._own = frozenset(own)
+
+    def _of_rows(self, question: Question) -> Question:
+        arguments = {name: value for name, value in question.arguments.items() if name not in self._own}
+        return replace(question, asks=self.of, answer=self.of.answer, arguments=arguments)
+
+    def terms(self, question: Question, values: Floats) -> tuple[Term, ...]:
+        """Return what a batch of rows adds to the totals."""
+        return self.of.terms(self._of_rows(question), values)
+
+    def finished(self, question: Question, totals: tuple[Term, ...], n_rows: int) -> tuple[Term, ...]:
+        """Return what is sent of a client's totals."""
+        found = self.function(totals, n_rows, *question.arrays, **question.arguments)
+        return found if isinstance(found, tuple) else (found,)
+
+
+class View:
+    """Rows computed from rows, each from its own: asked for as the view of another question."""
+
+    def __init__(self, function: Callable[..., Rows]) -> None:
+        self.function = function
+        self.task = function.__name__
+        self.__doc__ = function.__doc__
+
+    def asked(self, *arrays: Any, frame: Frame, **arguments: Scalar) -> Question:
+        """Return the view with these arguments."""
+        stand_in: Askable[..., Any] = Askable(self.function, ())
+        return replace(stand_in.asked(*arrays, **arguments), asks=self, frame=frame)
+
+
+def by_row(**arrays: str | Sent) -> Callable[[Callable[..., Any]], ByRow]:
+    """Mark a function of rows and of the message as an answer, and declare every array that clients send.
+
+    The function takes :class:`~flower_fedclust.exact.rows.Rows`, the arrays and the arguments of the question, and
+    returns a term for each array, in the order of the declaration. It must work on no rows at all.
+
+    Parameters
+    ----------
+    **arrays : str or Sent
+        Each array's name, and what it holds.
+    """
+    sends = {name: as_sent(sent) for name, sent in arrays.items()}
+    return lambda function: ByRow(function, sends)
+
+
+def finishes(of: ByRow, *own: str, **arrays: str | Sent) -> Callable[[Callable[..., Any]], Finisher]:
+    """Mark a function of a client's totals as a finish of an answer by row.
+
+    The function takes the totals as terms, the number of rows, and the question's arrays and arguments.
+
+    Parameters
+    ----------
+    of : ByRow
+    *own : str
+        The arguments that the finish takes and the answer by row does not.
+    **arrays : str or Sent
+        Each array's name, and what it holds.
+    """
+    sends = {name: as_sent(sent) for name, sent in arrays.items()}
+    return lambda function: Finisher(of, function, sends, own)
+
+
+def view(function: Callable[..., Rows]) -> View:
+    """Mark a function that computes rows from rows, each from its own."""
+    return View(function)
+
+
+def _rows_of(question: Question, values: Floats) -> Rows:
+    if question.view is not None:
+        inner = question.view
+        assert isinstance(inner.asks, View)
+        found = inner.asks.function(_rows_of(inner, values), *inner.arrays, **inner.arguments)
+        return found.clipped(found.radius)  # whatever the view has computed
+    if question.frame is None:
+        return Rows(np.zeros((len(values), 0)), 0, 1.0)
+    return question.frame.rows(values)
+
+
+def _n_columns(question: Question) -> int:
+    while question.view is not None:
+        question = question.view
+    return 0 if question.frame is None else len(question.frame.origin)
+
+
+def _clipped(term: Term, divisor: int, at_most: float | None) -> Term:
+    """Return a client's own sum or mean, clipped as a whole."""
+    bound = term.bound.l2 if at_most is None else at_most
+    values = term.array.values / divisor
+    if not term.bound.triangle:
+        return clipped_total(values, bound)
+    return clipped_total(triangle_to_symmetric(values), bound, triangle=True)
+
+
+def _finished(answer: Answer, finish: Finish) -> Answer:
+    words = "mean over the client's rows" if finish.kind == "mean" else "of one client"
+    sends = tuple(
+        replace(sent, content=f"{sent.content} ({words}, clipped)", counts="", counts_rows=False)
+        for sent in answer.sends
+    )
+    return Answer(answer.task, sends)
+
+
+def read_frame(arrays: list[Array]) -> Frame | None:
+    """Return the frame that arrays of a message hold; None where there is none.
+
+    Raises
+    ------
+    ProtocolError
+        If the arrays are not those of a frame.
+    """
+    if not arrays:
+        return None
+    if len(arrays) not in (2, 4) or arrays[0].ndim != 1 or arrays[1].shape != (2 + (len(arrays) == 4),):
+        raise ProtocolError("a message has a frame that is none.")
+    frame = Frame.of_arrays(*(np.asarray(array, dtype=np.float64) for array in arrays))
+    if not (np.isfinite(frame.origin).all() and 0 < frame.radius < math.inf and frame.norm in (1, 2)):
+        raise ProtocolError("a message has a frame whose origin, radius or norm cannot be.")
+    shapes = {array.shape for array in arrays[2:]}  # which anchor is nearest to a row may not make a failure
+    if any(len(shape) != 2 or 0 in shape or shape[1] != len(frame.origin) for shape in shapes) or len(shapes) > 1:
+        raise ProtocolError("a message has a frame whose anchors or shifts cannot be.")
+    return frame
+
+
+def read_question(
+    asked: Askable[..., Any], arrays: list[Array], fields: Mapping[str, Any], views: Callable[[str], View]
+) -> Question:
+    """Return the question that a message holds: undo ``Question.to_wire``.
+
+    Parameters
+    ----------
+    asked : Askable
+    arrays : list of ndarray
+    fields : mapping
+    views : callable
+        Finds a view by its name.
+
+    Raises
+    ------
+    ProtocolError
+        If the message does not fit together.
+    """
+    arguments = _read_arguments(str(fields.get("arguments", "{}")))
+    inner: Question | None = None
+    if "view" in fields:
+        about = json.loads(str(fields["view"]))
+        n_arrays = int(about["arrays"])
+        found = views(str(about["task"]))
+        if not 0 < n_arrays <= len(arrays):
+            raise ProtocolError("a message has a view that is none.")
+        stand_in = ByRow(found.function, {})  # type: ignore[arg-type]
+        inner = replace(read_question(stand_in, arrays[-n_arrays:], about, views), asks=found)
+        arrays = arrays[:-n_arrays]
+    n_frame = int(fields.get("frame", 0))
+    if not 0 <= n_frame <= len(arrays):
+        raise ProtocolError("a message has a frame that is none.")
+    frame = read_frame(arrays[len(arrays) - n_frame :])
+    own = tuple(arrays[: len(arrays) - n_frame])
+    if not isinstance(asked, ByRow):
+        return Question(asked.answer, own, arguments, asked)
+    finish = _read_finish(fields["finish"], len(asked.answer.sends)) if "finish" in fields else None
+    answer = asked.answer if finish is None else _finished(asked.answer, finish)
+    return Question(answer, own, arguments, asked, frame, inner, finish)
+
+
+def _read_finish(text: Any, n_arrays: int) -> Finish:
+    kind, at_most = json.loads(str(text))
+    bounds = tuple(None if bound is None else float(bound) for bound in at_most)
+    if kind not in ("mean", "total") or len(bounds) != n_arrays:
+        raise ProtocolError("a message has a finish that is none.")
+    if not all(bound is None or 0 < bound < math.inf for bound in bounds):
+        raise ProtocolError("a message has a finish whose norm cannot be.")
+    return Finish(kind, bounds)
+
+
+@lru_cache(maxsize=8)
+def _read_arguments(text: str) -> Mapping[str, Scalar]:
+    """Read once for all clients of a process: they get the same message."""
+    return MappingProxyType(json.loads(text))

@@ -1,0 +1,462 @@
+"""The client's side: a ``NumPyClient`` that answers for its methods that are marked ``@answers``, and no others."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from flwr.app import Context
+from flwr.client import Client, NumPyClient
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from flower_fedclust.engine.by_row import View, read_question
+from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.consent import Approval, Consent, Request
+from flower_fedclust.engine.descriptions import DescriptionAnswers
+from flower_fedclust.engine.memory import MissedRoundError
+from flower_fedclust.engine.parts import releases_of_parts
+from flower_fedclust.engine.replies import sent_arrays
+from flower_fedclust.engine.rounds import Array, Askable, Known, Moved, Question
+from flower_fedclust.engine.tables import PREPARATION, SCHEMA, TableAnswers, preparation_from
+from flower_fedclust.engine.wire import as_bytes, as_numbers, read_json
+from flower_fedclust.engine.wrappers import EMPTY, INSTEAD, TO_SERVER, changing_mod
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.models import Model, TableModel
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.metrics import count_table
+from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.privacy.noise import Sendable, add_noise
+from flower_fedclust.privacy.plan import LONGEST_PLAN, Plan
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
+from flower_fedclust.tables.schema import Schema
+
+log = logging.getLogger(__name__)
+
+#: What a client answers to whom nothing else is said; made once, as clients are made anew for every message.
+EVERYTHING = Consent()
+
+#: The task with which every run begins: who is there, and with which columns.
+ENROL = "enrol"
+
+
+class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
+    """A client that answers for its methods that are marked with ``@answers``.
+
+    Flower makes a new object for every message; what has to be remembered goes through :meth:`remember`.
+
+    Parameters
+    ----------
+    data : ClientData, or callable without arguments that returns it
+        A callable is called when the first message is answered, so that what is wrong with the data reaches the
+        server as one sentence.
+    name : str
+        What the server calls this client; different from that of every other.
+    context : flwr.app.Context, optional
+        Where :meth:`remember` keeps things.
+    consent : Consent, or the policy of a site, optional
+        What the client answers; by default everything.
+    noise_seed : int, optional
+        For experiments only: makes the client's noise repeatable, and so worthless as protection. It comes from
+        whoever makes the client, never from a message.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    """
+
+    def __init__(
+        self,
+        data: ClientData | Callable[[], ClientData],
+        *,
+        name: str,
+        context: Context | None = None,
+        consent: Approval | None = None,
+        noise_seed: int | None = None,
+    ) -> None:
+        self._given_data = data
+        self.name = name
+        self.context = context
+        self.consent: Approval = EVERYTHING if consent is None else consent
+        self._noise_seed = noise_seed
+        self._stand_in: NDArray[np.float64] | None = None
+        self._source: NoiseSource = OperatingSystemNoise()
+        self._derives_from = ""
+        self._has_looked = False  # at rows, in the answer that is being computed
+        #: Why the last message was not answered, for whoever made the client; the server hears less.
+        self.error: Exception | None = None
+
+    @classmethod
+    def key(cls) -> str:
+        """Return the name by which a message says which class has to answer."""
+        return f"{cls.__module__}.{cls.__qualname__}"
+
+    @property
+    def source(self) -> ClientData:
+        """What the client has: rows, or a table."""
+        self._check_may_look()
+        self._has_looked = True
+        return self._own
+
+    @cached_property
+    def _own(self) -> ClientData:
+        given = self._given_data() if callable(self._given_data) else self._given_data
+        if not isinstance(given, ClientData):
+            raise DataError(f"client {self.name}: its rows are not wrapped; give ClientData(rows).")
+        return given
+
+    @property
+    def data(self) -> ClientData:
+        """The rows, labels and column names; of a table, as it was prepared."""
+        self._check_may_look()
+        prepared, self._has_looked = self._prepared, True
+        return prepared
+
+    @cached_property
+    def _prepared(self) -> ClientData:
+        prepared = self.recall(PREPARATION)
+        if prepared is not None:
+            return self.source.prepared(preparation_from(prepared[0].tobytes()))
+        if self.recall(SCHEMA) is not None:
+            raise MissedRoundError(f"client {self.name} has no preparation of its table; it missed the round of it.")
+        return self.source
+
+    @property
+    def rows(self) -> NDArray[np.float64]:
+        """The rows, of shape (n_rows, n_columns): its own, or what it has kept in their place if a round says so."""
+        if self._stand_in is None:
+            return self.data.rows
+        self._has_looked = True
+        return self._stand_in
+
+    @property
+    def noise_source(self) -> NoiseSource:
+        """Randomness for a method that draws noise itself; another for every message."""
+        return self._source
+
+    def generator(self, random_state: int) -> np.random.Generator:
+        """Return randomness that protects nobody: this client's alone, the same wherever and with whom it runs.
+
+        Parameters
+        ----------
+        random_state : int
+            From the server.
+        """
+        return np.random.default_rng([random_state, *self.name.encode()])
+
+    def moved(self, kept: str, question: Question, n_rows: int = 1) -> tuple[Moved, ...] | None:
+        """Return how far one row of this client moves each array of an answer, without looking at the rows.
+
+        Parameters
+        ----------
+        kept : str
+            Under which name the rows in question are kept; empty for the true ones.
+        question : Question
+        n_rows : int, default=1
+            How many rows the client has at least, as is public.
+
+        Returns
+        -------
+        tuple of Moved, or None
+            None where the method does not declare it, or where a kept row may come of several.
+        """
+        if not self._is_of_one_row(kept):
+            return None
+        kept_preparation = self.recall(PREPARATION)
+        prepared = None if kept_preparation is None else preparation_from(kept_preparation[0].tobytes())
+        n_columns = self.source.n_columns if prepared is None else prepared.n_columns
+        return question.moved(Known(n_rows, n_columns if self._stand_in is None else self._stand_in.shape[1], prepared))
+
+    # Flower's two calls.
+
+    def fit(self, parameters: list[Array], config: dict[str, Any]) -> tuple[list[Array], int, dict[str, Any]]:
+        """Answer one task.
+
+        The number of examples is always 1: the true one would tell how many rows the client has.
+
+        Returns
+        -------
+        tuple of (list of ndarray, int, dict)
+            The arrays, 1, and the client's name. If the task could not be answered: no array, and the reason
+            under "failure"; and "missed" if it is that the client was not in an earlier round.
+        """
+        facts: dict[str, Any] = {"client": self.name}
+        try:
+            with one_thread():
+                parameters = [] if config.get(EMPTY) else parameters
+                if config["task"] == ENROL:
+                    if not config.get("goes_on"):  # of a run that was interrupted, what it left is its own
+                        self._forget()
+                    facts["columns"] = self._columns(config)
+                    self._check_unchanged()
+                    return [], 1, facts
+                arrays, units = sent_arrays(self._answer(parameters, config))
+                return arrays, 1, facts | units
+        except MissedRoundError as error:
+            self.error = error
+            return [], 1, {"client": self.name, "failure": str(error), "missed": True}
+        except Exception as error:
+            return [], 1, {"client": self.name, "failure": self._reason(error)}
+
+    def evaluate(
+        self,
+        parameters: list[Array],
+        config: dict[str, Any],
+    ) -> tuple[float, int, dict[str, Any]]:
+        """Count the true classes in each cluster of the model, and compute the k-means cost of the rows.
+
+        Returns
+        -------
+        tuple of (float, int, dict)
+            The cost, the number of rows, and the table as JSON; the reason under "failure" if there is none.
+        """
+        facts: dict[str, Any] = {"client": self.name}
+        if not config.get("evaluate", True):
+            return 0.0, 0, facts
+        try:
+            self.consent.check_evaluation(self.name)
+            with one_thread():
+                model = Model.named(str(config["model"])).from_arrays(parameters)
+                self._put_in_order(config)
+                source = self.source
+                found = model.cluster(source.table if isinstance(model, TableModel) else source.rows)
+                if source.labels is not None:
+                    table = count_table(source.labels, found.labels, model.n_clusters)
+                    facts["table"] = json.dumps([[str(name), row.tolist()] for name, row in table.items()])
+                return found.cost, source.n_rows, facts
+        except Exception as error:
+            return 0.0, 0, {"client": self.name, "failure": self._reason(error)}
+
+    # Behind them.
+
+    def _reason(self, error: Exception) -> str:
+        """Return what the server may know of an error, in one sentence.
+
+        A DataError names a row and a column. What the message of any other error quotes may be a value: it stays here,
+        in the client's log.
+        """
+        self.error = error
+        if isinstance(error, DataError):
+            return str(error)
+        log.error("client %s failed", self.name, exc_info=error)
+        if where := "" if "_own" not in vars(self) else self._own.out_of_scale:
+            return f"client {self.name}: {where}"
+        return f"client {self.name} failed with {type(error).__name__}; its own log says more."
+
+    def _answer(self, parameters: list[Array], config: Mapping[str, Any]) -> list[Sendable]:
+        asked = getattr(type(self), str(config["task"]), None)
+        if not isinstance(asked, Askable):
+            raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
+        question = read_question(asked, list(map(as_numbers, parameters)), config, self._view)
+        answer = question.answer
+        kept = str(config.get("rows", ""))
+        releases = self._releases(question, kept, config)
+        if releases and len(releases) != len(answer.sends):
+            raise DataError(f"'{answer.task}' sends {len(answer.sends)} arrays; {len(releases)} releases were given.")
+        self._check_unchanged()
+        self._put_in_order(config)
+        n_shares = int(config.get("n_shares", 1))
+        self._stand_in = self._kept_rows(kept)
+        request = Request(
+            self.name,
+            answer,
+            releases or (None,) * len(answer.sends),
+            n_shares,
+            is_derived=self._has_noise(kept),
+            n_rows=self.source.n_rows,
+            n_clients=int(config.get("n_clients", 0)),
+            plan=str(config.get("plan", "")),
+            find_moved=lambda n_rows: self.moved(kept, question, n_rows),
+        )
+        self.consent.check(request)
+        self._source = self._noise(config)
+        self._derives_from = kept if request.is_derived else ""
+        try:
+            arrays = self._computed(asked, question)
+        finally:
+            self._derives_from = ""
+        if releases:
+            arrays = add_noise(arrays, releases, self._source, n_shares=n_shares)
+        if not answer.keeps:
+            return arrays
+        of_one_row = self._is_of_one_row(kept)
+        for sent, array, release in zip(answer.sends, arrays, request.releases, strict=True):
+            noisy = request.is_derived or (release is not None and release.noise_multiplier > 0)
+            kept_array = array.values if isinstance(array, GridArray) else array
+            self.remember(sent.kept_as, [kept_array, np.array([noisy, of_one_row and sent.of_one_row])])
+        return []
+
+    def _computed(self, asked: Askable[..., Any], question: Question) -> list[Sendable]:
+        """Return what a method makes of the rows."""
+        answer, self._has_looked = question.answer, False
+        try:
+            reply = asked.reply_of(self, question)
+        except Exception as error:
+            is_paid_for = answer.sends and not answer.keeps
+            if self.consent.says_what_failed or is_paid_for or not self._has_looked:
+                raise
+            # Whether it worked would be an answer, which costs nothing: something is kept in any case.
+            self._reason(error)
+            reply = [GridArray(np.zeros((self._own.n_rows, 1))) for _ in answer.sends]
+        given = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
+        if len(given) != len(answer.sends):
+            raise RuntimeError(
+                f"'{answer.task}' declares {len(answer.sends)} arrays and its method returned {len(given)}."
+            )
+        return [array if isinstance(array, GridArray) else np.asarray(array) for array in given]
+
+    def _view(self, name: str) -> View:
+        found = getattr(type(self), name, None)
+        if not isinstance(found, View):
+            raise DataError(f"{type(self).__name__} has no view of its rows called '{name}'.")
+        return found
+
+    def _releases(self, question: Question, kept: str, config: Mapping[str, Any]) -> tuple[Release | None, ...]:
+        """Return the noise that the arrays leave with, from the client's own bounds and the plan of the run."""
+        if "parts" not in config:
+            return ()
+        parts, plan = read_json(config["parts"]), _read_plan(str(config.get("plan", "")))
+        if not isinstance(parts, list) or not all(name is None or isinstance(name, str) for name in parts):
+            raise DataError("a message names parts of a budget that are no names.")
+        return releases_of_parts(question, self.moved(kept, question), parts, plan)
+
+    def _put_in_order(self, config: Mapping[str, Any]) -> None:
+        """Take the columns in the order of the run, if the server says that somebody has them in another."""
+        if "columns" in config and self.source.columns is not None:
+            columns = read_json(str(config["columns"]))
+            if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+                raise DataError(f"client {self.name}: the columns of the run are not a list of names.")
+            self._own = self._own.in_order(columns, "the run")
+
+    def _check_unchanged(self) -> None:
+        """Raise a DataError if what is loaded anew for each message is not what it was when the run began."""
+        if not callable(self._given_data) or self.context is None:
+            return
+        found, before = self.source.fingerprint(), self.recall("fingerprint")
+        if before is None:
+            self.remember("fingerprint", [found])
+        elif len(found) != len(before[0]) or (found != before[0]).any():
+            names = self.source.columns or [str(index) for index in range(len(found) - 1)]
+            changed = "its number of rows or its columns"
+            if len(found) == len(before[0]) and found[0] == before[0][0]:
+                differ = np.flatnonzero(found[1:] != before[0][1:]).tolist()
+                changed = "column " + ", ".join(f"'{names[index]}'" for index in differ)
+            raise DataError(
+                f"client {self.name}: the data has changed since the run began ({changed}); leave it as it is until "
+                "the run has ended."
+            )
+
+    def _noise(self, config: Mapping[str, Any]) -> NoiseSource:
+        if self._noise_seed is None:
+            return OperatingSystemNoise()
+        return SeededNoise([self._noise_seed, int(config["round"])])
+
+    def _columns(self, config: Mapping[str, Any]) -> str:
+        schema = Schema.from_json(str(config["schema"])) if "schema" in config else None
+        if self.source.schema is not None:
+            self.source.schema.check_equal(schema, owner=f"client {self.name}")
+        if schema is not None:
+            schema.check(self.source.table, owner=f"client {self.name}")
+            self.remember(SCHEMA, [as_bytes(str(config["schema"]))])
+            return json.dumps(list(schema.used))
+        n_columns, expected = self.rows.shape[1], config.get("n_columns")
+        if expected is not None and n_columns != expected:
+            raise DataError(f"client {self.name} has {n_columns} columns where the server expects {expected}.")
+        return json.dumps(list(self.data.columns) if self.data.columns is not None else n_columns)
+
+
+@lru_cache(maxsize=8)
+def _read_plan(text: str) -> Plan:
+    return Plan.from_dict(read_json(text, LONGEST_PLAN))
+
+
+def client_name(context: Context) -> str:
+    """Return the name of a client: ``name`` in its node config, else its partition, else its node id."""
+    config = context.node_config
+    return str(config.get("name", config.get("partition-id", context.node_id)))
+
+
+class _Dispatcher(NumPyClient):
+    """Hands each message to the class that it names, if that is one of those that this client answers for."""
+
+    def __init__(self, types: Iterable[type[ProtocolClient]], **arguments: Any) -> None:
+        self._types = {client_type.key(): client_type for client_type in types}
+        self._arguments = arguments
+
+    def fit(self, parameters: list[Array], config: dict[str, Any]) -> tuple[list[Array], int, dict[str, Any]]:
+        client, name, mod = self._client(config), self._arguments["name"], changing_mod()
+        arrays: list[Array] = []
+        if mod is not None:
+            reason = f"client {name} has Flower's {mod}, which changes what it sends; take it away, and {INSTEAD}"
+            facts = {"client": name, "failure": reason}
+        elif client is None:
+            facts = {"client": name, "failure": self._refusal(config)}
+        else:
+            arrays, _, facts = client.fit([] if config.get(EMPTY) else parameters, config)
+        return (arrays, 1, facts) if arrays else (TO_SERVER, 1, facts | {EMPTY: True})
+
+    def evaluate(self, parameters: list[Array], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        client = self._client(config)
+        if client is None:
+            return 0.0, 0, {"client": self._arguments["name"], "failure": self._refusal(config)}
+        return client.evaluate(parameters, config)
+
+    def _client(self, config: Mapping[str, Any]) -> ProtocolClient | None:
+        client_type = self._types.get(str(config.get("client")))
+        return None if client_type is None else client_type(**self._arguments)
+
+    def _refusal(self, config: Mapping[str, Any]) -> str:
+        return f"client {self._arguments['name']} does not answer for {config.get('client')}."
+
+
+def client_fn(
+    client_type: type[ProtocolClient] | Iterable[type[ProtocolClient]],
+    load: Callable[[Context], ClientData],
+    *,
+    name: Callable[[Context], str] = client_name,
+    consent: Approval | None = None,
+    noise_seed: Callable[[Context], int | None] = lambda context: None,
+) -> Callable[[Context], Client]:
+    """Return the function that Flower's ``ClientApp(client_fn=...)`` takes.
+
+    Parameters
+    ----------
+    client_type : type of ProtocolClient, or several
+        The client halves of the strategies to answer for: ``strategy.client_type``.
+    load : callable
+        Takes the Context and returns the client's data. What it raises as a DataError reaches the server as the
+        reason why this client failed.
+    name : callable, optional
+        Takes the Context and returns the client's name.
+    consent : Consent, or the policy of a site, optional
+        What the client answers; by default everything, which suits a simulation.
+    noise_seed : callable, optional
+        For experiments only; see :class:`ProtocolClient`.
+    """
+    types = [client_type] if isinstance(client_type, type) else list(client_type)
+
+    def make(context: Context) -> Client:
+        return _Dispatcher(
+            types,
+            data=lambda: load(context),
+            name=name(context),
+            context=context,
+            consent=consent,
+            noise_seed=noise_seed(context),
+        ).to_client()
+
+    return make
+
+
+def client_app(
+    client_type: type[ProtocolClient] | Iterable[type[ProtocolClient]],
+    load: Callable[[Context], ClientData],
+    **options: Any,
+) -> ClientApp:
+    """Return a Flower ClientApp that answers for strategies; the arguments are those of :func:`client_fn`."""
+    return ClientApp(client_fn=client_fn(client_type, load, **options))

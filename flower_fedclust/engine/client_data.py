@@ -1,0 +1,285 @@
+"""The rows of one client, checked once; and what is kept of them from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.data.federation import ROW
+from flower_fedclust.data.frames import (
+    as_frame,
+    check_same_names,
+    check_same_order,
+    check_unique,
+    ids_of,
+    number_rows,
+    select,
+)
+from flower_fedclust.exact.grid import MOST_ROWS
+from flower_fedclust.numerics.checks import DataError, checked_rows, out_of_scale
+
+if TYPE_CHECKING:
+    from flower_fedclust.tables.preparation import Preparation
+    from flower_fedclust.tables.schema import Schema
+
+T = TypeVar("T")
+
+#: So many rows are looked at to see whether data has changed.
+SAMPLE = 10_000
+
+#: Of tables of fewer entries nothing is kept that could be computed again.
+SMALL_TABLE = 4096
+
+
+class ClientData:
+    """The rows of one client, checked; or its table as it is, which a schema makes rows of.
+
+    Parameters
+    ----------
+    rows : array-like of shape (n_rows, n_columns), or table
+        A table of pandas, Polars or PyArrow brings the names of its columns.
+    labels : array-like of shape (n_rows,), optional
+        True classes; used by the federated evaluation and by nothing else.
+    columns : sequence of str, optional
+        The names of the columns. Of a table: those to take, in this order; others are left out.
+    row_ids : array-like of shape (n_rows,), optional
+        What tells the rows apart, for files of labels; by default the index of a pandas DataFrame, where it is not
+        plain numbers from 0, and else these numbers.
+    id_column : str, optional
+        What these ids are called; by default as the index, or "row".
+    owner : str, default="the client"
+        Whose rows these are, for messages.
+    raw : bool, default=False
+        Whether a table stays as it is, text, dates and gaps too: for a run that has a schema.
+    schema : Schema, optional
+        What the site knows to be public of its columns: a run that says otherwise is refused.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Of a table that stays as it is they are made when they are first asked for.
+    table : pandas.DataFrame
+        The table, or the rows as one.
+    n_rows, n_columns : int
+        Of a table that stays as it is, the columns of the table.
+
+    Raises
+    ------
+    DataError
+        If the rows are not two-dimensional, finite and numeric, if there is none, or if the labels are another
+        number.
+    """
+
+    def __init__(
+        self,
+        rows: ArrayLike | Any,
+        labels: ArrayLike | None = None,
+        columns: Sequence[str] | None = None,
+        owner: str = "the client",
+        *,
+        row_ids: ArrayLike | None = None,
+        id_column: str | None = None,
+        raw: bool = False,
+        schema: Schema | None = None,
+    ) -> None:
+        frame = as_frame(rows, owner)
+        self.schema = schema
+        self._rows: NDArray[np.float64] | None = None
+        if frame is None:
+            self._rows = checked_rows(rows, owner=owner, columns=columns)
+        else:
+            frame = frame if columns is None else select(frame, columns, owner)
+            columns = list(frame.columns)
+            if not raw:
+                self._rows = number_rows(frame, owner)
+            if row_ids is None:
+                row_ids, name = ids_of(frame)
+                id_column = id_column or name
+        self._table = frame
+        self.n_rows, n_columns = frame.shape if self._rows is None else self._rows.shape
+        self.n_columns = int(n_columns)
+        if self.n_rows > MOST_ROWS:
+            raise DataError(
+                f"{owner}: {self.n_rows:,} rows; a client has at most {MOST_ROWS:,}, so that sums over them are exact. "
+                "Divide the table among several clients."
+            )
+        if columns is not None and len(columns) != n_columns:
+            raise DataError(f"{owner}: {len(columns)} column names for {n_columns} columns.")
+        check_unique(() if columns is None else columns, owner)
+        check_same_order(labels, frame, owner)
+        check_same_order(row_ids, frame, owner, "row_ids")
+        self.labels = None if labels is None else _checked_labels(labels, self.n_rows, owner)
+        self.columns = columns
+        self.owner = owner
+        self.row_ids = None if row_ids is None else _checked_ids(row_ids, self.n_rows, owner)
+        self.id_column = id_column or ROW
+        self._derived: dict[Hashable, Any] = {}
+        self._prepared: tuple[Preparation, ClientData] | None = None
+
+    def __repr__(self) -> str:
+        n_columns = (self._table if self._rows is None else self._rows).shape[1]
+        with_labels = "" if self.labels is None else ", with labels"
+        return f"ClientData({self.owner}: {self.n_rows:,} rows of {n_columns:,} columns{with_labels})"
+
+    @property
+    def rows(self) -> NDArray[np.float64]:
+        """The rows.
+
+        Raises
+        ------
+        DataError
+            If a table that stays as it is has columns that are not numbers, or gaps.
+        """
+        if self._rows is None:
+            self._rows = number_rows(self._table, self.owner)
+        return self._rows
+
+    @property
+    def table(self) -> Any:
+        """The table; of rows whose columns have no names, these are "0", "1" and so on."""
+        if self._table is not None:
+            return self._table
+        import pandas as pd
+
+        names = self.columns or [str(index) for index in range(self.rows.shape[1])]
+        return pd.DataFrame(self._rows, columns=list(names), copy=False)
+
+    @property
+    def out_of_scale(self) -> str:
+        """Where numbers are too large or too small to be squared, in words; empty where none is, and of a table."""
+        names = self.columns
+        return out_of_scale(self._rows, lambda at: f"column '{names[at]}'" if names else f"column {at}")
+
+    def fingerprint(self) -> NDArray[np.uint64]:
+        """Return the number of rows, and for each column a number that changes where one of some rows changes.
+
+        These rows are spread over the table: 10,000 at most, so that it takes no time.
+        """
+        chosen = slice(None, None, -(-self.n_rows // SAMPLE))
+        if self._table is not None:  # rows may have been made of it since
+            frame = self._table.iloc[chosen]
+            found = np.stack([_hashes_of(frame.iloc[:, i]) for i in range(frame.shape[1])], axis=1)
+        else:
+            found = np.ascontiguousarray(self.rows[chosen]).view(np.uint64)
+        weights = 2 * np.arange(len(found), dtype=np.uint64) + 1  # odd, so that no order of rows is like another
+        return np.concatenate([[np.uint64(self.n_rows)], (found * weights[:, None]).sum(axis=0)])
+
+    def prepared(self, preparation: Preparation) -> ClientData:
+        """Return the data with the rows that a preparation makes of its table; kept until there is another one."""
+        if self._prepared is None or self._prepared[0] != preparation:
+            rows = preparation.transform(self.table, owner=self.owner)
+            made = ClientData(
+                rows, self.labels, preparation.names, self.owner, row_ids=self.row_ids, id_column=self.id_column
+            )
+            self._prepared = (preparation, made)
+        return self._prepared[1]
+
+    @property
+    def ids(self) -> NDArray[Any]:
+        """What tells the rows apart: their ids, or else their numbers."""
+        return np.arange(self.n_rows) if self.row_ids is None else self.row_ids
+
+    def like(self, other: ClientData) -> ClientData:
+        """Return the data with its columns in the order of another client's, where both have names.
+
+        Raises
+        ------
+        DataError
+            If the columns are others.
+        """
+        if (other.columns is None) != (self.columns is None):
+            named, bare = (self, other) if other.columns is None else (other, self)
+            raise DataError(f"the columns of {named.owner} have names and those of {bare.owner} have none; name both.")
+        if other.columns is None:
+            if other.rows.shape[1] != self.rows.shape[1]:
+                raise DataError(
+                    f"{self.owner} has {self.rows.shape[1]} columns where {other.owner} has {other.rows.shape[1]}; "
+                    "every client needs the same columns."
+                )
+            return self
+        return self.in_order(other.columns, other.owner)
+
+    def in_order(self, columns: Sequence[str], whose: str) -> ClientData:
+        """Return the data with its columns in another order.
+
+        Raises
+        ------
+        DataError
+            If the columns are others, or have no names.
+        """
+        names = list(self.columns or ())
+        if names == list(columns):
+            return self
+        check_same_names(names, columns, self.owner, whose)
+        return ClientData(
+            self.rows[:, [names.index(name) for name in columns]],
+            self.labels,
+            list(columns),
+            self.owner,
+            row_ids=self.row_ids,
+            id_column=self.id_column,
+        )
+
+    def derived(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return what ``compute`` makes of the rows, and keep it in place of what was kept before.
+
+        Round after round the same is asked of rows that do not change. Of small tables nothing is kept: computing it
+        again takes no longer than the rest of an answer.
+
+        Parameters
+        ----------
+        key : hashable
+            Says all that the result follows from, besides the rows.
+        compute : callable without arguments
+        """
+        kept = self._derived
+        if key not in kept:
+            kept.clear()
+            if self.rows.size < SMALL_TABLE:
+                return compute()
+            kept[key] = compute()
+        found: T = kept[key]
+        return found
+
+
+def _hashes_of(column: Any) -> NDArray[np.uint64]:
+    from pandas.util import hash_pandas_object
+
+    try:
+        hashes = hash_pandas_object(column, index=False)
+    except TypeError:  # of lists, in a column that is ignored
+        hashes = hash_pandas_object(column.astype(str), index=False)
+    return np.asarray(hashes, dtype=np.uint64)
+
+
+def _checked_ids(ids: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
+    array = np.asarray(ids)
+    if array.shape != (n_rows,):
+        raise DataError(f"{owner}: {array.size} ids for {n_rows} rows; give one id a row.")
+    return array
+
+
+def _checked_labels(labels: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
+    array = np.asarray(labels)
+    if array.ndim != 1:
+        raise DataError(f"{owner}: the labels have shape {array.shape}; give one dimension, one label a row.")
+    if len(array) != n_rows:
+        raise DataError(f"{owner}: {len(array)} labels for {n_rows} rows; give one label a row.")
+    missing = _missing(labels, array)
+    if missing.any():
+        raise DataError(f"{owner}: row {int(missing.argmax())} has no label; give every row one, or none at all.")
+    # Text in a column of a table is an array of Python objects, which is not sent or stored as numbers are.
+    return array.astype(str) if array.dtype == object else array
+
+
+def _missing(labels: ArrayLike, array: NDArray[Any]) -> NDArray[np.bool_]:
+    if array.dtype.kind in "biuf" and not isinstance(labels, np.ma.MaskedArray):
+        return np.asarray(array != array)  # as NaN alone is
+    import pandas as pd
+
+    # An array of text that is made of a list has 'nan' where there was NaN; what is masked may be any value in it.
+    given = labels if isinstance(labels, (list, tuple, np.ma.MaskedArray)) else array
+    return np.asarray(pd.isna(pd.Series(given)))

@@ -1,0 +1,149 @@
+"""Flower's own Server over clients in this process: no network, no Ray, thousands of clients."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+
+from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, Status
+from flwr.server import Server, SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.server import FitResultsAndFailures
+
+from flower_fedclust.engine.client import ProtocolClient
+from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.roster import Address
+from flower_fedclust.engine.rounds import Array
+from flower_fedclust.engine.strategy import ProtocolStrategy
+from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.numerics.threads import one_thread
+
+
+def run_inline(
+    strategy: ProtocolStrategy, clients: Mapping[str, ClientData], noise_seeds: Sequence[int | None]
+) -> None:
+    """Run a strategy on clients in this process, on one thread.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+        Has the state of the run afterwards.
+    clients : mapping of str to ClientData
+        By name.
+    noise_seeds : sequence of (int or None)
+        For experiments only, one a client: see :class:`~flower_fedclust.ProtocolClient`.
+    """
+    manager = SimpleClientManager()
+    decoded = _Decoded()
+    proxies: dict[str, _InlineClient] = {}
+    for index, ((name, data), noise_seed) in enumerate(zip(clients.items(), noise_seeds, strict=True)):
+        proxies[name] = _InlineClient(index, name, strategy.client_type, data, noise_seed, decoded)
+        manager.register(proxies[name])
+    if strategy.journal is not None:
+        strategy.journal.rows = {
+            name: sha256(data.fingerprint().tobytes()).hexdigest() for name, data in clients.items()
+        }
+        for name, memory in strategy.journal.last_memories().items():
+            if name in proxies:
+                proxies[name].memory = memory
+        strategy.journal.memories = lambda: {name: kept for name, proxy in proxies.items() if (kept := proxy.memory)}
+    server = _ServerOfThisThread(client_manager=manager, strategy=strategy)
+    server.set_max_workers(1)
+    with one_thread(), _rare_garbage_collection():
+        server.fit(num_rounds=strategy.num_rounds, timeout=None)
+
+
+@contextmanager
+def _rare_garbage_collection() -> Iterator[None]:
+    """Let Python look for cycles less often: thousands of replies live until a round ends, and none is a cycle.
+
+    With 2,000 clients a fifth of the time went into looking through them again and again.
+    """
+    former = gc.get_threshold()
+    gc.set_threshold(max(former[0], 100_000) if former[0] else 0, *former[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*former)
+
+
+class _ServerOfThisThread(Server):
+    """Flower's Server, for which clients answer one after the other in its own thread.
+
+    Flower hands each message to a pool of threads, which for thousands of clients takes as long as their answers do.
+    """
+
+    def fit_round(
+        self, server_round: int, timeout: float | None
+    ) -> tuple[Parameters | None, dict[str, Scalar], FitResultsAndFailures] | None:
+        instructions = self.strategy.configure_fit(server_round, self.parameters, self.client_manager())
+        if not instructions:
+            return None
+        results: list[tuple[ClientProxy, FitRes]] = []
+        failures: list[tuple[ClientProxy, FitRes] | BaseException] = []
+        for proxy, ins in instructions:
+            try:
+                results.append((proxy, proxy.fit(ins, timeout, server_round)))
+            except Exception as error:
+                failures.append(error)
+        return *self.strategy.aggregate_fit(server_round, results, failures), (results, failures)
+
+
+class _InlineClient(Address):
+    """A client in this process. Flower makes a client anew for each message, and so does this."""
+
+    def __init__(
+        self,
+        index: int,
+        name: str,
+        client_type: type[ProtocolClient],
+        data: ClientData,
+        noise_seed: int | None,
+        decoded: _Decoded,
+    ) -> None:
+        super().__init__(str(index))
+        self.node_id = index
+        self._context = Context(0, index, UserConfig(), RecordDict(), UserConfig())
+        self._decoded = decoded
+
+        def make() -> ProtocolClient:
+            return client_type(data, name=name, context=self._context, noise_seed=noise_seed)
+
+        self._make = make
+
+    @property
+    def memory(self) -> dict[str, list[Array]]:
+        """What the client remembers, by key."""
+        state = self._context.state
+        return {key: found.to_numpy_ndarrays() for key, found in state.items() if isinstance(found, ArrayRecord)}
+
+    @memory.setter
+    def memory(self, memory: Mapping[str, list[Array]]) -> None:
+        for key, arrays in memory.items():
+            self._context.state[key] = ArrayRecord(arrays)
+
+    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
+        arrays, n_examples, metrics = self._make().fit(self._decoded(ins.parameters), ins.config)
+        return FitRes(Status(Code.OK, ""), encode(arrays), n_examples, metrics)
+
+    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
+        loss, n_examples, metrics = self._make().evaluate(self._decoded(ins.parameters), ins.config)
+        return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
+
+
+class _Decoded:
+    """Decodes a message once for all the clients that it is sent to; they may read the arrays, not write them."""
+
+    def __init__(self) -> None:
+        self._parameters: Parameters | None = None
+        self._arrays: list[Array] = []
+
+    def __call__(self, parameters: Parameters) -> list[Array]:
+        if parameters is not self._parameters:
+            self._arrays = decode(parameters)
+            self._parameters = parameters
+        return list(self._arrays)

@@ -1,0 +1,321 @@
+"""What a run's server has received, on disk, so that a run that was interrupted goes on where it was.
+
+A strategy is a generator: whoever gives it once more what it was given before has it where it was. The journal holds
+that and nothing else: what the protocol got of each round, with the noise that the server added, and what the reports
+say of it. What a client sent for itself is not in it where only a sum, or a noisy reply, goes to the protocol.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self
+from zlib import crc32
+
+import numpy as np
+from filelock import FileLock, Timeout
+from flwr.common import Parameters
+
+from flower_fedclust.engine.books import Entries
+from flower_fedclust.engine.disk import joined, open_private, parted, replace_private, wait_for_disk, wait_for_names
+from flower_fedclust.engine.rounds import Array, ProtocolError, Question, Reply, Round, Total
+from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import parsing, read_json, reading
+
+#: What a client remembers: arrays by client and key.
+Memories = dict[str, dict[str, list[Array]]]
+
+FORMAT = 3
+
+#: The file that every round is added to, and how many characters before each piece tell whether it is whole.
+ROUNDS, HEAD = "rounds", 24
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one round left at the server."""
+
+    number: int  #: Of the round; the first is that in which the clients enrolled.
+    digest: str  #: Of what was asked; see :func:`digest_of`.
+    received: Total | list[Reply] | None  #: What the protocol got.
+    entries: Entries  #: What the books say of the round.
+    facts: Mapping[str, Any]  #: What else a run needs to go on, ready for JSON.
+
+
+class Journal:
+    """The journal of one run, in a folder of its own.
+
+    Give it to :func:`fedclust.simulate <flower_fedclust.simulate>`, or to a strategy as ``strategy.journal``. A folder
+    that holds the journal of a run which was interrupted has it go on.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Made if need be, for its owner alone.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).absolute()
+        self.memories: Callable[[], Memories] = dict  #: What clients of this process remember.
+        self.rows: Mapping[str, str] = {}  #: A digest of the rows of each client of this process, by name.
+        self._lock = FileLock(self.folder / "lock")
+        self._file: IO[bytes] | None = None
+        self._asked: set[int] = set()
+        self._last_memory: Path | None = None  # where it may not be on the disk yet
+
+    def begin(self, strategy: str, parameters: Mapping[str, Any], run_id: str) -> dict[str, Any]:
+        """Open the journal, and return what it says of its run: of a new one its name, and a seed.
+
+        Parameters
+        ----------
+        strategy : str
+        parameters : mapping of str to anything
+            What has to be the same where a run goes on.
+        run_id : str
+            The name of the run, if it is a new one.
+
+        Raises
+        ------
+        ProtocolError
+            If the folder holds the journal of another run, or of other rows, or something else, or if a run is going on
+            with it.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise ProtocolError(f"another process writes the journal {self.folder}; let it end first.") from None
+        import joblib
+
+        about = {"format": FORMAT, "strategy": strategy, "parameters": joblib.hash(dict(parameters))}
+        path = self.folder / "run.json"
+        if not path.exists():
+            if any(file.name != "lock" for file in self.folder.iterdir()):
+                raise ProtocolError(f"{self.folder} already holds something that is no journal; name a new folder.")
+            head = {**about, "run": run_id, "entropy": secrets.randbits(63), "rows": dict(self.rows)}
+            replace_private(path, json.dumps(head, indent=2).encode())
+            self._open(0)
+            return head
+        try:
+            known = read_json(path, "name a new folder")
+        except DataError as error:
+            raise ProtocolError(str(error)) from None
+        other = [name for name, value in about.items() if known.get(name) != value]
+        if other:
+            raise ProtocolError(f"{self.folder} holds the journal of a run with another {other[0]}; name a new folder.")
+        if [type(known.get(key)) for key in ("run", "entropy", "rows")] != [str, int, dict] or known["entropy"] < 0:
+            raise ProtocolError(f"{path} does not say which run the journal is of; name a new folder.")
+        for name, digest in self.rows.items():
+            if known["rows"].get(name, digest) != digest:
+                raise ProtocolError(
+                    f"client {name} has other rows than when the run of the journal {self.folder} began; give those, "
+                    "or name a new folder."
+                )
+        with parsing(str(self.folder / ROUNDS), "a journal", "name a new folder"):
+            pieces = list(self._pieces())
+            self._asked = {about["asked"] for _, about, _ in pieces if "asked" in about}
+        self._open(pieces[-1][0] if pieces else 0)
+        return known
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let another run open the journal."""
+        with self._named(), ExitStack() as stack:  # each also where the one before fails, as on a full disk
+            stack.callback(self._lock.release)
+            if self._file is not None:
+                stack.callback(setattr, self, "_file", None)
+                stack.callback(self._file.close)
+                self.wait()
+
+    def ask(self, number: int, digest: str) -> bool:
+        """Write that a round is asked, and what rounds before it brought; tell whether it was asked without an end.
+
+        All of it is on the disk when this returns, before anybody is asked.
+        """
+        before = number in self._asked
+        self._asked.add(number)
+        with self._named():
+            self._write({"asked": number, "digest": digest}, [])
+            self.wait()
+        return before
+
+    def keep(self, record: Record) -> None:
+        """Write a record. A process that is killed loses nothing of it; a machine that stops may, until :meth:`wait`.
+
+        What is lost then is a round that is asked again, before anything that follows from it was asked of anybody.
+        """
+        replies = record.received
+        arrays: list[Array] = []
+        about: dict[str, Any] = {"digest": record.digest, "entries": record.entries.to_dict(), "facts": record.facts}
+        if isinstance(replies, Total):
+            arrays, about["n_clients"], about["noise"] = list(replies), replies.n_clients, replies.noise
+        elif replies is not None:
+            arrays = [array for reply in replies for array in reply.arrays]
+            about["replies"] = [(reply.client, len(reply.arrays)) for reply in replies]
+        with self._named():
+            if memories := self.memories():
+                content = _memories_to_bytes(memories)
+                about["memory"] = crc32(content)
+                self._last_memory = self.folder / f"{record.number:05d}.clients"
+                with open_private(self._last_memory) as file:
+                    file.write(content)
+            self._write({"round": record.number, **about}, encode(arrays).tensors)
+
+    def wait(self) -> None:
+        """Return when all that was kept is on the disk."""
+        assert self._file is not None
+        with ExitStack() as stack:
+            memory = self._last_memory
+            wait_for_disk([self._file, *([stack.enter_context(memory.open("r+b"))] if memory is not None else [])])
+        if memory is not None:
+            wait_for_names(self.folder)
+            for path in self.folder.glob("*.clients"):
+                if path.stem < memory.stem:
+                    path.unlink()
+        self._last_memory = None
+
+    def records(self) -> list[Record]:
+        """Return the records, from the first round on."""
+        with parsing(str(self.folder / ROUNDS), "a journal", "name a new folder"):
+            return [_record(about, tensors) for _, about, tensors in self._pieces() if "round" in about]
+
+    def checked_records(self, asks: Callable[[], str]) -> Iterator[Record]:
+        """Yield the records, each once the protocol asks what it asked before.
+
+        Parameters
+        ----------
+        asks : callable
+            Returns the digest of the round that the protocol asks now.
+
+        Raises
+        ------
+        ProtocolError
+            If it asks something else.
+        """
+        before = 0
+        for record in self.records():
+            if record.digest != asks() or record.number <= before:
+                raise ProtocolError(
+                    f"round {record.number} does not ask what the journal {self.folder} says that it asked: it is of "
+                    "another version, or another machine. Name a new folder."
+                )
+            before = record.number
+            yield record
+
+    def last_memories(self) -> Memories:
+        """Return what clients of this process remembered after the last round that was kept."""
+        with parsing(str(self.folder), "a journal", "name a new folder"):
+            numbers = [about["round"] for _, about, _ in self._pieces() if "round" in about]
+            path = self.folder / f"{max(numbers, default=0):05d}.clients"
+            content = _content(path)
+            return _memories_from_bytes(content) if content else {}
+
+    def _open(self, size: int) -> None:
+        """Go on after so many bytes: what stands behind them was being written when the machine stopped."""
+        self._file = open_private(self.folder / ROUNDS, os.O_RDWR | os.O_CREAT, "r+b")
+        self._file.seek(size)
+        self._file.truncate()
+
+    def _write(self, about: Mapping[str, Any], tensors: Sequence[bytes]) -> None:
+        assert self._file is not None
+        content = joined(about, tensors)
+        self._file.write(b"%08x%016x" % (crc32(content), len(content)) + content)
+        self._file.flush()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say in an error of the disk, such as that it is full, where the journal is."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or str(self.folder)
+            raise
+
+    def _pieces(self) -> Iterator[tuple[int, dict[str, Any], list[bytes]]]:
+        """Yield what was written whole: where it ends, facts, and arrays as bytes."""
+        content = _content(self.folder / ROUNDS)
+        end = 0
+        while head := content[end : end + HEAD]:
+            start = end + HEAD
+            try:
+                end = start + int(head[8:], 16)
+                piece = content[start:end]
+                about, tensors = parted(piece) if crc32(piece) == int(head[:8], 16) else ({}, [])
+            except ValueError:
+                return
+            # Of what clients remember the last is there alone, and perhaps not whole.
+            if not about or (end == len(content) and not self._has_memory(about)):
+                return
+            yield end, about, tensors
+
+    def _has_memory(self, about: Mapping[str, Any]) -> bool:
+        if "memory" not in about:
+            return True
+        path = self.folder / f"{about['round']:05d}.clients"
+        return path.exists() and crc32(_content(path)) == about["memory"]
+
+
+def digest_of(round_: Round | None) -> str:
+    """Return a digest of what a round asks of whom; None stands for the enrolment."""
+    if round_ is None:
+        return "enrol"
+    hashed = hashlib.sha256()
+    asked = {"": round_.question} if isinstance(round_.question, Question) else round_.question
+    for name, question in asked.items():
+        arrays, fields = question.to_wire()
+        hashed.update(
+            json.dumps([type(round_).__name__, name, fields, round_.rows, sorted(round_.named or ())]).encode()
+        )
+        for array in arrays:
+            hashed.update(f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return hashed.hexdigest()
+
+
+def _content(path: Path) -> bytes:
+    """Return what a file of a journal holds; nothing if it does not exist."""
+    if not os.path.lexists(path) or (path.is_file() and path.stat().st_size == 0):
+        return b""
+    with reading(path, "a journal", "name a new folder") as file:
+        content: bytes = file.read()
+        return content
+
+
+def _record(about: Mapping[str, Any], tensors: list[bytes]) -> Record:
+    arrays = _writable(tensors)
+    received: Total | list[Reply] | None = None
+    if "n_clients" in about:
+        received = Total(arrays, about["n_clients"], about["noise"])
+    elif "replies" in about:
+        rest = iter(arrays)
+        received = [Reply(name, [next(rest) for _ in range(count)]) for name, count in about["replies"]]
+    entries = Entries.from_dict(about["entries"])
+    return Record(about["round"], about["digest"], received, entries, about["facts"])
+
+
+def _writable(tensors: list[bytes]) -> list[Array]:
+    # Copies: what a protocol gets of a round may be written to.
+    return [array.copy(order="K") for array in decode(Parameters(tensors, "numpy.ndarray"))]
+
+
+def _memories_to_bytes(memories: Memories) -> bytes:
+    sizes = [(name, key, len(arrays)) for name, of_one in memories.items() for key, arrays in of_one.items()]
+    everything = [array for of_one in memories.values() for arrays in of_one.values() for array in arrays]
+    return joined({"memories": sizes}, encode(everything).tensors)
+
+
+def _memories_from_bytes(content: bytes) -> Memories:
+    about, tensors = parted(content)
+    rest = iter(_writable(tensors))
+    found: Memories = {}
+    for name, key, count in about["memories"]:
+        found.setdefault(name, {})[key] = [next(rest) for _ in range(count)]
+    return found

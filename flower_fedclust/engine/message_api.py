@@ -1,0 +1,179 @@
+"""The same strategies under Flower's Message API: an adapter to ``flwr.serverapp.strategy.Strategy``.
+
+The clients need no adapter: the ClientApp that :func:`flower_fedclust.client_app` makes answers both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.compat.common.recorddict_compat import (
+    evaluateins_to_recorddict,
+    fitins_to_recorddict,
+    parameters_to_arrayrecord,
+    recorddict_to_evaluateres,
+    recorddict_to_fitres,
+)
+from flwr.server import SimpleClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from flower_fedclust.engine.replies import R
+from flower_fedclust.engine.roster import Address
+from flower_fedclust.engine.strategy import ProtocolStrategy
+from flower_fedclust.engine.wire import encode
+from flower_fedclust.engine.wrappers import refuse_wrapper
+
+log = logging.getLogger(__name__)
+
+
+class MessageStrategy(Strategy):
+    """Runs a :class:`ProtocolStrategy` where Flower wants a strategy of its Message API.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+        Keeps the state of the run: its ``outcome``, ``report``, ``failures`` and ``evaluation`` are read from it.
+
+    Examples
+    --------
+    ::
+
+        @app.main()
+        def main(grid, context):
+            strategy = fc.FedDPKMeans(n_clusters=8, server_data=public_rows)
+            fc.MessageStrategy(strategy).start(grid)
+            print(strategy.outcome.model.cluster_centers_, strategy.report)
+    """
+
+    def __init__(self, strategy: ProtocolStrategy) -> None:
+        self.strategy = strategy
+        self._nodes = _Nodes()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the strategy.
+
+        Parameters
+        ----------
+        grid : Grid
+        initial_arrays : ArrayRecord, optional
+            Not used: a protocol knows how it begins.
+        num_rounds : int, optional
+            By default as many as the strategy takes.
+        timeout : float, default=3600
+            How long to wait for the replies of a round, in seconds.
+        train_config, evaluate_config, evaluate_fn
+            As Flower has them.
+        """
+        return super().start(
+            grid,
+            initial_arrays or ArrayRecord(),
+            num_rounds or self.strategy.num_rounds,
+            timeout,
+            train_config,
+            evaluate_config,
+            evaluate_fn,
+        )
+
+    def configure_train(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+    ) -> Iterable[Message]:
+        """Send the pending round."""
+        refuse_wrapper(self)
+        self._nodes.grid = grid
+        if server_round == 1:
+            self.strategy.initialize_parameters(self._nodes)
+        instructions = self.strategy.configure_fit(server_round, encode([]), self._nodes)
+        return [
+            self._message(fitins_to_recorddict(ins, keep_input=True), MessageType.TRAIN, proxy, server_round)
+            for proxy, ins in instructions
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Hand the replies to the protocol."""
+        results, failures = _read(replies, partial(recorddict_to_fitres, keep_input=False))
+        parameters, _ = self.strategy.aggregate_fit(server_round, results, failures)
+        return None if parameters is None else parameters_to_arrayrecord(parameters, keep_input=True), None
+
+    def configure_evaluate(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+    ) -> Iterable[Message]:
+        """Ask for the evaluation, if the strategy was told to have one."""
+        instructions = self.strategy.configure_evaluate(server_round, encode([]), self._nodes)
+        return [
+            self._message(evaluateins_to_recorddict(ins, keep_input=True), MessageType.EVALUATE, proxy, server_round)
+            for proxy, ins in instructions
+        ]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Add the clients' tables and costs up."""
+        if not self.strategy.is_finished or not self.strategy.sends_model:
+            return None
+        results, failures = _read(replies, recorddict_to_evaluateres)
+        if not results and not failures:
+            return None
+        _, metrics = self.strategy.aggregate_evaluate(server_round, results, failures)
+        return MetricRecord({name: float(value) for name, value in metrics.items()}) if metrics else None
+
+    def summary(self) -> None:
+        """Log the strategy and its parameters."""
+        log.info("%s", self.strategy)
+
+    def _message(self, content: RecordDict, message_type: str, proxy: ClientProxy, server_round: int) -> Message:
+        return Message(content, int(proxy.cid), message_type, group_id=str(server_round))
+
+
+def _read(
+    replies: Iterable[Message], to_res: Callable[[RecordDict], R]
+) -> tuple[list[tuple[ClientProxy, R]], list[Any]]:
+    """Return the replies as Flower's older interface has them, and why others are none: any record can be in any."""
+    results: list[tuple[ClientProxy, R]] = []
+    failures: list[Any] = []
+    for reply in replies:
+        if reply.has_error():
+            failures.append(RuntimeError(reply.error.reason))
+            continue
+        try:
+            results.append((Address(str(reply.metadata.src_node_id)), to_res(reply.content)))
+        except Exception as error:
+            failures.append(error)
+    return results, failures
+
+
+class _Nodes(SimpleClientManager):
+    """The nodes of a Grid, as a ClientManager."""
+
+    grid: Grid | None = None
+
+    def num_available(self) -> int:
+        return len(self.all())
+
+    def all(self) -> dict[str, ClientProxy]:
+        if self.grid is not None:
+            nodes = {str(node_id) for node_id in self.grid.get_node_ids()}
+            self.clients = {node: self.clients.get(node) or Address(node) for node in sorted(nodes)}
+        return self.clients

@@ -1,0 +1,147 @@
+"""Parts of a privacy budget, and the noise that follows from a part and the bound of what it pays for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flower_fedclust.engine.rounds import Askable, Moved, ProtocolError, Question, Sent
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.plan import Plan
+from flower_fedclust.privacy.releases import Mechanism, PrivacyUnit, Relation, Release
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a strategy's privacy budget.
+
+    Parameters
+    ----------
+    answers : Askable, or tuple of Askable
+        The answers whose noise it pays for.
+    fraction : float
+        Its epsilon in proportion to the other parts; the fractions need not add up to 1.
+    at_most : int, default=1
+        The largest number of rounds that use it; they divide the fraction equally.
+    mechanism : "gaussian" or "laplace", default="gaussian"
+    sample : tuple of two int, optional
+        As in :class:`~flower_fedclust.privacy.releases.Release`.
+    """
+
+    answers: Askable[..., Any] | tuple[Askable[..., Any], ...]
+    fraction: float
+    at_most: int = 1
+    mechanism: Mechanism = "gaussian"
+    sample: tuple[int, int] | None = None
+
+    @property
+    def askables(self) -> tuple[Askable[..., Any], ...]:
+        """The answers, as a tuple."""
+        return self.answers if isinstance(self.answers, tuple) else (self.answers,)
+
+
+def relation_of(parts: Mapping[str, Part]) -> Relation:
+    """Return the strongest relation that all parts support."""
+    answers = [answer for part in parts.values() for answer in part.askables]
+    only = any(_only_replaced(answer, answer.answer.sends) for answer in answers)
+    return "replace" if only else "add-or-remove"
+
+
+def _only_replaced(answer: Askable[..., Any], sends: Iterable[Sent]) -> bool:
+    """Return whether arrays of an answer hide a row that is replaced, and not that there is one more or less."""
+    return answer.relation == "replace" or any(sent.per == "row" for sent in sends)
+
+
+def shares_of(parts: Mapping[str, Part], relation: Relation) -> dict[str, Share]:
+    """Return the parts as the accounting reads them, without those that are not used."""
+    return {
+        name: Share(part.mechanism, part.fraction, part.at_most, relation, part.sample)
+        for name, part in parts.items()
+        if part.at_most > 0
+    }
+
+
+def release_of(moved: Moved, name: str, share: Share, multiplier: float, unit: PrivacyUnit) -> Release:
+    """Return the noise of one array.
+
+    Parameters
+    ----------
+    moved : Moved
+        How much one row, or one client, can change the array, as whoever computes it enforces it.
+    name : str
+        Of the part.
+    share : Share
+    multiplier : float
+        Of the noise.
+    unit : "record" or "client"
+
+    Raises
+    ------
+    ProtocolError
+        If nothing bounds the array for this mechanism, relation and unit.
+    """
+    replaced, words = share.relation == "replace", moved.words
+    if unit == "client":
+        bound = (moved.of_client or math.inf) * (2.0 if replaced else 1.0)
+        bound = bound if share.mechanism == "gaussian" else math.inf
+    elif share.mechanism == "laplace":
+        bound = moved.l1 * (2.0 if replaced else 1.0)
+    elif replaced:
+        bound = 2.0 * moved.l2 if moved.apart is None else moved.apart
+    else:
+        bound = moved.l2
+    if not 0 < bound < math.inf:
+        raise ProtocolError(
+            f"part '{name}' of the budget pays for {share.mechanism} noise, and nothing bounds how much one {unit} "
+            f"that is {'replaced' if replaced else 'added or removed'} changes the array."
+        )
+    words += ", and one is replaced" if replaced else ""
+    # Roots and products that make up a bound may have been rounded down; a sensitivity is never smaller than they are.
+    sensitivity = bound * (1.0 + 2.0**-50)
+    triangle = moved.triangle and share.mechanism == "gaussian"
+    return Release(
+        share.mechanism, sensitivity, multiplier, words, share.relation, share.sample, share=name, triangle=triangle
+    )
+
+
+def releases_of_parts(
+    question: Question, moved: Sequence[Moved] | None, parts: Sequence[str | None], plan: Plan | None
+) -> tuple[Release | None, ...]:
+    """Return the noise of the arrays of one answer: the only place where a bound meets a budget.
+
+    Parameters
+    ----------
+    question : Question
+    moved : sequence of Moved, or None
+        From :meth:`Question.moved`; None where nothing bounds the answer.
+    parts : sequence of (str or None)
+    plan : Plan, optional
+        None: the run has no noise.
+
+    Raises
+    ------
+    ProtocolError
+        If the plan has no such part, one array has no bound, or two arrays name one part.
+    """
+    if plan is None:
+        return (None,) * len(parts)
+    named = [name for name in parts if name is not None]
+    unknown = [name for name in named if name not in plan.shares]
+    if unknown or len(set(named)) < len(named):
+        raise ProtocolError(
+            f"a round names part '{unknown[0]}', which is not in the run's plan."
+            if unknown
+            else "two arrays of a round name one part of the budget; give each a part of its own."
+        )
+    if moved is None or len(moved) != len(parts):
+        raise ProtocolError(f"'{question.answer.task}' names parts of the budget, and nothing bounds what it sends.")
+    paid = [sent for sent, name in zip(question.answer.sends, parts, strict=True) if name is not None]
+    only = _only_replaced(question.asks, paid)
+    if only and any(plan.shares[name].relation != "replace" for name in named):
+        raise ProtocolError(f"'{question.answer.task}' can only promise something for rows that are replaced.")
+    return tuple(
+        None if name is None else release_of(one, name, plan.shares[name], plan.multipliers[name], plan.unit)
+        for one, name in zip(moved, parts, strict=True)
+    )

@@ -1,0 +1,453 @@
+"""The server's side: a Flower ``Strategy`` that runs a protocol written as a generator."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+
+from flower_fedclust.engine.client import ENROL, ProtocolClient
+from flower_fedclust.engine.entries import Entry, name_among
+from flower_fedclust.engine.journal import Journal, digest_of
+from flower_fedclust.engine.parameters import Declared, parameter
+from flower_fedclust.engine.ranges import LARGEST_RATIO
+from flower_fedclust.engine.rounds import Failure, Outcome, Protocol, ProtocolError, Round, Scalar, Traffic
+from flower_fedclust.engine.run import Run
+from flower_fedclust.engine.settings import RunSettings, put_in_order
+from flower_fedclust.engine.sizes import ReleasedSizes
+from flower_fedclust.engine.wire import encode
+from flower_fedclust.engine.wrappers import refuse_wrapper
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
+from flower_fedclust.privacy.report import PrivacyReport
+
+
+class ProtocolStrategy(Declared, Strategy):
+    """Base of all strategies: a Flower Strategy whose algorithm is one generator.
+
+    A subclass declares its parameters as fields, its names in ``entries`` and its client half in ``client_type``, and
+    writes :meth:`protocol` and :attr:`n_protocol_rounds`. One that can take noise derives from
+    :class:`~flower_fedclust.PrivateStrategy`. Every run begins with a round of its own, in which each client gives its
+    name and its columns.
+
+    Parameters
+    ----------
+    n_clusters : int
+        How many clusters are sought.
+    min_clients : int, optional
+        How many clients have to answer a round; 2 by default. With noise="clients" all of them by default; if given,
+        any min_clients of them bring all the noise.
+    random_state : int, optional
+        Seed of the server's choices: restarts, first centers, clients that are drawn. It never touches the noise.
+    federated_evaluation : bool, default=False
+        Whether the clients count their classes and their cost after the run, which no mechanism covers.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        The model, once the protocol has returned it.
+    report : PrivacyReport
+        Made from the rounds that ran.
+    failures : list of Failure
+    traffic : list of Traffic
+    evaluation : dict or None
+        What the federated evaluation found, if it was asked for.
+    """
+
+    entries: ClassVar[tuple[Entry, ...]] = ()
+    client_type: ClassVar[type[ProtocolClient]] = ProtocolClient
+    #: For whom a run can be private as a whole.
+    promises: ClassVar[tuple[PrivacyUnit, ...]] = ()
+
+    n_clusters: int = parameter(at_least=2, kw_only=False)
+    min_clients: int | None = parameter(None, at_least=1)
+    random_state: int | None = parameter(None, at_least=0)
+    federated_evaluation: bool = parameter(False)
+
+    # What a strategy without noise has of privacy; PrivateStrategy makes parameters of the first three.
+    epsilon: float | None = dataclasses.field(default=None, init=False)
+    delta: float = dataclasses.field(default=1e-6, init=False)
+    noise: NoisePlace = dataclasses.field(default="server", init=False)
+    privacy_unit: PrivacyUnit = dataclasses.field(default="record", init=False)
+
+    # What belongs to a run, and is set by whoever starts it.
+
+    #: What runs around the strategy, such as the preparation of tables: see :func:`~flower_fedclust.with_schema`.
+    around: Any = dataclasses.field(default=None, init=False)
+    #: What makes rows of the clients' tables, once it is found: the bound of a description follows from it.
+    preparation: Any = dataclasses.field(default=None, init=False)
+    #: One sentence on where the public rows of the server come from, for the privacy report.
+    server_data_origin: str = dataclasses.field(default="", init=False)
+    #: The names of the columns of the server's rows, where they are known. Clients that name others are left out.
+    server_columns: Sequence[str] | None = dataclasses.field(default=None, init=False)
+    #: How long to wait for the clients of a deployment to appear, in seconds.
+    wait_for_clients: float = dataclasses.field(default=60.0, init=False)
+    #: How many clients to wait for while that time lasts; then, and by default at once, min_clients are enough.
+    expected_clients: int | None = dataclasses.field(default=None, init=False)
+    #: A reply is left out that is more than so many times as large as most: a wrong value, or another unit.
+    largest_ratio: float = dataclasses.field(default=LARGEST_RATIO, init=False)
+    #: Makes the server's noise repeatable, for experiments only. simulate() sets it on its own copy.
+    noise_seed: int | None = dataclasses.field(default=None, init=False)
+    #: What sites know a run by, of which they answer each round once; drawn anew for every run that does not go on.
+    run_id: str | None = dataclasses.field(default=None, init=False)
+    #: Where what the server receives is written down, so that a run that was interrupted goes on where it was.
+    journal: Journal | None = dataclasses.field(default=None, init=False)
+    #: Whether every client is sent the model at the end: each site then has a result of its own.
+    share_model: bool = dataclasses.field(default=False, init=False)
+    #: Called once with the strategy when it has its outcome and evaluation, which nothing else may hold but Flower.
+    on_finished: Callable[[ProtocolStrategy], None] | None = dataclasses.field(default=None, init=False)
+    #: Called after each round with its number and task.
+    on_round: Callable[[int, str], None] | None = dataclasses.field(default=None, init=False)
+    #: Called with each round and what it brought: for rehearsals.
+    on_received: Callable[[Round, Any], None] | None = dataclasses.field(default=None, init=False)
+
+    _run: Run | None = dataclasses.field(default=None, init=False)
+    _run_id: str = dataclasses.field(default="", init=False)
+    _protocol: Protocol | None = dataclasses.field(default=None, init=False)
+    _pending: Round | None = dataclasses.field(default=None, init=False)
+    _n_kept: int = dataclasses.field(default=0, init=False)  # rounds that were taken from the journal
+    _n_skipped: int = dataclasses.field(default=0, init=False)  # rounds that nobody was there for
+    _is_enrolled: bool = dataclasses.field(default=False, init=False)
+    _outcome: Outcome | None = dataclasses.field(default=None, init=False)
+    _sizes: ReleasedSizes | None = dataclasses.field(default=None, init=False)
+
+    # What a subclass writes.
+
+    @abstractmethod
+    def protocol(self) -> Protocol:
+        """Run the server half of the algorithm: yield rounds, return the outcome."""
+
+    @property
+    @abstractmethod
+    def n_protocol_rounds(self) -> int:
+        """The largest number of rounds that :meth:`protocol` yields."""
+
+    @property
+    def expected_columns(self) -> int | None:
+        """How many columns the clients must have, where the server knows before the run."""
+        return None
+
+    def check_complete(self) -> None:
+        """Raise a ValueError unless all that a run needs was given.
+
+        What is found by what runs around a strategy may be missing before, not here. Extended by subclasses.
+        """
+
+    @property
+    def plan(self) -> str:
+        """What all of the run's noise will be, as JSON, for sites that decide by it; empty where there is none."""
+        return ""
+
+    def freeze_plan(self) -> None:
+        """Settle what all of the run's noise will be, once its clients have enrolled; before, see that it can be."""
+
+    def privacy_notes(self) -> list[str]:
+        """Return what a reader of the privacy report has to know besides. Extended by subclasses."""
+        if self.noise_seed is None:
+            return []
+        return ["The noise was drawn from a seed, so that it can be repeated: an experiment, which protects nobody."]
+
+    # What a protocol reads.
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """Randomness of the server that protects nobody (restarts, sampling), from random_state."""
+        return self._current.rng
+
+    @property
+    def n_columns(self) -> int:
+        """How many columns the clients' rows have; with a schema, once they are prepared."""
+        return self._current.n_columns
+
+    @property
+    def client_names(self) -> list[str]:
+        """The clients that enrolled, in the order in which their replies are added up; before a run, none."""
+        return [] if self._run is None else list(self._run.clients)
+
+    @property
+    def most_clusters(self) -> int:
+        """How many clusters are sought, at most."""
+        return self.n_clusters
+
+    def n_to_draw(self, fraction: float, n_clients: int) -> int:
+        """Return how many clients are a part of so many: as many at least as have to answer a round."""
+        return self._current.n_to_draw(fraction, n_clients)
+
+    def with_noise(self, round_: Round) -> Round:
+        """Return a round with the noise that a budget pays for."""
+        return round_
+
+    def noise_of_sum(self, release: Release) -> float:
+        """Return the standard deviation of the noise that reaches a sum over all clients, in the array's units.
+
+        For post-processing: a guarantee never rests on it.
+        """
+        return self._current.noise_of_sum(release)
+
+    # What a user reads.
+
+    @property
+    def name(self) -> str:
+        """The name that stands for these parameters: of those that fit, the one that fixes most."""
+        parameters = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        # A variation of somebody's is not what it inherits from.
+        return name_among(vars(type(self)).get("entries", ()), parameters) or type(self).__name__
+
+    @property
+    def num_rounds(self) -> int:
+        """What to give to ``ServerConfig(num_rounds=...)``."""
+        return 1 + (self.n_protocol_rounds if self.around is None else self.around.n_rounds(self))
+
+    @property
+    def enrolment(self) -> Mapping[str, Scalar]:
+        """What each client is told when it is asked for its name and columns."""
+        known = {} if self.expected_columns is None else {"n_columns": self.expected_columns}
+        return known if self.around is None else self.around.enrolment
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the protocol returned.
+
+        Raises
+        ------
+        ProtocolError
+            If it has not, because Flower was not told to run all the rounds.
+        """
+        if self._outcome is None:
+            raise ProtocolError(
+                "this strategy has not run yet."
+                if self._run is None
+                else f"the protocol stopped before '{self._task}'; give ServerConfig(num_rounds={self.num_rounds})."
+            )
+        return self._outcome
+
+    @property
+    def report(self) -> PrivacyReport:
+        """The privacy report of the rounds that ran."""
+        private = self.epsilon is not None
+        of_around = [] if self.around is None else self.around.notes()
+        return PrivacyReport(
+            strategy=self.name,
+            messages=tuple(self._current.books.messages),
+            requested_epsilon=self.epsilon,
+            delta=self.delta if private else None,
+            unit=self.privacy_unit if private else None,
+            noise=self.noise if private else None,
+            notes=(*self.privacy_notes(), *of_around, *self._current.books.notes()),
+        )
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The clients that failed, with the reason, in the order of the rounds."""
+        return self._current.books.failures
+
+    @property
+    def traffic(self) -> list[Traffic]:
+        """Bytes to and from each client in each round."""
+        return self._current.books.traffic
+
+    @property
+    def evaluation(self) -> dict[str, float] | None:
+        """What the federated evaluation found, or None if it was not asked for."""
+        return self._current.evaluation
+
+    @property
+    def released_sizes(self) -> ReleasedSizes | None:
+        """The last sizes of the clusters that were released; None if none were."""
+        return self._sizes
+
+    @property
+    def largest_client(self) -> tuple[str, float] | None:
+        """The client that says it has most rows, and which part of all rows; None where the run does not see that."""
+        return self._current.inspection.ranges.largest
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the protocol has returned."""
+        return self._outcome is not None
+
+    @property
+    def sends_model(self) -> bool:
+        """Whether clients are sent the model when the protocol has returned."""
+        return self.federated_evaluation or self.share_model
+
+    def end_early(self, error: BaseException) -> None:
+        """Note in the books what ends a run too early; the error carries the report of what has left the clients."""
+        if self._run is not None and not hasattr(error, "privacy_report") and not self.is_finished:
+            self._run.books.ended = f"round {self._run.last_asked} ('{self._task}')"
+            error.privacy_report = self.report  # type: ignore[attr-defined]
+
+    # Flower's Strategy.
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+        """Begin a new run."""
+        refuse_wrapper(self)
+        self.check_parameters()
+        if self.around is None:
+            put_in_order(self)
+            self.check_complete()
+            self._protocol = self.protocol()
+        else:
+            self._protocol = self.around.protocol(self)
+        self._run = Run(RunSettings.of(self))
+        self.freeze_plan()
+        self._run_id = self.run_id or secrets.token_hex(16)
+        self._pending, self._outcome, self._sizes = None, None, None
+        self._n_kept, self._n_skipped, self._is_enrolled = 0, 0, False
+        if self.journal is not None:
+            self._go_on_from(self.journal)
+            self._finish(has_all=not self.sends_model)
+        return encode([])
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """Send the pending round; nothing once the protocol has returned."""
+        instructions: list[tuple[ClientProxy, FitIns]] = []
+        if self.is_finished and (self._is_enrolled or not self.sends_model):
+            return instructions
+        with self._run_that_may_end():
+            if not self._is_enrolled:
+                instructions = self._current.ask_to_enrol(1, client_manager)
+                return self._current.told(instructions, run=self._run_id)
+            while not instructions and self._pending is not None:
+                number = self._number(server_round)
+                instructions = self._current.ask(number, self._pending, client_manager)
+                if not instructions:  # nobody is there for a round that is not needed
+                    self._take_in(number, None)
+                    self._n_skipped += 1
+                elif self.journal is not None and self.journal.ask(number, digest_of(self._pending)):
+                    self._current.note_asked_again(number, self._pending)
+            n_asked = sum(ins.config["task"] != ENROL for _, ins in instructions)
+            facts = {"plan": plan} if (plan := self.plan) else {}
+            return self._current.told(instructions, run=self._run_id, n_clients=n_asked, **facts)
+
+    def aggregate_fit(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> tuple[Parameters | None, dict[str, Any]]:
+        """Hand the sum, or the replies, to the protocol."""
+        run, number = self._current, self._number(server_round)
+        if self._protocol is None or (self.is_finished and self._is_enrolled):
+            return None, {}
+        with self._run_that_may_end():
+            if self._is_enrolled and self._pending is not None:
+                self._take_in(number, run.receive(number, self._pending, results, failures))
+            elif self._n_kept:
+                run.enrol_again(1, results, failures)
+            else:
+                run.enrol(1, results, failures)
+                self._take_in(1, None)
+            self._is_enrolled = True
+        return None if self._outcome is None else encode(self._outcome.model.to_arrays()), {}
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """Send all clients the model, once: to evaluate it if federated_evaluation was asked for, or to have it."""
+        if not self.sends_model or self._outcome is None or self._current.evaluation is not None:
+            return []
+        instructions = self._current.ask_to_evaluate(self._number(server_round), self._outcome.model, client_manager)
+        told = self._current.told
+        return told(instructions, run=self._run_id, evaluate=self.federated_evaluation, share=self.share_model)
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Any]]:
+        """Add the tables and costs of the clients up.
+
+        The mean cost of a row; "cost", unless beyond the largest float, "n_rows", and "accuracy", "nmi" and "ari".
+        """
+        n_clusters = self.outcome.model.n_clusters if self.federated_evaluation else None
+        metrics = self._current.receive_evaluation(self._number(server_round), results, failures, n_clusters)
+        self._finish(has_all=True)
+        return (metrics["cost"] / metrics["n_rows"] if "cost" in metrics else None), dict(metrics)
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> None:
+        """Do nothing: the server has no rows to evaluate with."""
+
+    # Behind them.
+
+    def _number(self, server_round: int) -> int:
+        """Return the number of a Flower round in the run: of one that goes on, after the rounds that it had."""
+        return server_round + max(self._n_kept - 1, 0) + self._n_skipped
+
+    def _take_in(self, number: int, received: Any) -> None:
+        """Write down what a round brought, and hand it to the protocol."""
+        if self.journal is not None:
+            self.journal.keep(self._current.record(number, digest_of(self._pending), received))
+        if self.on_round is not None:
+            self.on_round(number, self._task)
+        self._advance(received)
+        if self.is_finished and self.journal is not None:
+            self.journal.wait()  # before anybody sees a result
+        self._finish(has_all=not self.sends_model)
+
+    def _advance(self, received: Any) -> None:
+        """Have the protocol take in what a round brought, and say what comes next."""
+        assert self._protocol is not None
+        if self._pending is not None:
+            if self.on_received is not None:
+                self.on_received(self._pending, received)
+            self._sizes = ReleasedSizes.of_round(self._pending, received, self.noise_of_sum) or self._sizes
+        self.freeze_plan()
+        try:
+            with one_thread():
+                self._pending = self.with_noise(self._protocol.send(received))
+        except DataError as error:
+            raise DataError(f"{error}{self._current.inspection.ranges.why_likely}") from error
+        except StopIteration as stop:
+            self._pending = None
+            self._outcome = stop.value if isinstance(stop.value, Outcome) else Outcome(stop.value)
+            if self._outcome.model.columns_ is None:
+                self._outcome.model.columns_ = self._current.columns
+
+    def _go_on_from(self, journal: Journal) -> None:
+        """Take up the run of a journal: give the protocol once more what it was given before."""
+        run = self._current
+        given = {name: getattr(self, name) for name in (*self.parameter_names(), "noise_seed")}
+        head = journal.begin(self.name, given, self._run_id)
+        self._run_id = head["run"]
+        if self.random_state is None:
+            run.rng = np.random.default_rng(head["entropy"])
+        for record in journal.checked_records(lambda: digest_of(self._pending)):
+            run.go_on(record)
+            self._n_kept = record.number
+            self._advance(record.received)
+
+    def _finish(self, *, has_all: bool) -> None:
+        if self.on_finished is not None and self.is_finished and has_all:
+            self.on_finished(self)
+
+    @contextmanager
+    def _run_that_may_end(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.end_early(error)
+            raise
+
+    @property
+    def _current(self) -> Run:
+        if self._run is None:
+            raise ProtocolError("this strategy has not run yet.")
+        return self._run
+
+    @property
+    def _task(self) -> str:
+        return ENROL if self._pending is None else self._pending.task

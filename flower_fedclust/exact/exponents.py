@@ -1,0 +1,98 @@
+"""What a server has to know to choose a unit, where a strategy has no radius: binary exponents, as sums.
+
+A table's largest exponent gives a first grid, whose sums give the origin; the exponent of the farthest row from it
+gives the unit, so that no row is clipped. Nothing protects what these sums say: they are for strategies that promise
+nothing, and are declared as unprotected.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.exact.grid import BLOCK_ENTRIES, ENTRY_BITS, rounded_norms
+from flower_fedclust.numerics.blocks import blocks
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: Of entries that are only added up: a float64 holds the sum of 2^15 of them.
+SUM_BITS = ENTRY_BITS - 2
+
+#: The exponents that a table of finite floats can have, from that of the least float to that of the longest row; the
+#: first stands for a table of zeros.
+LEAST_EXPONENT, N_EXPONENTS = -1100, 2240
+
+
+def table_exponent(rows: Floats) -> int:
+    """Return the smallest exponent e with every entry at most 2^e; the least there is, if all are 0."""
+    mantissa, exponent = math.frexp(float(np.abs(rows).max(initial=0.0)))
+    return exponent - (mantissa == 0.5) if mantissa else LEAST_EXPONENT
+
+
+def entry_sums(rows: Floats, exponent: int) -> Integers:
+    """Return the sum of the rows, of entries truncated to multiples of ``2**(exponent - 38)``.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    exponent : int
+        That of :func:`table_exponent` over all clients: a larger entry is cut to 2^exponent.
+
+    Returns
+    -------
+    ndarray of shape (n_columns,), int64
+        The unit has the exponent ``exponent - 38``.
+    """
+    sums = np.zeros(rows.shape[1], dtype=np.int64)
+    for block in blocks(len(rows), rows.shape[1], block_entries=min(BLOCK_ENTRIES, 2**14 * rows.shape[1])):
+        with np.errstate(over="ignore"):
+            whole = np.trunc(np.ldexp(rows[block], SUM_BITS - exponent))
+        # 2^15 entries of 2^38 are exact in any order.
+        sums += np.clip(whole, -(2.0**SUM_BITS), 2.0**SUM_BITS).sum(axis=0).astype(np.int64)
+    return sums
+
+
+def reach_exponent(rows: Floats, origin: Floats) -> int:
+    """Return an exponent e with every row at most 2^e from the origin, in Euclidean norm: the smallest, or one more.
+
+    ``rows_within(rows, origin, e - 25)`` then clips none. The norm is an exact integer norm, rounded away from zero
+    (differences below 2^-560 in a table that has entries above 2^500 are lost, and may then be clipped).
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Finite, as the origin.
+    origin : ndarray of shape (n_columns,)
+
+    Returns
+    -------
+    int
+        The least exponent there is, if every row equals the origin.
+    """
+    largest = max(float(np.abs(rows).max(initial=0.0)), float(np.abs(origin).max()))
+    # One power of two for all, so that no difference overflows or is denormal.
+    shift = -512 if largest >= 2.0**500 else 512 if largest < 2.0**-400 else 0
+    reach = LEAST_EXPONENT
+    for block in blocks(len(rows), rows.shape[1], block_entries=BLOCK_ENTRIES):
+        offsets = rows[block] * 2.0**shift - origin * 2.0**shift
+        power, _, squares = rounded_norms(offsets, 2)
+        # The smallest e with squares <= 4^e: frexp says exactly where a power of two is reached.
+        mantissas, exponents = np.frexp(squares)
+        reaches = (exponents - (mantissas == 0.5) + 1) // 2 - power - shift
+        reach = max(reach, int(np.where(squares > 0, reaches, LEAST_EXPONENT).max()))
+    return reach
+
+
+def exponent_indicator(exponent: int) -> Integers:
+    """Return a client's exponent as a vector with a single 1, so that a sum over clients says how many have which."""
+    indicator = np.zeros(N_EXPONENTS, dtype=np.int64)
+    indicator[exponent - LEAST_EXPONENT] = 1
+    return indicator
+
+
+def largest_exponent(total: Integers) -> int:
+    """Return the largest exponent that a sum of :func:`exponent_indicator` has."""
+    return int(np.flatnonzero(total)[-1]) + LEAST_EXPONENT

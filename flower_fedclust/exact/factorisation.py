@@ -1,0 +1,264 @@
+"""Clustering by a factorisation of the rows into memberships and centers: rows are about H W, with H >= 0.
+
+The rows are X (n, m), the memberships H (n, k), the centers W (k, m): the paper's matrices, transposed. The equations
+are those of Li et al., "Differentially private federated clustering over non-IID data", 2024. Their objective has no
+1/2 before the fit, so that gradients have a factor 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.exact.grid import (
+    BITS,
+    ENTRY_BITS,
+    ball_in_units,
+    integer_norms,
+    truncated_to_ball,
+    unit_exponent,
+)
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.vectors import clip_norm
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: alpha_1 of Theorem 4, above 1: how much longer than the least a gradient step on H divides by.
+ALPHA_H = 1.5
+
+#: Steps, and the change of the memberships relative to the largest, with which they count as found for given centers.
+MOST_STEPS, SMALL_CHANGE = 300, 1e-6
+
+#: Of the directions of memberships in a sum of gradients: an entry of an outer product is at most 2^40, a sum over
+#: 2^13 rows 2^53.
+DIRECTION_BITS = ENTRY_BITS - BITS
+
+#: Rows whose outer products are added in float64, and entries that are worked on at a time.
+GRADIENT_ROWS, BLOCK_ENTRIES = 2 ** (53 - BITS - DIRECTION_BITS), 2**18
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """The weights of the penalties in (14)."""
+
+    #: Of products of two memberships of one row: the larger, the more a row belongs to one cluster alone.
+    rho: float = 0.0
+    mu_h: float = 0.0  #: Of the squared memberships.
+    mu_w: float = 0.0  #: Of the squared centers.
+
+
+def objective(rows: Floats, H: Floats, W: Floats, penalties: Penalties) -> float:
+    """Return F_i of (14), in squared units of the rows.
+
+    ``||X - H W||^2 + rho/2 sum_j ((1' h_j)^2 - ||h_j||^2) + mu_h/2 ||H||^2 + mu_w/2 ||W||^2``
+    """
+    squared = float(np.sum(H**2))
+    return (
+        float(np.sum((rows - H @ W) ** 2))
+        + penalties.rho / 2 * (float(np.sum(H.sum(axis=1) ** 2)) - squared)
+        + penalties.mu_h / 2 * squared
+        + penalties.mu_w / 2 * float(np.sum(W**2))
+    )
+
+
+def membership_gradient(rows: Floats, H: Floats, W: Floats, penalties: Penalties) -> Floats:
+    """Return the gradient of (14) in H: ``2 (H W - X) W' + rho (H 1 1' - H) + mu_h H``."""
+    return _membership_gradient(rows @ W.T, H, W @ W.T, penalties)
+
+
+def _membership_gradient(XW: Floats, H: Floats, WW: Floats, penalties: Penalties) -> Floats:
+    of_fit: Floats = 2.0 * (H @ WW - XW)
+    of_penalties: Floats = (penalties.mu_h - penalties.rho) * H + penalties.rho * H.sum(axis=1, keepdims=True)
+    return of_fit + of_penalties
+
+
+def center_gradient(rows: Floats, H: Floats, W: Floats, mu_w: float) -> Floats:
+    """Return the gradient of (14) in W: ``2 H' (H W - X) + mu_w W``."""
+    gradient: Floats = 2.0 * H.T @ (H @ W - rows) + mu_w * W
+    return gradient
+
+
+def membership_steps(rows: Floats, H: Floats, W: Floats, penalties: Penalties, n_steps: int) -> Floats:
+    """Take Q_1 projected gradient steps on H (17), with ``gamma = alpha_1 L_H / 2``.
+
+    L_H is the Lipschitz constant of the gradient, ``2 lambda_max(W W') + rho (k - 1) + mu_h``, and alpha_1 is above 1,
+    so that no step raises the objective. Where W and the penalties are 0 nothing depends on H, which stays as it is. A
+    row's memberships depend on the row, on W and on where they began, and on no other row.
+    """
+    return _membership_steps(rows @ W.T, H, W @ W.T, penalties, n_steps)
+
+
+def _membership_steps(XW: Floats, H: Floats, WW: Floats, penalties: Penalties, n_steps: int) -> Floats:
+    gamma = _step_divisor(WW, penalties)
+    if gamma == 0:
+        return H
+    for _ in range(n_steps):
+        H = np.maximum(H - _membership_gradient(XW, H, WW, penalties) / gamma, 0.0)
+    return H
+
+
+def membership_step_divisor(W: Floats, penalties: Penalties) -> float:
+    """Return gamma, what a gradient step on H divides by (17).
+
+    In squared units of the centers; 0 where they and the penalties are 0.
+    """
+    return _step_divisor(W @ W.T, penalties)
+
+
+def _step_divisor(WW: Floats, penalties: Penalties) -> float:
+    return ALPHA_H / 2 * _lipschitz(WW, penalties)
+
+
+def exact_membership_steps(
+    rows: Floats, H: Floats, W: Floats, exponent: int, penalties: Penalties, gamma: float, n_steps: int
+) -> Floats:
+    """Take Q_1 projected gradient steps on H (17) by operations that every machine rounds alike, row by row.
+
+    Products of rows and centers are products of integers, and exact. All else is done entry by entry, and what is
+    added up over clusters one cluster after the other: the same bits for a row whatever rows stand beside it.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25, as are the centers.
+    exponent : int
+        Of the unit of both.
+    gamma : float
+        From :func:`membership_step_divisor`. It is given, as eigenvalues have other last digits on other machines.
+    H, W, penalties, n_steps
+        As for :func:`membership_steps`.
+    """
+    if gamma == 0:
+        return H
+    XW, WW = rows @ W.T, W @ W.T
+    rho, mu_h, divisor = np.ldexp([penalties.rho, penalties.mu_h, gamma], -2 * exponent)
+    for _ in range(n_steps):
+        fit, total = -XW, np.zeros((len(rows), 1))
+        for column, products in enumerate(WW):
+            own = H[:, column : column + 1]
+            fit += own * products
+            total += own
+        H = np.maximum(H - (2.0 * fit + (mu_h - rho) * H + rho * total) / divisor, 0.0)
+    return H
+
+
+def memberships_of(rows: Floats, W: Floats, penalties: Penalties) -> Floats:
+    """Return the memberships of rows for given centers, each row's for itself: (17) until nothing moves.
+
+    The penalty on products is not convex, so that the start matters. It is the first step from 0.
+    """
+    XW, WW = rows @ W.T, W @ W.T
+    H = _membership_steps(XW, np.zeros_like(XW), WW, penalties, 1)
+    moving = np.arange(len(rows))
+    for _ in range(MOST_STEPS // 10):
+        former = H[moving]
+        moved = _membership_steps(XW[moving], former, WW, penalties, 10)
+        H[moving] = moved
+        # Row by row, so that where one ends does not depend on which others are there.
+        moving = moving[np.abs(moved - former).max(axis=1) > SMALL_CHANGE * np.abs(moved).max(axis=1)]
+        if len(moving) == 0:
+            break
+    return H
+
+
+def _lipschitz(WW: Floats, penalties: Penalties) -> float:
+    return 2.0 * _largest_eigenvalue(WW) + penalties.rho * (len(WW) - 1) + penalties.mu_h
+
+
+def _largest_eigenvalue(symmetric: Floats) -> float:
+    return max(float(np.linalg.eigvalsh(symmetric)[-1]), 0.0)
+
+
+def center_step_size(HH: Floats, alpha: float, mu_w: float) -> float:
+    """Return eta: alpha times the largest eigenvalue of H'H, the paper's estimate of L_W; 0 where it is 0.
+
+    Above 1, alpha gives steps that do not raise the objective: the gradient's own constant is ``2 lambda_max + mu_w``.
+
+    Parameters
+    ----------
+    HH : ndarray of shape (n_clusters, n_clusters)
+        H'H, or with noise about.
+    alpha, mu_w : float
+    """
+    largest = _largest_eigenvalue((HH + HH.T) / 2)
+    return alpha * (largest + mu_w / 2) if largest > 0 else 0.0
+
+
+def center_steps(
+    rows: Floats,
+    H: Floats,
+    W: Floats,
+    batches: Iterable[NDArray[np.intp]],
+    mu_w: float,
+    eta: float,
+    bound: float = math.inf,
+) -> Floats:
+    """Take a gradient step on W for each minibatch (18).
+
+    Parameters
+    ----------
+    batches : iterable of ndarray of int
+        Indices of rows.
+    eta : float
+        What a gradient is divided by. 0 where no row belongs to anything, and then no center moves.
+    bound : float, default=inf
+        The Frobenius norm to which the gradient of every minibatch is clipped.
+    rows, H, W, mu_w
+        See the top of the module.
+    """
+    if eta == 0:
+        return W
+    for batch in batches:
+        W = W - clip_norm(center_gradient(rows[batch], H[batch], W, mu_w), bound) / eta
+    return W
+
+
+def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, exponent: int, bound: float) -> tuple[Integers, int]:
+    """Return the sum over rows of the gradient in W of the fit, each row's clipped to a norm, exactly.
+
+    A row x with memberships h has the gradient ``2 h (h W - x)'``. It is the outer product of the direction of h, of
+    norm 1, with ``2 ||h|| (h W - x)``, whose norm is that of the gradient. The first is truncated to 15 bits, the
+    second clipped to the bound and truncated to 25: so one row adds integers of Frobenius norm at most the bound,
+    whatever rows stand beside it.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25, as are the centers.
+    H : ndarray of shape (n_rows, n_clusters)
+        Integers of norm at most 2^25, in units of 2^-25: memberships of norm at most 1.
+    W : ndarray of shape (n_clusters, n_columns)
+    exponent : int
+        Of the unit of rows and centers.
+    bound : float
+        G: what one row can add to the sum, in Frobenius norm. Positive and finite.
+
+    Returns
+    -------
+    gradient : ndarray of shape (n_clusters, n_columns), int64
+    exponent : int
+        Of its unit.
+    """
+    n_clusters, n_columns = W.shape
+    # A column of W is at most sqrt(k) times as long as a row may be: with so many bits less, products stay below 2^53.
+    dropped = max(0, ((n_clusters - 1).bit_length() + 1) // 2 - 3)
+    unit = unit_exponent(bound)
+    within = ball_in_units(float(bound), 2, unit)
+    gradient = np.zeros(W.shape, dtype=np.int64)
+    widest = max(n_clusters, n_columns)
+    for block in blocks(len(rows), widest, block_entries=min(BLOCK_ENTRIES, GRADIENT_ROWS * widest)):
+        residuals = np.trunc(H[block] * 2.0**-dropped) @ W
+        residuals -= rows[block] * 2.0 ** (BITS - dropped)
+        lengths = np.sqrt(integer_norms(H[block], 2))[:, None]
+        residuals *= lengths * 2.0 ** (1 - BITS)
+        # What is taken away is more than rounding can have added.
+        directions = np.trunc(H[block] / np.maximum(lengths, 1.0) * (2.0**DIRECTION_BITS * (1.0 - 2.0**-40)))
+        finer = unit - (exponent - BITS + dropped)
+        pulls = truncated_to_ball(residuals, np.zeros(n_columns), finer, *within, 2)
+        gradient += (directions.T @ pulls).astype(np.int64)
+    return gradient, unit - DIRECTION_BITS

@@ -1,0 +1,107 @@
+"""Fuzzy c-means on a grid: how much a row belongs to each center, and what a center needs to move.
+
+A row's memberships follow from exact squared distances by operations that every machine rounds alike, and become
+integers before anything is added: what a row adds depends on the row and on the centers alone.
+
+Rows, (n_rows, n_columns), and centers, (n_clusters, n_columns), are integers of norm at most 2^25. The fuzzifier m is
+above 1: near 1 a row belongs to the nearest center alone, far above it to all centers alike.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.exact.elementary import power
+from flower_fedclust.exact.grid import BITS, points_onto_grid, rows_onto_grid
+from flower_fedclust.exact.kernel_sums import WEIGHT_BITS, weighted_sums
+from flower_fedclust.exact.sums import squared_distances
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.kmeans import centers_of
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: By so many bits weights can be finer than the least that they have.
+MOST_MORE_BITS = BITS - WEIGHT_BITS
+
+
+def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats:
+    """Return how much every row belongs to every cluster (Bezdek 1981), the same bits on every machine.
+
+    ``u_ij = 1 / sum_l (||x_i - c_j|| / ||x_i - c_l||)^(2 / (m - 1))``, of shape (n_rows, n_clusters): between 0 and 1,
+    and each row adds up to 1. A row that lies on centers belongs to these, in equal parts. A row's memberships depend
+    on the centers and on no other row.
+    """
+    distances = squared_distances(rows, centers)
+    nearest = distances.min(axis=1, keepdims=True)
+    # At most 1, whatever the distances are, so that no power of it is too large a number.
+    ratios = np.divide(nearest, distances, out=np.ones_like(distances), where=distances > 0)
+    memberships = power(ratios, 1.0 / (fuzzifier - 1.0))
+    total = np.zeros((len(rows), 1))
+    for column in range(len(centers)):  # one after the other, as the order in which they are added matters
+        total += memberships[:, column : column + 1]
+    memberships /= total
+    return memberships
+
+
+def more_bits_for(n_rows: float) -> int:
+    """Return by how many bits weights of so many rows, of all clients together, can be finer than they are at least.
+
+    Sums of rows of 25 bits, times weights, have to fit into an int64. Without more bits they do for any client.
+    """
+    return int(np.clip(62 - BITS - WEIGHT_BITS - np.ceil(np.log2(max(n_rows, 1.0))), 0, MOST_MORE_BITS))
+
+
+def fuzzy_sums(
+    rows: Floats, centers: Floats, fuzzifier: float, *, more_bits: int = 0
+) -> tuple[Integers, Integers, int]:
+    """Add up the rows of each cluster, each by the weight that it has there, exactly.
+
+    The weights of a row are truncated to integers whose sum is at most 1. So what a row adds to the weights has a norm
+    of at most 1, and to the sums one of at most its own, exactly.
+
+    Parameters
+    ----------
+    rows, centers, fuzzifier
+        See the top of the module.
+    more_bits : int, default=0
+        Weights are multiples of ``2^-(15 + more_bits)``; see :func:`more_bits_for`.
+
+    Returns
+    -------
+    sums : ndarray of shape (n_clusters, n_columns), int64
+        ``sum_i u_ij^m x_i``.
+    weights : ndarray of shape (n_clusters,), int64
+        ``sum_i u_ij^m``.
+    exponent : int
+        Of the unit of weights; that of the sums is finer than the rows' by as much.
+    """
+    sums, totals = np.zeros(centers.shape, dtype=np.int64), np.zeros(len(centers), dtype=np.int64)
+    nothing = np.zeros(len(centers))
+    for block in blocks(len(rows), max(rows.shape[1], len(centers))):
+        powers = power(fuzzy_memberships(rows[block], centers, fuzzifier), fuzzifier)
+        weights = rows_onto_grid(powers, nothing, 1.0, norm=1)[0] * 2.0**-BITS
+        parts = [weights]
+        if more_bits:
+            high = np.trunc(weights * 2.0**WEIGHT_BITS) * 2.0**-WEIGHT_BITS
+            low = np.trunc((weights - high) * 2.0 ** (WEIGHT_BITS + more_bits)) * 2.0**-WEIGHT_BITS
+            parts = [high, low]
+        for part, bits in zip(parts, (more_bits, 0), strict=False):
+            of_rows, of_weights = weighted_sums(rows[block], part)
+            sums += of_rows << bits
+            totals += of_weights << bits
+    return sums, totals, -WEIGHT_BITS - more_bits
+
+
+def fuzzy_steps(
+    rows: Floats, centers: Floats, fuzzifier: float, n_steps: int, *, more_bits: int = 0
+) -> tuple[Integers, Integers, int]:
+    """Take iterations of fuzzy c-means, and return what gives the last centers, as :func:`fuzzy_sums` does."""
+    sums, weights, exponent = fuzzy_sums(rows, centers, fuzzifier, more_bits=more_bits)
+    for _ in range(n_steps - 1):
+        # In units of the rows, as sums are finer than these by as much as weights than 1.
+        moved = centers_of(sums.astype(np.float64), weights.astype(np.float64), fallback=centers)
+        centers = points_onto_grid(moved, 0)
+        sums, weights, exponent = fuzzy_sums(rows, centers, fuzzifier, more_bits=more_bits)
+    return sums, weights, exponent

@@ -1,0 +1,340 @@
+"""Rows on a grid: integers, so that sums and products of rows are exact, on every machine and in every batch.
+
+A float product of two rows is rounded, and how depends on the processor and on the rows that stand beside: the cluster
+of a row on a tie could depend on another row. Here a row becomes integers in a public unit, computed from that row
+alone, of a norm that is small enough for every sum and product that follows to be exact in float64: below 2^53 no
+order of additions, no fused multiplication and no kernel changes a bit.
+
+The arrays are float64 that hold integers, as BLAS wants them, and sums are int64. A zero may carry either sign. A unit
+is a power of two, and is given as its exponent: ``unit = 2**exponent``.
+
+What "from that row alone" rests on: subtraction, multiplication, division and square root of IEEE 754, entry by entry,
+which every processor rounds alike; maxima, which have no order; and sums of integers that are exact, or of which it is
+only asked whether they exceed a limit below 2^53. (A sum of integers that are not negative is exact while it is below
+2^53, and rounding is monotone, so that one which reaches 2^53 never comes back below it, in any order.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.exact.constant import made_once
+from flower_fedclust.numerics.blocks import blocks
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: Rows and points have a norm of at most 2^25 units: an inner product is at most 2^50, a squared distance 2^52.
+BITS = 25
+
+#: What one row adds to an entry of a sum is at most 2^40 units, whatever is summed; and no client has more rows than
+#: this. So no sum over rows overflows an int64. The constants of every sum follow from the first, and ClientData checks
+#: the second: the number of rows of a site is not public, and no answer may be refused because of it.
+ENTRY_BITS = 40
+MOST_ROWS = 2 ** (63 - ENTRY_BITS) - 1
+
+#: Entries that are put on the grid at a time: 256 kB of float64, which stays in a processor's cache.
+BLOCK_ENTRIES = 2**15
+
+
+@dataclass(frozen=True, eq=False)
+class GridArray:
+    """Integers in a public unit: what a client sends where it is summed, or takes noise.
+
+    Parameters
+    ----------
+    integers : ndarray
+        Of any shape; floats that hold integers become int64, as truth values do.
+    exponent : int, default=0
+        Of the unit, ``2**exponent``. Counts have the unit 1.
+    """
+
+    integers: Integers
+    exponent: int = 0
+
+    def __init__(self, integers: Floats | Integers | NDArray[np.bool_], exponent: int = 0) -> None:
+        object.__setattr__(self, "integers", np.asarray(integers).astype(np.int64, copy=False))
+        object.__setattr__(self, "exponent", exponent)
+
+    @classmethod
+    def clipped(cls, array: Floats, bound: float, *, norm: int = 2) -> GridArray:
+        """Return a whole array clipped to a norm, in a unit that follows from it: see :func:`array_onto_grid`."""
+        return cls(*array_onto_grid(array, bound, norm=norm))
+
+    @classmethod
+    def truncated(cls, array: Floats, exponent: int) -> GridArray:
+        """Return an array in a unit that is given, entry by entry; beyond 2^53 units an entry is cut.
+
+        For what has no norm that anything rests on. NaN becomes 0.
+        """
+        with np.errstate(over="ignore"):
+            whole = np.trunc(np.ldexp(np.nan_to_num(array, posinf=np.inf, neginf=-np.inf), -exponent))
+        return cls(np.clip(whole, -(2.0**53), 2.0**53), exponent)
+
+    @cached_property
+    def largest(self) -> int:
+        """The largest magnitude of an integer; 0 where there is none."""
+        return max(int(self.integers.max(initial=0)), -int(self.integers.min(initial=0)))
+
+    @property
+    def values(self) -> Floats:
+        """What the integers are in the units of the data."""
+        return from_units(self.integers, self.exponent)
+
+    def refined(self, exponent: int) -> GridArray:
+        """Return the same in a finer unit; integers that this takes beyond 63 bits wrap around, as sums do."""
+        return GridArray(np.left_shift(self.integers, self.exponent - exponent), exponent)
+
+
+def unit_exponent(bound: float, *, bits: int = BITS) -> int:
+    """Return the exponent of the smallest power of two u with ``bound <= 2**bits * u``.
+
+    Parameters
+    ----------
+    bound : float
+        Positive and finite; in the units of the data.
+    bits : int, default=25
+
+    Raises
+    ------
+    ValueError
+        If the bound is not positive and finite.
+    """
+    if not 0 < bound < math.inf:
+        raise ValueError(f"the bound is {bound}; it must be positive and finite to have a grid.")
+    mantissa, exponent = math.frexp(bound)  # mantissa in [1/2, 1)
+    return exponent - (mantissa == 0.5) - bits
+
+
+def from_units(integers: Floats | Integers, exponent: int) -> Floats:
+    """Return what integers are in the units of the data: ``integers * 2**exponent``."""
+    floats = np.asarray(integers, dtype=np.float64)
+    # A product with a power of two is what ldexp gives, and takes a tenth of the time.
+    return np.asarray(floats * math.ldexp(1.0, exponent) if -1022 <= exponent <= 1023 else np.ldexp(floats, exponent))
+
+
+@lru_cache(maxsize=256)
+def ball_in_units(radius: float, norm: int, exponent: int) -> tuple[float, float]:
+    """Return the radius in units, and the largest integer that the norm (or the squared norm, for 2) may be."""
+    if norm not in (1, 2):
+        raise ValueError(f"norm is {norm}; it must be 1 or 2.")
+    bound = Fraction(radius) / Fraction(2) ** exponent
+    return float(bound), float(math.floor(bound**norm))
+
+
+def rows_onto_grid(rows: Floats, origin: Floats, radius: float, *, norm: int = 2) -> tuple[Floats, int]:
+    """Move rows by a public origin, clip them to a ball around it, and truncate them to integers in a public unit.
+
+    The integer norm of every row is at most the radius, exactly: whoever adds or removes a row moves a sum by no more.
+    A row that lies within (once it is truncated, which makes it shorter) is only truncated. Every other is scaled down
+    to the radius and truncated towards zero.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Any floats. A row with an entry that is not finite, which no table of a client has, becomes 0.
+    origin : ndarray of shape (n_columns,)
+        Public and finite; in the units of the rows.
+    radius : float
+        Public, positive and finite; in the units of the rows.
+    norm : 1 or 2, default=2
+        Whether the ball is one of the L1 norm or of the Euclidean norm.
+
+    Returns
+    -------
+    on_grid : ndarray of shape (n_rows, n_columns)
+        Integers; each row depends on that row, the origin, the radius and the norm, and on nothing else.
+    exponent : int
+        Of the unit, ``unit_exponent(radius)``.
+
+    Raises
+    ------
+    ValueError
+        If the radius is not positive and finite, or the norm is another.
+    """
+    exponent = unit_exponent(radius)
+    return truncated_to_ball(rows, origin, exponent, *ball_in_units(float(radius), norm, exponent), norm), exponent
+
+
+def rows_within(rows: Floats, origin: Floats, exponent: int, *, norm: int = 2) -> Floats:
+    """Put rows onto the grid of a unit that is known, clipped to 2^25 units.
+
+    For strategies without a radius, whose unit is such that no row is so long (:func:`reach_exponent`); and for public
+    points that rows are compared with, such as centers, which have to be on the grid of the rows.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    origin : ndarray of shape (n_columns,)
+    exponent : int
+        Of the unit.
+    norm : 1 or 2, default=2
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_columns)
+        Integers, as those of :func:`rows_onto_grid`.
+    """
+    return truncated_to_ball(rows, origin, exponent, 2.0**BITS, 2.0 ** (BITS * norm), norm)
+
+
+@made_once
+def points_onto_grid(points: Floats, exponent: int) -> Floats:
+    """Put public points, in the coordinates of the rows on the grid, onto the grid of the rows.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n_points, n_columns)
+        Already moved by the origin.
+    exponent : int
+        Of the rows' unit.
+
+    Returns
+    -------
+    ndarray of shape (n_points, n_columns)
+        Integers of norm at most 2^25, whatever the server sent: so products with rows are exact.
+    """
+    return _points_onto_grid(np.ascontiguousarray(points, dtype=np.float64).tobytes(), points.shape, exponent)
+
+
+@lru_cache(maxsize=8)
+def _points_onto_grid(points: bytes, shape: tuple[int, int], exponent: int) -> Floats:
+    """Put points onto the grid once for all clients of a process: they get the same message."""
+    on_grid = rows_within(np.frombuffer(points).reshape(shape), np.zeros(shape[1]), exponent)
+    on_grid.flags.writeable = False
+    return on_grid
+
+
+def array_onto_grid(array: Floats, bound: float, *, norm: int = 2) -> tuple[Floats, int]:
+    """Clip a whole array to a norm and truncate it to integers in a unit of its own: one client's contribution.
+
+    Parameters
+    ----------
+    array : ndarray
+        Of any shape; in the units of the data. Of a symmetric matrix give all of it, so that the norm is Frobenius'.
+    bound : float
+        Of the norm of all entries together.
+    norm : 1 or 2, default=2
+
+    Returns
+    -------
+    on_grid : ndarray of the shape of the array
+        Integers whose norm is at most the bound.
+    exponent : int
+        Of the unit, ``unit_exponent(bound)``.
+    """
+    on_grid, exponent = rows_onto_grid(array.reshape(1, -1), np.zeros(1), bound, norm=norm)
+    return on_grid.reshape(array.shape), exponent
+
+
+def truncated_to_ball(rows: Floats, origin: Floats, exponent: int, bound: float, limit: float, norm: int) -> Floats:
+    """Return ``rows - origin`` in units, truncated, and clipped to the bound where the integer norm exceeds the limit.
+
+    A difference that overflows is infinite, never NaN, as both are finite; so is its norm. Such a row is long.
+    """
+    on_grid = np.empty(rows.shape)
+    scale = math.ldexp(1.0, -exponent) if -1022 <= exponent <= 1022 else None
+    with np.errstate(over="ignore", invalid="ignore"):
+        for block in blocks(len(rows), rows.shape[1], block_entries=BLOCK_ENTRIES):
+            part = on_grid[block]
+            np.subtract(rows[block], origin, out=part)
+            if scale is not None:
+                np.multiply(part, scale, out=part)
+            else:  # of denormal rows, or of rows near the largest float
+                np.ldexp(part, -exponent, out=part)
+            np.trunc(part, out=part)
+            # "Not within", so that NaN counts as long too.
+            long = ~(integer_norms(part, norm) <= limit)
+            if np.count_nonzero(long):
+                part[long] = _clipped(rows[block][long], origin, exponent, bound, limit, norm)
+    return on_grid
+
+
+def integer_norms(rows: Floats, norm: int) -> Floats:
+    """Return the L1 norms, or the squares of the Euclidean norms: of integers, exact below 2^53."""
+    if norm == 1:
+        return np.asarray(np.abs(rows).sum(axis=1))
+    if len(rows) == 1:  # what a client clips as a whole; einsum takes longer to begin
+        return np.array([np.dot(rows[0], rows[0])])
+    return np.asarray(np.einsum("ij,ij->i", rows, rows))
+
+
+def _clipped(rows: Floats, origin: Floats, exponent: int, bound: float, limit: float, norm: int) -> Floats:
+    """Scale rows down to the bound and truncate them; a quotient that was rounded up to an integer is taken back.
+
+    The rows are long: in units their distance from the origin is 2^24 at least.
+    """
+    extreme = 2.0**500
+    if exponent > -400 and -extreme < rows.min() <= rows.max() < extreme and np.abs(origin).max() < extreme:
+        on_grid = scaled_to(rows - origin, bound, norm)
+    else:
+        # One power of two for a row and the origin, so that what follows neither overflows nor becomes denormal. It is
+        # 1 for the rows that come by the other way.
+        largest = np.maximum(np.abs(rows).max(axis=1), np.abs(origin).max())
+        least = np.where(exponent > -400, 0.0, 2.0**-300)
+        factor = np.where(largest >= extreme, 2.0**-512, np.where(largest < least, 2.0**512, 1.0))[:, None]
+        on_grid = scaled_to(rows * factor - origin * factor, bound, norm)
+        on_grid[~np.isfinite(largest)] = 0.0
+    long = integer_norms(on_grid, norm) > limit
+    if long.any():
+        # Rounding can add 2^-50 of the norm, so that an excess in squared units is 4 at most, and in L1 units 1.
+        # One unit less in every entry takes away more: sum (2 |y| - 1) >= ||y||, and 1 or more.
+        on_grid[long] -= np.sign(on_grid[long])
+    return on_grid
+
+
+def scaled_to(rows: Floats, bound: float, norm: int) -> Floats:
+    """Return rows whose norm is the bound, truncated towards zero; rounding can add 2^-50 of the norm.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Neither so large nor so small that a product with a power of two near 2^53 overflows or is denormal.
+    bound : float
+    norm : 1 or 2
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_columns)
+        Integers. A row that is 0 stays 0.
+    """
+    _, scaled, norms = rounded_norms(rows, norm)
+    if norm == 2:
+        norms = np.sqrt(norms)
+    scaled *= (bound / np.maximum(norms, 1.0))[:, None]
+    return np.trunc(scaled, out=scaled)
+
+
+def rounded_norms(rows: Floats, norm: int) -> tuple[NDArray[np.int32], Floats, Floats]:
+    """Return norms that are never too small, as exact integers in a power of two that each row has for itself.
+
+    The entries become integers of m bits, rounded away from zero, where ``2 m + log2(n_columns) <= 53`` (``m`` instead
+    of ``2 m`` for L1), so that their sum is exact in any order.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+    norm : 1 or 2
+
+    Returns
+    -------
+    power : ndarray of shape (n_rows,)
+    scaled : ndarray of shape (n_rows, n_columns)
+        ``rows * 2**power``, not rounded.
+    norms : ndarray of shape (n_rows,)
+        Of the scaled rows, rounded away from zero: L1 norms, or squared Euclidean norms.
+    """
+    bits = (53 - (rows.shape[1] - 1).bit_length()) // norm
+    magnitudes = np.abs(rows)
+    _, exponents = np.frexp(magnitudes.max(axis=1))  # every entry is below 2^exponent
+    # Not so large that it overflows: of such a row, whose norm is denormal, fewer bits are left, rounded up as well.
+    power = np.minimum(bits - exponents, 1000)
+    scaled = rows * np.ldexp(1.0, power)[:, None]
+    np.ceil(np.abs(scaled, out=magnitudes), out=magnitudes)
+    return power, scaled, integer_norms(magnitudes, norm)

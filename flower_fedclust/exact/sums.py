@@ -1,0 +1,283 @@
+"""Sums and products of rows on a grid, and of public points with them: exact, in any order and with any kernel.
+
+Rows, (n_rows, n_columns), and points, (n_points, n_columns), come from :mod:`~flower_fedclust.exact.grid`: integers
+of norm at most 2^25, in a unit of which ``exponent`` says which power of two it is.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.exact.constant import made_once
+from flower_fedclust.exact.grid import BITS, ENTRY_BITS, ball_in_units, scaled_to, truncated_to_ball, unit_exponent
+from flower_fedclust.numerics.blocks import blocks, cached_blocks
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Labels = NDArray[np.intp]
+
+#: Of rows in second moments: a product of two entries is at most 2^32, a sum over 2^20 rows 2^52.
+COARSE_BITS = 16
+
+#: How much finer than rows distances between them are.
+DISTANCE_BITS = 10
+
+#: The mean distance of more rows than this is that of so many of them, drawn at random.
+N_ROWS_FOR_MEAN_DISTANCE = 4096
+
+#: Rows whose second moments are added in float64.
+BLOCK_ROWS = 2**20
+
+#: Directions of norm 1 are multiples of 2^-27: a projected row is a multiple of 2^-27 below 2^25, so of 52 bits.
+DIRECTION_BITS = 27
+
+
+def squared_distances(rows: Floats, points: Floats) -> Floats:
+    """Return the squared Euclidean distance of every row from every point, exactly, of shape (n_rows, n_points).
+
+    Integers, at most 2^52; in squared units.
+    """
+    distances: Floats = rows @ (-2.0 * points.T)
+    distances += np.einsum("ij,ij->i", points, points)
+    distances += np.einsum("ij,ij->i", rows, rows)[:, None]
+    return distances
+
+
+def nearest_point(rows: Floats, points: Floats) -> Labels:
+    """Return, for each row, the index of its nearest point; ties, which are exact, go to the lowest index.
+
+    ``||c||^2 - 2 x.c`` is compared. By Cauchy and Schwarz every partial sum of ``x.c`` is at most 2^50, and so all are
+    below 2^53: no kernel and no order of additions rounds.
+    """
+    labels = np.empty(len(rows), dtype=np.intp)
+    twice, squares = _to_compare(points)
+    for block in cached_blocks(len(rows), len(points)):
+        distances = rows[block] @ twice
+        distances += squares
+        distances.argmin(axis=1, out=labels[block])
+    return labels
+
+
+@made_once
+def _to_compare(points: Floats) -> tuple[Floats, Floats]:
+    return -2.0 * points.T, np.einsum("ij,ij->i", points, points)
+
+
+def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
+    """Tell which rows are clearly nearer to their point than to every other: ``d_r^2 <= margin^2 d_s^2``.
+
+    Labels are those of :func:`nearest_point`, and the margin is in (0, 1]. The answer is made of integers and one
+    product an entry, so that it depends on the row alone.
+    """
+    kept = np.ones(len(rows), dtype=bool)
+    if len(points) < 2:
+        return kept
+    for block in blocks(len(rows), len(points)):
+        distances = squared_distances(rows[block], points)
+        index = np.arange(len(distances))
+        nearest = distances[index, labels[block]]
+        distances[index, labels[block]] = np.inf
+        kept[block] = nearest <= margin**2 * distances.min(axis=1)
+    return kept
+
+
+def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Integers, Integers]:
+    """Add up the rows of each cluster and count them, in int64.
+
+    The sums, of shape (n_clusters, n_columns), are in the rows' unit, and exact: float64 holds the sum of 2^28 rows.
+    The counts are of shape (n_clusters,).
+    """
+    sums = _float_sums(rows, labels, n_clusters).astype(np.int64)
+    return sums, np.bincount(labels, minlength=n_clusters).astype(np.int64, copy=False)
+
+
+def _float_sums(rows: Floats, labels: Labels, n_clusters: int) -> Floats:
+    """Add up by a product: of a dense matrix where it is small, as a sparse one takes longer to make."""
+    from scipy.sparse import csr_array
+
+    sums: Floats
+    if len(rows) * n_clusters <= 2**11:
+        sums = (np.arange(n_clusters)[:, None] == labels).astype(np.float64) @ rows
+    else:
+        membership = csr_array((np.ones(len(rows)), labels, np.arange(len(rows) + 1)), shape=(len(rows), n_clusters))
+        sums = membership.T @ rows
+    return sums
+
+
+def truncated_means(sums: Integers, counts: Integers) -> Integers:
+    """Divide integer sums by integer counts and drop the remainder: no longer than the longest row, exactly.
+
+    A cluster without a row has the mean 0.
+    """
+    return np.asarray(np.sign(sums) * (np.abs(sums) // np.maximum(counts, 1)[:, None]))
+
+
+# Projections.
+
+
+@made_once
+def directions_onto_grid(directions: Floats) -> Floats:
+    """Truncate directions to multiples of 2^-27, each of norm at most 1.
+
+    The server calls it before it sends, to know what the clients use; a client calls it again (:func:`project_rows`),
+    which changes nothing that was so and shortens what was not.
+
+    Parameters
+    ----------
+    directions : ndarray of shape (n_columns, n_directions)
+
+    Returns
+    -------
+    ndarray of shape (n_columns, n_directions)
+
+    Raises
+    ------
+    ValueError
+        If an entry is not finite.
+    """
+    return _directions_onto_grid(np.ascontiguousarray(directions, dtype=np.float64).tobytes(), directions.shape)
+
+
+@lru_cache(maxsize=8)
+def _directions_onto_grid(given: bytes, shape: tuple[int, int]) -> Floats:
+    """Put directions onto their grid once for all clients of a process: they get the same message."""
+    directions = np.frombuffer(given).reshape(shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        whole = np.trunc(directions * 2.0**DIRECTION_BITS)
+        squares = np.einsum("ij,ij->j", whole, whole)
+    # A sum of squares far above 2^54 would wrap around in int64.
+    far = ~(squares <= 2.0**55)
+    if far.any():
+        if not np.isfinite(directions).all():
+            raise ValueError("a direction has an entry that is NaN or infinite; directions must be finite.")
+        whole = np.clip(whole, -(2.0**60), 2.0**60)
+    exact = np.where(far, 0.0, whole).astype(np.int64)
+    long = far | (np.einsum("ij,ij->j", exact, exact) > 2 ** (2 * DIRECTION_BITS))
+    if long.any():
+        # To one unit less, which is more than rounding can add.
+        whole[:, long] = scaled_to(np.ascontiguousarray(whole[:, long].T), 2.0**DIRECTION_BITS - 1.0, 2).T
+    whole *= 2.0**-DIRECTION_BITS
+    whole.flags.writeable = False
+    return whole
+
+
+def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int = 2) -> Floats:
+    """Project rows on the grid, truncate them to the same grid, and clip each to the radius again.
+
+    The product is a multiple of 2^-27 below 2^25, so exact, and what is truncated is the same everywhere. The server
+    chooses the directions, and columns of norm 1 do not bound a projected row: hence the clipping.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        From :func:`rows_onto_grid`.
+    directions : ndarray of shape (n_columns, n_directions)
+        Put onto their grid if they are not.
+    radius : float
+        That of the rows, in the units of the data.
+    norm : 1 or 2, default=2
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_directions)
+        Integers in the unit of the rows, of norm at most the radius.
+    """
+    projected: Floats = rows @ directions_onto_grid(directions)
+    bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius))
+    return truncated_to_ball(projected, np.zeros(projected.shape[1]), 0, bound, limit, norm)
+
+
+# Second moments.
+
+
+def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
+    """Return the sum of the outer products of rows, ``P' P``, exactly, on a grid of 16 bits.
+
+    A row of norm at most R has an outer product of Frobenius norm at most R^2, exactly.
+
+    Returns
+    -------
+    matrix : ndarray of shape (n_columns, n_columns), int64
+        Symmetric.
+    exponent : int
+        Of the matrix' unit.
+    """
+    n_columns = rows.shape[1]
+    matrix = np.zeros((n_columns, n_columns), dtype=np.int64)
+    # Few rows at a time stay in a processor's cache; many more than columns, so that the products take the time.
+    block_entries = min(max(2**18, 8 * n_columns**2), BLOCK_ROWS * n_columns)
+    buffer = np.empty((min(len(rows), max(1, block_entries // n_columns)), n_columns))
+    for block in blocks(len(rows), n_columns, block_entries=block_entries):
+        part = rows[block]
+        coarse = np.multiply(part, 2.0 ** (COARSE_BITS - BITS), out=buffer[: len(part)])
+        np.trunc(coarse, out=coarse)
+        matrix += (coarse.T @ coarse).astype(np.int64)
+    return matrix, 2 * (exponent + BITS - COARSE_BITS)
+
+
+def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
+    """Return the sum of the squares in each column, each square truncated to 40 bits of the largest that there can be.
+
+    A row of norm at most R has a vector of squares of norm at most R^2, exactly.
+
+    Returns
+    -------
+    squares : ndarray of shape (n_columns,), int64
+    exponent : int
+        Of the squares' unit.
+    """
+    squares = np.zeros(rows.shape[1], dtype=np.int64)
+    for block in blocks(len(rows), rows.shape[1], block_entries=2**12 * rows.shape[1]):
+        # A square is exact, and so is the sum of 2^12 truncated ones.
+        part = rows[block] * rows[block]
+        part *= 2.0 ** (ENTRY_BITS - 2 * BITS)
+        squares += np.trunc(part, out=part).sum(axis=0).astype(np.int64)
+    return squares, 2 * (exponent + BITS) - ENTRY_BITS
+
+
+def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:
+    """Return the mean distance over all ordered pairs of rows, truncated, and the exponent of its unit.
+
+    Each row and itself included: FedSC, equations (40) and (41) with c = 1. Of more than ``N_ROWS_FOR_MEAN_DISTANCE``
+    rows so many are drawn, always the same.
+    """
+    if len(rows) > N_ROWS_FOR_MEAN_DISTANCE:
+        drawn = np.random.default_rng(0).choice(len(rows), N_ROWS_FOR_MEAN_DISTANCE, replace=False)
+        rows = rows[np.sort(drawn)]
+    total = 0
+    for block in blocks(len(rows), len(rows)):
+        # A root is at most 2^26, so that 2^24 of them in these units stay below 2^63.
+        total += int((np.sqrt(squared_distances(rows[block], rows)) * 2.0**DISTANCE_BITS).astype(np.int64).sum())
+    return total // len(rows) ** 2, exponent - DISTANCE_BITS
+
+
+@lru_cache(maxsize=32)
+def _triangle(size: int) -> NDArray[np.intp]:
+    first, second = np.triu_indices(size)
+    return np.asarray(first * size + second)
+
+
+def upper_triangle(matrix: Integers) -> Integers:
+    """Return the upper triangle of a symmetric matrix by rows, as it is: a vector of size (size + 1) / 2 entries.
+
+    Its Euclidean norm is not the matrix': noise for a sensitivity in Frobenius norm has the deviation sigma on the
+    diagonal and sigma / sqrt(2) off it (:func:`is_off_diagonal`).
+    """
+    return np.ascontiguousarray(matrix).ravel()[_triangle(len(matrix))]
+
+
+def is_off_diagonal(size: int) -> NDArray[np.bool_]:
+    """Tell which entries of the upper triangle of a matrix of this size lie off the diagonal."""
+    return np.asarray(_triangle(size) % (size + 1) != 0)
+
+
+def triangle_to_symmetric(triangle: Floats) -> Floats:
+    """Undo :func:`upper_triangle`."""
+    size = (math.isqrt(8 * len(triangle) + 1) - 1) // 2
+    matrix = np.zeros((size, size))
+    matrix.ravel()[_triangle(size)] = triangle
+    return np.triu(matrix) + np.triu(matrix, 1).T

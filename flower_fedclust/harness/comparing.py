@@ -1,0 +1,208 @@
+"""Comparisons in Python: ``fc.compare`` runs one, and its results become a sentence, a page, or a table for a paper."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from flower_fedclust.harness.comparison_folder import results_frame
+from flower_fedclust.harness.comparison_settings import comparison_from
+from flower_fedclust.harness.pages import plural
+from flower_fedclust.harness.report import write_report
+from flower_fedclust.harness.report.data import ComparisonResults, Contender, Scenario, read_comparison
+from flower_fedclust.harness.report.texts import NAMES, deviation_text, measure_text, number_text
+from flower_fedclust.harness.report.verdict import certainty, doubts, verdict
+from flower_fedclust.harness.runner import run_comparison
+
+_LATEX = {"\\": r"\textbackslash{}", **{one: f"\\{one}" for one in "&%$#_{}"}, "~": r"\textasciitilde{}"}
+
+
+def compare(
+    strategies: str | type | Sequence[str | type],
+    *,
+    datasets: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None = None,
+    out: str | Path | None = None,
+    jobs: int | None = None,
+    on: str | None = None,
+    retry_failed: bool = False,
+    progress: bool | None = None,
+    **settings: Any,
+) -> Results:
+    """Compare strategies over data sets, partitions, budgets and seeds, as ``fedclust compare`` does.
+
+    In a script that defines a strategy or a data set to compare, call it below ``if __name__ == "__main__":``, because
+    the processes that it starts then import the script.
+
+    >>> import flower_fedclust as fc
+    >>> results = fc.compare(["k-fed", "pooled-kmeans"], datasets="iris", seeds=3)  # doctest: +SKIP
+    >>> print(results.to_markdown())  # doctest: +SKIP
+
+    Parameters
+    ----------
+    strategies : str, class, or sequence of them
+        Names, ``"all"``, ``"module:Class"``, or classes that can be imported.
+    datasets : str, function, or sequence of them, optional
+        Names, ``"module:function"``, or functions that can be imported, as :func:`flower_fedclust.data.find_dataset`
+        takes them. Give these, a file of rows as ``data``, or both.
+    out : str or Path, optional
+        The folder for the results: a new one, or that of a stopped comparison. By default a new temporary one.
+    jobs, on, retry_failed, progress
+        As for ``run_comparison`` of ``flower_fedclust.harness.runner``.
+    **settings
+        The other options of the command by name: ``data``, ``client_column``, ``label_column``, ``columns``,
+        ``partitions``, ``n_clients``, ``server_data``, ``n_server_rows``, ``n_clusters`` (one number or several),
+        ``epsilons``, ``delta``, ``seeds``, ``engine``, ``set`` (parameters by name) and ``grid`` (several values each).
+
+    Returns
+    -------
+    Results
+
+    Raises
+    ------
+    ValueError
+        If a setting does not exist or is not valid.
+    FileExistsError
+        If the folder holds another comparison, or something else.
+    """
+    named: dict[str, Any] = {"strategies": _names(strategies), **settings}
+    if datasets is not None:
+        named["datasets"] = _names(datasets)
+    comparison = comparison_from(named)
+    folder = Path(tempfile.mkdtemp(prefix="fedclust-") if out is None else out)
+    run_comparison(comparison, folder, jobs=jobs, on=on, retry_failed=retry_failed, progress=progress)
+    return Results(folder)
+
+
+#: So many doubts are told at once.
+MOST_DOUBTS = 5
+
+
+class Results:
+    """The results in the folder of a comparison, finished or not.
+
+    Parameters
+    ----------
+    folder : str or Path
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder does not exist.
+    ValueError
+        If it holds no run.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).absolute()
+        self._read: ComparisonResults = read_comparison(self.folder)
+
+    def __repr__(self) -> str:
+        failed = len(self._read.failed)
+        n_done = len(self._read.trials) - failed
+        done = f"{n_done} {'run' if n_done == 1 else 'runs'} done" + (f", {failed} failed" if failed else "")
+        return "\n".join([*self.sentences, f"({done}; in {self.folder})"])
+
+    @cached_property
+    def verdicts(self) -> list[str]:
+        """For each data set, which strategy is best, at what price, and whether chance may have decided."""
+        found = ((one.name, verdict(one), certainty(one)) for one in self._read.scenarios)
+        return [f"{name}: {' '.join(filter(None, sentences))}" for name, *sentences in found]
+
+    @cached_property
+    def doubts(self) -> list[str]:
+        """What speaks against the results of each strategy, and in how many of its runs; all that is in the report."""
+        return [f"{one.name}: {doubt}" for one in self._read.scenarios for doubt in doubts(one)]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The verdicts, and the first doubts."""
+        more = len(self.doubts) - MOST_DOUBTS
+        rest = [f"({plural(more, 'more doubt')} in the report.)"] if more > 0 else []
+        heading = ["", "Doubts:"] if self.doubts else []
+        return [*self.verdicts, *heading, *self.doubts[:MOST_DOUBTS], *rest]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a row for each run, with its settings, measures and guarantee."""
+        return results_frame([trial.row for trial in self._read.trials])
+
+    def to_markdown(self) -> str:
+        """Return a table for each data set: means and standard deviations over the seeds, the best in bold."""
+        tables = []
+        for scenario in self._read.scenarios:
+            headings, rows = _table(scenario)
+            lines = [headings, ["---"] * 2 + ["--:"] * (len(headings) - 2)]
+            lines += [[f"**{text}**" if is_best else text for text, is_best in row] for row in rows]
+            body = "\n".join("| " + " | ".join(one.replace("|", "\\|") for one in line) + " |" for line in lines)
+            tables.append(f"{scenario.name}. {verdict(scenario)}\n\n{body}\n")
+        return "\n".join(tables)
+
+    def to_latex(self) -> str:
+        """Return a table for each data set, for the package booktabs."""
+        tables = []
+        for scenario in self._read.scenarios:
+            headings, rows = _table(scenario)
+            lines = [[(text, False) for text in headings], *rows]
+            cells = [[rf"\textbf{{{_latex(text)}}}" if bold else _latex(text) for text, bold in line] for line in lines]
+            head, *body = (" & ".join(line) + r" \\" for line in cells)
+            columns = "ll" + "r" * (len(headings) - 2)
+            caption = _latex(f"{scenario.name}. {verdict(scenario)}")
+            inner = "\n".join([r"\toprule", head, r"\midrule", *body, r"\bottomrule"])
+            tabular = f"\\begin{{tabular}}{{{columns}}}\n{inner}\n\\end{{tabular}}"
+            tables.append(f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n{tabular}\n\\end{{table}}\n")
+        return "\n".join(tables)
+
+    def report(self) -> Path:
+        """Write ``report.html`` into the folder, and return its path."""
+        return write_report(self.folder)
+
+
+def _table(scenario: Scenario) -> tuple[list[str], list[list[tuple[str, bool]]]]:
+    """Return headings, and rows of texts of which each is the best of its column or not."""
+    shown = [name for name in NAMES if any(one.spread(name) for one in scenario.contenders)]
+    shown.sort(key=lambda name: name != scenario.measure)
+    ranked = scenario.ranked(scenario.contenders)
+    rivals = [one for one in ranked if not one.is_pooled]
+    best: dict[str, str] = {}
+    for name in shown:
+        means = [spread.mean for one in rivals if one.is_comparable(name) and (spread := one.spread(name)) is not None]
+        if means:
+            best[name] = measure_text(name, min(means) if name == "cost_per_row" else max(means))
+
+    def row(one: Contender) -> list[tuple[str, bool]]:
+        collapse = scenario.collapse(one)
+        cells = [(f"{one.title} ({collapse})" if collapse else one.title, False)]
+        cells.append(("none" if one.epsilon is None else f"{one.epsilon:g}", False))
+        for name in shown:
+            spread = one.spread(name)
+            text = "" if spread is None else measure_text(name, spread.mean)
+            whole = text if spread is None else f"{text} {deviation_text(spread, text)}".rstrip()
+            is_comparable = one.is_comparable(name)
+            cells.append(
+                (whole if is_comparable else "", one in rivals and is_comparable and text == best.get(name, ""))
+            )
+        sent, seconds = one.spread("bytes_up"), one.spread("seconds")
+        cells.append(("" if sent is None else number_text(sent.mean / 1e3, 3), False))
+        cells.append(("" if seconds is None else number_text(seconds.mean, 3), False))
+        return cells
+
+    others = [one for one in scenario.contenders if one.trials and one not in ranked]
+    return ["strategy", "epsilon", *(NAMES[name] for name in shown), "kB up", "seconds"], [*map(row, ranked + others)]
+
+
+def _names(given: Any) -> list[str]:
+    several = given if isinstance(given, (list, tuple)) else [given]
+    if unnamed := next((one for one in several if not (isinstance(one, str) or hasattr(one, "__qualname__"))), None):
+        raise TypeError(f"{unnamed!r} has no name; give strategies by name or as classes, and parameters as set=.")
+    names = [one if isinstance(one, str) else f"{one.__module__}:{one.__qualname__}" for one in several]
+    return [part.strip() for name in names for part in name.split(",")]
+
+
+def _latex(text: str) -> str:
+    escaped = re.sub(r"[\\&%$#_{}~]", lambda match: _LATEX[match[0]], text)
+    return escaped.replace("±", r"$\pm$").replace("<", r"$<$").replace("“", "``").replace("”", "''")

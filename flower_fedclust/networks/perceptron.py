@@ -1,0 +1,121 @@
+"""A network of dense layers in NumPy: whoever has its weights computes its outputs, and needs no PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.exact.exponents import SUM_BITS
+from flower_fedclust.exact.grid import unit_exponent
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.checks import DataError, check_choice
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: What a hidden layer does with its sums. The last layer is linear.
+ACTIVATIONS = ("relu", "tanh")
+
+#: How many times larger than the largest of all weights and biases, before training, one may become.
+GROWTH = 256.0
+
+
+def outputs(rows: Floats, layers: Sequence[Floats], activation: str = "relu") -> Floats:
+    """Return ``f(f(X W_1 + b_1) W_2 + b_2) ... W_m + b_m``.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_in)
+        X.
+    layers : sequence of ndarray
+        ``[W_1, b_1, W_2, b_2, ...]``, W of shape (n_in, n_out) and b of shape (n_out,).
+    activation : "relu" or "tanh", default="relu"
+        f.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_out)
+    """
+    *hidden, weights, biases = layers
+    found = np.empty((len(rows), len(biases)))
+    widest = max(len(one) for one in layers[1::2])
+    for block in blocks(len(rows), widest):
+        values = rows[block]
+        for hidden_weights, hidden_biases in zip(hidden[::2], hidden[1::2], strict=True):
+            values = values @ hidden_weights
+            values += hidden_biases
+            values = np.maximum(values, 0.0, out=values) if activation == "relu" else np.tanh(values, out=values)
+        np.matmul(values, weights, out=found[block])
+        found[block] += biases
+    return found
+
+
+def layers_exponent(layers: Sequence[Floats]) -> int:
+    """Return the exponent of a unit for layers that begin as these, and are trained.
+
+    Parameters
+    ----------
+    layers : sequence of ndarray
+        Not all 0.
+    """
+    return unit_exponent(GROWTH * max(float(np.abs(layer).max()) for layer in layers), bits=SUM_BITS)
+
+
+def layers_onto_grid(layers: Sequence[Floats], exponent: int) -> list[Integers]:
+    """Truncate layers to integers of 38 bits in a unit, as entries of sums over rows are. What is larger is cut.
+
+    Parameters
+    ----------
+    layers : sequence of ndarray
+    exponent : int
+        Of the unit, from :func:`layers_exponent`.
+
+    Raises
+    ------
+    DataError
+        If training has led to weights that are not finite.
+    """
+    if not all(np.isfinite(layer).all() for layer in layers):
+        raise DataError(
+            "the network has weights that are not finite after training; look for rows far from all others."
+        )
+    most = 2.0**SUM_BITS
+    with np.errstate(over="ignore"):
+        return [np.clip(np.trunc(np.ldexp(layer, -exponent)), -most, most).astype(np.int64) for layer in layers]
+
+
+def checked_layers(layers: Sequence[ArrayLike], activation: str) -> list[Floats]:
+    """Return the weights and biases as float64, or say in which layer they do not fit.
+
+    Parameters
+    ----------
+    layers : sequence of array-like
+        As for :func:`outputs`.
+    activation : str
+
+    Raises
+    ------
+    DataError
+        If a layer has no bias, is not finite, or takes another number of columns than the layer before it gives.
+    ValueError
+        If there is no such activation.
+    """
+    check_choice("activation", activation, ACTIVATIONS)
+    arrays = [np.array(one, dtype=np.float64) for one in layers]
+    if not arrays or len(arrays) % 2:
+        raise DataError(f"layers: {len(arrays)} arrays; give weights and biases for each layer, in turn.")
+    n_columns = None
+    for index, (weights, biases) in enumerate(zip(arrays[::2], arrays[1::2], strict=True)):
+        if weights.ndim != 2 or biases.shape != weights.shape[1:]:
+            raise DataError(
+                f"layers: layer {index} has weights of shape {weights.shape} and biases of shape {biases.shape}; give "
+                "(n_in, n_out) and (n_out,)."
+            )
+        if n_columns is not None and len(weights) != n_columns:
+            raise DataError(f"layers: layer {index} takes {len(weights)} columns; the one before it gives {n_columns}.")
+        if not weights.size or not (np.isfinite(weights).all() and np.isfinite(biases).all()):
+            raise DataError(f"layers: layer {index} has weights or biases that are not finite, or none.")
+        n_columns = weights.shape[1]
+    return arrays

@@ -1,0 +1,193 @@
+"""Federated Lloyd, without noise and with it, and DP Lloyd from the initialisations of FedDP-KMeans's appendix G.3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.engine import ClippedStrategy, Entry, Protocol, parameter
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
+from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic, lloyd_step, lloyd_steps
+from flower_fedclust.strategies.common.first_centers import FirstCentersStrategy, frame_with_centers
+from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
+from flower_fedclust.strategies.common.local_centers import LocalCentersClient
+from flower_fedclust.strategies.common.private_clusters import ClientBounds, lloyd_parts
+from flower_fedclust.strategies.common.server_data import ServerDataStrategy
+
+Floats = NDArray[np.float64]
+
+
+class FederatedKMeansClient(ClusterClient, LocalCentersClient):
+    """The client half: what it sends is in the two classes that it is made of."""
+
+
+class FederatedKMeans(FirstCentersStrategy):
+    """Lloyd's algorithm on rows that stay where they are.
+
+    The centers are those of Lloyd's algorithm on the pooled rows from the same start, to 2^-24 of how far the rows
+    reach: three rounds of sums find a grid on which every client's rows are integers. Nothing hides the sums; see
+    :class:`PrivateFederatedKMeans` for noise on them.
+
+    Parameters
+    ----------
+    init : array-like of shape (n_clusters, n_columns), optional
+        The first centers; by default they are found by k-FED, which takes one round in which the server sees each
+        client's own centers.
+    n_rounds : int, default=20
+        Lloyd steps at most; fewer if the centers stop moving.
+    tol : float, default=1e-6
+        The run stops when no center has moved by more than this, in the units of the rows.
+
+    References
+    ----------
+    Lloyd, "Least squares quantization in PCM", 1982.
+    """
+
+    entries = (
+        Entry(
+            "federated-kmeans",
+            "Lloyd's algorithm on rows that stay where they are, without noise",
+            "Lloyd 1982, on sums",
+            finds="round",
+        ),
+    )
+    client_type = FederatedKMeansClient
+
+    n_rounds: int = parameter(20, at_least=0)
+    tol: float = parameter(1e-6, at_least=0)
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """Those that find the frame, one for k-FED, and one for each Lloyd step."""
+        return FRAME_ROUNDS + self._start.by_k_fed + self.n_rounds
+
+    def protocol(self) -> Protocol:
+        """Find a frame and first centers; assign, add up, divide, until nothing moves."""
+        frame, _ = yield from frame_of_rows()
+        given = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
+        # Beyond four times the rows' reach a center has no row, if any other is within: every row is nearer to that.
+        frame, first = frame_with_centers(frame, given, times_the_reach=4.0)
+        centers = yield from lloyd_steps(first, frame, self.n_rounds, self.tol)
+        has_moved = (centers != first).any(axis=1, keepdims=True)
+        return KMeansModel(np.where(has_moved, frame.leave(centers), given))
+
+
+class PrivateFederatedKMeans(ClippedStrategy, FirstCentersStrategy):
+    """Lloyd's algorithm on sums with noise, from points that are drawn without a look at the rows.
+
+    A poor start where the rows fill a small part of the ball of radius ``max_norm``; :class:`DPLloyd` starts from
+    better centers, where the server has public rows.
+
+    Parameters
+    ----------
+    init : array-like of shape (n_clusters, n_columns), optional
+        The first centers, which count as public; by default points drawn uniformly from the ball of radius
+        ``max_norm``.
+    n_rounds : int, default=20
+        Lloyd steps; all of them are taken.
+    epsilon : float, default=1.0
+        The privacy budget of the whole run.
+
+    References
+    ----------
+    Lloyd, "Least squares quantization in PCM", 1982.
+    """
+
+    entries = (
+        Entry(
+            "federated-kmeans-private",
+            "Lloyd's algorithm on sums with noise, from random points",
+            "Lloyd 1982, on sums with noise",
+            example={"max_norm": 1.0},
+        ),
+    )
+    client_type = ClusterClient
+
+    epsilon: float = parameter(1.0, above=0, at_most=1000)
+    n_rounds: int = parameter(20, at_least=1)
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """One for each Lloyd step."""
+        return self.n_rounds
+
+    def parts(self) -> Mapping[str, Part]:
+        """Return three quarters for the sums, a quarter for the counts."""
+        return {
+            "sums": Part(ClusterClient.cluster_sums, 0.75, self.n_rounds),
+            "counts": Part(ClusterClient.cluster_sums, 0.25, self.n_rounds),
+        }
+
+    def protocol(self) -> Protocol:
+        """Assign, add up, divide."""
+        assert self.max_norm is not None
+        centers = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
+        ball = Frame(np.zeros(centers.shape[1]), self.max_norm)
+        for _ in range(self.n_rounds):
+            centers = yield from lloyd_step(centers, ball, ClusterStatistic(("sums", "counts")))
+        return KMeansModel(centers)
+
+
+class DPLloyd(ServerDataStrategy):
+    """DP Lloyd: FedDP-Lloyds (Algorithm 2) from centers that cost no privacy, as they use no client's row.
+
+    The baselines of FedDP-KMeans, section 5 and appendix G.3. All of the budget goes to the Lloyd steps.
+
+    Parameters
+    ----------
+    init : "server-kmeans++", "server-lloyds" or "sphere-packing", default="server-lloyds"
+        How the first centers are found in the server rows, or, by sphere packing, in their ball.
+    n_rounds : int, default=1
+        Lloyd steps.
+
+    References
+    ----------
+    Su et al., "Differentially private k-means clustering", 2016.
+    """
+
+    entries = tuple(
+        Entry(
+            f"dp-lloyd-{init}",
+            f"private Lloyd steps from {start}",
+            "Scott, Lampert and Saulpic 2025, appendix G.3",
+            {"init": init},
+        )
+        for init, start in (
+            ("server-kmeans++", "k-means++ on the server's rows"),
+            ("server-lloyds", "a k-means of the server's rows"),
+            ("sphere-packing", "centers spread over space, whatever the rows"),
+        )
+    )
+    client_type = ClusterClient
+
+    init: Literal["server-kmeans++", "server-lloyds", "sphere-packing"] = parameter("server-lloyds")
+    n_rounds: int = parameter(1, at_least=1)
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """One for each Lloyd step."""
+        return self.n_rounds
+
+    def parts(self) -> Mapping[str, Part]:
+        """Return three quarters for the sums, a quarter for the counts."""
+        return lloyd_parts("", 0.75, 0.25, self.n_rounds, self.privacy_unit)
+
+    def protocol(self) -> Protocol:
+        """Find first centers in the server rows, then take the Lloyd steps of Algorithm 2."""
+        server_data = self._server_rows()
+        frame = Frame.around(server_data, centered=self.center_rows)
+        server_rows = frame.enter(server_data)
+        centers = SERVER_INITIALISATIONS[self.init](server_rows, self.n_clusters, frame.radius, self.rng)
+        bound = None
+        if self.privacy_unit == "client":
+            bound = ClientBounds.from_server_rows(server_rows, self.n_clusters, self.rows_per_client).means
+        statistic = ClusterStatistic(("sums", "counts"), self.shrink_centers, bound)
+        for _ in range(self.n_rounds):
+            centers = yield from lloyd_step(centers, frame, statistic)
+        return KMeansModel(frame.leave(centers))

@@ -1,0 +1,45 @@
+"""k-FED: one round, no privacy."""
+
+from __future__ import annotations
+
+from flower_fedclust.engine import Entry, Protocol, ProtocolStrategy, parameter
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.strategies.common.local_centers import LocalCentersClient, merge_local_centers
+
+
+class KFED(ProtocolStrategy):
+    """k-FED: every client clusters its own rows, and the server clusters the clients' centers. One round, no privacy.
+
+    Parameters
+    ----------
+    n_local_clusters : int, optional
+        k', in each client; n_clusters by default. The paper's theory is for clients that hold few of the clusters.
+
+    References
+    ----------
+    Dennis, Li and Smith, "Heterogeneity for the win: one-shot federated clustering", ICML 2021. In the clients:
+    Awasthi and Sheffet, "Improved spectral-norm bounds for clustering", 2012.
+    """
+
+    entries = (
+        Entry(
+            "k-fed",
+            "every client clusters its rows, the server clusters the centers; one round, without noise",
+            "Dennis, Li and Smith 2021",
+            finds="round",
+        ),
+    )
+    client_type = LocalCentersClient
+
+    n_local_clusters: int | None = parameter(None, at_least=1)
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """One."""
+        return 1
+
+    def protocol(self) -> Protocol:
+        """Gather the clients' centers and cluster them."""
+        n_local_clusters = self.n_local_clusters or self.n_clusters
+        centers = yield from merge_local_centers(self.n_clusters, n_local_clusters, self.rng)
+        return KMeansModel(centers)

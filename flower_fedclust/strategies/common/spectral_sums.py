@@ -1,0 +1,174 @@
+"""Spectral clustering of rows known by factors, from sums over the clients alone: no code, label or row leaves one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.engine import ClippedStrategy, Sum, Total, parameter
+from flower_fedclust.engine.by_row import by_row, view
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Question, Round
+from flower_fedclust.exact.grid import array_onto_grid, from_units
+from flower_fedclust.exact.kernels import factor_sum, normalized_moment
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.spectral_sums import STEEPEST_FACTOR, embedded_rows
+from flower_fedclust.exact.sums import triangle_to_symmetric
+from flower_fedclust.exact.terms import Term
+from flower_fedclust.models import SpectralModel
+from flower_fedclust.numerics.checks import warn_of_empty_clusters
+from flower_fedclust.numerics.dictionary import factor_map
+from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.kmeans import nearest_center
+from flower_fedclust.numerics.spectral import (
+    DEGREE_FLOOR,
+    degree_floor,
+    spectral_coordinates,
+    spectral_projection,
+)
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic
+from flower_fedclust.strategies.common.private_clusters import lloyd_parts
+from flower_fedclust.strategies.common.spectral import Dictionary, leave_within_range
+
+Floats = NDArray[np.float64]
+
+#: Where noise is added. The lower the floor of the degrees, the farther one row can move F' D^-1 F.
+NOISY_DEGREE_FLOOR = 0.5
+
+#: A sum of factors, or a projection, that is no longer than this is 0.
+LEAST_TOTAL = 1e-100
+
+#: Lloyd steps without noise, and with.
+LLOYD_ROUNDS, NOISY_LLOYD_ROUNDS = 20, 1
+
+
+class SpectralSumsStrategy(ClippedStrategy):
+    """Base of strategies that cluster the rows of all clients by the dense graph of ``F F'``, from sums alone.
+
+    F are the rows' factors. The degrees of the graph are ``F (F' 1)``, and its normalised eigenvectors follow from
+    ``F' D^-1 F``, which is as wide as there are atoms. Both are sums over rows. Each client embeds its own rows with
+    these eigenvectors, and the k-means at the end is Lloyd's algorithm on sums.
+
+    Parameters
+    ----------
+    n_lloyd_rounds : int, optional
+        Lloyd steps of the last k-means at most; by default 20, and 1 with epsilon.
+    degree_floor : float in (0, 1], optional
+        The degree that a row is given at least, as a part of the mean degree; by default 0.001, and 0.5 with epsilon:
+        it bounds what one row can do to ``F' D^-1 F``.
+    """
+
+    n_lloyd_rounds: int | None = parameter(None, at_least=0)
+    degree_floor: float | None = parameter(None, above=0, at_most=1)
+
+    def cluster_by_sums(self, dictionary: Dictionary, frame: Frame) -> Generator[Round, Total, SpectralModel]:
+        """Cluster the rows by the factors that a dictionary gives them, in at most ``n_clustering_rounds`` rounds.
+
+        Parameters
+        ----------
+        dictionary : Dictionary
+        frame : Frame
+            In which the clients measure their rows, with room for the atoms: its ball draws in those outside.
+        """
+        Z, bandwidth = dictionary.within(frame), dictionary.bandwidth
+        to_factors = factor_map(Z, **dictionary.kernel, steepest=STEEPEST_FACTOR)
+        # Degrees D = F (F' 1), and the top eigenvectors of D^-1/2 F F' D^-1/2 from F' D^-1 F.
+        question = SpectralSumsClient.factor_sum.asked(Z, to_factors, frame=frame, bandwidth=bandwidth)
+        (total,) = yield Sum(question, parts=["factor_sum"])
+        on_grid, exponent = array_onto_grid(total, max(float(np.linalg.norm(total)), LEAST_TOTAL))
+        total = from_units(on_grid, exponent)
+        lowest = degree_floor(total, dictionary.n_rows, floor=self._degree_floor)
+        question = SpectralSumsClient.normalized_moment.asked(
+            Z, to_factors, total, frame=frame, bandwidth=bandwidth, exponent=exponent, floor=lowest
+        )
+        (moment,) = yield Sum(question, parts=["normalized_moment"])
+        of_factors = spectral_projection(triangle_to_symmetric(moment), self.n_clusters)
+        projection = to_factors @ of_factors
+
+        # k-means of the embedded rows, which stay with the clients. They lie on the unit sphere. The rows nearest to
+        # each atom are summed up; a k-means of their means, with restarts, says where to start.
+        longest = max(float(np.linalg.norm(of_factors, 2)), LEAST_TOTAL)
+        embedded = SpectralSumsClient.embedded.asked(Z, projection, frame=frame, bandwidth=bandwidth, bound=longest)
+        atoms = spectral_coordinates(Z, Z, projection, bandwidth)
+        means, counts, smallest = yield from self._lloyd_step(("cell_sums", "cell_counts"), atoms, embedded)
+        counts = np.where(counts > smallest, counts, 0.0)
+        if np.count_nonzero(counts) < self.n_clusters:
+            counts = np.ones(len(atoms))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # means that coincide
+            centers = weighted_kmeans(means, counts, self.n_clusters, self.rng)
+        cells = np.bincount(nearest_center(means, centers), counts, minlength=self.n_clusters)
+        sizes = np.asarray(cells, dtype=np.float64)
+
+        for _ in range(self._n_lloyd_rounds):
+            former = centers
+            centers, sizes, smallest = yield from self._lloyd_step(("lloyd_sums", "lloyd_counts"), centers, embedded)
+            if np.array_equal(former, centers):
+                break
+        warn_of_empty_clusters(self.name, sizes > smallest)
+        return SpectralModel(leave_within_range(frame, Z), bandwidth, projection, centers)
+
+    def _lloyd_step(
+        self, parts: tuple[str, str], centers: Floats, embedded: Question
+    ) -> Generator[Round, Total, tuple[Floats, Floats, float]]:
+        """Return new centers, the rows in each cluster, and the standard deviation of the noise on their number."""
+        statistic = ClusterStatistic(parts, shrink=True)
+        reply = yield statistic.asked(centers, None, view=embedded)
+        return clip_rows(statistic.next_centers(reply, centers), 1.0), reply[1], reply.noise[1]
+
+    @property
+    def n_clustering_rounds(self) -> int:
+        """Two sums of the factors, the cells, and the Lloyd steps."""
+        return 3 + self._n_lloyd_rounds
+
+    def clustering_parts(self, factor_sum: float, normalized_moment: float, kmeans: float) -> dict[str, Part]:
+        """Return the parts of a budget that pay for :meth:`cluster_by_sums`.
+
+        Parameters
+        ----------
+        factor_sum, normalized_moment, kmeans : float
+            The fractions for ``F' 1``, for ``F' D^-1 F``, and for all sums and counts of k-means together.
+        """
+        return {
+            "factor_sum": Part(SpectralSumsClient.factor_sum, factor_sum),
+            "normalized_moment": Part(SpectralSumsClient.normalized_moment, normalized_moment),
+            **lloyd_parts("cell_", kmeans / 4, kmeans / 4, 1, "record"),
+            **lloyd_parts("lloyd_", kmeans / 4, kmeans / 4, self._n_lloyd_rounds, "record"),
+        }
+
+    @property
+    def _n_lloyd_rounds(self) -> int:
+        if self.n_lloyd_rounds is not None:
+            return self.n_lloyd_rounds
+        return LLOYD_ROUNDS if self.epsilon is None else NOISY_LLOYD_ROUNDS
+
+    @property
+    def _degree_floor(self) -> float:
+        if self.degree_floor is not None:
+            return self.degree_floor
+        return DEGREE_FLOOR if self.epsilon is None else NOISY_DEGREE_FLOOR
+
+
+class SpectralSumsClient(ClusterClient):
+    """The answers of a client whose rows are clustered by their factors."""
+
+    @by_row(factor_sum="sum of the rows' factors")
+    def factor_sum(rows: Rows, Z: Floats, to_factors: Floats, *, bandwidth: float) -> Term:
+        """Return F_p' 1, of shape (n_atoms,)."""
+        return factor_sum(rows, Z, bandwidth, to_factors)
+
+    @by_row(normalized_moment="sum of the outer products of the factors, over the degrees (upper triangle)")
+    def normalized_moment(
+        rows: Rows, Z: Floats, to_factors: Floats, total: Floats, *, bandwidth: float, exponent: int, floor: float
+    ) -> Term:
+        """Return F_p' D_p^-1 F_p, where D has the degrees of the rows in the graph of all rows."""
+        return normalized_moment(rows, Z, bandwidth, to_factors, total, exponent, floor)
+
+    @view
+    def embedded(rows: Rows, Z: Floats, projection: Floats, *, bandwidth: float, bound: float) -> Rows:
+        """Return the rows' spectral coordinates, on the unit sphere."""
+        return Rows(*embedded_rows(rows.integers, rows.points(Z), rows.exponent, bandwidth, projection, bound), 1.0)

@@ -1,0 +1,457 @@
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from engine_toys import ByHand, Toy, ToyClient, drive, paid, proxies_of, raising, replaced, serve
+from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.common import Code, FitRes, Parameters, Status
+from flwr.server import Server, SimpleClientManager
+from sklearn.base import clone
+
+from flower_fedclust.data import read_table
+from flower_fedclust.engine import ClientData, DataError, Gather, ProtocolError, Sent, Sum, answers
+from flower_fedclust.engine.inline import _InlineClient, run_inline
+from flower_fedclust.engine.replies import EXPONENTS, ReplyError, checked_reply
+from flower_fedclust.engine.wire import encode
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
+
+#: What the toy's client sends as the sum of its rows: two integers in a unit of 2^-40.
+SUMS = np.array([2**40, -(2**41)])
+
+
+@pytest.fixture
+def clients():
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(n, 2)) for n in (5, 3, 7, 4)]
+
+
+class MoodyClient(ToyClient):
+    """Fails where its name is among those that the server names."""
+
+    @answers("number")
+    def bad_value(self, *, who):
+        if self.name in who.split(","):
+            raise DataError(f"client {self.name} has no such thing.")
+        return np.array([1])
+
+    @answers("number")
+    def bad_luck(self, *, who):
+        if self.name in who.split(","):
+            raise KeyError(f"secret {self.rows[0, 0]}")
+        return np.array([1])
+
+
+class Moody(Toy):
+    client_type = MoodyClient
+
+
+def test_client_that_refuses_is_reported_and_survived(clients):
+    toy = Moody([Sum(MoodyClient.bad_value.asked(who="1")), Sum(ToyClient.visits.asked())])
+    result = simulate(toy, clients)
+    assert result.model.brought[0][0] == [3.0]
+    assert result.model.brought[1][0] == [4.0]
+    (failure,) = result.failures
+    assert (failure.round, failure.task, failure.client) == (2, "bad_value", "1")
+    assert failure.reason == "client 1 has no such thing."
+
+
+def test_message_of_an_unforeseen_error_does_not_reach_the_server(clients):
+    result = simulate(Moody([Sum(MoodyClient.bad_luck.asked(who="2"))]), clients)
+    (failure,) = result.failures
+    assert failure.reason == "client 2 failed with KeyError; its own log says more."
+    (proxy,) = proxies_of(ToyClient, clients[:1])
+    arrays, n_examples, facts = proxy.client().fit([], {"task": "crash", "round": 2})
+    assert (arrays, n_examples) == ([], 1)
+    assert facts == {"client": "0", "failure": "client 0 failed with RuntimeError; its own log says more."}
+
+
+def test_message_of_a_data_error_reaches_the_server(clients):
+    (proxy,) = proxies_of(ToyClient, clients[:1])
+    _, n_examples, facts = proxy.client().fit([], {"task": "refuse", "round": 2})
+    assert n_examples == 1
+    assert facts["failure"] == "client 0 does not answer this."
+
+
+def test_message_of_a_value_error_of_somebody_elses_stays_with_the_client(clients):
+    class Careless(ToyClient):
+        @property
+        def rows(self):
+            return np.array(["Kari Nordmann"]).astype(float)  # NumPy quotes the name
+
+    (proxy,) = proxies_of(Careless, clients[:1])
+    _, _, facts = proxy.client().fit([], {"task": "enrol", "round": 1})
+    assert "Nordmann" not in facts["failure"]
+    assert "ValueError" in facts["failure"]
+
+
+def test_path_of_a_file_that_somebody_elses_code_did_not_find_stays_with_the_client():
+    def load():
+        raise FileNotFoundError("records/Kari Nordmann.csv")
+
+    _, _, facts = ToyClient(load, name="3").fit([], {"task": "enrol", "round": 1})
+    assert facts["failure"] == "client 3 failed with FileNotFoundError; its own log says more."
+    facts = ToyClient(np.eye(2), name="3").fit([], {"task": "enrol"})[2]
+    assert facts["failure"] == "client 3: its rows are not wrapped; give ClientData(rows)."
+
+
+def test_a_site_whose_own_file_is_missing_says_so(tmp_path):
+    client = ToyClient(lambda: read_table(tmp_path / "north.csv"), name="north")
+    _, _, facts = client.fit([], {"task": "enrol", "round": 1})
+    assert facts["failure"].startswith("There is no file")
+    assert "north.csv" in facts["failure"]
+
+
+def test_a_file_that_changes_between_rounds_ends_the_clients_part_and_no_value_is_said(tmp_path):
+    file = tmp_path / "north.csv"
+
+    def load():
+        return ClientData(read_table(file, raw=True).rows, owner="client north.csv", raw=True)
+
+    def ask(task, number):
+        client = ToyClient(load, name="north", context=context)
+        return client.fit([], {"task": task, "round": number})
+
+    context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
+    file.write_text("a,b\n1,2\n3,4\n")
+    assert "failure" not in ask("enrol", 1)[2]
+    file.write_text("a,b\n1,2\n3,4\n")  # the same rows
+    assert len(ask("moments", 2)[0]) == 2
+    file.write_text("a,b\n1,2\n3,5\n")
+    arrays, _, facts = ask("moments", 3)
+    assert arrays == []
+    assert facts["failure"] == (
+        "client north: the data has changed since the run began (column 'b'); "
+        "leave it as it is until the run has ended."
+    )
+    assert "failure" not in ask("enrol", 1)[2]  # of another run
+
+
+def test_columns_in_another_order_at_a_site_are_put_right_and_others_are_left_out(clients):
+    data = {str(index): ClientData(rows, columns=["a", "b"]) for index, rows in enumerate(clients)}
+    strategy = FederatedKMeans(2, init=clients[0][:2], federated_evaluation=True)
+    run_inline(strategy, data, [None] * 4)
+    other = data | {
+        "1": ClientData(clients[1][:, ::-1], columns=["b", "a"]),
+        "4": ClientData(clients[0], columns=["a", "c"]),
+    }
+    again = clone(strategy)
+    run_inline(again, other, [None] * 5)
+    assert np.array_equal(again.outcome.model.cluster_centers_, strategy.outcome.model.cluster_centers_)
+    assert list(again.outcome.model.columns_) == ["a", "b"]
+    assert again.evaluation == strategy.evaluation
+    assert {failure.client for failure in again.failures} == {"4"}
+
+
+def test_whoever_stops_a_run_stops_it_at_once_and_what_flower_raises_for_a_client_does_not_end_it(clients, monkeypatch):
+    asked = []
+
+    def fit(self, ins, timeout, group_id):
+        asked.append(self.node_id)
+        if ins.config["task"] == "visits" and self.node_id == 1:
+            raise raised
+        return fit_of_client(self, ins, timeout, group_id)
+
+    fit_of_client = _InlineClient.fit
+    monkeypatch.setattr(_InlineClient, "fit", fit)
+    raised = OSError("the line is down")
+    result = simulate(Toy([Sum(ToyClient.visits.asked())], min_clients=2), clients)
+    assert [(failure.client, failure.task) for failure in result.failures] == [("1", "visits")]
+    asked.clear()
+    raised = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        simulate(Toy([Sum(ToyClient.visits.asked())]), clients)
+    assert asked == [0, 1, 2, 3, 0, 1]
+
+
+def test_message_of_an_unforeseen_error_in_evaluate_does_not_leave_the_client(clients):
+    class FailingModel(KMeansModel, name="failing"):
+        @classmethod
+        def from_arrays(cls, arrays):
+            raise RuntimeError("the patient's row is 1.5")
+
+    (proxy,) = proxies_of(ToyClient, clients[:1])
+    sent = str(proxy.client().evaluate([], {"model": "failing"}))
+    assert "RuntimeError" in sent
+    assert "1.5" not in sent
+
+
+@pytest.mark.parametrize("task", ["dance", "remember", "fit", "__init__", "data"])
+def test_task_that_is_no_marked_method_is_a_failure_with_a_sentence(clients, task):
+    (proxy,) = proxies_of(ToyClient, clients[:1])
+    arrays, _, facts = proxy.client().fit([], {"task": task, "round": 2})
+    assert arrays == []
+    assert facts["failure"] == f"ToyClient has no answer called '{task}'."
+
+
+def test_round_that_names_a_method_of_another_client_stops_with_a_sentence(clients):
+    with pytest.raises(ProtocolError) as caught:
+        simulate(Toy([Sum(MoodyClient.bad_value.asked(who=""))]), clients)
+    assert str(caught.value) == (
+        "ToyClient has no method 'bad_value'; the strategy's client_type must inherit from the class whose method a "
+        "round names."
+    )
+
+
+def test_undeclared_number_of_arrays_is_not_sent(clients):
+    (proxy,) = proxies_of(ToyClient, clients[:1])
+    arrays, _, facts = proxy.client().fit([], {"task": "two_for_one", "round": 2})
+    assert arrays == []
+    assert facts["failure"] == "client 0 failed with RuntimeError; its own log says more."
+
+
+@pytest.mark.parametrize(
+    ("arrays", "exponents", "sentence"),
+    [
+        ([np.array([3]), np.array([np.nan, 0.0])], None, "client 1 sent an array that is not made of finite numbers."),
+        ([np.array([3]), np.array([np.inf, 0.0])], None, "client 1 sent an array that is not made of finite numbers."),
+        ([np.array([1 + 2j]), SUMS], None, "client 1 sent an array that is not made of finite numbers."),
+        ([np.array(["x"]), SUMS], None, "client 1 sent an array that is not made of finite numbers."),
+        ([np.array([3]), np.zeros(2)], None, "client 1 sent sum of the rows .* as floats; .* integers in a unit."),
+        ([np.array([3]), np.zeros(2)], [0, -40], "client 1 sent an array in a unit that is not made of integers .*"),
+        ([np.array([3]), SUMS.astype(np.int32)], [0, -40], "client 1 sent an array in a unit that is not .*"),
+        ([np.array([3]), SUMS], [0, 1e9], "client 1 sent an array in a unit that is not made of integers .*"),
+        ([np.array([3]), SUMS], [0, True], "client 1 sent an array in a unit that is not made of integers .*"),
+        ([np.array([3]), SUMS], [0], "client 1 sent units that are not one an array."),
+        ([np.array([3]), SUMS], {"0": 1}, "client 1 sent units that are not one an array."),
+        ([np.array([3]), SUMS], [0, -41], "client 1 sent arrays of the shapes .* where most sent .*"),
+        ([np.array([3])], None, "client 1 sent 1 arrays where 2 were asked for."),
+        ([np.array([3]), np.zeros(3, np.int64)], [0, -40], "client 1 sent arrays of the shapes .* where most sent .*"),
+        ([np.array([3]), SUMS[:, None]], [0, -40], "client 1 sent arrays of the shapes .* where most sent .*"),
+        ([np.array(3), SUMS], [0, -40], "client 1 sent arrays of the shapes .* where most sent .*"),
+    ],
+)
+def test_rubbish_is_counted_as_a_failure_and_never_added_up(clients, arrays, exponents, sentence):
+    proxies = proxies_of(ToyClient, clients)
+    metrics = {"client": "1"} if exponents is None else {"client": "1", EXPONENTS: json.dumps(exponents)}
+    proxies[1].misbehave[2] = lambda res: FitRes(res.status, encode(arrays), 1, metrics)
+    toy = Toy([Sum(ToyClient.moments.asked())])
+    drive(toy, proxies)
+    (failure,) = toy.failures
+    assert (failure.round, failure.task, failure.client) == (2, "moments", "1")
+    assert re.fullmatch(sentence, failure.reason)
+    others = np.concatenate([clients[0], clients[2], clients[3]])
+    count, sums = toy.outcome.model.brought[0]
+    assert count == [len(others)]
+    np.testing.assert_allclose(sums, others.sum(axis=0), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "tensor", [b"", b"rubbish", b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (9,), }"]
+)
+def test_bytes_that_are_no_array_are_counted_as_a_failure(clients, tensor):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[1].misbehave[2] = lambda res: FitRes(
+        res.status, Parameters([tensor, tensor], "numpy.ndarray"), res.num_examples, res.metrics
+    )
+    toy = Toy([Sum(ToyClient.moments.asked())])
+    drive(toy, proxies)
+    assert [failure.client for failure in toy.failures] == ["1"]
+    assert toy.outcome.model.brought[0][0] == [16.0]
+
+
+def test_array_of_python_objects_is_counted_as_a_failure_and_not_unpickled(clients):
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    proxies = proxies_of(ToyClient, clients)
+    proxies[1].misbehave[2] = lambda res: FitRes(
+        res.status, Parameters([buffer.getvalue()], "numpy.ndarray"), res.num_examples, res.metrics
+    )
+    toy = Toy([Sum(ToyClient.visits.asked())])
+    drive(toy, proxies)
+    assert [failure.client for failure in toy.failures] == ["1"]
+
+
+def test_rubbish_is_left_out_of_a_gather_round_too(clients):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[2].misbehave[2] = replaced([np.full((3, 2), np.nan)])
+    toy = Toy([Gather(ToyClient.all_rows.asked())])
+    drive(toy, proxies)
+    assert [reply.client for reply in toy.outcome.model.brought[0]] == ["0", "1", "3"]
+
+
+@pytest.mark.parametrize("run", [drive, serve])
+def test_proxy_that_raises_is_reported_and_survived_and_asked_again(clients, run):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[3].misbehave[2] = raising(TimeoutError("no answer in\n60 s"))
+    toy = Toy([Sum(ToyClient.moments.asked()), Sum(ToyClient.moments.asked())])
+    run(toy, proxies)
+    (failure,) = toy.failures
+    assert (failure.round, failure.task, failure.client) == (2, "moments", "3")
+    assert failure.reason == "client 3 did not answer (TimeoutError: no answer in 60 s)."
+    first, second = toy.outcome.model.brought
+    assert first[0] == [15.0]
+    assert second[0] == [19.0]
+
+
+def test_reply_with_a_status_that_is_not_ok_is_a_failure(clients):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[0].misbehave[2] = lambda res: FitRes(Status(Code.FIT_NOT_IMPLEMENTED, "no"), res.parameters, 1, {})
+    toy = serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
+    assert [failure.client for failure in toy.failures] == ["0"]
+    assert toy.outcome.model.brought[0][0] == [14.0]
+
+
+def test_client_that_does_not_enrol_is_not_asked_again(clients):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[1].misbehave[1] = raising(TimeoutError("gone"))
+    toy = serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
+    assert toy.client_names == ["0", "2", "3"]
+    assert proxies[1].asked["moments"] == 0
+    assert [(failure.task, failure.client) for failure in toy.failures] == [("enrol", proxies[1].cid)]
+
+
+def test_fewer_than_min_clients_stop_the_run_with_the_reasons(clients):
+    toy = Moody([Sum(MoodyClient.bad_value.asked(who="0,2"))], min_clients=3)
+    with pytest.raises(ProtocolError) as caught:
+        simulate(toy, clients)
+    assert str(caught.value) == (
+        "round 2 ('bad_value'): 2 clients answered and 3 have to. "
+        "client 0 has no such thing. client 2 has no such thing."
+    )
+
+
+def test_two_clients_are_enough_where_nothing_is_said_and_one_is_not(clients):
+    toy = Moody([Sum(MoodyClient.bad_value.asked(who="0,2"))])
+    assert simulate(toy, clients).model.brought[0][0] == [2.0]
+    toy = Moody([Sum(MoodyClient.bad_value.asked(who="0,2,3"))])
+    with pytest.raises(ProtocolError, match="1 clients answered and 2 have to"):
+        simulate(toy, clients)
+
+
+def test_one_client_is_enough_where_min_clients_is_one(clients):
+    toy = Moody([Sum(MoodyClient.bad_value.asked(who="0,2,3"))], min_clients=1)
+    assert simulate(toy, clients).model.brought[0][0] == [1.0]
+
+
+@pytest.mark.parametrize("misbehave", [raising(TimeoutError("gone")), replaced([np.full(1, np.nan), np.zeros(2)])])
+def test_every_kind_of_failure_counts_against_min_clients(clients, misbehave):
+    proxies = proxies_of(ToyClient, clients)
+    for proxy in proxies[:2]:
+        proxy.misbehave[2] = misbehave
+    with pytest.raises(ProtocolError, match=r"round 2 \('moments'\): 2 clients answered and 3 have to"):
+        drive(Toy([Sum(ToyClient.moments.asked())], min_clients=3), proxies)
+
+
+def test_too_few_connected_clients_stop_the_run_with_a_sentence(clients):
+    toy = Toy([Sum(ToyClient.moments.asked())], min_clients=3)
+    toy.wait_for_clients = 0.0
+    with pytest.raises(ProtocolError, match="2 clients are connected and min_clients is 3; start more clients"):
+        drive(toy, proxies_of(ToyClient, clients[:2]))
+
+
+class LateManager(SimpleClientManager):
+    """Shows one more client each time it is asked how many there are."""
+
+    def __init__(self, proxies):
+        super().__init__()
+        self.late = list(proxies)
+
+    def num_available(self):
+        if self.late:
+            self.register(self.late.pop(0))
+        return super().num_available()
+
+
+def test_run_waits_for_the_clients_it_expects(clients):
+    toy = Toy([Sum(ToyClient.moments.asked())])
+    toy.expected_clients = len(clients)
+    toy.wait_for_clients = 30.0
+    server = Server(client_manager=LateManager(proxies_of(ToyClient, clients)), strategy=toy)
+    server.fit(num_rounds=toy.num_rounds, timeout=None)
+    assert len(toy.client_names) == len(clients)
+
+
+def test_run_begins_without_those_that_never_come(clients):
+    toy = Toy([Sum(ToyClient.moments.asked())])
+    toy.expected_clients = len(clients) + 1
+    toy.wait_for_clients = 0.5
+    server = Server(client_manager=LateManager(proxies_of(ToyClient, clients)), strategy=toy)
+    server.fit(num_rounds=toy.num_rounds, timeout=None)
+    assert len(toy.client_names) == len(clients)
+
+
+def test_clients_of_the_same_name_are_left_out_as_nobody_knows_who_is_who(clients):
+    toy = Toy([Sum(ToyClient.moments.asked())])
+    drive(toy, proxies_of(ToyClient, clients, ["oslo", "bergen", "oslo", "bodø"]))
+    assert toy.client_names == ["bergen", "bodø"]
+    assert {failure.client for failure in toy.failures} == {"100", "102"}
+    assert toy.failures[0].reason.startswith("2 clients call themselves 'oslo' (nodes 100, 102), so that none")
+
+
+def test_client_with_other_columns_than_most_is_left_out_with_a_sentence(clients):
+    proxies = proxies_of(ToyClient, [*clients, np.ones((6, 3))])
+    toy = serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
+    (failure,) = toy.failures
+    assert (failure.task, failure.client) == ("enrol", "4")
+    assert failure.reason == "client 4 has 3 columns where most have 2 columns."
+    assert toy.outcome.model.brought[0][0] == [19.0]
+
+
+def test_client_with_other_columns_than_the_server_rows_says_so(clients):
+    class Wide(Toy):
+        expected_columns = 3
+
+    toy = serve(
+        Wide([Sum(ToyClient.moments.asked())]), proxies_of(ToyClient, [np.ones((2, 3)), np.zeros((2, 3)), clients[0]])
+    )
+    (failure,) = toy.failures
+    assert failure.reason == "client 2 has 2 columns where the server expects 3."
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([[1.0, np.nan]], "client 1: row 0, column 1 is NaN; fill it in or drop the row."),
+        (np.zeros((0, 2)), "client 1 has no rows; give at least one."),
+        ([["a", 1.0]], "client 1: column 0 is not numeric; encode it as numbers or leave it out."),
+    ],
+)
+def test_bad_rows_of_one_client_are_reported_in_a_sentence_and_the_rest_goes_on(clients, rows, sentence):
+    class Late(ByHand):
+        def client(self):
+            return ToyClient(lambda: ClientData(self.rows, owner=f"client {self.name}"), name=self.name)
+
+    proxies = [Late(index, ToyClient, data, name=str(index)) for index, data in enumerate([clients[0], rows])]
+    proxies += [Late(2, ToyClient, clients[1], name="2")]
+    toy = serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
+    assert [failure.reason for failure in toy.failures] == [sentence]
+    assert toy.outcome.model.brought[0][0] == [8.0]
+
+
+def test_order_in_which_failures_come_changes_nothing(clients):
+    def failures(reorder):
+        proxies = proxies_of(ToyClient, [*clients, np.ones((2, 3)), np.ones((2, 4)), np.ones((2, 5))])
+        proxies[0].misbehave[2] = replaced([np.zeros(1)])
+        proxies[1].misbehave[2] = replaced([np.full(1, np.nan), np.zeros(2)])
+        toy = Toy([Sum(ToyClient.moments.asked())])
+        drive(toy, proxies, reorder=reorder)
+        return toy.failures
+
+    assert failures(list) == failures(lambda results: results[::-1])
+
+
+def test_round_with_another_number_of_releases_than_arrays_is_an_error(clients):
+    release = paid("gaussian", 1.0)
+    with pytest.raises(ProtocolError, match="'moments' sends 2 arrays; the round has 1 releases"):
+        simulate(Toy([Sum(ToyClient.moments.asked(), releases=[release])]), clients)
+
+
+def test_client_that_failed_is_still_in_the_traffic_table(clients):
+    proxies = proxies_of(ToyClient, clients)
+    proxies[3].misbehave[2] = raising(TimeoutError("gone"))
+    toy = Toy([Gather({name: ToyClient.scaled.asked(np.ones(1), np.ones(4)) for name in "0123"})])
+    drive(toy, proxies)
+    sent = [row for row in toy.traffic if row.round == 2 and row.client == "3"]
+    assert [(row.bytes_down > 0, row.bytes_up) for row in sent] == [(True, 0)]
+
+
+def test_a_reply_with_other_columns_than_the_rows_is_refused():
+    sends = (Sent("the rows", has_columns=True),)
+    assert len(checked_reply("3", encode([np.zeros((2, 4))]), {}, sends, 4)) == 1
+    with pytest.raises(ReplyError, match=r"client 3 sent an array of the shape \(2, 5\) where the rows have 4 columns"):
+        checked_reply("3", encode([np.zeros((2, 5))]), {}, sends, 4)

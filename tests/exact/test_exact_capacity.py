@@ -1,0 +1,64 @@
+"""No sum over as many rows as a client may have overflows, wherever they lie; and no block of one is rounded."""
+
+import numpy as np
+import pytest
+
+import flower_fedclust as fc
+from flower_fedclust.engine import client_data
+from flower_fedclust.exact.exponents import entry_sums
+from flower_fedclust.exact.factorisation import clipped_center_gradient
+from flower_fedclust.exact.fuzzy import fuzzy_sums, more_bits_for
+from flower_fedclust.exact.grid import BITS, ENTRY_BITS, MOST_ROWS
+from flower_fedclust.exact.kernel_sums import attraction_sums, weighted_sums
+from flower_fedclust.exact.spectral_sums import dictionary_gradient, factor_sum, normalized_moment
+from flower_fedclust.exact.sums import cluster_sums, second_moment, square_sums, squared_distances
+from flower_fedclust.strategies.baselines.kmeans_parallel import COST_EXPONENT
+from flower_fedclust.strategies.common.frame import RowsInFrame
+from flower_fedclust.tables.histograms import POWER_BITS, bin_counts, sums_of_powers
+
+EDGE, ZERO, ONE = np.array([[2.0**BITS]]), np.zeros((1, 1)), np.ones((1, 1))
+
+
+def many(row, n_rows):
+    return np.repeat(row, n_rows, axis=0)
+
+
+#: Every sum over rows, of so many rows at the worst place that there is.
+SUMS = {
+    "rows": lambda n: RowsInFrame(many(EDGE, n), -BITS, 1.0, 2).total()[0].integers,
+    "rows by cluster": lambda n: cluster_sums(many(EDGE, n), np.zeros(n, dtype=np.intp), 1)[0],
+    "outer products": lambda n: second_moment(many(EDGE, n), -BITS)[0],
+    "squares": lambda n: square_sums(many(EDGE, n), -BITS)[0],
+    "entries": lambda n: entry_sums(many(ONE, n), 0),
+    "weighted rows": lambda n: weighted_sums(many(EDGE, n), np.ones((n, 1)))[0],
+    "weights": lambda n: weighted_sums(many(EDGE, n), np.ones((n, 1)))[1],
+    "fuzzy weights": lambda n: fuzzy_sums(many(EDGE, n), EDGE, 2.0, more_bits=more_bits_for(MOST_ROWS))[0],
+    "attraction": lambda n: attraction_sums(many(EDGE, n), -EDGE, -BITS, 1e-300)[0],
+    "factors": lambda n: factor_sum(many(ZERO, n), ZERO, -BITS, 1.0, ONE)[0],
+    "moment": lambda n: normalized_moment(many(ZERO, n), ZERO, -BITS, 1.0, ONE, ONE[0], -BITS, 0.25, 2.0)[0],
+    "gradient of a dictionary": lambda n: dictionary_gradient(
+        many(EDGE / 4, n), ZERO, -BITS, 0.5, 1e6 * ONE, 1e3, 2.0**-20
+    )[0],
+    "gradient of centers": lambda n: clipped_center_gradient(many(EDGE, n), many(EDGE, n), -EDGE, -BITS, 0.25)[0],
+    "costs": lambda n: (squared_distances(many(EDGE, n), -EDGE) * 2.0**-COST_EXPONENT).sum(axis=0).astype(np.int64),
+    "histograms": lambda n: bin_counts(np.ones(n), 0.0, 1.0, 4) << POWER_BITS,
+    "powers": lambda n: sums_of_powers(np.ones(n), 0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("what", list(SUMS))
+def test_int64_holds_a_sum_over_as_many_rows_as_a_client_may_have(what):
+    one = SUMS[what](1)
+    largest = int(np.abs(one).max())
+    assert 0 < largest <= 2**ENTRY_BITS
+    assert largest * MOST_ROWS < 2**63
+    # So many rows that a float64 sum of odd entries would be rounded, were it not made block by block.
+    assert np.array_equal(SUMS[what](70_001), 70_001 * one)
+
+
+def test_a_client_with_more_rows_is_refused_when_its_data_is_made(monkeypatch):
+    assert MOST_ROWS < 12_582_912  # of which the sum of squares had been below 0
+    monkeypatch.setattr(client_data, "MOST_ROWS", 10)
+    fc.ClientData(np.zeros((10, 2)))
+    with pytest.raises(fc.DataError, match=r"north: 11 rows; a client has at most 10"):
+        fc.ClientData(np.zeros((11, 2)), owner="north")

@@ -1,0 +1,129 @@
+"""What a result says against itself."""
+
+import json
+
+import numpy as np
+import pytest
+from unequal import unequal_classes
+
+import flower_fedclust as fc
+from flower_fedclust.engine import ClientData
+from flower_fedclust.engine.inline import run_inline
+from flower_fedclust.harness.jobs import make_strategies
+from flower_fedclust.harness.report.data import Contender, Scenario, TrialResult, read_comparison
+from flower_fedclust.harness.report.verdict import doubts
+from flower_fedclust.harness.show import doubt_lines
+from flower_fedclust.results.doubts import collapse_of, doubts_about_labels, doubts_over_runs
+from flower_fedclust.results.result import result_of
+
+TABLE = [part for _, part in unequal_classes().groupby("site")]
+CLIENTS = [part[["first", "second", "third"]].to_numpy() for part in TABLE]
+LABELS = [part["kind"].to_numpy() for part in TABLE]
+
+
+@pytest.fixture(scope="module")
+def collapsed():
+    strategy = fc.PrivateFederatedKMeans(6, epsilon=1.0, max_norm=60.0)
+    return fc.simulate(strategy, CLIENTS, labels=LABELS, seed=0)
+
+
+def codes(result):
+    return [doubt.code for doubt in result.doubts]
+
+
+def test_the_run_that_accuracy_praises_is_called_what_it_is(collapsed, tmp_path):
+    assert collapsed.metrics["accuracy"] > 0.74
+    assert collapsed.doubts[0].sentence == "This run found nothing: all rows in one cluster."
+    assert codes(collapsed) == ["one-cluster", "drowned", "on-the-bound"]
+    assert [doubt.basis for doubt in collapsed.doubts] == ["rows", "released", "released"]
+    assert "All rows in one cluster".lower() in doubt_lines(collapsed)
+    saved = json.loads((collapsed.save(tmp_path / "run") / "metrics.json").read_text())
+    assert [one["code"] for one in saved["doubts"]] == codes(collapsed)
+
+
+@pytest.mark.parametrize("name", ["ffcm-private", "k-means-parallel", "coreset-k-median"])
+def test_every_strategy_that_collapses_there_says_so(name):
+    (strategy,) = make_strategies([name], {"n_clusters": 6, "epsilon": 1.0, "max_norm": 60.0}, None)
+    result = fc.simulate(strategy, CLIENTS, seed=0)
+    assert codes(result)[0] in ("one-cluster", "no-better-than-one")
+
+
+def test_a_run_that_found_the_groups_leaves_no_doubt():
+    result = fc.simulate(fc.PrivateKMeans(6, epsilon=1.0, max_norm=60.0), CLIENTS, seed=0)
+    assert result.metrics["cost_per_row"] < 0.2
+    assert result.doubts == ()
+
+
+def test_without_rows_at_hand_what_was_released_tells_of_the_collapse():
+    strategy = fc.FederatedKMeans(2, init=np.array([[0.0, 0.0, 0.0], [2.5, 2.5, 2.5]]), n_rounds=1)
+    rows = [np.full((50, 3), 0.1) * np.arange(1, 51)[:, None] / 50 for _ in range(2)]
+    run_inline(strategy, {"a": ClientData(rows[0]), "b": ClientData(rows[1])}, [None, None])
+    result = result_of(strategy, {}, 0.0)
+    assert result.labels == []
+    assert [(doubt.code, doubt.basis) for doubt in result.doubts] == [
+        ("one-cluster", "released"),
+        ("empty", "released"),
+    ]
+
+
+def test_noise_that_moves_a_center_halfway_to_the_next_is_told_from_noise_that_does_not():
+    near, far = (
+        fc.simulate(
+            fc.PrivateFederatedKMeans(
+                2, epsilon=epsilon, max_norm=3.0, n_rounds=1, init=np.array([[1.0, 0, 0], [-1, 0, 0]])
+            ),
+            CLIENTS,
+            seed=0,
+        )
+        for epsilon in (0.02, 10.0)
+    )
+    assert "noisy-center" in codes(near)
+    assert "noisy-center" not in codes(far)
+
+
+def test_what_a_collapse_is_stands_in_one_place():
+    assert collapse_of(1, 1.0, None, None) is None
+    assert collapse_of(3, 0.995, None, None) == ("one-cluster", "nearly all rows in one cluster")
+    assert collapse_of(3, 0.5, 2.0, 2.0) == ("no-better-than-one", "no better than one cluster for all")
+
+
+def test_half_of_the_runs_that_end_elsewhere_are_a_doubt_and_fewer_are_none():
+    first, second = np.arange(60) % 3, np.arange(60) // 20
+    (doubt,) = doubts_over_runs([first, first, second, second])
+    assert doubt.code == "seeds-differ"
+    assert doubt.numbers["elsewhere"] == 2
+    assert doubts_over_runs([first, first, (first + 1) % 3, second]) == ()
+    assert doubts_over_runs([first]) == ()
+
+
+def test_a_model_that_puts_the_rows_of_its_run_elsewhere_is_a_doubt():
+    first, second = np.arange(60) % 3, np.arange(60) // 20
+    none = np.empty(0, dtype=int)  # of a client that took no part
+    assert doubts_about_labels([first, none], [(first + 1) % 3, second]) == ()
+    (doubt,) = doubts_about_labels([first, none], [second, second])
+    assert (doubt.code, doubt.basis) == ("predicts-otherwise", "rows")
+    noise = fc.FedSC(3, perturb="data", epsilon=1.0, max_norm=9.0, n_rounds=2)
+    rows = [np.random.default_rng(seed).normal(size=(40, 3)) for seed in range(2)]
+    assert codes(fc.simulate(noise, rows, seed=0)) == ["predicts-otherwise"]
+
+
+def test_a_report_tells_the_doubts_of_runs_and_of_seeds_that_differ(tmp_path):
+    trials = []
+    for seed, labels in enumerate([[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]]):
+        place = tmp_path / str(seed)
+        (place / "labels").mkdir(parents=True)
+        np.savetxt(place / "labels" / "a.csv", labels, fmt="%d", header="cluster", comments="")
+        said = [{"code": "drowned", "sentence": "Cluster 1 is noise."}] * (seed < 2)
+        (place / "metrics.json").write_text(json.dumps({"doubts": said}))
+        trials.append(TrialResult(str(seed), {"strategy": "k-fed", "status": "done", "rows_sha256": "same"}, place))
+    drowned, differ = doubts(Scenario("rows", "iid", [Contender("k-fed", None, trials)]))
+    assert drowned == "k-fed (2 of 3 runs): Cluster 1 is noise."
+    assert differ.startswith("k-fed: 2 of 3 runs end in other clusters than the rest")
+
+
+def test_runs_on_other_rows_are_not_compared_row_by_row(tmp_path):
+    """Another seed spreads the same rows over the clients in another way, and what k-means finds stays the same."""
+    results = fc.compare("pooled-kmeans", datasets="iris", seeds=4, n_clients=3, jobs=1, out=tmp_path / "out")
+    (scenario,) = read_comparison(results.folder).scenarios
+    assert len({trial.text("rows_sha256") for trial in scenario.contenders[0].trials}) == 4
+    assert not [one for one in doubts(scenario) if "end in other clusters" in one]

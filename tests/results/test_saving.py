@@ -1,0 +1,275 @@
+"""What is saved is loaded again, and used by others."""
+
+import json
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import flower_fedclust as fc
+from flower_fedclust.data import FederatedRows, hold_out_server_rows, partition, read_table
+from flower_fedclust.cli.predicting import predict_file
+from flower_fedclust.engine import Failure
+
+RNG = np.random.default_rng(3)
+MEANS = np.array([[0.0, 0.0, 8.0], [9.0, 0.0, 0.0], [0.0, 9.0, 0.0]])
+COLUMNS = ["age", "dose", "pulse"]
+NAMES = ["oslo", "=cmd|' /C calc'!A0", "-x"]
+
+
+def table_of(n_rows):
+    return pd.DataFrame(MEANS[RNG.integers(3, size=n_rows)] + RNG.normal(size=(n_rows, 3)), columns=COLUMNS)
+
+
+TABLES = {
+    name: table_of(n_rows).set_index(pd.Index([f"{name}{row}" for row in range(n_rows)], name="patient"))
+    for name, n_rows in zip(NAMES, (40, 30, 20), strict=True)
+}
+NEW = table_of(50)
+
+
+@pytest.fixture(scope="module")
+def result():
+    labels = {name: table["age"] > 4 for name, table in TABLES.items()}
+    return fc.simulate(fc.PrivateKMeans(3, epsilon=5.0, max_norm=15.0), TABLES, labels=labels, seed=0)
+
+
+@pytest.fixture(scope="module")
+def folder(result, tmp_path_factory):
+    return result.save(tmp_path_factory.mktemp("saved") / "run" / "private-kmeans")
+
+
+def test_what_is_loaded_is_what_was_saved(result, folder):
+    loaded = fc.load(folder)
+    assert type(loaded.model) is type(result.model)
+    assert list(loaded.model.columns_) == COLUMNS
+    assert np.array_equal(loaded.model.predict(NEW), result.model.predict(NEW))
+    for name in ("strategy", "names", "traffic", "failures", "metrics", "seconds", "history", "doubts", "id_column"):
+        assert getattr(loaded, name) == getattr(result, name), name
+    for ours, theirs in zip([*loaded.labels, *loaded.row_ids], [*result.labels, *result.row_ids], strict=True):
+        assert np.array_equal(ours, theirs)
+    assert str(loaded.privacy) == str(result.privacy)
+    assert loaded.privacy.epsilon == result.privacy.epsilon
+    assert repr(loaded) == repr(result)
+    assert fc.load(folder.parent).names == NAMES
+
+
+def test_maps_are_loaded_bit_for_bit(tmp_path, few_iterations):
+    made = fc.simulate(fc.FedTSNESums(3), [part.to_numpy() for part in TABLES.values()], seed=0)
+    loaded = fc.load(made.save(tmp_path / "run"))
+    for ours, theirs in zip(loaded.embedding, made.embedding, strict=True):
+        assert np.array_equal(ours, theirs)
+    assert loaded.history.keys() == made.history.keys()
+
+
+def test_another_process_finds_the_same_labels_in_another_table(result, folder, tmp_path):
+    table = NEW[["pulse", "age", "dose"]].assign(note="text", patient=[f"=p{row}" for row in range(50)])
+    table.loc[[3, 7], "dose"] = np.nan
+    table.to_parquet(tmp_path / "new.parquet")
+    command = [sys.executable, "-m", "flower_fedclust.cli.commands", "predict", str(folder), "--id-column", "patient"]
+    done = subprocess.run(
+        [*command, "--data", str(tmp_path / "new.parquet"), "--out", str(tmp_path / "labels.csv")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "48 of 50 rows have a cluster" in done.stdout
+    assert "2 have none: column 'dose' is missing" in done.stdout
+    assert "not used: note" in done.stdout
+    written = pd.read_csv(tmp_path / "labels.csv")
+    assert written["patient"].tolist() == [f"'=p{row}" for row in range(50)]  # which no spreadsheet runs
+    assert written.index[written["cluster"].isna()].tolist() == [3, 7]
+    assert written["why"].dropna().tolist() == ["column 'dose' is missing"] * 2
+    whole = NEW.drop(index=[3, 7])
+    assert written["cluster"].dropna().astype(int).tolist() == result.model.predict(whole).tolist()
+    assert stat.S_IMODE((tmp_path / "labels.csv").stat().st_mode) == 0o600
+
+
+def test_tables_are_found_by_their_columns_names_and_others_are_refused(result):
+    model = result.model
+    assert np.array_equal(model.predict(NEW[["pulse", "dose", "age"]]), model.predict(NEW.to_numpy()))
+    assert model.cost(NEW[["pulse", "dose", "age"]]) == model.cost(NEW)
+    with pytest.raises(ValueError, match="the table has other columns than the model: it lacks 'dose' and adds 'Dose'"):
+        model.predict(NEW.rename(columns={"dose": "Dose"}))
+    with pytest.raises(ValueError, match=r"rows: row 2, column 'age' is NaN; fill it in or drop the row\.$"):
+        model.predict(NEW.assign(age=NEW["age"].mask(NEW.index == 2)))
+
+
+def test_every_row_has_a_line_with_its_id_also_those_that_were_left_out(tmp_path):
+    lines = [f"{row},{'ab'[row % 2]},{row % 3 * 9},{row % 2}" for row in range(60)]
+    (tmp_path / "rows.csv").write_text("\n".join(["patient,site,age,dose", *lines]) + "\n")
+    table = hold_out_server_rows(read_table(tmp_path / "rows.csv", client_column="site", id_column="patient"), 6)
+    rows = partition(table, "column")
+    made = fc.simulate(fc.FederatedKMeans(3, init=np.array([[0.0, 0], [9, 0], [18, 0]])), rows)
+    failed = replace(
+        made, labels=[made.labels[0], np.empty(0, int)], failures=[Failure(2, "step", "b", "client b fell asleep.")]
+    )
+    folder = failed.save(tmp_path / "run")
+    files = {path.stem: pd.read_csv(path) for path in [*(folder / "labels").iterdir(), folder / "left-out.csv"]}
+    assert files["b"]["why"].unique().tolist() == ["client b fell asleep."]
+    assert files["left-out"]["why"].unique().tolist() == ["made public for the server"]
+    every = pd.concat(files.values()).set_index("patient").sort_index()
+    assert every.index.tolist() == list(range(60))
+    assert every["cluster"].notna().sum() == len(made.labels[0])
+    loaded = fc.load(folder)
+    assert [part.tolist() for part in loaded.row_ids] == [part.tolist() for part in rows.row_ids]
+    assert loaded.server_row_ids.tolist() == rows.server_row_ids.tolist()
+    assert [len(part) for part in loaded.labels] == [len(made.labels[0]), 0]
+
+
+def test_names_that_a_file_system_does_not_take_are_shortened_or_numbered(result, tmp_path, monkeypatch):
+    long = replace(result, names=["北" * 100, "北" * 99 + "京", *result.names[2:]])
+    assert fc.load(long.save(tmp_path / "long")).names == long.names
+    monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
+    named = replace(result, names=["Köln", "北京", *result.names[2:]])
+    folder = named.save(tmp_path / "run")
+    assert {"0-K_ln.csv", "1-__.csv"} <= {path.name for path in (folder / "labels").iterdir()}
+    assert fc.load(folder).names == named.names
+
+
+def test_ids_that_are_called_cluster_are_not_read_as_labels(tmp_path):
+    tables = [NEW.set_index(pd.RangeIndex(100, 150, name="cluster"))] * 2
+    made = fc.simulate(fc.FederatedKMeans(3), tables, seed=0)
+    loaded = fc.load(made.save(tmp_path / "run"))
+    assert (loaded.id_column, loaded.row_ids[0][0]) == ("cluster (id)", 100)
+    assert np.array_equal(loaded.labels, made.labels)
+
+
+def test_no_name_is_a_formula_and_nobody_else_may_look(folder):
+    for path in folder.rglob("*.csv"):
+        for line in path.read_text().splitlines():
+            assert not any(cell.lstrip('"').startswith(("=", "+", "@")) for cell in line.split(",")), path.name
+    assert not any(path.name.startswith("-") for path in (folder / "labels").iterdir())
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda folder: (folder / "model.json").unlink(),
+            "There is no model.json beside .* not saved to the end",
+        ),
+        (
+            lambda folder: (folder / "model.json").write_text('{"format": 9, "version": "2.0"}'),
+            "model.json has format 9, of version 2.0 of flower-fedclust, and this version reads format 1; use that",
+        ),
+        (lambda folder: (folder / "model.json").write_text("{"), "model.json cannot be read as JSON"),
+        (lambda folder: (folder / "model.npz").write_bytes(b"no"), "model.npz cannot be read"),
+        (lambda folder: (folder / "model.npz").unlink(), "There is no .*model.npz"),
+        (lambda folder: (folder / "result.json").unlink(), "There is no result.json beside .*; run again"),
+        (lambda folder: (folder / "metrics.json").write_text("{}"), "cannot be read as a saved result"),
+        (
+            lambda folder: (folder / "metrics.json").write_bytes(b"\xff"),
+            "metrics.json cannot be read as JSON: it is not UTF-8",
+        ),
+        (lambda folder: next((folder / "labels").iterdir()).unlink(), "There is no file .*labels"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_a_sentence(result, tmp_path, change, sentence):
+    folder = result.save(tmp_path / "run")
+    change(folder)
+    with pytest.raises((ValueError, OSError), match=sentence):
+        fc.load(folder)
+
+
+def test_a_pickle_in_place_of_a_model_is_not_run(result, tmp_path):
+    folder = result.save(tmp_path / "run")
+    np.savez(folder / "model.npz", np.array([print], dtype=object))
+    with pytest.raises(ValueError, match=r"model.npz: it holds Python objects"):
+        fc.Model.load(folder)
+
+
+def test_a_model_alone_predicts(result, tmp_path):
+    result.model.save(tmp_path / "model")
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "model.npz"]
+    assert np.array_equal(fc.Model.load(tmp_path / "model").predict(NEW), result.model.predict(NEW))
+    described = json.loads((tmp_path / "model" / "model.json").read_text())
+    assert (described["class"], described["columns"], described["n_clusters"]) == ("KMeansModel", COLUMNS, 3)
+    NEW.to_csv(tmp_path / "new.csv", index=False)
+    assert predict_file(tmp_path / "model", tmp_path / "new.csv", tmp_path / "labels.csv").n_rows == 50
+    with pytest.raises(FileExistsError, match=r"labels\.csv exists already; name a new file"):
+        predict_file(tmp_path / "model", tmp_path / "new.csv", tmp_path / "labels.csv")
+
+
+def test_a_folder_of_several_results_asks_for_one(result, tmp_path):
+    for name in ("a", "b"):
+        result.save(tmp_path / name)
+    with pytest.raises(ValueError, match="holds 2 results; name one of the folders a, b"):
+        fc.load(tmp_path)
+
+
+def test_a_result_is_shown_in_ten_lines_at_most(result):
+    shown = replace(result, failures=[Failure(1, "enrol", "x", "away " * 99)]).__repr__().splitlines()
+    assert len(shown) <= 10
+    assert max(map(len, shown)) <= 120
+    assert shown[0].startswith("private-kmeans: 3 clusters of 90 rows at 3 clients, in ")
+    assert sum(int(size) for size in shown[1].removeprefix("sizes").split(", ")) == 90
+    facts = {line.split()[0] for line in shown}
+    assert {"sizes", "cost", "privacy", "unprotected", "failed", "model", "look"} <= facts
+    (privacy,) = [line for line in shown if line.startswith("privacy")]
+    assert "(5, 1e-06)-differential privacy per record; its noise has a seed and protects nobody" in privacy
+
+
+def test_a_notebook_shows_the_same_and_runs_nothing_that_a_name_says(result):
+    page = replace(result, strategy="<script>")._repr_html_()
+    assert "<script>" not in page
+    assert "Privacy report of" in page
+    assert len(repr(FederatedRows([np.zeros((2, 3))], None, ["a"]))) < 100
+
+
+SCHEMA = """
+[columns.age]
+kind = "number"
+bounds = [-5, 15]
+
+[columns.job]
+kind = "category"
+categories = ["clerk", "cook"]
+gaps = "category"
+"""
+
+
+def people(n_rows):
+    jobs = np.array(["clerk", "cook", None], dtype=object)[RNG.integers(3, size=n_rows)]
+    return pd.DataFrame({"age": 9.0 * RNG.integers(2, size=n_rows) + RNG.normal(size=n_rows), "job": jobs})
+
+
+def test_a_model_of_raw_tables_is_kept_with_its_preparation_and_its_clusters(tmp_path):
+    strategy = fc.PrivateKMeans(2, epsilon=5.0)
+    made = fc.simulate(strategy, [people(200), people(150)], schema=SCHEMA, describe=True, seed=0)
+    loaded = fc.load(made.save(tmp_path / "run"))
+    new = people(60)
+    assert np.array_equal(loaded.model.predict(new[["job", "age"]]), made.model.predict(new))
+    assert str(loaded.clusters) == str(made.clusters)
+    assert loaded.sizes.counts.tolist() == made.sizes.counts.tolist()
+    assert repr(loaded) == repr(made)
+    new.loc[[5, 9], "age"] = np.nan
+    new.assign(free="text").to_parquet(tmp_path / "new.parquet")
+    done = predict_file(tmp_path / "run", tmp_path / "new.parquet", tmp_path / "labels.csv")
+    assert (done.left_out, done.unused) == ({"column 'age' is missing": 2}, ["free"])
+    written = pd.read_csv(tmp_path / "labels.csv")["cluster"]
+    whole = new.drop(index=[5, 9])
+    assert written.dropna().astype(int).tolist() == loaded.model.predict(whole).tolist()
+    new.loc[12, "job"] = "pilot"
+    new.to_parquet(tmp_path / "new.parquet")
+    done = predict_file(tmp_path / "run", tmp_path / "new.parquet", tmp_path / "pilots.csv")
+    unlisted = "column 'job' has a category that the schema does not list"
+    assert done.left_out == {"column 'age' is missing": 2, unlisted: 1}
+    frame = pd.read_csv(tmp_path / "pilots.csv")
+    assert frame["why"][12] == unlisted
+    assert frame["cluster"].dropna().tolist() == written.drop(index=12).dropna().tolist()
+    new.assign(age=["1"] * 12 + ["old"] * 48).to_parquet(tmp_path / "new.parquet")
+    with pytest.raises(fc.DataError, match="column 'age': row 13 is no number"):
+        predict_file(tmp_path / "run", tmp_path / "new.parquet", tmp_path / "other.csv")
+
+
+def test_the_number_that_was_chosen_is_kept(tmp_path):
+    strategy = fc.PrivateKMeans((2, 4), epsilon=5.0, max_norm=15.0)
+    made = fc.simulate(strategy, [part.to_numpy() for part in TABLES.values()], seed=0)
+    loaded = fc.load(made.save(tmp_path / "run"))
+    assert loaded.number.to_dict() == made.number.to_dict()

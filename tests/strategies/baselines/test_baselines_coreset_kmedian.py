@@ -1,0 +1,238 @@
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+from sklearn.datasets import load_digits, make_blobs
+
+from flower_fedclust.checking import watched_run
+from flower_fedclust.engine import ClientData, DataError
+from flower_fedclust.numerics.kmedian import alternate, kmedian_cost, weighted_kmedian, without_negative_weights
+from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.baselines.coreset_kmedian import CoresetKMedian, CoresetKMedianClient
+from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
+
+K = 6
+ROWS, CLASSES = make_blobs(900, n_features=4, centers=K, random_state=2)
+CLIENTS = np.split(ROWS, [200, 201, 450, 700])
+POOLED = kmedian_cost(ROWS, weighted_kmedian(ROWS, None, K, np.random.default_rng(0)))
+
+
+def recorded(clients=CLIENTS, seed=0, n_clusters=K, **options):
+    """The rounds of a run, each with what it brought, and its result."""
+    data = {str(index): ClientData(rows) for index, rows in enumerate(clients)}
+    run = watched_run(CoresetKMedian(n_clusters, **options), data, seed=seed)
+    return [(round_, run.received[number]) for number, round_ in run.rounds.items()], run.result
+
+
+def k_median_cost(result, rows=ROWS):
+    return cdist(rows, result.model.cluster_centers_).min(axis=1).sum()
+
+
+# The coreset
+
+
+@pytest.mark.parametrize("coreset_size", [1, 30, 2000])
+def test_weights_of_a_client_add_up_to_the_number_of_its_rows(coreset_size):
+    log, _ = recorded(coreset_size=coreset_size)
+    _, replies = log[-1]
+    totals = [reply.arrays[1].sum() + reply.arrays[3].sum() for reply in replies]
+    np.testing.assert_allclose(totals, [len(rows) for rows in CLIENTS], rtol=1e-10)
+
+
+def test_samples_are_divided_in_proportion_to_the_costs():
+    log, _ = recorded(coreset_size=100)
+    (_, costs), (round_, replies) = log
+    costs = np.array([float(reply.arrays[0]) for reply in costs])
+    n_samples = np.array([round_.question[str(index)].arguments["n_samples"] for index in range(5)])
+    assert n_samples.sum() == 100
+    assert (np.abs(n_samples - 100 * costs / costs.sum()) < 1).all()
+    assert (n_samples[1], costs[1]) == (0, 0.0)  # of a client with one row
+    assert round_.question["0"].arguments["cost_per_sample"] == pytest.approx(costs.sum() / 100)
+    for reply, own in zip(replies, n_samples, strict=True):
+        assert len(reply.arrays[0]) <= own
+
+
+def test_samples_are_the_clients_own_rows_and_the_cost_is_that_of_its_medians():
+    log, _ = recorded(coreset_size=400)
+    (_, costs), (_, replies) = log
+    for rows, cost, reply in zip(CLIENTS, costs, replies, strict=True):
+        samples, _, medians, _ = reply.arrays
+        assert {tuple(row) for row in samples} <= {tuple(row) for row in rows}
+        assert float(cost.arrays[0]) == pytest.approx(kmedian_cost(rows, medians), rel=1e-12)
+
+
+def test_no_client_sends_more_samples_than_it_has_rows():
+    log, _ = recorded(coreset_size=50_000)
+    for rows, reply in zip(CLIENTS, log[-1][1], strict=True):
+        assert len(reply.arrays[0]) <= len(rows)
+
+
+def test_size_by_default_is_20_a_cluster_and_at_least_500():
+    for n_clusters, size in ((3, 500), (40, 800)):
+        log, _ = recorded(n_clusters=n_clusters)
+        assert sum(asked.arguments["n_samples"] for asked in log[-1][0].question.values()) == size
+
+
+def test_centers_solve_k_median_on_the_coreset_without_negative_weights():
+    log, result = recorded(coreset_size=100)
+    replies = [reply.arrays for reply in log[-1][1]]
+    coreset = np.concatenate([arrays[at] for arrays in replies for at in (0, 2)])
+    weights = np.concatenate([own for arrays in replies for own in without_negative_weights(*arrays)])
+    centers = result.model.cluster_centers_
+    _, costs = alternate(coreset, weights, centers, tol=0.0)
+    assert costs[0] < costs[-1] * (1 + 1e-4)
+    _, costs = alternate(coreset, np.ones(len(coreset)), centers, tol=0.0)
+    assert costs[0] > costs[-1] * (1 + 1e-3)
+
+
+def test_history_has_the_cost_that_the_coreset_gives_and_it_is_about_that_of_the_rows():
+    log, result = recorded(coreset_size=1000)
+    (cost,) = result.history["coreset_cost"]
+    parts = [reply.arrays[at : at + 2] for reply in log[-1][1] for at in (0, 2)]
+    raw = sum(kmedian_cost(points, result.model.cluster_centers_, weights) for points, weights in parts)
+    assert cost == pytest.approx(raw, rel=1e-9)
+    assert cost == pytest.approx(k_median_cost(result), rel=0.05)
+
+
+# How good it is
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_blobs_are_found_about_as_well_as_by_pooled_k_median(seed):
+    result = simulate(CoresetKMedian(K), CLIENTS, seed=seed)
+    assert k_median_cost(result) < 1.03 * POOLED
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_larger_coreset_is_as_good_as_the_rows(seed):
+    result = simulate(CoresetKMedian(K, coreset_size=20_000), CLIENTS, seed=seed)
+    assert k_median_cost(result) < 1.005 * POOLED
+
+
+def test_digits_are_clustered_about_as_well_as_by_pooled_k_median():
+    rows, classes = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(rows))
+    parts = np.array_split(order, 10)
+    result = simulate(
+        CoresetKMedian(10), [rows[part] for part in parts], labels=[classes[part] for part in parts], seed=0
+    )
+    pooled = weighted_kmedian(rows, None, 10, np.random.default_rng(0), n_restarts=3)
+    assert k_median_cost(result, rows) < 1.03 * kmedian_cost(rows, pooled)
+    assert result.metrics["nmi"] > 0.65
+
+
+def test_clients_with_clusters_of_their_own_are_no_harder():
+    clients = [ROWS[index == CLASSES] for index in range(K)]
+    result = simulate(CoresetKMedian(K), clients, seed=0)
+    assert k_median_cost(result) < 1.03 * POOLED
+
+
+def test_centers_are_medians_which_rows_far_out_hardly_move():
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(size=(400, 2)), rng.normal([30.0, 0.0], 1.0, size=(400, 2))])
+    rows[::20] += [0.0, 25.0]
+    centers = simulate(CoresetKMedian(2, coreset_size=2000), np.split(rows, 4), seed=0).model.cluster_centers_
+    np.testing.assert_allclose(centers[centers[:, 0].argsort()], [[0.0, 0.0], [30.0, 0.0]], atol=0.4)
+
+
+@pytest.mark.parametrize("scale", [1e-60, 1e60])
+def test_scale_of_the_rows_changes_nothing_but_the_scale(scale):
+    plain = simulate(CoresetKMedian(K), CLIENTS, seed=1).model.cluster_centers_
+    scaled = simulate(CoresetKMedian(K), [rows * scale for rows in CLIENTS], seed=1).model.cluster_centers_
+    np.testing.assert_allclose(scaled / scale, plain, rtol=1e-6)
+
+
+# Repeatable
+
+
+def test_clients_with_equal_rows_draw_independently():
+    log, _ = recorded([ROWS[:200]] * 2, coreset_size=100)
+    drawn = [{tuple(row) for row in reply.arrays[0]} for reply in log[-1][1]]
+    assert drawn[0] != drawn[1]
+
+
+# Edges
+
+
+def test_client_with_fewer_different_rows_than_clusters_sends_these_with_their_numbers():
+    few = np.array([[1.0, 2.0, 3.0, 4.0]] * 3 + [[0.0, 0.0, 0.0, 0.0]] * 2)
+    log, _ = recorded([CLIENTS[0], few, CLIENTS[3]])
+    samples, weights, medians, median_weights = log[-1][1][1].arrays
+    assert (len(samples), len(weights)) == (0, 0)
+    np.testing.assert_array_equal(medians, few[[3, 0]])
+    np.testing.assert_array_equal(median_weights, [2.0, 3.0])
+
+
+def test_clients_of_few_different_rows_need_no_samples():
+    rows = np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 7.0]])
+    clients = [rows[[0, 0, 1]], rows[[1, 2]], rows[[2, 0, 2, 1]]]
+    log, result = recorded(clients, n_clusters=3)
+    assert all(len(reply.arrays[0]) == 0 for reply in log[-1][1])
+    assert sorted(map(tuple, result.model.cluster_centers_)) == sorted(map(tuple, rows))
+    assert result.history["coreset_cost"] == [0.0]
+
+
+def test_clients_of_one_row_are_clients():
+    result = simulate(CoresetKMedian(3), [row[None, :] for row in ROWS[:40]], seed=0)
+    pooled = weighted_kmedian(ROWS[:40], None, 3, np.random.default_rng(0))
+    assert not result.failures
+    assert k_median_cost(result, ROWS[:40]) == pytest.approx(kmedian_cost(ROWS[:40], pooled), rel=1e-2)
+
+
+def test_fewer_different_rows_than_clusters_are_refused_in_a_sentence():
+    clients = [np.array([[1.0, 2.0]] * 9), np.array([[3.0, 4.0]] * 9)]
+    with pytest.raises(DataError, match="the coreset has 2 different rows and n_clusters is 3; ask for fewer clusters"):
+        simulate(CoresetKMedian(3), clients, seed=0)
+
+
+# What leaves a client
+
+
+def test_there_are_two_rounds():
+    result = simulate(CoresetKMedian(K), CLIENTS, seed=0)
+    assert [row.task for row in result.traffic if row.client == "0"] == ["enrol", "own_cost", "coreset"]
+    assert CoresetKMedian(K).num_rounds == 3
+    assert CoresetKMedian(K, epsilon=1.0, max_norm=1.0).num_rounds == 4
+
+
+def test_with_epsilon_nothing_is_computed_from_the_rows_themselves():
+    log, _ = recorded(epsilon=5.0, max_norm=20.0)
+    rounds = [(round_.task, round_.rows) for round_, _ in log]
+    assert rounds == [("perturb_rows", ""), ("own_cost", NOISY_ROWS), ("coreset", NOISY_ROWS)]
+    sent = np.concatenate([reply.arrays[at] for reply in log[-1][1] for at in (0, 2)])
+    assert not {tuple(row) for row in ROWS} & {tuple(row) for row in sent}
+
+
+def test_centers_of_noisy_rows_lie_where_those_of_clipped_rows_must():
+    result = simulate(CoresetKMedian(K, epsilon=1.0, max_norm=5.0), CLIENTS, seed=0)
+    (release,) = [message.release for message in result.privacy.releases]
+    assert (release.sensitivity, release.relation) == (pytest.approx(10.0), "replace")
+    assert result.privacy.covers_everything
+    assert np.linalg.norm(result.model.cluster_centers_, axis=1).max() <= 5.0 * (1 + 1e-12)
+
+
+def test_with_a_large_epsilon_blobs_are_still_found():
+    result = simulate(CoresetKMedian(K, epsilon=200.0, max_norm=17.0), CLIENTS, seed=0)
+    assert k_median_cost(result) < 1.2 * POOLED
+
+
+def test_client_that_has_kept_no_medians_says_that_it_missed_a_round():
+    class Forgetful(CoresetKMedianClient):
+        def recall(self, key):
+            return None if self.name == "2" else super().recall(key)
+
+    class Strategy(CoresetKMedian):
+        client_type = Forgetful
+
+    result = simulate(Strategy(K), CLIENTS, seed=0)
+    (failure,) = result.failures
+    assert failure.reason == "client 2 has not kept its own medians; it missed the round before."
+    assert "client 2" not in str(result.privacy)
+
+
+def test_a_message_that_has_rows_or_what_is_like_them_says_so():
+    assert [sent.reveals for sent in CoresetKMedianClient.coreset.answer.sends] == [
+        "rows",
+        "codes",
+        "centers",
+        "centers",
+    ]

@@ -1,0 +1,350 @@
+import math
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits, make_blobs
+
+from flower_fedclust.engine import ClientData
+from flower_fedclust.exact.fuzzy import fuzzy_sums
+from flower_fedclust.exact.grid import points_onto_grid, rows_onto_grid
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
+from flower_fedclust.strategies.baselines.ffcm import FFCM, FuzzyClient, PrivateFFCM
+from flower_fedclust.strategies.common.frame import FRAME_ROUNDS
+
+RNG = np.random.default_rng(8)
+K, D = 4, 3
+MEANS = RNG.uniform(-5, 5, size=(K, D))
+CLASSES = RNG.integers(K, size=300)
+ROWS = MEANS[CLASSES] + RNG.normal(size=(300, D)) * 1.2
+CLIENTS = np.split(ROWS, [20, 21, 100, 230])  # the second has a single row
+INIT = ROWS[[3, 50, 120, 200]] + 0.1
+RADIUS = float(np.linalg.norm(ROWS, axis=1).max())
+#: In which round the first step is taken where clients enrol and a frame is found before.
+FIRST_STEP = 1 + FRAME_ROUNDS + 1
+MERGES = pytest.mark.parametrize("merge", ["average", "k-means"])
+
+
+class QuietFFCM(PrivateFFCM):
+    """Does all that the private one does, and adds no noise."""
+
+    def noise_multipliers(self):
+        return dict.fromkeys(self.shares(), 0.0)
+
+
+def slow_step(rows, centers, fuzzifier=2.0):
+    """One iteration of fuzzy c-means, row by row: the sums of the weighted rows, and the weights."""
+    sums, weights = np.zeros_like(centers), np.zeros(len(centers))
+    for row in rows:
+        distances = [math.dist(row, center) for center in centers]
+        on = [d < 1e-12 for d in distances]
+        if any(on):
+            memberships = [here / sum(on) for here in on]
+        else:
+            memberships = [1 / sum((d / other) ** (2 / (fuzzifier - 1)) for other in distances) for d in distances]
+        for j, membership in enumerate(memberships):
+            sums[j] += membership**fuzzifier * row
+            weights[j] += membership**fuzzifier
+    return sums, weights
+
+
+def slow_centers(rows, centers, n_steps, fuzzifier=2.0):
+    for _ in range(n_steps):
+        sums, weights = slow_step(rows, centers, fuzzifier)
+        centers = np.array([s / w if w > 0 else c for s, w, c in zip(sums, weights, centers, strict=True)])
+    return centers
+
+
+def centers_of_run(strategy, clients=CLIENTS, **options):
+    return simulate(strategy, clients, **options).model.cluster_centers_
+
+
+def off(centers, expected):
+    """The distance of each expected center from its own, where no two have the same."""
+    distances = np.linalg.norm(expected[:, None] - centers, axis=2)
+    assert len(set(distances.argmin(axis=1))) == len(expected)
+    return distances.min(axis=1)
+
+
+# The average
+
+
+@pytest.mark.parametrize("fuzzifier", [1.1, 2.0, 3.0])
+@pytest.mark.parametrize("n_rounds", [1, 2, 6])
+def test_rounds_equal_pooled_fuzzy_c_means(n_rounds, fuzzifier):
+    strategy = FFCM(K, init=INIT, n_rounds=n_rounds, fuzzifier=fuzzifier, tol=0.0)
+    expected = slow_centers(ROWS, INIT, n_rounds, fuzzifier)
+    np.testing.assert_allclose(centers_of_run(strategy), expected, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("cuts", [[150], [1, 2, 3], [100, 200], list(range(1, 300))], ids=len)
+def test_the_partition_of_the_rows_changes_nothing(cuts):
+    shuffled = ROWS[np.random.default_rng(len(cuts)).permutation(300)]
+    strategy = FFCM(K, init=INIT, n_rounds=4, tol=0.0)
+    expected = slow_centers(ROWS, INIT, 4)
+    np.testing.assert_allclose(centers_of_run(strategy, np.split(shuffled, cuts)), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_local_steps", [2, 3])
+def test_local_steps_are_averaged_by_their_weights(n_local_steps):
+    strategy = FFCM(K, init=INIT, n_rounds=2, n_local_steps=n_local_steps, tol=0.0)
+    centers = INIT
+    for _ in range(2):
+        replies = [slow_step(rows, slow_centers(rows, centers, n_local_steps - 1)) for rows in CLIENTS]
+        centers = sum(s for s, _ in replies) / sum(w for _, w in replies)[:, None]
+    np.testing.assert_allclose(centers_of_run(strategy), centers, rtol=0, atol=1e-6)
+
+
+def test_a_fuzzifier_near_1_gives_lloyds_centers():
+    fuzzy = FFCM(K, init=INIT, fuzzifier=1.01, n_rounds=30)
+    hard = FederatedKMeans(K, init=INIT, n_rounds=30)
+    np.testing.assert_allclose(centers_of_run(fuzzy), centers_of_run(hard), atol=0.05)
+
+
+def test_a_cluster_without_weight_keeps_its_center():
+    points = np.array([[0.0, 0.0], [1.0, 0.0]])
+    init = np.array([[0.0, 0.0], [1.0, 0.0], [7.0, 7.0]])
+    for merge in ("average", "k-means"):
+        centers = centers_of_run(FFCM(3, init=init, n_rounds=3, merge=merge), [points[[0, 1, 1]], points[[0]]])
+        np.testing.assert_allclose(centers, init, atol=1e-6)
+        assert np.array_equal(centers[2], init[2])
+
+
+# k-means
+
+
+def test_k_means_merges_the_local_centers_of_all_clients_alike():
+    strategy = FFCM(K, init=INIT, n_rounds=1, n_local_steps=3, merge="k-means", random_state=0)
+    pool = np.concatenate([slow_centers(rows, INIT, 3) for rows in CLIENTS])
+    expected = KMeans(K, n_init=50, random_state=1).fit(pool).cluster_centers_
+    np.testing.assert_allclose(off(centers_of_run(strategy), expected), 0.0, atol=1e-6)
+
+
+def test_k_means_keeps_the_numbers_of_the_clusters_so_that_a_run_can_stop():
+    means = 6.0 * np.vstack([np.eye(D), -np.ones(D)])
+    clients = [means[CLASSES[:100]] + np.random.default_rng(seed).normal(size=(100, D)) for seed in range(3)]
+    for order in ([0, 1, 2, 3], [2, 3, 1, 0]):
+        result = simulate(FFCM(K, merge="k-means", n_rounds=60, init=means[order], random_state=0), clients)
+        assert max(row.round for row in result.traffic) < 40
+        assert np.array_equal(result.model.predict(means[order]), np.arange(K))
+
+
+def test_k_means_finds_the_means_where_the_clients_have_different_clusters():
+    means = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0], [5.0, 30.0]])
+    classes = np.repeat(np.arange(5), 60)
+    rows = means[classes] + np.random.default_rng(0).normal(size=(300, 2)) * 0.3
+    clients = [rows[np.isin(classes, pair)] for pair in ((0, 1), (1, 2), (2, 3), (3, 4), (4, 0))]
+
+    def run(merge):
+        return simulate(FFCM(5, merge=merge, n_local_steps=20, fuzzifier=1.5, n_rounds=5, random_state=0), clients)
+
+    merged = run("k-means")
+    assert off(merged.model.cluster_centers_, means).max() < 1.0
+    assert merged.metrics["cost"] < 0.2 * run("average").metrics["cost"]
+
+
+# Whole runs
+
+
+def test_the_run_stops_when_nothing_moves_and_a_larger_tol_stops_it_earlier():
+    rounds = [
+        max(row.round for row in simulate(FFCM(K, init=INIT, n_rounds=150, tol=tol), CLIENTS).traffic)
+        for tol in (1e-3, 0.3, 100.0)
+    ]
+    assert 151 > rounds[0] > rounds[1] > rounds[2] == FIRST_STEP
+
+
+@MERGES
+def test_a_fraction_of_the_clients_is_asked_in_a_round(merge):
+    clients = np.split(ROWS, 10)
+    result = simulate(FFCM(K, init=INIT, merge=merge, fraction_fit=0.3, n_rounds=5, tol=0.0), clients, seed=0)
+    asked = [
+        {row.client for row in result.traffic if row.round == number} for number in range(FIRST_STEP, FIRST_STEP + 5)
+    ]
+    assert [len(names) for names in asked] == [3] * 5
+    assert len(set(map(frozenset, asked))) > 1
+
+
+@MERGES
+def test_sums_of_single_clients_are_said_to_be_their_centers(merge):
+    report = simulate(FFCM(K, init=INIT, merge=merge, n_rounds=2, tol=0.0), CLIENTS).privacy
+    of_steps = [message for message in report.unprotected if message.task.endswith("fuzzy_sums")]
+    said = {(message.detail, message.reveals) for message in of_steps}
+    assert said == {("sum over the clients", "sums") if merge == "average" else ("one per client", "centers")}
+
+
+def test_k_fed_is_the_start_and_takes_one_round():
+    clients = [rows for rows in CLIENTS if len(rows) > 5]
+    result = simulate(FFCM(K, n_rounds=1), clients, seed=0)
+    assert [row.task for row in result.traffic if row.client == "0"] == [
+        "enrol", "entry_exponent", "column_sums", "reach", "local_centers", "fuzzy_sums",
+    ]  # fmt: skip
+
+
+@MERGES
+def test_separated_blobs_are_found_as_by_pooled_k_means(merge):
+    rows, labels = make_blobs(900, 4, centers=5, random_state=1)
+    parts = np.array_split(np.random.default_rng(0).permutation(900), 6)
+    result = simulate(FFCM(5, merge=merge, random_state=0), [rows[p] for p in parts], labels=[labels[p] for p in parts])
+    reference = KMeans(5, n_init=10, random_state=0).fit(rows)
+    assert result.metrics["cost"] < 1.01 * reference.inertia_
+    assert result.metrics["accuracy"] > 0.98
+
+
+@MERGES
+def test_digits_come_near_pooled_k_means_with_a_small_fuzzifier(merge):
+    rows = load_digits().data / 16
+    parts = np.array_split(np.random.default_rng(0).permutation(len(rows)), 8)
+    result = simulate(FFCM(10, merge=merge, fuzzifier=1.2, random_state=0), [rows[p] for p in parts])
+    assert result.metrics["cost"] < 1.02 * KMeans(10, n_init=10, random_state=0).fit(rows).inertia_
+
+
+# Privacy
+
+
+def one_row_moves(rows, centers, fuzzifier):
+    """How far sums and weights move, at most, where one of the rows in a ball of radius 1 replaces another.
+
+    The squares of the norms of the differences, exactly, in units of 1.
+    """
+    integers, exponent = rows_onto_grid(rows, np.zeros(rows.shape[1]), 1.0)
+    points = points_onto_grid(centers, exponent)
+    sent = [fuzzy_sums(row[None, :], points, fuzzifier) for row in integers]
+    unit = Fraction(4) ** sent[0][2]
+    return tuple(
+        max(int(((one[i] - other[i]).astype(object) ** 2).sum()) for one, other in combinations(sent, 2)) * unit
+        for unit, i in ((unit * Fraction(4) ** exponent, 0), (unit, 1))
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    n_clusters=st.integers(2, 6),
+    n_columns=st.integers(1, 5),
+    fuzzifier=st.floats(1.001, 20),
+    spread=st.floats(1e-3, 1e3),
+)
+def test_no_replaced_row_moves_sums_and_weights_by_more_than_the_bounds(seed, n_clusters, n_columns, fuzzifier, spread):
+    rng = np.random.default_rng(seed)
+    centers = rng.normal(size=(n_clusters, n_columns)) * spread
+    # Rows on centers have the largest weights, and rows opposite to one another the largest differences.
+    rows = clip_rows(np.vstack([rng.normal(size=(8, n_columns)) * 2, centers]), 1.0)
+    of_sums, of_weights = one_row_moves(np.vstack([rows, -rows]), centers, fuzzifier)
+    assert of_sums <= 4
+    assert of_weights <= 2
+
+
+def test_the_bounds_are_reached_so_that_no_smaller_ones_hold():
+    opposite = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    assert one_row_moves(opposite, opposite, 2.0)[1] == 2
+    # Both rows belong to the first center all but alone.
+    assert one_row_moves(opposite, np.array([[0.0, 0.0], [0.0, 1.9]]), 1.01)[0] == 4
+
+
+@pytest.mark.parametrize("factor", [1.0, 5.0, 1e6])
+def test_a_clients_answer_is_moved_by_no_more_than_the_declared_sensitivity(factor):
+    max_norm, centers = 2.5, np.array([[0.0, 0, 0], [0, 0, 1.0]])
+    strategy = PrivateFFCM(2, init=centers, max_norm=max_norm, n_rounds=2)
+    releases = [m.release for m in simulate(strategy, CLIENTS).privacy.releases]
+    assert [release.sensitivity for release in releases[:2]] == pytest.approx([max_norm, 1.0])
+    assert {release.relation for release in releases} == {"add-or-remove"}
+    assert {release.mechanism for release in releases} == {"gaussian"}
+
+    def answer(rows):
+        client = FuzzyClient(ClientData(rows), name="0")
+        ball = Frame(np.zeros(3), max_norm).arrays
+        sent = client.fuzzy_sums(centers, *ball, fuzzifier=2.0, n_local_steps=1, more_bits=0)
+        return [array.values for array in sent]
+
+    rows = np.random.default_rng(0).normal(size=(6, 3)) * factor
+    for direction in np.vstack([np.eye(3), -np.eye(3)]) * factor * 9:
+        added = np.vstack([rows, direction])
+        for one, other, release in zip(answer(rows), answer(added), releases[:2], strict=True):
+            assert np.linalg.norm(one - other) <= release.sensitivity
+
+
+@pytest.mark.parametrize(("merge", "noise"), [("average", "clients"), ("k-means", "server"), ("k-means", "local")])
+@pytest.mark.parametrize("init", [None, INIT])
+def test_the_whole_run_is_covered_by_the_epsilon_that_was_asked_for(merge, noise, init):
+    strategy = PrivateFFCM(K, merge=merge, noise=noise, init=init, epsilon=2.0, delta=1e-5, max_norm=3.0, n_rounds=4)
+    report = simulate(strategy, CLIENTS).privacy
+    assert report.covers_everything
+    assert 0.99 * 2.0 < report.composed_epsilon <= 2.0 * (1 + 1e-9)
+    assert len(report.releases) == 8
+    assert "added or removed" in report.neighbours
+    assert any("count as public" in note for note in report.notes) == (init is not None)
+
+
+def test_a_client_that_is_drawn_for_some_rounds_pays_for_these():
+    few, all_ = (PrivateFFCM(K, max_norm=3.0, n_rounds=6, fraction_fit=fraction) for fraction in (0.4, 1.0))
+    few, all_ = (simulate(strategy, CLIENTS, seed=0).privacy for strategy in (few, all_))
+    assert 0.99 < few.composed_epsilon <= 1.0 + 1e-9
+    assert few.releases[0].release.noise_multiplier < 0.75 * all_.releases[0].release.noise_multiplier
+
+
+def test_without_its_noise_the_private_run_is_that_of_the_clipped_rows():
+    radius = 0.7 * RADIUS
+    clipped = ROWS * np.minimum(1, radius / np.linalg.norm(ROWS, axis=1))[:, None]
+    strategy = QuietFFCM(K, init=INIT, max_norm=radius, n_rounds=3)
+    # With noise weights have 15 bits.
+    np.testing.assert_allclose(centers_of_run(strategy), slow_centers(clipped, INIT, 3), rtol=0, atol=1e-3)
+
+
+@MERGES
+def test_rows_far_beyond_max_norm_leave_all_centers_in_the_ball(merge):
+    clients = [rows * 1e6 for rows in CLIENTS]
+    for options in ({"epsilon": 0.1}, {"epsilon": 5.0, "init": INIT * 1e5}):
+        centers = centers_of_run(PrivateFFCM(K, max_norm=1.5, merge=merge, random_state=0, **options), clients)
+        assert np.linalg.norm(centers, axis=1).max() <= 1.5 * (1 + 1e-12)
+
+
+@MERGES
+def test_a_noisy_weight_below_one_row_keeps_the_former_center(merge):
+    # A client's two rows have less than the weight of one in the first cluster, and next to none in the others.
+    rows = np.array([[1.0, 0.3], [1.0, -0.3]])
+    init = np.array([[-0.1, 0.0], [-1.0, 1.0], [-1.0, -1.0]])
+    strategy = QuietFFCM(3, merge=merge, init=init, max_norm=2.0, n_rounds=1, random_state=0)
+    centers = centers_of_run(strategy, [rows, rows])
+    sums, weights = slow_step(np.vstack([rows, rows]), init)
+    assert 1.0 < weights[0] < 2.0
+    assert weights[1:].max() < 0.2
+    # In the sum the first cluster has enough; in the clients it has not.
+    expected = sums[0] / weights[0] if merge == "average" else init[0]
+    np.testing.assert_allclose(centers, [expected, *init[1:]], atol=1e-4)
+
+
+def test_local_centers_count_by_their_noisy_weights_with_noise():
+    few, many = np.full((2, 1), 0.2), np.full((38, 1), 0.4)
+    one, other = np.vstack([few, few - 1]), np.vstack([many, many - 1.4])
+    init = np.array([[0.3], [-0.9]])
+    asked = {"init": init, "merge": "k-means", "n_rounds": 1, "fuzzifier": 1.01, "random_state": 0}
+    weighted = centers_of_run(QuietFFCM(2, max_norm=2.0, **asked), [one, other])
+    alike = centers_of_run(FFCM(2, **asked), [one, other])
+    np.testing.assert_allclose(weighted.ravel(), [0.39, -0.99], atol=1e-6)
+    np.testing.assert_allclose(alike.ravel(), [0.3, -0.9], atol=1e-6)
+
+
+def test_shares_of_noise_are_refused_where_the_server_sees_every_reply():
+    with pytest.raises(ValueError, match="noise is 'clients' and merge is 'k-means'"):
+        PrivateFFCM(K, merge="k-means", noise="clients", max_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    ("merge", "epsilon", "factor"), [("average", 10.0, 1.9), ("k-means", 10.0, 7.0), ("average", 100.0, 1.05)]
+)
+def test_many_rows_bear_the_noise(merge, epsilon, factor):
+    rows, _ = make_blobs(6000, 4, centers=5, cluster_std=0.05, center_box=(-0.5, 0.5), random_state=1)
+    clients = np.array_split(rows[np.random.default_rng(0).permutation(6000)], 6)
+    init = np.random.default_rng(0).normal(size=(5, 4)) * 0.3
+    strategy = PrivateFFCM(5, merge=merge, epsilon=epsilon, max_norm=1.2, n_rounds=10, init=init)
+    reference = KMeans(5, n_init=10, random_state=0).fit(rows).inertia_
+    costs = [simulate(strategy, clients, seed=seed).metrics["cost"] for seed in range(3)]
+    assert np.median(costs) < factor * reference

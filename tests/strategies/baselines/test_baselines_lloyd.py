@@ -1,0 +1,220 @@
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+
+from flower_fedclust.checking import watched_run
+from flower_fedclust.engine import ClientData
+from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.baselines.federated_kmeans import DPLloyd, FederatedKMeans, PrivateFederatedKMeans
+from flower_fedclust.strategies.common.clusters import ClusterClient
+from flower_fedclust.strategies.common.frame import FRAME_ROUNDS
+
+RNG = np.random.default_rng(3)
+K, D = 4, 3
+
+#: In which round the first Lloyd step is taken where clients enrol and a frame is found before.
+FIRST_STEP = 1 + FRAME_ROUNDS + 1
+MEANS = RNG.uniform(-5, 5, size=(K, D))
+ROWS = MEANS[RNG.integers(K, size=300)] + RNG.normal(size=(300, D)) * 1.5
+CLIENTS = np.split(ROWS, [20, 21, 100, 230])
+SERVER_ROWS = MEANS.repeat(5, axis=0) + RNG.normal(size=(5 * K, D))
+
+
+def slow_lloyd(rows, centers, n_rounds):
+    for _ in range(n_rounds):
+        members = [[] for _ in centers]
+        for row in rows:
+            members[int(np.argmin([((row - center) ** 2).sum() for center in centers]))].append(row)
+        centers = [np.mean(own, axis=0) if own else center for own, center in zip(members, centers, strict=True)]
+    return np.array(centers)
+
+
+@pytest.mark.parametrize("n_rounds", [0, 1, 2, 5])
+def test_federated_rounds_equal_pooled_lloyd_steps(n_rounds):
+    result = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=n_rounds), CLIENTS)
+    np.testing.assert_allclose(result.model.cluster_centers_, slow_lloyd(ROWS, ROWS[:K], n_rounds), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("start", range(4))
+def test_federated_kmeans_equals_scikit_learns_after_convergence(start):
+    init = ROWS[start * K : (start + 1) * K]
+    result = simulate(FederatedKMeans(K, init=init, n_rounds=100, tol=0.0), CLIENTS)
+    reference = KMeans(K, init=init, n_init=1, max_iter=1000, tol=0.0).fit(ROWS)
+    np.testing.assert_allclose(result.model.cluster_centers_, reference.cluster_centers_, rtol=0, atol=1e-6)
+    assert np.array_equal(np.concatenate(result.labels), reference.labels_)
+    assert result.metrics["cost"] == pytest.approx(reference.inertia_, rel=1e-6)
+
+
+def test_run_stops_when_nothing_moves_any_more():
+    result = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=100), CLIENTS)
+    assert max(row.round for row in result.traffic) < 60
+    longer = simulate(FederatedKMeans(K, init=result.model.cluster_centers_, n_rounds=100), CLIENTS)
+    assert max(row.round for row in longer.traffic) == FIRST_STEP
+
+
+def test_larger_tol_stops_earlier():
+    rounds = [
+        max(row.round for row in simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=100, tol=tol), CLIENTS).traffic)
+        for tol in (0.0, 0.3, 100.0)
+    ]
+    assert rounds[0] > rounds[1] > rounds[2] == FIRST_STEP
+
+
+def test_cluster_without_a_row_keeps_its_center():
+    init = np.vstack([ROWS[:3], [1e3, 1e3, 1e3]])
+    centers = simulate(FederatedKMeans(K, init=init, n_rounds=3), CLIENTS).model.cluster_centers_
+    assert np.array_equal(centers[3], init[3])
+    np.testing.assert_allclose(centers, slow_lloyd(ROWS, init, 3), rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("distance", [30.0, 1e4, 1e200])
+def test_given_centers_may_lie_as_far_from_the_rows_as_they_like(distance):
+    towards = np.array([[1.0, 0.2, 0.0], [0.0, 1.0, 0.1], [-1.0, -1.0, 0.0], [0.0, 0.0, -1.0]])
+    near = np.vstack([ROWS[:3], distance * towards[3:]])
+    centers = simulate(FederatedKMeans(K, init=near, n_rounds=2), CLIENTS).model.cluster_centers_
+    assert np.array_equal(centers[3], near[3])
+    np.testing.assert_allclose(centers[:3], slow_lloyd(ROWS, near[:3], 2), rtol=0, atol=3e-6)
+    if distance < 1e3:
+        far = simulate(FederatedKMeans(K, init=distance * towards, n_rounds=2), CLIENTS).model.cluster_centers_
+        np.testing.assert_allclose(far, slow_lloyd(ROWS, distance * towards, 2), rtol=0, atol=1e-5)
+
+
+def test_centers_do_not_depend_on_which_client_has_which_rows_to_the_last_bit():
+    parts = [np.split(ROWS, cuts) for cuts in ([20, 21, 100, 230], [150], list(range(1, 300)))]
+    one, *others = (simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=3), clients) for clients in parts)
+    for other in others:
+        assert np.array_equal(one.model.cluster_centers_, other.model.cluster_centers_)
+
+
+def test_federated_kmeans_is_not_disturbed_by_rows_far_from_the_origin():
+    shift = np.array([1e4, -1e4, 0.0])
+    near = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=3), CLIENTS)
+    far = simulate(FederatedKMeans(K, init=ROWS[:K] + shift, n_rounds=3), [part + shift for part in CLIENTS])
+    np.testing.assert_allclose(far.model.cluster_centers_ - shift, near.model.cluster_centers_, atol=1e-6)
+
+
+def test_federated_kmeans_from_k_fed_takes_one_round_more():
+    result = simulate(FederatedKMeans(K, n_rounds=1, tol=0.0), [part for part in CLIENTS if len(part) > 5], seed=0)
+    assert [row.task for row in result.traffic if row.client == "0"] == [
+        "enrol", "entry_exponent", "column_sums", "reach", "local_centers", "cluster_sums",
+    ]  # fmt: skip
+
+
+def test_federated_kmeans_reports_that_nothing_covers_its_sums():
+    report = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=2), CLIENTS).privacy
+    sums = [message for message in report.unprotected if message.task == "cluster_sums"]
+    assert len(sums) == 4
+    assert len(report.unprotected) == 4 + FRAME_ROUNDS + 1  # one of these has an array more
+    assert not report.covers_everything
+
+
+@pytest.mark.parametrize("init", [ROWS[: K - 1], ROWS[: K + 1]])
+def test_another_number_of_first_centers_than_clusters_is_refused(init):
+    with pytest.raises(ValueError, match=f"init has {len(init)} centers and n_clusters is 4"):
+        FederatedKMeans(K, init=init)
+
+
+class QuietFederatedKMeans(PrivateFederatedKMeans):
+    """Does all that the private one does, and adds no noise."""
+
+    def noise_multipliers(self):
+        return dict.fromkeys(self.shares(), 0.0)
+
+
+@pytest.mark.parametrize("n_rounds", [1, 3])
+def test_without_its_noise_the_private_run_is_pooled_lloyd_on_clipped_rows(n_rounds):
+    clipped = ROWS * np.minimum(1, 5.0 / np.linalg.norm(ROWS, axis=1))[:, None]
+    strategy = QuietFederatedKMeans(K, init=clipped[:K], n_rounds=n_rounds, max_norm=5.0)
+    np.testing.assert_allclose(
+        simulate(strategy, CLIENTS).model.cluster_centers_, slow_lloyd(clipped, clipped[:K], n_rounds), atol=1e-6
+    )
+
+
+def test_private_federated_kmeans_declares_how_far_the_worst_row_moves_its_sums_and_its_counts():
+    max_norm, centers = 2.5, np.array([[0.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+    strategy = PrivateFederatedKMeans(2, init=centers, max_norm=max_norm, n_rounds=1)
+    run = watched_run(strategy, {str(index): ClientData(rows) for index, rows in enumerate(CLIENTS)}, seed=0)
+    (round_,) = run.rounds.values()
+    of_sums, of_counts = round_.releases
+    assert (of_sums.sensitivity, of_counts.sensitivity) == pytest.approx((max_norm, 1.0), rel=1e-12)
+    assert {release.relation for release in round_.releases} == {"add-or-remove"}
+
+    def answer(*rows):
+        client = ClusterClient(ClientData(np.reshape([[1.0, 0, 0], *rows], (-1, 3))), name="0")
+        return [array.values for array in client.cluster_sums(centers, frame=round_.question.frame)]
+
+    # Both are clipped.
+    moved = np.max([[np.linalg.norm(a - b) for a, b in zip(answer(row), answer(), strict=True)]
+                    for row in ([900.0, 0, 0], [0, -900.0, 0])], axis=0)  # fmt: skip
+    np.testing.assert_allclose(moved, [of_sums.sensitivity, of_counts.sensitivity], rtol=1e-12)
+
+
+def test_private_federated_kmeans_asks_no_client_for_its_first_centers_and_takes_every_step():
+    report = simulate(PrivateFederatedKMeans(K, max_norm=5.0, n_rounds=3), CLIENTS, seed=0).privacy
+    assert {message.task for message in report.messages} == {"enrol", "cluster_sums"}
+    assert len(report.releases) == 6
+    assert report.covers_everything
+    assert 0.99 < report.composed_epsilon <= 1.0 + 1e-9
+
+
+def slow_frame(rows, center_rows):
+    origin = SERVER_ROWS.mean(axis=0) if center_rows else np.zeros(D)
+    radius = np.linalg.norm(SERVER_ROWS - origin, axis=1).max()
+    moved = rows - origin
+    norms = np.linalg.norm(moved, axis=1)
+    return moved * np.minimum(1, radius / norms)[:, None], SERVER_ROWS - origin, origin, radius
+
+
+@pytest.mark.parametrize("init", SERVER_INITIALISATIONS)
+@pytest.mark.parametrize(("center_rows", "n_rounds"), [(True, 3), (False, 1)])
+def test_dp_lloyd_without_noise_equals_pooled_lloyd_from_the_same_start(init, center_rows, n_rounds):
+    strategy = DPLloyd(
+        K,
+        server_data=SERVER_ROWS,
+        init=init,
+        epsilon=None,
+        n_rounds=n_rounds,
+        center_rows=center_rows,
+        random_state=7,
+    )
+    centers = simulate(strategy, CLIENTS).model.cluster_centers_
+    rows, server_rows, origin, radius = slow_frame(ROWS, center_rows)
+    start = SERVER_INITIALISATIONS[init](server_rows, K, radius, np.random.default_rng(7))
+    # A center whose cluster is empty stays, but the step keeps it inside the ball.
+    inside = start * np.minimum(1, radius / np.linalg.norm(start, axis=1))[:, None]
+    expected = slow_lloyd(rows, start, 1)
+    kept = (expected == start).all(axis=1)
+    expected[kept] = inside[kept]
+    expected = slow_lloyd(rows, expected, n_rounds - 1)
+    np.testing.assert_allclose(centers, expected + origin, rtol=0, atol=1e-6)
+
+
+def test_dp_lloyd_starts_from_the_means_of_the_server_rows():
+    strategy = DPLloyd(K, server_data=SERVER_ROWS, epsilon=None, random_state=7)
+    seed = int(np.random.default_rng(7).integers(2**31))
+    start = KMeans(K, n_init=10, random_state=seed).fit(SERVER_ROWS - SERVER_ROWS.mean(axis=0)).cluster_centers_
+    rows, _, origin, _ = slow_frame(ROWS, True)
+    np.testing.assert_allclose(
+        simulate(strategy, CLIENTS).model.cluster_centers_, slow_lloyd(rows, start, 1) + origin, rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("unit", "tasks"), [("record", {"cluster_sums"}), ("client", {"cluster_means"})])
+def test_dp_lloyd_spends_the_whole_budget_on_its_steps(unit, tasks):
+    strategy = DPLloyd(K, server_data=SERVER_ROWS, n_rounds=2, privacy_unit=unit)
+    report = simulate(strategy, CLIENTS, seed=0).privacy
+    assert {message.task for message in report.releases} == tasks
+    assert len(report.releases) == 4
+    assert report.unprotected == []
+    assert 0.99 < report.composed_epsilon <= 1.0 + 1e-9
+
+
+def test_dp_lloyd_declares_the_radius_and_one_row():
+    *_, radius = slow_frame(ROWS, True)
+    report = simulate(DPLloyd(K, server_data=SERVER_ROWS), CLIENTS, seed=0).privacy
+    sums, counts = (message.release for message in report.releases)
+    assert isinstance(sums, Release)
+    assert (sums.mechanism, counts.mechanism) == ("gaussian", "laplace")
+    assert (sums.sensitivity, counts.sensitivity) == pytest.approx((radius, 1.0))

@@ -1,0 +1,376 @@
+import math
+
+import numpy as np
+import pytest
+
+from flower_fedclust.engine import ClientData, PrivateStrategy, Total, parameter
+from flower_fedclust.exact.exponents import exponent_indicator
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.privacy.releases import Relation
+from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.common.moments import (
+    Moments,
+    MomentsClient,
+    checked_bandwidth,
+    column_moments,
+    moment_parts,
+    noisy_column_moments,
+)
+
+RNG = np.random.default_rng(2)
+SCALES = np.array([0.01, 1.0, 300.0])
+CLIENTS = [RNG.normal(size=(n, 3)) * SCALES + RNG.normal(size=3) for n in (20, 5, 60)]
+#: Rows of these clients reach less than 1,024 from their mean: the unit of their grid.
+UNIT = 1024 * 2.0**-25
+RELATIONS = ("add-or-remove", "replace")
+
+
+class Steps(PrivateStrategy):
+    """Takes moments, with noise of a multiplier if one is given, and keeps them in the model."""
+
+    client_type = MomentsClient
+    n_protocol_rounds = 4
+
+    n_clusters: int = parameter(2)
+    max_norm: float | None = parameter(None)
+    multiplier: float = parameter(0.0)
+    relation: Relation = parameter("add-or-remove")
+
+    def parts(self):
+        return moment_parts(1.0, replaced=self.relation == "replace")
+
+    def noise_multipliers(self):
+        return dict.fromkeys(self.shares(), self.multiplier)
+
+    def noisy_moments(self):
+        return noisy_column_moments(self.max_norm, 3, replaced=self.relation == "replace")
+
+    def protocol(self):
+        if self.max_norm is None:
+            found, _ = yield from column_moments()
+        else:
+            found = yield from self.noisy_moments()
+        model = KMeansModel(np.zeros((1, 3)))
+        model.found = found
+        return model
+
+
+def releases_of(max_norm, multiplier, relation):
+    strategy = Steps(epsilon=1.0, max_norm=max_norm, multiplier=multiplier, relation=relation)
+    return strategy.with_noise(next(strategy.noisy_moments())).releases
+
+
+def moments_of(clients, **options):
+    return simulate(Steps(**options), clients).model.found
+
+
+def slow_distance(rows):
+    exact = rows.astype(np.longdouble)
+    return float(np.mean([np.sqrt(((x - y) ** 2).sum()) for x in exact for y in exact]))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, -1e6])
+def test_moments_are_those_of_all_rows_together(offset):
+    clients = [rows + offset for rows in CLIENTS]
+    pooled = np.concatenate(clients).astype(np.longdouble)
+    moments = moments_of(clients)
+    assert moments.n_rows == 85.0
+    mean = pooled.mean(axis=0)
+    np.testing.assert_allclose(moments.mean, mean.astype(float), rtol=0, atol=UNIT)
+    deviation = np.sqrt(((pooled - mean) ** 2).mean(axis=0))
+    np.testing.assert_allclose(moments.deviation, deviation.astype(float), rtol=0, atol=2 * UNIT)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, -1e6])
+def test_distance_is_the_mean_over_clients_of_the_mean_over_all_pairs_of_rows(offset):
+    clients = [rows + offset for rows in CLIENTS]
+    expected = np.mean([slow_distance(rows) for rows in clients])
+    assert moments_of(clients).distance == pytest.approx(expected, rel=1e-6)
+
+
+def test_client_with_one_row_is_left_out_of_the_mean_distance_and_counted_in_all_else():
+    clients = [CLIENTS[0], CLIENTS[1][:1], CLIENTS[2], CLIENTS[1][1:2]]
+    moments = moments_of(clients)
+    assert moments.distance == pytest.approx(np.mean([slow_distance(CLIENTS[0]), slow_distance(CLIENTS[2])]), rel=1e-6)
+    assert moments.n_rows == 82.0
+    np.testing.assert_allclose(moments.mean, np.concatenate(clients).mean(axis=0), rtol=0, atol=UNIT)
+    np.testing.assert_allclose(moments.deviation, np.concatenate(clients).std(axis=0), rtol=0, atol=2 * UNIT)
+
+
+def test_distance_is_that_of_the_only_client_with_two_rows():
+    moments = moments_of([CLIENTS[0], CLIENTS[1][:1]])
+    assert moments.distance == pytest.approx(slow_distance(CLIENTS[0]), rel=1e-6)
+
+
+def test_client_whose_rows_are_equal_counts_with_distance_0():
+    equal = np.repeat(CLIENTS[1][:1], 7, axis=0)
+    assert moments_of([CLIENTS[0], equal]).distance == pytest.approx(slow_distance(CLIENTS[0]) / 2, rel=1e-6)
+
+
+def test_distance_is_0_where_every_client_has_one_row_only():
+    moments = moments_of([CLIENTS[0][:1], CLIENTS[0][1:2]])
+    assert moments.distance == 0.0
+    np.testing.assert_allclose(moments.deviation, CLIENTS[0][:2].std(axis=0), rtol=1e-6, atol=UNIT)
+
+
+def test_moments_take_four_rounds_and_no_row_leaves_a_client():
+    result = simulate(Steps(), CLIENTS)
+    assert [row.task for row in result.traffic if row.client == "0"] == [
+        "enrol",
+        "entry_exponent",
+        "column_sums",
+        "reach",
+        "column_spread",
+    ]
+    sent = [(m.content, m.detail, m.counts_rows) for m in result.privacy.messages[1:]]
+    assert sent == [
+        ("binary exponent of the largest entry, as one of many classes", "sum over the clients", False),
+        ("sum of the rows", "sum over the clients", False),
+        ("number of rows", "sum over the clients", True),
+        (
+            "binary exponent of the distance of the farthest row from the mean, as one of many classes",
+            "sum over the clients",
+            False,
+        ),
+        ("sum of the rows, less the mean", "sum over the clients", False),
+        ("sum of the squared distances from the mean, by column", "sum over the clients", False),
+        ("mean distance between two of the client's rows", "sum over the clients", False),
+        ("whether the client has two rows", "sum over the clients", False),
+        ("number of rows", "sum over the clients", True),
+    ]
+
+
+@pytest.mark.parametrize("rows", ["", "noisy rows"])
+def test_all_rounds_are_on_the_rows_that_are_named(rows):
+    steps = column_moments(rows=rows)
+    first = next(steps)
+    second = steps.send(Total([exponent_indicator(4)], 2))
+    third = steps.send(Total([np.array([6.0, 9.0]), np.array(3.0)], 2))
+    fourth = steps.send(Total([exponent_indicator(3)], 2))
+    assert {one.rows for one in (first, second, third, fourth)} == {rows}
+    assert second.question.arguments == {"exponent": 4}
+    assert third.question.arrays[0].tolist() == [2.0, 3.0]
+    origin, (radius, norm) = fourth.question.arrays
+    assert (origin.tolist(), radius, norm) == ([2.0, 3.0], 8.0, 2.0)
+
+
+class Deserting(MomentsClient):
+    """Client 2 answers all rounds but the last."""
+
+    def fit(self, parameters, config):
+        if self.name == "2" and config["task"] == "column_spread":
+            config = config | {"task": "nothing"}
+        return super().fit(parameters, config)
+
+
+def test_moments_are_those_of_the_clients_that_are_left_where_one_is_gone_in_the_last_round():
+    same = [CLIENTS[2][:20], CLIENTS[2][20:40], CLIENTS[2][40:]]
+
+    class Left(Steps):
+        client_type = Deserting
+
+    moments = simulate(Left(), same).model.found
+    left = np.concatenate(same[:2])
+    assert moments.n_rows == 40
+    np.testing.assert_allclose(moments.mean, left.mean(axis=0), rtol=0, atol=UNIT)
+    np.testing.assert_allclose(moments.deviation, left.std(axis=0), rtol=0, atol=2 * UNIT)
+
+
+# With noise.
+
+
+def clipped(rows, max_norm):
+    return np.array([row * min(1.0, max_norm / np.sqrt((row**2).sum())) for row in rows])
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 20.0, 1e9])
+def test_noise_off_gives_the_moments_of_the_clipped_rows_in_one_round(max_norm):
+    pooled = clipped(np.concatenate(CLIENTS), max_norm)
+    moments = moments_of(CLIENTS, max_norm=max_norm)
+    assert moments.n_rows == 85.0
+    unit = max_norm * 2.0**-24
+    np.testing.assert_allclose(moments.mean, pooled.mean(axis=0), rtol=0, atol=unit)
+    if max_norm == 1e9:
+        return  # of which the rows are a millionth: their spread is below what 40 bits say of a square
+    np.testing.assert_allclose(moments.deviation, pooled.std(axis=0), rtol=0, atol=2 * unit)
+    assert moments.distance == pytest.approx(np.sqrt(2 * pooled.var(axis=0).sum()), rel=1e-6)
+    # The root mean square distance over all ordered pairs of rows.
+    squares = [((x - y) ** 2).sum() for x in pooled for y in pooled]
+    assert moments.distance == pytest.approx(np.sqrt(np.mean(squares)), rel=1e-6)
+
+
+def answered(total, squares, count, max_norm=2.0):
+    steps = noisy_column_moments(max_norm, 2)
+    round_ = next(steps)
+    with pytest.raises(StopIteration) as stop:
+        steps.send([np.array(total), np.array(squares), np.array(count)])
+    return round_, stop.value.value
+
+
+def test_round_names_the_parts_and_the_norm():
+    round_, _ = answered([1.0, 0.0], [1.0, 0.0], 4.0)
+    assert round_.task == "clipped_column_sums"
+    frame = round_.question.frame
+    assert (frame.origin.tolist(), frame.radius, frame.norm) == ([0.0, 0.0], 2.0, 2)
+    assert round_.parts == ("column_sums", "column_squares", "row_count")
+
+
+@pytest.mark.parametrize("squares", [[-5.0, -1e9], [0.0, 0.0], [3.9, 0.9]])
+def test_rows_are_taken_to_fill_the_ball_where_noise_hides_the_spread(squares):
+    _, moments = answered([4.0, 2.0], squares, 4.0)
+    np.testing.assert_allclose(moments.deviation, 2.0 / np.sqrt(2.0))
+    assert moments.distance == 2.0
+
+
+def test_column_whose_spread_noise_hides_has_deviation_0_beside_others():
+    _, moments = answered([4.0, 2.0], [8.0, -3.0], 4.0)
+    assert moments.deviation.tolist() == [1.0, 0.0]
+    assert moments.distance == pytest.approx(np.sqrt(2.0))
+
+
+def test_mean_and_deviation_stay_where_those_of_clipped_rows_must_be():
+    _, moments = answered([300.0, -400.0], [1e9, 0.0], 10.0)
+    np.testing.assert_allclose(moments.mean, [1.2, -1.6])
+    assert moments.deviation.tolist() == [2.0, 0.0]
+
+
+@pytest.mark.parametrize("count", [0.0, -7.0, 0.3])
+def test_number_of_rows_is_1_at_least(count):
+    _, moments = answered([0.5, 0.0], [1.25, 0.0], count)
+    assert moments.n_rows == 1.0
+    assert moments.mean.tolist() == [0.5, 0.0]
+    assert moments.deviation.tolist() == [1.0, 0.0]
+
+
+def random_neighbours(relation, max_norm, rng):
+    """Two tables, and the two farthest that there can be among them."""
+    rows = rng.normal(size=(4, 3)) * rng.choice([0.1, 1.0, 10.0])
+    other = rng.normal(size=(1, 3)) * rng.choice([0.1, 1.0, 10.0])
+    yield (rows[1:], rows) if relation == "add-or-remove" else (rows, np.concatenate([rows[1:], other]))
+    longest = np.zeros((1, 3))
+    longest[0, rng.integers(3)] = 5.0 * max_norm
+    yield (
+        (rows[:2], np.concatenate([rows[:2], longest]))
+        if relation == "add-or-remove"
+        else (
+            np.concatenate([rows[:2], longest]),
+            np.concatenate([rows[:2], -longest]),
+        )
+    )
+    turned = np.roll(longest, 1, axis=1)
+    if relation == "replace":
+        yield np.concatenate([rows[:2], longest]), np.concatenate([rows[:2], turned])
+
+
+@pytest.mark.parametrize("max_norm", [0.3, 4.0])
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_no_two_neighbours_are_farther_apart_than_the_sensitivities(relation, max_norm):
+    rng = np.random.default_rng(0)
+    farthest = np.zeros(3)
+    for _ in range(100):
+        for one, other in random_neighbours(relation, max_norm, rng):
+            sent = [
+                [
+                    array.values
+                    for array in MomentsClient(ClientData(rows), name="0").clipped_column_sums(
+                        frame=Frame(np.zeros(3), max_norm)
+                    )
+                ]
+                for rows in (one, other)
+            ]
+            moved = [np.linalg.norm(np.subtract(first, second)) for first, second in zip(*sent, strict=True)]
+            farthest = np.maximum(farthest, moved)
+    releases = releases_of(max_norm, 3.0, relation)
+    bounds = [0.0 if release is None else release.sensitivity for release in releases]
+    assert (farthest <= bounds).all()
+    # And the bounds are reached.
+    np.testing.assert_allclose(farthest, bounds, rtol=1e-6)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_releases_are_gaussian_of_the_multiplier_and_the_relation(relation):
+    sums, squares, count = releases_of(3.0, 0.7, relation)
+    # Two vectors without a negative entry are never farther apart than the square root of 2 times the longer one.
+    expected = (6.0, math.sqrt(2.0) * 9.0) if relation == "replace" else (3.0, 9.0)
+    assert (sums.sensitivity, squares.sensitivity) == pytest.approx(expected)
+    given = [release for release in (sums, squares, count) if release is not None]
+    assert {(release.mechanism, release.noise_multiplier, release.relation) for release in given} == {
+        ("gaussian", 0.7, relation)
+    }
+    assert (count is None) == (relation == "replace")
+    assert all(("one is replaced" in release.bound) == (relation == "replace") for release in given)
+
+
+@pytest.mark.parametrize(("relation", "noise"), [("add-or-remove", "clients"), ("replace", "local")])
+def test_run_of_noisy_moments_is_covered_under_either_relation(relation, noise):
+    strategy = Steps(max_norm=5.0, multiplier=4.0, relation=relation, epsilon=5.0, noise=noise)
+    report = simulate(strategy, CLIENTS).privacy
+    assert report.covers_everything
+    assert report.relation == relation
+    assert len(report.releases) == (3 if relation == "add-or-remove" else 2)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_parts_of_the_moments_divide_the_budget_equally(relation):
+    parts = moment_parts(0.3, replaced=relation == "replace")
+    assert sum(part.fraction for part in parts.values()) == pytest.approx(0.3)
+    assert len({part.fraction for part in parts.values()}) == 1
+    assert ("row_count" in parts) == (relation == "add-or-remove")
+
+
+def test_noise_of_the_releases_is_in_the_moments():
+    many = [RNG.normal(size=(500, 3)) for _ in range(4)]
+    exact = moments_of(many, max_norm=3.0)
+    noisy = Steps(max_norm=3.0, multiplier=5.0, epsilon=5.0)
+    drawn = [simulate(noisy, many, seed=i).model.found for i in range(60)]
+    assert np.std([moments.n_rows for moments in drawn]) == pytest.approx(5.0, rel=0.4)
+    means = np.array([moments.mean for moments in drawn]) - exact.mean
+    assert np.std(means) == pytest.approx(15.0 / 2000, rel=0.4)
+
+
+# The bandwidth.
+
+
+def moments_with(distance):
+    return Moments(10.0, np.zeros(2), np.ones(2), distance)
+
+
+@pytest.mark.parametrize(("given", "distance", "expected"), [(None, 3.0, 3.0), (0.5, 3.0, 0.5), (0.5, 0.0, 0.5)])
+def test_bandwidth_is_what_was_given_or_the_mean_distance(given, distance, expected):
+    assert checked_bandwidth(given, moments_with(distance)) == expected
+
+
+def test_distance_0_asks_for_a_bandwidth_in_one_sentence():
+    sentence = (
+        r"^the bandwidth r comes out as 0, because no client has two rows that differ; give bandwidth a positive "
+        r"value, in the units of the rows\.$"
+    )
+    with pytest.raises(DataError, match=sentence):
+        checked_bandwidth(None, moments_with(0.0))
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e6 / 3, 1e-300])
+@pytest.mark.parametrize("given", [None, 2.0])
+def test_rows_that_are_all_equal_cannot_be_clustered_whatever_the_bandwidth(given, value):
+    moments = moments_of([np.full((n, 3), value) for n in (100, 33, 1)])
+    sentence = r"^all rows are equal, so that there is nothing to cluster by; give rows that differ\.$"
+    with pytest.raises(DataError, match=sentence):
+        checked_bandwidth(given, moments)
+
+
+def test_rows_that_differ_in_one_column_by_very_little_are_not_all_equal():
+    rows = np.full((7, 3), 0.1)
+    rows[0, 2] += 1e-9
+    moments = moments_of([rows, rows])
+    assert checked_bandwidth(None, moments) == moments.distance > 0
+    assert checked_bandwidth(2.0, moments_of([rows[:1], rows[1:2]])) == 2.0
+
+
+def test_rows_that_differ_in_their_last_digits_only_are_not_all_equal():
+    rows = np.full((7, 3), 1e6)
+    rows[0] += 1e-8
+    moments = moments_of([rows, rows])
+    assert (moments.deviation <= 1e-12 * moments.mean).all()
+    assert checked_bandwidth(None, moments) == moments.distance > 0
