@@ -24,18 +24,7 @@ N_DIGITS = (N_FRACTION_BITS + 1024) // 32
 
 
 def digits_of(value: float) -> Integers:
-    """Return the digits of a number, the last first; of a negative one all negative.
-
-    Parameters
-    ----------
-    value : float
-        What is not finite counts as the largest float.
-
-    Returns
-    -------
-    ndarray of shape (68,), int64
-        Each below 2^32: so that 2^31 of them can be added up.
-    """
+    """Return the digits of a number, the last first; of a negative one all negative."""
     if not math.isfinite(value):
         value = sys.float_info.max
     mantissa, exponent = math.frexp(abs(value))

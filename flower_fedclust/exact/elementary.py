@@ -78,22 +78,6 @@ def exponential(x: Floats, *, out: Floats | None = None) -> Floats:
     With ``k = rint(2048 x / ln 2) = 2048 e + j`` and a rest r of at most ``ln 2 / 4096``, it is ``2^e 2^(j/2048) e^r``:
     a power of two, an entry of a table, and a polynomial of degree 3. The relative error is below 2^-50 where the
     result is in the normal range. Of x <= 0 the result is at most 1.
-
-    Parameters
-    ----------
-    x : ndarray
-        Of any shape. Minus infinity gives 0, infinity infinity, and NaN NaN.
-    out : ndarray of the shape of x, optional
-        Where to put the result; contiguous. It may be x.
-
-    Returns
-    -------
-    ndarray of the shape of x
-
-    Raises
-    ------
-    ValueError
-        If out is not a contiguous array of float64 in the shape of x.
     """
     result = np.empty(x.shape) if out is None else out
     if result.shape != x.shape or result.dtype != np.float64 or not result.flags.c_contiguous:
@@ -147,15 +131,6 @@ def logarithm(x: Floats) -> Floats:
 
     With ``x = 2^e m`` and c the multiple of 1/128 next to m, it is ``e ln 2 + ln c + 2 artanh((m - c) / (m + c))``. The
     relative error is below 2^-50, next to 1 as well.
-
-    Parameters
-    ----------
-    x : ndarray
-        Of any shape. 0 gives minus infinity, infinity infinity, and what is negative NaN.
-
-    Returns
-    -------
-    ndarray of the shape of x
     """
     result = np.empty(x.shape)
     entries, results = x.reshape(-1), result.reshape(-1)
@@ -191,17 +166,6 @@ def power(base: Floats, exponent: float) -> Floats:
     """Return ``base ** exponent``, the same bits on every machine.
 
     ``e^(exponent ln base)``: the relative error is below 2^-40 where the result is in the normal range.
-
-    Parameters
-    ----------
-    base : ndarray
-        Of any shape; not negative.
-    exponent : float
-        Finite. 0 gives 1, of every base; another gives 0 or infinity of the base 0.
-
-    Returns
-    -------
-    ndarray of the shape of the base
     """
     if exponent == 0:
         return np.ones(base.shape)

@@ -33,19 +33,7 @@ def table_exponent(rows: Floats) -> int:
 
 
 def entry_sums(rows: Floats, exponent: int) -> Integers:
-    """Return the sum of the rows, of entries truncated to multiples of ``2**(exponent - 38)``.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    exponent : int
-        That of :func:`table_exponent` over all clients: a larger entry is cut to 2^exponent.
-
-    Returns
-    -------
-    ndarray of shape (n_columns,), int64
-        The unit has the exponent ``exponent - 38``.
-    """
+    """Return the sum of the rows, of entries truncated to multiples of ``2**(exponent - 38)``."""
     sums = np.zeros(rows.shape[1], dtype=np.int64)
     for block in blocks(len(rows), rows.shape[1], block_entries=min(BLOCK_ENTRIES, 2**14 * rows.shape[1])):
         with np.errstate(over="ignore"):
@@ -60,17 +48,6 @@ def reach_exponent(rows: Floats, origin: Floats) -> int:
 
     ``rows_within(rows, origin, e - 25)`` then clips none. The norm is an exact integer norm, rounded away from zero
     (differences below 2^-560 in a table that has entries above 2^500 are lost, and may then be clipped).
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Finite, as the origin.
-    origin : ndarray of shape (n_columns,)
-
-    Returns
-    -------
-    int
-        The least exponent there is, if every row equals the origin.
     """
     largest = max(float(np.abs(rows).max(initial=0.0)), float(np.abs(origin).max()))
     # One power of two for all, so that no difference overflows or is denormal.

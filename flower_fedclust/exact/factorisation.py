@@ -121,17 +121,6 @@ def exact_membership_steps(
 
     Products of rows and centers are products of integers, and exact. All else is done entry by entry, and what is
     added up over clusters one cluster after the other: the same bits for a row whatever rows stand beside it.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the centers.
-    exponent : int
-        Of the unit of both.
-    gamma : float
-        From :func:`membership_step_divisor`. It is given, as eigenvalues have other last digits on other machines.
-    H, W, penalties, n_steps
-        As for :func:`membership_steps`.
     """
     if gamma == 0:
         return H
@@ -178,12 +167,6 @@ def center_step_size(HH: Floats, alpha: float, mu_w: float) -> float:
     """Return eta: alpha times the largest eigenvalue of H'H, the paper's estimate of L_W; 0 where it is 0.
 
     Above 1, alpha gives steps that do not raise the objective: the gradient's own constant is ``2 lambda_max + mu_w``.
-
-    Parameters
-    ----------
-    HH : ndarray of shape (n_clusters, n_clusters)
-        H'H, or with noise about.
-    alpha, mu_w : float
     """
     largest = _largest_eigenvalue((HH + HH.T) / 2)
     return alpha * (largest + mu_w / 2) if largest > 0 else 0.0
@@ -198,19 +181,7 @@ def center_steps(
     eta: float,
     bound: float = math.inf,
 ) -> Floats:
-    """Take a gradient step on W for each minibatch (18).
-
-    Parameters
-    ----------
-    batches : iterable of ndarray of int
-        Indices of rows.
-    eta : float
-        What a gradient is divided by. 0 where no row belongs to anything, and then no center moves.
-    bound : float, default=inf
-        The Frobenius norm to which the gradient of every minibatch is clipped.
-    rows, H, W, mu_w
-        See the top of the module.
-    """
+    """Take a gradient step on W for each minibatch (18)."""
     if eta == 0:
         return W
     for batch in batches:
@@ -225,24 +196,6 @@ def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, exponent: int, b
     norm 1, with ``2 ||h|| (h W - x)``, whose norm is that of the gradient. The first is truncated to 15 bits, the
     second clipped to the bound and truncated to 25: so one row adds integers of Frobenius norm at most the bound,
     whatever rows stand beside it.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the centers.
-    H : ndarray of shape (n_rows, n_clusters)
-        Integers of norm at most 2^25, in units of 2^-25: memberships of norm at most 1.
-    W : ndarray of shape (n_clusters, n_columns)
-    exponent : int
-        Of the unit of rows and centers.
-    bound : float
-        G: what one row can add to the sum, in Frobenius norm. Positive and finite.
-
-    Returns
-    -------
-    gradient : ndarray of shape (n_clusters, n_columns), int64
-    exponent : int
-        Of its unit.
     """
     n_clusters, n_columns = W.shape
     # A column of W is at most sqrt(k) times as long as a row may be: with so many bits less, products stay below 2^53.

@@ -60,22 +60,6 @@ def fuzzy_sums(
 
     The weights of a row are truncated to integers whose sum is at most 1. So what a row adds to the weights has a norm
     of at most 1, and to the sums one of at most its own, exactly.
-
-    Parameters
-    ----------
-    rows, centers, fuzzifier
-        See the top of the module.
-    more_bits : int, default=0
-        Weights are multiples of ``2^-(15 + more_bits)``; see :func:`more_bits_for`.
-
-    Returns
-    -------
-    sums : ndarray of shape (n_clusters, n_columns), int64
-        ``sum_i u_ij^m x_i``.
-    weights : ndarray of shape (n_clusters,), int64
-        ``sum_i u_ij^m``.
-    exponent : int
-        Of the unit of weights; that of the sums is finer than the rows' by as much.
     """
     sums, totals = np.zeros(centers.shape, dtype=np.int64), np.zeros(len(centers), dtype=np.int64)
     nothing = np.zeros(len(centers))

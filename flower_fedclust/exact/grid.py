@@ -93,19 +93,7 @@ class GridArray:
 
 
 def unit_exponent(bound: float, *, bits: int = BITS) -> int:
-    """Return the exponent of the smallest power of two u with ``bound <= 2**bits * u``.
-
-    Parameters
-    ----------
-    bound : float
-        Positive and finite; in the units of the data.
-    bits : int, default=25
-
-    Raises
-    ------
-    ValueError
-        If the bound is not positive and finite.
-    """
+    """Return the exponent of the smallest power of two u with ``bound <= 2**bits * u``."""
     if not 0 < bound < math.inf:
         raise ValueError(f"the bound is {bound}; it must be positive and finite to have a grid.")
     mantissa, exponent = math.frexp(bound)  # mantissa in [1/2, 1)
@@ -134,29 +122,6 @@ def rows_onto_grid(rows: Floats, origin: Floats, radius: float, *, norm: int = 2
     The integer norm of every row is at most the radius, exactly: whoever adds or removes a row moves a sum by no more.
     A row that lies within (once it is truncated, which makes it shorter) is only truncated. Every other is scaled down
     to the radius and truncated towards zero.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Any floats. A row with an entry that is not finite, which no table of a client has, becomes 0.
-    origin : ndarray of shape (n_columns,)
-        Public and finite; in the units of the rows.
-    radius : float
-        Public, positive and finite; in the units of the rows.
-    norm : 1 or 2, default=2
-        Whether the ball is one of the L1 norm or of the Euclidean norm.
-
-    Returns
-    -------
-    on_grid : ndarray of shape (n_rows, n_columns)
-        Integers; each row depends on that row, the origin, the radius and the norm, and on nothing else.
-    exponent : int
-        Of the unit, ``unit_exponent(radius)``.
-
-    Raises
-    ------
-    ValueError
-        If the radius is not positive and finite, or the norm is another.
     """
     exponent = unit_exponent(radius)
     return truncated_to_ball(rows, origin, exponent, *ball_in_units(float(radius), norm, exponent), norm), exponent
@@ -167,39 +132,13 @@ def rows_within(rows: Floats, origin: Floats, exponent: int, *, norm: int = 2) -
 
     For strategies without a radius, whose unit is such that no row is so long (:func:`reach_exponent`); and for public
     points that rows are compared with, such as centers, which have to be on the grid of the rows.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    origin : ndarray of shape (n_columns,)
-    exponent : int
-        Of the unit.
-    norm : 1 or 2, default=2
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_columns)
-        Integers, as those of :func:`rows_onto_grid`.
     """
     return truncated_to_ball(rows, origin, exponent, 2.0**BITS, 2.0 ** (BITS * norm), norm)
 
 
 @made_once
 def points_onto_grid(points: Floats, exponent: int) -> Floats:
-    """Put public points, in the coordinates of the rows on the grid, onto the grid of the rows.
-
-    Parameters
-    ----------
-    points : ndarray of shape (n_points, n_columns)
-        Already moved by the origin.
-    exponent : int
-        Of the rows' unit.
-
-    Returns
-    -------
-    ndarray of shape (n_points, n_columns)
-        Integers of norm at most 2^25, whatever the server sent: so products with rows are exact.
-    """
+    """Put public points, in the coordinates of the rows on the grid, onto the grid of the rows."""
     return _points_onto_grid(np.ascontiguousarray(points, dtype=np.float64).tobytes(), points.shape, exponent)
 
 
@@ -212,23 +151,7 @@ def _points_onto_grid(points: bytes, shape: tuple[int, int], exponent: int) -> F
 
 
 def array_onto_grid(array: Floats, bound: float, *, norm: int = 2) -> tuple[Floats, int]:
-    """Clip a whole array to a norm and truncate it to integers in a unit of its own: one client's contribution.
-
-    Parameters
-    ----------
-    array : ndarray
-        Of any shape; in the units of the data. Of a symmetric matrix give all of it, so that the norm is Frobenius'.
-    bound : float
-        Of the norm of all entries together.
-    norm : 1 or 2, default=2
-
-    Returns
-    -------
-    on_grid : ndarray of the shape of the array
-        Integers whose norm is at most the bound.
-    exponent : int
-        Of the unit, ``unit_exponent(bound)``.
-    """
+    """Clip a whole array to a norm and truncate it to integers in a unit of its own: one client's contribution."""
     on_grid, exponent = rows_onto_grid(array.reshape(1, -1), np.zeros(1), bound, norm=norm)
     return on_grid.reshape(array.shape), exponent
 
@@ -290,20 +213,7 @@ def _clipped(rows: Floats, origin: Floats, exponent: int, bound: float, limit: f
 
 
 def scaled_to(rows: Floats, bound: float, norm: int) -> Floats:
-    """Return rows whose norm is the bound, truncated towards zero; rounding can add 2^-50 of the norm.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Neither so large nor so small that a product with a power of two near 2^53 overflows or is denormal.
-    bound : float
-    norm : 1 or 2
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_columns)
-        Integers. A row that is 0 stays 0.
-    """
+    """Return rows whose norm is the bound, truncated towards zero; rounding can add 2^-50 of the norm."""
     _, scaled, norms = rounded_norms(rows, norm)
     if norm == 2:
         norms = np.sqrt(norms)
@@ -316,19 +226,6 @@ def rounded_norms(rows: Floats, norm: int) -> tuple[NDArray[np.int32], Floats, F
 
     The entries become integers of m bits, rounded away from zero, where ``2 m + log2(n_columns) <= 53`` (``m`` instead
     of ``2 m`` for L1), so that their sum is exact in any order.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    norm : 1 or 2
-
-    Returns
-    -------
-    power : ndarray of shape (n_rows,)
-    scaled : ndarray of shape (n_rows, n_columns)
-        ``rows * 2**power``, not rounded.
-    norms : ndarray of shape (n_rows,)
-        Of the scaled rows, rounded away from zero: L1 norms, or squared Euclidean norms.
     """
     bits = (53 - (rows.shape[1] - 1).bit_length()) // norm
     magnitudes = np.abs(rows)

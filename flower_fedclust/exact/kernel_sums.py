@@ -1,8 +1,11 @@
-"""Gaussian kernels of rows on a grid, and what is summed over rows with them or with weights: exact, row by row.
+"""Gaussian kernels of rows on a grid, and sums over rows that are weighted by them: exact, row by row.
 
-A kernel value is a function of an exact squared distance, by operations that every machine rounds alike. It becomes an
-integer before anything is multiplied or added: what a row contributes depends on the row and the public message alone,
-and its integer norm keeps to the declared bound.
+A kernel value is a function of an exact squared distance, computed by operations that every machine rounds alike. It
+becomes an integer before anything is multiplied or added, so what a row contributes depends only on the row and on the
+public message, and its integer norm stays within the declared bound.
+
+Rows, (n_rows, n_columns), and points, (n_points, n_columns), are integers of norm at most 2^25, in the unit
+``2**exponent``. ``gamma`` is in one over the squared units of the data.
 """
 
 from __future__ import annotations
@@ -46,29 +49,7 @@ SHRINKAGE = 2.0**-40
 
 
 def gaussian_kernel(rows: Floats, points: Floats, exponent: int, gamma: float) -> Floats:
-    """Return ``exp(-gamma ||x - y||^2)`` for every row x and point y on a grid, the same bits on every machine.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the points.
-    points : ndarray of shape (n_points, n_columns)
-    exponent : int
-        Of the unit of both.
-    gamma : float
-        In one over the squared units of the data; not negative and finite.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_points)
-        From 0 to 1; 1 for equal points. The relative error is below ``2^-50 + 2^-53 gamma ||x - y||^2`` in the normal
-        range, so below 2^-43.
-
-    Raises
-    ------
-    ValueError
-        If gamma is negative or not finite.
-    """
+    """Return ``exp(-gamma ||x - y||^2)`` for every row x and point y on a grid, the same bits on every machine."""
     if not 0 <= gamma < math.inf:
         raise ValueError(f"gamma is {gamma}; it must be finite and not negative.")
     mantissa, power = math.frexp(gamma)
@@ -83,13 +64,7 @@ def gaussian_kernel(rows: Floats, points: Floats, exponent: int, gamma: float) -
 
 
 def columns_onto_grid(matrix: Floats) -> tuple[Floats, int]:
-    """Return the matrix that :func:`linear_features` multiplies by: multiples of 2^-27 and the power of two above them.
-
-    Raises
-    ------
-    ValueError
-        If the matrix has an entry that is not finite.
-    """
+    """Return the matrix that :func:`linear_features` multiplies by: multiples of 2^-27 and the power of two above them."""
     if not np.isfinite(matrix).all():
         raise ValueError("the matrix has an entry that is NaN or infinite.")
     # No column is longer than 2^scale: an exact integer norm says so.
@@ -108,27 +83,6 @@ def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Float
     The error of an entry has a standard deviation of about 0.3 times ``2^-b ||m||``, for a column m, besides the unit
     (``2^-25 bound``, or up to twice that). Measured with 100 points of normal data and ``(K + 0.01 I)^(-1/2)``, whose
     columns have norms of 1 to 10: 1e-7 to 7e-7, and at most 3e-6, of features that have norm 1.
-
-    Parameters
-    ----------
-    kernel : ndarray of shape (n_rows, n_points)
-        From 0 to 1, of :func:`gaussian_kernel`.
-    matrix : ndarray of shape (n_points, n_features)
-        Public.
-    bound : float
-        Public, positive and finite.
-
-    Returns
-    -------
-    features : ndarray of shape (n_rows, n_features)
-        Integers; the norm of each row is at most the bound, exactly.
-    exponent : int
-        Of their unit, ``unit_exponent(bound)``.
-
-    Raises
-    ------
-    ValueError
-        If the matrix has an entry that is not finite, or the bound is not positive and finite.
     """
     n_points, n_features = matrix.shape
     exponent = unit_exponent(bound)
@@ -149,20 +103,6 @@ def weighted_sums(rows: Floats, weights: Floats) -> tuple[Integers, Integers]:
     Weights are truncated to multiples of 2^-15, so that they are integers w of those units, none larger than what was
     given. One row x adds the outer product w x', whose entries are products of integers and whose Frobenius norm is
     therefore ``||w|| ||x||``, exactly; and w to the sums of weights.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25.
-    weights : ndarray of shape (n_rows, n_clusters)
-        From 0 to 1; each a function of its row alone, and the same bits on every machine.
-
-    Returns
-    -------
-    sums : ndarray of shape (n_clusters, n_columns), int64
-        Their unit is the rows' times 2^-15: its exponent is the rows' less ``WEIGHT_BITS``.
-    totals : ndarray of shape (n_clusters,), int64
-        Sums of weights, in units of 2^-15.
     """
     n_clusters, n_columns = weights.shape[1], rows.shape[1]
     sums = np.zeros((n_clusters, n_columns), dtype=np.int64)
@@ -189,27 +129,6 @@ def attraction_sums(rows: Floats, points: Floats, exponent: int, gamma: float) -
     A kernel value loses less than 2^-18, half of it on average, and an entry of a row or a point at most 2^-22 of 2^25
     units. Measured with the mean squared distance as ``1 / (2 gamma)``: the sums are right to 6e-6 of their norm; with
     a gamma that is 20 times as large, where most kernel values are near 2^-15, to 7e-4.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the points.
-    points : ndarray of shape (n_points, n_columns)
-    exponent : int
-        Of the unit of both.
-    gamma : float
-        In one over the squared units of the data; positive and finite.
-
-    Returns
-    -------
-    sums : ndarray of shape (n_points, n_columns), int64
-    exponent : int
-        Of their unit; in the units of the data.
-
-    Raises
-    ------
-    ValueError
-        If gamma is not positive and finite.
     """
     if not 0 < gamma < math.inf:
         raise ValueError(f"gamma is {gamma}; it must be positive and finite.")

@@ -1,4 +1,8 @@
-"""Terms that take kernel values: what a row adds is bounded by a lemma about kernels, and so the bound stands here."""
+"""Terms made of kernel values: a lemma about kernels bounds what a row adds, so the bound is written here.
+
+``points`` and ``atoms`` have the shape (n_points, n_columns), ``bandwidth`` is r of the Gaussian kernel in the units of
+the data, and ``to_factors``, (n_points, n_factors), turns kernel values into factors.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +22,7 @@ Floats = NDArray[np.float64]
 
 
 def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats) -> Term:
-    """Add the rows' factors, of shape (n_factors,); each is clipped to norm 1.
-
-    Parameters
-    ----------
-    rows : Rows
-    points : ndarray of shape (n_points, n_columns)
-        Atoms or landmarks.
-    bandwidth : float
-        r of the Gaussian kernel, in the units of the data.
-    to_factors : ndarray of shape (n_points, n_factors)
-        What turns kernel values into factors.
-    """
+    """Add the rows' factors, of shape (n_factors,); each is clipped to norm 1."""
     kernel = (rows.integers, rows.points(points), rows.exponent, bandwidth)
     added = spectral_sums.factor_sum(*kernel, to_factors)
     return Term(*added, Bound(1.0, words="factors are no longer than 1"), 2**BITS, len(rows))
@@ -38,18 +31,7 @@ def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats)
 def normalized_moment(
     rows: Rows, points: Floats, bandwidth: float, to_factors: Floats, total: Floats, exponent: int, floor: float
 ) -> Term:
-    """Add the outer products of the factors over the degrees (upper triangle): ``F' D^-1 F``.
-
-    Parameters
-    ----------
-    rows, points, bandwidth, to_factors
-        As for :func:`factor_sum`.
-    total : ndarray of shape (n_factors,)
-        ``F' 1`` over all rows, on the grid of a unit of this exponent.
-    exponent : int
-    floor : float
-        The smallest degree that a row is given.
-    """
+    """Add the outer products of the factors over the degrees (upper triangle): ``F' D^-1 F``."""
     bound = 1.0 / math.sqrt(floor)
     kernel = (rows.integers, rows.points(points), rows.exponent, bandwidth)
     moment, unit = spectral_sums.normalized_moment(*kernel, to_factors, total, exponent, floor, bound)
@@ -59,16 +41,7 @@ def normalized_moment(
 
 
 def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
-    """Add how each row attracts the points: ``sum_i k(x_i, y_j) (x_i - y_j)``, of the shape of the points.
-
-    Parameters
-    ----------
-    rows : Rows
-    points : ndarray of shape (n_points, n_columns)
-        Landmarks.
-    gamma : float
-        Of the kernel ``exp(-gamma ||x - y||^2)``, in one over squared units of the data.
-    """
+    """Add how each row attracts the points: ``sum_i k(x_i, y_j) (x_i - y_j)``, of the shape of the points."""
     added = kernel_sums.attraction_sums(rows.integers, rows.points(points), rows.exponent, gamma)
     # Of a wide kernel the distance is the bound: rounding to the grid moves neither point by the radius.
     longest = min(longest_attraction(gamma, len(points)), 4.0 * rows.radius * math.sqrt(len(points)))
@@ -79,19 +52,7 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
 def dictionary_gradient(
     rows: Rows, atoms: Floats, bandwidth: float, to_codes: Floats, code_bound: float, bound: float
 ) -> Term:
-    """Add the gradient of each row by the atoms, clipped to a norm, of the shape of the atoms; lengths in bandwidths.
-
-    Parameters
-    ----------
-    rows, atoms, bandwidth
-        As for :func:`factor_sum`.
-    to_codes : ndarray of shape (n_atoms, n_atoms)
-        ``(K(Z, Z) + lambda I)^-1``.
-    code_bound : float
-        To which codes are clipped.
-    bound : float
-        To which the gradient of a row is clipped.
-    """
+    """Add the gradient of each row by the atoms, clipped to a norm, of the shape of the atoms; lengths in bandwidths."""
     kernel = (rows.integers, rows.points(atoms), rows.exponent, bandwidth)
     added = spectral_sums.dictionary_gradient(*kernel, to_codes, code_bound, bound)
     return Term(*added, Bound(bound, words=CLIPPED_TERM), 2**BITS, len(rows))

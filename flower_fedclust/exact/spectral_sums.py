@@ -70,11 +70,6 @@ def matrix_onto_grid(matrix: Floats) -> Floats:
     """Round a public matrix so that :func:`~flower_fedclust.exact.kernel_sums.linear_features` leaves it as it is.
 
     The server then knows which matrix clients multiply by.
-
-    Parameters
-    ----------
-    matrix : ndarray of shape (n_points, n_features)
-        Finite.
     """
     # No column is longer than half of 2^scale, so that none becomes longer than 2^scale.
     scale = reach_exponent(np.ascontiguousarray(matrix.T), np.zeros(len(matrix))) + 1
@@ -87,15 +82,6 @@ def distance_of_features(kernel: Floats, matrix: Floats, bound: float) -> float:
     ``k(x)' M`` is linear in phi(x), by a map whose norm is the root of the largest eigenvalue of ``M' K M``, and two
     phi(x) are at most ``sqrt(2)`` apart, as no kernel value is negative. Rounded are the kernel values, to multiples of
     2^-b, and the features, to their unit; clipping brings no two features farther apart.
-
-    Parameters
-    ----------
-    kernel : ndarray of shape (n_points, n_points)
-        Of the points with one another.
-    matrix : ndarray of shape (n_points, n_features)
-        M; whoever sends it may have chosen how it is rounded, so that it is rounded first.
-    bound : float
-        To which :func:`~flower_fedclust.exact.kernel_sums.linear_features` clips.
     """
     n_points, n_features = matrix.shape
     matrix = from_units(*columns_onto_grid(matrix))
@@ -110,21 +96,7 @@ def distance_of_features(kernel: Floats, matrix: Floats, bound: float) -> float:
 def factor_sum(
     rows: Floats, points: Floats, exponent: int, bandwidth: float, to_factors: Floats
 ) -> tuple[Integers, int]:
-    """Return the sum of the rows' factors ``F' 1``; one row adds an integer vector of norm at most 1.
-
-    Parameters
-    ----------
-    rows, points, exponent, bandwidth
-        See the top of the module.
-    to_factors : ndarray of shape (n_points, n_factors)
-        What turns kernel values into factors; public.
-
-    Returns
-    -------
-    total : ndarray of shape (n_factors,), int64
-    exponent : int
-        Of its unit.
-    """
+    """Return the sum of the rows' factors ``F' 1``; one row adds an integer vector of norm at most 1."""
     total = np.zeros(to_factors.shape[1], dtype=np.int64)
     for block in blocks(len(rows), len(points)):
         F, _ = linear_features(kernel_values(rows[block], points, exponent, bandwidth), to_factors, 1.0)
@@ -146,26 +118,6 @@ def normalized_moment(
     """Return ``F' D^-1 F`` where D has the degrees ``F (F' 1)``, or the floor; one row adds at most ``bound^2``.
 
     A row over the root of its degree is rounded to 20 bits; where that would make it longer than the bound, truncated.
-
-    Parameters
-    ----------
-    rows, points, exponent, bandwidth, to_factors
-        As for :func:`factor_sum`.
-    total : ndarray of shape (n_factors,)
-        ``F' 1`` over all rows, on a grid.
-    total_exponent : int
-        Of its unit, of which it is at most 2^25 long.
-    floor : float
-        Of the degrees; positive.
-    bound : float
-        Of the norm of a row over the root of its degree: about ``1 / sqrt(floor)``.
-
-    Returns
-    -------
-    moment : ndarray of shape (n_factors, n_factors), int64
-        Symmetric.
-    exponent : int
-        Of its unit.
     """
     moment = np.zeros((to_factors.shape[1],) * 2, dtype=np.int64)
     on_grid = points_onto_grid(total[None, :], total_exponent)[0]
@@ -192,15 +144,6 @@ def embedded_rows(
     Kernel values are first divided by the power of two above the largest of their row, so that rows far from every
     point keep their digits. Each embedded row, of integers, is a function of that row alone; 0 for a row whose kernel
     values all vanish.
-
-    Parameters
-    ----------
-    projection : ndarray of shape (n_points, n_vectors)
-        P; public.
-    bound : float
-        Of ``k(x, Z) P``, about.
-    rows, points, exponent, bandwidth
-        See the top of the module.
     """
     n_vectors = projection.shape[1]
     embedded = np.empty((len(rows), n_vectors))
@@ -228,23 +171,6 @@ def dictionary_gradient(
     no more than ``bound``, and one that is replaced by no more than twice that. With the code c of a row x, times r:
     ``c_j (sum_l k(z_j, z_l) c_l (z_l - z_j) / r - k(x, z_j) (x - z_j) / r)``. The sum over l is a product of integers:
     of the codes on a grid and of public directions.
-
-    Parameters
-    ----------
-    to_codes : ndarray of shape (n_atoms, n_atoms)
-        ``(K(Z, Z) + lambda I)^-1``; public.
-    code_bound : float
-        To which codes are clipped.
-    bound : float
-        Of the Frobenius norm of one row's gradient, for lengths in bandwidths.
-    rows, atoms, exponent, bandwidth
-        See the top of the module.
-
-    Returns
-    -------
-    gradient : ndarray of shape (n_atoms, n_columns), int64
-    exponent : int
-        Of its unit; lengths are in bandwidths.
     """
     n_atoms, n_columns = atoms.shape
     r = bandwidth_in_units(bandwidth, exponent)

@@ -125,19 +125,6 @@ def directions_onto_grid(directions: Floats) -> Floats:
 
     The server calls it before it sends, to know what the clients use; a client calls it again (:func:`project_rows`),
     which changes nothing that was so and shortens what was not.
-
-    Parameters
-    ----------
-    directions : ndarray of shape (n_columns, n_directions)
-
-    Returns
-    -------
-    ndarray of shape (n_columns, n_directions)
-
-    Raises
-    ------
-    ValueError
-        If an entry is not finite.
     """
     return _directions_onto_grid(np.ascontiguousarray(directions, dtype=np.float64).tobytes(), directions.shape)
 
@@ -170,21 +157,6 @@ def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int =
 
     The product is a multiple of 2^-27 below 2^25, so exact, and what is truncated is the same everywhere. The server
     chooses the directions, and columns of norm 1 do not bound a projected row: hence the clipping.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        From :func:`rows_onto_grid`.
-    directions : ndarray of shape (n_columns, n_directions)
-        Put onto their grid if they are not.
-    radius : float
-        That of the rows, in the units of the data.
-    norm : 1 or 2, default=2
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_directions)
-        Integers in the unit of the rows, of norm at most the radius.
     """
     projected: Floats = rows @ directions_onto_grid(directions)
     bound, limit = ball_in_units(float(radius), norm, unit_exponent(radius))
@@ -198,13 +170,6 @@ def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
     """Return the sum of the outer products of rows, ``P' P``, exactly, on a grid of 16 bits.
 
     A row of norm at most R has an outer product of Frobenius norm at most R^2, exactly.
-
-    Returns
-    -------
-    matrix : ndarray of shape (n_columns, n_columns), int64
-        Symmetric.
-    exponent : int
-        Of the matrix' unit.
     """
     n_columns = rows.shape[1]
     matrix = np.zeros((n_columns, n_columns), dtype=np.int64)
@@ -223,12 +188,6 @@ def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
     """Return the sum of the squares in each column, each square truncated to 40 bits of the largest that there can be.
 
     A row of norm at most R has a vector of squares of norm at most R^2, exactly.
-
-    Returns
-    -------
-    squares : ndarray of shape (n_columns,), int64
-    exponent : int
-        Of the squares' unit.
     """
     squares = np.zeros(rows.shape[1], dtype=np.int64)
     for block in blocks(len(rows), rows.shape[1], block_entries=2**12 * rows.shape[1]):
