@@ -64,7 +64,7 @@ def gaussian_kernel(rows: Floats, points: Floats, exponent: int, gamma: float) -
 
 
 def columns_onto_grid(matrix: Floats) -> tuple[Floats, int]:
-    """Return the matrix that :func:`linear_features` multiplies by: multiples of 2^-27 and the power of two above them."""
+    """Return the matrix that :func:`linear_features` multiplies by, and the power of two above its columns."""
     if not np.isfinite(matrix).all():
         raise ValueError("the matrix has an entry that is NaN or infinite.")
     # No column is longer than 2^scale: an exact integer norm says so.

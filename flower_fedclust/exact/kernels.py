@@ -52,7 +52,7 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
 def dictionary_gradient(
     rows: Rows, atoms: Floats, bandwidth: float, to_codes: Floats, code_bound: float, bound: float
 ) -> Term:
-    """Add the gradient of each row by the atoms, clipped to a norm, of the shape of the atoms; lengths in bandwidths."""
+    """Add the gradient of each row by the atoms, clipped to a norm; lengths are in bandwidths."""
     kernel = (rows.integers, rows.points(atoms), rows.exponent, bandwidth)
     added = spectral_sums.dictionary_gradient(*kernel, to_codes, code_bound, bound)
     return Term(*added, Bound(bound, words=CLIPPED_TERM), 2**BITS, len(rows))

@@ -22,6 +22,7 @@ from flower_fedclust.exact.grid import (
     truncated_to_ball,
     unit_exponent,
 )
+from flower_fedclust.exact.kernel_sums import gaussian_kernel
 from flower_fedclust.exact.sums import nearest_point, project_rows
 from flower_fedclust.numerics.kmeans import nearest_center
 
@@ -70,6 +71,10 @@ class Rows:
             return nearest_point(self.integers, self.points(points))
         coarse = np.trunc(np.ldexp(self.integers, self.exponent - exponent))
         return nearest_point(coarse, points_onto_grid(points, exponent))
+
+    def kernel(self, points: Floats, gamma: float) -> Floats:
+        """Return ``exp(-gamma ||x - y||^2)`` for each row x and public point y, of shape (n_rows, n_points)."""
+        return gaussian_kernel(self.integers, self.points(points), self.exponent, gamma)
 
     def projected(self, directions: Floats) -> Self:
         """Return the rows in public directions, clipped to the radius again.
