@@ -12,16 +12,7 @@ CACHED_ENTRIES = 2**17
 
 
 def blocks(n_rows: int, n_entries: int, *, block_entries: int | None = None) -> Iterable[slice]:
-    """Give slices of the rows, so that an array with so many entries a row stays small.
-
-    Parameters
-    ----------
-    n_rows : int
-    n_entries : int
-        Entries a row.
-    block_entries : int, optional
-        Entries of one piece at most (one row at least); ``BLOCK_ENTRIES`` by default.
-    """
+    """Give slices of the rows, so that an array with so many entries a row stays small."""
     step = max(1, (BLOCK_ENTRIES if block_entries is None else block_entries) // n_entries)
     if 0 < n_rows <= step:
         return (slice(0, n_rows),)

@@ -29,17 +29,7 @@ _NAMED_COLUMNS = 10
 
 
 def refuse_columns(owner: str, not_numeric: Sequence[str], not_finite: Sequence[str], advice: str = "") -> NoReturn:
-    """Raise a DataError that names every column that cannot be taken, and says what to do.
-
-    Parameters
-    ----------
-    owner : str
-        Whose rows these are.
-    not_numeric, not_finite : sequence of str
-        What is wrong with columns, one text each: "column 'kind' is not numeric", "row 3, column 'age' is NaN".
-    advice : str, optional
-        What else can be done (", or ...").
-    """
+    """Raise a DataError that names every column that cannot be taken, and says what to do."""
     wrong = [*not_numeric, *not_finite]
     named = wrong[:_NAMED_COLUMNS]
     if more := len(wrong) - len(named):
@@ -59,25 +49,6 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
     """Return the rows as a two-dimensional array of finite floats, or say what is wrong with them and where.
 
     The message names the owner, the row and the column, and never a value: it may reach the server.
-
-    Parameters
-    ----------
-    rows : array-like of shape (n_rows, n_columns)
-        Numeric rows; samples are rows.
-    owner : str
-        Whose rows these are ("client 3", "server_data"), for the message.
-    columns : sequence of str, optional
-        The names of the columns, for the message.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_columns), float64, C-contiguous
-        Not copied where the input already is that.
-
-    Raises
-    ------
-    DataError
-        If the rows are not numeric, not two-dimensional, empty, or hold NaN or infinity.
     """
 
     def column_name(index: int) -> str:
@@ -126,14 +97,7 @@ def checked_point(name: str, given: ArrayLike) -> NDArray[np.float64]:
 
 
 def first_not_finite(rows: NDArray[np.float64], column_name: Callable[[int], str]) -> list[str]:
-    """Return, for each column that holds NaN or infinity, the first row where it does, in words.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    column_name : callable
-        Takes the index of a column and returns what a message calls it.
-    """
+    """Return, for each column that holds NaN or infinity, the first row where it does, in words."""
     # One sum is NaN or infinite if any entry is; only then is it worth looking for the entry.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(rows)):
@@ -163,13 +127,7 @@ def check_scale(rows: NDArray[np.float64], owner: str) -> None:
 
 
 def check_integer(name: str, value: object, *, at_least: int) -> int:
-    """Return an integer parameter, or say what it must be.
-
-    Raises
-    ------
-    ValueError
-        If the value is not an integer, or below ``at_least``.
-    """
+    """Return an integer parameter, or say what it must be."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
         raise ValueError(f"{name} is {value!r}; it must be an integer, {at_least} or more.")
     return int(value)
@@ -184,13 +142,7 @@ def check_real(
     below: float = np.inf,
     at_most: float = np.inf,
 ) -> float:
-    """Return a real parameter, or say what it must be.
-
-    Raises
-    ------
-    ValueError
-        If the value is not a finite number, or outside of the bounds.
-    """
+    """Return a real parameter, or say what it must be."""
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if is_number and above < value < below and at_least <= value <= at_most:  # type: ignore[operator]
         return float(value)  # type: ignore[arg-type]
@@ -222,15 +174,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def warn_of_empty_clusters(who: str, counts: ArrayLike) -> None:
-    """Warn where a cluster has no row: rows can be too alike for so many clusters, or have no similarity left.
-
-    Parameters
-    ----------
-    who : str
-        What clustered them, for the message.
-    counts : array-like of shape (n_clusters,)
-        Rows in each cluster; with noise, about.
-    """
+    """Warn where a cluster has no row: rows can be too alike for so many clusters, or have no similarity left."""
     found = int(np.count_nonzero(np.asarray(counts) > 0))
     if found < np.size(counts):
         warnings.warn(

@@ -101,14 +101,7 @@ def _around_the_atoms(rows: Floats, Z: Floats) -> tuple[Floats, Floats]:
 
 
 def row_gradients(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> tuple[Floats, Floats]:
-    """Return the norm of each row's part of the objective's gradient, and the gradient, for a few rows at a time.
-
-    Returns
-    -------
-    norms : ndarray of shape (n_rows,)
-    gradients : ndarray of shape (n_rows, n_atoms, n_columns)
-        ``c_j / r^2 (sum_l k(z_j, z_l) c_l (z_l - z_j) - k(x, z_j) (x - z_j))``.
-    """
+    """Return the norm of each row's part of the objective's gradient, and the gradient, for a few rows at a time."""
     rows, Z = _around_the_atoms(rows, Z)
     Kzz, Kxz = gaussian_kernel(Z, Z, bandwidth), gaussian_kernel(rows, Z, bandwidth)
     gradients = np.matmul(Kzz, C[:, :, None] * Z)
@@ -137,14 +130,6 @@ def factor_map(Z: Floats, bandwidth: float, regularization: float, *, steepest: 
     """Return the matrix that turns a row's kernel values with the atoms into its factors.
 
     ``(K(Z, Z) + lambda I)^-1 K(Z, Z)^(1/2)``; directions in which K(Z, Z) vanishes are left out.
-
-    Parameters
-    ----------
-    steepest : float, default=inf
-        By how much a direction is magnified at most. Where kernel values are rounded, what was rounded is magnified by
-        as much; with a lambda above ``1 / (4 steepest^2)`` no direction is.
-    Z, bandwidth, regularization
-        See the top of the module.
     """
     values, vectors = np.linalg.eigh(gaussian_kernel(Z, Z, bandwidth))
     kept = values > values[-1] * len(values) * np.finfo(float).eps

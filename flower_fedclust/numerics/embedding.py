@@ -69,24 +69,7 @@ def tsne_map(
     n_iter: int = 500,
     random_state: int = 0,
 ) -> Floats:
-    """Return a t-SNE map of rows whose nearest neighbours are known (openTSNE), of shape (n_rows, 2).
-
-    Parameters
-    ----------
-    perplexity : float, default=30
-        At most a third of the number of neighbours is used: that of all others, where there are few rows.
-    n_iter : int, default=500
-        After 250 iterations of early exaggeration, from the graph's spectral embedding.
-    random_state : int, default=0
-        The same seed gives the same map, on one thread.
-    neighbors, distances
-        See the top of the module.
-
-    Raises
-    ------
-    DataError
-        If openTSNE is not installed, or there are fewer than ``N_ROWS_OF_A_MAP`` rows.
-    """
+    """Return a t-SNE map of rows whose nearest neighbours are known (openTSNE), of shape (n_rows, 2)."""
     opentsne = _opentsne()
     n_rows = len(neighbors)
     n_needed = tsne_n_neighbors(n_rows, perplexity)
@@ -115,16 +98,6 @@ def place_tsne(
     openTSNE's way (Policar, Strazar and Zupan 2021): a row starts at the median of its neighbours' coordinates, and
     gradient descent with the map held fixed takes it to where its similarities to the mapped rows are met best. Its
     neighbours are all that it needs to know of them.
-
-    Parameters
-    ----------
-    perplexity : float, default=5
-        At most a third of the number of neighbours is used. Smaller than that of the map: a row is to lie with the few
-        that are like it.
-    n_iter : int, default=250
-        0 leaves a row at the median.
-    neighbors, distances, coordinates
-        See the top of the module. The neighbours are mapped rows.
     """
     opentsne = _opentsne()
     n_rows = len(coordinates)
@@ -174,25 +147,6 @@ def umap_map(
 
     Its class takes ``precomputed_knn`` from version 0.5.2 on, but never without rows; the two functions that it calls,
     one for the graph and one for the map, need none.
-
-    Parameters
-    ----------
-    n_neighbors : int, default=15
-        2 or more. The row itself is the first, as umap-learn counts; at most the number of rows is used.
-    min_dist : float, default=0.1
-        How near to each other rows may come on the map.
-    n_epochs : int, optional
-        500 up to 10,000 rows, else 200. They begin with the graph's spectral embedding; if the graph falls apart, with
-        that of each part, and the parts at random places.
-    random_state : int, default=0
-        The same seed gives the same map.
-    neighbors, distances
-        See the top of the module.
-
-    Raises
-    ------
-    DataError
-        If umap-learn is not installed, or there are fewer than ``N_ROWS_OF_A_MAP`` rows.
     """
     umap_ = _umap()
     n_rows = len(neighbors)
@@ -249,18 +203,6 @@ def place_umap(
     moves it, with the map held fixed. One thing is done otherwise: umap-learn compares a row's strengths with
     the largest among all that are placed at the same time, this with the row's own largest, so that its place does not
     depend on the others.
-
-    Parameters
-    ----------
-    n_neighbors : int, default=5
-        2 or more; at most the number of mapped rows is used. Fewer than for the map: a row is to lie with the few that
-        are like it. umap-learn takes those of the map, 15, which on handwritten digits is a little worse.
-    min_dist : float, default=0.1
-        That of the map.
-    n_epochs : int, default=100
-        0 leaves a row at the weighted mean.
-    neighbors, distances, coordinates
-        See the top of the module. The neighbours are mapped rows, min(n_neighbors, n_rows) of them at least.
     """
     umap_ = _umap()
     n_needed = min(n_neighbors, len(coordinates))
@@ -349,12 +291,6 @@ def _over_mean(distances: Floats, *, by_row: bool = False) -> Floats:
 
     Neither method does by itself, but openTSNE searches bandwidths from 1 on, in squared units, and umap-learn keeps
     distances in single precision: rows of extreme units would be all near or all far.
-
-    Parameters
-    ----------
-    distances : ndarray of shape (n_rows, n_neighbors)
-    by_row : bool, default=False
-        Whether each row is measured by its own mean: the place of a row must not depend on other rows.
     """
     # In units of the largest first, as a sum of huge distances would be infinite.
     largest = distances.max(axis=1 if by_row else None, keepdims=True, initial=0.0)

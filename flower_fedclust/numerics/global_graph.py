@@ -56,20 +56,6 @@ def prototype_affinity(
     one only, links that are not mutual are left out, and the shortest others join what falls apart.
 
     A is symmetric, and 0 between prototypes of one client.
-
-    Parameters
-    ----------
-    divergences, client
-        See the top of the module. J is symmetric and not negative.
-    counts : ndarray of shape (n_prototypes,)
-        n: rows of each prototype.
-    n_nearest : int, optional
-        How many prototypes each keeps; by default as many as there are other clients.
-    weight : float, default=BETWEEN_CLIENTS
-    part : ndarray of shape (n_prototypes,), intp, optional
-        From :func:`parts_of`: which prototypes hang together without any link. By default each is alone.
-    n_parts : int, default=1
-        Where each keeps one only: how many parts there may be in the end, the number of clusters.
     """
     foreign = client[:, None] != client
     if not foreign.any():
@@ -221,20 +207,7 @@ class GlobalGraph:
         return len(values), component.astype(np.intp)
 
     def embedding(self, n_vectors: int, fallback: Floats) -> Floats:
-        """Return the rows of the top eigenvectors of ``D^-1/2 E* D^-1/2``, scaled to norm 1.
-
-        Parameters
-        ----------
-        n_vectors : int
-            The number of clusters.
-        fallback : ndarray of shape (n_prototypes, n_prototypes)
-            Affinities between all prototypes, for a graph that falls apart into more components than clusters: each is
-            embedded as one point, by the affinities between its rows and those of the others.
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_vectors)
-        """
+        """Return the rows of the top eigenvectors of ``D^-1/2 E* D^-1/2``, scaled to norm 1."""
         n_components, component = self.components()
         if n_components > n_vectors:
             return _embedded_components(self.prototype, component, n_components, n_vectors, fallback)

@@ -20,19 +20,7 @@ EXTREME_POWER = 300
 
 
 def gaussian_kernel(rows: Floats, others: Floats, bandwidth: float) -> Floats:
-    """Return ``exp(-||x - y||^2 / (2 r^2))`` for every row x and every other row y (FedSC, footnote 2).
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    others : ndarray of shape (n_others, n_columns)
-    bandwidth : float
-        r, in the units of the rows; positive.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_others)
-    """
+    """Return ``exp(-||x - y||^2 / (2 r^2))`` for every row x and every other row y (FedSC, footnote 2)."""
     bandwidth, power = math.frexp(bandwidth)
     if abs(power) > EXTREME_POWER:
         with np.errstate(over="ignore"):
@@ -52,16 +40,6 @@ def mean_distance(rows: Floats) -> float:
     """Return the mean Euclidean distance over all ordered pairs of rows, each row and itself included.
 
     FedSC, equations (40) and (41) with c = 1.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Of more than ``N_ROWS_FOR_MEAN_DISTANCE`` rows so many are drawn, always the same.
-
-    Returns
-    -------
-    float
-        In the units of the rows; 0 if all rows are equal.
     """
     if len(rows) > N_ROWS_FOR_MEAN_DISTANCE:
         drawn = np.random.default_rng(0).choice(len(rows), N_ROWS_FOR_MEAN_DISTANCE, replace=False)
@@ -76,15 +54,7 @@ def mean_distance(rows: Floats) -> float:
 
 
 def relative_kernel_error(rows: Floats, factors: Floats, bandwidth: float) -> float:
-    """Return ``||F F' - K||_F / ||K||_F`` over all pairs of rows.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    factors : ndarray of shape (n_rows, n_factors)
-        F, whose inner products stand for the kernel.
-    bandwidth : float
-    """
+    """Return ``||F F' - K||_F / ||K||_F`` over all pairs of rows."""
     squared_error = squared_norm = 0.0
     for block in blocks(len(rows), len(rows)):
         kernel = gaussian_kernel(rows[block], rows, bandwidth)

@@ -55,18 +55,7 @@ def _from_the_first(centers: Floats) -> tuple[Floats | None, Floats]:
 
 
 def within_margin(rows: Floats, centers: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
-    """Tell which rows are clearly nearer to their center than to every other.
-
-    Parameters
-    ----------
-    labels : ndarray of shape (n_rows,)
-        The nearest center of each row.
-    margin : float in (0, 1]
-        A row stays where ``||x - c_r|| <= margin ||x - c_s||`` for every other center s (Awasthi and Sheffet
-        2012, step 2, with 1/3).
-    rows, centers
-        See the top of the module.
-    """
+    """Tell which rows are clearly nearer to their center than to every other."""
     if len(centers) < 2:
         return np.ones(len(rows), dtype=bool)
     distances = squared_distances(rows, centers)
@@ -87,22 +76,7 @@ def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Floats,
 
 
 def centers_of(sums: Floats, counts: Floats, fallback: Floats, *, at_least: float = 1.0) -> Floats:
-    """Divide sums by counts, and keep the former center of a cluster that is too small to have a mean.
-
-    Parameters
-    ----------
-    sums : ndarray of shape (n_clusters, n_columns)
-    counts : ndarray of shape (n_clusters,)
-        Noise may have made a count small, or negative.
-    fallback : ndarray of shape (n_clusters, n_columns)
-        The center of a cluster whose count is below ``at_least``.
-    at_least : float, default=1
-        A count below one row is noise, and dividing by it would only magnify the noise of the sum.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
-    """
+    """Divide sums by counts, and keep the former center of a cluster that is too small to have a mean."""
     large = counts >= at_least
     return np.where(large[:, None], sums / np.where(large, counts, 1.0)[:, None], fallback)
 
@@ -113,17 +87,6 @@ def shrunk_towards(known: Floats, noisy: Floats, noise_variance: Floats) -> Floa
     The positive-part estimator of James and Stein: the difference is multiplied by
     ``1 - (d - 2) v / ||difference||^2``, or 0 if that is negative. From three columns on its expected squared error is
     smaller than that of the noisy centers, wherever the true ones are.
-
-    Parameters
-    ----------
-    known : ndarray of shape (n_clusters, n_columns)
-    noisy : ndarray of shape (n_clusters, n_columns)
-    noise_variance : ndarray of shape (n_clusters,)
-        v, of each entry of a noisy center. Where it is 0 the noisy center is returned.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
     """
     difference = noisy - known
     squared_norm = np.einsum("ij,ij->i", difference, difference)
@@ -136,13 +99,6 @@ def kmeans_cost(rows: Floats, centers: Floats, labels: Labels | None = None) -> 
     """Return the k-means objective: the sum over rows of the squared distance to the nearest center.
 
     Equation (1) of FedDP-KMeans.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    centers : ndarray of shape (n_clusters, n_columns)
-    labels : ndarray of shape (n_rows,), optional
-        The nearest center of each row, where that is known.
     """
     cost, labels = 0.0, nearest_center(rows, centers) if labels is None else labels
     for block in cached_blocks(len(rows), rows.shape[1]):

@@ -73,19 +73,6 @@ def alternate(
     """Give each row to its nearest center and take a Weiszfeld step, in turn, until the cost hardly falls.
 
     A center without a row goes to the row that adds most to the cost.
-
-    Parameters
-    ----------
-    tol : float, default=1e-6
-        The part of the cost by which it has to fall for the alternation to go on.
-    rows, weights, centers
-        See the top of the module.
-
-    Returns
-    -------
-    centers : ndarray of shape (n_clusters, n_columns)
-    costs : list of float
-        The k-median objective before the first step and after each; it never rises.
     """
     distances, labels = nearest_distance(rows, centers)
     costs = [float(weights @ distances)]
@@ -176,24 +163,6 @@ def draw_coreset(
     With ``m_p`` the distance of row p from its nearest median, each sample is row p with probability ``m_p / sum of
     m``, and has the weight ``w_q = (sum of all clients' m) / (t m_q)``. Median b has the weight ``w_b = |P_b| - (sum of
     w_q over the samples in P_b)``, P_b being the rows nearest to it; it may be negative.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    medians : ndarray of shape (n_medians, n_columns)
-        B_i.
-    n_samples : int
-        t_i.
-    cost_per_sample : float
-        The sum of all clients' m over t.
-
-    Returns
-    -------
-    samples : ndarray of shape (n_different, n_columns)
-        A row that was drawn more than once is there once, with the sum of its weights.
-    sample_weights : ndarray of shape (n_different,)
-    median_weights : ndarray of shape (n_medians,)
-        All weights together are the number of rows.
     """
     distances, labels = nearest_distance(rows, medians)
     drawn = np.empty(0, dtype=np.intp)

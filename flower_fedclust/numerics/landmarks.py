@@ -19,14 +19,7 @@ Floats = NDArray[np.float64]
 
 
 def landmark_gamma(variance: Floats) -> float:
-    """Return ``gamma = 1 / (2 r^2)``, where r^2 is the mean squared distance between two rows; 1 where all are equal.
-
-    Parameters
-    ----------
-    variance : ndarray of shape (n_columns,)
-        Of each column over all rows, with n in the denominator: twice their sum is the mean of ``||x - x'||^2`` over
-        all ordered pairs, each row and itself included.
-    """
+    """Return ``gamma = 1 / (2 r^2)``, where r^2 is the mean squared distance between two rows; 1 if all are equal."""
     mean_squared_distance = 2.0 * float(np.sum(variance))
     return 0.5 / mean_squared_distance if mean_squared_distance > 0 else 1.0
 
@@ -36,13 +29,6 @@ def mmd(rows: Floats, Y: Floats, gamma: float, *, own: float | None = None) -> f
 
     An unbiased estimate of the squared maximum mean discrepancy, so that it can be negative. A single row has no pairs:
     its first term, which no landmark changes, is 0; and so it is with a single landmark.
-
-    Parameters
-    ----------
-    own : float, optional
-        The first term, :func:`mean_similarity` of the rows, where it is known already.
-    rows, Y, gamma
-        See the top of the module.
     """
     between = _kernel_sum(rows, Y, gamma) / (len(rows) * len(Y))
     own = mean_similarity(rows, gamma) if own is None else own

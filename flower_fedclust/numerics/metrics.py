@@ -14,21 +14,7 @@ MOST_SCORED_ROWS = 2_000_000
 
 
 def count_table(classes: ArrayLike, clusters: NDArray[np.intp], n_clusters: int) -> dict[str, Counts]:
-    """Count, for every class, the rows in each cluster.
-
-    Parameters
-    ----------
-    classes : array-like of shape (n_rows,)
-        True classes, of any type that NumPy can sort.
-    clusters : ndarray of shape (n_rows,)
-        Cluster numbers from 0.
-    n_clusters : int
-
-    Returns
-    -------
-    dict of str to ndarray of shape (n_clusters,)
-        By the classes as text: one client's file may say 1 where another's says 1.0, or "1" beside a class "unknown".
-    """
+    """Count, for every class, the rows in each cluster."""
     names, index = np.unique(np.asarray(classes), return_inverse=True)
     table = np.zeros((len(names), n_clusters), dtype=np.int64)
     np.add.at(table, (index, clusters), 1)
@@ -40,13 +26,7 @@ def _class_name(name: Hashable) -> str:
 
 
 def add_tables(tables: Sequence[Mapping[str, Counts]]) -> Counts:
-    """Add up tables whose classes need not be the same.
-
-    Returns
-    -------
-    ndarray of shape (n_classes, n_clusters)
-        One row for each class that occurs in any table.
-    """
+    """Add up tables whose classes need not be the same."""
     total: dict[str, Counts] = {}
     for table in tables:
         for name, counts in table.items():
@@ -55,19 +35,7 @@ def add_tables(tables: Sequence[Mapping[str, Counts]]) -> Counts:
 
 
 def agreement(table: Counts) -> dict[str, float]:
-    """Return accuracy, normalised mutual information and adjusted Rand index of a table of counts.
-
-    Parameters
-    ----------
-    table : ndarray of shape (n_classes, n_clusters)
-
-    Returns
-    -------
-    dict
-        ``accuracy`` under the best one-to-one match of clusters with classes (Hungarian method), ``nmi``
-        (arithmetic mean) and ``ari``, as scikit-learn defines them; of more than two million rows those of a table
-        in proportion.
-    """
+    """Return accuracy, normalised mutual information and adjusted Rand index of a table of counts."""
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 

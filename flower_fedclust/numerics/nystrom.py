@@ -120,21 +120,7 @@ def are_distances(B: Floats, W: Floats) -> bool:
 
 
 def nystrom_projection(W: Floats) -> tuple[Floats, Floats]:
-    """Return what makes factors of distances to the landmarks: ``F = B P``, ``D^ = F diag(s) F'``.
-
-    Parameters
-    ----------
-    W : ndarray of shape (n_landmarks, n_landmarks)
-        Distances between landmarks; symmetric. Its eigenvalues of at most ``EIGENVALUE_CUTOFF`` of the largest
-        magnitude count as 0. The paper adds lambda I to a singular W; that moves every distance.
-
-    Returns
-    -------
-    P : ndarray of shape (n_landmarks, rank)
-        ``V |Lambda|^(-1/2)``, in one over the root of the units of the rows; no columns where all landmarks are one.
-    signs : ndarray of shape (rank,)
-        1 or -1, those of the eigenvalues.
-    """
+    """Return what makes factors of distances to the landmarks: ``F = B P``, ``D^ = F diag(s) F'``."""
     values, vectors = np.linalg.eigh(W)
     magnitudes = np.abs(values)
     kept = magnitudes > EIGENVALUE_CUTOFF * magnitudes.max()
@@ -145,15 +131,7 @@ def nystrom_projection(W: Floats) -> tuple[Floats, Floats]:
 
 
 def nystrom_neighbors(B: Floats, W: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
-    """Return the nearest other rows of every row by the Nystrom distances (22), and those distances.
-
-    Returns
-    -------
-    neighbors : ndarray of shape (n_rows, n_neighbors), intp
-        Fewer than n_rows; those that are equally near in no particular order.
-    distances : ndarray of shape (n_rows, n_neighbors)
-        In the units of the rows, rising; negative ones are 0.
-    """
+    """Return the nearest other rows of every row by the Nystrom distances (22), and those distances."""
     projection, signs = nystrom_projection(W)
     return _neighbors(B @ projection, None, signs, n_neighbors)
 

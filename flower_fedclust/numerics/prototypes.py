@@ -42,16 +42,7 @@ class Prototypes:
 
 
 def prototypes_of(rows: Floats, labels: Labels, *, diagonal: bool = False) -> Prototypes:
-    """Return the means, covariances (over n, not n - 1) and counts of the clusters of rows.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    labels : ndarray of shape (n_rows,)
-        From 0, each with a row at least.
-    diagonal : bool, default=False
-        Whether only variances are wanted.
-    """
+    """Return the means, covariances (over n, not n - 1) and counts of the clusters of rows."""
     n_prototypes, n_columns = int(labels.max()) + 1, rows.shape[1]
     sums, counts = cluster_sums(rows, labels, n_prototypes)
     means = sums / counts[:, None]
@@ -74,18 +65,6 @@ def shrunk(
     ``w S + (1 - w) S_mean + floor s I`` with ``w = n / (n + d + 1)`` for full covariances of d columns, and
     ``n / (n + 2)`` for diagonal ones; s is the mean variance. Where covariances carry noise of the deviation t, w is
     multiplied by ``s^2 / (s^2 + t^2)``. The paper does not say how covariances get an inverse.
-
-    Parameters
-    ----------
-    prototypes : Prototypes
-    noise_deviation : ndarray of shape (n_prototypes,), optional
-        t: the standard deviation of the noise in an entry of each covariance.
-    floor : float, default=COVARIANCE_FLOOR
-
-    Returns
-    -------
-    Prototypes
-        Where no cluster has a variance, the covariances are the identity.
     """
     counts, covariances = prototypes.counts, prototypes.covariances
     n_columns = prototypes.means.shape[1]
@@ -103,13 +82,7 @@ def shrunk(
 
 
 def nearest_covariances(covariances: Floats) -> Floats:
-    """Return what noise has left of covariances, without negative variances in any direction.
-
-    Parameters
-    ----------
-    covariances : ndarray of shape (n_prototypes, n_columns, n_columns), or (n_prototypes, n_columns)
-        The former symmetric.
-    """
+    """Return what noise has left of covariances, without negative variances in any direction."""
     if covariances.ndim == 2:
         return np.maximum(covariances, 0.0)
     values, vectors = np.linalg.eigh(covariances)
@@ -122,18 +95,7 @@ DUST = 1e-13
 
 
 def kullback_leibler(prototypes: Prototypes) -> Floats:
-    """Return the divergence KL(N_a || N_b) of each prototype from each (equation 10).
-
-    Parameters
-    ----------
-    prototypes : Prototypes
-        Covariances must have an inverse: those of :func:`shrunk` do.
-
-    Returns
-    -------
-    ndarray of shape (n_prototypes, n_prototypes)
-        Not symmetric; not negative; 0 on the diagonal.
-    """
+    """Return the divergence KL(N_a || N_b) of each prototype from each (equation 10)."""
     means, covariances = prototypes.means, prototypes.covariances
     n_prototypes, n_columns = means.shape
     if prototypes.is_diagonal:
@@ -168,19 +130,7 @@ def jeffreys(prototypes: Prototypes) -> Floats:
 
 
 def log_densities(rows: Floats, prototypes: Prototypes) -> Floats:
-    """Return the logarithm of each prototype's density at each row, times its count.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    prototypes : Prototypes
-        Covariances must have an inverse.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_prototypes)
-        Less a constant that all share.
-    """
+    """Return the logarithm of each prototype's density at each row, times its count."""
     found = np.empty((len(rows), len(prototypes)))
     for index, (mean, covariance) in enumerate(zip(prototypes.means, prototypes.covariances, strict=True)):
         offsets = rows - mean

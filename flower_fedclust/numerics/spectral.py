@@ -42,19 +42,6 @@ def most_similar(F: Floats, n_neighbors: int, *, block_entries: int | None = Non
     By scikit-learn's brute-force nearest neighbours: with ``sqrt(M - ||f||^2)`` appended to the factors of every row
     that is searched, and 0 to those of the row that searches, ``||f_i||^2 + M - 2 f_i . f_j`` is a squared Euclidean
     distance.
-
-    Parameters
-    ----------
-    F : ndarray of shape (n_rows, n_factors)
-    n_neighbors : int
-        Less than n_rows.
-    block_entries : int, optional
-        How many entries of F are copied at a time.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_neighbors), intp
-        In no particular order of rows that are equally similar.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -79,14 +66,6 @@ def similarity_graph(F: Floats, n_neighbors: int, *, block_entries: int | None =
 
     The mean of A and A', where A has the similarities of each row to its k most similar others, or 0 where they are
     negative; its diagonal is empty.
-
-    Parameters
-    ----------
-    F : ndarray of shape (n_rows, n_factors)
-    n_neighbors : int
-        k; at most n_rows - 1 are kept.
-    block_entries : int, optional
-        How many entries an array of the computation has at most, besides F and the graph.
     """
     from scipy.sparse import csr_array
 
@@ -145,21 +124,6 @@ def top_normalized_eigenvectors(
     The eigenvalue 1 has one eigenvector for each component, which is known: the square roots of its degrees. The
     others are found by Lanczos' method (ARPACK) with these moved out of the way, as it finds single eigenvalues well,
     and multiple ones by chance.
-
-    Parameters
-    ----------
-    product : callable
-        Takes an array of shape (n_rows, any) and returns A times it.
-    degrees : ndarray of shape (n_rows,)
-        The row sums of A.
-    n_vectors : int
-    component : ndarray of shape (n_rows,), int
-        The connected component of each row, from 0; no more than n_vectors.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_vectors)
-        Orthonormal columns; where there are more than rows, the others are 0.
     """
     from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -201,22 +165,7 @@ def top_normalized_eigenvectors(
 
 
 def degree_floor(total: Floats, n_rows: float, *, floor: float = DEGREE_FLOOR) -> float:
-    """Return the smallest degree that a row is given: a part of the mean of the row sums of ``F F'``.
-
-    Parameters
-    ----------
-    total : ndarray of shape (n_factors,)
-        ``F' 1``, over all rows.
-    n_rows : float
-        All rows together; with noise, about.
-    floor : float, default=DEGREE_FLOOR
-        The part of the mean degree, which is ``||F' 1||^2 / n``.
-
-    Returns
-    -------
-    float
-        Positive.
-    """
+    """Return the smallest degree that a row is given: a part of the mean of the row sums of ``F F'``."""
     return max(floor * float(total @ total) / max(n_rows, 1.0), float(np.finfo(float).tiny))
 
 
@@ -226,17 +175,6 @@ def spectral_projection(normalized_moment: Floats, n_vectors: int) -> Floats:
     With ``G = D^-1/2 F``, the top eigenvectors of ``G G'`` (n x n) are ``G V S^-1/2``, where V and S are those of
     ``G' G = F' D^-1 F``, of shape (n_factors, n_factors). As rows of the embedding are scaled to norm 1, ``D`` drops
     out.
-
-    Parameters
-    ----------
-    normalized_moment : ndarray of shape (n_factors, n_factors)
-        ``F' D^-1 F``; symmetric.
-    n_vectors : int
-
-    Returns
-    -------
-    ndarray of shape (n_factors, n_vectors)
-        ``V S^-1/2``; a column is 0 where there is no positive eigenvalue left.
     """
     values, vectors = np.linalg.eigh(normalized_moment)
     values, vectors = values[::-1][:n_vectors], vectors[:, ::-1][:, :n_vectors]

@@ -96,11 +96,6 @@ def neighbor_weights(squared: Floats) -> Floats:
     With gamma_i at the upper end of (26), ``k/2 d_k+1 - 1/2 sum_j d_j``, the solution of (19) is
     ``(d_k+1 - d_j) / (k d_k+1 - sum_j d_j)``: exactly the k nearest have a weight. Each row of weights, of shape
     (n_rows, k), adds up to 1; where all distances are equal, its weights are, too.
-
-    Parameters
-    ----------
-    squared : ndarray of shape (n_rows, k + 1)
-        d_1 to d_k+1, ascending: squared distances of a row from its nearest others.
     """
     last, others = squared[:, -1:], squared[:, :-1]
     gaps = last - others
@@ -141,11 +136,6 @@ def rank_constrained_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> S
     begins at gamma (27) and is doubled while there are too few components, and halved while there are too many, in at
     most RANK_STEPS steps. If there are too many without F, k is doubled first. A component has k + 1 rows at least, so
     that k is no more than leaves room for all.
-
-    Raises
-    ------
-    DataError
-        If there are fewer rows than clusters.
     """
     if len(rows) < n_clusters:
         raise DataError(f"{len(rows)} rows cannot have {n_clusters} clusters; ask for fewer.")
@@ -244,19 +234,6 @@ def rank_constrained_solution(E: Floats, n_clusters: int) -> tuple[csr_array, Fl
     Row i of S is the projection of ``e*_i - lambda/2 ||f_i - f_j||^2`` onto the simplex; F are the bottom eigenvectors
     of its Laplacian. The paper's (13) and (35) solve another problem, with distances between rows that the server does
     not have.
-
-    Parameters
-    ----------
-    E : ndarray of shape (n_rows, n_rows)
-        E*: all of it, as the off-diagonal blocks have no zeros. For comparison with the paper's recipe, at a size
-        where this fits.
-    n_clusters : int
-
-    Returns
-    -------
-    S : csr_array of shape (n_rows, n_rows)
-        Rows add up to 1.
-    F : ndarray of shape (n_rows, n_clusters)
     """
     from scipy.sparse import csr_array, vstack
     from scipy.sparse.csgraph import connected_components

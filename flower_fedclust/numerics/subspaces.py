@@ -58,36 +58,6 @@ def self_expression(
 
     The rows are solved for together, by ADMM: with the singular vectors of X at hand, a step of all of them is four
     matrix products, and no array with an entry for every two rows is made. A row drops out when it is done.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        X; of norm 1 where directions are to be compared.
-    alpha : float
-        Above 1; the larger, the more exactly a row is expressed, and by the more others.
-    groups : ndarray of shape (n_rows,), int, optional
-        Rows of one group do not express each other. By default, every row is a group of its own.
-    tolerance : float, default=EXPRESSION_TOLERANCE
-        The duality gap at which a row is done, in parts of ``||x_i||^2 / 2``.
-    max_steps : int, default=MAX_EXPRESSION_STEPS
-    block_entries : int, optional
-        How many entries an array of the computation has at most, besides those with a column for each column of X.
-
-    Returns
-    -------
-    csr_array of shape (n_rows, n_rows)
-        C. A row that is orthogonal to all others, or 0, is expressed by none.
-
-    Warns
-    -----
-    RuntimeWarning
-        If a row is not done after ``max_steps``; what it has by then is returned.
-
-    References
-    ----------
-    Elhamifar and Vidal, "Sparse subspace clustering: algorithm, theory, and applications", IEEE TPAMI 2013. Boyd,
-    Parikh, Chu, Peleato and Eckstein, "Distributed optimization and statistical learning via the alternating direction
-    method of multipliers", 2011, section 6.4.
     """
     from scipy.sparse import csr_array, vstack
 
@@ -268,17 +238,7 @@ def subspace_embedding(graph: csr_array, rows: Floats, n_vectors: int, groups: I
 
 
 def subspace_basis(rows: Floats, *, energy: float = 1.0, n_dimensions: int | None = None) -> Floats:
-    """Return an orthonormal basis of the subspace that rows lie in, or are near to: their top singular vectors.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Not all 0.
-    energy : float in (0, 1], default=1
-        The basis is the smallest that keeps this part of the sum of the squared norms of the rows.
-    n_dimensions : int, optional
-        How many vectors, whatever their energy; fewer where the rows do not span as many.
-    """
+    """Return an orthonormal basis of the subspace that rows lie in, or are near to: their top singular vectors."""
     _, values, vectors = np.linalg.svd(rows, full_matrices=False)
     rank = int(np.count_nonzero(values > values[0] * max(rows.shape) * np.finfo(float).eps))
     if n_dimensions is None:

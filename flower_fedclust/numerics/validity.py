@@ -24,17 +24,7 @@ AUTO = (2, 16)
 
 
 def numbers_of(n_clusters: Any) -> tuple[int, int]:
-    """Return the least and the largest number of clusters that a user asked for.
-
-    Parameters
-    ----------
-    n_clusters : int, "auto", or two int
-
-    Raises
-    ------
-    ValueError
-        If it is none of these.
-    """
+    """Return the least and the largest number of clusters that a user asked for."""
     if n_clusters == "auto":
         return AUTO
     if isinstance(n_clusters, (tuple, list)) and len(n_clusters) == 2:
@@ -59,17 +49,7 @@ class ClusterSums:
 
     @classmethod
     def of_rows(cls, rows: Floats, centers: Floats, weights: Floats | None = None, *, scatter: float = 0.0) -> Self:
-        """Return the sums of rows that belong to the nearest of at least two centers.
-
-        Parameters
-        ----------
-        rows : ndarray of shape (n_rows, n_columns)
-        centers : ndarray of shape (n_clusters, n_columns)
-        weights : ndarray of shape (n_rows,), optional
-            How much each row counts; 1 by default.
-        scatter : float, default=0
-            Where a row stands for several: their mean squared distance from it.
-        """
+        """Return the sums of rows that belong to the nearest of at least two centers."""
         k = len(centers)
         added_up = np.zeros((4, k))
         for block in cached_blocks(len(rows), k):
@@ -114,17 +94,7 @@ class ClusterSums:
 
 @dataclass(frozen=True)
 class ClusterNumber:
-    """How many clusters rows have, as far as can be told.
-
-    Parameters
-    ----------
-    numbers : sequence of int
-        Those that were tried.
-    silhouette, davies_bouldin, calinski_harabasz : sequence of float
-        For each number; see :meth:`ClusterSums.measures`. NaN where there is none.
-    of_one_gaussian : sequence of float
-        The silhouette of rows of one Gaussian with the same second moment.
-    """
+    """How many clusters rows have, as far as can be told."""
 
     numbers: Sequence[int]
     silhouette: Sequence[float]

@@ -11,21 +11,7 @@ Floats = NDArray[np.float64]
 
 
 def clip_rows(rows: Floats, radius: float, *, norm: int = 2) -> Floats:
-    """Scale every row that is longer than the radius down to it.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    radius : float
-        In the units of the rows; infinity clips nothing.
-    norm : 1 or 2, default=2
-        Whether a row is as long as its L1 norm or its Euclidean norm.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_columns)
-        Every row has norm at most ``radius``, up to the last bits of a float.
-    """
+    """Scale every row that is longer than the radius down to it."""
     if 2.0**500 <= radius < math.inf:  # whose square may be too large a number
         power = math.frexp(radius)[1]
         return np.asarray(np.ldexp(clip_rows(np.ldexp(rows, -power), math.ldexp(radius, -power), norm=norm), power))
@@ -54,20 +40,7 @@ def clip_norm(array: Floats, bound: float) -> Floats:
 
 
 def top_eigenvectors(matrix: Floats, n_vectors: int) -> Floats:
-    """Return the eigenvectors of a symmetric matrix with the largest eigenvalues, as columns.
-
-    Parameters
-    ----------
-    matrix : ndarray of shape (size, size)
-    n_vectors : int
-        At most ``size`` are returned.
-
-    Returns
-    -------
-    ndarray of shape (size, min(n_vectors, size))
-        Orthonormal columns, by falling eigenvalue. The entry of the largest magnitude in each is positive, so
-        that the same matrix always gives the same vectors.
-    """
+    """Return the eigenvectors of a symmetric matrix with the largest eigenvalues, as columns."""
     _, vectors = np.linalg.eigh(matrix)
     top = vectors[:, ::-1][:, :n_vectors]
     largest = top[np.abs(top).argmax(axis=0), np.arange(top.shape[1])]
@@ -75,15 +48,7 @@ def top_eigenvectors(matrix: Floats, n_vectors: int) -> Floats:
 
 
 def n_axes_that_hold(share: float, matrix: Floats) -> int:
-    """Return how many of the largest eigenvalues it takes to hold a share of their sum: 1 at least, if all are 0, too.
-
-    Parameters
-    ----------
-    share : float
-        Between 0 and 1.
-    matrix : ndarray of shape (size, size)
-        Symmetric, without negative eigenvalues: of sums of products, those that rounding leaves count as 0.
-    """
+    """Return how many of the largest eigenvalues hold a share of their sum: at least 1."""
     values = np.maximum(np.linalg.eigvalsh(matrix)[::-1], 0.0)
     held = np.cumsum(values)
     return int(np.count_nonzero(held < share * held[-1])) + 1

@@ -15,23 +15,7 @@ EVERY_PAIR = 1e-3
 
 
 def vote_graph(votes: Floats, centers: Floats, scale: float) -> Floats:
-    """Return the weights between centers.
-
-    Parameters
-    ----------
-    votes : ndarray of shape (n_centers * (n_centers - 1) / 2,)
-        Rows that have two centers as their nearest, in the order of the upper triangle.
-    centers : ndarray of shape (n_centers, n_columns)
-        A center without votes is joined to the nearest other, as firmly as others are on average.
-    scale : float
-        The Laplace parameter of the noise on the votes. What one of so many votes would exceed by noise alone, once on
-        average, counts as none.
-
-    Returns
-    -------
-    ndarray of shape (n_centers, n_centers)
-        Symmetric, not negative; its diagonal is 0.
-    """
+    """Return the weights between centers."""
     n_centers = len(centers)
     graph = np.zeros((n_centers, n_centers))
     threshold = scale * np.log(max(len(votes) / 2.0, 1.0))
@@ -48,19 +32,7 @@ def vote_graph(votes: Floats, centers: Floats, scale: float) -> Floats:
 
 
 def vote_embedding(graph: Floats, n_vectors: int) -> Floats:
-    """Return the rows of the top eigenvectors of the normalised graph, scaled to norm 1.
-
-    Parameters
-    ----------
-    graph : ndarray of shape (n_centers, n_centers)
-        From :func:`vote_graph`.
-    n_vectors : int
-        The number of clusters; at most n_centers.
-
-    Returns
-    -------
-    ndarray of shape (n_centers, n_vectors)
-    """
+    """Return the rows of the top eigenvectors of the normalised graph, scaled to norm 1."""
     connected = graph + EVERY_PAIR * graph.sum() / len(graph) ** 2
     degrees = connected.sum(axis=1)
     together = np.zeros(len(graph), dtype=np.intp)
