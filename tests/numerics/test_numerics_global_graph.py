@@ -14,7 +14,6 @@ from flower_fedclust.numerics.global_graph import (
     GlobalGraph,
     components_of,
     full_affinity,
-    parts_of,
     printed_affinity,
     prototype_affinity,
     without_far_edges,
@@ -131,13 +130,6 @@ def test_equally_short_bridges_come_together():
     assert (found[[0, 1], [3, 2]] > 0).all()
 
 
-def test_parts_are_prototypes_that_edges_of_rows_join():
-    blocks = np.zeros((6, 6))
-    blocks[0, 2] = blocks[2, 0] = blocks[3, 4] = blocks[4, 3] = 1.0
-    prototype = np.array([0, 0, 1, 2, 3, 4])
-    assert list(parts_of(csr_array(blocks), prototype, 6)) == [0, 0, 1, 1, 2, 3]
-
-
 def test_an_edge_between_prototypes_far_from_each_other_counts_less():
     J = np.array([[0.0, 1, 100], [1, 0, 20], [100, 20, 0]])  # the nearest: 1, 1, 20
     prototype = np.array([0, 0, 1, 2])
@@ -151,15 +143,6 @@ def test_an_edge_between_prototypes_far_from_each_other_counts_less():
     )
 
 
-def test_equal_divergences_are_shared_by_the_counts():
-    for value in (0.0, 3.0):
-        J = np.full((9, 9), value)
-        found = prototype_affinity(J, COUNTS, CLIENT, n_nearest=1)  # all are mutual
-        foreign = CLIENT[:, None] != CLIENT
-        A = 0.5 * foreign / (foreign @ COUNTS)[:, None]
-        np.testing.assert_allclose(found, 0.5 * (A + A.T), rtol=1e-12)
-
-
 def test_where_most_of_the_nearest_divergences_are_0_their_mean_is_the_scale():
     J = np.full((5, 5), 8.0)
     J[:3, :3], J[3:, 3:] = 0.0, 4.0
@@ -171,21 +154,6 @@ def test_where_most_of_the_nearest_divergences_are_0_their_mean_is_the_scale():
     # 1 and 2 keep what coincides with them, so that a link to them is not returned at all.
     assert found[3, 1] == 0
     assert found[0, 1] == pytest.approx(0.25)
-
-
-def test_one_client_gives_zeros():
-    assert not prototype_affinity(random_divergences(), COUNTS, np.zeros(9, dtype=int)).any()
-    assert not printed_affinity(random_divergences(), np.zeros(9, dtype=int)).any()
-
-
-def test_permuting_prototypes_permutes_the_affinity():
-    J, order = random_divergences(), np.random.default_rng(1).permutation(9)
-    J[J < 4] = 4.0  # ties
-    np.fill_diagonal(J, 0.0)
-    expected = prototype_affinity(J, COUNTS, CLIENT)[np.ix_(order, order)]
-    names = np.array([5, 0, 9])[CLIENT]  # nor do the clients' numbers matter
-    found = prototype_affinity(J[np.ix_(order, order)], COUNTS[order], names[order])
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_affinity_does_not_change_with_the_units_of_the_rows():
@@ -249,14 +217,6 @@ def test_toarray_is_equation_9():
     np.testing.assert_allclose(E, E.T, rtol=1e-14)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_product_and_degrees_are_those_of_the_matrix(seed):
-    graph = random_graph(seed)
-    vectors = np.random.default_rng(seed).normal(size=(36, 4))
-    np.testing.assert_allclose(graph.product(vectors), graph.toarray() @ vectors, atol=1e-13)
-    np.testing.assert_allclose(graph.degrees, graph.toarray().sum(axis=1), rtol=1e-13)
-
-
 @pytest.mark.parametrize("density", [0.0, 0.05, 0.15, 1.0])
 @pytest.mark.parametrize("seed", range(6))
 def test_components_are_those_of_the_matrix(seed, density):
@@ -276,20 +236,6 @@ def test_a_prototype_without_a_row_connects_nothing():
     A = np.array([[0.0, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.5, 0.0]])
     graph = GlobalGraph(csr_array((4, 4)), np.array([0, 0, 2, 2]), A)
     assert graph.components()[0] == 4 == components_of(csr_array(graph.toarray()))[0]
-
-
-def test_rows_of_a_prototype_without_an_edge_are_not_connected_by_it():
-    graph = GlobalGraph(csr_array((4, 4)), np.array([0, 0, 1, 2]), np.array([[0, 0, 0], [0, 0, 1], [0, 1, 0.0]]))
-    n_components, component = graph.components()
-    assert n_components == 3
-    assert component[2] == component[3]
-    assert len(set(component)) == 3
-
-
-def test_components_of_a_graph_are_scipys():
-    n_components, component = components_of(csr_array(block_diag(np.ones((2, 2)), np.ones((3, 3)))))
-    assert (n_components, component.tolist()) == (2, [0, 0, 1, 1, 1])
-    assert type(n_components) is int
 
 
 @pytest.mark.parametrize("n_vectors", [1, 2, 4])
@@ -315,15 +261,6 @@ def test_top_eigenvectors_of_products_are_those_of_the_matrix():
     beyond = top_normalized_eigenvectors(graph.product, graph.degrees, 40, component)
     assert beyond.shape == (36, 40)
     assert not beyond[:, 36:].any()
-
-
-def test_as_many_components_as_clusters_are_the_clusters():
-    A = np.zeros((9, 9))
-    A[0, 3] = A[3, 0] = A[1, 5] = A[5, 1] = 0.3
-    graph = random_graph(n_edges=5, affinity=A)
-    n_components, component = graph.components()
-    embedding = graph.embedding(n_components, full_affinity(random_divergences()))
-    np.testing.assert_allclose(embedding @ embedding.T, component[:, None] == component, atol=1e-9)
 
 
 def far_pieces(distance):

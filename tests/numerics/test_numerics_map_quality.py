@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits, make_blobs
 from sklearn.decomposition import PCA
-from sklearn.manifold import trustworthiness
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
 
 from flower_fedclust.numerics import map_quality as module
@@ -76,11 +75,6 @@ def test_neighbor_preservation_is_that_of_a_loop_over_all_pairs(rows, embedding)
     assert scores == pytest.approx({k: obvious_preservation(rows, embedding, k) for k in (10, 1, 50)})
 
 
-@pytest.mark.parametrize("rows", [ROWS, LATTICE], ids=["distinct rows", "ties and copies"])
-def test_a_perfect_map_preserves_every_neighbor(rows):
-    assert neighbor_preservation(rows, rows, [1, 10, 50]) == {1: 1.0, 10: 1.0, 50: 1.0}
-
-
 @pytest.mark.parametrize("embedding", [RNG.normal(size=(1500, 2)), np.ones((1500, 2))], ids=["random", "one place"])
 def test_a_map_that_knows_nothing_preserves_what_chance_does(embedding):
     rows = np.random.default_rng(1).normal(size=(1500, 5))
@@ -95,11 +89,6 @@ def test_turning_scaling_and_moving_a_map_change_no_score(other):
     assert after == pytest.approx(before, abs=1e-6)
 
 
-def test_the_order_of_the_rows_does_not_matter_to_preservation():
-    order = np.random.default_rng(3).permutation(150)
-    assert neighbor_preservation(ROWS[order], MAP[order], [1, 10]) == neighbor_preservation(ROWS, MAP, [1, 10])
-
-
 @pytest.mark.parametrize("k", [1, 10, 50])
 def test_classification_accuracy_is_the_vote_of_the_nearest_seven_tenths(k):
     labels = (MAP[:, 0] > 0).astype(int) + (RNG.random(150) < 0.2)
@@ -112,24 +101,6 @@ def test_classification_accuracy_is_the_vote_of_the_nearest_seven_tenths(k):
     assert classification_accuracy(MAP, labels, k, random_state=5) == pytest.approx(np.mean(right))
 
 
-def test_classes_far_apart_are_told_and_random_ones_are_guessed():
-    places, labels = make_blobs(1000, centers=[[0, 0], [50, 0], [0, 50], [50, 50]], random_state=0)
-    names = np.array(["a", "b", "c", "d"])
-    assert classification_accuracy(places, names[labels], 10) == 1
-    assert classification_accuracy(places, RNG.permutation(labels), 10) == pytest.approx(0.25, abs=0.1)
-
-
-def test_a_map_with_the_classes_apart_has_all_scores_near_one():
-    places, labels = make_blobs(300, centers=[[0, 0], [50, 0], [0, 50]], random_state=0)
-    scores = map_quality(places, places, labels)
-    assert list(scores) == [
-        *("ca_1", "ca_10", "ca_50", "npa_1", "npa_10", "npa_50", "nmi", "ari", "silhouette", "trustworthiness")
-    ]
-    assert scores.pop("silhouette") == pytest.approx(silhouette_score(places, labels))
-    assert set(scores.values()) == {1.0}
-    assert all(type(score) is float for score in scores.values())
-
-
 def test_the_scores_of_k_means_are_of_its_clusters_in_the_map():
     places, labels = make_blobs(200, centers=[[0, 0], [50, 0], [0, 50], [50, 50]], random_state=0)
     halves = labels // 2
@@ -140,10 +111,6 @@ def test_the_scores_of_k_means_are_of_its_clusters_in_the_map():
     assert scores["silhouette"] == pytest.approx(silhouette_score(places, labels))
     assert map_quality(places, places, labels)["ari"] == 1
     assert map_quality(RNG.normal(size=(200, 3)), places, labels)["silhouette"] == scores["silhouette"]
-
-
-def test_trustworthiness_is_of_the_rows_and_the_map():
-    assert map_quality(ROWS, MAP)["trustworthiness"] == trustworthiness(ROWS, MAP, n_neighbors=10)
 
 
 def test_of_many_rows_a_random_sample_gives_silhouette_and_trustworthiness(monkeypatch):
@@ -180,12 +147,6 @@ def test_what_so_few_rows_do_not_have_is_left_out(n_rows, names):
     scores = map_quality(ROWS[:n_rows], MAP[:n_rows], np.arange(n_rows) % 3)
     assert set(scores) == names
     assert np.isfinite(list(scores.values())).all()
-
-
-def test_one_class_has_no_silhouette():
-    scores = map_quality(ROWS, MAP, np.zeros(150))
-    assert "silhouette" not in scores
-    assert scores["ca_10"] == 1
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,8 @@ import tracemalloc
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
-from sklearn.datasets import load_digits
 
 from flower_fedclust.numerics import blocks, nystrom
-from flower_fedclust.numerics.landmarks import landmark_gamma, landmark_steps
 from flower_fedclust.numerics.nystrom import (
     distances_between,
     landmark_distances,
@@ -21,11 +19,6 @@ from flower_fedclust.numerics.nystrom import (
 @pytest.fixture(params=[130, 333, 10_000_000])
 def in_blocks(request, monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK_ENTRIES", request.param)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load_digits().data / 16
 
 
 def random_case(seed=0, n_rows=80, n_landmarks=12, n_columns=5):
@@ -60,17 +53,6 @@ def test_distances_to_landmarks_are_exact_however_short_and_far_from_the_origin(
     np.testing.assert_allclose(landmark_distances(rows, Y), cdist(rows, Y), rtol=1e-9, atol=1e-15 * (1 + offset))
 
 
-def test_a_row_that_is_a_landmark_has_a_distance_of_0():
-    _, Y = random_case()
-    B = landmark_distances(Y[::-1], Y)
-    np.testing.assert_array_equal(np.diagonal(B[::-1]), 0.0)
-    assert (landmark_distances(np.ones((5, 3)), np.ones((4, 3))) == 0).all()
-    W = distances_between(Y)
-    np.testing.assert_array_equal(W, W.T)
-    np.testing.assert_array_equal(np.diagonal(W), 0.0)
-    np.testing.assert_allclose(W, cdist(Y, Y), rtol=1e-9)
-
-
 def test_the_nearest_landmarks_are_those_of_a_dense_sort():
     rows, Y = random_case()
     for n_neighbors in (1, 4, 12):
@@ -99,13 +81,6 @@ def test_with_the_rows_as_landmarks_the_distances_are_exact():
     assert_neighbors(D, neighbors, distances, 10)
 
 
-def test_a_matrix_of_distances_has_one_positive_eigenvalue(digits):
-    for Y in (random_case()[1], digits[:200]):
-        projection, signs = nystrom_projection(distances_between(Y))
-        assert projection.shape == (len(Y), len(Y))
-        assert signs.tolist() == [1.0] + [-1.0] * (len(Y) - 1)
-
-
 @pytest.mark.parametrize("n_neighbors", [1, 5, 79])
 @pytest.mark.usefixtures("in_blocks")
 def test_neighbors_are_those_of_the_dense_matrix(n_neighbors):
@@ -117,23 +92,6 @@ def test_neighbors_are_those_of_the_dense_matrix(n_neighbors):
     neighbors, distances = nystrom_neighbors(B, W, n_neighbors)
     assert_neighbors(D, neighbors, distances, n_neighbors)
     np.testing.assert_array_equal(neighbors, np.argsort(D, axis=1)[:, :n_neighbors])
-
-
-def test_neighbors_of_digits_are_those_of_the_dense_matrix(digits):
-    Y = landmark_steps(digits, digits[::15], landmark_gamma(digits.var(axis=0)), 3)
-    B, W = landmark_distances(digits, Y), distances_between(Y)
-    D = dense(B, W, B)
-    np.fill_diagonal(D, np.inf)
-    assert_neighbors(D, *nystrom_neighbors(B, W, 90), 90, atol=1e-10)
-
-
-def test_nystrom_distances_exceed_the_true_ones_by_a_positive_semidefinite_matrix():
-    # W has the one positive eigenvalue that all distances have: what is left of them (the Schur complement) has none.
-    rows, Y = random_case()
-    B, W = landmark_distances(rows, Y), distances_between(Y)
-    excess = dense(B, W, B) - cdist(rows, rows)
-    assert np.linalg.eigvalsh(0.5 * (excess + excess.T)).min() > -1e-10
-    assert np.diagonal(excess).min() > 0
 
 
 def test_noise_makes_distances_negative_which_become_0():
@@ -148,28 +106,6 @@ def test_noise_makes_distances_negative_which_become_0():
     assert_neighbors(D, neighbors, distances, 5, atol=1e-9)
     # The more negative is the nearer.
     np.testing.assert_allclose(np.take_along_axis(D, neighbors, axis=1), np.sort(D, axis=1)[:, :5], atol=1e-9)
-
-
-def test_landmarks_that_coincide_change_nothing():
-    rows, Y = random_case()
-    once, twice = (
-        nystrom_neighbors(landmark_distances(rows, points), distances_between(points), 6)
-        for points in (Y, np.vstack([Y, Y, Y[:3]]))
-    )
-    np.testing.assert_array_equal(once[0], twice[0])
-    np.testing.assert_allclose(once[1], twice[1], atol=1e-10)
-    projection, _ = nystrom_projection(distances_between(np.vstack([Y, Y])))
-    assert projection.shape == (24, 12)
-
-
-def test_landmarks_that_nearly_coincide_keep_the_distances_in_order():
-    rows, Y = random_case()
-    near = np.vstack([Y, Y + 1e-8])
-    B, W = landmark_distances(rows, near), distances_between(near)
-    _, expected = nystrom_neighbors(landmark_distances(rows, Y), distances_between(Y), 6)
-    _, distances = nystrom_neighbors(B, W, 6)
-    assert np.isfinite(distances).all()
-    assert np.median(np.abs(distances - expected)) < 0.5
 
 
 def test_a_cutoff_leaves_small_eigenvalues_out(monkeypatch):
