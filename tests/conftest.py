@@ -70,12 +70,12 @@ def pytest_fixture_setup(fixturedef, request):
 def start_twice(patch):
     """Have k-means begin from two places instead of ten."""
     from flower_fedclust.numerics import initialisation
+    from flower_fedclust.strategies import pe_means, private_kmeans
     from flower_fedclust.strategies.baselines import coreset_kmedian
     from flower_fedclust.strategies.common import spectral
-    from flower_fedclust.strategies.private_kmeans import pe_means, private_kmeans
-    from flower_fedclust.strategies.spp_fgc import local_prototypes
+    from flower_fedclust.strategies.spp_fgc import spp_fgc
 
-    for module in (initialisation, spectral, local_prototypes):
+    for module in (initialisation, spectral, spp_fgc):
         patch.setattr(module, "N_RESTARTS", 2)
     for module in (private_kmeans, pe_means):
         patch.setattr(module, "N_INIT_LAST", 2)
@@ -92,7 +92,7 @@ def few_restarts(monkeypatch):
 def few_iterations():
     """Maps and k-means take a third of the time, for tests to which it does not matter how good they are."""
     from flower_fedclust.models import maps
-    from flower_fedclust.strategies.maps import drawing
+    from flower_fedclust.strategies.maps import maps as drawing
 
     with pytest.MonkeyPatch.context() as patch:
         start_twice(patch)

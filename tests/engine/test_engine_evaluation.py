@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from flower_fedclust.engine import Sum
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
-from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans
+from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
 
 
 @pytest.fixture(scope="module")

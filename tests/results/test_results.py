@@ -11,7 +11,7 @@ from flower_fedclust.models import KMeansModel, SpectralModel
 from flower_fedclust.engine import Failure, Outcome
 from flower_fedclust.results.result import result_of
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans
+from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
 from flower_fedclust.strategies.fedsc.fedsc import FedSC
 
 RNG = np.random.default_rng(9)

@@ -17,7 +17,7 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.site.budget import spent
 from flower_fedclust.site.ledger import Ledger, LedgerError
 from flower_fedclust.site.replies import fit_res
-from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient
+from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 
 SUM = PrivateKMeansClient.row_sum.asked(frame=BALL)
 NOISE = gaussian(PLAN.multipliers["row_sum"], share="row_sum")

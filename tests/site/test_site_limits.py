@@ -25,7 +25,7 @@ from flower_fedclust.site.limits import is_amount, is_exponent, said
 from flower_fedclust.site.policy import SiteSettings
 from flower_fedclust.strategies.baselines.ppfc_gan import PPFCGANClient
 from flower_fedclust.strategies.common.spectral import LabelsClient
-from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient
+from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGCClient
 
 TABLE = "age,stay\n" + "".join(f"{30 + index},{index % 7}\n" for index in range(60))

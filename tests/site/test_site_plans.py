@@ -6,7 +6,7 @@ import pytest
 from hostile import BALL, PLAN, Server, audit, gaussian, refused, run, site
 
 import flower_fedclust as fc
-from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient
+from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 
 JOBS = [f"job {index}" for index in range(25)]
 SCHEMA = fc.Schema.of(

@@ -14,9 +14,9 @@ from flower_fedclust.site.policy import Policy
 from flower_fedclust.strategies.common.local_centers import LocalCentersClient
 from flower_fedclust.strategies.common.moments import MomentsClient
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
-from flower_fedclust.strategies.dp_fedc.client import DPFedCClient
+from flower_fedclust.strategies.dp_fedc import DPFedCClient
 from flower_fedclust.strategies.maps.maps import FederatedMapClient
-from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient
+from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 
 # Shares.
 

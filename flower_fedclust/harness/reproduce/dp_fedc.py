@@ -28,7 +28,7 @@ from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.registry import make_strategy
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.dp_fedc import theorems
+from flower_fedclust.strategies import dp_fedc as theorems
 
 N_CLIENTS, N_CLUSTERS, EPSILON, DELTA = 100, 10, 20.0, 1e-4
 #: Public: a round number near the length of a row.

@@ -19,7 +19,7 @@ from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.registry import make_strategy
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.private_kmeans.pe_means import PEMeans
+from flower_fedclust.strategies.pe_means import PEMeans
 
 Floats = NDArray[np.float64]
 

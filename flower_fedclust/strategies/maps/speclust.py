@@ -33,8 +33,7 @@ from flower_fedclust.strategies.common.spectral import (
     with_room,
 )
 from flower_fedclust.strategies.common.spectral_sums import SpectralSumsClient, SpectralSumsStrategy
-from flower_fedclust.strategies.maps.coded_rows import CodedRowsStrategy
-from flower_fedclust.strategies.maps.landmarks import Landmarks, LandmarksClient, LandmarkStrategy
+from flower_fedclust.strategies.maps.landmarks import CodedRowsStrategy, Landmarks, LandmarksClient, LandmarkStrategy
 
 Floats = NDArray[np.float64]
 

@@ -28,13 +28,13 @@ from flower_fedclust.numerics.structural_graph import client_graph
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import NoisePlace, Relation
 from flower_fedclust.strategies.common.spectral import LabelsClient
-from flower_fedclust.strategies.spp_fgc.cells import (
+from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER, StructuralGraphStrategy
+from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import (
     Cells,
     CellsClient,
     CellsStrategy,
     laplace_part,
 )
-from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER, StructuralGraphStrategy
 from flower_fedclust.strategies.spp_fgc.uploads import (
     GRAPH,
     Uploads,

@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Generator
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+from sklearn.cluster import KMeans
+from sklearn.mixture import GaussianMixture
 
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, ProtocolStrategy, Sent, answers, parameter
 from flower_fedclust.engine.rounds import Array, Reply, Round
+from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.checks import DataError, check_choice, check_max_l1_norm, warn_of_empty_clusters
 from flower_fedclust.numerics.global_graph import (
@@ -30,34 +35,43 @@ from flower_fedclust.numerics.global_graph import (
     prototype_affinity,
     without_far_edges,
 )
+from flower_fedclust.numerics.initialisation import N_RESTARTS
 from flower_fedclust.numerics.prototypes import (
     FULL_COLUMNS,
     Prototypes,
     jeffreys,
     kullback_leibler,
+    nearest_covariances,
     prototypes_of,
     shrunk,
 )
-from flower_fedclust.numerics.structural_graph import client_graph, rank_constrained_solution
+from flower_fedclust.numerics.spectral import top_graph_eigenvectors, unit_rows
+from flower_fedclust.numerics.structural_graph import StructuralGraph, client_graph, rank_constrained_solution
 from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.noise import noise_in_floats
 from flower_fedclust.privacy.releases import NoisePlace
+from flower_fedclust.privacy.sampling import NoiseSource
 from flower_fedclust.strategies.common.spectral import LabelsClient, cluster_embedding, send_labels
 from flower_fedclust.strategies.spp_fgc.ablations import clusters_of_prototypes, clusters_of_single_graphs
-from flower_fedclust.strategies.spp_fgc.local_prototypes import (
-    atoms,
-    mixture_labels,
-    n_atoms_of,
-    noisy_as_in_the_paper,
-)
 from flower_fedclust.strategies.spp_fgc.uploads import GRAPH, Uploads, read_uploads, sent_graph
 
 Floats = NDArray[np.float64]
+
 Labels = NDArray[np.intp]
 
 PAPER = "Towards federated clustering: a client-wise private graph aggregation framework"
 
 #: Rows up to which the server solves for S, which has an entry for every two of them.
 MOST_ROWS_OF_S = 8000
+
+#: By default a client has so many prototypes for each cluster, so that a cluster can have any form.
+PROTOTYPES_PER_CLUSTER = 5
+
+#: A client with many rows has one prototype for so many of them where that is more, ...
+ROWS_PER_PROTOTYPE = 25
+
+#: ... up to this number.
+MOST_PROTOTYPES = 100
 
 
 class StructuralGraphStrategy(ProtocolStrategy):
@@ -175,48 +189,6 @@ class StructuralGraphStrategy(ProtocolStrategy):
         return (self.covariance or ("full" if self.n_columns <= FULL_COLUMNS else "diagonal")) == "diagonal"
 
 
-def joined(
-    uploads: Uploads,
-    prototypes: Prototypes,
-    divergences: Floats,
-    n_clusters: int,
-    *,
-    affinity: str = "jeffreys",
-    private_graph: bool = True,
-) -> GlobalGraph:
-    """Return E* (equations 9 and 10; Algorithm 1, lines 12 and 13), symmetric.
-
-    Parameters
-    ----------
-    uploads : Uploads
-    prototypes : Prototypes
-        Its prototypes, with covariances that have an inverse.
-    divergences : ndarray of shape (n_prototypes, n_prototypes)
-    n_clusters : int
-        C: with two clients, links are added until there are so few parts.
-    affinity, private_graph
-        As in :class:`StructuralGraphStrategy`.
-    """
-    blocks, owner = uploads.diagonal, uploads.client
-    if not private_graph:
-        blocks, owner = blocks * 0.0, np.arange(len(prototypes))
-        blocks.eliminate_zeros()
-    if affinity == "jeffreys":
-        blocks = without_far_edges(blocks, uploads.prototype, divergences)
-        between = prototype_affinity(
-            divergences,
-            prototypes.counts,
-            owner,
-            n_nearest=len(uploads.blocks) - 1,
-            part=parts_of(blocks, uploads.prototype, len(prototypes)),
-            n_parts=n_clusters,
-        )
-    else:
-        between = printed_affinity(divergences, owner)
-        between = 0.5 * (between + between.T)
-    return GlobalGraph(blocks, uploads.prototype, between)
-
-
 class SPPFGC(StructuralGraphStrategy):
     """Clusters from graphs: each client sends the neighbour graph of its rows and Gaussian prototypes of them.
 
@@ -330,6 +302,48 @@ class SPPFGC(StructuralGraphStrategy):
         return notes
 
 
+def joined(
+    uploads: Uploads,
+    prototypes: Prototypes,
+    divergences: Floats,
+    n_clusters: int,
+    *,
+    affinity: str = "jeffreys",
+    private_graph: bool = True,
+) -> GlobalGraph:
+    """Return E* (equations 9 and 10; Algorithm 1, lines 12 and 13), symmetric.
+
+    Parameters
+    ----------
+    uploads : Uploads
+    prototypes : Prototypes
+        Its prototypes, with covariances that have an inverse.
+    divergences : ndarray of shape (n_prototypes, n_prototypes)
+    n_clusters : int
+        C: with two clients, links are added until there are so few parts.
+    affinity, private_graph
+        As in :class:`StructuralGraphStrategy`.
+    """
+    blocks, owner = uploads.diagonal, uploads.client
+    if not private_graph:
+        blocks, owner = blocks * 0.0, np.arange(len(prototypes))
+        blocks.eliminate_zeros()
+    if affinity == "jeffreys":
+        blocks = without_far_edges(blocks, uploads.prototype, divergences)
+        between = prototype_affinity(
+            divergences,
+            prototypes.counts,
+            owner,
+            n_nearest=len(uploads.blocks) - 1,
+            part=parts_of(blocks, uploads.prototype, len(prototypes)),
+            n_parts=n_clusters,
+        )
+    else:
+        between = printed_affinity(divergences, owner)
+        between = 0.5 * (between + between.T)
+    return GlobalGraph(blocks, uploads.prototype, between)
+
+
 # The client half.
 
 
@@ -370,6 +384,71 @@ class SPPFGCClient(LabelsClient):
             P = noisy_as_in_the_paper(P, epsilon, max_l1_norm, self.noise_source)
         # Line 8.
         return (*sent_graph(labels, E, n_neighbors), P.means, P.covariances, P.counts)
+
+
+def n_atoms_of(n_rows: int, n_clusters: int, wanted: int) -> int:
+    """Return how many atoms a client makes: at most half as many as it has rows.
+
+    Parameters
+    ----------
+    n_rows, n_clusters : int
+    wanted : int
+        0 is the default, which grows with clusters and rows.
+    """
+    by_default = max(PROTOTYPES_PER_CLUSTER * n_clusters, min(n_rows // ROWS_PER_PROTOTYPE, MOST_PROTOTYPES))
+    return max(1, min(wanted or by_default, n_rows // 2))
+
+
+def atoms(rows: Floats, graph: StructuralGraph, n_atoms: int, rng: np.random.Generator) -> Labels:
+    """Return small clusters of rows, by normalised spectral clustering of their graph, numbered from 0 without a gap.
+
+    Where the graph has more components than there are to be atoms, they are those of a k-means of the rows.
+    """
+    if n_atoms == 1:
+        return np.zeros(len(rows), dtype=np.intp)
+    n_components, component = connected_components(graph.symmetric, directed=False)
+    points = rows
+    if n_components <= n_atoms:
+        points = unit_rows(top_graph_eigenvectors(graph.symmetric, n_atoms, component.astype(np.intp)))
+    estimator = KMeans(n_atoms, n_init=N_RESTARTS, random_state=int(rng.integers(2**31)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fewer different rows than atoms
+        labels = estimator.fit_predict(points)
+    return np.unique(labels, return_inverse=True)[1].astype(np.intp)
+
+
+def mixture_labels(rows: Floats, n_clusters: int, rng: np.random.Generator) -> Labels:
+    """Return the clusters of a Gaussian mixture (Algorithm 1, line 6), numbered from 0 without a gap."""
+    n_components = min(n_clusters, len(np.unique(rows, axis=0)))
+    # What scikit-learn adds to the variances is not measured in units of the rows.
+    offsets = rows - rows.mean(axis=0)
+    offsets /= np.abs(offsets).max() or 1.0
+    mixture = GaussianMixture(n_components, random_state=int(rng.integers(2**31)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it has not converged
+        labels = mixture.fit_predict(offsets) if len(rows) > 1 else np.zeros(1, dtype=np.intp)
+    return np.unique(labels, return_inverse=True)[1].astype(np.intp)
+
+
+def noisy_as_in_the_paper(found: Prototypes, epsilon: float, max_l1_norm: float, source: NoiseSource) -> Prototypes:
+    """Return prototypes with the Laplace noise of equation (8), scaled as in appendix C.II. It proves nothing.
+
+    The sensitivities ``2 R / N_min`` and ``(2 sqrt(2) + 4) R^2 / N_min`` hold for clusters that are given, and the
+    latter for the Frobenius norm of the covariance where Laplace noise needs the L1 norm. N_min, the size of the
+    client's smallest cluster, depends on the rows. The counts have no noise.
+    """
+    smallest = float(found.counts.min())
+    of_means = 2.0 * max_l1_norm / smallest / epsilon
+    of_covariances = (2.0 * math.sqrt(2.0) + 4.0) * max_l1_norm**2 / smallest / epsilon
+    means = found.means + noise_in_floats("laplace", of_means, found.means.shape, source)
+    if found.is_diagonal:
+        noisy = found.covariances + noise_in_floats("laplace", of_covariances, means.shape, source)
+    else:
+        n_columns = found.means.shape[1]
+        shape = (len(found), n_columns * (n_columns + 1) // 2)
+        drawn = noise_in_floats("laplace", of_covariances, shape, source)
+        noisy = found.covariances + np.array([triangle_to_symmetric(noise) for noise in drawn])
+    return Prototypes(means, nearest_covariances(noisy), found.counts)
 
 
 SPPFGC.client_type = SPPFGCClient

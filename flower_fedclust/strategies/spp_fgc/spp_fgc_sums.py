@@ -4,33 +4,243 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flower_fedclust.engine import Entry, Outcome, Protocol, Sum, parameter
+from flower_fedclust.engine import Entry, Outcome, PrivateStrategy, Protocol, Sent, Sum, parameter
+from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.rounds import Round, Total
+from flower_fedclust.engine.rounds import Array, Round, Total
+from flower_fedclust.exact.grid import unit_exponent
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.sums import squared_distances, triangle_to_symmetric
+from flower_fedclust.exact.terms import Term, at, joined, products, squares
 from flower_fedclust.models import PrototypeModel
-from flower_fedclust.numerics.checks import check_integer, warn_of_empty_clusters
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.checks import DataError, check_integer, check_max_l1_norm, warn_of_empty_clusters
+from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.kmeans import centers_of
+from flower_fedclust.numerics.prototypes import FULL_COLUMNS
+from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.numerics.votes import vote_embedding, vote_graph
+from flower_fedclust.strategies.common.clusters import ClusterClient
+from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust.strategies.common.spectral import cluster_embedding
-from flower_fedclust.strategies.spp_fgc.cells import (
-    SUMS_PART,
-    Cells,
-    CellsClient,
-    CellsStrategy,
-    laplace_part,
-    moved_centers,
-    weight_onto_grid,
-)
 from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER
+
+Floats = NDArray[np.float64]
+
+Labels = NDArray[np.intp]
 
 #: Lloyd steps without noise, ...
 LLOYD_ROUNDS = 10
 
 #: ... and with it, where there is one, and another for each so much of epsilon, up to a number.
 EPSILON_OF_A_ROUND, MOST_NOISY_LLOYD_ROUNDS = 30.0, 3
+
+#: Of the epsilon for sums and counts, the part for the sums: a count is one number, and needs less.
+SUMS_PART = 0.8
+
+#: The radius of the frame is the distance within which about this part of the rows lies; the others are clipped to it.
+WITHIN_RADIUS = 0.9
+
+#: In how many rings rows are counted by their distance. The outermost ends at 2 R, each further one at the distance
+#: before it over sqrt(2); rows that are nearer than the innermost ring's end are all in this one.
+N_DISTANCES = 16
+
+#: The first centers are a k-means of points drawn from a Gaussian as wide as the rows: so many points for each center.
+POINTS_PER_CENTER = 100
+
+#: At most so many cells a cluster, ...
+CELLS_PER_CLUSTER = 8
+
+#: ... or without noise one for so many rows, where that is more, ...
+EXACT_ROWS_PER_CELL = 25
+
+#: ... up to this number.
+MOST_EXACT_CELLS = 200
+
+#: Whatever the noise, a cell is to have so many rows on average: the votes of fewer say little.
+LEAST_ROWS_PER_CELL = 16
+
+#: With noise, a cell is to have this many rows times the columns over epsilon: of fewer, noise hides the mean.
+NOISY_ROWS_PER_CELL = 100.0
+
+#: Where there would be fewer cells a cluster than this, each cluster has one. A cluster that has one where others have
+#: several would be joined to another, as each of its rows votes for two cells.
+FEWEST_CELLS_PER_CLUSTER = 2.5
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Centers, and what is known of the rows around them."""
+
+    #: In whose coordinates the centers are: an origin, and a ball around it; one of the L1 norm, but for exact sums of
+    #: rows that nothing bounds.
+    frame: Frame
+    centers: Floats  #: Of shape (n_cells, n_columns).
+    counts: Floats  #: Rows of each in the last step, of shape (n_cells,); with noise, about. Positive.
+    n_rows: float  #: Of all clients; with noise, about.
+
+    def __len__(self) -> int:
+        return len(self.centers)
+
+
+class CellsStrategy(PrivateStrategy):
+    """Base of the strategies whose prototypes are cells, common to all clients, that noisy sums give.
+
+    First the origin, the radius and the directions of the rows are found, from noisy sums: Laplace noise is as large as
+    the longest row that is allowed, and the rows of most data lie in a ball that is far smaller than what can be said
+    beforehand.
+
+    Parameters
+    ----------
+    n_prototypes : int, optional
+        Of all clients together. By default 8 a cluster, or without noise one for 25 rows where that is more, up to 200;
+        but no more than one for 16 rows, and with epsilon ``n epsilon / (100 d)`` for n rows of d columns; and one a
+        cluster where that gives fewer than 2.5.
+    max_l1_norm : float, optional
+        R: rows are clipped to this L1 norm, the sum of their absolute values; needed with an epsilon. Public; not taken
+        from data. That it is large costs little: it bounds the first two releases only.
+    """
+
+    n_prototypes: int | None = parameter(None, at_least=1)
+    max_l1_norm: float | None = parameter(None, above=0)
+
+    def check_complete(self) -> None:
+        """Raise a ValueError unless there is a norm where there is noise."""
+        super().check_complete()
+        check_max_l1_norm(self.max_l1_norm, self.epsilon)
+
+    def cell_parts(
+        self, *, origin: float, distances: float, second_moment: float, lloyd: float, n_lloyd_rounds: int
+    ) -> dict[str, Part]:
+        """Return the parts of a budget that pay for :meth:`find_cells`.
+
+        Parameters
+        ----------
+        origin, distances, second_moment, lloyd : float
+            Fractions; that of the Lloyd steps is for all of them.
+        n_lloyd_rounds : int
+        """
+        client, rest = CellsClient, 1.0 - SUMS_PART
+        return {
+            "origin_sums": laplace_part(client.cluster_sums, SUMS_PART * origin),
+            "origin_counts": laplace_part(client.cluster_sums, rest * origin),
+            "distances": laplace_part(client.distance_counts, distances),
+            "second_moment": laplace_part((client.entry_products, client.entry_squares), second_moment),
+            "lloyd_sums": laplace_part(client.cluster_sums, SUMS_PART * lloyd, n_lloyd_rounds),
+            "lloyd_counts": laplace_part(client.cluster_sums, rest * lloyd, n_lloyd_rounds),
+        }
+
+    def find_cells(self, n_lloyd_rounds: int) -> Generator[Round, list[Array], Cells]:
+        """Return cells: their frame (``n_frame_rounds``), their directions in one round, then Lloyd steps.
+
+        Parameters
+        ----------
+        n_lloyd_rounds : int
+            1 or more.
+
+        Returns
+        -------
+        Cells
+            Those with hardly a row are dropped, as long as there are more than clusters.
+
+        Raises
+        ------
+        DataError
+            If there are fewer rows than clusters, or if rows that nothing bounds are farther apart than 1e150.
+        """
+        frame, n_rows = yield from self._frame()
+        if self.epsilon is None and n_rows < self.n_clusters:
+            raise DataError(
+                f"the clients have {n_rows:.0f} rows together and n_clusters is {self.n_clusters}; ask for fewer."
+            )
+        root = yield from self._directions(frame, n_rows)
+        n_cells = self.n_prototypes or n_cells_for(n_rows, self.n_clusters, self.n_columns, self._epsilon_of_a_sum)
+        points = self.rng.standard_normal((POINTS_PER_CENTER * n_cells, self.n_columns)) @ root.T
+        centers = weighted_kmeans(_inside(points, frame), None, n_cells, self.rng)
+        scale = self.noise_scale("lloyd_counts")
+        centers, counts = yield from self._lloyd(centers, frame, root, scale, n_lloyd_rounds)
+        kept = counts > smallest_count(scale)
+        if np.count_nonzero(kept) < self.n_clusters:
+            kept = np.isin(np.arange(len(counts)), np.argsort(-counts, kind="stable")[: self.n_clusters])
+        return Cells(frame, centers[kept], np.maximum(counts[kept], 1.0), n_rows)
+
+    @property
+    def n_frame_rounds(self) -> int:
+        """The origin and the distances; without noise the origin alone, or where no bound is given, both as sums."""
+        if self.max_l1_norm is None:
+            return FRAME_ROUNDS
+        return 1 if self.epsilon is None else 2
+
+    def _frame(self) -> Generator[Round, list[Array], tuple[Frame, float]]:
+        """Return the mean of the rows as the origin, the radius that holds most of them, and how many there are."""
+        if self.max_l1_norm is None:
+            return (yield from frame_of_rows())
+        bound = self.max_l1_norm
+        everywhere = Frame(np.zeros(self.n_columns), bound, norm=1)
+        question = CellsClient.cluster_sums.asked(np.zeros((1, self.n_columns)), frame=everywhere)
+        sums, counts = yield Sum(question, parts=["origin_sums", "origin_counts"])
+        n_rows = max(float(counts[0]), 1.0)
+        origin = clip_rows(sums / n_rows, bound, norm=1)[0]
+        if self.epsilon is None:
+            # Two points of a ball are at most its diameter apart.
+            return Frame(origin, 2.0 * bound, norm=1), n_rows
+        question = CellsClient.distance_counts.asked(origin, frame=everywhere)
+        (found,) = yield Sum(question, parts=["distances"])
+        return Frame(origin, radius_of(found, bound, self.noise_scale("distances")), norm=1), n_rows
+
+    def _directions(self, frame: Frame, n_rows: float) -> Generator[Round, list[Array], Floats]:
+        """Return a root of the second moment of the rows in the frame, of shape (n_columns, n_columns)."""
+        is_wide = len(frame.origin) > FULL_COLUMNS
+        asked = CellsClient.entry_squares if is_wide else CellsClient.entry_products
+        (found,) = yield Sum(asked.asked(frame=frame), parts=["second_moment"])
+        if not np.isfinite(found).all():
+            raise DataError(
+                "the rows are so far apart that their squares are beyond the largest number there is; look for a wrong "
+                "value."
+            )
+        if is_wide:
+            variances = np.maximum(found / n_rows, 0.0)
+            return np.diag(np.sqrt(np.maximum(variances, 1e-4 * variances.mean())))
+        values, vectors = np.linalg.eigh(triangle_to_symmetric(found) / n_rows)
+        values = np.maximum(values, 1e-4 * max(float(values.mean()), 0.0))
+        root: Floats = vectors * np.sqrt(values)
+        return root
+
+    def _lloyd(
+        self,
+        centers: Floats,
+        frame: Frame,
+        root: Floats,
+        scale: float,
+        n_rounds: int,
+    ) -> Generator[Round, list[Array], tuple[Floats, Floats]]:
+        """Take Lloyd steps; a center that has lost its rows is set down beside one of many, but for the last step."""
+        for step in range(n_rounds):
+            question = CellsClient.cluster_sums.asked(centers, frame=frame)
+            sums, counts = yield Sum(question, parts=["lloyd_sums", "lloyd_counts"])
+            centers = moved_centers(sums, counts, centers, frame, scale)
+            lost = np.flatnonzero(counts <= smallest_count(scale))
+            if step < n_rounds - 1 and 0 < len(lost) < len(centers):
+                largest = np.resize(np.argsort(-counts, kind="stable")[: len(centers) - len(lost)], len(lost))
+                # A cell is as wide as the rows, over the number of cells in each direction.
+                apart = 0.3 * len(centers) ** (-1.0 / len(frame.origin))
+                beside = centers[largest] + apart * self.rng.standard_normal((len(lost), len(root))) @ root.T
+                centers[lost] = _inside(beside, frame)
+        return centers, counts
+
+    @property
+    def _epsilon_of_a_sum(self) -> float | None:
+        """The epsilon with which as much noise as is in the sums would be the server's own."""
+        if self.epsilon is None:
+            return None
+        own = self.frozen_plan.multipliers["origin_counts"]
+        return self.epsilon * own / self.noise_scale("origin_counts")
 
 
 class SPPFGCSums(CellsStrategy):
@@ -66,7 +276,6 @@ class SPPFGCSums(CellsStrategy):
             finds="any form",
         ),
     )
-    client_type = CellsClient
 
     n_lloyd_rounds: int | None = parameter(None, at_least=1)
 
@@ -132,3 +341,135 @@ class SPPFGCSums(CellsStrategy):
             origin=0.2, distances=0.1, second_moment=0.2, lloyd=0.3, n_lloyd_rounds=self._n_lloyd_rounds
         )
         return cells | {"votes": laplace_part((CellsClient.votes, CellsClient.weighted_cell_sums), 0.2)}
+
+
+def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float | None) -> int:
+    """Return how many cells rows are worth: one a cluster, or several where noise leaves something to see in each."""
+    worth = n_rows / LEAST_ROWS_PER_CELL
+    if epsilon is not None:
+        worth = min(worth, n_rows * epsilon / (NOISY_ROWS_PER_CELL * n_columns))
+    if worth < FEWEST_CELLS_PER_CLUSTER * n_clusters:
+        return n_clusters
+    most = float(CELLS_PER_CLUSTER * n_clusters)
+    if epsilon is None:
+        most = max(most, min(n_rows / EXACT_ROWS_PER_CELL, MOST_EXACT_CELLS))
+    return int(min(most, worth))
+
+
+def smallest_count(scale: float) -> float:
+    """Return the count up to which a cell has hardly a row: twice the Laplace parameter of its noise, or a half."""
+    return max(0.5, 2.0 * scale)
+
+
+def moved_centers(sums: Floats, counts: Floats, centers: Floats, frame: Frame, scale: float) -> Floats:
+    """Return the means of the rows in the cells, inside the frame; a cell with hardly a row keeps its center."""
+    return _inside(centers_of(sums, counts, centers, at_least=max(smallest_count(scale), 1.0)), frame)
+
+
+def distance_edges(max_l1_norm: float) -> Floats:
+    """Return the outer ends of the rings in which distances are counted, ascending, of shape (N_DISTANCES,)."""
+    # Two points of a ball are at most its diameter apart. Of a product and powers of two, so the same on every machine.
+    steps = np.arange(N_DISTANCES)[::-1]
+    ends = max_l1_norm * np.where(steps % 2 == 1, math.sqrt(0.5), 1.0)
+    return np.asarray(np.ldexp(ends, 1 - steps // 2))
+
+
+def radius_of(counts: Floats, max_l1_norm: float, scale: float) -> float:
+    """Return the distance within which most rows lie, from noisy counts.
+
+    Parameters
+    ----------
+    counts : ndarray of shape (N_DISTANCES,)
+    max_l1_norm : float
+    scale : float
+        The Laplace parameter of their noise. Counts up to twice as much are taken for none.
+    """
+    rows = np.where(counts > 2.0 * scale, counts, 0.0)
+    if not rows.any():
+        return float(distance_edges(max_l1_norm)[-1])
+    within = np.cumsum(rows) / rows.sum()
+    return float(distance_edges(max_l1_norm)[np.argmax(within >= WITHIN_RADIUS)])
+
+
+def _inside(points: Floats, frame: Frame) -> Floats:
+    return clip_rows(points, frame.radius, norm=frame.norm)
+
+
+def laplace_part(answers: Any, fraction: float, at_most: int = 1) -> Part:
+    """Return a part of a budget that pays for Laplace noise."""
+    return Part(answers, fraction, at_most, "laplace")
+
+
+def weight_onto_grid(weight: float, radius: float) -> float:
+    """Return a weight truncated to the unit of the rows in a frame of this radius."""
+    exponent = unit_exponent(radius)
+    return math.ldexp(math.floor(math.ldexp(weight, -exponent)), exponent)
+
+
+# The client half.
+
+
+class CellsClient(ClusterClient):
+    """The answers of a client among whose rows cells are found."""
+
+    @by_row(distances=Sent("number of rows at each distance from a point", counts="every row"))
+    def distance_counts(rows: Rows, origin: Floats) -> Term:
+        """Return how many rows lie in each ring around the origin, by L1 distance.
+
+        Distances are integers, from rows and origin on the grid, and so are the ends of the rings.
+        """
+        edges = np.floor(distance_edges(math.ldexp(rows.radius, -rows.exponent)))
+        distances = np.abs(rows.integers - rows.points(origin[None, :])).sum(axis=1)
+        return at(np.minimum(np.searchsorted(edges, distances), N_DISTANCES - 1), N_DISTANCES)
+
+    @by_row(second_moment="sum over rows of the products of their entries")
+    def entry_products(rows: Rows) -> Term:
+        """Return the upper triangle of X'X in the frame."""
+        return products(rows)
+
+    @by_row(second_moment="sum over rows of the squares of their entries")
+    def entry_squares(rows: Rows) -> Term:
+        """Return the diagonal of X'X in the frame.
+
+        The noise on d (d + 1) / 2 products would hide the directions of wide rows; the deviations by column remain.
+        """
+        return squares(rows)
+
+    @by_row(votes="sum of the rows in each cell, and in one more column their number times a weight")
+    def weighted_cell_sums(rows: Rows, centers: Floats, *, weight: float) -> Term:
+        """Return the sums and counts of the rows in each cell as one array, of shape (n_cells, n_columns + 1).
+
+        The weight is a number of units of the rows (:func:`weight_onto_grid`).
+        """
+        labels, n_cells = rows.nearest(centers), len(centers)
+        return joined(at(labels, n_cells, rows), at(labels, n_cells), times=weight)
+
+    @by_row(votes=Sent("number of rows that have two centers as their nearest, by pair of centers", counts="every row"))
+    def votes(rows: Rows, centers: Floats) -> Term:
+        """Return the votes, in the order of the upper triangle of a table of pairs."""
+        nearest, second = two_nearest(rows.integers, rows.points(centers))
+        first, last = np.minimum(nearest, second), np.maximum(nearest, second)
+        # How many pairs stand before this one.
+        place = first * len(centers) - first * (first + 1) // 2 + last - first - 1
+        return at(place, len(centers) * (len(centers) - 1) // 2)
+
+
+def two_nearest(rows: Floats, centers: Floats) -> tuple[Labels, Labels]:
+    """Return the nearest and the second nearest center of each row, both of shape (n_rows,).
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n_rows, n_columns)
+        Integers of norm at most 2^25, as are the centers: so ties, which go to the lowest index, are ties everywhere.
+    centers : ndarray of shape (n_centers, n_columns)
+    """
+    nearest, second = np.empty(len(rows), dtype=np.intp), np.empty(len(rows), dtype=np.intp)
+    for block in blocks(len(rows), len(centers)):
+        distances = squared_distances(rows[block], centers)
+        nearest[block] = distances.argmin(axis=1)
+        distances[np.arange(len(distances)), nearest[block]] = np.inf
+        second[block] = distances.argmin(axis=1)
+    return nearest, second
+
+
+SPPFGCSums.client_type = CellsClient

@@ -3,7 +3,7 @@ import pytest
 
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import DPLloyd
-from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans
+from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
 
 RNG = np.random.default_rng(8)
 ROWS = RNG.normal(size=(21, 4))

@@ -14,10 +14,9 @@ from flower_fedclust.engine import ClientData, DataError
 from flower_fedclust.engine.replies import received_arrays, values_of
 from flower_fedclust.exact.factorisation import Penalties, membership_steps, objective
 from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies import dp_fedc
 from flower_fedclust.strategies.baselines.pooled_kmeans import PooledKMeans
-from flower_fedclust.strategies.dp_fedc import client as dp_fedc
-from flower_fedclust.strategies.dp_fedc.client import MEMBERSHIPS, DPFedCClient
-from flower_fedclust.strategies.dp_fedc.dp_fedc import DPFedC
+from flower_fedclust.strategies.dp_fedc import MEMBERSHIPS, DPFedC, DPFedCClient
 
 RNG = np.random.default_rng(0)
 MEANS = np.array([[9.0, 0, 1, 0], [0, 9, 0, 1], [0, 0, 9, 9]])

@@ -23,10 +23,14 @@ from flower_fedclust.exact.factorisation import Penalties, membership_step_divis
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.dp_fedc import client as dp_fedc
-from flower_fedclust.strategies.dp_fedc.dp_fedc import DPFedC
-from flower_fedclust.strategies.dp_fedc.theorem_2 import DPFedCTheorem2, DPFedCTheorem2Client
-from flower_fedclust.strategies.dp_fedc.theorems import noise_multiplier, sensitivity
+from flower_fedclust.strategies import dp_fedc
+from flower_fedclust.strategies.dp_fedc import (
+    DPFedC,
+    DPFedCTheorem2,
+    DPFedCTheorem2Client,
+    noise_multiplier,
+    sensitivity,
+)
 
 ALLOWANCE = 1 + 1e-9
 MAX_NORM = 10.0

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from flower_fedclust.strategies.dp_fedc.theorems import noise_multiplier, sensitivity, total_epsilon
+from flower_fedclust.strategies.dp_fedc import noise_multiplier, sensitivity, total_epsilon
 
 
 @pytest.mark.parametrize(("G", "Q_2", "eta"), [(1.0, 1, 1.0), (0.5, 11, 250.0), (1e-3, 3, 1e-6)])

@@ -8,7 +8,7 @@ import pytest
 from flower_fedclust.engine import ClientData
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.sums import directions_onto_grid
-from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeansClient
+from flower_fedclust.strategies.feddp_kmeans import FedDPKMeansClient
 
 RNG = np.random.default_rng(2)
 D = 5

@@ -7,7 +7,7 @@ import pytest
 
 from flower_fedclust.checking import watched_run
 from flower_fedclust.engine import ClientData
-from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans
+from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
 
 K, D = 3, 5
 

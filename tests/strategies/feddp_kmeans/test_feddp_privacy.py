@@ -16,7 +16,7 @@ from flower_fedclust.exact.sums import is_off_diagonal, triangle_to_symmetric
 from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.common.private_clusters import ClientBounds
-from flower_fedclust.strategies.feddp_kmeans.feddp_kmeans import FedDPKMeans, FedDPKMeansClient
+from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans, FedDPKMeansClient
 
 OPTIONS = {
     "plain": {},

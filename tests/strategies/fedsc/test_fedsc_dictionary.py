@@ -10,7 +10,7 @@ from flower_fedclust.engine import ClientData, DataError, Outcome, Total, parame
 from flower_fedclust.exact.exponents import exponent_indicator
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.fedsc.dictionary import DictionaryClient, DictionaryStrategy, n_atoms_of
+from flower_fedclust.strategies.fedsc.fedsc import DictionaryClient, DictionaryStrategy, n_atoms_of
 
 RNG = np.random.default_rng(8)
 CLIENTS = [RNG.normal(size=(n, 2)) + center for n, center in ((12, 0.0), (5, 3.0), (20, [0, 4.0]), (9, -2.0))]

@@ -20,8 +20,7 @@ from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.attacks import relative_errors, rows_from_codes
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
-from flower_fedclust.strategies.fedsc.fedsc import FedSC, FedSCClient
-from flower_fedclust.strategies.fedsc.fedsc_sums import FedSCSums, FedSCSumsClient
+from flower_fedclust.strategies.fedsc.fedsc import FedSC, FedSCClient, FedSCSums, FedSCSumsClient
 
 ALLOWANCE = 1 + 1e-9
 MAX_NORM = 8.0

@@ -15,8 +15,7 @@ from flower_fedclust.engine.replies import received_arrays, values_of
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.fedsc.fedsc import FedSC
-from flower_fedclust.strategies.fedsc.fedsc_sums import FedSCSums, FedSCSumsClient
+from flower_fedclust.strategies.fedsc.fedsc import FedSC, FedSCSums, FedSCSumsClient
 
 RNG = np.random.default_rng(0)
 MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])

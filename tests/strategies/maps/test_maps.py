@@ -20,7 +20,7 @@ from flower_fedclust.models import maps as models
 from flower_fedclust.numerics.embedding import tsne_map
 from flower_fedclust.numerics.nystrom import distances_between, nearest_others, nystrom_neighbors
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.strategies.maps import drawing
+from flower_fedclust.strategies.maps import maps as drawing
 from flower_fedclust.strategies.maps.map_sums import FedTSNESums, FedUMAPSums
 from flower_fedclust.strategies.maps.maps import FederatedMap, FedTSNE, FedUMAP
 

@@ -19,11 +19,15 @@ from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.privacy.attacks import relative_errors, rows_from_distances
 from flower_fedclust.strategies.common.clusters import ClusterStatistic
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
-from flower_fedclust.strategies.maps import drawing, map_sums
-from flower_fedclust.strategies.maps.map_sums import FederatedMapSumsClient, FedTSNESums
+from flower_fedclust.strategies.maps import map_sums
+from flower_fedclust.strategies.maps import maps as drawing
+from flower_fedclust.strategies.maps.map_sums import (
+    FederatedMapSumsClient,
+    FedTSNESums,
+    ReducedRowsClient,
+    spread_centers,
+)
 from flower_fedclust.strategies.maps.maps import FederatedMapClient, FedTSNE
-from flower_fedclust.strategies.maps.reduced_rows import ReducedRowsClient
-from flower_fedclust.strategies.maps.spread_centers import spread_centers
 
 ALLOWANCE = 1 + 1e-9
 MAX_NORM = 9.0

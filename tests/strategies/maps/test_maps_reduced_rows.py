@@ -11,7 +11,7 @@ from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetr
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.models.base import Clustered
 from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic
-from flower_fedclust.strategies.maps.reduced_rows import ReducedRowsClient, widest_directions
+from flower_fedclust.strategies.maps.map_sums import ReducedRowsClient, widest_directions
 
 RNG = np.random.default_rng(5)
 ROWS = RNG.normal(size=(200, 6)) * [5.0, 0.1, 3.0, 0.2, 0.3, 0.1] @ np.linalg.qr(RNG.normal(size=(6, 6)))[0] + 2.0

@@ -13,8 +13,13 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.kmeans import cluster_sums, kmeans_cost, nearest_center
 from flower_fedclust.strategies.common.clusters import ClusterStatistic
-from flower_fedclust.strategies.maps.reduced_rows import ReducedRowsClient
-from flower_fedclust.strategies.maps.spread_centers import LOWER_BITS, SpreadCentersClient, n_splits, spread_centers
+from flower_fedclust.strategies.maps.map_sums import (
+    LOWER_BITS,
+    ReducedRowsClient,
+    SpreadCentersClient,
+    n_splits,
+    spread_centers,
+)
 
 RNG = np.random.default_rng(3)
 # Ten clumps of very different sizes and widths, and a few rows between them.

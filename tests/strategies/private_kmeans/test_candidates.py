@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flower_fedclust.strategies.private_kmeans.candidates import (
+from flower_fedclust.strategies.private_kmeans import (
     clustered,
     kept_votes,
     levy_steps,

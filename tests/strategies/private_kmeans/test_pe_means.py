@@ -6,7 +6,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
 
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.private_kmeans.pe_means import PEMeans
+from flower_fedclust.strategies.pe_means import PEMeans
 
 
 def in_unit_ball(rows):

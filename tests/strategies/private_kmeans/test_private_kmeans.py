@@ -9,8 +9,7 @@ from sklearn.cluster import KMeans
 from flower_fedclust.engine import ClientData
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.private_kmeans.client import N_CLASSES, PrivateKMeansClient, class_reach
-from flower_fedclust.strategies.private_kmeans.private_kmeans import PrivateKMeans
+from flower_fedclust.strategies.private_kmeans import N_CLASSES, PrivateKMeans, PrivateKMeansClient, class_reach
 
 K, D = 5, 12
 

@@ -4,8 +4,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_blobs
 
 import flower_fedclust as fc
-from flower_fedclust.strategies.private_kmeans.candidates import clustered
-from flower_fedclust.strategies.private_kmeans.choosing import Fine, chosen_number
+from flower_fedclust.strategies.private_kmeans import Fine, chosen_number, clustered
 
 
 def run(rows, n_clusters, **parameters):

@@ -10,10 +10,11 @@ from flower_fedclust.numerics.kmeans import cluster_sums, nearest_center
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS
-from flower_fedclust.strategies.spp_fgc.cells import (
+from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import (
     N_DISTANCES,
     Cells,
     CellsClient,
+    SPPFGCSums,
     distance_edges,
     n_cells_for,
     radius_of,
@@ -21,7 +22,6 @@ from flower_fedclust.strategies.spp_fgc.cells import (
     two_nearest,
     weight_onto_grid,
 )
-from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import SPPFGCSums
 
 RNG = np.random.default_rng(0)
 MEANS = np.array([[0.0, 0, 0], [9, 0, 0], [0, 9, 0]])

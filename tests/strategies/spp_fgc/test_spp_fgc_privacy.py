@@ -12,10 +12,9 @@ from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.accounting import calibrate
 from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.spp_fgc.cells import SUMS_PART, CellsClient
 from flower_fedclust.strategies.spp_fgc.private_prototypes import SPPFGCPrivatePrototypes
 from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC
-from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import SPPFGCSums
+from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import SUMS_PART, CellsClient, SPPFGCSums
 
 BOUND = 20.0
 ALLOWANCE = 1 + 1e-9

@@ -15,8 +15,7 @@ from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.kmeans import kmeans_cost
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.spp_fgc import spp_fgc_sums
-from flower_fedclust.strategies.spp_fgc.cells import CellsClient
-from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import SPPFGCSums
+from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import CellsClient, SPPFGCSums
 
 RNG = np.random.default_rng(0)
 MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])

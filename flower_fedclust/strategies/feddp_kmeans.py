@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +26,9 @@ from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
 from flower_fedclust.privacy.releases import PrivacyUnit
 from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
+from flower_fedclust.strategies.common.frame import FrameClient
 from flower_fedclust.strategies.common.private_clusters import ClientBounds, counting, lloyd_parts
 from flower_fedclust.strategies.common.server_data import ServerDataStrategy
-from flower_fedclust.strategies.feddp_kmeans.diameter import DiameterClient, reduce_diameter
 
 Floats = NDArray[np.float64]
 
@@ -250,7 +251,81 @@ class FedDPKMeans(ServerDataStrategy):
         return ClusterStatistic(parts, self.shrink_centers, bound)
 
 
+def reduce_diameter(
+    frame: Frame,
+    Q: Floats,
+    asked: Sum,
+    scale: float,
+    w_min: float,
+    sigma_max: float | None,
+    n_clusters: int,
+) -> Generator[Round, Total, Frame]:
+    """Return a frame in which regions that are far apart have been moved together, in one round.
+
+    Server rows are kept where they stand for enough rows, connected where they are near, and every connected component
+    is translated as a whole. The frame is returned unchanged where that would not make its radius smaller: components
+    are put 100 diameters apart, so that there is only something to gain if they are farther apart than that.
+
+    Parameters
+    ----------
+    frame : Frame
+    Q : ndarray of shape (n_server_rows, n_columns)
+        The server rows, in the coordinates of the frame.
+    asked : Sum
+        The round for the number of rows nearest to each server row.
+    scale : float
+        Of the noise in these numbers; 0 without noise.
+    w_min : float
+        The part of the rows in the smallest cluster.
+    sigma_max : float or None
+        The standard deviation of the widest cluster; None takes that of the server rows in their own clusters.
+    n_clusters : int
+
+    Returns
+    -------
+    Frame
+    """
+    from scipy.sparse.csgraph import connected_components
+    from sklearn.cluster import KMeans
+    from sklearn.neighbors import radius_neighbors_graph
+
+    (weights,) = yield asked
+    n = max(float(weights.sum()), math.e)
+    if sigma_max is None:
+        within = KMeans(n_clusters, n_init=1, random_state=0).fit(Q).inertia_ / len(Q)
+        sigma_max = math.sqrt(within / Q.shape[1])
+    D = 4 * math.log(n) * math.sqrt(Q.shape[1]) * sigma_max
+    near = radius_neighbors_graph(Q, D, include_self=True)
+    # The lemma's epsilon is that of its Laplace noise, so 1 / scale; without noise there is nothing to tell from it.
+    epsilon = 1 / scale if scale > 0 else math.inf
+    frozen = near.sum(axis=1) >= epsilon * n * w_min / (200 * math.log(len(Q)))
+    kept = np.asarray(frozen).ravel() | (near @ weights >= n * w_min / 3)
+    if not kept.any():
+        return frame
+    anchors = Q[kept]
+    n_components, component = connected_components(near[kept][:, kept], directed=False)
+    representatives = anchors[[int(np.flatnonzero(component == c)[0]) for c in range(n_components)]]
+    # Twice the largest distance to a representative bounds every component's diameter.
+    diameter = 2 * float(np.linalg.norm(anchors - representatives[component], axis=1).max())
+    targets = np.zeros_like(representatives)
+    targets[:, 0] = 100 * diameter * np.arange(n_components)
+    shifts = (targets - representatives)[component]
+    radius = float(np.linalg.norm(anchors + shifts, axis=1).max())
+    if not 0 < radius < frame.radius:
+        return frame
+    return replace(frame, radius=radius, anchors=anchors, shifts=shifts, outer_radius=frame.radius)
+
+
 # The client half.
+
+
+class DiameterClient(FrameClient):
+    """The answer of a client that counts its rows by region."""
+
+    @by_row(regions=Sent("number of rows nearest to each server row", counts="every row"))
+    def regions(rows: Rows, Q: Floats) -> Term:
+        """Return w_q(P^j) in the original space (proof of Lemma 16)."""
+        return at(rows.nearest(Q), len(Q))
 
 
 class FedDPKMeansClient(ClusterClient, DiameterClient):

@@ -9,35 +9,30 @@ are sought.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.frames import is_table
 from flower_fedclust.engine import ClippedStrategy, Entry, Protocol, Sum, parameter
+from flower_fedclust.engine.by_row import by_row, finishes
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.rounds import Outcome, Round, Total
-from flower_fedclust.exact.rows import Frame
+from flower_fedclust.engine.rounds import Outcome, Round, Sent, Total
+from flower_fedclust.exact.grid import ball_in_units, integer_norms
+from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric
+from flower_fedclust.exact.terms import Term, at, count, one_class, products, total
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_scale, checked_point, checked_rows
-from flower_fedclust.numerics.validity import ClusterNumber, numbers_of
+from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
+from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, numbers_of
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit
-from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
-from flower_fedclust.strategies.private_kmeans.candidates import (
-    class_of_most,
-    clustered,
-    kept_votes,
-    shrunk_offsets,
-    spread_of,
-    weight_of,
-)
-from flower_fedclust.strategies.private_kmeans.choosing import Fine, chosen_number
-from flower_fedclust.strategies.private_kmeans.client import PrivateKMeansClient, class_reach
+from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
 
 Floats = NDArray[np.float64]
 
@@ -54,20 +49,45 @@ COSTS: Mapping[str, float] = {
     "sums": 0.20,
     "counts": 0.02,
 }
+
 #: One candidate for so many standard deviations of the noise in votes.
 DEVIATIONS_A_CANDIDATE = 0.8
+
 #: Candidates for each cluster that is sought: at least and at most.
 FEWEST_CANDIDATES, MOST_CANDIDATES = 4, 40
+
 #: The part of the candidates that is drawn afresh in each generation.
 PART_FRESH = 0.1
+
 #: How many clusters of candidates there are for each cluster that is sought.
 FINER = 2
+
 #: Offsets are clipped to so many root mean square distances of a row from its center.
 OFFSET_REACH = 1.3
+
 #: At client level, how much room the bound of the mean offset has.
 CLIENT_MARGIN = 1.5
+
 #: Restarts of the k-means of candidates: in a generation, and in the last one.
 N_INIT, N_INIT_LAST = 3, 10
+
+#: A small cluster is one if its rows are more than so many standard deviations of noise.
+DEVIATIONS = 2.0
+
+#: Where noise leaves fewer of them, those of one Gaussian look as if they were apart.
+FEWEST = 8
+
+#: How often one Gaussian is drawn, and how many rows of it at most.
+N_REFERENCES, REFERENCE_ROWS = 3, 20_000
+
+#: The part of the rows that may lie outside of the ball in which the second moment is taken.
+PART_OUTSIDE = 0.1
+
+#: Attempts for each point of a packing, and halvings of the distance.
+PACKING_ATTEMPTS, PACKING_STEPS = 100, 8
+
+#: Classes of distances: a class reaches sqrt(1/2) times as far as the one before it.
+N_CLASSES = 16
 
 
 @dataclass(frozen=True)
@@ -145,7 +165,6 @@ class PrivateKMeans(ClippedStrategy):
             finds="round",
         ),
     )
-    client_type = PrivateKMeansClient
     promises = PRIVACY_UNITS
 
     n_clusters: Any = parameter(kw_only=False)
@@ -419,3 +438,348 @@ def gaussian_part(answers: Any, cost: float, at_most: int) -> Part:
 def _norm_of_parts(n_rows: int, n_parts: int) -> float:
     """Return the root mean square norm of the parts of so many rows that fall into so many classes at random."""
     return math.sqrt(1 / n_rows + 1 / n_parts)
+
+
+# What the server makes of noisy votes. Nothing here sees a row.
+
+
+def class_of_most(classes: Floats, n_units: float, deviation: float) -> int:
+    """Return the nearest class outside of which there is but a small part of all, or nothing but noise."""
+    outside = np.cumsum(classes)
+    for index in range(len(classes) - 1):
+        noise = 2 * deviation * math.sqrt(index + 1)
+        if outside[index] > max(PART_OUTSIDE * n_units, noise) or outside[index] >= n_units / 2:
+            return index
+    return len(classes) - 1
+
+
+def kept_votes(votes: Floats, total: float) -> Floats:
+    """Keep the largest votes until they add up to a total; the rest is taken for noise, and is 0.
+
+    PE-means, where the total is the number of rows.
+
+    Parameters
+    ----------
+    votes : ndarray of shape (n_candidates,)
+        Noise may have made them negative.
+    total : float
+
+    Returns
+    -------
+    ndarray of shape (n_candidates,)
+        Not negative.
+    """
+    order = np.argsort(-votes, kind="stable")
+    added_up = np.cumsum(np.maximum(votes[order], 0.0))
+    n_kept = int(np.searchsorted(added_up, total)) + 1
+    kept = np.zeros(len(votes))
+    kept[order[:n_kept]] = np.maximum(votes[order[:n_kept]], 0.0)
+    return kept
+
+
+def clustered(points: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator, *, n_init: int) -> Floats:
+    """Return centers of points by weighted k-means; points without weight count only where too few have any.
+
+    Parameters
+    ----------
+    points : ndarray of shape (n_points, n_columns)
+    weights : ndarray of shape (n_points,)
+        Not negative.
+    n_clusters : int
+    rng : numpy.random.Generator
+    n_init : int
+        Restarts.
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_columns)
+        If there are not so many points, some of them come twice.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    heaviest = np.argsort(-weights, kind="stable")[: max(n_clusters, int(np.count_nonzero(weights)))]
+    points, weights = points[heaviest], weights[heaviest]
+    if len(points) <= n_clusters:
+        return np.resize(points, (n_clusters, points.shape[1]))
+    if np.count_nonzero(weights) < n_clusters:
+        weights = np.maximum(weights, max(float(weights.max()), 1.0) * 1e-6)
+    estimator = KMeans(n_clusters, n_init=n_init, max_iter=50, random_state=int(rng.integers(2**31)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # points that coincide: centers coincide then, too
+        return np.asarray(estimator.fit(points, sample_weight=weights).cluster_centers_)
+
+
+def spread_of(points: Floats, weights: Floats, centers: Floats) -> Floats:
+    """Return the standard deviation of weighted points about their nearest centers, by column."""
+    difference = points - centers[nearest_center(points, centers)]
+    return np.asarray(np.sqrt(weights @ difference**2 / max(float(weights.sum()), np.finfo(float).tiny)))
+
+
+def weight_of(points: Floats, weights: Floats, centers: Floats) -> Floats:
+    """Return how much weight is nearest to each center."""
+    added_up = np.bincount(nearest_center(points, centers), weights=weights, minlength=len(centers))
+    return added_up.astype(np.float64, copy=False)
+
+
+def shrunk_offsets(offsets: Floats, variance: Floats, directions: Floats, n_inside: int) -> Floats:
+    """Shrink noisy offsets of centers by what noise can have added, in the data subspace and outside of it apart.
+
+    Of an offset z with noise of variance v, ``s / (s + v)`` is kept, where s is what the signal's variance seems to be:
+    the mean of what the cluster's other entries, and the other clusters' entries in that direction, have above v.
+
+    Parameters
+    ----------
+    offsets : ndarray of shape (n_clusters, n_columns)
+    variance : ndarray of shape (n_clusters,)
+        v, of each entry of a cluster's offset.
+    directions : ndarray of shape (n_columns, n_columns)
+        Orthonormal columns; the first ``n_inside`` span the subspace.
+    n_inside : int
+
+    Returns
+    -------
+    ndarray of shape (n_clusters, n_columns)
+    """
+    turned = offsets @ directions
+    noise = variance[:, None]
+    for part in (slice(0, n_inside), slice(n_inside, None)):
+        entries = turned[:, part]
+        if entries.size == 0:
+            continue
+        of_direction = np.maximum((entries**2 - noise).mean(axis=0), 0.0)[None, :]
+        of_cluster = np.maximum((entries**2).mean(axis=1, keepdims=True) - noise, 0.0)
+        signal = (of_direction + of_cluster) / 2
+        both = signal + noise
+        turned[:, part] = entries * np.divide(signal, both, out=np.zeros_like(both), where=both > 0)
+    return np.asarray(turned @ directions.T)
+
+
+def in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.Generator) -> Floats:
+    """Draw points uniformly from the ball."""
+    points = rng.standard_normal((n_points, n_columns))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    return np.asarray(radius * points * rng.random((n_points, 1)) ** (1 / n_columns))
+
+
+def packed_in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.Generator) -> Floats:
+    """Spread points over a ball: each at least some distance from those before it, which is searched by bisection.
+
+    Returns
+    -------
+    ndarray of shape (n_points, n_columns)
+    """
+
+    def packed(distance: float) -> Floats | None:
+        points = np.empty((n_points, n_columns))
+        for index in range(n_points):
+            attempts = in_ball(PACKING_ATTEMPTS, n_columns, radius, rng)
+            before = points[:index]
+            squares = np.einsum("ij,ij->i", before, before) - 2 * attempts @ before.T
+            nearest = squares.min(axis=1, initial=np.inf) + np.einsum("ij,ij->i", attempts, attempts)
+            if nearest.max() < distance**2:
+                return None
+            points[index] = attempts[int((nearest >= distance**2).argmax())]
+        return points
+
+    low, high = 0.0, 2 * radius
+    best = in_ball(n_points, n_columns, radius, rng)
+    for _ in range(PACKING_STEPS):
+        middle = (low + high) / 2
+        if (points := packed(middle)) is None:
+            high = middle
+        else:
+            low, best = middle, points
+    return best
+
+
+def levy_steps(shape: tuple[int, ...], beta: float, rng: np.random.Generator) -> Floats:
+    """Draw steps with heavy tails, about as Levy's stable law of index beta has them (Mantegna 1994)."""
+    from scipy.special import gamma
+
+    scale = (gamma(1 + beta) * np.sin(np.pi * beta / 2) / (gamma((1 + beta) / 2) * beta * 2 ** ((beta - 1) / 2))) ** (
+        1 / beta
+    )
+    return np.asarray(scale * rng.standard_normal(shape) / np.abs(rng.standard_normal(shape)) ** (1 / beta))
+
+
+def mutants(centers: Floats, n_each: int, step: float, beta: float, radius: float, rng: np.random.Generator) -> Floats:
+    """Return centers moved by steps with heavy tails, some of each, within the ball."""
+    repeated = np.repeat(centers, n_each, axis=0)
+    return clip_rows(repeated + step * levy_steps(repeated.shape, beta, rng), radius)
+
+
+# How many clusters there are.
+
+
+class Fine(NamedTuple):
+    """More clusters than are sought, as noise lets see them.
+
+    ``total`` is the mean squared norm of a row; then come the standard deviations of the noise in an entry of the sum
+    of a cluster's rows, and in their number.
+    """
+
+    means: Floats
+    counts: Floats
+    total: float
+    of_sums: float
+    of_counts: float
+
+
+def chosen_number(
+    fine: Fine,
+    like_fine: Callable[[Floats, int], Floats],
+    rows: Callable[[int], Floats],
+    numbers: tuple[int, int],
+    rng: np.random.Generator,
+) -> ClusterNumber:
+    """Return how many clusters there are.
+
+    Parameters
+    ----------
+    fine : Fine
+        Of the clients' rows.
+    like_fine : callable
+        Takes made-up rows and a number, returns so many centers of them: as many as noise left of the clients'.
+    rows : callable
+        Draws so many rows of one Gaussian.
+    numbers : tuple of two int
+        The least and the largest number of clusters.
+    rng : numpy.random.Generator
+    """
+    n_kept = int(np.count_nonzero(fine.counts > DEVIATIONS * fine.of_counts))
+    tried = range(numbers[0], max(min(numbers[1], n_kept - 1), numbers[0]) + 1)
+    own, of_one = _measures(fine, tried), []
+    n_rows = max(float(fine.counts.sum()), 100.0)
+    n_drawn = int(min(n_rows, REFERENCE_ROWS))
+    for _ in range(N_REFERENCES):
+        drawn = rows(n_drawn)
+        centers = like_fine(drawn, max(n_kept, 1))
+        sums, counts = cluster_sums(drawn, nearest_center(drawn, centers), len(centers))
+        sums *= n_rows / n_drawn
+        noisy = counts * (n_rows / n_drawn) + fine.of_counts * rng.standard_normal(len(counts))
+        means = centers_of(sums + fine.of_sums * rng.standard_normal(sums.shape), noisy, fallback=centers)
+        # A few rows of a Gaussian have a second moment of their own, of which their means leave so much.
+        reference = fine._replace(means=means, counts=noisy, total=float((drawn**2).sum() / n_drawn))
+        of_one.append([one["silhouette"] for one in _measures(reference, tried)])
+    return ClusterNumber(
+        list(tried),
+        silhouette=[one["silhouette"] for one in own],
+        davies_bouldin=[one.get("davies_bouldin", np.nan) for one in own],
+        calinski_harabasz=[one.get("calinski_harabasz", np.nan) for one in own],
+        of_one_gaussian=np.mean(of_one, axis=0).tolist(),
+    )
+
+
+def _measures(fine: Fine, numbers: Sequence[int]) -> list[dict[str, float]]:
+    from sklearn.cluster import KMeans
+
+    kept = fine.counts > DEVIATIONS * fine.of_counts
+    means, counts = fine.means[kept], fine.counts[kept]
+    if len(means) <= numbers[0] or (fine.of_counts > 0 and len(means) < FEWEST):
+        return [{"silhouette": 0.0} for _ in numbers]
+    # How far rows lie from these means: what the means leave of the second moment.
+    scatter = max(fine.total - float(counts @ (means**2).sum(axis=1)) / float(counts.sum()), 0.02 * fine.total)
+    found: list[dict[str, float]] = []
+    for number, start in zip(reversed(numbers), _merged(means, counts, numbers), strict=True):
+        centers = start
+        if number < len(means):
+            centers = (
+                KMeans(number, init=start, n_init=1, max_iter=50).fit(means, sample_weight=counts).cluster_centers_
+            )
+        measures = ClusterSums.of_rows(means, centers, counts, scatter=scatter).measures(centers)
+        found.append({"silhouette": 0.0} | measures)
+    return found[::-1]
+
+
+def _merged(means: Floats, counts: Floats, numbers: Sequence[int]) -> list[Floats]:
+    """Return centers of so many clusters, the largest number first: each time the two merge that raise the cost least.
+
+    Ward's criterion. A k-means that starts from these misses no cluster that k-means++ would miss by chance.
+    """
+    points, weights = means.copy(), counts.copy()
+    found: list[Floats] = []
+    while len(found) < len(numbers):
+        if len(points) <= numbers[-1 - len(found)]:
+            found.append(points.copy())
+            continue
+        apart = squared_distances(points, points) * (weights[:, None] * weights / (weights[:, None] + weights))
+        apart[np.tril_indices(len(points))] = np.inf
+        first, second = np.unravel_index(apart.argmin(), apart.shape)
+        both = weights[first] + weights[second]
+        points[first] += (points[second] - points[first]) * (weights[second] / both)
+        weights[first] = both
+        points, weights = np.delete(points, second, axis=0), np.delete(weights, second)
+    return found
+
+
+# The client half.
+
+
+def class_reach(index: int) -> float:
+    """Return how far a class of distances reaches, as a part of the radius."""
+    return float(2.0 ** (-index / 2))
+
+
+class VotesClient(FrameClient):
+    """The answers that PE-means needs, and all that follow it."""
+
+    @by_row(row_count=Sent("number of rows", counts_rows=True))
+    def row_count(rows: Rows) -> Term:
+        """Count the rows."""
+        return count(rows)
+
+    @by_row(votes=Sent("number of rows nearest to each candidate", counts="every row"))
+    def votes(rows: Rows, candidates: Floats, directions: Floats) -> Term:
+        """Return the votes of the rows, in public directions; an empty array of directions is the whole space."""
+        return at(rows.projected(directions).nearest(candidates), len(candidates))
+
+    @by_row(
+        sums="sum of the rows' offsets from their nearest centers, clipped",
+        counts=Sent("number of rows nearest to each center", counts="every row", sizes=True),
+    )
+    def offset_sums(rows: Rows, centers: Floats, directions: Floats, *, bound: float) -> tuple[Term, Term]:
+        """Return the offsets, in public directions, and the counts."""
+        rows = rows.projected(directions)
+        nearest = rows.nearest(centers)
+        return at(nearest, len(centers), rows.offsets(centers, nearest, bound)), at(nearest, len(centers))
+
+
+class PrivateKMeansClient(VotesClient):
+    """The client half of :class:`~flower_fedclust.strategies.private_kmeans.PrivateKMeans`."""
+
+    @by_row(row_sum=Sent("sum of the rows, clipped", has_columns=True))
+    def row_sum(rows: Rows) -> Term:
+        """Return the sum of the rows in the frame."""
+        return total(rows)
+
+    @by_row(distances=Sent("number of rows by distance from the origin, in classes", counts="every row"))
+    def distances(rows: Rows) -> Term:
+        """Return how many rows are in each class, from the farthest to the nearest."""
+        bound, _ = ball_in_units(rows.radius, 2, rows.exponent)
+        limits = np.floor(bound**2 * np.ldexp(1.0, -np.arange(N_CLASSES - 1, 0, -1)))
+        # Integers are compared, so that the class of a row is the same everywhere. The nearest class is the last.
+        inside = np.searchsorted(limits, integer_norms(rows.integers, 2), side="left")
+        return at(N_CLASSES - 1 - inside, N_CLASSES)
+
+    @by_row(second_moment="sum of the outer products of the rows (upper triangle)")
+    def second_moment(rows: Rows) -> Term:
+        """Return the second moment of the rows in the frame."""
+        return products(rows)
+
+    @finishes(
+        second_moment, distances=Sent("size of the client's second moment, as one of many classes", counts="once")
+    )
+    def moment_size(totals: tuple[Term, ...], n_rows: int) -> Term:
+        """Return the class of the root of the Frobenius norm of the client's mean outer product."""
+        (moment,) = totals
+        matrix = triangle_to_symmetric(moment.array.values) / max(n_rows, 1)
+        # Of 20 bits, so that the sum of squares is exact on every machine, and so is the comparison with powers of 4.
+        entries = np.trunc(matrix * (2.0**20 / moment.bound.l2))
+        square = int(np.vdot(entries, entries))
+        # The class is the number of times that the norm can be doubled without exceeding the square of the radius.
+        index = N_CLASSES - 1 if square == 0 else next(c for c in range(64) if square * 4 ** (c + 1) > 4**20)
+        return one_class(min(max(index, 0), N_CLASSES - 1), N_CLASSES)
+
+
+PrivateKMeans.client_type = PrivateKMeansClient

@@ -23,15 +23,15 @@ from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import checked_point
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.strategies.private_kmeans.candidates import (
+from flower_fedclust.strategies.private_kmeans import (
+    VotesClient,
     clustered,
+    gaussian_part,
     in_ball,
     kept_votes,
     mutants,
     packed_in_ball,
 )
-from flower_fedclust.strategies.private_kmeans.client import VotesClient
-from flower_fedclust.strategies.private_kmeans.private_kmeans import gaussian_part
 
 Floats = NDArray[np.float64]
 

@@ -1,0 +1,745 @@
+"""DP-FedC: clusters by a factorisation that the clients learn together, with noise on what they send.
+
+Li, Wang, Chi and Quek, "Differentially private federated clustering over non-IID data", IEEE Internet of Things
+Journal, 2024. The paper's samples are columns; here rows are samples, so that X is (n, m), H (n, k) and W (k, m). The
+lines are those of Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.engine import (
+    ClippedStrategy,
+    Entry,
+    Gather,
+    Outcome,
+    Protocol,
+    Question,
+    Reply,
+    Sent,
+    Sum,
+    Total,
+    answers,
+    parameter,
+)
+from flower_fedclust.engine.parts import Part, releases_of_parts
+from flower_fedclust.engine.rounds import Moved, Round, within
+from flower_fedclust.exact.digits import digits_of, value_of_digits
+from flower_fedclust.exact.exponents import LEAST_EXPONENT, largest_exponent, table_exponent
+from flower_fedclust.exact.factorisation import (
+    Penalties,
+    center_step_size,
+    center_steps,
+    clipped_center_gradient,
+    exact_membership_steps,
+    membership_step_divisor,
+    membership_steps,
+    objective,
+)
+from flower_fedclust.exact.grid import GridArray, rows_onto_grid
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.sums import second_moment, triangle_to_symmetric, upper_triangle
+from flower_fedclust.models import FactorModel
+from flower_fedclust.numerics.checks import LARGEST, SMALLEST, checked_rows
+from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.plan import Plan
+from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.strategies.common.first_centers import GIVEN_CENTERS_NOTE, check_given_centers
+from flower_fedclust.strategies.common.frame import FrameClient, RowsInFrame
+from flower_fedclust.strategies.common.turns import drawn_in_turns, most_turns
+
+Floats = NDArray[np.float64]
+
+#: eta over the largest eigenvalue of H'H: the paper's; and where every step costs epsilon.
+STEP_SCALE, NOISY_STEP_SCALE = 5.0, 2.0
+
+#: rho over the mean squared norm of the centers, in the first round and from the middle of the run on.
+GROWING_RHO = (0.1, 0.4)
+
+#: The paper's rho and mu_h, over ||X||^2 / N.
+PAPER_RHO, PAPER_MU_H = 1e-7, 1e-10
+
+#: The paper's b; and what stands for all rows.
+BATCH_SIZE, ALL_ROWS = 50, 0
+
+#: Without noise: by how many bits the unit of what clients send is finer than the largest entry of the centers. Of an
+#: entry that moves by more than 2^17 times that, the rest is cut.
+MOVE_BITS = 36
+
+#: With noise: the largest norm of one row's memberships in what is sent. A row at a center that is as long has 1.
+MAX_MEMBERSHIP = 1.0
+
+#: What enforces the bounds, for the report.
+CLIPPED_GRADIENT = "the client clips every row's gradient to half of this norm"
+
+SHORT_MEMBERSHIPS = "a row's memberships have a norm of 1 at most"
+
+#: Where a client keeps H.
+MEMBERSHIPS = "memberships"
+
+
+class LocalSteps(TypedDict):
+    """What every client is told of a round; the names are those of :class:`DPFedC`'s parameters."""
+
+    rho: float
+    mu_h: float
+    n_membership_steps: int
+    random_state: int
+    max_norm: float
+    #: gamma, for clients that work on a grid; 0 for those that work in floats.
+    divisor: float
+
+
+class DPFedC(ClippedStrategy):
+    """DP-FedC: soft clusters, whose centers are learned by the clients' gradient steps and averaged.
+
+    Every client keeps how much each of its rows belongs to each cluster (H), and never sends it. In a round all clients
+    take gradient steps on theirs, and those that are drawn take steps on the centers (W) too, which the server averages
+    (Algorithm 1). A row is in the cluster to which it belongs most.
+
+    With an epsilon the drawn clients send, in place of centers, the sum of their rows' gradients, each clipped, and the
+    sum of the outer products of memberships, both with noise; the server takes the step, one a round. It is the average
+    of what the clients' single steps with one step size would be, and one row moves it by far less.
+
+    The factorisation is meant for rows without negative entries, near 0 where a thing is absent. Negative ones are
+    allowed, as nothing constrains W. But clusters are directions from the origin: two clusters of rows on one ray are
+    one, and where the origin is far from all rows, they are hard to tell apart.
+
+    Parameters
+    ----------
+    n_rounds : int, default=100
+        R.
+    fraction_fit : float, default=0.3
+        K / N, the part of the clients that is drawn for a round; each as often as any other.
+    n_membership_steps : int, default=10
+        Q_1, gradient steps on H in a round.
+    n_center_steps : int, default=10
+        Q^: in round t a client takes ``Q_2 = floor(Q^ / t) + 1`` steps on W.
+    batch_size : int, optional
+        b, rows of a step on W; a client with fewer takes all. 50 by default, as in the paper, and with epsilon all
+        rows: what is gained by drawing few is less than what is lost, unless the clients have thousands.
+    rho : "growing", "paper" or float, default="growing"
+        The penalty that has each row belong to one cluster. "growing" starts at a tenth of the centers' mean squared
+        norm and ends at four tenths. The paper's, ``1e-7 ||X||^2 / N``, depends on the unit of the rows, and costs a
+        round that nothing protects.
+    mu_h : float, optional
+        The penalty on H; by default a thousandth of rho, as in the paper.
+    mu_w : float, default=0.0
+        The penalty on W.
+    step_scale : float, optional
+        eta over the largest eigenvalue of H'H; 5 by default, as in the paper, and 2 with epsilon, where steps are few.
+    update_all : bool, default=True
+        Whether the clients that are not drawn update their memberships too (Algorithm 1); it spares their work if not.
+    init : array-like of shape (n_clusters, n_columns), optional
+        The first W; by default absolute values of N(0, 1), as long as ``max_norm`` where rows are clipped to it.
+    epsilon : float, optional
+        The privacy budget of the whole run, for one row of one client being replaced. None is no noise, no clipping and
+        no guarantee.
+    max_gradient_norm : float, optional
+        G, to which each row's gradient is clipped with epsilon; half of ``max_norm`` by default.
+
+    Notes
+    -----
+    Of one row x with memberships h two things enter what is sent with epsilon: its clipped gradient, of Frobenius norm
+    at most G, and ``h h'``, of norm at most 1 as h is clipped to 1. Its memberships depend on the row and on W alone,
+    so that a row that takes its place changes nothing else: the sums move by at most 2 G and, as ``<h h', g g'> >= 0``,
+    by sqrt(2).
+
+    A row is in the messages of its own client alone, so that epsilon counts the rounds for which a client is drawn. To
+    keep these few, clients are drawn in turns, each as often as any other or once more; the paper draws anew in every
+    round.
+    """
+
+    entries = (
+        Entry(
+            "dp-fedc",
+            "soft clusters by a factorisation whose centers are averaged; private with epsilon",
+            "Li, Wang, Chi and Quek 2024, Algorithm 1",
+            finds="soft",
+        ),
+    )
+
+    n_rounds: int = parameter(100, at_least=1)
+    fraction_fit: float = parameter(0.3, above=0, at_most=1)
+    n_membership_steps: int = parameter(10, at_least=1)
+    n_center_steps: int = parameter(10, at_least=0)
+    batch_size: int | None = parameter(None, at_least=1)
+    rho: float | Literal["growing", "paper"] = parameter("growing", at_least=0)
+    mu_h: float | None = parameter(None, at_least=0)
+    mu_w: float = parameter(0.0, at_least=0)
+    step_scale: float | None = parameter(None, above=0)
+    update_all: bool = parameter(True)
+    init: ArrayLike | None = parameter(None)
+    max_gradient_norm: float | None = parameter(None, above=0)
+
+    #: Called after each round with its number, from 1, and the centers: to watch a run.
+    on_centers: Callable[[int, Floats], None] | None = dataclasses.field(default=None, init=False)
+
+    #: Of the smallest client, once the rows are counted.
+    _fewest_rows: int = dataclasses.field(default=0, init=False)
+
+    #: Without noise: the exponent of the rows' largest entry, where centers of zeros say nothing of a unit.
+    _rows_exponent: int = dataclasses.field(default=LEAST_EXPONENT, init=False)
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right."""
+        super().check_parameters()
+        if self.init is not None:
+            check_given_centers(self.init, self.n_clusters)
+        if self._is_private and self.rho == "paper":
+            raise ValueError("rho is 'paper', which nothing protects; with epsilon give a number, or 'growing'.")
+
+    # The server half.
+
+    def protocol(self) -> Protocol:
+        """Run Algorithm 1."""
+        self._fewest_rows = 0
+        W = self._first_centers()  # line 1
+        squared_norm = 0.0
+        if self.rho == "paper":
+            total = yield Sum(DPFedCClient.squared_norm.asked())
+            squared_norm = value_of_digits(total[0]) / total.n_clients
+        self._rows_exponent = LEAST_EXPONENT
+        if self._asks_for_exponent:
+            (indicator,) = yield Sum(DPFedCClient.entry_exponent.asked())
+            self._rows_exponent = largest_exponent(indicator)
+        clients = (yield from self._count_rows()) if self._is_private else self.client_names
+        K = self.n_to_draw(self.fraction_fit, len(clients))
+        most = None if self.epsilon is None else self.frozen_plan.shares["gradients"].count
+        drawn = drawn_in_turns(clients, K, self.n_rounds, self.rng, most=most)
+        objectives: list[float] = []
+        for t, S in enumerate(drawn, start=1):
+            local = self._local_steps(W, self._penalties(t, W, squared_norm))
+            W, mean_objective = yield from self._round(t, W, S, local)
+            objectives += [] if mean_objective is None else [mean_objective]
+            if self.on_centers is not None:
+                self.on_centers(t, W)
+        last = self._penalties(self.n_rounds, W, squared_norm)
+        history = {"objective": objectives} if objectives else {}
+        return Outcome(FactorModel(W, rho=last.rho, mu_h=last.mu_h), history=history)
+
+    def _round(
+        self, t: int, W: Floats, S: Sequence[str], local: LocalSteps
+    ) -> Generator[Round, Total | None, tuple[Floats, float | None]]:
+        """Return W^t, and the mean objective of the drawn clients where nothing is private."""
+        if self._is_private:
+            return (yield from self._noisy_step(W, S, local)), None
+        asked = DPFedCClient.factorise.asked(
+            W,
+            mu_w=self.mu_w,
+            n_center_steps=self._n_center_steps(t),
+            batch_size=self.batch_size or BATCH_SIZE,
+            step_scale=self.step_scale or STEP_SCALE,
+            exponent=max(table_exponent(W), self._rows_exponent) - MOVE_BITS,
+            **local,
+        )
+        total = yield self._of_drawn(asked, W, S, local)
+        if total is None:
+            return W, None
+        moved, objectives = total
+        return W + moved / total.n_clients, value_of_digits(objectives) / total.n_clients  # (16)
+
+    def _noisy_step(self, W: Floats, S: Sequence[str], local: LocalSteps) -> Generator[Round, Total | None, Floats]:
+        """Take the step that is the average of the drawn clients' with one eta for all.
+
+        Centers are kept as short as rows are. The fit leaves open how much of it is memberships and how much centers,
+        and noise would lengthen the centers, until the memberships are too small to be seen in it.
+        """
+        assert self.max_norm is not None
+        asked = DPFedCClient.clipped_gradient.asked(
+            W, batch_size=self._private_batch_size, max_gradient_norm=self._max_gradient_norm, **local
+        )
+        total = yield self._of_drawn(asked, W, S, local, ("gradients", "products"))
+        if total is None:
+            return W
+        gradient, products = total
+        mu_w = total.n_clients * self.mu_w
+        eta = center_step_size(triangle_to_symmetric(products), self.step_scale or NOISY_STEP_SCALE, mu_w)
+        # Where noise leaves no positive eigenvalue, no step size can be found.
+        if eta > 0:
+            W = W - (gradient + mu_w * W) / eta
+        return clip_rows(W, self.max_norm)
+
+    def _of_drawn(
+        self, asked: Question, W: Floats, S: Sequence[str], local: LocalSteps, parts: Sequence[str] = ()
+    ) -> Sum:
+        """Return the round in which the drawn clients answer, and the others take their steps on H (lines 7 to 11)."""
+        others = DPFedCClient.update_memberships.asked(W, **local) if self.update_all else None
+        return Sum(asked, clients=S, others=others, parts=parts, needed=False)
+
+    # Starts, penalties and steps.
+
+    def _first_centers(self) -> Floats:
+        if self.init is not None:
+            given = checked_rows(self.init, owner="init")
+            return clip_rows(given, self.max_norm) if self._on_grid and self.max_norm is not None else given
+        W = np.abs(self.rng.standard_normal((self.n_clusters, self.n_columns)))
+        if not self._is_private or self.max_norm is None:
+            return W
+        scaled: Floats = self.max_norm * W / np.linalg.norm(W, axis=1, keepdims=True)
+        return scaled
+
+    def _count_rows(self) -> Generator[Round, list[Reply], list[str]]:
+        """Return who may be drawn, once it is known how many rows the smallest client has.
+
+        The gain by sampling depends on it, and Theorem 2. A client that does not say how many it has could have fewer,
+        and the noise would not be enough for it.
+        """
+        replies = yield Gather(DPFedCClient.row_count.asked())
+        self._fewest_rows = min(int(reply.arrays[0]) for reply in replies)
+        return [reply.client for reply in replies]
+
+    def _penalties(self, t: int, W: Floats, squared_norm: float) -> Penalties:
+        if not isinstance(self.rho, str):
+            rho = float(self.rho)
+        elif self.rho == "paper":
+            rho = PAPER_RHO * squared_norm
+        else:
+            first, last = GROWING_RHO
+            progress = min(1.0, 2.0 * (t - 1) / self.n_rounds)
+            rho = first * (last / first) ** progress * float(np.mean(np.sum(W**2, axis=1)))
+        return Penalties(rho, PAPER_MU_H / PAPER_RHO * rho if self.mu_h is None else self.mu_h, self.mu_w)
+
+    def _local_steps(self, W: Floats, penalties: Penalties) -> LocalSteps:
+        return LocalSteps(
+            rho=penalties.rho,
+            mu_h=penalties.mu_h,
+            n_membership_steps=self.n_membership_steps,
+            random_state=int(self.rng.integers(2**31)),
+            max_norm=self.max_norm if self._is_private and self.max_norm is not None else math.inf,
+            divisor=membership_step_divisor(W, penalties) if self._on_grid else 0.0,
+        )
+
+    def _n_center_steps(self, t: int) -> int:
+        """Return Q_2 of a round (line 12)."""
+        return self.n_center_steps // t + 1
+
+    # Bounds and budget.
+
+    @property
+    def _is_private(self) -> bool:
+        return self.epsilon is not None
+
+    @property
+    def _on_grid(self) -> bool:
+        """Whether what a client sends must be the same whatever other rows it has, to the last bit."""
+        return self._is_private
+
+    @property
+    def _asks_for_exponent(self) -> bool:
+        return not self._is_private and self.init is not None and not np.any(self.init)
+
+    @property
+    def _private_batch_size(self) -> int:
+        return self.batch_size or ALL_ROWS
+
+    @property
+    def _max_gradient_norm(self) -> float:
+        assert self.max_norm is not None
+        return self.max_norm / 2 if self.max_gradient_norm is None else self.max_gradient_norm
+
+    def parts(self) -> Mapping[str, Part]:
+        """Return nine tenths for the gradients, a tenth for the products of memberships.
+
+        Both depend on the same rows. Before a run knows its clients, as if one had a part in every round.
+        """
+        b, n = self._private_batch_size, self._fewest_rows
+        sample = (b, n) if 0 < b < n else None
+        count = most_turns(self, self.fraction_fit, self.n_rounds)
+        answer = DPFedCClient.clipped_gradient
+        return {
+            "gradients": Part(answer, 0.9, count, sample=sample),
+            "products": Part(answer, 0.1, count, sample=sample),
+        }
+
+    @property
+    def plan_waits(self) -> bool:
+        """Whether the gain by sampling is known once the rows are counted; a preparation takes noise before that."""
+        return self._private_batch_size != ALL_ROWS and self.around is None
+
+    def privacy_notes(self) -> list[str]:
+        """Add what is assumed of centers that were given."""
+        given = [GIVEN_CENTERS_NOTE] if self._is_private and self.init is not None else []
+        return [*super().privacy_notes(), *given]
+
+    @property
+    def expected_columns(self) -> int | None:
+        """The width of the first centers, where they were given."""
+        return None if self.init is None else int(np.asarray(self.init).shape[1])
+
+    @property
+    def n_protocol_rounds(self) -> int:
+        """R; and one for what the paper's penalties, noise, or centers of zeros have to be told first."""
+        return self.n_rounds + (self.rho == "paper") + self._is_private + self._asks_for_exponent
+
+
+class DPFedCTheorem2(DPFedC):
+    """DP-FedC as printed: the drawn clients send their centers, with noise for an epsilon of every single round.
+
+    For comparison with the paper; :class:`DPFedC` spends a budget far better. The gradient of each minibatch is clipped
+    to G, which the paper assumes, and the privacy report says what the rounds compose to.
+
+    Parameters
+    ----------
+    round_epsilon : float, default=1.0
+        The epsilon that Theorem 2 promises for one round, not for the run.
+    delta : float, default=1e-6
+        The delta of one round, and that for which the report composes the rounds.
+    max_norm : float
+        The Euclidean norm to which every client clips its rows. It is public, and not taken from data.
+    batch_size : int, optional
+        b, rows of a step on W; 50 by default. A client with fewer takes all.
+    rho : "growing" or float, default="growing"
+        The penalty that has each row belong to one cluster. "growing" starts at a tenth of the centers' mean squared
+        norm and ends at four tenths.
+    step_scale : float, optional
+        eta over b, which the largest eigenvalue of H'H is at most where memberships have a norm of 1 at most; 5 by
+        default. A step size that depended on the rows would not be a bound.
+    max_gradient_norm : float, optional
+        G, to which the gradient of each minibatch is clipped; half of ``max_norm`` by default.
+
+    References
+    ----------
+    Li, Wang, Chi and Quek 2024, Theorem 2, with the noise of equation (29).
+    """
+
+    entries = (
+        Entry(
+            "dp-fedc-theorem-2",
+            "DP-FedC with the paper's noise, whose epsilon is that of a single round",
+            "Li, Wang, Chi and Quek 2024, Theorem 2",
+            example={"max_norm": 1.0},
+        ),
+    )
+
+    round_epsilon: float = parameter(1.0, above=0, at_most=1000)
+    max_norm: float = parameter(at_least=SMALLEST, at_most=LARGEST)
+    epsilon: float | None = dataclasses.field(default=None, init=False)
+    budget: Mapping[str, float] | None = dataclasses.field(default=None, init=False)
+
+    @property
+    def _is_private(self) -> bool:
+        return True
+
+    @property
+    def _on_grid(self) -> bool:
+        # Whatever the rows are, each step is clipped: what is sent has the norm of all steps at most.
+        return False
+
+    def _round(
+        self, t: int, W: Floats, S: Sequence[str], local: LocalSteps
+    ) -> Generator[Round, Total | None, tuple[Floats, None]]:
+        b = self.batch_size or BATCH_SIZE
+        eta = (self.step_scale or STEP_SCALE) * b
+        Q_2 = self._n_center_steps(t)
+        asked = DPFedCTheorem2Client.factorise_clipped.asked(
+            W,
+            mu_w=self.mu_w,
+            n_center_steps=Q_2,
+            batch_size=b,
+            eta=eta,
+            max_gradient_norm=self._max_gradient_norm,
+            **local,
+        )
+        total = yield self._of_drawn(asked, W, S, local, [f"{Q_2} steps"])
+        if total is None:
+            return W, None
+        return W + total[0] / total.n_clients, None  # (20)
+
+    def parts(self) -> Mapping[str, Part]:
+        """Return none: nothing is calibrated to a budget of the run."""
+        return {}
+
+    @property
+    def frozen_plan(self) -> Plan:
+        """The noise of Theorem 2, which is that of a single round and follows from its steps on W."""
+        b, n = self.batch_size or BATCH_SIZE, self._fewest_rows
+        counts = Counter(self._n_center_steps(t) for t in range(1, self.n_rounds + 1))
+        shares = {f"{Q_2} steps": Share("gaussian", 1.0, count, "replace") for Q_2, count in counts.items()}
+        multipliers = {
+            f"{Q_2} steps": noise_multiplier(Q_2 * min(b, n) / n, self.round_epsilon, self.delta) for Q_2 in counts
+        }
+        return Plan(self.round_epsilon, self.delta, self.noise, self.privacy_unit, shares, multipliers)
+
+    @property
+    def plan(self) -> str:
+        """The noise that clients add, once the rows are counted; empty where the server adds it."""
+        return "" if self.noise == "server" or not self._fewest_rows else self.frozen_plan.to_json()
+
+    def with_noise(self, round_: Round) -> Round:
+        """Return a round with the noise of Theorem 2."""
+        if not round_.parts:
+            return round_
+        question = round_.question_for(None)
+        return replace(round_, releases=releases_of_parts(question, question.moved(), round_.parts, self.frozen_plan))
+
+    def privacy_notes(self) -> list[str]:
+        """Add what the paper's epsilon is."""
+        return [
+            *super().privacy_notes(),
+            f"The noise is that of the paper's Theorem 2 for epsilon {self.round_epsilon:g} in every single round; the "
+            "guarantee above is what the rounds compose to.",
+        ]
+
+    @property
+    def report(self) -> PrivacyReport:
+        """The privacy report of the rounds that ran; no epsilon was asked for the run."""
+        return dataclasses.replace(super().report, delta=self.delta, unit=self.privacy_unit, noise=self.noise)
+
+
+# What the paper says of its noise (section V-B).
+
+
+def sensitivity(max_gradient_norm: float, n_steps: int, eta: float) -> float:
+    """Return by how much a client's centers can move if one of its rows is replaced (Lemma 2, equation 28).
+
+    ``2 G Q_2 / eta``: each of the steps may differ by two gradients of norm G. True only where the gradient of every
+    minibatch is clipped to G, which the paper assumes.
+
+    Parameters
+    ----------
+    max_gradient_norm : float
+        G.
+    n_steps : int
+        Q_2 of the round.
+    eta : float
+        What a gradient is divided by.
+    """
+    return 2.0 * max_gradient_norm * n_steps / eta
+
+
+def noise_multiplier(sampling_ratio: float, epsilon: float, delta: float) -> float:
+    """Return the deviation of the noise over the sensitivity for (epsilon, delta) in one round (Theorem 2).
+
+    From equation (29), ``sigma^2 = 32 G^2 Q_2^2 q^2 ln(1.25 q / delta) / (eta^2 epsilon^2)``. Equation (31) has a
+    factor 4 where Lemmas 1 and 2 give 8; with 8 it leads to (29). The theorem is for epsilon of at most 1. For q above
+    1/2, where Theorem 1 gains nothing, (29) asks for more noise than Lemma 1 does.
+
+    Parameters
+    ----------
+    sampling_ratio : float
+        q, the rows that a client uses in a round over the rows that it has.
+    epsilon, delta : float
+        Of the round.
+
+    Raises
+    ------
+    ValueError
+        If ``1.25 q / delta`` is not above 1, so that (29) is not a variance.
+    """
+    logarithm = 1.25 * sampling_ratio / delta
+    if logarithm <= 1:
+        raise ValueError(
+            f"the sampling ratio is {sampling_ratio:g} and delta {delta:g}: equation (29) needs 1.25 q above delta."
+        )
+    return 2.0 * sampling_ratio * math.sqrt(2.0 * math.log(logarithm)) / epsilon
+
+
+def total_epsilon(epsilon: float, sampling_ratio: float, p: float, n_rounds: int, c0: float) -> float:
+    """Return the paper's total of many rounds (Theorem 3): ``c0 q^2 epsilon sqrt(p R / (1 - q))``.
+
+    The paper never gives c0, and its own settings have q above 1, where this is no number.
+
+    Parameters
+    ----------
+    epsilon : float
+        Of one round.
+    sampling_ratio : float
+        q.
+    p : float
+        The probability with which a client is drawn.
+    n_rounds : int
+        R.
+    c0 : float
+        A constant.
+
+    Returns
+    -------
+    float
+        NaN where q is 1 or more.
+    """
+    if sampling_ratio >= 1:
+        return math.nan
+    return c0 * sampling_ratio**2 * epsilon * math.sqrt(p * n_rounds / (1.0 - sampling_ratio))
+
+
+# The client half.
+
+
+def _n_drawn(n_rows: int, batch_size: int) -> int:
+    """Return how many rows a minibatch has: all of them, unless the server says how many."""
+    return min(batch_size, n_rows) if batch_size > 0 else n_rows
+
+
+def _gradient_moved(n_rows: int, batch_size: int, max_gradient_norm: float) -> tuple[Moved, Moved]:
+    """Return how far one row moves the gradient and the products of a client with so many rows at least.
+
+    Where a row's memberships begin depends on its place, so that one more at the top changes those of all others.
+    """
+    sample = (_n_drawn(n_rows, batch_size), n_rows)  # of more rows no larger part is drawn
+    of_products = math.sqrt(2.0) * MAX_MEMBERSHIP**2
+    return (
+        Moved(math.inf, apart=2.0 * max_gradient_norm, sample=sample, words=CLIPPED_GRADIENT),
+        Moved(math.inf, apart=of_products, triangle=True, sample=sample, words=SHORT_MEMBERSHIPS),
+    )
+
+
+class DPFedCClient(FrameClient):
+    """The answers of a client that keeps its rows' memberships: ``recall("memberships")`` gives them."""
+
+    @answers()
+    def update_memberships(self, W: Floats, **local: Unpack[LocalSteps]) -> None:
+        """Take the steps on H (lines 9 to 11), and send nothing."""
+        self._updated_memberships(W, local)
+
+    @answers(
+        Sent("by how much the client's centers have moved", has_columns=True),
+        "objective of the client's rows, as digits",
+    )
+    def factorise(
+        self,
+        W: Floats,
+        *,
+        mu_w: float,
+        n_center_steps: int,
+        batch_size: int,
+        step_scale: float,
+        exponent: int,
+        **local: Unpack[LocalSteps],
+    ) -> tuple[GridArray, GridArray]:
+        """Take the steps on H and on W (lines 9 to 15); return W_i less W, and F_i of (14) between the two.
+
+        The average of the differences added to W is that of the centers (16).
+        """
+        rows, H = self.rows, self._updated_memberships(W, local)
+        F_i = objective(rows, H, W, Penalties(local["rho"], local["mu_h"], mu_w))
+        # The gradient of a minibatch, scaled up, is on average that of all rows (25); here eta is scaled down instead.
+        part = self._n_drawn(batch_size) / len(rows)
+        eta = center_step_size(part * H.T @ H, step_scale, part * mu_w)
+        public = self.generator(local["random_state"])
+        batches = self._minibatches(n_center_steps, batch_size, lambda: public.permutation(len(rows)))
+        moved = center_steps(rows, H, W, batches, part * mu_w, eta) - W
+        return GridArray.truncated(moved, exponent), GridArray(digits_of(F_i))
+
+    @answers(
+        Sent("sum over the rows of the gradients of the centers", has_columns=True),
+        "sum over the rows of the products of memberships",
+        moved=lambda known, W, *, batch_size, max_gradient_norm, **local: _gradient_moved(
+            known.n_rows, batch_size, max_gradient_norm
+        ),
+        # What one row adds depends on its index: its memberships begin with numbers that are drawn in order.
+        relation="replace",
+    )
+    def clipped_gradient(
+        self, W: Floats, *, batch_size: int, max_gradient_norm: float, **local: Unpack[LocalSteps]
+    ) -> tuple[GridArray, GridArray]:
+        """Take the steps on H; return the clipped gradient of (18) of one minibatch, and its H'H as a triangle."""
+        rows, H = self._clipped_rows(local["max_norm"]), self._updated_memberships(W, local)
+        (batch,) = self._secret_minibatches(1, batch_size)
+        drawn, unit = rows_onto_grid(H[batch], np.zeros(len(W)), MAX_MEMBERSHIP)
+        gradient = clipped_center_gradient(
+            rows.integers[batch], drawn, rows.points(W), rows.exponent, max_gradient_norm
+        )
+        products, unit_of_products = second_moment(drawn, unit)
+        return GridArray(*gradient), GridArray(upper_triangle(products), unit_of_products)
+
+    @answers("sum of the squared norms of the rows, as digits")
+    def squared_norm(self) -> GridArray:
+        """Return the client's part of ||X||^2."""
+        return GridArray(digits_of(float(np.sum(self.rows**2))))
+
+    @answers(Sent("number of rows", counts_rows=True))
+    def row_count(self) -> Floats:
+        """Return n_i."""
+        return np.array(float(len(self.rows)))
+
+    def _clipped_rows(self, max_norm: float) -> RowsInFrame:
+        """Return the rows as integers on a grid, clipped to a norm."""
+        return self.enter(*Frame(np.zeros(self.rows.shape[1]), max_norm).arrays)
+
+    def _updated_memberships(self, W: Floats, local: LocalSteps) -> Floats:
+        """Return the memberships of the rows, which are clipped if need be, after Q_1 steps (17), and keep them.
+
+        They begin uniformly random; so do those of a client that comes late, or has lost what it kept.
+        """
+        kept = self.recall(MEMBERSHIPS)
+        if kept is None:
+            (start,) = self.generator(local["random_state"]).spawn(1)  # not the numbers that draw the minibatches
+            kept = [start.uniform(size=(len(self.rows), len(W)))]
+        (H,) = kept
+        penalties, n_steps = Penalties(local["rho"], local["mu_h"]), local["n_membership_steps"]
+        if local["divisor"] > 0:
+            rows = self._clipped_rows(local["max_norm"])
+            points = rows.points(W)
+            H = exact_membership_steps(rows.integers, H, points, rows.exponent, penalties, local["divisor"], n_steps)
+        else:
+            max_norm = local["max_norm"]
+            clipped = self.rows if math.isinf(max_norm) else self._clipped_rows(max_norm).values
+            H = membership_steps(clipped, H, W, penalties, n_steps)
+        self.remember(MEMBERSHIPS, [H])
+        return H
+
+    def _n_drawn(self, batch_size: int) -> int:
+        return _n_drawn(len(self.rows), batch_size)
+
+    def _secret_minibatches(self, n_steps: int, batch_size: int) -> Iterator[NDArray[np.intp]]:
+        """Draw rows that the server cannot foresee, as it could from random_state: part of the guarantee."""
+        return self._minibatches(
+            n_steps, batch_size, lambda: np.argsort(self.noise_source.words(len(self.rows)), kind="stable")
+        )
+
+    def _minibatches(
+        self, n_steps: int, batch_size: int, shuffled: Callable[[], NDArray[np.intp]]
+    ) -> Iterator[NDArray[np.intp]]:
+        """Draw the rows of each step on W, without replacement, and no row twice before all were drawn (Remark 1)."""
+        size, waiting = self._n_drawn(batch_size), np.empty(0, dtype=np.intp)
+        for _ in range(n_steps):
+            if len(waiting) < size:
+                waiting = shuffled()
+            yield waiting[:size]
+            waiting = waiting[size:]
+
+
+class DPFedCTheorem2Client(DPFedCClient):
+    """The answers of a client that sends its centers."""
+
+    @answers(
+        Sent("by how much the client's centers have moved", has_columns=True),
+        moved=lambda _, W, *, mu_w, n_center_steps, batch_size, eta, max_gradient_norm, **local: (
+            replace(
+                within(sensitivity(max_gradient_norm, n_center_steps, eta) / 2.0),
+                words="the client clips the gradient of every minibatch",
+            ),
+        ),
+    )
+    def factorise_clipped(
+        self,
+        W: Floats,
+        *,
+        mu_w: float,
+        n_center_steps: int,
+        batch_size: int,
+        eta: float,
+        max_gradient_norm: float,
+        **local: Unpack[LocalSteps],
+    ) -> GridArray:
+        """Take the steps on H and on W (lines 9 to 15), each gradient clipped; return W_i less W."""
+        rows, H = self._clipped_rows(local["max_norm"]).values, self._updated_memberships(W, local)
+        part = self._n_drawn(batch_size) / len(rows)
+        batches = self._secret_minibatches(n_center_steps, batch_size)
+        moved = center_steps(rows, H, W, batches, part * mu_w, eta, max_gradient_norm) - W
+        return GridArray.clipped(moved, sensitivity(max_gradient_norm, n_center_steps, eta) / 2.0)
+
+
+DPFedC.client_type = DPFedCClient
+DPFedCTheorem2.client_type = DPFedCTheorem2Client

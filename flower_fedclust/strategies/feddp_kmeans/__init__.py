@@ -1,1 +1,0 @@
-"""FedDP-KMeans (Scott, Lampert and Saulpic, ICML 2025)."""
