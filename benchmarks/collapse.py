@@ -15,7 +15,7 @@ import numpy as np
 from common import header
 
 import flower_fedclust as fc
-from flower_fedclust.harness.jobs import make_strategies, needs_server_rows
+from flower_fedclust.inputs import make_strategies, needs_server_rows
 from flower_fedclust.registry import accepted_parameters, strategies
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "harness"))

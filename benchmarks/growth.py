@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 from common import DELTA, header, in_own_process, measured, slope
 
-from flower_fedclust.harness.jobs import make_strategies, needs_server_rows
+from flower_fedclust.inputs import make_strategies, needs_server_rows
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.registry import accepted_parameters, find, strategies
 from flower_fedclust.simulation import simulate

@@ -21,8 +21,6 @@ from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from numpy.typing import ArrayLike
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from flower_fedclust.clients import Clients, clients_of
-from flower_fedclust.data import FederatedRows
 from flower_fedclust.engine import (
     MIN_CLIENTS,
     ClientData,
@@ -34,9 +32,9 @@ from flower_fedclust.engine import (
 )
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.journal import Journal
-from flower_fedclust.engine.parameters import check_is_strategy
 from flower_fedclust.engine.progress import is_shown, quiet
 from flower_fedclust.engine.settings import put_in_order
+from flower_fedclust.inputs import Clients, Strategy, strategy_and_clients
 from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.results.result import Result, result_of
 from flower_fedclust.strategies.common.description import check_schema
@@ -47,52 +45,73 @@ Engine = Literal["inline", "ray"]
 
 
 def simulate(
-    strategy: ProtocolStrategy,
+    strategy: Strategy,
     clients: Clients,
     *,
     labels: Sequence[ArrayLike] | Mapping[str, ArrayLike] | None = None,
     names: Sequence[str] | None = None,
     columns: Sequence[str] | None = None,
+    label_column: str | None = None,
+    client_column: str | None = None,
+    partition: str | None = None,
+    n_clients: int = 10,
     schema: Schema | str | Path | Mapping[str, Any] | None = None,
     describe: bool | float = False,
     engine: Engine = "inline",
     seed: int | None = None,
     progress: bool | None = None,
     journal: str | Path | None = None,
+    **parameters: Any,
 ) -> Result:
     """Run a strategy on rows that are all in this process, as if each client held its own.
 
+    >>> import flower_fedclust as fc
+    >>> result = fc.simulate(fc.KFED(n_clusters=3), {"north": rows, "south": more_rows})  # doctest: +SKIP
+    >>> result = fc.simulate("k-fed", "visits.csv", client_column="site", n_clusters=3)  # doctest: +SKIP
+
     Parameters
     ----------
-    strategy : ProtocolStrategy
-        Not changed: a copy runs.
-    clients : sequence or dict of array-like of shape (n_i, n_columns), of tables or of ClientData; or FederatedRows
-        The rows of each client; a dict has their names as keys. Tables are those of pandas, Polars or PyArrow. Columns
-        that have names are put into the order of the first client's; those of other names are refused.
-    labels : sequence or dict of array-like of shape (n_i,), optional
+    strategy : ProtocolStrategy, class or str
+        A strategy, its class, its name, or "module:Class". An object is not changed: a copy runs.
+    clients : sequence, mapping, FederatedRows, table, path or str
+        The rows of each client. A sequence or a mapping with the clients' names holds arrays of shape (n_i, n_columns),
+        tables (pandas, Polars or PyArrow), files or ClientData. Otherwise: a folder with one file per client; a single
+        table or file with ``client_column``; or the name of a data set, or a function that makes one. Named columns are
+        put into the order of the first client's; other names are refused.
+    labels : sequence or mapping of array-like of shape (n_i,), optional
         True classes, for the metrics of the result. The protocol never sees them, unless the strategy was told to
         run the federated evaluation.
     names : sequence of str, optional
-        What the clients of a sequence are called; by default "0", "1", ...
+        Names for the clients of a sequence; by default "0", "1", ...
     columns : sequence of str, optional
-        The names of the columns. Of tables: the columns to cluster by.
+        The names of the columns. For tables: the columns to cluster by.
+    label_column : str, optional
+        The column of tables and files that holds the true classes.
+    client_column : str, optional
+        The column of a single table or file that says whose row it is.
+    partition : str, default="iid"
+        How the rows of a data set, or of a file without client_column, are spread over ``n_clients`` clients; see
+        :func:`flower_fedclust.data.partition`.
+    n_clients : int, default=10
     schema : Schema, mapping, TOML text, or the name of a TOML file, optional
-        What is public of the columns of tables, which may then have text, dates and gaps; see
+        What is public about the columns of tables, which may then have text, dates and gaps; see
         :func:`~flower_fedclust.with_schema`.
     describe : bool or float, default=False
-        With a schema: whether the clusters are described in the units of the table, from one more sum; or the part of
-        the budget that pays for it.
+        With a schema: whether to describe the clusters in the units of the table, which costs one more sum; or the part
+        of the budget to spend on it.
     engine : "inline" or "ray", default="inline"
         "inline" runs Flower's Server in this process: no start-up, thousands of clients. "ray" runs Flower's
-        simulation. Both give the same bits where a seed is given.
+        simulation. Both give the same bits for the same seed.
     seed : int, optional
         Makes all randomness repeatable, the noise too: the result is then an experiment and protects nobody. By
-        default noise comes from the operating system. The strategy's own random_state, where set, stays.
+        default noise comes from the operating system. The strategy's own random_state, if set, stays.
     progress : bool, optional
-        Whether to show a progress bar; by default in a terminal, and in a notebook where ipywidgets is installed.
+        Whether to show a progress bar; by default in a terminal, and in a notebook if ipywidgets is installed.
     journal : str or Path, optional
-        A folder in which what the server receives is written down. Where it holds the journal of the same run, which
-        was interrupted, the run goes on from there, to the same bits if it has a seed.
+        A folder in which the run records what the server receives. If it holds the journal of the same run, which
+        was interrupted, the run continues from there, with the same bits if it has a seed.
+    **parameters
+        Parameters of a strategy that is given by name or as a class.
 
     Returns
     -------
@@ -101,11 +120,10 @@ def simulate(
     Raises
     ------
     ValueError
-        If rows, labels, names or parameters cannot be right; before anything is sent.
+        If rows, labels, names or parameters are not valid; before anything is sent.
     ProtocolError
         If too few clients were left.
     """
-    check_is_strategy(strategy)
     check_choice("engine", engine, ("inline", "ray"))
     if engine == "ray" and find_spec("ray") is None:
         raise ValueError(
@@ -113,11 +131,36 @@ def simulate(
             "runs in this process."
         )
     check_schema(describe, schema)
-    strategy = copy.copy(strategy) if schema is None else with_schema(strategy, schema, describe=describe)
-    by_name = clients_of(clients, labels, names, columns, raw=strategy.around is not None)
-    data, client_names = list(by_name.values()), list(by_name)
     if seed is not None:
         check_integer("seed", seed, at_least=0)
+    reading = {"label_column": label_column, "client_column": client_column, "n_clients": n_clients}
+    reading |= {} if partition is None else {"partition": partition}
+    given, by_name, read = strategy_and_clients(
+        strategy,
+        clients,
+        parameters,
+        labels=labels,
+        names=names,
+        columns=columns,
+        schema=schema,
+        seed=seed,
+        **reading,
+    )
+    made = copy.copy(given) if schema is None else with_schema(given, schema, describe=describe)
+    _make_ready(made, list(by_name.values()), seed)
+    if journal is not None:
+        made.journal = Journal(journal)
+    if made.journal is not None and engine == "ray":
+        raise ValueError("a journal is given, and what clients on Ray remember is lost with them; run inline.")
+    start = time.perf_counter()
+    _run(made, by_name, engine, seed, progress)
+    result = result_of(made, by_name, time.perf_counter() - start)
+    return result if read is None else replace(result, server_row_ids=read.server_row_ids)
+
+
+def _make_ready(strategy: ProtocolStrategy, data: Sequence[ClientData], seed: int | None) -> None:
+    """Set the seed, put columns in order, and check that strategy and clients fit each other."""
+    if seed is not None:
         strategy.noise_seed = seed
         if strategy.random_state is None:
             strategy.random_state = seed
@@ -129,17 +172,25 @@ def simulate(
     else:
         _check_tables(strategy.around, data)
     _check_fit(strategy, data)
-    if journal is not None:
-        strategy.journal = Journal(journal)
-    if strategy.journal is not None and engine == "ray":
-        raise ValueError("a journal is given, and what clients on Ray remember is lost with them; run inline.")
     strategy.expected_clients = len(data)  # on Ray they appear one after the other, after the server has begun
-    start = time.perf_counter()
+
+
+def _run(
+    strategy: ProtocolStrategy,
+    by_name: Mapping[str, ClientData],
+    engine: Engine,
+    seed: int | None,
+    progress: bool | None,
+) -> None:
+    """Run the strategy; name the client whose numbers were too large or too small, if that ended the run."""
+    data = list(by_name.values())
     # Flower logs every round; its warnings and errors stay.
     with _progress_bar(strategy, progress), quiet(logging.ERROR, "flwr"), strategy.journal or nullcontext():
-        run = _run_inline if engine == "inline" else _run_on_ray
         try:
-            run(strategy, data, client_names, seed)
+            if engine == "inline":
+                run_inline(strategy, dict(by_name), [noise_seed_of(seed, index) for index in range(len(data))])
+            else:
+                _run_on_ray(strategy, data, list(by_name), seed)
         except BaseException as error:
             strategy.end_early(error)
             of_scale = next((f"{client.owner}: {where}" for client in data if (where := client.out_of_scale)), None)
@@ -148,12 +199,10 @@ def simulate(
                 told.privacy_report = getattr(error, "privacy_report", None)  # type: ignore[attr-defined]
                 raise told from error
             raise
-    result = result_of(strategy, by_name, time.perf_counter() - start)
-    return replace(result, server_row_ids=clients.server_row_ids) if isinstance(clients, FederatedRows) else result
 
 
 def _check_tables(around: Any, data: Sequence[ClientData]) -> None:
-    """Raise a DataError that says of every client why its table does not fit, each reason once, unless all do."""
+    """Raise a DataError that gives each reason why tables do not fit once, with the clients it applies to."""
     owners: dict[str, list[str]] = {}
     for client in data:
         try:
@@ -165,7 +214,7 @@ def _check_tables(around: Any, data: Sequence[ClientData]) -> None:
             f"{', '.join(named[:5])}{f' and {len(named) - 5} more' if len(named) > 5 else ''}: {reason}"
             for reason, named in owners.items()
         ]
-        more = f" There are {len(said) - 5} reasons more, at other clients." if len(said) > 5 else ""
+        more = f" Other clients have {len(said) - 5} more reasons." if len(said) > 5 else ""
         raise DataError(" ".join(said[:5]) + more)
 
 
@@ -190,15 +239,10 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
 
 
 def noise_seed_of(seed: int | None, index: int) -> int | None:
-    """Return a seed for one client, unlike the server's and any other's."""
+    """Return the seed of one client's noise; the server and every client have different seeds."""
     if seed is None:
         return None
     return int(np.random.SeedSequence([seed, 1 + index]).generate_state(1, np.uint64)[0])
-
-
-def _run_inline(strategy: ProtocolStrategy, data: Sequence[ClientData], names: Sequence[str], seed: int | None) -> None:
-    seeds = [noise_seed_of(seed, index) for index in range(len(data))]
-    run_inline(strategy, dict(zip(names, data, strict=True)), seeds)
 
 
 def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: Sequence[str], seed: int | None) -> None:

@@ -18,7 +18,7 @@ from flower_fedclust import DataError, cli
 from flower_fedclust.data import read_folder, read_query, read_table
 from flower_fedclust.engine import ProtocolError
 from flower_fedclust.harness.comparing import Results
-from flower_fedclust.harness.comparison_settings import comparison_from, settings_from_toml
+from flower_fedclust.harness.comparison import comparison_from, settings_from_toml
 from flower_fedclust.harness.report import write_report
 from flower_fedclust.harness.runner import run_comparison
 from flower_fedclust.results.labels import read_labels

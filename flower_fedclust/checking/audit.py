@@ -6,10 +6,11 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from flower_fedclust.checking.counting import counted_epsilon, epsilon_of
 from flower_fedclust.checking.coverage import (
@@ -27,10 +28,11 @@ from flower_fedclust.checking.search import Progress, Search
 from flower_fedclust.checking.sources import FEWEST, examine_sources
 from flower_fedclust.checking.statistics import FALSE_ALARM, OF_SAMPLES, Loss, losses, test_noise
 from flower_fedclust.checking.subject import Subject, small_tables
-from flower_fedclust.engine import ProtocolStrategy
 from flower_fedclust.engine.progress import quiet
+from flower_fedclust.inputs import Clients, Strategy, prepared_rows, strategy_of
 from flower_fedclust.numerics.checks import check_integer, check_real
 from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.tables.schema import Schema
 
 #: So many draws are made with seeds, to see whether noise repeats where a seed is given.
 N_SEEDED = FEWEST
@@ -40,14 +42,23 @@ LEAST_DRAWS = 100
 
 
 def audit(
-    strategy: ProtocolStrategy,
-    clients: Sequence[ArrayLike] | None = None,
+    strategy: Strategy,
+    clients: Clients | None = None,
     *,
     runs: int = 1000,
     seconds: float | None = None,
     seed: int | None = None,
     false_alarm: float = FALSE_ALARM,
     progress: Progress | None = None,
+    labels: Any = None,
+    names: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    label_column: str | None = None,
+    client_column: str | None = None,
+    partition: str | None = None,
+    n_clients: int = 10,
+    schema: Schema | str | Path | Mapping[str, Any] | None = None,
+    **parameters: Any,
 ) -> AuditResult:
     """Measure what a strategy promises of privacy, from outside.
 
@@ -59,10 +70,11 @@ def audit(
 
     Parameters
     ----------
-    strategy : ProtocolStrategy
-        Of ours or anybody's. It is not changed.
-    clients : sequence of array-like of shape (n_i, n_columns), optional
-        Tables; by default three small ones are made, within the bounds of the strategy.
+    strategy : ProtocolStrategy, class or str
+        As for :func:`~flower_fedclust.simulate`: of ours or anybody's. It is not changed.
+    clients : optional
+        As for :func:`~flower_fedclust.simulate`; by default three small tables are made, within the bounds of the
+        strategy.
     runs : int, default=1000
         How often the noise of all rounds is drawn. 60 tell noise that is far too narrow; a lower bound on epsilon of 4
         takes 1,000.
@@ -74,6 +86,11 @@ def audit(
         How often a sound strategy may be called broken, over all tests of the audit together.
     progress : callable, optional
         Called with what is done and which part of it is.
+    labels, names, columns, label_column, client_column, partition, n_clients, schema
+        With ``clients``, as for :func:`~flower_fedclust.simulate`. With a schema, the tables are prepared before the
+        audit begins; the rounds of the preparation are not audited.
+    **parameters
+        Parameters of a strategy that is given by name or as a class.
 
     Returns
     -------
@@ -88,9 +105,15 @@ def audit(
     if seconds is not None:
         check_real("seconds", seconds, above=0)
     check_real("false_alarm", false_alarm, above=0, below=1)
-    if clients is None and seed is not None:
-        clients, _ = small_tables(strategy, seed=seed)
-    subject = Subject(strategy, clients, tamper=patient)
+    if clients is None:
+        made = strategy_of(strategy, parameters)
+        rows = None if seed is None else small_tables(made, seed=seed)[0]
+    else:
+        reading = {"label_column": label_column, "client_column": client_column, "n_clients": n_clients}
+        reading |= {} if partition is None else {"partition": partition}
+        options = {"labels": labels, "names": names, "columns": columns, "schema": schema, "seed": seed, **reading}
+        made, rows = prepared_rows(strategy, clients, parameters, **options)
+    subject = Subject(made, rows, tamper=patient)
     return audit_subject(subject, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress)
 
 

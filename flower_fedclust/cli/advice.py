@@ -37,7 +37,7 @@ def choose_k(
     as_json: AsJson = False,
 ) -> None:
     """Suggest a number of clusters, from one private run: merging its clusters costs no further privacy."""
-    from flower_fedclust.harness.jobs import RowsChoice, make_strategies
+    from flower_fedclust.inputs import RowsChoice, make_strategies
     from flower_fedclust.simulation import simulate
 
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
@@ -89,8 +89,8 @@ def plan(
 
     from flower_fedclust.data import read_table
     from flower_fedclust.engine import PrivateStrategy
-    from flower_fedclust.harness.jobs import make_strategies, needs_server_rows
     from flower_fedclust.harness.plan import plan as make_plan
+    from flower_fedclust.inputs import make_strategies, needs_server_rows
     from flower_fedclust.registry import accepted_parameters, find
 
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 from flwr.server import ServerConfig
 from flwr.server.compat import start_grid
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from flower_fedclust.engine import MessageStrategy, ProtocolStrategy
 from flower_fedclust.harness.show import run_and_save, show_all
+from flower_fedclust.inputs import Strategy, strategy_of
 from flower_fedclust.results.result import Result, result_of
 
 #: Where results go unless ``out`` says otherwise. The working directory is that in which somebody once started the
@@ -25,12 +27,13 @@ ROUND_TIMEOUT = 3600.0
 
 
 def run_app(
-    strategy: ProtocolStrategy | MessageStrategy,
+    strategy: Strategy | MessageStrategy,
     grid: Grid,
     *,
     out: str | Path | None = None,
     round_timeout: float | None = ROUND_TIMEOUT,
     journal: str | Path | None = None,
+    **parameters: Any,
 ) -> Result:
     """Run a strategy over the nodes of a ServerApp; print its result and save it.
 
@@ -39,8 +42,8 @@ def run_app(
 
     Parameters
     ----------
-    strategy : ProtocolStrategy or MessageStrategy
-        The first runs by Flower's Strategy API, the second by its Message API. The result is the same.
+    strategy : ProtocolStrategy, class or str; or MessageStrategy
+        A MessageStrategy runs by Flower's Message API, anything else by its Strategy API. The result is the same.
     grid : Grid
         What Flower gives to the ServerApp.
     out : str or Path, optional
@@ -49,7 +52,9 @@ def run_app(
         How long a round may take, in seconds; whoever has not answered by then is left out of it. None waits for as
         long as Flower keeps a message.
     journal : str or Path, optional
-        A folder for what the server receives. Where a run was interrupted, the same call goes on from there.
+        A folder for what the server receives. If a run was interrupted, the same call continues it.
+    **parameters
+        Parameters of a strategy that is given by name or as a class.
 
     Returns
     -------
@@ -72,7 +77,7 @@ def run_app(
             result = fc.run_app(strategy, grid)
             print(result.model.cluster_centers_)
     """
-    protocol = strategy.strategy if isinstance(strategy, MessageStrategy) else strategy
+    protocol: Any = strategy.strategy if isinstance(strategy, MessageStrategy) else strategy_of(strategy, parameters)
     if protocol.expected_clients is None:
         protocol.expected_clients = settled_number_of_nodes(grid, longest=protocol.wait_for_clients) or None
 

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from flower_fedclust.checking import AuditResult, audit
 from flower_fedclust.engine import ProtocolStrategy
 from flower_fedclust.engine.progress import is_shown
-from flower_fedclust.harness.jobs import make_strategies, needs_server_rows
+from flower_fedclust.inputs import make_strategies, needs_server_rows
 from flower_fedclust.registry import accepted_parameters, find
 
 #: Bounds for strategies that need one with an epsilon, where none is given.

@@ -188,8 +188,8 @@ def run(
     ] = None,
 ) -> None:
     """Run strategies on a data set or on your own rows, and save labels, centers, metrics and privacy reports."""
-    from flower_fedclust.harness.jobs import RowsChoice, make_strategies, needs_server_rows
     from flower_fedclust.harness.show import run_and_save, show_all
+    from flower_fedclust.inputs import RowsChoice, make_strategies, needs_server_rows
     from flower_fedclust.numerics.validity import numbers_of
     from flower_fedclust.simulation import simulate
     from flower_fedclust.tables import Schema
@@ -280,7 +280,7 @@ def compare(
 ) -> None:
     """Compare strategies over data sets, partitions, budgets and seeds; repeat the command to continue."""
     from flower_fedclust.harness.comparing import Results
-    from flower_fedclust.harness.comparison_settings import comparison_from, settings_from_toml
+    from flower_fedclust.harness.comparison import comparison_from, settings_from_toml
     from flower_fedclust.harness.runner import run_comparison
     from flower_fedclust.harness.summary import failure_lines, summary_table
 

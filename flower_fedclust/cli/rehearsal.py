@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedclust.harness.jobs import make_strategies, needs_server_rows
+from flower_fedclust.inputs import make_strategies, needs_server_rows
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.validity import numbers_of
 from flower_fedclust.privacy.report import PrivacyReport

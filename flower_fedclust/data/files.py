@@ -72,7 +72,7 @@ def read_table(
     """
     path = Path(path)
     roles = {"label": label_column, "client": client_column, "id": id_column}
-    return _table_of(_read_frame(path), path.name, roles, columns, raw=raw)
+    return table_of(_read_frame(path), path.name, roles, columns, raw=raw)
 
 
 def read_query(
@@ -118,7 +118,7 @@ def read_query(
                 f"the query{_called(database)} failed with {type(error).__name__}; run it in the database itself."
             ) from error
     roles = {"label": label_column, "client": client_column, "id": id_column}
-    return _table_of(frame, "the query", roles, columns, raw=raw)
+    return table_of(frame, "the query", roles, columns, raw=raw)
 
 
 def read_source(data: str | PathLike[str], query: str | None = None, **options: Any) -> Table:
@@ -199,7 +199,7 @@ def _check_spellings(owners: NDArray[Any], where: str) -> None:
             )
 
 
-def _table_of(
+def table_of(
     frame: Any, file: str, roles: Mapping[str, str | None], columns: Sequence[str] | None, *, raw: bool
 ) -> Table:
     """Return a table of a frame, where roles says which columns hold labels, clients and ids."""

@@ -5,28 +5,41 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from flower_fedclust.harness.comparison import comparison_from
 from flower_fedclust.harness.comparison_folder import results_frame
-from flower_fedclust.harness.comparison_settings import comparison_from
 from flower_fedclust.harness.pages import plural
 from flower_fedclust.harness.report import write_report
 from flower_fedclust.harness.report.data import ComparisonResults, Contender, Scenario, read_comparison
 from flower_fedclust.harness.report.texts import NAMES, deviation_text, measure_text, number_text
 from flower_fedclust.harness.report.verdict import certainty, doubts, verdict
 from flower_fedclust.harness.runner import run_comparison
+from flower_fedclust.inputs import (
+    Clients,
+    Strategy,
+    dataset_name,
+    federated_rows,
+    is_file,
+    strategies_of,
+    strategy_and_clients,
+)
 
 _LATEX = {"\\": r"\textbackslash{}", **{one: f"\\{one}" for one in "&%$#_{}"}, "~": r"\textasciitilde{}"}
 
 
 def compare(
-    strategies: str | type | Sequence[str | type],
+    strategies: Strategy | Sequence[Strategy],
+    clients: Clients | None = None,
     *,
     datasets: str | Callable[..., Any] | Sequence[str | Callable[..., Any]] | None = None,
+    labels: Any = None,
+    names: Sequence[str] | None = None,
     out: str | Path | None = None,
     jobs: int | None = None,
     on: str | None = None,
@@ -40,24 +53,30 @@ def compare(
     the processes that it starts then import the script.
 
     >>> import flower_fedclust as fc
-    >>> results = fc.compare(["k-fed", "pooled-kmeans"], datasets="iris", seeds=3)  # doctest: +SKIP
+    >>> results = fc.compare(["k-fed", fc.PrivateKMeans(3, max_norm=9.0)], "iris", seeds=3)  # doctest: +SKIP
     >>> print(results.to_markdown())  # doctest: +SKIP
 
     Parameters
     ----------
-    strategies : str, class, or sequence of them
-        Names, ``"all"``, ``"module:Class"``, or classes that can be imported.
+    strategies : ProtocolStrategy, class, str, or sequence of them
+        As for :func:`~flower_fedclust.simulate`; or ``"all"``. Objects run as they are: the numbers of clusters,
+        budgets, parameters and grid are for strategies that are given by name or as a class.
+    clients : optional
+        As for :func:`~flower_fedclust.simulate`; or a sequence of names of data sets.
     datasets : str, function, or sequence of them, optional
-        Names, ``"module:function"``, or functions that can be imported, as :func:`flower_fedclust.data.find_dataset`
-        takes them. Give these, a file of rows as ``data``, or both.
+        More data sets: names, ``"module:function"``, or functions that can be imported, as
+        :func:`flower_fedclust.data.find_dataset` takes them.
+    labels, names : optional
+        True classes and names of ``clients``, as for :func:`~flower_fedclust.simulate`.
     out : str or Path, optional
         The folder for the results: a new one, or that of a stopped comparison. By default a new temporary one.
     jobs, on, retry_failed, progress
         As for ``run_comparison`` of ``flower_fedclust.harness.runner``.
     **settings
         The other options of the command by name: ``data``, ``client_column``, ``label_column``, ``columns``,
-        ``partitions``, ``n_clients``, ``server_data``, ``n_server_rows``, ``n_clusters`` (one number or several),
-        ``epsilons``, ``delta``, ``seeds``, ``engine``, ``set`` (parameters by name) and ``grid`` (several values each).
+        ``schema``, ``partitions``, ``n_clients``, ``server_data``, ``n_server_rows``, ``n_clusters`` (one number or
+        several), ``epsilons``, ``delta``, ``seeds``, ``engine``, ``set`` (parameters by name) and ``grid`` (several
+        values each).
 
     Returns
     -------
@@ -70,13 +89,34 @@ def compare(
     FileExistsError
         If the folder holds another comparison, or something else.
     """
-    named: dict[str, Any] = {"strategies": _names(strategies), **settings}
-    if datasets is not None:
-        named["datasets"] = _names(datasets)
+    named: dict[str, Any] = {"strategies": strategies_of(strategies), **settings}
+    sets = [] if datasets is None else list(datasets) if isinstance(datasets, (list, tuple)) else [datasets]
+    named["datasets"] = [part for one in sets for part in dataset_name(one).split(",")]
+    named |= _clients_setting(clients, named, labels, names)
+    if not named["datasets"]:
+        del named["datasets"]
     comparison = comparison_from(named)
     folder = Path(tempfile.mkdtemp(prefix="fedclust-") if out is None else out)
     run_comparison(comparison, folder, jobs=jobs, on=on, retry_failed=retry_failed, progress=progress)
     return Results(folder)
+
+
+def _clients_setting(clients: Any, named: dict[str, Any], labels: Any, names: Any) -> dict[str, Any]:
+    """Return what ``clients`` stands for among the settings: data sets, a file, or rows."""
+    if clients is None:
+        return {}
+    several = clients if isinstance(clients, (list, tuple)) and clients else [clients]
+    if all((isinstance(one, str) and not is_file(one)) or callable(one) for one in several):
+        return {"datasets": [*named["datasets"], *map(dataset_name, several)]}
+    if isinstance(clients, (str, Path)):
+        return {"data": Path(clients)}
+    columns, schema = named.pop("columns", None), named.get("schema")
+    reading = {name: named.pop(name, None) for name in ("label_column", "client_column")}
+    _, by_name, read = strategy_and_clients(
+        None, clients, {}, labels=labels, names=names, columns=columns, schema=schema, **reading
+    )
+    rows = federated_rows(by_name, raw=schema is not None)
+    return {"clients": rows if read is None else replace(rows, server_rows=read.server_rows)}
 
 
 #: So many doubts are told at once.
@@ -193,14 +233,6 @@ def _table(scenario: Scenario) -> tuple[list[str], list[list[tuple[str, bool]]]]
 
     others = [one for one in scenario.contenders if one.trials and one not in ranked]
     return ["strategy", "epsilon", *(NAMES[name] for name in shown), "kB up", "seconds"], [*map(row, ranked + others)]
-
-
-def _names(given: Any) -> list[str]:
-    several = given if isinstance(given, (list, tuple)) else [given]
-    if unnamed := next((one for one in several if not (isinstance(one, str) or hasattr(one, "__qualname__"))), None):
-        raise TypeError(f"{unnamed!r} has no name; give strategies by name or as classes, and parameters as set=.")
-    names = [one if isinstance(one, str) else f"{one.__module__}:{one.__qualname__}" for one in several]
-    return [part.strip() for name in names for part in name.split(",")]
 
 
 def _latex(text: str) -> str:

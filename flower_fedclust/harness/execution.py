@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import re
 import sys
 import traceback
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.engine import ProtocolError
-from flower_fedclust.harness.compare import Trial
+from flower_fedclust.harness.comparison import Trial, rows_fingerprint
 from flower_fedclust.harness.comparison_folder import (
     COLUMNS,
     ComparisonFolder,
@@ -25,10 +24,10 @@ from flower_fedclust.harness.comparison_folder import (
     installed_versions,
     is_disk_full,
 )
-from flower_fedclust.harness.jobs import ReadRows, make_strategies
+from flower_fedclust.inputs import ReadRows
 from flower_fedclust.models import TableModel
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.registry import accepted_parameters, strategies
+from flower_fedclust.registry import strategies
 from flower_fedclust.results.labels import as_cell
 from flower_fedclust.results.result import Result
 from flower_fedclust.simulation import simulate
@@ -94,20 +93,11 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
         n_rows=sum(map(len, rows.clients)),
         n_columns=rows.clients[0].shape[1],
         n_classes=None if rows.labels is None else len(np.unique(np.concatenate(rows.labels))),
-        rows_sha256=_fingerprint(rows),
+        rows_sha256=rows_fingerprint(rows),
     )
-    parameters = dict(trial.parameters)
-    if "n_clusters" in accepted_parameters(trial.strategy):
-        parameters["n_clusters"] = n_clusters
-    (strategy,) = make_strategies(
-        [trial.strategy],
-        parameters,
-        rows.server_rows,
-        rows.server_rows_origin,
-        were_given=trial.choice.gives_server_rows,
-        schema=trial.choice.schema,
-    )
-    result = simulate(strategy, rows, engine=trial.engine, seed=trial.seed, progress=False)  # type: ignore[arg-type]
+    strategy = trial.strategy_for(n_clusters, rows.server_rows, rows.server_rows_origin)
+    schema = trial.choice.schema if trial.made is not None else None
+    result = simulate(strategy, rows, schema=schema, engine=trial.engine, seed=trial.seed, progress=False)  # type: ignore[arg-type]
     scores = _map_scores(result, rows, trial.seed)
     result.save(place)
     if rows.labels is not None:
@@ -157,14 +147,6 @@ def write_row(place: Path, row: Mapping[str, Any], said: Sequence[str] = ()) -> 
     """Write the row of a trial, and what the trial warned of, into its folder."""
     ordered = {name: row.get(name) for name in (*COLUMNS, "rows_sha256")}
     (place / "run.json").write_text(as_json({**ordered, "warnings": list(said)}), encoding="utf-8")
-
-
-def _fingerprint(rows: FederatedRows) -> str:
-    """Return a hash of the clients' rows in their order: runs on the same rows can be compared row by row."""
-    found = hashlib.sha256()
-    for part in rows.clients:
-        found.update(f"{part.shape} ".encode() + np.ascontiguousarray(part).tobytes())
-    return found.hexdigest()
 
 
 def _write_classes(path: Path, names: Sequence[str], labels: Sequence[NDArray[Any]]) -> None:

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -14,13 +15,14 @@ from sklearn.cluster import KMeans
 from sklearn.isotonic import isotonic_regression
 
 from flower_fedclust.engine import PrivateStrategy
-from flower_fedclust.engine.parameters import check_is_strategy
 from flower_fedclust.engine.rounds import Round, Total
 from flower_fedclust.engine.sizes import DEVIATIONS
+from flower_fedclust.inputs import Clients, Strategy, prepared_rows, strategy_of
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_integer, check_real, checked_rows
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.simulation import simulate
+from flower_fedclust.tables.schema import Schema
 
 Floats = NDArray[np.float64]
 
@@ -143,41 +145,57 @@ class Plan:
 
 
 def plan(
-    strategy: PrivateStrategy,
+    strategy: Strategy,
+    clients: Clients | None = None,
     *,
-    n_rows: int,
+    n_rows: int | None = None,
     n_columns: int | None = None,
     like: ArrayLike | None = None,
     n_clients: int = 10,
     epsilons: Sequence[float] = EPSILONS,
     spread: float | None = None,
     seed: int = 0,
+    labels: Any = None,
+    names: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    label_column: str | None = None,
+    client_column: str | None = None,
+    partition: str | None = None,
+    schema: Schema | str | Path | Mapping[str, Any] | None = None,
+    **parameters: Any,
 ) -> Plan:
     """Say what to expect of a run before anything is sent.
 
     The strategy runs on rows that are made up from public facts: groups of unequal size whose directions differ in
-    spread. Or it runs on rows of a table that is like those to come, whose groups lie as far apart.
+    spread. Or it runs on rows drawn from a table that is like those to come, whose groups lie as far apart.
 
     Parameters
     ----------
-    strategy : PrivateStrategy
-        With centers among the rows as its model. Its epsilon is that for which noise and signal are shown.
-    n_rows : int
-        As is known publicly, or guessed.
+    strategy : PrivateStrategy, class or str
+        As for :func:`~flower_fedclust.simulate`. Its model must have centers among the rows. Noise and signal are shown
+        for its epsilon.
+    clients : optional
+        Clients like those to come, as for :func:`~flower_fedclust.simulate`. They give the number of rows, columns and
+        clients, and the rehearsals draw their rows from them, with replacement. Nothing of them is sent; but an epsilon
+        that was chosen by rows which are not public says something about them, which no guarantee covers.
+    n_rows : int, optional
+        As is known publicly, or guessed. Required without ``clients``.
     n_columns : int, optional
-        Likewise. It must be given without ``like``.
+        Likewise. Required without ``clients`` and ``like``.
     like : array-like of shape (n_like, n_columns), optional
-        Rows of a table like the one that is to be clustered, scaled as it will be: a public one, or one client's own.
-        The rehearsals draw their rows from it, with replacement. Nothing of it is sent; but an epsilon that is chosen
-        by rows which are not public says something of them, which no guarantee covers.
+        Instead of ``clients``: rows of one table like the one that is to be clustered.
     n_clients : int, default=10
     epsilons : sequence of float
-        Of the curve.
+        The budgets of the curve.
     spread : float, optional
-        The root mean square distance of a row from the middle of all, as is known publicly; a third of the strategy's
-        max_norm by default.
+        The root mean square distance of a row from the mean of all rows, as is known publicly; by default a third of
+        the strategy's max_norm.
     seed : int, default=0
-        Of the rehearsals.
+        The seed of the rehearsals.
+    labels, names, columns, label_column, client_column, partition, schema
+        With ``clients``, as for :func:`~flower_fedclust.simulate`.
+    **parameters
+        Parameters of a strategy that is given by name or as a class.
 
     Returns
     -------
@@ -186,29 +204,55 @@ def plan(
     Raises
     ------
     ValueError
-        If a fact cannot be right, or the strategy has no epsilon or no centers.
+        If a fact is not valid, or the strategy has no epsilon or no centers.
     """
-    check_is_strategy(strategy)
-    check_integer("n_rows", n_rows, at_least=strategy.most_clusters * 2)
+    if clients is None:
+        made = strategy_of(strategy, parameters)
+    else:
+        if like is not None or n_columns is not None:
+            raise ValueError("clients are given, which have rows and columns; leave out like and n_columns.")
+        reading = {"label_column": label_column, "client_column": client_column, "n_clients": n_clients}
+        reading |= {} if partition is None else {"partition": partition}
+        options = {"labels": labels, "names": names, "columns": columns, "schema": schema, "seed": seed, **reading}
+        made, tables = prepared_rows(strategy, clients, parameters, **options)
+        like, n_clients = np.concatenate(tables), len(tables)
+        n_rows = len(like) if n_rows is None else n_rows
+    return _plan(made, n_rows, n_columns, like, n_clients, epsilons, spread, seed)
+
+
+def _plan(
+    strategy: Any,
+    n_rows: int | None,
+    n_columns: int | None,
+    like: ArrayLike | None,
+    n_clients: int,
+    epsilons: Sequence[float],
+    spread: float | None,
+    seed: int,
+) -> Plan:
+    """Rehearse a strategy."""
     table = None if like is None else _standard(like, strategy.most_clusters)
     if table is not None:
         if n_columns not in (None, table.shape[1]):
             raise ValueError(f"n_columns is {n_columns}, but like has {table.shape[1]}; leave n_columns out.")
         n_columns = table.shape[1]
-    if n_columns is None:
-        raise ValueError("n_columns is not given; give it, or rows of a table like yours as like.")
+    if n_rows is None or n_columns is None:
+        missing = "n_rows" if n_rows is None else "n_columns"
+        raise ValueError(f"{missing} is missing; give it, or clients like yours.")
+    check_integer("n_rows", n_rows, at_least=strategy.most_clusters * 2)
     check_integer("n_columns", n_columns, at_least=1)
     check_integer("n_clients", n_clients, at_least=2)
     if not isinstance(strategy, PrivateStrategy) or strategy.epsilon is None:
         raise ValueError(f"{strategy.name} has no epsilon; plan a strategy that takes one.")
     for epsilon in epsilons:
-        check_real("epsilons", epsilon, above=0, at_most=1000)
+        check_real("epsilons", epsilon, above=0, at_most=MOST_EPSILON)
     radius = next((getattr(strategy, name, None) for name in ("max_norm", "max_l1_norm")), None) or 3.0
     spread = radius / 3 if spread is None else check_real("spread", spread, above=0)
     rehearsal = _Rehearsal(strategy, n_rows, n_columns, min(n_clients, 10), spread, radius, table)
     releases: list[PlannedRelease] = []
     smallest = rehearsal.run(strategy.epsilon, seed, releases)[1]
-    hints = get_type_hints(type(strategy))  # one that always has noise has hardly any at the largest epsilon
+    # A strategy that always has noise has hardly any at the largest epsilon.
+    hints = get_type_hints(type(strategy))
     without = rehearsal.mean_cost(None if hints["epsilon"] is not float else MOST_EPSILON, seed)
     costs = {float(one): rehearsal.mean_cost(one, seed) for one in sorted(epsilons)}
     rougher = ROUGHER if table is None else 1.0

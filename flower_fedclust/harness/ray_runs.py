@@ -15,10 +15,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flower_fedclust.harness.compare import Trial
+from flower_fedclust.harness.comparison import Trial
 from flower_fedclust.harness.comparison_folder import ComparisonFolder
 from flower_fedclust.harness.execution import execute, record_failure
-from flower_fedclust.harness.jobs import ReadRows
+from flower_fedclust.inputs import ReadRows
 from flower_fedclust.registry import strategies
 
 # How often a task begins again whose machine or process was lost.
@@ -90,7 +90,7 @@ class _Store:
 
     def rows_of(self, trial: Trial) -> Any:
         choice = trial.choice
-        key = (choice.dataset, choice.data, choice.seed if choice.dataset is not None else None)
+        key = (choice.dataset, choice.data, choice.given, choice.seed if choice.dataset is not None else None)
         if key not in self._by_choice:
             read = choice.read()
             # A data set that takes no seed is the same for each.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -19,8 +22,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from flower_fedclust.data import FederatedRows
 from flower_fedclust.engine.progress import is_shown
-from flower_fedclust.harness.compare import Comparison, Trial, why_impossible
+from flower_fedclust.harness.comparison import Comparison, Trial, why_impossible
 from flower_fedclust.harness.comparison_folder import ComparisonFolder, is_disk_full
 from flower_fedclust.harness.execution import execute, record_failure
 from flower_fedclust.harness.ray_runs import run_on_ray
@@ -123,16 +127,11 @@ def run_comparison(
             return [ended[trial.key] for trial in trials if trial.key in ended]
 
         folder.write_tables(rows())  # a process that was killed may not have written its last trials
-        if on is not None:
-            running = run_on_ray(waiting, folder, on, jobs)
-        elif jobs == 1 or comparison.engine == "ray":
-            running = _run_here(waiting, folder)
-        else:
-            running = _run_in_processes(waiting, folder, jobs or _n_cores())
         # closing: whatever happens here, no process is left running.
         with (
+            _stored_once(waiting) as stored,
             _progress_bar(len(trials), len(trials) - len(waiting), progress) as bar,
-            closing(running) as finished,
+            closing(_running(stored, folder, jobs, on)) as finished,
         ):
             for trial in finished:
                 row = folder.row(trial.key)
@@ -143,6 +142,32 @@ def run_comparison(
                 folder.write_tables(rows())
                 bar.advance(bar.task_ids[0])
         return rows()
+
+
+def _running(
+    trials: Sequence[Trial], folder: ComparisonFolder, jobs: int | None, on: str | None
+) -> Generator[Trial, None, None]:
+    if on is not None:
+        return run_on_ray(trials, folder, on, jobs)
+    if jobs == 1 or any(trial.engine == "ray" for trial in trials):
+        return _run_here(trials, folder)
+    return _run_in_processes(trials, folder, jobs or _n_cores())
+
+
+@contextmanager
+def _stored_once(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
+    """Keep the rows of a Python caller in one temporary file, instead of sending them to each process."""
+    with tempfile.TemporaryDirectory(prefix="fedclust-") as folder:
+        stored, paths = [], dict[int, Path]()
+        for trial in trials:
+            rows = trial.choice.given
+            if isinstance(rows, FederatedRows):
+                if id(rows) not in paths:
+                    paths[id(rows)] = Path(folder, f"rows-{len(paths)}.pkl")
+                    paths[id(rows)].write_bytes(pickle.dumps(rows, protocol=5))
+                trial = replace(trial, choice=replace(trial.choice, given=paths[id(rows)]))
+            stored.append(trial)
+        yield stored
 
 
 def _run_here(trials: Sequence[Trial], folder: ComparisonFolder) -> Generator[Trial, None, None]:

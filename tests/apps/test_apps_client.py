@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from apps import client_app, config
 from flower_fedclust import DataError, ProtocolClient
-from flower_fedclust.harness.jobs import make_strategies
+from flower_fedclust.inputs import make_strategies
 from flower_fedclust.registry import find
 from flower_fedclust.strategies.common.local_centers import LocalCentersClient
 from flower_fedclust.strategies.common.pooled_rows import PooledRowsClient

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flower_fedclust.harness.compare import Comparison
-from flower_fedclust.harness.comparison_settings import comparison_from, settings_from_toml
-from flower_fedclust.harness.jobs import RowsChoice
+from flower_fedclust.harness.comparison import Comparison, comparison_from, settings_from_toml
 from flower_fedclust.harness.report.about import command_of
+from flower_fedclust.inputs import RowsChoice
 from flower_fedclust.registry import strategies
 
 SMALL = Comparison(strategies=("k-fed",), datasets=("iris",), seeds=(0,))

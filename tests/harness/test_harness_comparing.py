@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 import flower_fedclust as fc
 from flower_fedclust.cli.commands import app as cli
-from flower_fedclust.harness.compare import why_impossible
 from flower_fedclust.harness.comparing import Results
-from flower_fedclust.harness.comparison_settings import comparison_from
+from flower_fedclust.harness.comparison import comparison_from, why_impossible
 from flower_fedclust.harness.report.about import command_of
 
 # Somebody else's module: a strategy by the public names alone, and a data set.

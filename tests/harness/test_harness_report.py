@@ -474,7 +474,7 @@ def test_the_page_of_before_stays_where_a_new_one_cannot_be_written(tmp_path, mo
 
 
 def test_the_command_makes_the_same_comparison_again():
-    from flower_fedclust.harness.comparison_settings import comparison_from
+    from flower_fedclust.harness.comparison import comparison_from
 
     asked = comparison_from(
         {

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from flower_fedclust.cli.commands import app as cli
 from flower_fedclust.engine import Entry, GridArray, ProtocolClient, ProtocolStrategy, Sum, answers, parameter
-from flower_fedclust.harness.compare import Comparison
+from flower_fedclust.harness.comparison import Comparison
 from flower_fedclust.harness.comparison_folder import COLUMNS, ComparisonFolder, DiskFullError, results_frame
 from flower_fedclust.harness.report import write_report
 from flower_fedclust.harness.runner import run_comparison

@@ -1,0 +1,576 @@
+"""A comparison: which strategies, on which rows, at which budgets, with which seeds; and the trials it consists of."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import json
+import pickle
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flower_fedclust.data import FederatedRows, find_dataset, read_table
+from flower_fedclust.data.partition import parsed_scheme
+from flower_fedclust.engine import Entry, ProtocolStrategy
+from flower_fedclust.harness.options import parse_epsilon
+from flower_fedclust.inputs import SERVER_ROWS_PER_CLUSTER, RowsChoice, make_strategies, needs_server_rows
+from flower_fedclust.names import look_up
+from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
+from flower_fedclust.outside import read_toml, reading
+from flower_fedclust.registry import accepted_parameters, find, strategies
+from flower_fedclust.tables.schema import Schema
+
+#: Parameters that the comparison itself sets, and the settings they come from.
+_SET_BY = {
+    "n_clusters": "n_clusters",
+    "epsilon": "epsilons",
+    "delta": "delta",
+    "random_state": "seeds",
+    "server_data": "server_data",
+}
+
+# A part of a trial's key, which is the name of a folder.
+_LONGEST_PART = 60
+
+#: Where rows come from: a data set by name, a file or folder, or rows of a Python caller.
+Source = str | Path | FederatedRows
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One strategy on one scenario at one budget with one seed: all that a process must know to run it."""
+
+    key: str  #: The name of its folder.
+    strategy: str
+    entry: Entry  #: Its entry in the registry, which a new process may not have.
+    data: str  #: The name of the data set.
+    choice: RowsChoice
+    n_clusters: int | None  #: None if the number of classes is unknown; the trial will give the reason.
+    epsilon: float | None
+    seed: int
+    parameters: Mapping[str, Any]  #: The parameters of the strategy, except n_clusters and server rows.
+    variant: str | None  #: The strategy's parameters of the grid, or of an object, as text; None if there are none.
+    engine: str
+    needs_server_rows: bool  #: Whether any strategy of the comparison needs them: all are compared on the same rows.
+    made: ProtocolStrategy | None = None  #: The strategy, if it was given as an object.
+
+    def strategy_for(self, n_clusters: int, server_rows: Any, origin: str = "") -> ProtocolStrategy:
+        """Return the strategy to run; server rows that the user gave also go to strategies that can do without."""
+        schema = self.choice.schema
+        if self.made is not None:
+            return self.made
+        parameters = dict(self.parameters)
+        if "n_clusters" in accepted_parameters(self.strategy):
+            parameters["n_clusters"] = n_clusters
+        were_given = self.choice.gives_server_rows
+        return make_strategies([self.strategy], parameters, server_rows, origin, were_given=were_given, schema=schema)[
+            0
+        ]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Each strategy on each data set and partition, at each budget, with each seed.
+
+    Raises
+    ------
+    ValueError
+        If one of these is not valid; the message gives the nearest name.
+    FileNotFoundError
+        If a file does not exist.
+    """
+
+    #: Names, and objects, which run as they are: n_clusters, budgets, parameters and grid are for the names.
+    strategies: tuple[str | ProtocolStrategy, ...]
+    datasets: tuple[str, ...] = ()  #: Data sets by name; give these, ``data``, ``clients``, or several of them.
+    data: Path | None = None  #: A file of rows, or a folder with one file per client.
+    clients: FederatedRows | None = None  #: Rows of a Python caller.
+    client_column: str | None = None  #: A column of the file.
+    label_column: str | None = None  #: A column of the file.
+    columns: tuple[str, ...] | None = None  #: The columns to cluster by; all others by default.
+    schema: Path | Schema | None = None  #: What is public about the columns of the file, or of the clients.
+    #: A file of public rows. Without it they are drawn from the rows, if a strategy needs some.
+    server_data: Path | None = None
+    n_server_rows: int | None = None  #: How many are drawn; by default 20 per cluster.
+    #: How rows are spread over clients; by default "iid". Not for a file or folder that names the clients.
+    partitions: tuple[str, ...] = ()
+    n_clients: int = 10
+    #: How many clusters, one number or several; by default as many as each data set has classes.
+    n_clusters: int | tuple[int, ...] | None = None
+    #: The budgets; None is no noise. By default each strategy's own. A strategy without noise runs once per seed.
+    epsilons: tuple[float | None, ...] = ()
+    delta: float = 1e-6
+    #: A seed determines the data, the partition, the strategy and the noise, so the trials protect nobody.
+    seeds: tuple[int, ...] = (0, 1, 2)
+    engine: str = "inline"
+    #: Parameters for all strategies that know them, or, as "STRATEGY.PARAMETER", for one.
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    #: Like ``parameters``, with several values each: every strategy runs with all combinations of those it knows.
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.strategies:
+            raise ValueError("strategies is empty; name at least one, or all.")
+        for name in self.names:
+            find(name)
+        if not self._sources:
+            raise ValueError("there are no rows; give data sets (datasets), a file of your own (data), or both.")
+        for name in self.datasets:
+            find_dataset(name)
+        self._check_partitions()
+        for name in ("n_clients", "n_server_rows"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), at_least=1)
+        for number in self._numbers_of_clusters:
+            if number is not None:
+                check_integer("n_clusters", number, at_least=1)
+        for epsilon in self.epsilons:
+            if epsilon is not None:
+                check_real("epsilon", epsilon, above=0)
+        check_real("delta", self.delta, above=0, below=1)
+        if not self.seeds:
+            raise ValueError("seeds is empty; give how many there are, or which.")
+        for seed in self.seeds:
+            check_integer("seed", seed, at_least=0)
+        check_choice("engine", self.engine, ("inline", "ray"))
+        self._check_parameters()
+        self._check_files()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The strategies that were given by name."""
+        return tuple(one for one in self.strategies if isinstance(one, str))
+
+    def trials(self) -> list[Trial]:
+        """Return the trials, in the order of the table."""
+        found = []
+        for source in self._sources:
+            n_classes = self._n_classes(source) if self._asks_for_classes else None
+            for partition, asked, strategy in itertools.product(
+                self._partitions_of(source), self._numbers_of_clusters, self.strategies
+            ):
+                if not isinstance(strategy, str):
+                    if asked == self._numbers_of_clusters[0]:  # an object has a number of clusters of its own
+                        found += [
+                            self._trial_of(strategy, self._choice(source, partition, seed)) for seed in self.seeds
+                        ]
+                    continue
+                for epsilon, point, seed in itertools.product(
+                    self._epsilons_of(strategy), self._grid_of(strategy), self.seeds
+                ):
+                    choice = self._choice(source, partition, seed)
+                    found.append(self._trial(strategy, choice, asked or n_classes, epsilon, point))
+        if len({trial.key for trial in found}) < len(found):
+            raise ValueError("two strategies are the same; give each once.")
+        return found
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings, ready for JSON; two comparisons are the same if these are equal.
+
+        A file is identified by its name and content, so that it may be moved.
+        """
+        files = {
+            name: {"name": path.name, "sha256": _fingerprint(path)}
+            for name, path in (("data", self.data), ("server_data", self.server_data), ("schema", self.schema))
+            if isinstance(path, Path)
+        }
+        if self.clients is not None:
+            files["clients"] = {"name": "clients", "sha256": rows_fingerprint(self.clients)}
+        settings = {one.name: getattr(self, one.name) for one in fields(self)}
+        choices = [self._choice(source, one, 0) for source in self._sources for one in self._partitions_of(source)]
+        settings |= {
+            "strategies": [one if isinstance(one, str) else _described(one) for one in self.strategies],
+            "data": [_data_name(source) for source in self._sources],
+            "server_data": None if self.server_data is None else self.server_data.name,
+            "schema": self.schema.to_json() if isinstance(self.schema, Schema) else self.schema and self.schema.name,
+            "partitions": list(dict.fromkeys(choice.partition_name for choice in choices)),
+            "files": files,
+            # No command can repeat such a comparison.
+            "python_objects": len(self.names) < len(self.strategies) or isinstance(self.schema, Schema),
+        }
+        del settings["datasets"], settings["clients"]
+        for name in ("grid", "schema", "python_objects"):
+            if not settings[name]:
+                del settings[name]
+        # Through JSON, so that the settings can be compared with those of a file.
+        plain: dict[str, Any] = json.loads(json.dumps(settings, default=dict))
+        return plain
+
+    def _trial(
+        self,
+        strategy: str,
+        choice: RowsChoice,
+        n_clusters: int | None,
+        epsilon: float | None,
+        point: Mapping[str, Any],
+    ) -> Trial:
+        given = {**_own(strategy, self.parameters), **point, "epsilon": epsilon, "delta": self.delta}
+        variant = ", ".join(f"{name}={json.dumps(value)}" for name, value in point.items()) or None
+        return Trial(
+            key=self._key(strategy, choice, n_clusters, epsilon, variant),
+            strategy=strategy,
+            entry=find(strategy),
+            data=_data_name(choice.dataset or choice.data or choice.given),
+            choice=choice,
+            n_clusters=n_clusters,
+            epsilon=epsilon,
+            seed=choice.seed,
+            parameters={name: given[name] for name in given if name in accepted_parameters(strategy)},
+            variant=variant,
+            engine=self.engine,
+            needs_server_rows=needs_server_rows(self.names, self.n_server_rows),
+        )
+
+    def _trial_of(self, strategy: ProtocolStrategy, choice: RowsChoice) -> Trial:
+        """Return the trial of a strategy that was given as an object."""
+        cls = type(strategy)
+        entries = [entry for entry in vars(cls).get("entries", ()) if entry.name == strategy.name]
+        entry = entries[0] if entries else Entry(strategy.name, "")
+        variant = _described(strategy, without=("n_clusters", "epsilon", "delta")) or None
+        n_clusters = strategy.most_clusters
+        return Trial(
+            key=self._key(strategy.name, choice, n_clusters, strategy.epsilon, variant),
+            strategy=strategy.name,
+            entry=replace(entry, strategy=cls),
+            data=_data_name(choice.dataset or choice.data or choice.given),
+            choice=choice,
+            n_clusters=n_clusters,
+            epsilon=strategy.epsilon,
+            seed=choice.seed,
+            parameters={"delta": strategy.delta} if hasattr(strategy, "delta") else {},
+            variant=variant,
+            engine=self.engine,
+            needs_server_rows=needs_server_rows(self.names, self.n_server_rows),
+            made=strategy,
+        )
+
+    def _key(
+        self, strategy: str, choice: RowsChoice, n_clusters: int | None, epsilon: float | None, variant: str | None
+    ) -> str:
+        has_several = len(self._numbers_of_clusters) > 1 or len(self.names) < len(self.strategies)
+        several = [f"clusters-{n_clusters}"] if has_several else []
+        shown = "none" if epsilon is None else repr(float(epsilon)).removesuffix(".0")
+        data = _data_name(choice.dataset or choice.data or choice.given)
+        parts = (strategy, data, choice.partition_name, f"epsilon-{shown}", *several, *filter(None, [variant]))
+        short = [part if len(part) <= _LONGEST_PART else f"{part[:40]}-{_hash(part.encode())}" for part in parts]
+        return "__".join(re.sub(r"[^A-Za-z0-9+._-]", "-", part) for part in (*short, f"seed-{choice.seed}"))
+
+    @cached_property
+    def public_rows(self) -> Any:
+        """The rows of ``server_data``."""
+        assert self.server_data is not None
+        raw = self.schema is not None
+        return read_table(self.server_data, label_column=self.label_column, columns=self.columns, raw=raw).rows
+
+    @cached_property
+    def _schema(self) -> Schema | None:
+        return None if self.schema is None else Schema.of(self.schema)
+
+    @property
+    def _numbers_of_clusters(self) -> tuple[int | None, ...]:
+        return self.n_clusters if isinstance(self.n_clusters, tuple) else (self.n_clusters,)
+
+    @property
+    def _asks_for_classes(self) -> bool:
+        """Whether the number of clusters is that of the classes."""
+        return None in self._numbers_of_clusters and bool(self.names)
+
+    def _grid_of(self, strategy: str) -> list[dict[str, Any]]:
+        """Return the points of the grid of a strategy: one without parameters if it knows none of the grid."""
+        own = {
+            name: values for name, values in _own(strategy, self.grid).items() if name in accepted_parameters(strategy)
+        }
+        return [dict(zip(own, point, strict=True)) for point in itertools.product(*own.values())]
+
+    @property
+    def _sources(self) -> tuple[Source, ...]:
+        return (*self.datasets, *(one for one in (self.data, self.clients) if one is not None))
+
+    @property
+    def _file_says_whose(self) -> str | None:
+        """What names the client of each row of the file, if anything does."""
+        if self.client_column is not None:
+            return f"the column '{self.client_column}'"
+        return "a folder with a file for each client" if self.data is not None and self.data.is_dir() else None
+
+    def _partitions_of(self, source: Source) -> tuple[str, ...]:
+        """Return the partitions of a source; rows that name their clients have only one."""
+        names_clients = isinstance(source, FederatedRows) or (isinstance(source, Path) and self._file_says_whose)
+        return ("iid",) if names_clients else self.partitions or ("iid",)
+
+    def _choice(self, source: Source, partition: str, seed: int) -> RowsChoice:
+        is_file, is_dataset = isinstance(source, Path), isinstance(source, str)
+        selects = is_file or self.server_data is not None
+        return RowsChoice(
+            dataset=source if isinstance(source, str) else None,
+            data=source if isinstance(source, Path) else None,
+            given=source if isinstance(source, FederatedRows) else None,
+            label_column=self.label_column if selects else None,
+            client_column=self.client_column if is_file else None,
+            columns=self.columns if selects else None,
+            partition=partition,
+            n_clients=self.n_clients,
+            server_data=self.server_data,
+            n_server_rows=self.n_server_rows,
+            seed=seed,
+            schema=None if is_dataset else self._schema,
+        )
+
+    def _epsilons_of(self, strategy: str) -> tuple[float | None, ...]:
+        if "epsilon" not in accepted_parameters(strategy):
+            return (None,)
+        if self.epsilons:
+            return self.epsilons
+        own = inspect.signature(find(strategy).strategy).parameters["epsilon"].default
+        return (None if own is inspect.Parameter.empty else own,)
+
+    def _n_classes(self, source: Source) -> int | None:
+        try:
+            return self._choice(source, "iid", self.seeds[0]).n_classes()
+        except ValueError:
+            if not isinstance(source, str):
+                raise
+            return None  # Its package is missing: the trials on it will say so, and the others go on.
+
+    def _check_partitions(self) -> None:
+        for partition in self.partitions:
+            parsed_scheme(partition)
+        says = self._file_says_whose
+        if says and not self.datasets and any(partition != "column" for partition in self.partitions):
+            raise ValueError(f"{says} says whose rows they are, so there is nothing to partition; leave out one.")
+        if self.client_column is not None and self.data is None:
+            raise ValueError("client_column is a column of a file; give the file as data, or leave it out.")
+
+    def _check_parameters(self) -> None:
+        accepted = {name: accepted_parameters(name) for name in self.names}
+        known = dict.fromkeys(sorted(set().union(*accepted.values())))
+        for given in (*self.parameters, *self.grid):
+            strategy, dot, name = given.rpartition(".")
+            if name in _SET_BY:
+                raise ValueError(f"{name} is not set as a parameter here; give {_SET_BY[name]}.")
+            if dot:
+                own = look_up(strategy, accepted, "strategy in this comparison called")
+                look_up(name, dict.fromkeys(own), f"parameter of {strategy} called")
+            else:
+                look_up(name, known, f"parameter of {', '.join(self.names)} called")
+
+    def _check_files(self) -> None:
+        """Read the user's files once, because every trial needs them."""
+        for source in self._sources:
+            if not isinstance(source, str) and self._asks_for_classes and self._n_classes(source) is None:
+                where = _data_name(source)
+                raise ValueError(f"{where} has no known classes to count; give n_clusters, or label_column.")
+        if isinstance(self.data, Path) and not self._asks_for_classes:
+            self._choice(self.data, "iid", self.seeds[0]).read()
+        if self.server_data is not None:
+            _ = self.public_rows
+
+
+def why_impossible(trial: Trial, comparison: Comparison) -> str | None:
+    """Return why a trial cannot run, as far as that is known without its rows; None if nothing is known."""
+    if trial.n_clusters is None or trial.made is not None:
+        return None
+    public = None
+    if needs_server_rows((trial.strategy,)):
+        # Only the number of rows that will be drawn is known here.
+        n_rows = comparison.n_server_rows or SERVER_ROWS_PER_CLUSTER * trial.n_clusters
+        public = np.arange(2.0 * n_rows).reshape(n_rows, 2)
+        if comparison.server_data is not None:
+            public = comparison.public_rows
+    try:
+        trial.strategy_for(trial.n_clusters, public)
+    except (ValueError, ImportError) as error:
+        return " ".join(str(error).split())
+    return None
+
+
+def rows_fingerprint(rows: FederatedRows) -> str:
+    """Return a hash of the clients' names, rows and labels in their order."""
+    import pandas as pd
+
+    found = hashlib.sha256()
+    all_labels: Sequence[Any] = rows.labels or [None] * len(rows.names)
+    for name, part, labels in zip(rows.names, rows.clients, all_labels, strict=True):
+        plain = pd.util.hash_pandas_object(part) if isinstance(part, pd.DataFrame) else part
+        found.update(f"{name} {part.shape} {labels is None} ".encode() + np.ascontiguousarray(plain).tobytes())
+        found.update(b"" if labels is None else str(np.asarray(labels).tolist()).encode())
+    return found.hexdigest()
+
+
+def _own(strategy: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that are given to all strategies, and those that are given to this one."""
+    prefix = f"{strategy}."
+    return {name: value for name, value in parameters.items() if "." not in name} | {
+        name[len(prefix) :]: value for name, value in parameters.items() if name.startswith(prefix)
+    }
+
+
+def _described(strategy: ProtocolStrategy, without: tuple[str, ...] = ()) -> str:
+    """Return the parameters of an object that are not the defaults, as text; all that has many entries as a hash."""
+    defaults = {name: one.default for name, one in inspect.signature(type(strategy)).parameters.items()}
+    found = []
+    for name, value in strategy.get_params().items():
+        plain = isinstance(value, (str, int, float, tuple, dict, type(None)))
+        text = json.dumps(value, default=str) if plain else f"<{type(value).__name__} {_hash(pickle.dumps(value))}>"
+        if name not in without and not (plain and value == defaults[name]):
+            found.append(f"{name}={text}")
+    inner = ", ".join(found)
+    return inner if without else f"{strategy.name} ({inner})"
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]
+
+
+def _data_name(source: Any) -> str:
+    return source if isinstance(source, str) else source.name if isinstance(source, Path) else "clients"
+
+
+def _fingerprint(path: Path) -> str:
+    """Return a hash of a file's content, or of the names and contents of a folder's files."""
+    if path.is_dir():
+        files = sorted(one for one in path.iterdir() if not one.is_dir() and one.name[0] not in "._")
+        listing = "\n".join(f"{one.name} {_fingerprint(one)}" for one in files)
+        return hashlib.sha256(listing.encode()).hexdigest()
+    with reading(path, "data", "give another file") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Settings as a person writes them: options of the command, a TOML file, Python.
+
+
+def comparison_from(settings: Mapping[str, Any]) -> Comparison:
+    """Return a comparison from settings as a user typed them.
+
+    ``set`` stands for ``parameters``. Lists may be texts with commas, ``strategies`` may be "all", ``seeds`` may be
+    their number, and a budget may be "none".
+    """
+    given = {}
+    for key, value in settings.items():
+        name = key.replace("-", "_")
+        read = look_up(name, _READERS, "setting of a comparison called")
+        given["parameters" if name == "set" else name] = read(name, value)
+    if "strategies" not in given:
+        raise ValueError("strategies is missing; name some, or all.")
+    return Comparison(**given)
+
+
+def settings_from_toml(path: Path) -> dict[str, Any]:
+    """Return the settings in a TOML file; paths in it are relative to its folder."""
+    settings = {key.replace("-", "_"): value for key, value in read_toml(path, "correct the settings").items()}
+    for key in settings:
+        look_up(key, _READERS, f"setting of a comparison, which {path.name} has, called")
+    for key in ("data", "server_data", "schema"):
+        if isinstance(settings.get(key), str):
+            settings[key] = str(path.parent / settings[key])
+    return settings
+
+
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{key} is {value!r}; it must be a text.")
+    return value.strip()
+
+
+def _path(key: str, value: Any) -> Path:
+    return value if isinstance(value, Path) else Path(_text(key, value))
+
+
+def _schema(key: str, value: Any) -> Path | Schema:
+    is_file = isinstance(value, Path) or (isinstance(value, str) and "\n" not in value)
+    return _path(key, value) if is_file else Schema.of(value)
+
+
+def _list(key: str, value: Any) -> list[Any]:
+    values = value.split(",") if isinstance(value, str) else value
+    if not isinstance(values, (list, tuple)):
+        values = [values]
+    values = [one.strip() if isinstance(one, str) else one for one in values]
+    values = [one for one in values if not (isinstance(one, str) and one == "")]
+    if not values:
+        raise ValueError(f"{key} is empty; give at least one, or leave it out.")
+    return values
+
+
+def _texts(key: str, value: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_text(key, one) for one in _list(key, value)))
+
+
+def _strategies(key: str, value: Any) -> tuple[Any, ...]:
+    given = [one if isinstance(one, ProtocolStrategy) else _text(key, one) for one in _list(key, value)]
+    return tuple(strategies()) if given == ["all"] else tuple(dict.fromkeys(given))
+
+
+def _epsilons(key: str, value: Any) -> tuple[float | None, ...]:
+    return tuple(dict.fromkeys(parse_epsilon(one) for one in _list(key, value)))
+
+
+def _seeds(key: str, value: Any) -> tuple[int, ...]:
+    is_count = not isinstance(value, (list, tuple)) and "," not in str(value)
+    try:
+        seeds = [int(one) if isinstance(one, str) else one for one in _list(key, value)]
+        checked = [check_integer("a seed", seed, at_least=int(is_count)) for seed in seeds]
+    except ValueError:
+        raise ValueError(
+            f"{key} is '{value}'; give how many seeds there are, such as 3, or which, such as 0,5,7."
+        ) from None
+    return tuple(range(checked[0])) if is_count else tuple(dict.fromkeys(checked))
+
+
+def _parameters(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key} is {value!r}; it must be a table of parameters and their values.")
+    flat: dict[str, Any] = {}
+    for name, content in value.items():
+        if isinstance(content, Mapping) and (name in strategies() or ":" in name):  # [set.fedsc-sums]
+            flat |= {f"{name}.{inner}": one for inner, one in content.items()}
+        else:
+            flat[name] = content
+    parameters = {}
+    for name, content in flat.items():
+        strategy, dot, parameter = name.rpartition(".")
+        # TOML has no null, and its arrays are lists.
+        is_none = isinstance(content, str) and content == "none"
+        plain = None if is_none else tuple(content) if isinstance(content, list) else content
+        parameters[strategy + dot + parameter.replace("-", "_")] = plain
+    return parameters
+
+
+def _grid(key: str, value: Any) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(_list(name, values)) for name, values in _parameters(key, value).items()}
+
+
+def _numbers(key: str, value: Any) -> int | tuple[int, ...]:
+    try:
+        numbers = [int(one) if isinstance(one, str) else one for one in _list(key, value)]
+    except ValueError:
+        raise ValueError(f"{key} is '{value}'; give a whole number, or several with commas.") from None
+    return numbers[0] if len(numbers) == 1 else tuple(dict.fromkeys(numbers))
+
+
+_READERS: Mapping[str, Callable[[str, Any], Any]] = {
+    "strategies": _strategies,
+    "datasets": _texts,
+    "data": _path,
+    "client_column": _text,
+    "label_column": _text,
+    "columns": _texts,
+    "schema": _schema,
+    "server_data": _path,
+    "partitions": _texts,
+    "epsilons": _epsilons,
+    "seeds": _seeds,
+    "engine": _text,
+    "set": _parameters,
+    "grid": _grid,
+    "n_clusters": _numbers,
+    # Checked by the class.
+    **dict.fromkeys(("clients", "n_server_rows", "n_clients", "delta"), lambda _, value: value),
+}

@@ -1,0 +1,433 @@
+"""Strategies and clients as people give them: Python objects, names, tables, files, options of a command, a run config.
+
+``fc.simulate``, ``fc.compare``, ``fc.plan``, ``fc.audit``, the commands and the apps all read them here.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.data import (
+    FederatedRows,
+    Table,
+    hold_out_server_rows,
+    load_dataset,
+    partition,
+    read_folder,
+    read_table,
+)
+from flower_fedclust.data.files import rows_in_order, table_of
+from flower_fedclust.data.frames import as_frame, is_table
+from flower_fedclust.engine import ClientData, ProtocolStrategy
+from flower_fedclust.engine.inline import run_inline
+from flower_fedclust.engine.progress import quiet
+from flower_fedclust.engine.roster import LONGEST_NAME, is_name
+from flower_fedclust.names import look_up
+from flower_fedclust.numerics.checks import check_integer
+from flower_fedclust.registry import accepted_parameters, find, make_strategy
+from flower_fedclust.strategies.common.description import check_schema
+from flower_fedclust.strategies.common.preparation import with_schema
+from flower_fedclust.tables.schema import Schema
+
+#: A strategy: an object, a class, a name of the registry, or "module:Class".
+Strategy = ProtocolStrategy | type[ProtocolStrategy] | str
+
+#: Clients: see :func:`~flower_fedclust.simulate`.
+Clients = Sequence[Any] | Mapping[str, Any] | FederatedRows | Table | Callable[..., Any] | str | Path
+
+#: Default number of server rows per cluster that are taken out of a data set, as in appendix G.1 of FedDP-KMeans.
+SERVER_ROWS_PER_CLUSTER = 20
+
+_FILES = (".csv", ".parquet", ".npy")
+
+
+# Strategies.
+
+
+def strategy_name(strategy: object) -> str:
+    """Return the name of a strategy that is given by name or as a class."""
+    if isinstance(strategy, str):
+        return strategy.strip()
+    if isinstance(strategy, type) and issubclass(strategy, ProtocolStrategy):
+        entries = [entry.name for entry in vars(strategy).get("entries", ()) if not entry.fixed]
+        known = entries[:1] if strategy.__module__.startswith("flower_fedclust.") else []
+        return known[0] if known else f"{strategy.__module__}:{strategy.__qualname__}"
+    raise TypeError(f"strategy is {strategy!r}; give a strategy such as KFED(n_clusters=4), its class, or its name.")
+
+
+def strategies_of(given: Strategy | Sequence[Strategy]) -> list[ProtocolStrategy | str]:
+    """Return one or several strategies as objects and names; a text may hold several names with commas between."""
+    several = given if isinstance(given, (list, tuple)) else [given]
+    found: list[ProtocolStrategy | str] = []
+    for one in several:
+        if isinstance(one, ProtocolStrategy):
+            found.append(one)
+        else:
+            found += [part.strip() for part in strategy_name(one).split(",")]
+    return found
+
+
+def strategy_of(
+    strategy: Strategy, parameters: Mapping[str, Any], rows: FederatedRows | None = None, *, is_complete: bool = True
+) -> Any:
+    """Return one strategy as an object; the parameters are for one that is given by name or as a class.
+
+    With a schema, a strategy need not be complete yet: the preparation finds its bounds.
+    """
+    (made,) = found if len(found := strategies_of(strategy)) == 1 else [None]
+    if made is None:
+        raise ValueError("strategy names several strategies; give one, or compare them with fc.compare.")
+    if isinstance(made, str):
+        server_rows, origin = (None, "") if rows is None else (rows.server_rows, rows.server_rows_origin)
+        own = dict(parameters)
+        server_rows = own.pop("server_data", server_rows)
+        return make_strategies([made], own, server_rows, origin, is_complete=is_complete)[0]
+    if parameters:
+        raise TypeError(
+            f"There is no argument '{next(iter(parameters))}'; parameters of a strategy can only be given here "
+            "together with its name or class."
+        )
+    return made
+
+
+def make_strategies(
+    names: Sequence[str],
+    parameters: Mapping[str, Any],
+    server_rows: Any,
+    server_rows_origin: str = "",
+    *,
+    were_given: bool = True,
+    schema: Schema | None = None,
+    describe: bool = False,
+    is_complete: bool = True,
+) -> list[ProtocolStrategy]:
+    """Return strategies by name; each takes those of the parameters that it accepts.
+
+    Server rows that the user did not give (``were_given=False``) go only to strategies that cannot do without them.
+    """
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{twice} is named twice; name it once.")
+    accepted = {name: accepted_parameters(name) for name in names}
+    known = dict.fromkeys(sorted(set().union(*accepted.values())))
+    for parameter in parameters:
+        look_up(parameter, known, f"parameter of {', '.join(names)} called")
+    check_schema(describe, schema)
+    strategies = []
+    for name in names:
+        own = {key: value for key, value in parameters.items() if key in accepted[name]}
+        needs_rows = needs_server_rows([name])
+        if needs_rows or ("server_data" in accepted[name] and were_given and server_rows is not None):
+            if server_rows is None:
+                raise ValueError(f"{name} needs public rows at the server; give a file of them with server-data.")
+            own["server_data"] = server_rows
+        strategy = make_strategy(name, **own)
+        strategy.server_data_origin = server_rows_origin
+        if schema is None and is_complete:
+            strategy.check_complete()
+        strategies.append(strategy if schema is None else with_schema(strategy, schema, describe=describe))
+    return strategies
+
+
+def needs_server_rows(names: Sequence[str], n_server_rows: int | None = None) -> bool:
+    """Tell whether rows must be made public if no file has any.
+
+    They must if a strategy cannot do without them, or if the user asked for some and a strategy can use them.
+    """
+    required = any("server_data" in find(name).strategy.required_parameters() for name in names)
+    return required or (n_server_rows is not None and can_use_server_rows(names))
+
+
+def can_use_server_rows(names: Sequence[str]) -> bool:
+    """Tell whether any of the strategies can use public rows."""
+    return any("server_data" in accepted_parameters(name) for name in names)
+
+
+# Clients.
+
+
+def strategy_and_clients(
+    strategy: Strategy | None,
+    clients: Clients,
+    parameters: Mapping[str, Any],
+    *,
+    labels: Sequence[ArrayLike] | Mapping[str, ArrayLike] | None = None,
+    names: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    schema: Schema | str | Path | Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    **reading: Any,
+) -> tuple[Any, dict[str, ClientData], FederatedRows | None]:
+    """Return the strategy as an object, the clients by name, and the rows if they were read here or had been before.
+
+    ``reading`` holds ``label_column``, ``client_column``, ``partition`` and ``n_clients``.
+    """
+    known = None if schema is None else Schema.of(schema)
+    found = read_clients(clients, columns=columns, schema=known, seed=seed or 0, **reading)
+    rows: Any = clients if found is None else None
+    if found is not None:
+        choice, read = found
+        given = [one for one in strategies_of(strategy) if isinstance(one, str)] if strategy is not None else []
+        must_draw = "server_data" not in parameters and needs_server_rows(given)
+        n_clusters = parameters.get("n_clusters", 1)
+        rows = choice.load(n_clusters if isinstance(n_clusters, int) else 16, needs_server_rows=must_draw, read=read)
+        columns = None
+    read_before = rows if isinstance(rows, FederatedRows) else None
+    made = None if strategy is None else strategy_of(strategy, parameters, read_before, is_complete=known is None)
+    raw = known is not None or getattr(made, "around", None) is not None
+    label_column = None if found is not None else reading.get("label_column")
+    return made, clients_of(rows, labels, names, columns, raw=raw, label_column=label_column), read_before
+
+
+def prepared_rows(
+    strategy: Strategy, clients: Clients, parameters: Mapping[str, Any], **options: Any
+) -> tuple[ProtocolStrategy, list[NDArray[np.float64]]]:
+    """Return the strategy as an object and each client's rows as numbers, prepared by the schema if there is one."""
+    made, by_name, _ = strategy_and_clients(strategy, clients, parameters, **options)
+    if (schema := options.get("schema")) is None:
+        return made, [data.rows for data in by_name.values()]
+    pooled: Any = with_schema(make_strategy("pooled-kmeans", n_clusters=2, random_state=0), schema)
+    with quiet(logging.ERROR, "flwr"):
+        run_inline(pooled, by_name, [None] * len(by_name))
+    preparation = pooled.outcome.model.preparation
+    made = copy.copy(made)
+    for name, bound in (("max_norm", preparation.radius), ("max_l1_norm", preparation.l1_radius)):
+        if name in made.parameter_names() and getattr(made, name) is None:
+            setattr(made, name, bound)
+    for name in ("server_data", "init"):
+        if is_table(given := getattr(made, name, None)):
+            setattr(made, name, preparation.transform(given, owner=name))
+    return made, [preparation.transform(data.table, owner=data.owner) for data in by_name.values()]
+
+
+def read_clients(clients: object, **options: Any) -> tuple[RowsChoice, ReadRows] | None:
+    """Return what a file, a folder, a data set or a single table holds; None for clients that are already apart."""
+    if isinstance(clients, str) and not is_file(clients):
+        choice = RowsChoice(dataset=clients, **options)
+    elif isinstance(clients, (str, Path)):
+        choice = RowsChoice(data=clients, **options)
+    elif callable(clients):
+        choice = RowsChoice(dataset=dataset_name(clients), **options)
+    else:
+        choice = RowsChoice(**options)
+        frame = None if isinstance(clients, (Table, FederatedRows, Mapping)) else as_frame(clients, "clients")
+        is_apart = frame is None and not (isinstance(clients, Table) and clients.owners is not None)
+        if is_apart or (frame is not None and choice.client_column is None):
+            return None
+        table = clients
+        if frame is not None:
+            roles = {"label": choice.label_column, "client": choice.client_column, "id": None}
+            table = table_of(frame, "clients", roles, choice.columns, raw=choice.schema is not None)
+        return replace(choice, client_column=choice.client_column or "client"), ReadRows(table)  # type: ignore[arg-type]
+    if choice.data is not None and not choice.is_folder and choice.client_column is None and "partition" not in options:
+        raise ValueError("clients is one file; name the column that says whose row it is as client_column.")
+    return choice, choice.read()
+
+
+def is_file(name: str) -> bool:
+    """Tell whether a text names a file or a folder, and no data set."""
+    return Path(name).suffix in _FILES or Path(name).exists()
+
+
+def dataset_name(dataset: object) -> str:
+    """Return the name of a data set that is given by name or as a function."""
+    if isinstance(dataset, str):
+        return dataset.strip()
+    if not hasattr(dataset, "__qualname__"):
+        raise TypeError(f"{dataset!r} has no name; give data sets by name or as functions.")
+    return f"{dataset.__module__}:{dataset.__qualname__}"
+
+
+def clients_of(
+    clients: Clients,
+    labels: Sequence[ArrayLike] | Mapping[str, ArrayLike] | None = None,
+    names: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    raw: bool = False,
+    label_column: str | None = None,
+) -> dict[str, ClientData]:
+    """Return the rows of clients by name, checked, with their columns in one order; raw tables stay as they are."""
+    row_ids, id_column = None, None
+    if isinstance(clients, FederatedRows):
+        labels = clients.labels if labels is None else labels
+        names = clients.names if names is None else names
+        columns = clients.columns if columns is None else columns
+        row_ids, id_column = clients.row_ids, clients.id_column
+        parts = list(clients.clients)
+    elif isinstance(clients, Mapping):
+        if names is not None:
+            raise ValueError("the keys of clients are the names of the clients; leave names out.")
+        names, parts = [str(name) for name in clients], list(clients.values())
+    elif isinstance(clients, Table) or as_frame(clients, "clients") is not None:
+        raise ValueError("clients is one table; give one for each client, as {name: table}, or name its client_column.")
+    elif isinstance(clients, np.ndarray) and clients.ndim == 2:
+        raise ValueError("clients is one array of rows; give one for each client, as {name: rows}.")
+    else:
+        parts = list(clients)  # type: ignore[arg-type]
+    if isinstance(labels, Mapping):
+        labels = {str(name): part for name, part in labels.items()}
+        labels = [labels[name] for name in names or () if name in labels]
+    if labels is not None and len(labels) != len(parts):
+        raise ValueError(f"labels has {len(labels)} arrays but there are {len(parts)} clients; pass one per client.")
+    called = [str(name) for name in (range(len(parts)) if names is None else names)]
+    if len(called) != len(parts) or len(set(called)) != len(called):
+        raise ValueError(f"names must be {len(parts)} different names, one per client.")
+    for index, name in enumerate(called):
+        if not is_name(name):
+            raise ValueError(f"the name of client {index} must have 1 to {LONGEST_NAME} printable letters; rename it.")
+    if (labels is not None or columns is not None) and any(isinstance(part, ClientData) for part in parts):
+        raise ValueError("labels or columns are given, and clients are ClientData, which have their own.")
+    found: dict[str, ClientData] = {}
+    for index, (name, part) in enumerate(zip(called, parts, strict=True)):
+        if isinstance(part, ClientData):
+            found[name] = part
+            continue
+        rows, classes = _read_part(part, f"client {name}", columns, label_column)
+        found[name] = ClientData(
+            rows,
+            classes if labels is None else labels[index],
+            columns,
+            owner=f"client {name}",
+            row_ids=None if row_ids is None else row_ids[index],
+            id_column=id_column,
+            raw=raw,
+        )
+    return found if raw else {name: data.like(next(iter(found.values()))) for name, data in found.items()}
+
+
+def _read_part(part: Any, owner: str, columns: Sequence[str] | None, label_column: str | None) -> tuple[Any, Any]:
+    """Return one client's rows, and its true classes if its file or table has them."""
+    if isinstance(part, (str, Path)):
+        part = read_table(part, label_column=label_column, columns=columns, raw=True)
+    elif label_column is not None and (frame := as_frame(part, owner)) is not None:
+        roles = {"label": label_column, "client": None, "id": None}
+        part = table_of(frame, owner, roles, columns, raw=True)
+    return (part.rows, part.labels) if isinstance(part, Table) else (part, None)
+
+
+def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> FederatedRows:
+    """Return clients' data as the rows of a comparison."""
+    data = list(by_name.values())
+    labels: list[Any] = [one.labels for one in data]
+    ids: list[Any] = [one.row_ids for one in data]
+    return FederatedRows(
+        clients=[one.table if raw else one.rows for one in data],
+        labels=None if any(part is None for part in labels) else labels,
+        names=list(by_name),
+        columns=None if raw or data[0].columns is None else list(data[0].columns),
+        row_ids=None if any(part is None for part in ids) else ids,
+        id_column=data[0].id_column,
+    )
+
+
+# Rows by name, as the commands and the run config have them.
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """The rows that a choice names, before any are drawn for the server or spread over clients."""
+
+    rows: Table | FederatedRows  #: A folder's files have their clients already.
+    public: Table | None = None  #: The file of public rows.
+
+    def labels(self) -> list[NDArray[Any]] | None:
+        """Return the true classes, in one or more arrays; None if they are unknown."""
+        if isinstance(self.rows, Table):
+            return None if self.rows.labels is None else [self.rows.labels]
+        return self.rows.labels
+
+
+@dataclass(frozen=True)
+class RowsChoice:
+    """Which rows to use, and how they are spread over clients."""
+
+    dataset: str | None = None  #: A data set by name; give either this or ``data``.
+    data: str | Path | None = None  #: A file, or a folder with one file per client.
+    label_column: str | None = None  #: The file's column of true classes.
+    client_column: str | None = None  #: The file's column that says whose row it is.
+    columns: Sequence[str] | None = None  #: The columns to cluster by; all others by default.
+    partition: str = "iid"  #: How the rows are spread; see :func:`flower_fedclust.data.partition`.
+    n_clients: int = 10
+    server_data: str | Path | None = None  #: A file of public rows.
+    n_server_rows: int | None = None  #: How many rows to draw as public rows if there are none.
+    seed: int = 0  #: The seed of the data set and the partition.
+    schema: Schema | None = None  #: What is public about the columns; rows are then read as they are.
+    id_column: str | None = None  #: The column that identifies rows in files of labels.
+    given: FederatedRows | Path | None = None  #: Rows of a Python caller, or the file that keeps them for processes.
+
+    def __post_init__(self) -> None:
+        check_integer("seed", self.seed, at_least=0)
+        check_integer("n_clients", self.n_clients, at_least=1)
+
+    @property
+    def gives_server_rows(self) -> bool:
+        """Whether the user gave public rows, or said how many rows to make public."""
+        return self.server_data is not None or self.n_server_rows is not None
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the rows are in a folder with one file per client."""
+        return self.data is not None and Path(self.data).is_dir()
+
+    @property
+    def partition_name(self) -> str:
+        """How the rows are spread over clients, in one word."""
+        if self.given is not None:
+            return "as given"
+        return "column" if self.client_column is not None else "files" if self.is_folder else self.partition
+
+    def read(self) -> ReadRows:
+        """Return the rows as they are in the data set, file or folder."""
+        selected: dict[str, Any] = {"label_column": self.label_column, "columns": self.columns}
+        selected["raw"] = self.schema is not None
+        public = None if self.server_data is None else read_table(self.server_data, **selected)
+        if isinstance(self.given, Path):
+            import pandas as pd
+
+            return ReadRows(pd.read_pickle(self.given), public)  # which this comparison has written
+        if self.given is not None:
+            return ReadRows(self.given, public)
+        if (self.dataset is None) == (self.data is None):
+            raise ValueError("give either a data set or a file of your own: --dataset NAME or --data FILE.")
+        if self.data is None:
+            assert self.dataset is not None
+            return ReadRows(load_dataset(self.dataset, random_state=self.seed), public)
+        selected["id_column"] = self.id_column
+        if self.is_folder:
+            return ReadRows(read_folder(self.data, **selected), public)
+        return ReadRows(read_table(self.data, client_column=self.client_column, **selected), public)
+
+    def load(self, n_clusters: int, *, needs_server_rows: bool, read: ReadRows | None = None) -> FederatedRows:
+        """Return the rows of the clients and, if they are needed, of the server; ``read`` saves reading them again."""
+        found = read or self.read()
+        must_draw = needs_server_rows and self.server_data is None
+        if isinstance(found.rows, FederatedRows):
+            if must_draw:
+                raise ValueError(
+                    "public rows cannot be drawn where each client has its own table; give them as server data."
+                )
+            rows = found.rows
+        else:
+            table = found.rows
+            if must_draw:
+                n_rows = self.n_server_rows or SERVER_ROWS_PER_CLUSTER * n_clusters
+                table = hold_out_server_rows(table, n_rows, random_state=self.seed)
+            rows = partition(table, self.partition_name, n_clients=self.n_clients, random_state=self.seed)
+        if (public := found.public) is None:
+            return rows
+        same = self.schema is not None or rows.columns is None
+        public_rows = public.rows if same else rows_in_order(public, rows.columns or (), "the clients")
+        return replace(rows, server_rows=public_rows, server_rows_origin=f"They were read from {self.server_data}.")
+
+    def n_classes(self, read: ReadRows | None = None) -> int | None:
+        """Return how many true classes all rows have, public ones included; None if they are unknown."""
+        labels = (read or self.read()).labels()
+        return None if labels is None else len(np.unique(np.concatenate(labels)))

@@ -1,0 +1,163 @@
+"""The same strategies and the same clients in simulate, compare, plan and audit, in every form people have them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import flower_fedclust as fc
+from flower_fedclust.data import FederatedRows, Table
+
+RNG = np.random.default_rng(3)
+ROWS = {name: np.round(RNG.normal(size=(30, 2)) + shift, 3) for name, shift in (("north", -3.0), ("south", 3.0))}
+KINDS = {name: np.arange(30) % 2 for name in ROWS}
+PARAMETERS = {"n_clusters": 2, "epsilon": 2.0, "max_norm": 9.0}
+SCHEMA = {"columns": {name: {"kind": "number", "bounds": [-9.0, 9.0]} for name in "ab"}}
+
+simulate, compare, plan, audit = "simulate", "compare", "plan", "audit"
+USES = (simulate, compare, plan, audit)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The tables as files: one for each client, and one for all with a column for the client."""
+    path = tmp_path_factory.mktemp("rows")
+    (path / "sites").mkdir()
+    for name, frame in frames().items():
+        frame.assign(kind=KINDS[name]).to_csv(path / "sites" / f"{name}.csv", index=False)
+    one_table().to_csv(path / "all.csv", index=False)
+    return path
+
+
+def frames():
+    return {name: pd.DataFrame(rows, columns=["a", "b"]) for name, rows in ROWS.items()}
+
+
+def one_table():
+    return pd.concat([frame.assign(site=name, kind=KINDS[name]) for name, frame in frames().items()])
+
+
+FORMS = {
+    "arrays": lambda folder: (list(ROWS.values()), {"labels": list(KINDS.values()), "names": list(ROWS)}),
+    "mapping": lambda folder: (ROWS, {"labels": KINDS}),
+    "tables": lambda folder: (frames(), {"labels": KINDS}),
+    "client data": lambda folder: ({name: fc.ClientData(ROWS[name], KINDS[name]) for name in ROWS}, {}),
+    "tables with classes": lambda folder: (
+        {name: frame.assign(kind=KINDS[name]) for name, frame in frames().items()},
+        {"label_column": "kind"},
+    ),
+    "one table": lambda folder: (one_table(), {"client_column": "site", "label_column": "kind"}),
+    "federated rows": lambda folder: (FederatedRows(list(ROWS.values()), list(KINDS.values()), list(ROWS)), {}),
+    "table with owners": lambda folder: (
+        Table(np.concatenate(list(ROWS.values())), np.tile(np.arange(30) % 2, 2), np.repeat(list(ROWS), 30)),
+        {},
+    ),
+    "files": lambda folder: (
+        {name: folder / "sites" / f"{name}.csv" for name in ROWS},
+        {"label_column": "kind"},
+    ),
+    "a folder": lambda folder: (folder / "sites", {"label_column": "kind"}),
+    "one file": lambda folder: (str(folder / "all.csv"), {"client_column": "site", "label_column": "kind"}),
+}
+
+
+def outcome(use, strategy, clients, out, **options):
+    """What a use finds, without what differs from run to run."""
+    if use == simulate:
+        return fc.simulate(strategy, clients, seed=0, **options).model.cluster_centers_.tolist()
+    if use == plan:
+        return str(fc.plan(strategy, clients, epsilons=(), **options))
+    if use == audit:
+        found = fc.audit(strategy, clients, runs=2, seconds=0.5, seed=0, **options)
+        return found.epsilon_counted, found.epsilon, found.unprotected, [one.content for one in found.releases]
+    if not isinstance(strategy, fc.ProtocolStrategy):
+        options["epsilons"] = options.pop("epsilon")
+        options["set"] = {"max_norm": options.pop("max_norm")}
+    frame = fc.compare(strategy, clients, seeds=1, jobs=1, out=out, **options).to_pandas()
+    return frame[["cost", "accuracy", "n_clients", "n_rows", "epsilon"]].to_numpy().tolist()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    made = fc.PrivateKMeans(**PARAMETERS)
+    return {use: outcome(use, made, ROWS, tmp_path_factory.mktemp(use) / "o", labels=KINDS) for use in USES}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_draws():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flower_fedclust.harness.plan.N_DRAWS", 1)
+        yield
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_the_same_clients_gives_the_same_result(use, form, folder, expected, tmp_path):
+    clients, options = FORMS[form](folder)
+    assert outcome(use, fc.PrivateKMeans(**PARAMETERS), clients, tmp_path / "out", **options) == expected[use]
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    "strategy", [fc.PrivateKMeans, "private-kmeans", f"{fc.PrivateKMeans.__module__}:PrivateKMeans"]
+)
+def test_a_class_and_a_name_give_what_the_object_gives(use, strategy, expected, tmp_path):
+    assert outcome(use, strategy, ROWS, tmp_path / "out", labels=KINDS, **PARAMETERS) == expected[use]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_tables_with_a_schema_need_no_bound(use, folder, tmp_path):
+    made = fc.PrivateKMeans(2, epsilon=2.0)
+    tables = {name: frame.assign(kind=KINDS[name]) for name, frame in frames().items()}
+    found = [
+        outcome(use, made, clients, tmp_path / str(index), schema=SCHEMA, label_column="kind")
+        for index, clients in enumerate((tables, folder / "sites"))
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_data_set_has_a_name_and_is_spread_over_clients(use, tmp_path):
+    made = fc.PrivateKMeans(3, epsilon=2.0, max_norm=12.0)
+    first = outcome(use, made, "iris", tmp_path / "one", n_clients=4)
+    assert outcome(use, made, "flower_fedclust.data.datasets:iris", tmp_path / "two", n_clients=4) == first
+
+
+def test_parameters_belong_to_a_strategy_that_is_given_by_name():
+    with pytest.raises(TypeError, match="'max_nrom'"):
+        fc.simulate(fc.PrivateKMeans(**PARAMETERS), ROWS, max_nrom=3.0)
+    with pytest.raises(ValueError, match="'max_norm'"):
+        fc.simulate("private-kmeans", ROWS, n_clusters=2, max_nrom=3.0)
+    with pytest.raises(ValueError, match="several"):
+        fc.simulate(["k-fed", "pooled-kmeans"], ROWS, n_clusters=2)
+    for use in (fc.simulate, fc.plan, fc.audit, fc.compare):
+        with pytest.raises(TypeError, match="strategy"):
+            use(3, ROWS)
+
+
+def test_one_file_without_the_column_of_clients_is_refused(folder):
+    with pytest.raises(ValueError, match="client_column"):
+        fc.simulate("k-fed", folder / "all.csv", n_clusters=2)
+
+
+def test_a_table_of_public_rows_is_drawn_for_a_strategy_by_name_that_needs_one(folder):
+    result = fc.simulate(
+        "feddp-kmeans", folder / "all.csv", client_column="site", n_clusters=2, seed=0, columns=["a", "b"]
+    )
+    assert sum(map(len, result.labels)) == 60 - 2 * 20
+
+
+def test_objects_are_compared_as_they_are_beside_names(tmp_path):
+    two = [fc.PrivateKMeans(2, epsilon=one, max_norm=9.0) for one in (1.0, 4.0)]
+    init = np.array([[0.0, 0.0], [1.0, 1.0]])
+    strategies = [*two, fc.FederatedKMeans(2, init=init), fc.FederatedKMeans, "pooled-kmeans"]
+    results = fc.compare(strategies, ROWS, n_clusters=3, seeds=2, jobs=2, out=tmp_path / "out")
+    frame = results.to_pandas()
+    assert (frame["status"] == "done").all()
+    found = frame.groupby(["strategy", "epsilon", "n_clusters"], dropna=False).size()
+    assert len(frame) == found.sum() == 10
+    assert set(frame.loc[frame["strategy"] == "private-kmeans", "epsilon"]) == {1.0, 4.0}
+    assert set(frame.loc[frame["strategy"] == "federated-kmeans", "n_clusters"]) == {2, 3}
+    again = fc.compare(strategies, ROWS, n_clusters=3, seeds=2, jobs=1, out=tmp_path / "out")
+    pd.testing.assert_frame_equal(again.to_pandas(), frame)
+    with pytest.raises(FileExistsError):
+        fc.compare(strategies, {**ROWS, "north": ROWS["south"]}, n_clusters=3, seeds=2, jobs=1, out=tmp_path / "out")
