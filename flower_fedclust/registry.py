@@ -40,9 +40,9 @@ CLASSES = {
     "SPPFGC": ("strategies.spp_fgc.spp_fgc", "spp-fgc", "spp-fgc-printed"),
     "SPPFGCPlus": ("strategies.spp_fgc.spp_fgc_plus", "spp-fgc-plus"),
     "SPPFGCSums": ("strategies.spp_fgc.spp_fgc_sums", "spp-fgc-sums"),
-    "CentralLSH": ("strategies.baselines.central_lsh", "central-lsh"),
-    "CentralDPLloyd": ("strategies.baselines.central_private_kmeans", "central-dp-lloyd"),
-    "CentralFastLloyd": ("strategies.baselines.central_private_kmeans", "central-fastlloyd"),
+    "CentralLSH": ("strategies.baselines.central", "central-lsh"),
+    "CentralDPLloyd": ("strategies.baselines.central", "central-dp-lloyd"),
+    "CentralFastLloyd": ("strategies.baselines.central", "central-fastlloyd"),
     "CoresetKMedian": ("strategies.baselines.coreset_kmedian", "coreset-k-median"),
     "DSC": ("strategies.baselines.dsc", "dsc"),
     "FedSubspaceClustering": ("strategies.baselines.fed_ssc", "fed-ssc"),
@@ -58,8 +58,8 @@ CLASSES = {
     "PrivateFFCM": ("strategies.baselines.ffcm", "ffcm-private"),
     "KFED": ("strategies.baselines.kfed", "k-fed"),
     "KMeansParallel": ("strategies.baselines.kmeans_parallel", "k-means-parallel"),
-    "PooledKMeans": ("strategies.baselines.pooled_kmeans", "pooled-kmeans"),
-    "PooledSpectral": ("strategies.baselines.pooled_spectral", "pooled-spectral"),
+    "PooledKMeans": ("strategies.baselines.pooled", "pooled-kmeans"),
+    "PooledSpectral": ("strategies.baselines.pooled", "pooled-spectral"),
     "PPFCGAN": ("strategies.baselines.ppfc_gan", "ppfc-gan"),
 }
 

@@ -32,7 +32,7 @@ PUBLIC = np.random.default_rng(0).normal(size=(30, 3))
 MODULE = '''
 """Somebody's strategies."""
 
-from flower_fedclust.strategies.baselines.pooled_kmeans import PooledKMeans
+from flower_fedclust.strategies.baselines.pooled import PooledKMeans
 from flower_fedclust.engine import Entry
 
 

@@ -15,7 +15,7 @@ from flower_fedclust.engine.progress import is_shown, quiet
 from flower_fedclust.engine.settings import RunSettings
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
-from flower_fedclust.strategies.baselines.pooled_kmeans import PooledKMeans
+from flower_fedclust.strategies.baselines.pooled import PooledKMeans
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
 from flower_fedclust.strategies.fedsc.fedsc import FedSC
 

@@ -20,7 +20,7 @@ from flower_fedclust.strategies.common.perturbed_rows import PerturbedRowsClient
 
 Floats = NDArray[np.float64]
 
-#: Samples a cluster, and at least, where nothing is said.
+#: The default coreset: this many samples for each cluster, and at least so many in total.
 SAMPLES_PER_CLUSTER, FEWEST_SAMPLES = 20, 500
 
 #: The name under which a client keeps the medians of its own rows.
@@ -30,26 +30,26 @@ OWN_MEDIANS = "own medians"
 class CoresetKMedian(PerturbedRowsStrategy):
     """k-median by a distributed coreset: rows drawn by their distance from the client's own medians.
 
-    Each client clusters its own rows and says what they cost: the sum of their distances from the nearest of its
-    medians. The server divides ``coreset_size`` samples in proportion, so that a client whose rows are far from any few
-    points sends more of them. The samples and the clients' medians, with their weights, have for any centers about the
-    cost that all rows have, and the server solves k-median on them. Two rounds.
+    Each client clusters its own rows and reports their cost: the sum of their distances from its nearest median. The
+    server divides ``coreset_size`` samples in proportion to the costs, so a client whose rows are far from any few
+    points sends more of them. The samples and the clients' medians, with their weights, have about the same cost as all
+    rows, for any centers. The server solves k-median on them. This takes two rounds.
 
-    The rows that are drawn leave the clients as they are. With an epsilon each client first replaces its rows by noisy
-    ones, and everything is done with these: differential privacy of each record against the server too, at the price
-    of noise that few clusters survive unless epsilon is large.
+    The drawn rows leave the clients unchanged. With an epsilon, each client first replaces its rows by noisy ones and
+    uses only these. Each record is then differentially private, against the server too, but few clusters survive the
+    noise unless epsilon is large.
 
-    The objective is a sum of distances, not of their squares: a few rows far out pull the centers less than in k-means.
-    The cost in the metrics is that of k-means, as for all strategies; ``history["coreset_cost"]`` has the k-median
-    cost of the result, as the coreset estimates it.
+    The objective is a sum of distances, not of their squares, so a few outliers pull the centers less than in k-means.
+    As for all strategies, the cost in the metrics is that of k-means. ``history["coreset_cost"]`` holds the k-median
+    cost of the result, as estimated by the coreset.
 
     Parameters
     ----------
     n_clusters : int
-        Also of each client's own clustering; a client with fewer different rows sends these.
+        Also the number of clusters in each client's own clustering; a client with fewer distinct rows sends these.
     coreset_size : int, optional
-        t, how many samples all clients draw together, with replacement; by default 20 a cluster and at least 500. A row
-        that is drawn more than once is sent once: no client sends more samples than it has rows.
+        t, the number of samples that all clients draw together, with replacement. Defaults to 20 for each cluster, but
+        at least 500. A row that is drawn more than once is sent once, so no client sends more samples than it has rows.
 
     References
     ----------
@@ -68,10 +68,8 @@ class CoresetKMedian(PerturbedRowsStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The costs and the coreset; and the noise on the rows."""
+        """The costs and the coreset, after the noise on the rows."""
         return 2 + (self.epsilon is not None)
-
-    # The server half.
 
     def protocol(self) -> Protocol:
         """Divide the samples by cost (Algorithm 1), gather the coreset, and solve k-median on it."""
@@ -103,24 +101,21 @@ class CoresetKMedian(PerturbedRowsStrategy):
         centers = weighted_kmedian(coreset, np.concatenate(not_negative), self.n_clusters, self.rng)
         if len(centers) < self.n_clusters:
             raise DataError(
-                f"the coreset has {len(centers)} different rows and n_clusters is {self.n_clusters}; ask for fewer "
-                "clusters, or set coreset_size higher."
+                f"n_clusters={self.n_clusters} is too large: the coreset has {len(centers)} distinct rows; set it "
+                "lower, or coreset_size higher."
             )
         centers = self.within_norm(centers)  # where the medians of clipped rows must lie
-        # Only with the weights as they were is the cost right on average.
+        # The cost is unbiased only with the original weights.
         cost = kmedian_cost(coreset, centers, np.concatenate(weights))
         return Outcome(KMeansModel(centers), history={"coreset_cost": [cost]})
 
 
-# The client half.
-
-
 class CoresetKMedianClient(PerturbedRowsClient):
-    """The answers of a client that clusters its own rows, and draws from them by what they cost."""
+    """Clusters its own rows and draws from them by their cost."""
 
     @answers("sum of the distances of the rows from the client's own medians")
     def own_cost(self, *, n_clusters: int, random_state: int) -> Floats:
-        """Return cost(P_i, B_i), and keep B_i. A constant factor is enough of B_i, so that there is one restart."""
+        """Return cost(P_i, B_i), and keep B_i. One restart is enough, because B_i may be off by a constant factor."""
         rng = self.generator(random_state)
         medians = weighted_kmedian(self.rows, None, n_clusters, rng, n_restarts=1, max_iter=100, tol=1e-4)
         self.remember(OWN_MEDIANS, [medians])
@@ -138,7 +133,7 @@ class CoresetKMedianClient(PerturbedRowsClient):
         """Return S_i and B_i with their weights."""
         kept = self.recall(OWN_MEDIANS)
         if kept is None:
-            raise MissedRoundError(f"client {self.name} has not kept its {OWN_MEDIANS}; it missed the round before.")
+            raise MissedRoundError(f"client {self.name} has no medians of its own; it missed the round before.")
         (medians,) = kept
         rng = self.generator(random_state)
         samples, sample_weights, weights = draw_coreset(self.rows, medians, n_samples, cost_per_sample, rng)

@@ -1,8 +1,9 @@
-"""DSC: every client clusters its own rows by spectral clustering, and the server merges their clusters."""
+"""DSC: every client clusters its own rows by spectral clustering, and the server merges the clients' clusters."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Generator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,39 +15,69 @@ from flower_fedclust.engine import (
     Protocol,
     ProtocolClient,
     ProtocolStrategy,
+    Reply,
     Sent,
     answers,
     parameter,
 )
+from flower_fedclust.engine.memory import MissedRoundError
+from flower_fedclust.engine.rounds import Round
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center
-from flower_fedclust.strategies.common.spectral import cluster_rows, split_by_client
+from flower_fedclust.strategies.common.spectral import cluster_rows
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: The name under which a client keeps the clusters that it found by itself.
-OWN_LABELS = "own labels"
+#: The name under which a client keeps its own clusters.
+OWN_CLUSTERS = "own clusters"
+
+
+class LocalClustersClient(ProtocolClient):
+    """A client that clusters its own rows first, and later learns into which cluster each of its own was merged."""
+
+    @answers(Sent("cluster of every row", "codes", per="row", counts="labels"))
+    def merged_labels(self, merged: Labels) -> Labels:
+        """Return each row's merged cluster, and keep these labels."""
+        own = self.recall(OWN_CLUSTERS)
+        if own is None:
+            raise MissedRoundError(f"client {self.name} has no clusters of its own; it missed the round before.")
+        labels: Labels = merged[own[0]]
+        self.remember("labels", [labels])
+        return labels
+
+
+def gather_merged_labels(
+    merged: Labels, replies: Sequence[Reply], n_per_client: Sequence[int]
+) -> Generator[Round, list[Reply], dict[str, Labels]]:
+    """Tell each client into which clusters its own were merged; return the labels of its rows, by client."""
+    parts = np.split(merged, np.cumsum(n_per_client)[:-1])
+    questions = {
+        reply.client: LocalClustersClient.merged_labels.asked(part) for reply, part in zip(replies, parts, strict=True)
+    }
+    replies = yield Gather(questions)
+    return {reply.client: reply.arrays[0].astype(np.intp) for reply in replies}
 
 
 class DSC(ProtocolStrategy):
-    """Distributed spectral clustering, as FedSC's authors describe what they compare with: two rounds, no privacy.
+    """Distributed spectral clustering, as FedSC's authors describe their baseline: two rounds, no privacy.
 
-    "DSC performs spectral clustering on each local dataset" (section 5.3), and they say no more. What had to be
-    decided: each client has the kernel and the graph of :class:`PooledSpectral`, with a bandwidth and a number of
-    neighbors for its own rows. The clusters are merged by a k-means of their means, weighted by their sizes. A row is
-    in the cluster that its client's cluster was merged into, which need not be the one with the nearest center; new
-    rows go to the nearest.
+    The paper says only that "DSC performs spectral clustering on each local dataset" (section 5.3). We chose the rest:
+    each client uses the kernel and the graph of :class:`PooledSpectral`, with a bandwidth and a number of neighbors for
+    its own rows. The server merges the clients' clusters by a k-means of their means, weighted by their sizes. A row's
+    label is the cluster into which its client's cluster was merged, which need not be the one with the nearest center;
+    new rows go to the nearest center.
 
-    On Iris with 8 clients this is right for 0.88 of the rows, and their Table 1 says 0.55: about what comes out (0.49)
-    where the clients' clusters keep the numbers that each client gave them, and are not matched.
+    On Iris with 8 clients, 0.88 of the rows are right, where the paper's Table 1 has 0.55. If the clients' clusters
+    keep each client's own numbers and are not matched, 0.49 are right.
 
     Parameters
     ----------
     n_local_clusters : int, optional
-        In each client; n_clusters by default. A client with fewer different rows finds as many as it has.
+        The number of clusters in each client; defaults to n_clusters. A client with fewer distinct rows finds as many
+        clusters as it has distinct rows.
 
     References
     ----------
@@ -62,18 +93,12 @@ class DSC(ProtocolStrategy):
             "Hernández-Pereira et al. 2021, as in Qiao, Ding and Fan 2023, section 5.3",
         ),
     )
+    n_protocol_rounds = 2
 
     n_local_clusters: int | None = parameter(None, at_least=1)
 
-    @property
-    def n_protocol_rounds(self) -> int:
-        """The clients' clusters, and which they were merged into."""
-        return 2
-
-    # The server half.
-
     def protocol(self) -> Protocol:
-        """Gather the clients' clusters, merge them, and tell each client which of its clusters went where."""
+        """Gather the clients' clusters, merge them, and tell each client the result."""
         replies = yield Gather(
             DSCClient.spectral_clusters.asked(
                 n_clusters=self.n_local_clusters or self.n_clusters,
@@ -83,25 +108,20 @@ class DSC(ProtocolStrategy):
         means, sizes = (np.concatenate([reply.arrays[index] for reply in replies]) for index in (0, 1))
         if len(means) < self.n_clusters:
             raise DataError(
-                f"the clients found {len(means)} clusters together and n_clusters is {self.n_clusters}; ask for fewer, "
-                "or for more n_local_clusters."
+                f"n_clusters={self.n_clusters} is too large: the clients found {len(means)} clusters together; "
+                "set it lower, or n_local_clusters higher."
             )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # means that coincide
+            warnings.simplefilter("ignore")  # about means that coincide
             centers = weighted_kmeans(means, sizes, self.n_clusters, self.rng)
         merged = nearest_center(means, centers)
         warn_of_empty_clusters(self.name, np.bincount(merged, minlength=self.n_clusters))
-
-        by_client = split_by_client(merged, replies)
-        replies = yield Gather({client: DSCClient.merged_labels.asked(own) for client, own in by_client.items()})
-        return Outcome(KMeansModel(centers), {reply.client: reply.arrays[0].astype(np.intp) for reply in replies})
+        n_per_client = [len(reply.arrays[0]) for reply in replies]
+        return Outcome(KMeansModel(centers), (yield from gather_merged_labels(merged, replies, n_per_client)))
 
 
-# The client half.
-
-
-class DSCClient(ProtocolClient):
-    """The answers of a client that clusters its own rows, and hides little of them."""
+class DSCClient(LocalClustersClient):
+    """Clusters its own rows by spectral clustering."""
 
     @answers(
         Sent("means of the client's own clusters", "centers", has_columns=True),
@@ -114,19 +134,9 @@ class DSCClient(ProtocolClient):
         if n_clusters > 1:
             _, found = cluster_rows(self.rows, n_clusters, np.random.default_rng(random_state))
             labels = np.unique(found, return_inverse=True)[1]  # k-means may leave a cluster empty
-        self.remember(OWN_LABELS, [labels])
+        self.remember(OWN_CLUSTERS, [labels])
         sums, sizes = cluster_sums(self.rows, labels, int(labels.max()) + 1)
         return centers_of(sums, sizes, fallback=sums), sizes
-
-    @answers(Sent("cluster of every row", "codes", per="row", counts="labels"))
-    def merged_labels(self, merged: Labels) -> Labels:
-        """Return the cluster that each row's own cluster was merged into; ``recall("labels")`` gives them back."""
-        own = self.recall(OWN_LABELS)
-        if own is None:
-            raise DataError(f"client {self.name} has not kept its own clusters; it missed the round that makes them.")
-        labels: Labels = merged[own[0]]
-        self.remember("labels", [labels])
-        return labels
 
 
 DSC.client_type = DSCClient

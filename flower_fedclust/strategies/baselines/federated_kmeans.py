@@ -1,4 +1,4 @@
-"""Federated Lloyd, without noise and with it, and DP Lloyd from the initialisations of FedDP-KMeans's appendix G.3."""
+"""Federated Lloyd, without noise and with it, and DP Lloyd from the initializations of FedDP-KMeans, appendix G.3."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flower_fedclust.engine import ClippedStrategy, Entry, Protocol, parameter
 from flower_fedclust.engine.parts import Part
@@ -20,27 +19,24 @@ from flower_fedclust.strategies.common.local_centers import LocalCentersClient
 from flower_fedclust.strategies.common.private_clusters import ClientBounds, lloyd_parts
 from flower_fedclust.strategies.common.server_data import ServerDataStrategy
 
-Floats = NDArray[np.float64]
-
 
 class FederatedKMeansClient(ClusterClient, LocalCentersClient):
-    """The client half: what it sends is in the two classes that it is made of."""
+    """Answers about clusters, and about its own centers for k-FED."""
 
 
 class FederatedKMeans(FirstCentersStrategy):
     """Lloyd's algorithm on rows that stay where they are.
 
-    The centers are those of Lloyd's algorithm on the pooled rows from the same start, to 2^-24 of how far the rows
+    The centers equal those of Lloyd's algorithm on the pooled rows from the same start, to within 2^-24 of the rows'
     reach: three rounds of sums find a grid on which every client's rows are integers. Nothing hides the sums; see
-    :class:`PrivateFederatedKMeans` for noise on them.
+    :class:`PrivateFederatedKMeans` for noise.
 
     Parameters
     ----------
     init : array-like of shape (n_clusters, n_columns), optional
-        The first centers; by default they are found by k-FED, which takes one round in which the server sees each
-        client's own centers.
+        The first centers. By default k-FED finds them, in one round in which the server sees each client's own centers.
     n_rounds : int, default=20
-        Lloyd steps at most; fewer if the centers stop moving.
+        The most Lloyd steps; fewer if the centers stop moving.
     tol : float, default=1e-6
         The run stops when no center has moved by more than this, in the units of the rows.
 
@@ -64,14 +60,14 @@ class FederatedKMeans(FirstCentersStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Those that find the frame, one for k-FED, and one for each Lloyd step."""
+        """The frame, k-FED, and the Lloyd steps."""
         return FRAME_ROUNDS + self._start.by_k_fed + self.n_rounds
 
     def protocol(self) -> Protocol:
         """Find a frame and first centers; assign, add up, divide, until nothing moves."""
         frame, _ = yield from frame_of_rows()
         given = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
-        # Beyond four times the rows' reach a center has no row, if any other is within: every row is nearer to that.
+        # Beyond four times the rows' reach a center has no rows if any other center is within it.
         frame, first = frame_with_centers(frame, given, times_the_reach=4.0)
         centers = yield from lloyd_steps(first, frame, self.n_rounds, self.tol)
         has_moved = (centers != first).any(axis=1, keepdims=True)
@@ -79,15 +75,15 @@ class FederatedKMeans(FirstCentersStrategy):
 
 
 class PrivateFederatedKMeans(ClippedStrategy, FirstCentersStrategy):
-    """Lloyd's algorithm on sums with noise, from points that are drawn without a look at the rows.
+    """Lloyd's algorithm on noisy sums, from points that are drawn without looking at the rows.
 
-    A poor start where the rows fill a small part of the ball of radius ``max_norm``; :class:`DPLloyd` starts from
-    better centers, where the server has public rows.
+    This is a poor start if the rows fill a small part of the ball of radius ``max_norm``. If the server has public
+    rows, :class:`DPLloyd` starts from better centers.
 
     Parameters
     ----------
     init : array-like of shape (n_clusters, n_columns), optional
-        The first centers, which count as public; by default points drawn uniformly from the ball of radius
+        The first centers, which count as public. By default they are drawn uniformly from the ball of radius
         ``max_norm``.
     n_rounds : int, default=20
         Lloyd steps; all of them are taken.
@@ -135,14 +131,14 @@ class PrivateFederatedKMeans(ClippedStrategy, FirstCentersStrategy):
 
 
 class DPLloyd(ServerDataStrategy):
-    """DP Lloyd: FedDP-Lloyds (Algorithm 2) from centers that cost no privacy, as they use no client's row.
+    """DP Lloyd: FedDP-Lloyds (Algorithm 2) from centers that cost no privacy because they use no client's rows.
 
     The baselines of FedDP-KMeans, section 5 and appendix G.3. All of the budget goes to the Lloyd steps.
 
     Parameters
     ----------
     init : "server-kmeans++", "server-lloyds" or "sphere-packing", default="server-lloyds"
-        How the first centers are found in the server rows, or, by sphere packing, in their ball.
+        How to find the first centers in the server rows or, for sphere packing, in their ball.
     n_rounds : int, default=1
         Lloyd steps.
 

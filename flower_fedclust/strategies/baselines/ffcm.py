@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.engine import (
-    ClippedStrategy,
-    Entry,
-    Gather,
-    Protocol,
-    Sent,
-    Sum,
-    answers,
-    parameter,
-)
+from flower_fedclust.engine import ClippedStrategy, Entry, Gather, Protocol, Question, Sent, Sum, answers, parameter
+from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.rounds import ONE_COUNT, Array, Moved, Round
-from flower_fedclust.exact.fuzzy import fuzzy_steps, more_bits_for
+from flower_fedclust.engine.rounds import Array, Round
+from flower_fedclust.exact.elementary import power
+from flower_fedclust.exact.fuzzy import fuzzy_memberships, fuzzy_steps, more_bits_for
 from flower_fedclust.exact.grid import GridArray
-from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.terms import Term, weighted
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.initialisation import weighted_kmeans
@@ -37,24 +29,35 @@ from flower_fedclust.strategies.common.turns import drawn_in_turns, most_turns
 
 Floats = NDArray[np.float64]
 
-#: A cluster whose weight is smaller, in rows, has no row.
+#: Without noise, a cluster of smaller weight (in rows) counts as empty.
 SMALLEST_WEIGHT = 2.0**-40
+
+#: What each client sends of its clusters, and who sees it: for merge="average" the sum over the clients, for
+#: merge="k-means" the server sees each client's own.
+SUMS = (
+    Sent("sum of the rows in each cluster, weighted by membership", has_columns=True),
+    Sent("sum of the weights in each cluster", sizes=True),
+)
+OWN_SUMS = (
+    Sent("sum of the client's rows in each cluster, weighted by membership", "centers", has_columns=True),
+    Sent("sum of the client's weights in each cluster", "centers"),
+)
 
 
 class FuzzyStrategy(FirstCentersStrategy):
-    """Base of the two: what a round is.
+    """Base of both: what a round is.
 
     Parameters
     ----------
     fuzzifier : float, default=2.0
-        m, above 1: near 1 the clusters are those of k-means. In many columns a smaller one than 2 is needed, or all
-        centers move to the mean of the rows.
+        m, above 1: near 1 the clusters are those of k-means. In many columns it must be smaller than 2, or all centers
+        move to the mean of the rows.
     merge : "average" or "k-means", default="average"
-        The first rule of the paper, the weighted average of the local centers of one number, needs nothing but sums
-        over the clients. The second clusters the local centers of all clients by k-means, for which the server sees
-        them; it helps where the clients have different clusters and take many local steps.
+        The paper's first rule, the weighted average of the local centers with the same number, needs only sums over the
+        clients. The second clusters the local centers of all clients by k-means, and the server sees them; it helps if
+        the clients have different clusters and take many local steps.
     fraction_fit : float, default=1.0
-        The part of the clients that is drawn for a round, each as often as any other.
+        The fraction of the clients that is drawn for a round; every client is drawn equally often.
     """
 
     fuzzifier: float = parameter(2.0, above=1)
@@ -64,26 +67,19 @@ class FuzzyStrategy(FirstCentersStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """One for each round of steps, and one for k-FED."""
+        """k-FED, and one for each round of steps."""
         return self.n_rounds + self._start.by_k_fed
 
     def _drawn(self, *, most: int | None = None) -> list[list[str]]:
-        """Return the clients of each round; no client in more rounds than ``most``."""
+        """Return the clients of each round; no client has a part in more than ``most`` rounds."""
         n_drawn = self.n_to_draw(self.fraction_fit, len(self.client_names))
         return drawn_in_turns(self.client_names, n_drawn, self.n_rounds, self.rng, most=most)
 
     def _step(
-        self,
-        centers: Floats,
-        frame: Frame,
-        clients: Sequence[str],
-        *,
-        n_local_steps: int = 1,
-        more_bits: int = 0,
-        parts: Sequence[str] = (),
+        self, question: Question, centers: Floats, frame: Frame, clients: Sequence[str], *, parts: Sequence[str] = ()
     ) -> Generator[Round, Any, Floats]:
         """Return the merged centers of one round, in the coordinates of the frame."""
-        # With noise, a weight below that of one row is noise, and would only magnify the noise of the sum.
+        # With noise, a weight below one row is noise, and would only magnify the noise of the sum.
         at_least = 1.0 if parts else SMALLEST_WEIGHT
 
         def divided(sums_and_weights: Sequence[Array]) -> Floats:
@@ -91,10 +87,6 @@ class FuzzyStrategy(FirstCentersStrategy):
             # Averages of clipped rows lie in the ball, whatever noise does to the sums.
             return clip_rows(centers_of(sums, weights, fallback=centers, at_least=at_least), frame.radius)
 
-        asked = FuzzyClient.fuzzy_sums if self.merge == "average" else FuzzyClient.own_fuzzy_sums
-        question = asked.asked(
-            centers, *frame.arrays, fuzzifier=self.fuzzifier, n_local_steps=n_local_steps, more_bits=more_bits
-        )
         if self.merge == "average":
             total = yield Sum(question, clients=clients, parts=parts, needed=False)
             return centers if total is None else divided(total)
@@ -104,43 +96,42 @@ class FuzzyStrategy(FirstCentersStrategy):
         local_centers = np.concatenate([divided(reply.arrays) for reply in replies])
         weights = None
         if parts:
-            # A former center in the place of one that is all noise counts as one row.
+            # A former center that replaces pure noise counts as one row.
             weights = np.maximum(np.concatenate([reply.arrays[1] for reply in replies]), 1.0)
         return _merged_by_kmeans(local_centers, weights, centers, self.rng)
 
 
 class FFCM(FuzzyStrategy):
-    """Federated fuzzy c-means: every row belongs to every cluster, to the nearer ones more.
+    """Federated fuzzy c-means: every row belongs to every cluster, and more to the nearer ones.
 
-    In a round every client starts from the server's centers, takes steps of fuzzy c-means on its own rows, and sends
-    of each cluster the sum of its rows, each weighted by its membership to the power of the fuzzifier, and the sum of
-    these weights. The server merges the clients' centers. With one local step and merge="average" it is fuzzy c-means
-    on the pooled rows, whichever client has which: three rounds of sums find a grid on which rows are integers, and
+    In a round, every client starts from the server's centers and takes steps of fuzzy c-means on its own rows. For each
+    cluster it sends the sum of its rows, each weighted by its membership to the power of the fuzzifier, and the sum of
+    these weights. The server merges the clients' centers. With one local step and merge="average" this is fuzzy c-means
+    on the pooled rows, however they are distributed: three rounds of sums find a grid on which rows are integers, and
     sums are exact. Nothing hides what is sent; see :class:`PrivateFFCM` for noise.
 
-    The model predicts by the nearest center, in which a row's membership is the largest.
+    The model predicts by the nearest center, which is where a row's membership is largest.
 
-    Weights are multiples of 2^-25, or of up to 2^-15 where there are more than 4,096 rows, so that their sums are
-    exact. In k clusters the weight of a row that is in none may be as small as ``k^-m``: a fuzzifier for which this is
-    below these multiples leaves clusters without weight, and their centers where they are.
+    Weights are multiples of 2^-25, or of up to 2^-15 if there are more than 4,096 rows, so that their sums are exact.
+    With k clusters, the weight of a row far from all of them may be as small as ``k^-m``. If the fuzzifier makes this
+    smaller than such a multiple, clusters without weight keep their centers.
 
     Parameters
     ----------
     init : array-like of shape (n_clusters, n_columns), optional
-        The first centers; by default they are found by k-FED, which takes one round in which the server sees each
-        client's own centers.
+        The first centers. By default k-FED finds them, in one round in which the server sees each client's own centers.
     n_rounds : int, default=20
-        At most; fewer if the centers stop moving.
+        The most rounds; fewer if the centers stop moving.
     n_local_steps : int, default=1
-        Iterations of a client in a round. With more than one the clients' centers drift towards their own rows, and
-        the average is not fuzzy c-means on the pooled rows any more.
+        Iterations of a client in a round. With more than one, the clients' centers drift towards their own rows, and
+        the average is no longer fuzzy c-means on the pooled rows.
     tol : float, default=1e-6
         The run stops when no center has moved by more than this, in the units of the rows.
 
     References
     ----------
     Stallmann and Wilbik, "Towards federated clustering: a federated fuzzy c-means algorithm (FFCM)", 2022,
-    arXiv:2201.07316. Of fuzzy c-means: Bezdek, "Pattern recognition with fuzzy objective function algorithms", 1981.
+    arXiv:2201.07316. Fuzzy c-means: Bezdek, "Pattern recognition with fuzzy objective function algorithms", 1981.
     """
 
     entries = (
@@ -157,19 +148,26 @@ class FFCM(FuzzyStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Those that find the frame, one for k-FED, and one for each round of steps."""
+        """The frame, k-FED, and one for each round of steps."""
         return FRAME_ROUNDS + super().n_protocol_rounds
 
     def protocol(self) -> Protocol:
-        """Send the centers, have them moved by the clients, merge what comes back; until nothing moves."""
+        """Send the centers, let the clients move them, and merge the results, until nothing moves."""
         frame, n_rows = yield from frame_of_rows()
         given = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
-        # A center that is farther still has hardly a weight, unless all are.
+        # A center that is farther still has hardly any weight, unless all are.
         frame, first = frame_with_centers(frame, given, times_the_reach=256.0)
-        centers, more_bits, n_steps = first, more_bits_for(n_rows), self.n_local_steps
+        asked = FuzzyClient.fuzzy_sums if self.merge == "average" else FuzzyClient.own_fuzzy_sums
+        centers, more_bits = first, more_bits_for(n_rows)
         for clients in self._drawn():
-            step = self._step(centers, frame, clients, n_local_steps=n_steps, more_bits=more_bits)
-            former, centers = centers, (yield from step)
+            question = asked.asked(
+                centers,
+                *frame.arrays,
+                fuzzifier=self.fuzzifier,
+                n_local_steps=self.n_local_steps,
+                more_bits=more_bits,
+            )
+            former, centers = centers, (yield from self._step(question, centers, frame, clients))
             if np.linalg.norm(centers - former, axis=1).max() <= self.tol:
                 break
         has_moved = (centers != first).any(axis=1, keepdims=True)
@@ -177,25 +175,24 @@ class FFCM(FuzzyStrategy):
 
 
 class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
-    """Federated fuzzy c-means with noise on the sums and the weights, from points drawn without a look at the rows.
+    """Federated fuzzy c-means on noisy sums, with one local step in each round.
 
-    As :class:`FFCM` with one local step: after a second one every weight would depend on all rows of the client, and
-    nothing would bound what one row does. With merge="k-means" a local center counts by its noisy weight, as one with
-    little weight is mostly noise.
+    A row's memberships add up to 1, so a fuzzy sum changes no more by one row than a hard one. With merge="k-means" a
+    local center counts by its noisy weight, because one with little weight is mostly noise.
 
     Parameters
     ----------
     init : array-like of shape (n_clusters, n_columns), optional
-        The first centers, which count as public; by default points drawn uniformly from the ball of radius
-        ``max_norm``: a poor start where the rows fill a small part of it.
+        The first centers, which count as public. By default they are drawn uniformly from the ball of radius
+        ``max_norm``: a poor start if the rows fill a small part of it.
     n_rounds : int, default=20
-        All of them are run, as the budget is for all.
+        All of them are run, because the budget is for all.
     epsilon : float, default=1.0
         The privacy budget of the whole run.
 
     Notes
     -----
-    A row x sends w and ``w x^T`` with ``w_j = u_j^m``, where u depends on x and on the server's centers alone. As u
+    A row x sends w and ``w x^T`` with ``w_j = u_j^m``, where u depends only on x and on the server's centers. Because u
     adds up to 1 and m > 1, w has no negative entry and ``||w||_2 <= ||w||_1 <= 1``; and ``||w x^T||_F = ||w||_2 ||x||_2
     <= max_norm``.
 
@@ -221,40 +218,43 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
         super().check_parameters()
         if self.merge == "k-means" and self.noise == "clients":
             raise ValueError(
-                "noise is 'clients' and merge is 'k-means', for which the server sees each client's reply, and a share "
-                "of the noise protects none; give noise='local', noise='server' or merge='average'."
+                "noise='clients' does not go with merge='k-means': the server sees each client's reply, and a share of "
+                "the noise protects none; use noise='local', noise='server' or merge='average'."
             )
 
     def parts(self) -> Mapping[str, Part]:
         """Return three quarters for the sums, a quarter for the weights.
 
-        Before a run knows its clients, as if one had a part in every round.
+        Until a run knows its clients, the count assumes that a client has a part in every round.
         """
         count = most_turns(self, self.fraction_fit, self.n_rounds)
-        answers = (FuzzyClient.fuzzy_sums, FuzzyClient.own_fuzzy_sums)
+        answers = (PrivateFuzzyClient.weighted_rows, PrivateFuzzyClient.own_weighted_rows)
         return {"sums": Part(answers, 0.75, count), "weights": Part(answers, 0.25, count)}
 
     def protocol(self) -> Protocol:
-        """Send the centers, have them moved by the clients, merge what comes back."""
+        """Send the centers, let the clients move them, and merge the results."""
         assert self.max_norm is not None
         centers = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
         ball = Frame(np.zeros(centers.shape[1]), self.max_norm)
+        client = PrivateFuzzyClient
+        asked = client.weighted_rows if self.merge == "average" else client.own_weighted_rows
         for clients in self._drawn(most=self.frozen_plan.shares["sums"].count):
-            centers = yield from self._step(centers, ball, clients, parts=("sums", "weights"))
+            question = asked.asked(centers, frame=ball, fuzzifier=self.fuzzifier)
+            centers = yield from self._step(question, centers, ball, clients, parts=("sums", "weights"))
         return KMeansModel(centers)
 
 
 def _merged_by_kmeans(
     local_centers: Floats, weights: Floats | None, former: Floats, rng: np.random.Generator
 ) -> Floats:
-    """Return the k-means centers of all clients' centers, in the order of the former centers that they are nearest to.
+    """Return the k-means centers of all clients' centers, each with the number of the former center it belongs to.
 
-    So numbered, centers that stay where they are have not moved. Where the clients' centers are fewer different points
-    than there are clusters, the former centers that are left over stay.
+    With these numbers, centers that stay where they are have not moved. If the clients' centers are fewer distinct
+    points than there are clusters, the remaining former centers stay.
     """
     from scipy.optimize import linear_sum_assignment
 
-    # In units of the largest entry, as squares of large numbers overflow; a power of two rounds nothing.
+    # In units of the largest entry, because squares of large numbers overflow; a power of two rounds nothing.
     exponent = int(np.frexp(max(np.abs(local_centers).max(), np.abs(former).max()))[1])
     pool, merged = np.ldexp(local_centers, -exponent), np.ldexp(former, -exponent)
     n_clusters = min(len(former), len(np.unique(pool, axis=0)))
@@ -264,61 +264,52 @@ def _merged_by_kmeans(
     return np.ldexp(merged, exponent)
 
 
-# The client half.
-
-
-def _fuzzy_moved(*frame: Floats, fuzzifier: float, n_local_steps: int, more_bits: int) -> tuple[Moved, Moved]:
-    """Return how far one row moves weighted sums and weights: weights to a power of 1 or more add up to 1 at most.
-
-    After more steps than one the weights of a row depend on all rows; and whether finer weights are refused, on their
-    number.
-    """
-    if n_local_steps > 1 or not fuzzifier >= 1 or more_bits:
-        return Moved(math.inf), Moved(math.inf)
-    words = "the client clips every row to this norm, and its weights add up to 1 at most"
-    return Moved(float(frame[1][0]), words=words), replace(ONE_COUNT, words="a row's weights add up to 1 at most")
-
-
 class FuzzyClient(FrameClient):
-    """The answers of a client about its part of a round."""
+    """Takes steps of fuzzy c-means on its own rows, without noise."""
 
-    @answers(
-        Sent("sum of the rows in each cluster, weighted by membership", has_columns=True),
-        Sent("sum of the weights in each cluster", sizes=True),
-        moved=lambda _, centers, *frame, **steps: _fuzzy_moved(*frame, **steps),
-    )
+    @answers(*SUMS)
     def fuzzy_sums(
         self, centers: Floats, *frame: Floats, fuzzifier: float, n_local_steps: int, more_bits: int
     ) -> tuple[GridArray, GridArray]:
-        """Return ``sum_i u_ij^m x_i`` and ``sum_i u_ij^m``, whose quotient is the client's center after its steps.
-
-        Raises
-        ------
-        DataError
-            If weights are to be so fine that the sums could overflow. Those that get noise are not finer than need be.
-        """
-        if more_bits and not 0 <= more_bits <= more_bits_for(len(self.rows)):
+        """Return ``sum_i u_ij^m x_i`` and ``sum_i u_ij^m``, whose quotient is the client's center after its steps."""
+        if not 0 <= more_bits <= more_bits_for(len(self.rows)):
             raise DataError(f"client {self.name}: sums of weights with {more_bits} more bits could overflow.")
         rows = self.enter(*frame)
         points = rows.points(centers)
         sums, weights, unit = fuzzy_steps(rows.integers, points, fuzzifier, n_local_steps, more_bits=more_bits)
         return GridArray(sums, rows.exponent + unit), GridArray(weights, unit)
 
-    @answers(
-        Sent("sum of the client's rows in each cluster, weighted by membership", "centers", has_columns=True),
-        Sent("sum of the client's weights in each cluster", "centers"),
-        moved=lambda _, centers, *frame, **steps: _fuzzy_moved(*frame, **steps),
-    )
+    @answers(*OWN_SUMS)
     def own_fuzzy_sums(
         self, centers: Floats, *frame: Floats, fuzzifier: float, n_local_steps: int, more_bits: int
     ) -> tuple[GridArray, GridArray]:
-        """Return the same to a server that sees the sums of every client, and so its centers."""
+        """Return the same to a server that sees every client's sums, and so its centers."""
         return self.fuzzy_sums(centers, *frame, fuzzifier=fuzzifier, n_local_steps=n_local_steps, more_bits=more_bits)
 
 
 class FFCMClient(FuzzyClient, LocalCentersClient):
-    """The same, and k-FED's answer for the first centers."""
+    """Answers about fuzzy clusters, and about its own centers for k-FED."""
+
+
+class PrivateFuzzyClient(FrameClient):
+    """Weights its rows by their memberships: one step, as a sum over rows."""
+
+    @by_row(sums=SUMS[0], weights=SUMS[1])
+    def weighted_rows(rows: Rows, centers: Floats, *, fuzzifier: float) -> tuple[Term, Term]:
+        """Return ``sum_i u_ij^m x_i`` and ``sum_i u_ij^m``."""
+        return _weighted_rows(rows, centers, fuzzifier)
+
+    @by_row(sums=OWN_SUMS[0], weights=OWN_SUMS[1])
+    def own_weighted_rows(rows: Rows, centers: Floats, *, fuzzifier: float) -> tuple[Term, Term]:
+        """Return the same to a server that sees every client's sums, and so its centers."""
+        return _weighted_rows(rows, centers, fuzzifier)
+
+
+def _weighted_rows(rows: Rows, centers: Floats, fuzzifier: float) -> tuple[Term, Term]:
+    memberships = fuzzy_memberships(rows.integers, rows.points(centers), fuzzifier)
+    weights = power(memberships, fuzzifier)
+    return weighted(weights, rows), weighted(weights)
 
 
 FFCM.client_type = FFCMClient
-PrivateFFCM.client_type = FuzzyClient
+PrivateFFCM.client_type = PrivateFuzzyClient

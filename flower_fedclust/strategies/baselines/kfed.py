@@ -13,12 +13,13 @@ class KFED(ProtocolStrategy):
     Parameters
     ----------
     n_local_clusters : int, optional
-        k', in each client; n_clusters by default. The paper's theory is for clients that hold few of the clusters.
+        k', the number of clusters in each client; defaults to n_clusters. The paper's theory assumes that each client
+        has only a few of the clusters.
 
     References
     ----------
-    Dennis, Li and Smith, "Heterogeneity for the win: one-shot federated clustering", ICML 2021. In the clients:
-    Awasthi and Sheffet, "Improved spectral-norm bounds for clustering", 2012.
+    Dennis, Li and Smith, "Heterogeneity for the win: one-shot federated clustering", ICML 2021. Clients use the
+    algorithm of Awasthi and Sheffet, "Improved spectral-norm bounds for clustering", 2012.
     """
 
     entries = (
@@ -30,13 +31,9 @@ class KFED(ProtocolStrategy):
         ),
     )
     client_type = LocalCentersClient
+    n_protocol_rounds = 1
 
     n_local_clusters: int | None = parameter(None, at_least=1)
-
-    @property
-    def n_protocol_rounds(self) -> int:
-        """One."""
-        return 1
 
     def protocol(self) -> Protocol:
         """Gather the clients' centers and cluster them."""

@@ -96,34 +96,19 @@ def test_history_has_the_cost_that_the_coreset_gives_and_it_is_about_that_of_the
 # How good it is
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_blobs_are_found_about_as_well_as_by_pooled_k_median(seed):
-    result = simulate(CoresetKMedian(K), CLIENTS, seed=seed)
-    assert k_median_cost(result) < 1.03 * POOLED
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_larger_coreset_is_as_good_as_the_rows(seed):
-    result = simulate(CoresetKMedian(K, coreset_size=20_000), CLIENTS, seed=seed)
-    assert k_median_cost(result) < 1.005 * POOLED
+@pytest.mark.parametrize(("coreset_size", "factor"), [(None, 1.03), (20_000, 1.005)])
+def test_blobs_are_found_about_as_well_as_by_pooled_k_median(coreset_size, factor):
+    for seed in range(2):
+        result = simulate(CoresetKMedian(K, coreset_size=coreset_size), CLIENTS, seed=seed)
+        assert k_median_cost(result) < factor * POOLED
 
 
 def test_digits_are_clustered_about_as_well_as_by_pooled_k_median():
-    rows, classes = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(rows))
-    parts = np.array_split(order, 10)
-    result = simulate(
-        CoresetKMedian(10), [rows[part] for part in parts], labels=[classes[part] for part in parts], seed=0
-    )
+    rows = load_digits().data
+    parts = np.array_split(np.random.default_rng(0).permutation(len(rows)), 10)
+    result = simulate(CoresetKMedian(10), [rows[part] for part in parts], seed=0)
     pooled = weighted_kmedian(rows, None, 10, np.random.default_rng(0), n_restarts=3)
     assert k_median_cost(result, rows) < 1.03 * kmedian_cost(rows, pooled)
-    assert result.metrics["nmi"] > 0.65
-
-
-def test_clients_with_clusters_of_their_own_are_no_harder():
-    clients = [ROWS[index == CLASSES] for index in range(K)]
-    result = simulate(CoresetKMedian(K), clients, seed=0)
-    assert k_median_cost(result) < 1.03 * POOLED
 
 
 def test_centers_are_medians_which_rows_far_out_hardly_move():
@@ -135,13 +120,10 @@ def test_centers_are_medians_which_rows_far_out_hardly_move():
 
 
 @pytest.mark.parametrize("scale", [1e-60, 1e60])
-def test_scale_of_the_rows_changes_nothing_but_the_scale(scale):
+def test_only_the_scale_of_the_result_depends_on_the_scale_of_the_rows(scale):
     plain = simulate(CoresetKMedian(K), CLIENTS, seed=1).model.cluster_centers_
     scaled = simulate(CoresetKMedian(K), [rows * scale for rows in CLIENTS], seed=1).model.cluster_centers_
     np.testing.assert_allclose(scaled / scale, plain, rtol=1e-6)
-
-
-# Repeatable
 
 
 def test_clients_with_equal_rows_draw_independently():
@@ -162,25 +144,16 @@ def test_client_with_fewer_different_rows_than_clusters_sends_these_with_their_n
     np.testing.assert_array_equal(median_weights, [2.0, 3.0])
 
 
-def test_clients_of_few_different_rows_need_no_samples():
-    rows = np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 7.0]])
-    clients = [rows[[0, 0, 1]], rows[[1, 2]], rows[[2, 0, 2, 1]]]
-    log, result = recorded(clients, n_clusters=3)
-    assert all(len(reply.arrays[0]) == 0 for reply in log[-1][1])
-    assert sorted(map(tuple, result.model.cluster_centers_)) == sorted(map(tuple, rows))
-    assert result.history["coreset_cost"] == [0.0]
-
-
-def test_clients_of_one_row_are_clients():
+def test_clients_may_have_one_row_each():
     result = simulate(CoresetKMedian(3), [row[None, :] for row in ROWS[:40]], seed=0)
     pooled = weighted_kmedian(ROWS[:40], None, 3, np.random.default_rng(0))
     assert not result.failures
     assert k_median_cost(result, ROWS[:40]) == pytest.approx(kmedian_cost(ROWS[:40], pooled), rel=1e-2)
 
 
-def test_fewer_different_rows_than_clusters_are_refused_in_a_sentence():
+def test_fewer_distinct_rows_than_clusters_are_refused():
     clients = [np.array([[1.0, 2.0]] * 9), np.array([[3.0, 4.0]] * 9)]
-    with pytest.raises(DataError, match="the coreset has 2 different rows and n_clusters is 3; ask for fewer clusters"):
+    with pytest.raises(DataError, match="n_clusters"):
         simulate(CoresetKMedian(3), clients, seed=0)
 
 
@@ -224,15 +197,5 @@ def test_client_that_has_kept_no_medians_says_that_it_missed_a_round():
         client_type = Forgetful
 
     result = simulate(Strategy(K), CLIENTS, seed=0)
-    (failure,) = result.failures
-    assert failure.reason == "client 2 has not kept its own medians; it missed the round before."
+    assert [failure.client for failure in result.failures] == ["2"]
     assert "client 2" not in str(result.privacy)
-
-
-def test_a_message_that_has_rows_or_what_is_like_them_says_so():
-    assert [sent.reveals for sent in CoresetKMedianClient.coreset.answer.sends] == [
-        "rows",
-        "codes",
-        "centers",
-        "centers",
-    ]

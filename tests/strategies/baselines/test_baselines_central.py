@@ -1,23 +1,19 @@
-"""Private k-means of a curator: first centers, noise, and that nothing is promised of the run."""
-
 import numpy as np
 import pytest
 from sklearn.datasets import make_blobs
 
 from flower_fedclust.checking.counting import epsilon_of
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.baselines.central_lsh import (
+from flower_fedclust.strategies.baselines.central import (
     COUNT_OVER_SUM,
     MOST_DEPTH,
-    CentralLSH,
-    noise_of_sums,
-    noisy_leaves,
-)
-from flower_fedclust.strategies.baselines.central_private_kmeans import (
     CentralDPLloyd,
     CentralFastLloyd,
-    _bounded_laplace,
+    CentralLSH,
+    bounded_laplace,
     folded,
+    noise_of_sums,
+    noisy_leaves,
     packed_centers,
 )
 
@@ -64,7 +60,7 @@ def test_folding_reflects_at_the_bounds():
 @pytest.mark.parametrize(("value", "epsilon", "bound"), [(0.5, 1.0, 2.0), (-8.0, 0.05, 8.0), (3.0, 5.0, 100.0)])
 def test_bounded_laplace_is_laplace_within_the_bound(value, epsilon, bound):
     rng = np.random.default_rng(1)
-    drawn = _bounded_laplace(np.full(20_000, value), epsilon, 2.0, bound, rng)
+    drawn = bounded_laplace(np.full(20_000, value), epsilon, 2.0, bound, rng)
     assert np.abs(drawn).max() <= bound
     # The law given the bound, by rejection; its scale is larger than that of the plain mechanism.
     scales = np.linspace(2 / epsilon, 8 / epsilon, 13)
