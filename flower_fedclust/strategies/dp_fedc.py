@@ -505,15 +505,6 @@ def sensitivity(max_gradient_norm: float, n_steps: int, eta: float) -> float:
 
     ``2 G Q_2 / eta``: each of the steps may differ by two gradients of norm G. True only where the gradient of every
     minibatch is clipped to G, which the paper assumes.
-
-    Parameters
-    ----------
-    max_gradient_norm : float
-        G.
-    n_steps : int
-        Q_2 of the round.
-    eta : float
-        What a gradient is divided by.
     """
     return 2.0 * max_gradient_norm * n_steps / eta
 
@@ -524,18 +515,6 @@ def noise_multiplier(sampling_ratio: float, epsilon: float, delta: float) -> flo
     From equation (29), ``sigma^2 = 32 G^2 Q_2^2 q^2 ln(1.25 q / delta) / (eta^2 epsilon^2)``. Equation (31) has a
     factor 4 where Lemmas 1 and 2 give 8; with 8 it leads to (29). The theorem is for epsilon of at most 1. For q above
     1/2, where Theorem 1 gains nothing, (29) asks for more noise than Lemma 1 does.
-
-    Parameters
-    ----------
-    sampling_ratio : float
-        q, the rows that a client uses in a round over the rows that it has.
-    epsilon, delta : float
-        Of the round.
-
-    Raises
-    ------
-    ValueError
-        If ``1.25 q / delta`` is not above 1, so that (29) is not a variance.
     """
     logarithm = 1.25 * sampling_ratio / delta
     if logarithm <= 1:
@@ -549,24 +528,6 @@ def total_epsilon(epsilon: float, sampling_ratio: float, p: float, n_rounds: int
     """Return the paper's total of many rounds (Theorem 3): ``c0 q^2 epsilon sqrt(p R / (1 - q))``.
 
     The paper never gives c0, and its own settings have q above 1, where this is no number.
-
-    Parameters
-    ----------
-    epsilon : float
-        Of one round.
-    sampling_ratio : float
-        q.
-    p : float
-        The probability with which a client is drawn.
-    n_rounds : int
-        R.
-    c0 : float
-        A constant.
-
-    Returns
-    -------
-    float
-        NaN where q is 1 or more.
     """
     if sampling_ratio >= 1:
         return math.nan

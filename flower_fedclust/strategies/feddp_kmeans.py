@@ -265,25 +265,6 @@ def reduce_diameter(
     Server rows are kept where they stand for enough rows, connected where they are near, and every connected component
     is translated as a whole. The frame is returned unchanged where that would not make its radius smaller: components
     are put 100 diameters apart, so that there is only something to gain if they are farther apart than that.
-
-    Parameters
-    ----------
-    frame : Frame
-    Q : ndarray of shape (n_server_rows, n_columns)
-        The server rows, in the coordinates of the frame.
-    asked : Sum
-        The round for the number of rows nearest to each server row.
-    scale : float
-        Of the noise in these numbers; 0 without noise.
-    w_min : float
-        The part of the rows in the smallest cluster.
-    sigma_max : float or None
-        The standard deviation of the widest cluster; None takes that of the server rows in their own clusters.
-    n_clusters : int
-
-    Returns
-    -------
-    Frame
     """
     from scipy.sparse.csgraph import connected_components
     from sklearn.cluster import KMeans

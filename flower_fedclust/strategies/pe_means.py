@@ -1,7 +1,6 @@
-"""PE-means: k-means from noisy votes on candidates that evolve.
+"""PE-means: k-means from noisy votes on candidates that evolve (arXiv 2606.00342, 2026).
 
-"PE-means: Improved Differentially Private k-means Clustering through Private Evolution", arXiv 2606.00342 (2026). The
-paper's data sit in one place; here the votes are sums over clients, so that nothing else leaves them.
+The paper's rows are in one place; here the votes are sums over clients, and nothing else leaves them.
 """
 
 from __future__ import annotations
@@ -23,43 +22,24 @@ from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import checked_point
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.strategies.private_kmeans import (
-    VotesClient,
-    clustered,
-    gaussian_part,
-    in_ball,
-    kept_votes,
-    mutants,
-    packed_in_ball,
-)
+from flower_fedclust.strategies.private_kmeans import VotesClient, clustered, gaussian_part, kept_votes
 
 Floats = NDArray[np.float64]
 
-#: The mutants' steps: their part of the radius, and the index of Levy's law.
+#: The mutants' steps: their length as a fraction of the radius, and the index of Levy's law.
 STEP, BETA = 0.01, 1.75
-#: Candidates of the first population that are packed; the others are drawn from the ball, as packing takes long.
+#: Candidates of the first population that are packed; the others are drawn from the ball, because packing is slow.
 MOST_PACKED = 200
+#: Attempts for each point of a packing, and halvings of the distance.
+PACKING_ATTEMPTS, PACKING_STEPS = 100, 8
 #: Rows for each mutant.
 ROWS_A_MUTANT = 5
-#: All candidates together have so many entries at most: 8 MB, which are sent to every client.
+#: The largest number of entries of all candidates together: 8 MB, which every client receives.
 MOST_ENTRIES = 2**20
-#: Parts of what all releases may cost; the count and the last step only where there are such.
+#: What each part of the budget costs, as in PrivateKMeans.
 COSTS = {"row_count": 0.02, "votes": 0.7, "sums": 0.27, "counts": 0.03}
-#: Restarts of the k-means of candidates: in a generation, and in the last one.
+#: Restarts of the k-means of candidates, in each generation and in the last one.
 N_INIT, N_INIT_LAST = 3, 10
-
-
-class PEMeansClient(VotesClient):
-    """What a client answers: votes and, where they are taken in a projection, the sums of the last step."""
-
-    @by_row(
-        sums="sum of the rows in each cluster",
-        counts=Sent("number of rows in each cluster", counts="every row", sizes=True),
-    )
-    def projected_sums(rows: Rows, centers: Floats, directions: Floats) -> tuple[Term, Term]:
-        """Return sums, in all columns, of the rows nearest to each center in the projection."""
-        nearest = rows.projected(directions).nearest(centers)
-        return at(nearest, len(centers), rows), at(nearest, len(centers))
 
 
 class PEMeans(ClippedStrategy):
@@ -69,18 +49,19 @@ class PEMeans(ClippedStrategy):
     ----------
     max_norm : float, optional
         The radius of the ball about ``origin`` to which every client clips its rows, and which the first candidates
-        fill; needed. It is public, and not taken from data; the paper takes it from the rows without paying.
+        fill; needed. It is public, and must not be computed from the data; the paper takes it from the rows without
+        paying.
     epsilon : float, default=1.0
         The privacy budget of the whole run, for one row that is added or removed.
     origin : array-like of shape (n_columns,), optional
-        The public middle of the ball; 0 by default. The paper takes the mean of the rows without paying.
+        The public center of the ball; 0 by default. The paper takes the mean of the rows without paying.
     n_rows : int, optional
-        The number of all rows, where it is public, as in the paper; otherwise a noisy count is paid for.
+        The number of all rows, if it is public, as in the paper; otherwise the budget pays for a noisy count.
     n_rounds : int, default=8
         Generations. The paper's number is :meth:`generations`, which grows with the columns and with epsilon.
     n_directions : int, optional
-        Votes are taken in a random projection to so many directions, and a last step leaves it; by default in all
-        columns. The paper has 16 where there are more than 32 columns.
+        Votes are taken in a random projection to this many directions, and a last step leaves the projection; by
+        default in all columns. The paper takes 16 where there are more than 32 columns.
 
     References
     ----------
@@ -95,7 +76,6 @@ class PEMeans(ClippedStrategy):
             example={"max_norm": 3.0},
         ),
     )
-    client_type = PEMeansClient
 
     epsilon: float = parameter(1.0, above=0, at_most=1000)
     origin: ArrayLike | None = parameter(None)
@@ -109,7 +89,7 @@ class PEMeans(ClippedStrategy):
         return max(1, round(4 * math.sqrt(n_columns) * max(epsilon, 1.0)))
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if self.origin is not None:
             checked_point("origin", self.origin)
@@ -123,7 +103,7 @@ class PEMeans(ClippedStrategy):
         directions = np.zeros((0, 0))
         if self.n_directions is not None:
             drawn = self.rng.standard_normal((self.n_columns, self.n_directions)) / math.sqrt(self.n_directions)
-            # On the clients' grid a direction is at most 1 long; all are made shorter alike, which moves no vote.
+            # On the clients' grid a direction has a norm of at most 1; shortening all alike moves no vote.
             directions = directions_onto_grid(drawn / max(float(np.linalg.norm(drawn, axis=0).max()), 1.0))
         centers = yield from self._evolve(frame, directions, n_rows)
         if directions.size:
@@ -151,21 +131,21 @@ class PEMeans(ClippedStrategy):
                 PEMeansClient.votes.asked(candidates, directions, frame=frame), parts=["votes"]
             )
             variance = received.noise[0] ** 2
-            # Where votes are mostly noise, fewer candidates have more votes each.
+            # Where votes are mostly noise, fewer candidates get more votes each.
             if votes @ votes - len(votes) * variance < len(votes) * variance:
                 n_mutants = max(1, n_mutants // 2)
-            is_last = generation == self.n_rounds - 1
-            n_init = N_INIT_LAST if is_last else N_INIT
+            n_init = N_INIT_LAST if generation == self.n_rounds - 1 else N_INIT
             centers = clustered(candidates, kept_votes(votes, n_rows), k, self.rng, n_init=n_init)
-            moved = mutants(centers, n_mutants, STEP * radius, BETA, radius, self.rng)
-            candidates = np.concatenate([centers, moved])
+            repeated = np.repeat(centers, n_mutants, axis=0)
+            mutants = clip_rows(repeated + STEP * radius * levy_steps(repeated.shape, BETA, self.rng), radius)
+            candidates = np.concatenate([centers, mutants])
         return centers
 
     def _leave_projection(self, frame: Frame, directions: Floats, centers: Floats) -> Generator[Round, Total, Floats]:
         """Return the noisy means, in all columns, of the rows nearest to each center in the projection.
 
-        With noise of its own in every column, paid for from the budget: the authors' code adds one number to all
-        columns, and calibrates it for two releases fewer than there are.
+        The budget pays for independent noise in every column. The authors' code adds one number to all columns, and
+        calibrates it for two releases fewer than there are.
         """
         question = PEMeansClient.projected_sums.asked(centers, directions, frame=frame)
         sums, counts = yield Sum(question, parts=["sums", "counts"])
@@ -178,11 +158,11 @@ class PEMeans(ClippedStrategy):
 
     @property
     def expected_columns(self) -> int | None:
-        """The width of the origin, where it was given."""
+        """The width of the origin, if it was given."""
         return None if self.origin is None else len(np.asarray(self.origin))
 
     def parts(self) -> Mapping[str, Part]:
-        """Return those of the votes, of the count, and of the last step."""
+        """Return the parts of the count, the votes and the last step."""
         client, last = PEMeansClient, int(self.n_directions is not None)
         return {
             "row_count": gaussian_part(client.row_count, COSTS["row_count"], int(self.n_rows is None)),
@@ -192,8 +172,69 @@ class PEMeans(ClippedStrategy):
         }
 
     def privacy_notes(self) -> list[str]:
-        """Add what is taken to be public."""
+        """Add what is assumed to be public."""
         notes = super().privacy_notes()
         if self.n_rows is not None:
             notes.append(f"The number of all rows, {self.n_rows}, is taken to be public, and no guarantee covers it.")
         return notes
+
+
+def in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.Generator) -> Floats:
+    """Draw points uniformly from the ball."""
+    points = rng.standard_normal((n_points, n_columns))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    return np.asarray(radius * points * rng.random((n_points, 1)) ** (1 / n_columns))
+
+
+def packed_in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.Generator) -> Floats:
+    """Spread points over a ball, each at some distance from the earlier ones; bisection finds the largest distance."""
+
+    def packed(distance: float) -> Floats | None:
+        points = np.empty((n_points, n_columns))
+        for index in range(n_points):
+            attempts = in_ball(PACKING_ATTEMPTS, n_columns, radius, rng)
+            before = points[:index]
+            squares = np.einsum("ij,ij->i", before, before) - 2 * attempts @ before.T
+            nearest = squares.min(axis=1, initial=np.inf) + np.einsum("ij,ij->i", attempts, attempts)
+            if nearest.max() < distance**2:
+                return None
+            points[index] = attempts[int((nearest >= distance**2).argmax())]
+        return points
+
+    low, high = 0.0, 2 * radius
+    best = in_ball(n_points, n_columns, radius, rng)
+    for _ in range(PACKING_STEPS):
+        middle = (low + high) / 2
+        if (points := packed(middle)) is None:
+            high = middle
+        else:
+            low, best = middle, points
+    return best
+
+
+def levy_steps(shape: tuple[int, ...], beta: float, rng: np.random.Generator) -> Floats:
+    """Draw steps whose tails are about as heavy as in Levy's stable law of index beta (Mantegna 1994)."""
+    from scipy.special import gamma
+
+    ratio = gamma(1 + beta) * np.sin(np.pi * beta / 2) / (gamma((1 + beta) / 2) * beta * 2 ** ((beta - 1) / 2))
+    scale = ratio ** (1 / beta)
+    return np.asarray(scale * rng.standard_normal(shape) / np.abs(rng.standard_normal(shape)) ** (1 / beta))
+
+
+# The client half.
+
+
+class PEMeansClient(VotesClient):
+    """The client half of :class:`PEMeans`: votes, and the sums that leave a projection."""
+
+    @by_row(
+        sums="sum of the rows in each cluster",
+        counts=Sent("number of rows in each cluster", counts="every row", sizes=True),
+    )
+    def projected_sums(rows: Rows, centers: Floats, directions: Floats) -> tuple[Term, Term]:
+        """Return sums, in all columns, of the rows nearest to each center in the projection."""
+        nearest = rows.projected(directions).nearest(centers)
+        return at(nearest, len(centers), rows), at(nearest, len(centers))
+
+
+PEMeans.client_type = PEMeansClient

@@ -137,25 +137,7 @@ class DictionaryStrategy(ClippedStrategy):
     def learn_dictionary(
         self, *, rows: str = "", relative_noise: float = 0.0
     ) -> Generator[Round, Any, tuple[Dictionary, Frame, list[float]]]:
-        """Run stage I, in at most ``n_dictionary_rounds`` rounds.
-
-        Parameters
-        ----------
-        rows : str, default=""
-            Which rows of the clients; see :class:`~flower_fedclust.engine.rounds.Round`.
-        relative_noise : float, default=0
-            alpha_z of appendix D.4: the noise that every client adds to its dictionary, over the standard deviation of
-            its entries. For experiments.
-
-        Returns
-        -------
-        dictionary : Dictionary
-        frame : Frame
-            In which rows and atoms have room.
-        objectives : list of float
-            For each round, the objective (7) of the dictionary that it began with, with the codes that are best for
-            it, over the clients that took part, divided by the number of their rows. With noise: empty.
-        """
+        """Run stage I, in at most ``n_dictionary_rounds`` rounds."""
         if self.has_noisy_dictionary:
             return *(yield from self._learn_with_noise()), []
         moments, frame = yield from column_moments(rows=rows)
@@ -472,13 +454,6 @@ def longest_code(to_codes: Floats, regularization: float) -> float:
 
     ``(K(Z, Z) + lambda I)^-1 phi(Z)'`` has the norm ``1 / (2 sqrt(lambda))`` at most. Without lambda, d kernel values
     have a norm of ``sqrt(d)`` at most.
-
-    Parameters
-    ----------
-    to_codes : ndarray of shape (n_atoms, n_atoms)
-        What turns kernel values into codes.
-    regularization : float
-        lambda.
     """
     if regularization > 0:
         return 0.5 / math.sqrt(regularization)
@@ -496,13 +471,6 @@ def n_atoms_of(given: int | None, n_clusters: int, n_rows: float) -> int:
 
     The paper's rule (equation 43) needs the eigenvalues of the pooled kernel, which nobody has; its Table 4 counts
     atoms in multiples of the number of clusters. More atoms than rows are of no use: at most as many are taken.
-
-    Parameters
-    ----------
-    given : int or None
-    n_clusters : int
-    n_rows : float
-        With noise, about.
     """
     n_rows = max(int(n_rows), n_clusters)
     if given is not None:

@@ -119,18 +119,7 @@ class LandmarkStrategy(ClippedStrategy):
     def learn_landmarks(
         self, *, averaging: Averaging | None = None, relative_noise: float = 0.0, rows: str = ""
     ) -> Generator[Round, Any, Landmarks]:
-        """Run Algorithm 1, after the rounds that find the moments of the columns.
-
-        Parameters
-        ----------
-        averaging : "landmarks" or "gradients", optional
-            In place of the strategy's own.
-        relative_noise : float, default=0
-            beta of appendix A: the noise that every client adds to what it sends, over the standard deviation of its
-            entries. For experiments.
-        rows : str, default=""
-            Which rows of the clients; see :class:`~flower_fedclust.engine.rounds.Round`.
-        """
+        """Run Algorithm 1, after the rounds that find the moments of the columns."""
         if self.landmarks_cost_epsilon:
             return (yield from self._learn_noisy_landmarks())
         averaging = averaging or self.averaging

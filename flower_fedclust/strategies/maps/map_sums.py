@@ -237,22 +237,7 @@ class FedUMAPSums(FederatedMapSums):
 
 
 def widest_directions(frame: Frame, n_directions: int, *parts: str) -> Generator[Round, Total, Floats]:
-    """Find the directions in which the rows are spread most, in one round.
-
-    Parameters
-    ----------
-    frame : Frame
-        To whose radius rows are clipped.
-    n_directions : int
-        At most as many as there are columns; with as many, the columns are kept and nothing is asked.
-    *parts : str
-        The part of the budget that pays for the second moment.
-
-    Returns
-    -------
-    ndarray of shape (n_columns, n_directions)
-        Orthonormal columns but for rounding, on the grid on which the clients use them.
-    """
+    """Find the directions in which the rows are spread most, in one round."""
     n_columns = len(frame.origin)
     if n_directions >= n_columns:
         return np.eye(n_columns)
@@ -284,30 +269,6 @@ def spread_centers(
     Large is a cell of a large k-means cost, which the clients send without noise; the largest are split into several.
     With noise it is one of many rows, each of which is split in two: this takes no release besides those of the Lloyd
     steps, but where some clumps of rows are far denser than others, all centers together cost up to twice as much.
-
-    Parameters
-    ----------
-    n_centers : int
-    frame : Frame
-        Of the rows; the centers are in its coordinates, and within its radius.
-    deviation : ndarray of shape (n_columns,)
-        About that of the rows, by column.
-    rng : numpy.random.Generator
-        For the directions of the splits.
-    steps : tuple of two int
-        Lloyd steps, one a round: after each split, and at the end.
-    statistic : ClusterStatistic, optional
-        What the clients send where it takes noise.
-    smallest : float, default=0
-        A cell with no more rows than this counts as empty; with noise, about one standard deviation of a count.
-    view : Question, optional
-        What clients make of their rows first.
-
-    Returns
-    -------
-    centers : ndarray of shape (n_centers, n_columns)
-    sizes : ndarray of shape (n_centers,)
-        How many rows each had in the last round, 0 at least; with noise, about.
     """
     cells = _Cells(np.zeros((1, len(deviation))), np.ones(1), np.ones(1) if statistic is None else None)
     # Rows are nowhere farther apart; and the deviation of very long ones may have overflowed.

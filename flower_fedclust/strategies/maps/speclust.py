@@ -196,11 +196,6 @@ def kernel_values_apart(W: Floats) -> float:
 
     phi(Y)' phi(x) is linear in phi(x), by a map whose norm is the root of W's largest eigenvalue, and two phi(x) are at
     most sqrt(2) apart; and each value lies between 0 and 1. Truncation adds at most a unit to a difference.
-
-    Parameters
-    ----------
-    W : ndarray of shape (n_points, n_points)
-        The kernel of the points with one another.
     """
     in_feature_space = math.sqrt(2.0 * float(np.linalg.eigvalsh(W)[-1])) * (1.0 + 2.0**-30)
     truncated = 2.0 * math.sqrt(len(W)) * 2.0**-BITS

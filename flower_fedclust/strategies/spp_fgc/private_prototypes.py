@@ -135,27 +135,6 @@ def prototypes_of_cells(reply: Reply, cells: Cells, deviation: float, scale: flo
     """Return a client's reply to ``cell_prototypes`` in the form of one to ``structural_graph``.
 
     Cells with hardly a row, by their noisy count, are dropped: their rows go to the nearest cell that is left.
-
-    Parameters
-    ----------
-    reply : Reply
-    cells : Cells
-    deviation : float
-        The standard deviation of the noise in the products.
-    scale : float
-        The Laplace parameter of the noise in the counts.
-
-    Returns
-    -------
-    reply : Reply
-        With the means of the kept cells in the coordinates of the data.
-    deviation : ndarray of shape (n_kept,)
-        The standard deviation of the noise in an entry of each covariance, about.
-
-    Raises
-    ------
-    DataError
-        If the reply does not fit together.
     """
     own, neighbors, weights, sums, moments, noisy_counts = reply.arrays
     centers, frame = cells.centers, cells.frame

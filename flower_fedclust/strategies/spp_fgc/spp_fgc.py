@@ -311,19 +311,7 @@ def joined(
     affinity: str = "jeffreys",
     private_graph: bool = True,
 ) -> GlobalGraph:
-    """Return E* (equations 9 and 10; Algorithm 1, lines 12 and 13), symmetric.
-
-    Parameters
-    ----------
-    uploads : Uploads
-    prototypes : Prototypes
-        Its prototypes, with covariances that have an inverse.
-    divergences : ndarray of shape (n_prototypes, n_prototypes)
-    n_clusters : int
-        C: with two clients, links are added until there are so few parts.
-    affinity, private_graph
-        As in :class:`StructuralGraphStrategy`.
-    """
+    """Return E* (equations 9 and 10; Algorithm 1, lines 12 and 13), symmetric."""
     blocks, owner = uploads.diagonal, uploads.client
     if not private_graph:
         blocks, owner = blocks * 0.0, np.arange(len(prototypes))
@@ -387,14 +375,7 @@ class SPPFGCClient(LabelsClient):
 
 
 def n_atoms_of(n_rows: int, n_clusters: int, wanted: int) -> int:
-    """Return how many atoms a client makes: at most half as many as it has rows.
-
-    Parameters
-    ----------
-    n_rows, n_clusters : int
-    wanted : int
-        0 is the default, which grows with clusters and rows.
-    """
+    """Return how many atoms a client makes: at most half as many as it has rows."""
     by_default = max(PROTOTYPES_PER_CLUSTER * n_clusters, min(n_rows // ROWS_PER_PROTOTYPE, MOST_PROTOTYPES))
     return max(1, min(wanted or by_default, n_rows // 2))
 

@@ -193,17 +193,7 @@ class SPPFGCPlus(ProtocolStrategy):
     def _trained(
         self, frame: tuple[Floats, Floats], layers: list[Floats], exponent: int, P_g: Floats | None = None
     ) -> Generator[Round, Any, tuple[list[Floats], Floats]]:
-        """Let every client train the layers, and return their mean by rows (McMahan et al. 2017), and the mean losses.
-
-        Parameters
-        ----------
-        frame : tuple of two ndarray
-        layers : list of ndarray
-        exponent : int
-            Of the unit in which layers are summed.
-        P_g : ndarray of shape (n_clusters, n_latent), optional
-            Towards which codes are trained; without, the loss of the VAE alone counts.
-        """
+        """Let every client train the layers; return their mean over rows (McMahan et al. 2017) and the mean losses."""
         wanted: dict[str, Any] = {
             "n_steps": self.n_local_steps,
             "random_state": int(self.rng.integers(2**31)),

@@ -118,14 +118,7 @@ class CellsStrategy(PrivateStrategy):
     def cell_parts(
         self, *, origin: float, distances: float, second_moment: float, lloyd: float, n_lloyd_rounds: int
     ) -> dict[str, Part]:
-        """Return the parts of a budget that pay for :meth:`find_cells`.
-
-        Parameters
-        ----------
-        origin, distances, second_moment, lloyd : float
-            Fractions; that of the Lloyd steps is for all of them.
-        n_lloyd_rounds : int
-        """
+        """Return the parts of a budget that pay for :meth:`find_cells`."""
         client, rest = CellsClient, 1.0 - SUMS_PART
         return {
             "origin_sums": laplace_part(client.cluster_sums, SUMS_PART * origin),
@@ -137,23 +130,7 @@ class CellsStrategy(PrivateStrategy):
         }
 
     def find_cells(self, n_lloyd_rounds: int) -> Generator[Round, list[Array], Cells]:
-        """Return cells: their frame (``n_frame_rounds``), their directions in one round, then Lloyd steps.
-
-        Parameters
-        ----------
-        n_lloyd_rounds : int
-            1 or more.
-
-        Returns
-        -------
-        Cells
-            Those with hardly a row are dropped, as long as there are more than clusters.
-
-        Raises
-        ------
-        DataError
-            If there are fewer rows than clusters, or if rows that nothing bounds are farther apart than 1e150.
-        """
+        """Return cells: their frame (``n_frame_rounds``), their directions in one round, then Lloyd steps."""
         frame, n_rows = yield from self._frame()
         if self.epsilon is None and n_rows < self.n_clusters:
             raise DataError(
@@ -375,15 +352,7 @@ def distance_edges(max_l1_norm: float) -> Floats:
 
 
 def radius_of(counts: Floats, max_l1_norm: float, scale: float) -> float:
-    """Return the distance within which most rows lie, from noisy counts.
-
-    Parameters
-    ----------
-    counts : ndarray of shape (N_DISTANCES,)
-    max_l1_norm : float
-    scale : float
-        The Laplace parameter of their noise. Counts up to twice as much are taken for none.
-    """
+    """Return the distance within which most rows lie, from noisy counts."""
     rows = np.where(counts > 2.0 * scale, counts, 0.0)
     if not rows.any():
         return float(distance_edges(max_l1_norm)[-1])
@@ -455,14 +424,7 @@ class CellsClient(ClusterClient):
 
 
 def two_nearest(rows: Floats, centers: Floats) -> tuple[Labels, Labels]:
-    """Return the nearest and the second nearest center of each row, both of shape (n_rows,).
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Integers of norm at most 2^25, as are the centers: so ties, which go to the lowest index, are ties everywhere.
-    centers : ndarray of shape (n_centers, n_columns)
-    """
+    """Return the nearest and the second nearest center of each row, both of shape (n_rows,)."""
     nearest, second = np.empty(len(rows), dtype=np.intp), np.empty(len(rows), dtype=np.intp)
     for block in blocks(len(rows), len(centers)):
         distances = squared_distances(rows[block], centers)

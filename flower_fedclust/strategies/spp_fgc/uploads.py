@@ -71,21 +71,7 @@ def sent_graph(labels: Labels, graph: StructuralGraph, n_neighbors: int) -> tupl
 
 
 def read_uploads(replies: Sequence[Reply], n_clusters: int, noise_deviation: Floats | None = None) -> Uploads:
-    """Return what the clients sent, checked.
-
-    Parameters
-    ----------
-    replies : sequence of Reply
-        Of each the first six arrays: those of :func:`sent_graph`, then means, covariances and sizes of the prototypes.
-    n_clusters : int
-    noise_deviation : ndarray of shape (n_prototypes,), optional
-        See :class:`Uploads`.
-
-    Raises
-    ------
-    DataError
-        If a client's arrays do not fit together, or if there are fewer rows than clusters.
-    """
+    """Return what the clients sent, checked."""
     blocks, labels, client, n_prototypes = [], [], [], 0
     _, others = unlike_most({reply.client: reply.arrays[4].ndim for reply in replies})
     for index, reply in enumerate(replies):

@@ -1,0 +1,436 @@
+"""PrivateKMeans: near the pooled optimum with every option, for every unit; and each step by itself."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_breast_cancer, load_digits, make_blobs
+from sklearn.metrics import adjusted_rand_score
+from sklearn.preprocessing import StandardScaler
+
+import flower_fedclust as fc
+from flower_fedclust.engine import ClientData
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust.strategies import private_kmeans
+from flower_fedclust.strategies.private_kmeans import (
+    COSTS,
+    N_CLASSES,
+    NoisyClusters,
+    PrivateKMeans,
+    PrivateKMeansClient,
+    chosen_number,
+    class_of_most,
+    class_reach,
+    clustered,
+    kept_votes,
+    shrunk_offsets,
+    spread_of,
+    weight_of,
+)
+
+K, D = 5, 12
+EVERYTHING = np.zeros((0, 0))
+
+
+def mixture(n_rows, seed=7):
+    rng = np.random.default_rng(seed)
+    means = rng.uniform(-4, 4, size=(K, D)) + 3
+    classes = rng.integers(K, size=n_rows)
+    return means[classes] + rng.normal(size=(n_rows, D)), classes
+
+
+ROWS, CLASSES = mixture(4000)
+
+
+def run(rows, n_clients, seed=0, n_clusters=K, **parameters):
+    strategy = PrivateKMeans(n_clusters, random_state=seed, **parameters)
+    return fc.simulate(strategy, np.array_split(rows, n_clients), seed=seed, progress=False)
+
+
+def times_the_optimum(result, rows):
+    optimum = KMeans(result.model.n_clusters, n_init=10, random_state=0).fit(rows).inertia_
+    return result.model.cost(rows) / optimum
+
+
+def agreement(result, classes):
+    return adjusted_rand_score(classes, np.concatenate(result.labels))
+
+
+def client(rows):
+    return PrivateKMeansClient(ClientData(rows), name="0")
+
+
+def sent(one, question):
+    return [array.values for array in question.asks.reply_of(one, question)]
+
+
+# How good the clusters are.
+
+
+@pytest.mark.parametrize("n_lloyd_rounds", [1, 3])
+def test_without_noise_the_centers_are_those_of_pooled_kmeans(n_lloyd_rounds):
+    assert times_the_optimum(run(ROWS, 4, epsilon=None, n_lloyd_rounds=n_lloyd_rounds), ROWS) < 1.005
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_at_epsilon_1_every_cluster_is_found(seed):
+    result = run(ROWS, 4, seed, epsilon=1.0, max_norm=20.0)
+    assert times_the_optimum(result, ROWS) < 1.01
+    assert agreement(result, CLASSES) > 0.99
+    assert result.privacy.epsilon <= 1.0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_generous_radius_costs_little(seed):
+    # The radius is 20 times as large as the rows need: the noise of the second moment would be 400 times as large.
+    rows, classes = mixture(10_000)
+    result = run(rows, 10, seed, epsilon=1.0, max_norm=500.0)
+    assert times_the_optimum(result, rows) < 1.05
+    assert agreement(result, classes) > 0.99
+
+
+@pytest.mark.parametrize(
+    ("load", "n_clusters", "most", "least"),
+    [(load_digits, 10, 1.35, 0.25), (load_breast_cancer, 2, 1.1, 0.55)],
+)
+def test_real_rows_are_clustered_at_epsilon_1(load, n_clusters, most, least):
+    """1797 and 569 rows, averaged over three seeds."""
+    data = load()
+    rows = data.data if load is load_digits else StandardScaler().fit_transform(data.data)
+    max_norm = 80.0 if load is load_digits else 10.0
+    runs = [run(rows, 3, seed, n_clusters, epsilon=1.0, max_norm=max_norm) for seed in range(3)]
+    assert np.mean([times_the_optimum(result, rows) for result in runs]) < most
+    assert np.mean([agreement(result, data.target) for result in runs]) > least
+
+
+PUBLIC = {"server_data": mixture(100)[0], "max_norm": None}
+
+
+@pytest.mark.parametrize(
+    ("options", "n_messages"),
+    [
+        ({}, 13),
+        ({"origin": np.full(D, 3.0)}, 13),
+        ({"origin": np.full(D, 3.0), "center_rows": False}, 12),
+        ({"n_rows": 4000}, 12),
+        (PUBLIC, 13),
+        (PUBLIC | {"center_rows": False, "n_rows": 4000}, 11),
+        (PUBLIC | {"max_norm": 30.0, "origin": np.full(D, 2.0)}, 13),
+        ({"n_rounds": 1}, 10),
+        ({"n_lloyd_rounds": 3}, 17),
+        ({"shrink_centers": False}, 13),
+        ({"noise": "clients"}, 13),
+        ({"noise": "local"}, 13),
+        ({"delta": 1e-9}, 13),
+        ({"budget": {"votes": 0.5}}, 13),
+    ],
+    ids=str,
+)
+def test_every_option_keeps_the_clusters_at_epsilon_1(options, n_messages):
+    result = run(ROWS, 4, **{"epsilon": 1.0, "max_norm": 30.0} | options)
+    assert times_the_optimum(result, ROWS) < 1.02
+    assert len(result.privacy.messages) == n_messages
+    assert 0.9 < result.privacy.composed_epsilon <= 1.0
+
+
+def test_lloyd_steps_in_all_columns_improve_on_the_subspace():
+    costs = [times_the_optimum(run(ROWS, 4, max_norm=30.0, n_lloyd_rounds=n), ROWS) for n in (0, 1)]
+    assert costs[1] < costs[0] - 0.005
+
+
+@pytest.mark.parametrize("noise", ["server", "clients"])
+def test_clients_are_protected_and_the_clusters_are_found(noise):
+    rows, classes = mixture(16_000)
+    result = run(rows, 320, epsilon=4.0, max_norm=30.0, privacy_unit="client", noise=noise)
+    assert times_the_optimum(result, rows) < 1.02
+    assert agreement(result, classes) > 0.99
+    assert (result.privacy.unit, result.privacy.composed_epsilon <= 4.0) == ("client", True)
+
+
+@pytest.mark.parametrize("rows_per_client", [10, 250])
+def test_a_wrong_number_of_rows_per_client_costs_some_accuracy_and_no_privacy(rows_per_client):
+    rows, classes = mixture(16_000)
+    result = run(rows, 320, epsilon=4.0, max_norm=30.0, privacy_unit="client", rows_per_client=rows_per_client)
+    assert agreement(result, classes) > 0.95
+    assert result.privacy.composed_epsilon <= 4.0
+
+
+@pytest.mark.long
+def test_at_client_level_a_thousand_clients_are_enough_for_epsilon_2():
+    rows, _ = mixture(50_000)
+    assert times_the_optimum(run(rows, 1000, epsilon=2.0, max_norm=50.0, privacy_unit="client"), rows) < 1.02
+
+
+def test_one_column_has_its_clusters():
+    rows = ROWS[:1000, :1]
+    assert times_the_optimum(run(rows, 2, epsilon=100.0, max_norm=30.0), rows) < 1.05
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_clients", "parameters"),
+    [(4000, 2, {"epsilon": 0.01}), (12, 4, {"epsilon": 1.0}), (1000, 3, {"epsilon": 1.0, "privacy_unit": "client"})],
+)
+def test_a_result_that_is_all_noise_says_so(n_rows, n_clients, parameters):
+    result = run(ROWS[:n_rows], n_clients, max_norm=30.0, **parameters)
+    assert "cannot be told from noise" in " ".join(map(str, result.doubts))
+
+
+# What leaves the clients, and what it costs.
+
+
+def test_nothing_leaves_but_sums_that_noise_covers():
+    result = run(ROWS[:400], 4, max_norm=30.0)
+    assert result.privacy.unprotected == []
+    assert {message.detail for message in result.privacy.releases} == {"sum over the clients"}
+
+
+def test_a_part_costs_what_the_table_says():
+    """c releases of noise multiplier s cost c / s^2, in about the proportions of the table."""
+    plan = PrivateKMeans(3, max_norm=1.0, n_lloyd_rounds=2).frozen_plan
+    cost = {name: share.count / plan.multipliers[name] ** 2 for name, share in plan.shares.items()}
+    assert cost.keys() == COSTS.keys()
+    for name in cost:
+        assert cost[name] / cost["votes"] == pytest.approx(COSTS[name] / COSTS["votes"], rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "without"),
+    [
+        ({"n_rows": 10}, {"row_count"}),
+        ({"center_rows": False}, {"row_sum"}),
+        ({"privacy_unit": "client"}, {"row_count"}),
+        ({"n_lloyd_rounds": 0}, {"sums", "counts"}),
+    ],
+)
+def test_what_is_not_asked_is_not_paid(options, without):
+    assert COSTS.keys() - PrivateKMeans(3, max_norm=1.0, **options).frozen_plan.shares.keys() == without
+
+
+def test_notes_name_what_is_assumed_to_be_public():
+    strategy = PrivateKMeans(K, n_rows=99, privacy_unit="client", **PUBLIC)
+    notes = " ".join(strategy.privacy_notes())
+    assert all(words in notes for words in ("100 server rows", "number of all rows, 99", "How many clients"))
+
+
+def test_one_row_moves_clipped_offsets_by_no_more_than_the_bound():
+    rows, bound = ROWS[:50], 0.37
+    ask = {"frame": Frame(np.zeros(D), 100.0), "bound": bound}
+    everyone, _ = client(rows).offset_sums(rows[:3], EVERYTHING, **ask)
+    moved = []
+    for left_out in range(0, 50, 7):
+        others, _ = client(np.delete(rows, left_out, axis=0)).offset_sums(rows[:3], EVERYTHING, **ask)
+        difference = (everyone.integers - others.integers).astype(object)
+        assert everyone.exponent == others.exponent
+        moved.append(math.sqrt(int((difference**2).sum())) * 2.0**everyone.exponent)
+    assert 0.99 * bound < max(moved) <= bound
+
+
+def test_what_a_client_sends_at_client_level_keeps_to_its_bounds():
+    one, rows, asks, frame = client(ROWS[:40]), ROWS[:9], PrivateKMeansClient, Frame(np.zeros(D), 100.0)
+    (votes,) = sent(one, asks.votes.asked(rows, EVERYTHING, frame=frame).mean(0.2))
+    assert np.linalg.norm(votes) <= 0.2
+    sums, counts = sent(one, asks.offset_sums.asked(rows[:3], EVERYTHING, frame=frame, bound=5.0).mean(0.1, 0.3))
+    assert np.linalg.norm(sums) <= 0.1
+    assert np.linalg.norm(counts) <= 0.3
+    (triangle,) = sent(one, asks.second_moment.asked(frame=frame).mean(7.0))
+    first, second = np.triu_indices(D)
+    assert math.sqrt((triangle**2 * np.where(first == second, 1, 2)).sum()) <= 7.0
+    (total,) = sent(one, asks.row_sum.asked(frame=frame).mean(None))
+    np.testing.assert_allclose(total, ROWS[:40].mean(axis=0), atol=1e-3)
+
+
+# The answers of a client, against slow loops.
+
+
+def test_offsets_are_those_of_a_slow_loop():
+    rows, rng = ROWS[:300], np.random.default_rng(1)
+    centers, bound, frame = rows[rng.choice(300, 4, replace=False)], 3.0, Frame(np.zeros(D), 100.0)
+    sums, counts = client(rows).offset_sums(centers, EVERYTHING, frame=frame, bound=bound)
+    expected, n = np.zeros((4, D)), [0] * 4
+    for row in rows:
+        r = min(range(4), key=lambda r: float(((row - centers[r]) ** 2).sum()))
+        offset = row - centers[r]
+        expected[r] += offset * min(1.0, bound / max(math.sqrt((offset**2).sum()), 1e-300))
+        n[r] += 1
+    np.testing.assert_allclose(sums.values, expected, atol=1e-3)
+    assert counts.integers.tolist() == n
+
+
+def test_votes_and_offsets_in_directions_are_those_of_projected_rows():
+    rows, directions = ROWS[:200], np.eye(D)[:, :2]
+    frame, points = Frame(np.zeros(D), 100.0), ROWS[:6, :2]
+    nearest = np.argmin(((rows[:, None, :2] - points) ** 2).sum(axis=2), axis=1)
+    (votes,) = client(rows).votes(points, directions, frame=frame)
+    assert votes.integers.tolist() == np.bincount(nearest, minlength=6).tolist()
+    sums, _ = client(rows).offset_sums(points, directions, frame=frame, bound=100.0)
+    expected = np.zeros((6, 2))
+    np.add.at(expected, nearest, rows[:, :2] - points[nearest])
+    np.testing.assert_allclose(sums.values, expected, atol=1e-2)
+
+
+def test_distances_fall_into_classes_by_half_powers_of_two():
+    radius, lengths = 8.0, [8.0, 5.7, 5.6, 4.1, 3.9, 0.0, 20.0]
+    rows = np.zeros((len(lengths), 3))
+    rows[:, 1] = lengths
+    (found,) = client(rows).distances(frame=Frame(np.zeros(3), radius))
+    expected = [0] * N_CLASSES
+    for length in lengths:
+        inside = [index for index in range(N_CLASSES) if min(length, radius) <= radius * class_reach(index)]
+        expected[max(inside)] += 1
+    assert found.integers.tolist() == expected
+
+
+@pytest.mark.parametrize(("length", "expected"), [(8.0, 0), (5.5, 1), (3.9, 2), (0.0, N_CLASSES - 1)])
+def test_the_class_of_a_client_is_the_root_of_its_mean_outer_product(length, expected):
+    rows = np.zeros((20, 3))
+    rows[:, 0] = length
+    (size,) = sent(client(rows), PrivateKMeansClient.moment_size.asked(frame=Frame(np.zeros(3), 8.0)))
+    assert size.tolist() == [float(index == expected) for index in range(N_CLASSES)]
+
+
+# What the server makes of noisy sums.
+
+
+def test_the_radius_leaves_out_a_tenth_of_the_rows_or_what_may_be_noise():
+    assert class_of_most(np.array([0.0, 9.0, 91.0, 0.0]), 100.0, 0.0) == 2
+    assert class_of_most(np.array([0.0, 11.0, 89.0, 0.0]), 100.0, 0.0) == 1
+    assert class_of_most(np.array([0.0, 11.0, 89.0, 0.0]), 100.0, 10.0) == 2
+    assert class_of_most(np.zeros(4), 100.0, 10.0) == 3
+
+
+def test_the_largest_votes_are_kept_until_they_add_up():
+    votes = np.array([5.0, -2.0, 30.0, 1.0, 20.0, 4.0])
+    assert kept_votes(votes, 50.0).tolist() == [0, 0, 30, 0, 20, 0]
+    assert kept_votes(votes, 51.0).tolist() == [5, 0, 30, 0, 20, 0]
+    assert kept_votes(votes, 1000.0).tolist() == [5, 0, 30, 1, 20, 4]
+
+
+@pytest.mark.parametrize("weighted", [0, 1, 2, 6])
+def test_there_are_as_many_centers_as_asked_for(weighted):
+    points, weights = np.random.default_rng(3).normal(size=(6, 2)), np.zeros(6)
+    weights[:weighted] = 1.0
+    for n_points in (6, 2):
+        centers = clustered(points[:n_points], weights[:n_points], 3, np.random.default_rng(0), n_init=1)
+        assert centers.shape == (3, 2)
+        assert np.isfinite(centers).all()
+
+
+def test_spread_and_weight_are_those_of_the_nearest_points():
+    points, centers = np.array([[0.0, 0.0], [2.0, 0.0], [10.0, 6.0]]), np.array([[1.0, 0.0], [10.0, 10.0]])
+    weights = np.array([1.0, 1.0, 2.0])
+    np.testing.assert_allclose(spread_of(points, weights, centers), np.sqrt([0.5, 8.0]))
+    assert weight_of(points, weights, centers).tolist() == [2.0, 2.0]
+
+
+def test_shrinking_reduces_the_error_and_keeps_what_has_no_noise():
+    rng = np.random.default_rng(3)
+    directions = np.linalg.qr(rng.normal(size=(20, 20)))[0]
+    truth, variance, errors = rng.normal(size=(8, 20)) * 0.3, np.full(8, 0.5), np.zeros(2)
+    for _ in range(20):
+        noisy = truth + rng.normal(size=truth.shape) * np.sqrt(variance)[:, None]
+        shrunk = shrunk_offsets(noisy, variance, directions, 5)
+        errors += ((noisy - truth) ** 2).sum(), ((shrunk - truth) ** 2).sum()
+    assert errors[1] < 0.4 * errors[0]
+    np.testing.assert_allclose(shrunk_offsets(truth, np.zeros(8), directions, 5), truth, atol=1e-12)
+
+
+def test_more_noise_means_fewer_candidates():
+    def numbers(**parameters):
+        asked = set()
+
+        def watched(votes, total):
+            asked.add(len(votes))
+            return kept_votes(votes, total)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(private_kmeans, "kept_votes", watched)
+            run(ROWS[:1000], 4, max_norm=30.0, **parameters)
+        return asked
+
+    assert numbers(epsilon=None) == {40 * K}
+    assert numbers(epsilon=0.01) == {4 * K}
+    assert 4 * K < numbers(epsilon=1.0).pop() < 40 * K
+
+
+# The number of clusters.
+
+
+def chosen(rows, n_clusters, n_clients=4, seed=0, **parameters):
+    return run(rows, n_clients, seed, n_clusters, **{"max_norm": 60.0} | parameters)
+
+
+@pytest.mark.parametrize(
+    "given", [{"epsilon": 1.0}, {"epsilon": None, "rows_per_client": 2000, "privacy_unit": "client"}]
+)
+def test_the_number_of_blobs_is_found_at_no_further_cost(given):
+    rows = make_blobs(8000, 6, centers=4, random_state=0)[0]
+    found, fixed = chosen(rows, (2, 7), **given), chosen(rows, 7, **given)
+    assert (found.number.chosen, found.number.is_clear, fixed.number) == (4, True, None)
+    assert found.model.n_clusters == found.summary()["number"]["chosen"] == 4
+    releases = [[message.release for message in result.privacy.messages][:6] for result in (found, fixed)]
+    assert releases[0] == releases[1]
+
+
+def test_one_gaussian_has_no_clear_number_and_the_result_says_so():
+    result = chosen(np.random.default_rng(0).normal(size=(8000, 6)), "auto")
+    assert not result.number.is_clear
+    assert [doubt.code for doubt in result.doubts] == ["no-clear-number"]
+
+
+@pytest.mark.parametrize("n_rows", [300, 600, 1000, 2000])
+def test_one_gaussian_of_few_rows_has_no_clear_number_either(n_rows):
+    for seed in range(3):
+        rows = np.random.default_rng(seed).normal(size=(n_rows, 4))
+        assert not chosen(rows, "auto", 5, seed, epsilon=1.0, max_norm=6.0).number.is_clear
+
+
+def test_noise_that_hides_everything_leaves_no_number():
+    result = chosen(np.random.default_rng(0).normal(size=(100, 6)), (2, 5), epsilon=0.1)
+    assert not result.number.is_clear
+    assert set(result.number.silhouette) == {0.0}
+
+
+def test_few_rows_are_compared_with_one_gaussian_and_not_with_the_luck_of_a_draw():
+    spread = np.array([2.0, 0.5, 0.3])
+    means = np.column_stack([np.linspace(-3, 3, 8), np.zeros((8, 2))])
+    fine = NoisyClusters(means, np.full(8, 150 / 8), float((spread**2).sum()), 0.0, 0.0)
+    numbers = [chosen_number(fine, spread, (2, 3), np.random.default_rng(seed)) for seed in range(8)]
+    assert np.std([number.of_one_gaussian[0] for number in numbers]) < 0.02
+
+
+# Parameters.
+
+
+def test_a_range_is_a_parameter_like_any_other():
+    strategy = PrivateKMeans([2, 5], max_norm=1.0)
+    assert clone(strategy).n_clusters == [2, 5]
+    assert strategy.most_clusters == 5
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [
+        ({"n_clusters": "some"}, "n_clusters"),
+        ({"n_clusters": (5, 2)}, "n_clusters"),
+        ({"max_norm": None}, "max_norm"),
+        ({"origin": [[0.0, 1.0]]}, "origin"),
+        ({"origin": [0.0], "server_data": [[0.0, 1.0], [1.0, 0.0]]}, "origin"),
+        ({"server_data": [[1.0, 1.0]] * 3, "max_norm": None}, "server_data"),
+        ({"server_data": [[1.0, np.nan]]}, "server_data"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"privacy_unit": "row"}, "privacy_unit"),
+        ({"rows_per_client": 0}, "rows_per_client"),
+        ({"n_rounds": 0}, "n_rounds"),
+        ({"n_lloyd_rounds": -1}, "n_lloyd_rounds"),
+    ],
+)
+def test_a_wrong_parameter_is_named(parameters, name):
+    with pytest.raises(ValueError, match=name):
+        PrivateKMeans(**{"n_clusters": 2, "max_norm": 1.0} | parameters).check_complete()
+
+
+def test_an_origin_of_another_width_than_the_rows_is_named():
+    with pytest.raises(ValueError, match="origin"):
+        run(ROWS[:100], 2, epsilon=1.0, max_norm=30.0, origin=[1.0, 2.0])
