@@ -143,7 +143,7 @@ def all_that_leaves_is_declared_and_reported(subject: Subject) -> None:
         assert exchange.res is not None
         task = str(exchange.ins.config["task"])
         require(exchange.res.num_examples == 1, f"'{task}' says how many rows a client has.")
-        allowed = {"client", "columns"} if task == ENROL else {"client", EXPONENTS}
+        allowed = {"format", "client", "columns"} if task == ENROL else {"format", "client", EXPONENTS}
         require(set(exchange.res.metrics) <= allowed, f"'{task}' sends {sorted(exchange.res.metrics)} beside arrays.")
         if task == ENROL:
             continue

@@ -178,7 +178,7 @@ def facts_under_neighbours(run: Run, client: str, pairs: Sequence[Neighbours]) -
         facts.append(Fact("time of an answer", said))
     for exchange in run.exchanges:
         task = exchange.ins.config["task"]
-        allowed = {"client", "failure", "missed", "columns" if task == ENROL else EXPONENTS}
+        allowed = {"format", "client", "failure", "missed", "columns" if task == ENROL else EXPONENTS}
         if exchange.res is not None and (more := set(exchange.res.metrics) - allowed):
             found[f"'{task!s}' sends {', '.join(sorted(more))} beside its arrays"] = None
         if exchange.res is not None and exchange.res.num_examples != 1:

@@ -26,6 +26,7 @@ from flower_fedclust.engine.tables import PREPARATION, SCHEMA, TableAnswers, pre
 from flower_fedclust.engine.wire import as_bytes, as_numbers, read_json
 from flower_fedclust.engine.wrappers import EMPTY, INSTEAD, TO_SERVER, changing_mod
 from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.format import FORMAT, FormatError, check_format
 from flower_fedclust.models import Model, TableModel
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.metrics import count_table
@@ -185,7 +186,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
             The arrays, 1, and the client's name. If the task could not be answered: no array, and the reason
             under "failure"; and "missed" if it is that the client was not in an earlier round.
         """
-        facts: dict[str, Any] = {"client": self.name}
+        facts: dict[str, Any] = {"format": FORMAT, "client": self.name}
         try:
             with one_thread():
                 parameters = [] if config.get(EMPTY) else parameters
@@ -199,9 +200,9 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
                 return arrays, 1, facts | units
         except MissedRoundError as error:
             self.error = error
-            return [], 1, {"client": self.name, "failure": str(error), "missed": True}
+            return [], 1, said_instead(self.name, str(error)) | {"missed": True}
         except Exception as error:
-            return [], 1, {"client": self.name, "failure": self._reason(error)}
+            return [], 1, said_instead(self.name, self._reason(error))
 
     def evaluate(
         self,
@@ -215,7 +216,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         tuple of (float, int, dict)
             The cost, the number of rows, and the table as JSON; the reason under "failure" if there is none.
         """
-        facts: dict[str, Any] = {"client": self.name}
+        facts: dict[str, Any] = {"format": FORMAT, "client": self.name}
         if not config.get("evaluate", True):
             return 0.0, 0, facts
         try:
@@ -230,7 +231,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
                     facts["table"] = json.dumps([[str(name), row.tolist()] for name, row in table.items()])
                 return found.cost, source.n_rows, facts
         except Exception as error:
-            return 0.0, 0, {"client": self.name, "failure": self._reason(error)}
+            return 0.0, 0, said_instead(self.name, self._reason(error))
 
     # Behind them.
 
@@ -375,6 +376,11 @@ def _read_plan(text: str) -> Plan:
     return Plan.from_dict(read_json(text, LONGEST_PLAN))
 
 
+def said_instead(name: str, reason: str) -> dict[str, Any]:
+    """Return what a client says where it does not answer."""
+    return {"format": FORMAT, "client": name, "failure": reason}
+
+
 def client_name(context: Context) -> str:
     """Return the name of a client: ``name`` in its node config, else its partition, else its node id."""
     config = context.node_config
@@ -389,29 +395,35 @@ class _Dispatcher(NumPyClient):
         self._arguments = arguments
 
     def fit(self, parameters: list[Array], config: dict[str, Any]) -> tuple[list[Array], int, dict[str, Any]]:
-        client, name, mod = self._client(config), self._arguments["name"], changing_mod()
+        name, mod = self._arguments["name"], changing_mod()
         arrays: list[Array] = []
         if mod is not None:
             reason = f"client {name} has Flower's {mod}, which changes what it sends; take it away, and {INSTEAD}"
-            facts = {"client": name, "failure": reason}
-        elif client is None:
-            facts = {"client": name, "failure": self._refusal(config)}
+            facts = said_instead(name, reason)
         else:
-            arrays, _, facts = client.fit([] if config.get(EMPTY) else parameters, config)
+            client = self._client(config)
+            if isinstance(client, str):
+                facts = said_instead(name, client)
+            else:
+                arrays, _, facts = client.fit([] if config.get(EMPTY) else parameters, config)
         return (arrays, 1, facts) if arrays else (TO_SERVER, 1, facts | {EMPTY: True})
 
     def evaluate(self, parameters: list[Array], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         client = self._client(config)
-        if client is None:
-            return 0.0, 0, {"client": self._arguments["name"], "failure": self._refusal(config)}
+        if isinstance(client, str):
+            return 0.0, 0, said_instead(self._arguments["name"], client)
         return client.evaluate(parameters, config)
 
-    def _client(self, config: Mapping[str, Any]) -> ProtocolClient | None:
+    def _client(self, config: Mapping[str, Any]) -> ProtocolClient | str:
+        """Return the client half that a message names, or why there is none."""
+        try:
+            check_format(config.get("format"), "this message", f"client {self._arguments['name']}")
+        except FormatError as error:
+            return str(error)
         client_type = self._types.get(str(config.get("client")))
-        return None if client_type is None else client_type(**self._arguments)
-
-    def _refusal(self, config: Mapping[str, Any]) -> str:
-        return f"client {self._arguments['name']} does not answer for {config.get('client')}."
+        if client_type is None:
+            return f"client {self._arguments['name']} does not answer for {config.get('client')}."
+        return client_type(**self._arguments)
 
 
 def client_fn(

@@ -26,13 +26,12 @@ from flower_fedclust.engine.books import Entries
 from flower_fedclust.engine.disk import joined, open_private, parted, replace_private, wait_for_disk, wait_for_names
 from flower_fedclust.engine.rounds import Array, ProtocolError, Question, Reply, Round, Total
 from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.format import FORMAT, FormatError, check_format
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parsing, read_json, reading
 
 #: What a client remembers: arrays by client and key.
 Memories = dict[str, dict[str, list[Array]]]
-
-FORMAT = 3
 
 #: The file that every round is added to, and how many characters before each piece tell whether it is whole.
 ROUNDS, HEAD = "rounds", 24
@@ -106,6 +105,10 @@ class Journal:
         try:
             known = read_json(path, "name a new folder")
         except DataError as error:
+            raise ProtocolError(str(error)) from None
+        try:
+            check_format(known.get("format"), str(path), remedy="name a new folder")
+        except FormatError as error:
             raise ProtocolError(str(error)) from None
         other = [name for name, value in about.items() if known.get(name) != value]
         if other:

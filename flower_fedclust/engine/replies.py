@@ -17,6 +17,7 @@ from flower_fedclust.engine.rounds import Array, Sent
 from flower_fedclust.engine.wire import decode, read_json, size_of
 from flower_fedclust.engine.wrappers import EMPTY
 from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.format import FormatError, check_format
 from flower_fedclust.privacy.noise import Sendable, on_grid
 
 log = logging.getLogger(__name__)
@@ -66,11 +67,14 @@ def read_reply(name: str, res: R, check: Callable[[str, R], T]) -> T:
     try:
         if res.status.code != Code.OK:
             raise ReplyError(f"client {name} answered with an error: {one_line(res.status.message)}.")
+        check_format(res.metrics.get("format"), f"client {name} sent a reply that", "this server")
         if "failure" in res.metrics:
             raise RefusalError(_excuse(name, res.metrics["failure"]), missed=bool(res.metrics.get("missed")))
         return check(name, res)
     except ReplyError:
         raise
+    except FormatError as error:
+        raise ReplyError(str(error)) from None
     except Exception as error:
         log.info("the reply of client %s cannot be read", name, exc_info=error)
         raise ReplyError(f"client {name} sent a reply that cannot be read ({type(error).__name__}).") from None

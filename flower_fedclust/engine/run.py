@@ -35,6 +35,7 @@ from flower_fedclust.engine.settings import MIN_CLIENTS, RunSettings
 from flower_fedclust.engine.spending import Spending
 from flower_fedclust.engine.wire import encode, size_of
 from flower_fedclust.engine.wrappers import EMPTY, TO_CLIENT
+from flower_fedclust.format import FORMAT
 from flower_fedclust.models import Model
 from flower_fedclust.privacy.noise import Sendable, add_noise
 from flower_fedclust.privacy.releases import Release
@@ -82,7 +83,7 @@ class Run:
     @property
     def _to_all(self) -> dict[str, Any]:
         """What every message says."""
-        return {"client": self.settings.client_type.key()}
+        return {"format": FORMAT, "client": self.settings.client_type.key()}
 
     # Enrolment: every client gives its name and its columns.
 
@@ -165,7 +166,7 @@ class Run:
                 instructions += self._instructions({name: proxy}, round_.question_for(name), config)
         self._sent = next((ins for _, ins in instructions), FitIns(encode([]), config))
         if round_.others is not None:
-            kept = {key: value for key, value in config.items() if key in ("client", "round", "rows")}
+            kept = {key: value for key, value in config.items() if key in ("format", "client", "round", "rows")}
             instructions += self._instructions(others, round_.others, kept)
         for name, left in late.items():
             self._ask_again(server_round, name, left)

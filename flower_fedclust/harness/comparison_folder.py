@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock, Timeout
 
+from flower_fedclust.format import FORMAT, FormatError, check_format
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import read_json
 
@@ -86,7 +87,7 @@ class ComparisonFolder:
                 self.trials.mkdir(exist_ok=True)
                 if not (self.path / _SETTINGS).exists():
                     started = datetime.now().astimezone().isoformat(timespec="seconds")
-                    content = {**settings, "versions": installed_versions(), "started": started}
+                    content = {"format": FORMAT, **settings, "versions": installed_versions(), "started": started}
                     text = json.dumps(content, indent=2) + "\n"
                     self._write(_SETTINGS, lambda path: path.write_text(text, encoding="utf-8"))
                 for left in self.trials.glob(f"*{_UNFINISHED}"):
@@ -160,7 +161,10 @@ class ComparisonFolder:
             return
         try:
             known = read_json(path, "name a new folder")
+            check_format(known.get("format"), str(path), remedy="name a new folder")
             differs = [name for name in settings if known[name] != settings[name]]
+        except FormatError as error:
+            raise FileExistsError(str(error)) from None
         except (DataError, KeyError):
             raise FileExistsError(
                 f"{path} does not hold the settings of a comparison; name a new folder, so that nothing is lost."

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.frames import as_frame, in_order, number_rows
-from flower_fedclust.models.files import FORMAT, read_description, version
+from flower_fedclust.format import FORMAT
+from flower_fedclust.models.files import read_description, version
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.outside import parsing, read_arrays

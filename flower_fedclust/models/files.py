@@ -6,11 +6,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from flower_fedclust.format import check_format
 from flower_fedclust.numerics.checks import MissingFileError
 from flower_fedclust.outside import read_json
-
-#: Of the files that this version writes. Another number is refused.
-FORMAT = 1
 
 
 def version() -> str | None:
@@ -48,9 +46,6 @@ def read_description(path: Path, *, instead: Path | None = None) -> dict[str, An
         raise MissingFileError(
             f"There is no {path.name} in {path.parent}; name a folder that a run has saved."
         ) from None
-    if found.get("format") != FORMAT:
-        raise ValueError(
-            f"{path} has format {found.get('format')}, of version {found.get('version')} of flower-fedclust, and this "
-            f"version reads format {FORMAT}; use that version, or run again with this one."
-        )
+    written_by = f" (written by version {found['version']})" if isinstance(found.get("version"), str) else ""
+    check_format(found.get("format"), f"{path}{written_by}", remedy="use the version that wrote it, or run again")
     return found

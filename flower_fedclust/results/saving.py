@@ -19,7 +19,8 @@ from flower_fedclust.results.doubts import Doubt
 from flower_fedclust.results.findings import Findings
 from flower_fedclust.results.labels import as_cell, from_cell, read_labels, write_labels, write_left_out
 from flower_fedclust.models import Model
-from flower_fedclust.models.files import FORMAT, read_description, version
+from flower_fedclust.format import FORMAT
+from flower_fedclust.models.files import read_description, version
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.outside import parsing, read_csv, read_json, reading
 from flower_fedclust.privacy.report import PrivacyReport

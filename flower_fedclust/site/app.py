@@ -19,12 +19,13 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 
-from flower_fedclust.engine.client import ENROL, ProtocolClient
+from flower_fedclust.engine.client import ENROL, ProtocolClient, said_instead
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.consent import Request
 from flower_fedclust.engine.disk import make_private, open_private
 from flower_fedclust.engine.rounds import ProtocolError
 from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.format import FormatError, check_format
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site.budget import Budget, spent
@@ -180,6 +181,8 @@ class _SiteClient(Client):
     def fit(self, ins: FitIns) -> FitRes:
         """Answer a task of a round."""
         config = ins.config
+        if other_format := self._other_format(config):
+            return fit_res([], other_format)
 
         def compute(client: ProtocolClient) -> FitRes:
             arrays, n_examples, metrics = client.fit(decode(ins.parameters), dict(config))
@@ -196,6 +199,8 @@ class _SiteClient(Client):
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Keep a model that is shared; evaluate one, once a run, and only if the policy says so."""
         config = ins.config
+        if other_format := self._other_format(config):
+            return evaluate_res(0.0, 0, other_format)
         task = EVALUATE if config.get("evaluate", True) else RECEIVE
 
         if config.get("share"):
@@ -212,6 +217,16 @@ class _SiteClient(Client):
         found.metrics["ledger"] = self.site.ledger.witness
         return found
 
+    def _other_format(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what the server hears if its message has another format, which says nothing of the rows."""
+        name = self.site.settings.name
+        try:
+            check_format(config.get("format"), "this message", "this site")
+        except FormatError as error:
+            self.site.note("refused", run=str(self.own_context.run_id), reason=str(error))
+            return said_instead(name, f"client {name}: {error}")
+        return None
+
     def _answered(
         self,
         task: str,
@@ -225,7 +240,7 @@ class _SiteClient(Client):
         run = str(config.get("run") or context.run_id)
         study = str(context.run_config.get("study", ""))
         about = {"run": run, "round": number, "task": task, "study": study}
-        facts: dict[str, Any] = {"client": site.settings.name}
+        name = site.settings.name
         try:
             check_names(run=run, task=task, study=study)
             check_message(site.settings.limits, config, tensors)
@@ -234,13 +249,13 @@ class _SiteClient(Client):
                 return self._within_lock(about, config, tensors, compute)
         except Refused as error:
             site.note("refused", **about, reason=str(error))
-            return facts | {"failure": REFUSED}
+            return said_instead(name, REFUSED)
         except _Failed as error:
             site.note("failed", **about, reason=str(error))
-            return facts | {"failure": FAILED} | ({"missed": True} if error.missed else {})
+            return said_instead(name, FAILED) | ({"missed": True} if error.missed else {})
         except Exception as error:
             site.note("failed", **about, reason=_why(error))
-            return facts | {"failure": FAILED}
+            return said_instead(name, FAILED)
 
     def _within_lock(
         self,

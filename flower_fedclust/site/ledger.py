@@ -19,9 +19,7 @@ from typing import IO, Any
 from filelock import FileLock
 
 from flower_fedclust.engine.disk import make_private, open_private, wait_for_disk, wait_for_names
-
-#: What the first line of a ledger has under "format".
-FORMAT = "fedclust ledger 2"
+from flower_fedclust.format import FORMAT, FormatError, check_format
 
 #: The hash before the first line.
 START = "0" * 64
@@ -203,8 +201,10 @@ class Ledger:
             follows = full["number"] == number and ("of" not in full or full["of"] in self._by_line)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise LedgerError(f"{self.path}, line {number}: this is no entry of a ledger.") from None
-        if form != FORMAT:
-            raise LedgerError(f"{self.path}, line 1: the format is {form or 'unknown'}; this version reads '{FORMAT}'.")
+        try:
+            check_format(form, f"{self.path}, line 1:", remedy="use the version that wrote it, or begin a new ledger")
+        except FormatError as error:
+            raise LedgerError(str(error)) from None
         if not follows or said != f'{_hash(self._last, body + b"}")}"}}'.encode():
             raise LedgerError(
                 f"{self.path}, line {number}: the entry does not follow from the lines before it; somebody has changed "

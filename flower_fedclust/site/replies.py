@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
 
 from flower_fedclust.engine.disk import joined, make_private, open_private, parted, replace_private
+from flower_fedclust.format import FORMAT, check_format
 from flower_fedclust.site.ledger import LedgerError
 
 #: Under which keys a client remembers things in its Context; see ``ProtocolClient.remember``.
@@ -65,7 +66,7 @@ class RunFolder:
             del context.state[key]
         path = self.path / MEMORY
         if path.exists():
-            about, tensors = parted(path.read_bytes())
+            about, tensors = _read(path.read_bytes(), str(path))
             rest = iter(tensors)
             for key, fields in about["memory"].items():
                 arrays = {name: Array(dtype, tuple(shape), stype, next(rest)) for name, dtype, shape, stype in fields}
@@ -87,7 +88,7 @@ class RunFolder:
         }
         tensors = [array.data for arrays in records.values() for array in arrays.values()]
         make_private(self.path)
-        replace_private(self.path / MEMORY, joined({"memory": memory}, tensors), before)
+        replace_private(self.path / MEMORY, joined({"format": FORMAT, "memory": memory}, tensors), before)
         self._known = known
 
 
@@ -140,7 +141,7 @@ def forget_old_runs(parent: Path, keep_days: int) -> None:
 
 def answer_to_bytes(answer: FitRes | EvaluateRes) -> bytes:
     """Return an answer as bytes, from which :func:`fit_answer` and :func:`evaluate_answer` make the same again."""
-    about: dict[str, Any] = {"num_examples": answer.num_examples, "metrics": dict(answer.metrics)}
+    about: dict[str, Any] = {"format": FORMAT, "num_examples": answer.num_examples, "metrics": dict(answer.metrics)}
     if isinstance(answer, EvaluateRes):
         about["loss"] = answer.loss
     return joined(about, answer.parameters.tensors if isinstance(answer, FitRes) else [])
@@ -148,14 +149,20 @@ def answer_to_bytes(answer: FitRes | EvaluateRes) -> bytes:
 
 def fit_answer(content: bytes) -> FitRes:
     """Undo :func:`answer_to_bytes`."""
-    about, tensors = parted(content)
+    about, tensors = _read(content)
     return fit_res(tensors, about["metrics"], about["num_examples"])
 
 
 def evaluate_answer(content: bytes) -> EvaluateRes:
     """Undo :func:`answer_to_bytes`."""
-    about, _ = parted(content)
+    about, _ = _read(content)
     return evaluate_res(about["loss"], about["num_examples"], about["metrics"])
+
+
+def _read(content: bytes, what: str = "the answer that was kept") -> tuple[dict[str, Any], list[bytes]]:
+    about, tensors = parted(content)
+    check_format(about.get("format"), what, "this site", "use the version that wrote it until the run has ended")
+    return about, tensors
 
 
 def fit_res(tensors: list[bytes], metrics: Mapping[str, Any], num_examples: int = 1) -> FitRes:

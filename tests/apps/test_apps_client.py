@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from apps import client_app, config
 from flower_fedclust import DataError, ProtocolClient
+from flower_fedclust.format import FORMAT
 from flower_fedclust.inputs import make_strategies
 from flower_fedclust.registry import find
 from flower_fedclust.strategies.common.local_centers import LocalCentersClient
@@ -83,6 +84,7 @@ def answer(node, strategy, method, *arrays, **arguments):
     """What the client of this node config answers when a strategy asks for a method."""
     question = method.asked(*arrays, **arguments)
     config_of_round = {
+        "format": FORMAT,
         "client": find(strategy).strategy.client_type.key(),
         "task": question.answer.task,
         "round": 2,
@@ -116,7 +118,7 @@ def test_a_site_sends_centers_of_its_own_clusters_only_if_its_operator_consents(
 def test_a_site_answers_for_the_strategy_of_the_run_and_for_no_other(own_file):
     node = {"data": str(own_file), "columns": "a,b", "consent": "rows"}
     made = client_app.make_client(context(node, strategy="federated-kmeans")).numpy_client
-    pooled = {"client": PooledRowsClient.key(), "task": "all_rows", "round": 2}
+    pooled = {"format": FORMAT, "client": PooledRowsClient.key(), "task": "all_rows", "round": 2}
     _, _, facts = made.fit([], pooled)
     assert facts["empty"]
     assert "does not answer for" in facts["failure"]
@@ -146,7 +148,8 @@ def test_a_site_evaluates_models_only_if_its_operator_allows_it(own_file, allowe
     made = client_app.make_client(
         context(node if allowed is None else node | {"evaluation": allowed}, strategy="feddp-kmeans")
     ).numpy_client
-    asked = {"client": find("feddp-kmeans").strategy.client_type.key(), "model": "k-means"}
+    client = find("feddp-kmeans").strategy.client_type.key()
+    asked = {"format": FORMAT, "client": client, "model": "k-means"}
     _, n_rows, facts = made.evaluate([np.array([[1.0, 4.0], [3.0, 6.0]])], asked)
     assert (n_rows == 3) == ("table" in facts) == (allowed == "true")
     assert (facts.get("failure") is None) == (allowed == "true")

@@ -16,6 +16,7 @@ from flower_fedclust.engine import ClientData, DataError, Gather, ProtocolError,
 from flower_fedclust.engine.inline import _InlineClient, run_inline
 from flower_fedclust.engine.replies import EXPONENTS, ReplyError, checked_reply
 from flower_fedclust.engine.wire import encode
+from flower_fedclust.format import FORMAT
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
@@ -67,7 +68,11 @@ def test_message_of_an_unforeseen_error_does_not_reach_the_server(clients):
     (proxy,) = proxies_of(ToyClient, clients[:1])
     arrays, n_examples, facts = proxy.client().fit([], {"task": "crash", "round": 2})
     assert (arrays, n_examples) == ([], 1)
-    assert facts == {"client": "0", "failure": "client 0 failed with RuntimeError; its own log says more."}
+    assert facts == {
+        "format": FORMAT,
+        "client": "0",
+        "failure": "client 0 failed with RuntimeError; its own log says more.",
+    }
 
 
 def test_message_of_a_data_error_reaches_the_server(clients):
@@ -228,7 +233,7 @@ def test_undeclared_number_of_arrays_is_not_sent(clients):
 def test_rubbish_is_counted_as_a_failure_and_never_added_up(clients, arrays, exponents, sentence):
     proxies = proxies_of(ToyClient, clients)
     metrics = {"client": "1"} if exponents is None else {"client": "1", EXPONENTS: json.dumps(exponents)}
-    proxies[1].misbehave[2] = lambda res: FitRes(res.status, encode(arrays), 1, metrics)
+    proxies[1].misbehave[2] = lambda res: FitRes(res.status, encode(arrays), 1, metrics | {"format": FORMAT})
     toy = Toy([Sum(ToyClient.moments.asked())])
     drive(toy, proxies)
     (failure,) = toy.failures

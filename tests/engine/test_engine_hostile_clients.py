@@ -10,6 +10,7 @@ import flower_fedclust as fc
 from flower_fedclust.engine import Sent
 from flower_fedclust.engine.replies import ReplyError, checked_reply, read_reply
 from flower_fedclust.engine.wire import encode
+from flower_fedclust.format import FORMAT
 from flower_fedclust.numerics.metrics import agreement
 from flower_fedclust.registry import find
 from flower_fedclust.results.result import result_of
@@ -165,7 +166,7 @@ def read(parameters):
     def check(name, res):
         return checked_reply(name, res.parameters, {}, [Sent("numbers")], 1)
 
-    return read_reply("north", FitRes(Status(Code.OK, ""), parameters, 1, {}), check)
+    return read_reply("north", FitRes(Status(Code.OK, ""), parameters, 1, {"format": FORMAT}), check)
 
 
 def test_a_table_of_a_billion_rows_takes_no_memory_for_each():

@@ -132,7 +132,7 @@ def test_they_are_told_nothing_of_the_noise(clients, noise):
     _, proxies = run([half(releases=[RELEASE])], clients, noise=noise, epsilon=1.0, delta=1e-6)
     for proxy in proxies[1::2]:
         # The last three are told to everybody.
-        told = {"client", "task", "round", "arguments", "run", "n_clients", "plan"}
+        told = {"format", "client", "task", "round", "arguments", "run", "n_clients", "plan"}
         assert set(proxy.received[1].config) == told
     for proxy in proxies[::2]:
         assert ("parts" in proxy.received[1].config) == ("n_shares" in proxy.received[1].config) == (noise != "server")
@@ -212,7 +212,7 @@ def test_arrays_that_one_of_them_sends_anyway_are_in_the_traffic(clients):
 
 def test_one_of_them_cannot_take_the_name_of_a_client_that_was_asked(clients):
     def renamed(res):
-        return FitRes(res.status, encode([np.full(2, 1e6)]), 1, {"client": "0"})
+        return FitRes(res.status, encode([np.full(2, 1e6)]), 1, res.metrics)
 
     toy, _ = run([half(Gather)], clients, {1: renamed})
     assert [(reply.client, reply.arrays[0].tolist()) for reply in toy.outcome.model.brought[0]] == [

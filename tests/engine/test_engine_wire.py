@@ -1,10 +1,17 @@
 import io
+import json
 
 import numpy as np
 import pytest
-from flwr.common import Parameters, ndarrays_to_parameters, parameters_to_ndarrays
+from engine_toys import Toy, ToyClient, proxies_of, serve
+from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, ndarrays_to_parameters, parameters_to_ndarrays
 
+import flower_fedclust as fc
+from flower_fedclust.engine import ProtocolError, Sum, client_fn
 from flower_fedclust.engine.wire import decode, encode, read_json
+from flower_fedclust.format import FORMAT, FormatError, check_format
+
+ROWS = [np.random.default_rng(index).normal(size=(20, 2)) for index in range(3)]
 
 ARRAYS = [
     np.array(3.5),
@@ -89,3 +96,47 @@ def test_json_is_read():
 def test_json_that_is_wrong_too_long_or_too_deep_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"\w"):
         read_json(text, 50 if text[:1] == "[" and len(text) < 100 else 10**6)
+
+
+# Formats: what another version has written is refused in a sentence.
+
+
+@pytest.mark.parametrize("stated", [None, 0, FORMAT - 1, FORMAT + 1, str(FORMAT), True, 10**400, [FORMAT]])
+def test_another_format_is_refused_in_a_sentence_that_names_the_remedy(stated):
+    check_format(FORMAT, "this message")
+    with pytest.raises(FormatError, match=r"^this message .* format .*; install the same version of \S+ on both\.$"):
+        check_format(stated, "this message", "this site")
+
+
+def test_every_message_states_its_format_and_a_client_refuses_another():
+    proxies = proxies_of(ToyClient, ROWS, ["a", "b", "c"])
+    serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
+    assert {ins.config["format"] for proxy in proxies for ins in proxy.received} == {FORMAT}
+    client = client_fn(ToyClient, lambda context: pytest.fail("rows were loaded"))(proxies[0].context)
+    for message in [proxies[0].received[1].config | {"format": FORMAT - 1}, {"client": ToyClient.key()}]:
+        asked = FitIns(encode([]), dict(message))
+        answered = client.fit(asked)
+        assert "reads format" in answered.metrics["failure"]
+        assert answered.metrics["format"] == FORMAT
+        assert "reads format" in client.evaluate(EvaluateIns(encode([]), dict(message))).metrics["failure"]
+
+
+def test_a_reply_of_another_format_is_a_failure_and_not_used():
+    def older(res):
+        return FitRes(res.status, res.parameters, res.num_examples, res.metrics | {"format": FORMAT - 1})
+
+    proxies = proxies_of(ToyClient, ROWS, ["a", "b", "c"])
+    proxies[1].misbehave = {2: older}
+    strategy = serve(Toy([Sum(ToyClient.moments.asked())]), proxies)
+    assert strategy.outcome.model.brought[0].n_clients == 2
+    (failure,) = strategy.failures
+    assert failure.client == "b"
+    assert "this server reads format" in failure.reason
+
+
+def test_a_journal_of_another_format_is_refused(tmp_path):
+    fc.simulate(fc.KFED(2), ROWS, seed=0, journal=tmp_path)
+    head = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(head | {"format": FORMAT - 1}))
+    with pytest.raises(ProtocolError, match="format"):
+        fc.simulate(fc.KFED(2), ROWS, seed=0, journal=tmp_path)

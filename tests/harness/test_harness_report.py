@@ -16,6 +16,7 @@ from unequal import unequal_classes
 
 import flower_fedclust as fc
 from flower_fedclust.data import load_dataset, partition
+from flower_fedclust.format import FORMAT
 from flower_fedclust.harness.report import write_report
 from flower_fedclust.harness.report.about import command_of, settings_of
 from flower_fedclust.harness.report.colors import PANELS, readable_color
@@ -93,7 +94,13 @@ def save_run(folder, row, result=None, classes=None):
 
 
 def settings(folder, **more):
-    known = {"strategies": ["pooled-kmeans", "k-fed"], "data": ["iris"], "partitions": ["iid"], "seeds": [0, 1]}
+    known = {
+        "format": FORMAT,
+        "strategies": ["pooled-kmeans", "k-fed"],
+        "data": ["iris"],
+        "partitions": ["iid"],
+        "seeds": [0, 1],
+    }
     (folder / "comparison.json").write_text(json.dumps({**known, "started": "2026-01-02T03:04:05+00:00", **more}))
     return folder
 

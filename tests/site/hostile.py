@@ -16,6 +16,7 @@ from flwr.server.client_proxy import ClientProxy
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.exact.rows import Frame
+from flower_fedclust.format import FORMAT
 from flower_fedclust.privacy.accounting import Share, calibrate
 from flower_fedclust.privacy.plan import Plan
 from flower_fedclust.privacy.releases import Release
@@ -104,10 +105,11 @@ class Server:
         return self.send(arrays, full)
 
     def send(self, arrays, config):
+        config = {"format": FORMAT} | config
         return self.site.client(self.context).fit(FitIns(encode(arrays), config))
 
     def evaluate(self, *arrays, model="k-means", client=None):
-        config = {"client": client or find(self.strategy).strategy.client_type.key(), "model": model}
+        config = {"format": FORMAT, "client": client or find(self.strategy).strategy.client_type.key(), "model": model}
         return self.site.client(self.context).evaluate(EvaluateIns(encode(arrays), config))
 
 
@@ -148,7 +150,7 @@ def run(strategy, sites, num_rounds=None, heard=None, **run_config):
 
 def refused(answer, site):
     """What the site says of it, once it is known that the server hears a word and gets nothing."""
-    assert answer.metrics == {"client": "north", "failure": "refused"}
+    assert answer.metrics == {"format": FORMAT, "client": "north", "failure": "refused"}
     assert not getattr(answer, "parameters", None) or answer.parameters.tensors == []
     assert getattr(answer, "loss", 0.0) == 0.0
     return audit(site)[-1]["reason"]

@@ -185,7 +185,7 @@ class Pair:
         for server in self.servers:
             ledger = server.site.ledger
             before = len(ledger.entries)
-            client = "flower_fedclust.engine.client"
+            client, full = "flower_fedclust.engine.client", {"format": hostile.FORMAT} | config
 
             # Noise is drawn anew after whatever a method has drawn from the same source, as many words as it has rows.
             def noise(arrays, releases, _, **more):
@@ -197,7 +197,7 @@ class Pair:
                 patch(f"{client}.OperatingSystemNoise", lambda: SeededNoise([seed])),
             ):
                 try:
-                    answers.append(server.site.client(server.context).fit(hostile.FitIns(_parameters(tensors), config)))
+                    answers.append(server.site.client(server.context).fit(hostile.FitIns(_parameters(tensors), full)))
                 except Exception as error:
                     return self.wrong(config, f"{type(error).__name__}: {error}")
             entries.append(ledger.entries[-1] if len(ledger.entries) > before else None)
@@ -208,7 +208,7 @@ class Pair:
         said = [answer.metrics.get("failure", "answered") for answer in answers]
         self.found.outcomes[said[0]] += 1
         for answer in answers:
-            more = set(answer.metrics) - {"client", "failure", "missed", "exponents", "columns", "ledger"}
+            more = set(answer.metrics) - {"format", "client", "failure", "missed", "exponents", "columns", "ledger"}
             if more or answer.metrics.get("failure") not in (None, "refused", "failed"):
                 self.wrong(config, f"the answer says more than it may: {answer.metrics}")
         if (entries[0] is None) != (entries[1] is None):

@@ -9,6 +9,7 @@ from hostile import BOTH, PLAN, ROWS, Server, arrays_of, audit, gaussian, plan, 
 
 from flower_fedclust.engine.rounds import Askable, Question
 from flower_fedclust.engine.wire import as_bytes
+from flower_fedclust.format import FORMAT
 from flower_fedclust.models import MapModel
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.registry import client_types, strategies
@@ -179,7 +180,7 @@ def test_a_preparation_that_some_rows_could_not_have_is_refused_whatever_the_row
         answer = prepared(Server(careful), **figures)
         said.append(answer.metrics)
         assert "the preparation of column" in audit(careful)[-1]["reason"]
-    assert said[0] == said[1] == {"client": "north", "failure": "failed"}
+    assert said[0] == said[1] == {"format": FORMAT, "client": "north", "failure": "failed"}
 
 
 def test_a_preparation_that_is_right_is_taken(tmp_path):
@@ -194,7 +195,7 @@ def test_a_preparation_that_is_right_is_taken(tmp_path):
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[]", "null", '{"a": [1]}', '{"a": null}'])
 def test_arguments_that_are_no_arguments_get_one_word(careful, text):
     answer = Server(careful).ask(COUNT, arguments=text)
-    assert set(answer.metrics) == {"client", "failure"}
+    assert set(answer.metrics) == {"format", "client", "failure"}
     assert answer.metrics["failure"] in ("refused", "failed")
     assert "RecursionError" not in audit(careful)[-1]["reason"]
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from flwr.common import EvaluateIns
 from hostile import (
     BALL,
     BOTH,
@@ -23,12 +24,14 @@ from hostile import (
 
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.rounds import Answer, Question, Sent
-from flower_fedclust.engine.wire import as_bytes
+from flower_fedclust.engine.wire import as_bytes, encode
 from flower_fedclust.exact.rows import Frame
+from flower_fedclust.format import FORMAT
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_noise
 from flower_fedclust.privacy.releases import Release
+from flower_fedclust.site.app import Site
 from flower_fedclust.strategies.baselines.coreset_kmedian import CoresetKMedianClient
 from flower_fedclust.strategies.common.local_centers import LocalCentersClient
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
@@ -272,6 +275,17 @@ def test_tasks_of_a_strategy_that_the_run_is_not_are_refused(careful):
         assert "no part of private-kmeans" in refused(Server(careful).ask(rows, client=key), careful)
 
 
+@pytest.mark.parametrize("stated", [FORMAT - 1, None, "x" * 10**6])
+def test_a_message_of_another_format_is_refused_before_the_ledger_and_the_rows(careful, monkeypatch, stated):
+    monkeypatch.setattr(Site, "data", property(lambda site: pytest.fail("the rows were read")))
+    before = careful.ledger.read()
+    server = Server(careful)
+    config = {"format": stated, "task": "enrol", "round": 1, "client": PrivateKMeansClient.key(), "share": True}
+    said = [server.send([], config), careful.client(server.context).evaluate(EvaluateIns(encode([]), config))]
+    assert all("this site reads format" in answer.metrics["failure"] for answer in said)
+    assert careful.ledger.read() == before
+
+
 @pytest.mark.parametrize("task", ["fit", "_forget", "remember", "rows", "data", "__class__", "", "nothing"])
 def test_only_what_is_declared_may_be_asked_for(careful, task):
     answer = Server(careful).ask(Question(Answer(task, (Sent("anything"),)), (), {}), releases=[NOISE])
@@ -336,7 +350,7 @@ def test_columns_and_labels_are_the_sites_and_names_are_no_labels(tmp_path):
     named = Site(SiteSettings.checked(given | {"label_column": "name", "folder": "other"}, "site.toml", tmp_path))
     named.create_ledger()
     answer = Server(named).evaluate(CENTERS[:, :2])
-    assert answer.metrics == {"client": "north", "failure": "failed"}
+    assert answer.metrics == {"format": FORMAT, "client": "north", "failure": "failed"}
     assert "more than 20 different values" in audit(named)[-1]["reason"]
 
 
@@ -391,7 +405,7 @@ def test_what_was_kept_in_one_run_is_not_there_in_another(tmp_path):
         {"bandwidth": 1.0, "regularization": 0.1, "relative_noise": 0.0},
     )
     answer = second.ask(codes, rows=NOISY_ROWS)
-    assert answer.metrics == {"client": "north", "failure": "failed", "missed": True}
+    assert answer.metrics == {"format": FORMAT, "client": "north", "failure": "failed", "missed": True}
     assert arrays_of(first.ask(codes, rows=NOISY_ROWS))[0].shape == (60, 2)
 
 
@@ -414,7 +428,7 @@ def test_what_is_said_to_follow_from_rows_with_noise_reads_no_others(tmp_path):
         FedSCClient.description.asked(np.zeros((1, 3)), model="k-means", radius=4.0),
     ):
         answer = server.ask(asked, rows=NOISY_ROWS)
-        assert answer.metrics == {"client": "north", "failure": "failed"}
+        assert answer.metrics == {"format": FORMAT, "client": "north", "failure": "failed"}
         assert "takes the client's own rows, and not its noisy rows" in audit(loose)[-1]["reason"]
 
 
@@ -427,7 +441,7 @@ def test_what_was_remembered_of_the_true_rows_is_not_there_for_rows_with_noise(t
     arrays_of(server.ask(cost, plan=plan_of(noise).to_json()))
     arrays_of(server.ask(kept, releases=noise))
     coreset = CoresetKMedianClient.coreset.asked(n_samples=9, cost_per_sample=9.0, random_state=0)
-    assert server.ask(coreset, rows=NOISY_ROWS).metrics == {"client": "north", "failure": "failed"}
+    assert server.ask(coreset, rows=NOISY_ROWS).metrics == {"format": FORMAT, "client": "north", "failure": "failed"}
     arrays_of(server.ask(cost, rows=NOISY_ROWS))
     arrays_of(server.ask(coreset, rows=NOISY_ROWS))
 
@@ -487,7 +501,7 @@ def test_a_number_of_clusters_that_nobody_can_pay_for_is_that_of_the_rows_or_non
         if n_clusters == 10**5:
             assert len(arrays_of(answer)[0]) <= len(ROWS)
         else:
-            assert answer.metrics == {"client": "north", "failure": "failed"}
+            assert answer.metrics == {"format": FORMAT, "client": "north", "failure": "failed"}
 
 
 HOSTILE_CONFIGS = [
@@ -512,7 +526,8 @@ def test_messages_that_make_no_sense_get_one_word_and_no_array(careful, config):
     answer = Server(careful).send(SUM.arrays, base | config)
     assert answer.parameters.tensors == []
     assert answer.metrics.pop("failure") in ("refused", "failed")
-    assert answer.metrics in ({"client": "north"}, {"client": "north", "missed": True})
+    assert answer.metrics.pop("missed", True) is True
+    assert answer.metrics == {"format": FORMAT, "client": "north"}
     assert careful.ledger.read() == []
 
 
@@ -533,7 +548,10 @@ HOSTILE_FIELDS = [
 def test_fields_that_do_not_fit_together_are_refused_before_a_charge(careful, config):
     answer = Server(careful).ask(SUM, releases=[NOISE], **ANNOUNCED, **config)
     assert answer.parameters.tensors == []
-    assert answer.metrics in ({"client": "north", "failure": "refused"}, {"client": "north", "failure": "failed"})
+    assert answer.metrics in (
+        {"format": FORMAT, "client": "north", "failure": "refused"},
+        {"format": FORMAT, "client": "north", "failure": "failed"},
+    )
     assert careful.ledger.read() == []
 
 
@@ -577,7 +595,7 @@ def test_a_failure_says_nothing_of_the_rows(tmp_path):
     broken = site(tmp_path)
     broken._load = lambda: (_ for _ in ()).throw(ValueError("patient 7 has a fever of 41.3"))
     answer = Server(broken).ask(SUM, releases=[NOISE], **ANNOUNCED)
-    assert answer.metrics == {"client": "north", "failure": "failed"}
+    assert answer.metrics == {"format": FORMAT, "client": "north", "failure": "failed"}
     assert "41.3" in audit(broken)[-1]["reason"]
 
 

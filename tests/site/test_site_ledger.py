@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from flower_fedclust.cli.commands import app
 from flower_fedclust.engine.memory import MissedRoundError
 from flower_fedclust.exact.rows import Frame
+from flower_fedclust.format import FORMAT
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.site.budget import spent
 from flower_fedclust.site.ledger import Ledger, LedgerError
@@ -67,8 +68,11 @@ CHANGES = {
     "no entry": (lambda lines: [*lines, "[]\n"], "line 7"),
     "no JSON": (lambda lines: [*lines[:3], "x" + lines[3], *lines[4:]], "line 4"),
     "nested without end": (lambda lines: [*lines[:3], "[" * 100_000 + "\n", *lines[4:]], "line 4"),
-    "another format": (lambda lines: [lines[0].replace("ledger 2", "ledger 1"), *lines[1:]], "the format is fedclust"),
-    "the first line is gone": (lambda lines: lines[1:], "the format is unknown"),
+    "another format": (
+        lambda lines: [lines[0].replace(f'"format":{FORMAT}', '"format":3'), *lines[1:]],
+        "line 1: has format 3",
+    ),
+    "the first line is gone": (lambda lines: lines[1:], "line 1: states no known format"),
 }
 
 
@@ -245,7 +249,7 @@ def test_an_answer_that_is_not_kept_any_more_or_was_changed_is_not_made_again(tm
     assert "not kept any more" in refused(server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED), own)
 
 
-FAILED = {"client": "north", "failure": "failed"}
+FAILED = {"format": FORMAT, "client": "north", "failure": "failed"}
 
 
 def states(folder, monkeypatch):

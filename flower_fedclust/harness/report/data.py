@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.format import check_format
 from flower_fedclust.harness.comparison_folder import json_object
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import read_csv
@@ -407,7 +408,10 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
     if not trials:
         raise ValueError(f"{path} holds no run of a comparison yet; let 'fedclust compare' run first.")
     unfinished = [one.name for one, row in rows.items() if not row]
-    return ComparisonResults(json_object(path / "comparison.json"), trials, unfinished)
+    settings = json_object(path / "comparison.json")
+    if settings:
+        check_format(settings.get("format"), str(path / "comparison.json"), remedy="run the comparison again")
+    return ComparisonResults(settings, trials, unfinished)
 
 
 def _contenders(trials: Sequence[TrialResult]) -> list[Contender]:
