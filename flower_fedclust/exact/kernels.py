@@ -15,7 +15,7 @@ from flower_fedclust.exact import kernel_sums, spectral_sums
 from flower_fedclust.exact.grid import BITS
 from flower_fedclust.exact.rows import Rows
 from flower_fedclust.exact.sums import upper_triangle
-from flower_fedclust.exact.terms import CLIPPED_TERM, Bound, Term
+from flower_fedclust.exact.terms import CLIPPED_TERM, Bound, Term, enforced
 from flower_fedclust.numerics.landmarks import longest_attraction
 
 Floats = NDArray[np.float64]
@@ -25,7 +25,7 @@ def factor_sum(rows: Rows, points: Floats, bandwidth: float, to_factors: Floats)
     """Add the rows' factors, of shape (n_factors,); each is clipped to norm 1."""
     kernel = (rows.integers, rows.points(points), rows.exponent, bandwidth)
     added = spectral_sums.factor_sum(*kernel, to_factors)
-    return Term(*added, Bound(1.0, words="factors are no longer than 1"), 2**BITS, len(rows))
+    return enforced(*added, Bound(1.0, words="factors are no longer than 1"), 2**BITS, len(rows))
 
 
 def normalized_moment(
@@ -37,7 +37,7 @@ def normalized_moment(
     moment, unit = spectral_sums.normalized_moment(*kernel, to_factors, total, exponent, floor, bound)
     words = "factors are no longer than 1, and no degree is below the inverse of this"
     largest = 2 ** (2 * spectral_sums.MOMENT_BITS)
-    return Term(upper_triangle(moment), unit, Bound(bound**2, words=words, triangle=True), largest, len(rows))
+    return enforced(upper_triangle(moment), unit, Bound(bound**2, words=words, triangle=True), largest, len(rows))
 
 
 def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
@@ -46,7 +46,7 @@ def attraction(rows: Rows, points: Floats, gamma: float) -> Term:
     # Of a wide kernel the distance is the bound: rounding to the grid moves neither point by the radius.
     longest = min(longest_attraction(gamma, len(points)), 4.0 * rows.radius * math.sqrt(len(points)))
     largest = 2 ** (kernel_sums.KERNEL_BITS + kernel_sums.ATTRACTED_BITS + 1)
-    return Term(*added, Bound(longest, words="no row attracts the landmarks more"), largest, len(rows))
+    return enforced(*added, Bound(longest, words="no row attracts the landmarks more"), largest, len(rows))
 
 
 def dictionary_gradient(
@@ -55,4 +55,4 @@ def dictionary_gradient(
     """Add the gradient of each row by the atoms, clipped to a norm; lengths are in bandwidths."""
     kernel = (rows.integers, rows.points(atoms), rows.exponent, bandwidth)
     added = spectral_sums.dictionary_gradient(*kernel, to_codes, code_bound, bound)
-    return Term(*added, Bound(bound, words=CLIPPED_TERM), 2**BITS, len(rows))
+    return enforced(*added, Bound(bound, words=CLIPPED_TERM), 2**BITS, len(rows))

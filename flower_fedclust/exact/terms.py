@@ -34,29 +34,49 @@ class Bound:
     of_client: float | None = None  #: In Euclidean norm, where all that a client has is added or removed.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Term:
-    """The sum over a batch of rows of what each row adds to one array. Made by the functions of this module."""
+    """The sum over a batch of rows of what each row adds to one array.
+
+    Only the functions of this package that clip make terms: an author can neither build one with a smaller bound nor
+    change one that was made.
+    """
 
     integers: Integers
     exponent: int  #: Of the unit.
     bound: Bound
     largest: int  #: The largest integer that one row can add to an entry.
-    n_rows: int = 0  #: How many vectors were added up: one for each row of a batch at most.
+    n_rows: int  #: How many vectors were added up: at most one for each row of a batch.
+
+    def __init__(self, *_: object, **__: object) -> None:
+        raise TypeError(
+            "a term is made by at, total, count, products, squares, weighted, vectors or joined, which clip."
+        )
 
     @property
     def form(self) -> tuple[tuple[int, ...], int, Bound, int]:
-        """What follows from the message alone: the shape, the unit and the bounds."""
+        """The shape, the unit and the bounds, which follow from the message alone."""
         return self.integers.shape, self.exponent, self.bound, self.largest
 
     def plus(self, other: Term) -> Term:
         """Return the sum with another term of the same form."""
-        return replace(self, integers=self.integers + other.integers, n_rows=self.n_rows + other.n_rows)
+        n_rows = self.n_rows + other.n_rows
+        return enforced(self.integers + other.integers, self.exponent, self.bound, self.largest, n_rows)
 
     @property
     def array(self) -> GridArray:
         """The integers in their unit."""
         return GridArray(self.integers, self.exponent)
+
+
+def enforced(integers: Integers, exponent: int, bound: Bound, largest: int, n_rows: int = 0) -> Term:
+    """Return a term whose bound the caller has enforced; for modules of ``exact`` only."""
+    term = object.__new__(Term)
+    integers = np.asarray(integers)
+    integers.flags.writeable = False
+    fields = {"integers": integers, "exponent": exponent, "bound": bound, "largest": largest, "n_rows": n_rows}
+    term.__dict__.update(fields)
+    return term
 
 
 CLIPPED = "the client clips every row to this norm"
@@ -90,19 +110,19 @@ def at(labels: Labels, n_places: int, rows: Rows | None = None) -> Term:
         labels, rows = labels[somewhere], None if rows is None else rows[somewhere]
     if rows is None:
         counts = np.bincount(labels, minlength=n_places).astype(np.int64, copy=False)
-        return Term(counts, 0, ONE_COUNT, 1, len(labels))
+        return enforced(counts, 0, ONE_COUNT, 1, len(labels))
     sums, _ = cluster_sums(rows.integers, labels, n_places)
-    return Term(sums, rows.exponent, _of_rows(rows), 2**BITS, len(labels))
+    return enforced(sums, rows.exponent, _of_rows(rows), 2**BITS, len(labels))
 
 
 def total(rows: Rows) -> Term:
     """Add the rows, of shape (n_columns,)."""
-    return Term(rows.integers.sum(axis=0).astype(np.int64), rows.exponent, _of_rows(rows), 2**BITS, len(rows))
+    return enforced(rows.integers.sum(axis=0).astype(np.int64), rows.exponent, _of_rows(rows), 2**BITS, len(rows))
 
 
 def count(rows: Rows) -> Term:
     """Count the rows, of shape ()."""
-    return Term(np.array(len(rows), dtype=np.int64), 0, ONE_COUNT, 1, len(rows))
+    return enforced(np.array(len(rows), dtype=np.int64), 0, ONE_COUNT, 1, len(rows))
 
 
 def products(rows: Rows) -> Term:
@@ -114,7 +134,7 @@ def products(rows: Rows) -> Term:
     square = rows.radius**2
     words = "the client clips every row to the root of this"
     bound = Bound(square, square if rows.norm == 1 else math.inf, words, triangle=rows.norm == 2)
-    return Term(upper_triangle(matrix), exponent, bound, 2**32, len(rows))
+    return enforced(upper_triangle(matrix), exponent, bound, 2**32, len(rows))
 
 
 def squares(rows: Rows) -> Term:
@@ -126,7 +146,7 @@ def squares(rows: Rows) -> Term:
     integers, exponent = square_sums(rows.integers, rows.exponent)
     square = rows.radius**2
     bound = Bound(square, square, "the client clips every row to the root of this", math.sqrt(2.0) * square)
-    return Term(integers, exponent, bound, 2**ENTRY_BITS, len(rows))
+    return enforced(integers, exponent, bound, 2**ENTRY_BITS, len(rows))
 
 
 def weighted(weights: Floats, rows: Rows | None = None) -> Term:
@@ -148,10 +168,10 @@ def weighted(weights: Floats, rows: Rows | None = None) -> Term:
         whole[too_much] = np.trunc(whole[too_much] / sums[too_much, None] * 2.0**WEIGHT_BITS)
     if rows is None:
         totals, bound = whole.sum(axis=0).astype(np.int64), replace(ONE_COUNT, words=WEIGHTS)
-        return Term(totals, -WEIGHT_BITS, bound, 2**WEIGHT_BITS, len(weights))
+        return enforced(totals, -WEIGHT_BITS, bound, 2**WEIGHT_BITS, len(weights))
     added, _ = weighted_sums(rows.integers, whole * 2.0**-WEIGHT_BITS)
     largest = 2 ** (BITS + WEIGHT_BITS)
-    return Term(added, rows.exponent - WEIGHT_BITS, _of_rows(rows), largest, len(weights))
+    return enforced(added, rows.exponent - WEIGHT_BITS, _of_rows(rows), largest, len(weights))
 
 
 def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:
@@ -170,12 +190,12 @@ def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:
     integers, exponent = rows_onto_grid(flat, np.zeros(flat.shape[1]), bound, norm=norm)
     added = integers.sum(axis=0).astype(np.int64).reshape(shape)
     made = Bound(bound, bound if norm == 1 else math.inf, CLIPPED_TERM)
-    return Term(added, exponent, made, 2**BITS, len(values))
+    return enforced(added, exponent, made, 2**BITS, len(values))
 
 
 def unbounded(integers: Integers, exponent: int, largest: int) -> Term:
     """Return a sum that no budget can pay for, as nothing bounds what a row adds to it."""
-    return Term(integers, exponent, Bound(math.inf), largest)
+    return enforced(integers, exponent, Bound(math.inf), largest)
 
 
 def joined(first: Term, second: Term, *, times: float) -> Term:
@@ -193,7 +213,7 @@ def joined(first: Term, second: Term, *, times: float) -> Term:
     factor = int(math.ldexp(times, -first.exponent))
     integers = np.column_stack([first.integers, second.integers * factor])
     bound = Bound(first.bound.l2 + abs(times), first.bound.l1 + abs(times), first.bound.words)
-    return Term(integers, first.exponent, bound, max(first.largest, abs(factor)), max(first.n_rows, second.n_rows))
+    return enforced(integers, first.exponent, bound, max(first.largest, abs(factor)), max(first.n_rows, second.n_rows))
 
 
 # What a client makes of its own totals, for a guarantee that covers all that it has.
@@ -223,14 +243,14 @@ def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words
         triangle,
         of_client=bound,
     )
-    return Term(integers, clipped.exponent, made, 2**BITS)
+    return enforced(integers, clipped.exponent, made, 2**BITS)
 
 
 def presence(is_there: NDArray[np.bool_]) -> Term:
     """Return which of some places a client has a row at, as 0 and 1."""
     most = math.sqrt(is_there.size)
     bound = replace(ONE_COUNT, words="at most 1 at each of the places", of_client=most)
-    return Term(is_there.astype(np.int64), 0, bound, 1)
+    return enforced(is_there.astype(np.int64), 0, bound, 1)
 
 
 def one_class(index: int, n_classes: int) -> Term:
@@ -238,4 +258,4 @@ def one_class(index: int, n_classes: int) -> Term:
     integers = np.zeros(n_classes, dtype=np.int64)
     integers[index] = 1
     root = math.sqrt(2.0)
-    return Term(integers, 0, Bound(root, 2.0, "a client is in one class", root, of_client=1.0), 1)
+    return enforced(integers, 0, Bound(root, 2.0, "a client is in one class", root, of_client=1.0), 1)

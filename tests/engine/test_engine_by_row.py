@@ -1,7 +1,6 @@
 """Answers by row: the same bits in any batches and any order, paid for by the parts that a strategy names."""
 
 import sys
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from flower_fedclust.engine.by_row import ByRow
 from flower_fedclust.engine.parts import release_of
 from flower_fedclust.engine.rounds import Moved, Question
 from flower_fedclust.exact import terms
+from flower_fedclust.exact.terms import enforced
 from flower_fedclust.privacy.accounting import Share
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "strategies"))
@@ -133,7 +133,7 @@ class MixingClient(fc.FrameClient):
     @fc.by_row(array="sum of the rows, rounded as a whole")
     def rounded_together(rows):
         whole = terms.total(rows)
-        return replace(whole, integers=np.trunc(whole.integers / 3.0).astype(np.int64))
+        return enforced(np.trunc(whole.integers / 3.0).astype(np.int64), *whole.form[1:], whole.n_rows)
 
     @fc.by_row(array="number of rows at the beginning of a batch")
     def first_rows(rows):

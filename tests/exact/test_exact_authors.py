@@ -1,5 +1,7 @@
 """What an author of answers by row gets wrong is refused, or clipped: it never breaks a bound."""
 
+from dataclasses import FrozenInstanceError, replace
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,18 @@ def reply_to(question, rows=ROWS):
 def test_forms_that_depend_on_rows_are_refused(name):
     with pytest.raises(RuntimeError, match=f"'{name}' returns a term whose shape, unit or bound depends on the rows"):
         reply_to(getattr(Wrong, name).asked(frame=FRAME))
+
+
+def test_nobody_else_makes_a_term_or_changes_one():
+    term = terms.total(FRAME.rows(ROWS))
+    with pytest.raises(TypeError, match="a term is made by"):
+        terms.Term(np.full(2, 2**40), 0, terms.Bound(1e-9), 1)
+    with pytest.raises(TypeError, match="a term is made by"):
+        replace(term, bound=terms.Bound(1e-9))
+    with pytest.raises(ValueError, match="read-only"):
+        term.integers += 2**40
+    with pytest.raises(FrozenInstanceError):
+        term.bound = terms.Bound(1e-9)
 
 
 def test_a_number_of_arrays_that_depends_on_rows_is_refused():
