@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.models.base import Model
-from flower_fedclust.networks.perceptron import ACTIVATIONS, checked_layers, outputs
+from flower_fedclust.networks.layers import ACTIVATIONS, checked_layers, outputs
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, checked_rows
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center

@@ -1,7 +1,7 @@
 """A variational autoencoder whose codes are drawn to common centers: SPP-FGC+'s VAE with the loss of DEC.
 
-Layers go in and come out as NumPy arrays, ``[W_1, b_1, W_2, b_2, ...]``, first the encoder's, then the decoder's. The
-encoder gives the mean and the logarithm of the variance of a row's code, side by side; the mean is the code.
+Its layers are the encoder's, then the decoder's, two each. The encoder's outputs are the mean and the logarithm of the
+variance of a row's code, side by side; the mean is the code.
 
 He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise private graph aggregation framework",
 equation (14) and Algorithm 2. Kingma and Welling, "Auto-encoding variational Bayes", ICLR 2014. Xie, Girshick and
@@ -16,71 +16,64 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.networks.clustering_autoencoder import mean_divergence, soft_assignment
-from flower_fedclust.networks.perceptron import outputs
-from flower_fedclust.networks.torch_module import (
-    arrays_of,
+from flower_fedclust.networks.deep_clustering import mean_divergence, soft_assignment
+from flower_fedclust.networks.layers import outputs
+from flower_fedclust.networks.training import (
     batches,
-    epochs_of,
-    forward,
+    descend,
+    layers_of,
+    n_epochs_for,
+    network_of,
     new_layers,
     one_torch_thread,
     require_torch,
-    step,
     torch_generator,
 )
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: Rows a step, and Adam's learning rate.
+#: Rows in a step, and Adam's learning rate.
 BATCH_SIZE, LEARNING_RATE = 128, 1e-3
 
-#: What the divergence of a code from a standard normal counts beside the mean squared error of an entry of its row.
+#: Weight of a code's divergence from a standard normal, relative to the mean squared error of an entry.
 DIVERGENCE_WEIGHT = 0.0015
 
-#: The target P of a row: so much for the cluster that it is in, and the rest for all clusters alike.
+#: The target P of a row gives this much to the row's own cluster, and divides the rest among all clusters.
 SURE = 0.9
 
-#: Of a network that begins linear: how large what is not linear is, and the logarithm of the variances of codes, ...
+#: For a network that begins linear: the size of its nonlinear part, and the log-variance of its codes.
 NONLINEAR, FIRST_LOG_VARIANCE = 0.05, -4.0
 
-#: ... which is for no noise to speak of where a code is as wide as its row: there is no bottleneck.
+#: The log-variance if codes are as wide as rows: practically no noise, because there is no bottleneck.
 NO_BOTTLENECK = -20.0
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Layers after training, and what the losses were on the way."""
+    """Layers after training, and the losses on the way."""
 
     layers: list[Floats]
-    #: L_vae by epoch, the mean over rows: mean squared error of an entry and the divergence of the row's code.
+    #: L_vae by epoch, the mean over rows of the squared error of an entry plus the divergence of the code.
     reconstruction: list[float]
-    clustering: list[float]  #: L_dec by epoch, the mean over rows: KL(P || Q). Empty where there are no centers.
+    clustering: list[float]  #: L_dec by epoch, the mean over rows of KL(P || Q). Empty without centers.
 
 
 def new_vae(
     n_columns: int, n_latent: int, n_hidden: int, random_state: int, directions: Floats | None = None
 ) -> list[Floats]:
-    """Return the layers of a network that is not trained: the same for everybody who has the seed.
+    """Return untrained layers, the same for everybody who has the seed; each half has ``n_hidden`` hidden units.
 
-    With directions the code of a row begins as its coordinates along them, and the decoder gives back the row's
-    projection: two hidden units a direction carry the coordinate's positive and its negative part. So training begins
-    with what principal components tell, where a network that begins anywhere has first to find as much.
-
-    Parameters
-    ----------
-    n_columns, n_latent, n_hidden : int
-        Encoder and decoder have two layers each, with n_hidden units between them ("a four-layer VAE").
-    random_state : int
-    directions : ndarray of shape (n_columns, n_latent), optional
-        Orthonormal columns. With fewer than 2 n_latent hidden units, only the first of them have a part.
+    With orthonormal directions, of shape (n_columns, n_latent), the code of a row begins as its coordinates along them,
+    and the decoder returns the row's projection: two hidden units carry the positive and the negative part of a
+    coordinate. So training begins with the principal components, which other networks have to find first. With fewer
+    than 2 n_latent hidden units, only the first directions are used.
     """
     require_torch("SPP-FGC+")
     generator = torch_generator(random_state)
     last = 0.5 if directions is None else NONLINEAR
-    encoder = arrays_of(new_layers([n_columns, n_hidden, 2 * n_latent], generator, last=last))
-    decoder = arrays_of(new_layers([n_latent, n_hidden, n_columns], generator, last=last))
+    encoder = new_layers([n_columns, n_hidden, 2 * n_latent], generator, last=last)
+    decoder = new_layers([n_latent, n_hidden, n_columns], generator, last=last)
     if directions is not None:
         n_carried = min(n_latent, n_hidden // 2)
         positive, negative = slice(n_carried), slice(n_carried, 2 * n_carried)
@@ -117,37 +110,20 @@ def trained_vae(
     labels: Labels | None = None,
     weight: float = 0.0,
 ) -> Trained:
-    """Train a VAE further: L_vae + lambda L_dec(P) (equation 14).
+    """Train a VAE further, by at least ``n_steps`` and one epoch: L_vae + lambda L_dec(P) (equation 14).
 
-    L_dec is KL(P || Q), Q the soft assignment of a code to the centers, which stay where they are: it is the codes that
-    move. In deep embedded clustering the target P is Q made sharper, which draws a row to the nearest center, and with
-    a large weight cuts clusters that are not round. Here P is for the cluster that the row is in, by whatever graph.
-    Where a code is as wide as its row, the divergence of codes from a standard normal counts nothing.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-        Of about mean 0 and scale 1.
-    layers : sequence of ndarray
-        To begin with.
-    n_steps : int
-        Of up to 128 rows each; at least as many as it takes to go through the rows once.
-    random_state : int
-        The same seed gives the same layers, bit by bit.
-    centers : ndarray of shape (n_clusters, n_latent), optional
-        P_g, the prototypes that all clients share. Without, only L_vae counts.
-    labels : ndarray of shape (n_rows,), intp, optional
-        With centers: in which cluster each row is.
-    weight : float, default=0
-        lambda.
+    L_dec is KL(P || Q), where Q is the soft assignment of a code to the centers P_g that all clients share. The centers
+    are fixed; the codes move. In deep embedded clustering the target P is a sharper Q, which draws a row to the nearest
+    center and, with a large weight lambda, cuts clusters that are not round. Here P favors the row's cluster in
+    ``labels``, which comes from a graph. If codes are as wide as rows, their divergence from a standard normal is
+    ignored. Rows should have about mean 0 and scale 1.
     """
     torch = require_torch("SPP-FGC+")
     n_rows = len(rows)
     with one_torch_thread():
         generator = torch_generator(random_state)
         given = torch.tensor(rows, dtype=torch.float64)
-        trained = [torch.tensor(layer, dtype=torch.float64, requires_grad=True) for layer in layers]
-        encoder, decoder = trained[:4], trained[4:]
+        encoder, decoder = network_of(layers[:4]), network_of(layers[4:])
         n_latent = layers[2].shape[1] // 2
         divergence_weight = DIVERGENCE_WEIGHT if n_latent < rows.shape[1] else 0.0
         mu = target = None
@@ -156,28 +132,25 @@ def trained_vae(
                 raise ValueError("labels are missing; say in which of the centers' clusters each row is.")
             mu = torch.tensor(centers, dtype=torch.float64)
             target = torch.from_numpy(SURE * np.eye(len(centers))[labels] + (1.0 - SURE) / len(centers))
-        optimizer = torch.optim.Adam(trained, lr=LEARNING_RATE)
+        optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=LEARNING_RATE)
         reconstruction: list[float] = []
         clustering: list[float] = []
-        for _ in range(epochs_of(n_steps, n_rows, BATCH_SIZE)):
+        for _ in range(n_epochs_for(n_steps, n_rows, BATCH_SIZE)):
             of_vae = of_dec = 0.0
             for batch in batches(n_rows, BATCH_SIZE, generator):
                 true = given[batch]
-                encoded = forward(true, encoder)
-                means, log_variances = encoded[:, :n_latent], encoded[:, n_latent:]
+                means, log_variances = encoder(true).split(n_latent, dim=1)
                 noise = torch.randn(means.shape, generator=generator, dtype=torch.float64)
-                decoded = forward(means + noise * (0.5 * log_variances).exp(), decoder)
+                decoded = decoder(means + noise * (0.5 * log_variances).exp())
                 divergence = 0.5 * (means.square() + log_variances.exp() - 1.0 - log_variances).sum(dim=1).mean()
-                loss_vae = (decoded - true).square().mean() + divergence_weight * divergence
-                loss = loss_vae
+                loss = loss_vae = (decoded - true).square().mean() + divergence_weight * divergence
                 if mu is not None and target is not None:
-                    P, Q = target[batch], soft_assignment(means, mu)
-                    loss_dec = mean_divergence(P, Q)
+                    loss_dec = mean_divergence(target[batch], soft_assignment(means, mu))
                     loss = loss_vae + weight * loss_dec
                     of_dec += len(batch) * float(loss_dec.detach())
                 of_vae += len(batch) * float(loss_vae.detach())
-                step(loss, trained, optimizer)
+                descend(loss, optimizer)
             reconstruction.append(of_vae / n_rows)
             if mu is not None:
                 clustering.append(of_dec / n_rows)
-        return Trained(arrays_of(trained), reconstruction, clustering)
+        return Trained(layers_of(encoder) + layers_of(decoder), reconstruction, clustering)

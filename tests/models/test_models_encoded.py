@@ -84,7 +84,7 @@ def test_a_model_does_not_change_with_the_arrays_it_was_made_from():
 def test_importing_predicting_and_a_run_of_spp_fgc_need_no_torch():
     code = (
         "import sys, numpy as np\n"
-        "import flower_fedclust, flower_fedclust.networks.clustering_autoencoder\n"
+        "import flower_fedclust, flower_fedclust.networks.deep_clustering\n"
         "import flower_fedclust.strategies.baselines.ppfc_gan\n"
         "from flower_fedclust.models import EncodedModel\n"
         "rows = [np.random.default_rng(i).normal(size=(9, 2)) for i in range(2)]\n"

@@ -1,15 +1,11 @@
-"""The variational autoencoder of SPP-FGC+: what it learns, and that it learns the same every time."""
-
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 torch = pytest.importorskip("torch")
 
-from flower_fedclust.networks.clustering_autoencoder import soft_assignment  # noqa: E402
-from flower_fedclust.networks.perceptron import outputs  # noqa: E402
+from flower_fedclust.networks.deep_clustering import soft_assignment  # noqa: E402
+from flower_fedclust.networks.layers import outputs  # noqa: E402
 from flower_fedclust.networks.vae import codes_of, encoder_of, new_vae, trained_vae  # noqa: E402
 
 ROWS = load_digits().data[:300] / 16.0
@@ -65,7 +61,7 @@ def test_training_repeats_bit_for_bit_and_leaves_what_it_was_given(first):
     assert torch.get_num_threads() == n_threads
 
 
-def test_codes_are_drawn_to_the_centers_of_their_clusters_and_the_more_the_larger_lambda_is(pretrained):
+def test_a_larger_lambda_draws_codes_nearer_to_the_centers_of_their_clusters(pretrained):
     codes = codes_of(ROWS, pretrained.layers)
     rng = np.random.default_rng(0)
     centers = codes[rng.choice(len(codes), 5, replace=False)]
@@ -106,7 +102,7 @@ def test_the_divergence_that_is_reported_is_that_of_equation_14(pretrained):
 
 
 def test_centers_without_labels_are_refused(first):
-    with pytest.raises(ValueError, match="labels are missing"):
+    with pytest.raises(ValueError, match="labels"):
         trained_vae(ROWS, first, n_steps=1, random_state=0, centers=np.eye(4))
 
 

@@ -17,10 +17,10 @@ from flower_fedclust.engine import (
     parameter,
 )
 from flower_fedclust.models import EncodedModel
-from flower_fedclust.networks.clustering_autoencoder import common_scale, pretrained_autoencoder, refined_clusters
+from flower_fedclust.networks.deep_clustering import common_scale, pretrained_autoencoder, refined_clusters
 from flower_fedclust.networks.gan import synthetic_rows
-from flower_fedclust.networks.perceptron import outputs
-from flower_fedclust.networks.torch_module import require_torch
+from flower_fedclust.networks.layers import outputs
+from flower_fedclust.networks.training import require_torch
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 

@@ -32,7 +32,7 @@ from flower_fedclust.engine.rounds import Array, Round
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import second_moment, triangle_to_symmetric, upper_triangle
 from flower_fedclust.models import EncodedModel
-from flower_fedclust.networks.perceptron import layers_exponent, layers_onto_grid
+from flower_fedclust.networks.layers import layers_exponent, layers_onto_grid
 from flower_fedclust.networks.vae import codes_of, encoder_of, new_vae, trained_vae
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
 from flower_fedclust.numerics.global_graph import full_affinity

@@ -1,4 +1,4 @@
-"""A network of dense layers in NumPy: whoever has its weights computes its outputs, and needs no PyTorch."""
+"""Networks of dense layers in NumPy: ``[W_1, b_1, W_2, b_2, ...]``, W of shape (n_in, n_out), b of shape (n_out,)."""
 
 from __future__ import annotations
 
@@ -15,29 +15,15 @@ from flower_fedclust.numerics.checks import DataError, check_choice
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: What a hidden layer does with its sums. The last layer is linear.
+#: Activations of hidden layers. The last layer is linear.
 ACTIVATIONS = ("relu", "tanh")
 
-#: How many times larger than the largest of all weights and biases, before training, one may become.
+#: How large a weight or bias may become in training, relative to the largest before.
 GROWTH = 256.0
 
 
 def outputs(rows: Floats, layers: Sequence[Floats], activation: str = "relu") -> Floats:
-    """Return ``f(f(X W_1 + b_1) W_2 + b_2) ... W_m + b_m``.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_in)
-        X.
-    layers : sequence of ndarray
-        ``[W_1, b_1, W_2, b_2, ...]``, W of shape (n_in, n_out) and b of shape (n_out,).
-    activation : "relu" or "tanh", default="relu"
-        f.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_out)
-    """
+    """Return ``f(f(X W_1 + b_1) W_2 + b_2) ... W_m + b_m``, of shape (n_rows, n_out)."""
     *hidden, weights, biases = layers
     found = np.empty((len(rows), len(biases)))
     widest = max(len(one) for one in layers[1::2])
@@ -53,55 +39,21 @@ def outputs(rows: Floats, layers: Sequence[Floats], activation: str = "relu") ->
 
 
 def layers_exponent(layers: Sequence[Floats]) -> int:
-    """Return the exponent of a unit for layers that begin as these, and are trained.
-
-    Parameters
-    ----------
-    layers : sequence of ndarray
-        Not all 0.
-    """
+    """Return the exponent of a unit for layers that will be trained; not all of their entries may be 0."""
     return unit_exponent(GROWTH * max(float(np.abs(layer).max()) for layer in layers), bits=SUM_BITS)
 
 
 def layers_onto_grid(layers: Sequence[Floats], exponent: int) -> list[Integers]:
-    """Truncate layers to integers of 38 bits in a unit, as entries of sums over rows are. What is larger is cut.
-
-    Parameters
-    ----------
-    layers : sequence of ndarray
-    exponent : int
-        Of the unit, from :func:`layers_exponent`.
-
-    Raises
-    ------
-    DataError
-        If training has led to weights that are not finite.
-    """
+    """Truncate layers to integers of 38 bits, in the unit of :func:`layers_exponent`. Larger entries are clipped."""
     if not all(np.isfinite(layer).all() for layer in layers):
-        raise DataError(
-            "the network has weights that are not finite after training; look for rows far from all others."
-        )
+        raise DataError("the network has weights that are not finite after training; look for outliers in the rows.")
     most = 2.0**SUM_BITS
     with np.errstate(over="ignore"):
         return [np.clip(np.trunc(np.ldexp(layer, -exponent)), -most, most).astype(np.int64) for layer in layers]
 
 
 def checked_layers(layers: Sequence[ArrayLike], activation: str) -> list[Floats]:
-    """Return the weights and biases as float64, or say in which layer they do not fit.
-
-    Parameters
-    ----------
-    layers : sequence of array-like
-        As for :func:`outputs`.
-    activation : str
-
-    Raises
-    ------
-    DataError
-        If a layer has no bias, is not finite, or takes another number of columns than the layer before it gives.
-    ValueError
-        If there is no such activation.
-    """
+    """Return weights and biases as float64; raise a ValueError that names the first layer that does not fit."""
     check_choice("activation", activation, ACTIVATIONS)
     arrays = [np.array(one, dtype=np.float64) for one in layers]
     if not arrays or len(arrays) % 2:
