@@ -1,4 +1,4 @@
-"""What is made once of an array that nothing can change: thousands of clients of a process get the same message."""
+"""Cache results computed from immutable arrays: thousands of simulated clients get the same message."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def is_constant(array: NDArray[Any]) -> bool:
 
 
 def array_key(*arrays: NDArray[Any]) -> tuple[tuple[str, tuple[int, ...], bytes], ...]:
-    """Return a key for what is made of arrays: the same bytes are other numbers in another type or shape."""
+    """Cache key of arrays: their bytes together with their type and shape."""
     return tuple((array.dtype.str, array.shape, array.tobytes()) for array in arrays)
 
 
 def made_once(function: Callable[[NDArray[Any], *Ts], R]) -> Callable[[NDArray[Any], *Ts], R]:
-    """Have a function keep what it made of the last constant array, for as long as it is given that very array."""
+    """Make a function remember its result for the last immutable array that it was given."""
     last: tuple[NDArray[Any], tuple[*Ts], R] | None = None
 
     def kept(array: NDArray[Any], *args: *Ts) -> R:

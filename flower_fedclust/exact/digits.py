@@ -1,8 +1,7 @@
-"""A float as digits that can be added up: for a number of which nobody knows in advance how large it is.
+"""A float as integer digits that can be added up exactly, for numbers whose size is not known in advance.
 
-A unit for a sum has to be chosen before the numbers are known. The digits of a float to the base 2^32, from the least
-that a float can have to the largest, are integers of no unit, whose sums over the clients are those of the numbers,
-exactly.
+A sum on a grid needs a unit that is chosen before the numbers are known. The digits of a float to the base 2^32, over
+the whole range of floats, need none: adding the digits over clients adds the numbers.
 """
 
 from __future__ import annotations

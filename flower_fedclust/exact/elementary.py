@@ -26,13 +26,13 @@ BLOCK_ENTRIES = 2**14
 TABLE_BITS = 11
 STEPS = 2**TABLE_BITS
 
-#: A float that is added so that the sum is rounded to an integer, whose lowest bits are those of the sum's mantissa.
+#: Adding this float rounds to an integer, which then stands in the lowest bits of the mantissa.
 SHIFT = 1.5 * 2.0**52
 
 #: Within, no power of two leaves the normal range; beyond twice the others an exponential is 0 or infinite.
 LEAST, LARGEST, LEAST_HALF, LARGEST_HALF = -708.0, 709.0, -373.0, 355.0
 
-#: Logarithms are found from that of a multiple of 1/128 nearby.
+#: A logarithm is computed from the logarithm of the nearest multiple of 1/128.
 N_PARTS = 128
 
 

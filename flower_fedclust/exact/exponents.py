@@ -1,8 +1,8 @@
-"""What a server has to know to choose a unit, where a strategy has no radius: binary exponents, as sums.
+"""Sums of binary exponents, from which a server chooses a unit if a strategy has no radius.
 
-A table's largest exponent gives a first grid, whose sums give the origin; the exponent of the farthest row from it
-gives the unit, so that no row is clipped. Nothing protects what these sums say: they are for strategies that promise
-nothing, and are declared as unprotected.
+The largest exponent of any entry gives a first grid, on which a sum gives the origin. The exponent of the farthest row
+from the origin gives the unit, so that no row is clipped. No mechanism protects these sums: only strategies without a
+guarantee use them, and they are declared as unprotected.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Integers = NDArray[np.int64]
 #: Of entries that are only added up: a float64 holds the sum of 2^15 of them.
 SUM_BITS = ENTRY_BITS - 2
 
-#: The exponents that a table of finite floats can have, from that of the least float to that of the longest row; the
-#: first stands for a table of zeros.
+#: The possible exponents of a table of finite floats, from the least float to the longest row. The first one stands for
+#: a table of zeros.
 LEAST_EXPONENT, N_EXPONENTS = -1100, 2240
 
 

@@ -1,8 +1,8 @@
 """Clustering by a factorisation of the rows into memberships and centers: rows are about H W, with H >= 0.
 
-The rows are X (n, m), the memberships H (n, k), the centers W (k, m): the paper's matrices, transposed. The equations
-are those of Li et al., "Differentially private federated clustering over non-IID data", 2024. Their objective has no
-1/2 before the fit, so that gradients have a factor 2.
+The rows are X (n, m), the memberships H (n, k), the centers W (k, m): the paper's matrices, transposed. Numbers of
+equations refer to Li et al., "Differentially private federated clustering over non-IID data", 2024. Their objective has
+no 1/2 before the fit, so gradients have a factor of 2.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def membership_steps(rows: Floats, H: Floats, W: Floats, penalties: Penalties, n
     """Take Q_1 projected gradient steps on H (17), with ``gamma = alpha_1 L_H / 2``.
 
     L_H is the Lipschitz constant of the gradient, ``2 lambda_max(W W') + rho (k - 1) + mu_h``, and alpha_1 is above 1,
-    so that no step raises the objective. Where W and the penalties are 0 nothing depends on H, which stays as it is. A
-    row's memberships depend on the row, on W and on where they began, and on no other row.
+    so no step raises the objective. If W and the penalties are 0, H stays as it is. A row's memberships depend on the
+    row, on W and on their start, and on no other row.
     """
     return _membership_steps(rows @ W.T, H, W @ W.T, penalties, n_steps)
 
@@ -103,7 +103,7 @@ def _membership_steps(XW: Floats, H: Floats, WW: Floats, penalties: Penalties, n
 
 
 def membership_step_divisor(W: Floats, penalties: Penalties) -> float:
-    """Return gamma, what a gradient step on H divides by (17).
+    """Return gamma, the divisor of a gradient step on H (17).
 
     In squared units of the centers; 0 where they and the penalties are 0.
     """
@@ -119,8 +119,8 @@ def exact_membership_steps(
 ) -> Floats:
     """Take Q_1 projected gradient steps on H (17) by operations that every machine rounds alike, row by row.
 
-    Products of rows and centers are products of integers, and exact. All else is done entry by entry, and what is
-    added up over clusters one cluster after the other: the same bits for a row whatever rows stand beside it.
+    Products of rows and centers are products of integers, and exact. Everything else is done entry by entry, and sums
+    over clusters are added one cluster after the other: a row gets the same bits whatever other rows there are.
     """
     if gamma == 0:
         return H
@@ -209,7 +209,7 @@ def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, exponent: int, b
         residuals -= rows[block] * 2.0 ** (BITS - dropped)
         lengths = np.sqrt(integer_norms(H[block], 2))[:, None]
         residuals *= lengths * 2.0 ** (1 - BITS)
-        # What is taken away is more than rounding can have added.
+        # This takes away more than rounding can have added.
         directions = np.trunc(H[block] / np.maximum(lengths, 1.0) * (2.0**DIRECTION_BITS * (1.0 - 2.0**-40)))
         finer = unit - (exponent - BITS + dropped)
         pulls = truncated_to_ball(residuals, np.zeros(n_columns), finer, *within, 2)

@@ -1,7 +1,7 @@
-"""Fuzzy c-means on a grid: how much a row belongs to each center, and what a center needs to move.
+"""Fuzzy c-means on a grid: memberships of rows, and the sums that move the centers.
 
-A row's memberships follow from exact squared distances by operations that every machine rounds alike, and become
-integers before anything is added: what a row adds depends on the row and on the centers alone.
+Memberships follow from exact squared distances by operations that every machine rounds alike, and become integers
+before anything is added. So a row's contribution depends only on the row and on the centers.
 
 Rows, (n_rows, n_columns), and centers, (n_clusters, n_columns), are integers of norm at most 2^25. The fuzzifier m is
 above 1: near 1 a row belongs to the nearest center alone, far above it to all centers alike.

@@ -33,9 +33,9 @@ Integers = NDArray[np.int64]
 #: Rows and points have a norm of at most 2^25 units: an inner product is at most 2^50, a squared distance 2^52.
 BITS = 25
 
-#: What one row adds to an entry of a sum is at most 2^40 units, whatever is summed; and no client has more rows than
-#: this. So no sum over rows overflows an int64. The constants of every sum follow from the first, and ClientData checks
-#: the second: the number of rows of a site is not public, and no answer may be refused because of it.
+#: One row adds at most 2^40 units to an entry of any sum, and no client has more rows than MOST_ROWS, so no sum over
+#: rows overflows an int64. The constants of every sum follow from the first. ClientData checks the second, because the
+#: number of rows of a site is not public, and no answer may be refused because of it.
 ENTRY_BITS = 40
 MOST_ROWS = 2 ** (63 - ENTRY_BITS) - 1
 
@@ -45,7 +45,7 @@ BLOCK_ENTRIES = 2**15
 
 @dataclass(frozen=True, eq=False)
 class GridArray:
-    """Integers in a public unit: what a client sends where it is summed, or takes noise.
+    """Integers in a public unit: the form of every array that is summed or takes noise.
 
     Parameters
     ----------
@@ -69,9 +69,9 @@ class GridArray:
 
     @classmethod
     def truncated(cls, array: Floats, exponent: int) -> GridArray:
-        """Return an array in a unit that is given, entry by entry; beyond 2^53 units an entry is cut.
+        """Truncate an array to a given unit; entries beyond 2^53 units are cut, and NaN becomes 0.
 
-        For what has no norm that anything rests on. NaN becomes 0.
+        For arrays on whose norm no guarantee rests.
         """
         with np.errstate(over="ignore"):
             whole = np.trunc(np.ldexp(np.nan_to_num(array, posinf=np.inf, neginf=-np.inf), -exponent))
@@ -84,7 +84,7 @@ class GridArray:
 
     @property
     def values(self) -> Floats:
-        """What the integers are in the units of the data."""
+        """The array in the units of the data."""
         return from_units(self.integers, self.exponent)
 
     def refined(self, exponent: int) -> GridArray:
@@ -183,7 +183,7 @@ def integer_norms(rows: Floats, norm: int) -> Floats:
     """Return the L1 norms, or the squares of the Euclidean norms: of integers, exact below 2^53."""
     if norm == 1:
         return np.asarray(np.abs(rows).sum(axis=1))
-    if len(rows) == 1:  # what a client clips as a whole; einsum takes longer to begin
+    if len(rows) == 1:  # an array that a client clips as a whole; einsum takes longer to start
         return np.array([np.dot(rows[0], rows[0])])
     return np.asarray(np.einsum("ij,ij->i", rows, rows))
 

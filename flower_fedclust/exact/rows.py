@@ -115,7 +115,7 @@ class Frame:
     anchors : ndarray of shape (n_anchors, n_columns), optional
         Points, in the frame's coordinates before the move, that stand for regions.
     shifts : ndarray of shape (n_anchors, n_columns), optional
-        What is added to a row whose nearest anchor this is.
+        The shift that is added to the rows nearest to each anchor.
     outer_radius : float, optional
         With anchors: the radius to which rows are clipped where the nearest anchor is sought.
     norm : 1 or 2, default=2
@@ -137,7 +137,7 @@ class Frame:
 
     @property
     def arrays(self) -> list[NDArray[Any]]:
-        """What a message carries of the frame; :meth:`of_arrays` reads it."""
+        """The frame as arrays of a message; :meth:`of_arrays` reads them."""
         if self.anchors is None or self.shifts is None or self.outer_radius is None:
             return [self.origin, np.array([self.radius, self.norm])]
         return [self.origin, np.array([self.radius, self.norm, self.outer_radius]), self.anchors, self.shifts]

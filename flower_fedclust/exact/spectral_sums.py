@@ -1,10 +1,10 @@
-"""What spectral clustering sums over rows on a grid: factors, their moments, gradients of a dictionary; exact by row.
+"""The sums of spectral clustering over rows on a grid: factors, their moments, gradients of a dictionary; exact by row.
 
-Kernel values are functions of exact squared distances, and every product after that is one of integers. What a row
-contributes depends on that row and the public message alone, and its integer norm keeps to the declared bound.
+Kernel values are functions of exact squared distances, and every later product is a product of integers. So a row's
+contribution depends only on that row and on the public message, and its integer norm stays within the declared bound.
 
-All lengths are taken in units of the grid, and the bandwidth with them, so that neither rows near the largest float nor
-denormal ones need a power of two that is out of range.
+All lengths, and the bandwidth, are in units of the grid, so that neither rows near the largest float nor denormal rows
+need a power of two that is out of range.
 
 Rows, (n_rows, n_columns), and points or atoms, (n_points, n_columns), are integers of norm at most 2^25, in a unit
 whose exponent is ``exponent``. ``bandwidth`` is r of the Gaussian kernel, in the units of the data.

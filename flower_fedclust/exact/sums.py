@@ -1,7 +1,7 @@
 """Sums and products of rows on a grid, and of public points with them: exact, in any order and with any kernel.
 
 Rows, (n_rows, n_columns), and points, (n_points, n_columns), come from :mod:`~flower_fedclust.exact.grid`: integers
-of norm at most 2^25, in a unit of which ``exponent`` says which power of two it is.
+of norm at most 2^25, in the unit ``2**exponent``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COARSE_BITS = 16
 #: How much finer than rows distances between them are.
 DISTANCE_BITS = 10
 
-#: The mean distance of more rows than this is that of so many of them, drawn at random.
+#: Of more rows than this, a random sample of this size gives the mean distance.
 N_ROWS_FOR_MEAN_DISTANCE = 4096
 
 #: Rows whose second moments are added in float64.
@@ -70,8 +70,8 @@ def _to_compare(points: Floats) -> tuple[Floats, Floats]:
 def within_margin(rows: Floats, points: Floats, labels: Labels, margin: float) -> NDArray[np.bool_]:
     """Tell which rows are clearly nearer to their point than to every other: ``d_r^2 <= margin^2 d_s^2``.
 
-    Labels are those of :func:`nearest_point`, and the margin is in (0, 1]. The answer is made of integers and one
-    product an entry, so that it depends on the row alone.
+    Labels come from :func:`nearest_point`, and the margin is in (0, 1]. The answer uses integers and one product an
+    entry, so it depends on the row alone.
     """
     kept = np.ones(len(rows), dtype=bool)
     if len(points) < 2:
@@ -123,8 +123,8 @@ def truncated_means(sums: Integers, counts: Integers) -> Integers:
 def directions_onto_grid(directions: Floats) -> Floats:
     """Truncate directions to multiples of 2^-27, each of norm at most 1.
 
-    The server calls it before it sends, to know what the clients use; a client calls it again (:func:`project_rows`),
-    which changes nothing that was so and shortens what was not.
+    The server calls it before it sends directions, to know what the clients use. A client calls it again
+    (:func:`project_rows`): this changes no direction that is on the grid, and shortens any other.
     """
     return _directions_onto_grid(np.ascontiguousarray(directions, dtype=np.float64).tobytes(), directions.shape)
 
@@ -155,7 +155,7 @@ def _directions_onto_grid(given: bytes, shape: tuple[int, int]) -> Floats:
 def project_rows(rows: Floats, directions: Floats, radius: float, *, norm: int = 2) -> Floats:
     """Project rows on the grid, truncate them to the same grid, and clip each to the radius again.
 
-    The product is a multiple of 2^-27 below 2^25, so exact, and what is truncated is the same everywhere. The server
+    The product is a multiple of 2^-27 below 2^25 and therefore exact, and it is truncated alike everywhere. The server
     chooses the directions, and columns of norm 1 do not bound a projected row: hence the clipping.
     """
     projected: Floats = rows @ directions_onto_grid(directions)
@@ -221,10 +221,10 @@ def _triangle(size: int) -> NDArray[np.intp]:
 
 
 def upper_triangle(matrix: Integers) -> Integers:
-    """Return the upper triangle of a symmetric matrix by rows, as it is: a vector of size (size + 1) / 2 entries.
+    """Return the upper triangle of a symmetric matrix by rows: a vector of size (size + 1) / 2 entries.
 
-    Its Euclidean norm is not the matrix': noise for a sensitivity in Frobenius norm has the deviation sigma on the
-    diagonal and sigma / sqrt(2) off it (:func:`is_off_diagonal`).
+    Its Euclidean norm differs from the matrix's norm: noise for a sensitivity in Frobenius norm has the deviation sigma
+    on the diagonal and sigma / sqrt(2) off the diagonal (:func:`is_off_diagonal`).
     """
     return np.ascontiguousarray(matrix).ravel()[_triangle(len(matrix))]
 

@@ -1,8 +1,8 @@
-"""What a batch of rows adds to a sum: integers, and how much of it one row can be.
+"""Terms: the sum over a batch of rows, as integers, with a bound on the contribution of one row.
 
-Each function clips, so that the bound that it states holds whatever it is given: an author cannot understate it. The
-bounds are lemmas of docs/exact.md; nowhere else is a bound of an answer by row written. A term of no rows is all zeros,
-and states the same unit and the same bound: so the bound of an answer follows from its message alone.
+Each function clips, so its bound holds whatever it is given: an author cannot understate it. The bounds are lemmas of
+docs/exact.md, and a bound of an answer by row is written nowhere else. A term of no rows is all zeros and has the same
+unit and the same bound, so the bound of an answer follows from its message alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Bound:
-    """How much one row, or one client, can change an array, as whoever clips it enforces it."""
+    """How much one row, or one client, can change an array; the function that makes the array enforces it."""
 
     l2: float  #: In Euclidean norm, where a row is added or removed.
     l1: float = math.inf  #: The same in L1 norm, for Laplace noise.
@@ -98,7 +98,7 @@ def at(labels: Labels, n_places: int, rows: Rows | None = None) -> Term:
         The place of each row, from 0; -1 for a row that counts nowhere.
     n_places : int
     rows : Rows, optional
-        What is added; by default 1.
+        The rows to add; by default, rows are counted.
 
     Returns
     -------
@@ -140,8 +140,8 @@ def products(rows: Rows) -> Term:
 def squares(rows: Rows) -> Term:
     """Add the squares of the rows' entries, of shape (n_columns,).
 
-    ``||x o x||_2 <= ||x||_2^2`` and ``||x o x||_1 = ||x||_2^2``. Squares are not negative, so that those of two rows
-    are at most sqrt(2) times as far apart as those of one are long.
+    ``||x o x||_2 <= ||x||_2^2`` and ``||x o x||_1 = ||x||_2^2``. Squares are not negative, so replacing a row changes
+    the sum by at most sqrt(2) times the bound for adding one.
     """
     integers, exponent = square_sums(rows.integers, rows.exponent)
     square = rows.radius**2
@@ -155,8 +155,8 @@ def weighted(weights: Floats, rows: Rows | None = None) -> Term:
     Parameters
     ----------
     weights : ndarray of shape (n_rows, n_places)
-        Not negative. Where those of a row add up to more than 1, they are divided by their sum; a row whose sum is not
-        finite counts nowhere.
+        Not negative. If the weights of a row add up to more than 1, they are divided by their sum; a row whose weights
+        have no finite sum counts nowhere.
     rows : Rows, optional
     """
     with np.errstate(over="ignore"):
@@ -194,7 +194,7 @@ def vectors(values: Floats, bound: float, *, norm: int = 2) -> Term:
 
 
 def unbounded(integers: Integers, exponent: int, largest: int) -> Term:
-    """Return a sum that no budget can pay for, as nothing bounds what a row adds to it."""
+    """Return a sum without a bound on what a row adds; no budget can pay for it."""
     return enforced(integers, exponent, Bound(math.inf), largest)
 
 
@@ -216,7 +216,7 @@ def joined(first: Term, second: Term, *, times: float) -> Term:
     return enforced(integers, first.exponent, bound, max(first.largest, abs(factor)), max(first.n_rows, second.n_rows))
 
 
-# What a client makes of its own totals, for a guarantee that covers all that it has.
+# Terms of one client's own totals, for a guarantee that covers all rows of a client.
 
 
 def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words: str = "") -> Term:
@@ -230,7 +230,7 @@ def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words
     triangle : bool, default=False
         Whether the upper triangle of the matrix is sent, whose Frobenius norm is clipped.
     words : str, optional
-        What is clipped, for the report.
+        Names the clipped array in the report.
     """
     clipped = GridArray.clipped(values, bound)
     integers = upper_triangle(clipped.integers) if triangle else clipped.integers
