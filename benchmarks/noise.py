@@ -10,14 +10,16 @@ from collections.abc import Callable
 import numpy as np
 from common import header, timed
 
-from flower_fedclust.privacy.sampling import (
+from flower_fedclust.privacy.noise import (
     NoiseSource,
     OperatingSystemNoise,
     SeededNoise,
     sample_gaussian,
+    sample_gaussian_share,
     sample_laplace,
+    sample_laplace_share,
+    total_variation,
 )
-from flower_fedclust.privacy.shares import sample_gaussian_share, sample_laplace_share, total_variation
 
 #: Of a radius of 2^25 units with noise of 1.3 times the radius.
 SCALE = 1.3 * 2.0**25

@@ -1,4 +1,4 @@
-"""Looking a thing up by the name a user typed."""
+"""Look up things by the name that a user typed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,9 @@ Value = TypeVar("Value")
 
 
 def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
-    """Return ``table[name]``, or say which name was probably meant.
+    """Return ``table[name]``; a ValueError names the nearest entry, or all of them.
 
-    Parameters
-    ----------
-    name : str
-        What the user typed.
-    table : mapping of str to anything
-        The things that exist.
-    kind : str
-        What the table holds, in the singular ("strategy", "data set"), for the message.
-
-    Raises
-    ------
-    ValueError
-        If no such name exists; the message gives the nearest one, or all of them.
+    ``kind`` says what the table holds, in the singular ("strategy", "data set").
     """
     if name in table:
         return table[name]

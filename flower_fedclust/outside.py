@@ -1,4 +1,4 @@
-"""Files from outside: read within limits; whatever their readers stumble over is one sentence that names the file."""
+"""Files and texts from outside, read within limits; errors name the file and quote no value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import re
 import stat
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -21,23 +21,27 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 
-#: In bytes. Parsed, a text takes up to fifty times as much memory, and one of TOML much time.
+#: The largest files, in bytes. Parsing takes up to fifty times as much memory; TOML also takes long.
 LARGEST_JSON, LARGEST_TOML = 2**27, 2**24
 
-#: What is wrong with a line of CSV, in the words of pandas that hold no value.
+#: The longest JSON text that another party may send, in characters, unless a caller says otherwise; and its depth.
+LONGEST_JSON, DEEPEST_JSON = 2**20, 32
+
+#: The part of pandas' messages about a line of CSV that holds no value.
 _FIELDS = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 
 
 @contextmanager
 def reading(path: Path, kind: str, remedy: str, *, name: str | None = None, most: int | None = None) -> Iterator[Any]:
-    """Open a file for a reader; raise one DataError in place of whatever the reader raises.
+    """Open a file for a reader, and raise one DataError for whatever the reader raises.
 
-    Every file that a user or another party gives is read in here. The error's sentence is ours: a reader's own may
-    quote rows.
+    Every file that a user or another party gives is read in here. The reader's own error message may quote rows; ours
+    names the file, the reason and the remedy. A DataError of the reader keeps its sentence.
 
     Parameters
     ----------
     path : Path
+        A missing file raises a MissingFileError.
     kind : str
         What the file should be ("CSV").
     remedy : str
@@ -45,20 +49,7 @@ def reading(path: Path, kind: str, remedy: str, *, name: str | None = None, most
     name : str, optional
         What to call the file; by default its path.
     most : int, optional
-        How many bytes it may have; by default as many as this machine has memory.
-
-    Yields
-    ------
-    file object
-        Open for reading bytes.
-
-    Raises
-    ------
-    MissingFileError
-        If there is no such file.
-    DataError
-        If it is no regular file, is empty or too large, or if the reader fails. A DataError of the reader keeps its
-        sentence.
+        The largest number of bytes; by default the size of this machine's memory.
     """
     name = str(path) if name is None else name
     with parsing(name, kind, remedy), _opened(path, name) as file:
@@ -71,7 +62,7 @@ def reading(path: Path, kind: str, remedy: str, *, name: str | None = None, most
 
 @contextmanager
 def parsing(name: str, kind: str, remedy: str) -> Iterator[None]:
-    """Raise one DataError that names the file in place of whatever a parser raises; see :func:`reading`."""
+    """Raise one DataError that names the file for whatever a parser raises; see :func:`reading`."""
     try:
         yield
     except DataError as error:
@@ -83,14 +74,36 @@ def parsing(name: str, kind: str, remedy: str) -> Iterator[None]:
 
 
 def check_size(n_bytes: int, name: str, most: int | None = None) -> None:
-    """Raise a DataError if a file has, or claims, more bytes than are allowed; by default, than there is memory."""
+    """Raise a DataError if a file has, or claims, more bytes than ``most`` (by default, than this machine's memory)."""
     most = _memory() if most is None else most
     if n_bytes > most:
-        raise DataError(f"{name} is too large: {n_bytes:,} bytes, and {most:,} can be read; give a smaller file.")
+        raise DataError(f"{name} is too large: {n_bytes:,} bytes, but at most {most:,} are read; give a smaller file.")
+
+
+def parse_json(text: str | bytes, limit: int = LONGEST_JSON) -> Any:
+    """Return a JSON text of another party; raise a ValueError if it is too long, too deeply nested, or no JSON."""
+    if len(text) > limit:
+        raise ValueError(f"a JSON text of {len(text)} characters was sent; send at most {limit}.")
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("a JSON text is nested too deeply.") from None
+    level = [found]
+    for _ in range(DEEPEST_JSON):
+        level = [one for outer in level for one in _inner(outer)]
+        if not level:
+            return found
+    raise ValueError(f"a JSON text is nested too deeply: at most {DEEPEST_JSON} levels are read.")
+
+
+def _inner(found: Any) -> Iterable[Any]:
+    if isinstance(found, dict):
+        return found.values()
+    return found if isinstance(found, list) else ()
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Return the object in a JSON file; errors are those of :func:`reading`."""
+    """Return the object in a JSON file."""
     with reading(path, "JSON", remedy, most=LARGEST_JSON) as file:
         found = json.load(file)
         if not isinstance(found, dict):
@@ -99,13 +112,13 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def read_toml(path: Path, remedy: str) -> dict[str, Any]:
-    """Return the tables in a TOML file; errors are those of :func:`reading`."""
+    """Return the tables in a TOML file."""
     with reading(path, "TOML", remedy, most=LARGEST_TOML) as file:
         return tomllib.load(file)
 
 
 def read_csv(path: Path, remedy: str) -> list[dict[str, str]]:
-    """Return the lines of a CSV file by the names of its columns; errors are those of :func:`reading`."""
+    """Return the lines of a CSV file, each by column name."""
     with reading(path, "CSV", remedy) as file:
         return list(csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline=""), strict=True))
 
@@ -115,7 +128,7 @@ def read_array(file: IO[bytes], n_bytes: int) -> NDArray[Any]:
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read_header(file)
-    if dtype.hasobject:  # which are pickled, and a pickle may run code
+    if dtype.hasobject:  # objects are pickled, and a pickle may run code
         raise DataError("it holds Python objects; save numbers.")
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > n_bytes:
         raise DataError("its header claims more bytes than the file has; save it again.")
@@ -125,10 +138,10 @@ def read_array(file: IO[bytes], n_bytes: int) -> NDArray[Any]:
 
 
 def read_arrays(path: Path, remedy: str) -> list[NDArray[Any]]:
-    """Return the arrays that ``numpy.savez`` wrote; errors are those of :func:`reading`."""
+    """Return the arrays that ``numpy.savez`` wrote."""
     with reading(path, "arrays of NumPy", remedy) as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
-        # A compressed member, or many that share their bytes, could unfold to terabytes.
+        # Compressed members, or members that share their bytes, could unfold to terabytes.
         is_compressed = any(member.compress_type != zipfile.ZIP_STORED for member in members)
         if is_compressed or sum(member.file_size for member in members) > os.fstat(file.fileno()).st_size:
             raise DataError("its arrays take more bytes than the file has; save it again with numpy.savez.")
@@ -140,7 +153,7 @@ def read_arrays(path: Path, remedy: str) -> list[NDArray[Any]]:
 
 
 def _opened(path: Path, name: str) -> IO[bytes]:
-    """Open a regular file; never wait for one that is none, such as a pipe."""
+    """Open a regular file; never wait for a pipe or a device."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except (FileNotFoundError, NotADirectoryError):
@@ -155,7 +168,7 @@ def _opened(path: Path, name: str) -> IO[bytes]:
 
 
 def _memory() -> int:
-    """Return how many bytes of memory this machine has; a terabyte where it does not say."""
+    """Return this machine's memory in bytes; a terabyte if it is unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -163,7 +176,7 @@ def _memory() -> int:
 
 
 def _reason(error: Exception) -> str:
-    """Say what a reader stumbled over, in words that hold nothing of the file but names in TOML."""
+    """Return why a reader failed, in words that quote nothing from the file but names in TOML."""
     if isinstance(error, UnicodeError):
         return "it is not UTF-8 text"
     if isinstance(error, MemoryError):
@@ -173,5 +186,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, (tomllib.TOMLDecodeError, json.JSONDecodeError)):
         return str(error)
     if found := _FIELDS.search(str(error)):
-        return f"line {found[2]} has {found[3]} fields, and those before it have {found[1]}"
+        return f"line {found[2]} has {found[3]} fields, but earlier lines have {found[1]}"
     return "it is damaged, incomplete, or of another kind or version"

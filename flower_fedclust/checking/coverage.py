@@ -26,8 +26,8 @@ from flower_fedclust.engine.client import ENROL
 from flower_fedclust.engine.replies import EXPONENTS
 from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.engine.wire import decode, encode, size_of
+from flower_fedclust.privacy.accounting import SAMPLING_PART
 from flower_fedclust.privacy.report import PrivacyReport
-from flower_fedclust.privacy.shares import SAMPLING_PART
 
 #: A client that fails is asked so often with each of two tables; the rates differ if chance makes that so rarely.
 REPEATED, FAILURES_DIFFER = 40, 1e-4

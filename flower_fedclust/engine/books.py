@@ -14,10 +14,9 @@ from flower_fedclust.engine.replies import RefusalError, ReplyError, bytes_of, c
 from flower_fedclust.engine.rounds import Failure, Round, Sum, Traffic
 from flower_fedclust.engine.wrappers import by_mod
 from flower_fedclust.exact.grid import GridArray
-from flower_fedclust.privacy.noise import Sendable, noise_exponent, variation_of_noise
+from flower_fedclust.privacy.noise import Sendable, noise_exponent, total_variation, variation_of_noise
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message
-from flower_fedclust.privacy.shares import total_variation
 
 #: How many entries of an array of which the server sees nothing one row may move: as many as it has columns.
 UNSEEN_ENTRIES = 2**20

@@ -23,7 +23,7 @@ from flower_fedclust.engine.parts import releases_of_parts
 from flower_fedclust.engine.replies import sent_arrays
 from flower_fedclust.engine.rounds import Array, Askable, Known, Moved, Question
 from flower_fedclust.engine.tables import PREPARATION, SCHEMA, TableAnswers, preparation_from
-from flower_fedclust.engine.wire import as_bytes, as_numbers, read_json
+from flower_fedclust.engine.wire import as_bytes, as_numbers
 from flower_fedclust.engine.wrappers import EMPTY, INSTEAD, TO_SERVER, changing_mod
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.format import FORMAT, FormatError, check_format
@@ -31,10 +31,10 @@ from flower_fedclust.models import Model, TableModel
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.metrics import count_table
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.privacy.noise import Sendable, add_noise
-from flower_fedclust.privacy.plan import LONGEST_PLAN, Plan
+from flower_fedclust.outside import parse_json
+from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
+from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, Sendable, add_noise
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
 from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -321,7 +321,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         """Return the noise that the arrays leave with, from the client's own bounds and the plan of the run."""
         if "parts" not in config:
             return ()
-        parts, plan = read_json(config["parts"]), _read_plan(str(config.get("plan", "")))
+        parts, plan = parse_json(config["parts"]), _read_plan(str(config.get("plan", "")))
         if not isinstance(parts, list) or not all(name is None or isinstance(name, str) for name in parts):
             raise DataError("a message names parts of a budget that are no names.")
         return releases_of_parts(question, self.moved(kept, question), parts, plan)
@@ -329,7 +329,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
     def _put_in_order(self, config: Mapping[str, Any]) -> None:
         """Take the columns in the order of the run, if the server says that somebody has them in another."""
         if "columns" in config and self.source.columns is not None:
-            columns = read_json(str(config["columns"]))
+            columns = parse_json(str(config["columns"]))
             if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
                 raise DataError(f"client {self.name}: the columns of the run are not a list of names.")
             self._own = self._own.in_order(columns, "the run")
@@ -373,7 +373,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
 
 @lru_cache(maxsize=8)
 def _read_plan(text: str) -> Plan:
-    return Plan.from_dict(read_json(text, LONGEST_PLAN))
+    return Plan.from_dict(parse_json(text, LONGEST_PLAN))
 
 
 def said_instead(name: str, reason: str) -> dict[str, Any]:

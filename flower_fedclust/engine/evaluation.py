@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from flower_fedclust.engine.ranges import MOST_ROWS
 from flower_fedclust.engine.replies import ReplyError
-from flower_fedclust.engine.wire import read_json
 from flower_fedclust.numerics.metrics import add_tables, agreement
+from flower_fedclust.outside import parse_json
 
 Table = dict[str, NDArray[np.int64]]
 
@@ -45,7 +45,7 @@ def checked_evaluation(name: str, res: EvaluateRes, *, n_clusters: int | None) -
         raise ReplyError(f"client {name} sent a number of rows, or a cost, that no rows can have.")
     table: Table | None = None
     if "table" in res.metrics:
-        given = read_json(str(res.metrics["table"]), _LONGEST_TABLE)
+        given = parse_json(str(res.metrics["table"]), _LONGEST_TABLE)
         table = {str(one): np.array(counts) for one, counts in given}
         for row in table.values():
             if row.shape != (n_clusters,) or row.dtype.kind != "i" or row.min() < 0 or row.max() > n_rows:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flower_fedclust.engine.rounds import Askable, Moved, ProtocolError, Question, Sent
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.plan import Plan
+from flower_fedclust.privacy.accounting import Plan, Share
 from flower_fedclust.privacy.releases import Mechanism, PrivacyUnit, Relation, Release
 
 

@@ -13,10 +13,8 @@ from flower_fedclust.engine.rounds import Known, ProtocolError, Question, Round,
 from flower_fedclust.engine.spending import Spending
 from flower_fedclust.engine.strategy import ProtocolStrategy
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST, check_real
-from flower_fedclust.privacy.accounting import Share, calibrate, divided
-from flower_fedclust.privacy.plan import Plan
+from flower_fedclust.privacy.accounting import Plan, Share, calibrate, delta_of_composition, divided
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release
-from flower_fedclust.privacy.shares import delta_of_composition
 
 #: A larger delta is remarked on in the report: few tables have so few rows that it is far below one over their number.
 LARGE_DELTA = 1e-4

@@ -14,10 +14,11 @@ import numpy as np
 from flwr.common import Code, EvaluateRes, FitRes, Parameters
 
 from flower_fedclust.engine.rounds import Array, Sent
-from flower_fedclust.engine.wire import decode, read_json, size_of
+from flower_fedclust.engine.wire import decode, size_of
 from flower_fedclust.engine.wrappers import EMPTY
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.format import FormatError, check_format
+from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.noise import Sendable, on_grid
 
 log = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ def _written(exponents: tuple[int | None, ...]) -> str:
 
 @lru_cache(maxsize=64)
 def _read(exponents: str) -> Any:
-    return read_json(exponents)
+    return parse_json(exponents)
 
 
 def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list[Sendable]:

@@ -18,8 +18,9 @@ from flower_fedclust.engine.client import ENROL
 from flower_fedclust.engine.replies import ReplyError, client_order, one_line, read_reply, unlike_most
 from flower_fedclust.engine.rounds import ProtocolError, Round
 from flower_fedclust.engine.settings import RunSettings
-from flower_fedclust.engine.wire import encode, read_json
+from flower_fedclust.engine.wire import encode
 from flower_fedclust.engine.wrappers import EMPTY, TO_CLIENT
+from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.report import Message
 
 #: A name is as long at most: it becomes a file's, and stands in every table.
@@ -297,7 +298,7 @@ def checked_enrolment(name: str, res: FitRes) -> tuple[str, str]:
     if not is_name(res.metrics.get("client")):
         raise ReplyError(f"client {name} gave no name, or none of at most {LONGEST_NAME} printable letters.")
     try:
-        columns = read_json(str(res.metrics.get("columns")), LONGEST_COLUMNS)
+        columns = parse_json(str(res.metrics.get("columns")), LONGEST_COLUMNS)
     except ValueError:
         columns = None
     is_number = type(columns) is int and 0 < columns <= MOST_COLUMNS

@@ -37,10 +37,9 @@ from flower_fedclust.engine.wire import encode, size_of
 from flower_fedclust.engine.wrappers import EMPTY, TO_CLIENT
 from flower_fedclust.format import FORMAT
 from flower_fedclust.models import Model
-from flower_fedclust.privacy.noise import Sendable, add_noise
+from flower_fedclust.privacy.noise import NoiseSource, OperatingSystemNoise, SeededNoise, Sendable, add_noise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import Message
-from flower_fedclust.privacy.sampling import NoiseSource, OperatingSystemNoise, SeededNoise
 
 I = TypeVar("I", FitIns, EvaluateIns)  # noqa: E741
 

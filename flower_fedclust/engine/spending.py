@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from flower_fedclust.engine.rounds import ProtocolError
-from flower_fedclust.privacy.plan import Plan
+from flower_fedclust.privacy.accounting import Plan
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import Message
 

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from flower_fedclust.engine.memory import Memory
 from flower_fedclust.engine.rounds import Moved, answers, within
-from flower_fedclust.engine.wire import as_text, read_json
+from flower_fedclust.engine.wire import as_text
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import parse_json
 from flower_fedclust.tables.histograms import (
     POWER_BITS,
     bin_counts,
@@ -48,7 +49,7 @@ PREPARATION_LIMIT = 2**25
 @lru_cache(maxsize=16)
 def preparation_from(content: bytes) -> Preparation:
     """Return the preparation that an array of :func:`as_bytes` holds."""
-    return Preparation.from_dict(read_json(content, PREPARATION_LIMIT))
+    return Preparation.from_dict(parse_json(content, PREPARATION_LIMIT))
 
 
 #: Bins of a histogram at most: as many as the values of a column whose values are listed.
@@ -184,7 +185,7 @@ def _numbers_of(columns: NDArray[np.uint8]) -> tuple[int, int]:
 
 def _names_in(columns: NDArray[np.uint8]) -> list[str]:
     """Return the names of columns in a message."""
-    names = read_json(as_text(columns))
+    names = parse_json(as_text(columns))
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise DataError("the columns that are asked for are not a list of names.")
     return names
@@ -192,7 +193,7 @@ def _names_in(columns: NDArray[np.uint8]) -> list[str]:
 
 def _asked_in(columns: NDArray[np.uint8]) -> list[tuple[str, int, bool]]:
     """Return which histograms a message asks for: names, numbers of bins, and whether sums are wanted."""
-    asked = read_json(as_text(columns))
+    asked = parse_json(as_text(columns))
     if not isinstance(asked, list) or not asked or not all(map(_is_histogram, asked)):
         raise DataError("the histograms that are asked for are not a list of names with numbers of bins.")
     return [(name, n_bins, with_sums) for name, n_bins, with_sums in asked]

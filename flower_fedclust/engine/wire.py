@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from io import BytesIO
 from typing import Any
@@ -13,11 +12,6 @@ from flwr.common import Parameters
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-
-JSON_LIMIT = 2**20
-"""Characters of a JSON text from another party that are read, unless a caller allows more."""
-
-_JSON_DEPTH = 32
 
 #: Of an array without entries nothing but its header says how long its axes are; whoever reads it may make arrays so.
 _LONGEST_EMPTY = 2**20
@@ -81,40 +75,6 @@ def as_bytes(text: str) -> NDArray[np.uint8]:
 def as_text(array: NDArray[np.uint8]) -> str:
     """Undo :func:`as_bytes`."""
     return np.asarray(array, dtype=np.uint8).tobytes().decode()
-
-
-def read_json(text: str | bytes, limit: int = JSON_LIMIT) -> Any:
-    """Return what a JSON text says that another party has sent.
-
-    Parameters
-    ----------
-    text : str or bytes
-    limit : int
-        A longer text is not read.
-
-    Raises
-    ------
-    ValueError
-        If the text is no JSON, longer than the limit, or nested more deeply than any text of ours.
-    """
-    if len(text) > limit:
-        raise ValueError(f"a JSON text of {len(text)} characters was sent; send at most {limit}.")
-    try:
-        found = json.loads(text)
-    except RecursionError:
-        raise ValueError("a JSON text is nested too deeply.") from None
-    level = [found]
-    for _ in range(_JSON_DEPTH):
-        level = [one for outer in level for one in _inner(outer)]
-        if not level:
-            return found
-    raise ValueError(f"a JSON text is nested too deeply: at most {_JSON_DEPTH} levels are read.")
-
-
-def _inner(found: Any) -> Iterable[Any]:
-    if isinstance(found, dict):
-        return found.values()
-    return found if isinstance(found, list) else ()
 
 
 def _decode(tensor: bytes) -> Array:

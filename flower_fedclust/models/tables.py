@@ -10,7 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.models.base import Clustered, Model
+from flower_fedclust.outside import parse_json
 from flower_fedclust.tables.preparation import Preparation
+
+#: Characters of a preparation and the name of its model: 1024 quantiles of each of 500 columns.
+LONGEST_PREPARATION = 2**25
 
 
 class TableModel(Model, name="table"):
@@ -89,7 +93,7 @@ class TableModel(Model, name="table"):
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[NDArray[Any]]) -> Self:
-        """Make the model from what :meth:`to_arrays` returned."""
+        """Undo :meth:`to_arrays`; the arrays may come from another party."""
         text, *others = arrays
-        fields = json.loads(np.asarray(text, dtype=np.uint8).tobytes())
+        fields = parse_json(np.asarray(text, dtype=np.uint8).tobytes(), LONGEST_PREPARATION)
         return cls(Preparation.from_dict(fields["preparation"]), Model.named(fields["model"]).from_arrays(others))

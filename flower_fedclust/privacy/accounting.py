@@ -1,20 +1,29 @@
-"""Composition and calibration, both by dp-accounting."""
+"""The accountant: shares of a budget, the noise that they pay for, what releases compose to, and the plan of a run.
+
+All composition is by dp-accounting, in one function, :func:`composed_epsilon`. Calibration, plan, report and site call
+it.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
 from flower_fedclust.names import look_up
-from flower_fedclust.numerics.checks import check_real
+from flower_fedclust.numerics.checks import check_choice, check_real
 from flower_fedclust.privacy.releases import (
+    NOISE_PLACES,
+    PRIVACY_UNITS,
     Mechanism,
+    NoisePlace,
+    PrivacyUnit,
     Relation,
     Release,
     check_sample,
@@ -25,9 +34,29 @@ from flower_fedclust.privacy.releases import (
 if TYPE_CHECKING:
     import dp_accounting
 
-#: The orders of the Renyi divergences that dp-accounting is asked for: those of samples are slow, and the many of its
-#: default gain nothing.
+T = TypeVar("T")
+
+#: Orders of the Renyi divergences. Those of samples are slow, and dp-accounting's many default orders gain nothing.
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
+
+#: The part of delta that covers how far the drawn noise is from the noise that is accounted for.
+SAMPLING_PART = 2.0**-10
+
+#: Limits for plans, which another party may send. No run has as many shares or releases, or such long names.
+MOST_SHARES, MOST_RELEASES, LONGEST_NAME = 32, 10_000, 64
+
+#: The largest size of a plan, in characters.
+LONGEST_PLAN = MOST_SHARES * 512
+
+#: The largest cost of a plan, as :func:`_cost` counts: far beyond the largest epsilon that a strategy takes. Composing
+#: releases with less noise would take very long.
+MOST_COST = 4_000.0
+
+#: Compositions near this epsilon are computed fast, but coarsely.
+COARSE = 100.0
+
+
+# Shares of a budget.
 
 
 @dataclass(frozen=True)
@@ -38,9 +67,9 @@ class Share:
     ----------
     mechanism : "gaussian" or "laplace"
     fraction : float
-        Its epsilon in proportion to those of the other shares; the fractions need not add up to 1.
+        The share's epsilon in proportion to the other shares; the fractions need not add up to 1.
     count : int, default=1
-        How many releases there are, each in a round of its own; they divide the fraction equally.
+        The number of releases, each in a round of its own; they divide the fraction equally.
     relation : "add-or-remove" or "replace", default="add-or-remove"
         As in :class:`~flower_fedclust.privacy.releases.Release`; the same for all shares of a budget.
     sample : tuple of two int, optional
@@ -58,18 +87,7 @@ class Share:
 def divided(shares: Mapping[str, Share], budget: Mapping[str, float] | None) -> dict[str, Share]:
     """Return the shares with the fractions that a user has chosen.
 
-    Parameters
-    ----------
-    shares : mapping of str to Share
-        By name.
-    budget : mapping of str to float, optional
-        Parts of the whole, by name; the shares that it does not name divide the rest as they would divide the whole.
-
-    Raises
-    ------
-    ValueError
-        If there is no share of that name (the message gives the nearest), if a part is not positive, or if the parts
-        add up to more than the whole, or to less where all are named.
+    ``budget`` holds parts of 1, by name. Shares that it does not name divide the rest in proportion to their fractions.
     """
     if budget is None:
         return dict(shares)
@@ -77,42 +95,38 @@ def divided(shares: Mapping[str, Share], budget: Mapping[str, float] | None) -> 
         look_up(name, shares, "part of the budget called")
     budget = {name: check_real(f"the budget of {name}", part, above=0, at_most=1) for name, part in budget.items()}
     rest = 1.0 - math.fsum(budget.values())
-    others = math.fsum(share.fraction for name, share in shares.items() if name not in budget)
+    left = [name for name in shares if name not in budget]
+    others = math.fsum(shares[name].fraction for name in left)
     if rest < -1e-9 or (others > 0) != (rest > 1e-9):
-        raise ValueError(
-            f"budget adds up to {1.0 - rest:g}; its parts are parts of 1"
-            + (
-                ", of which some must be left for: " + ", ".join(name for name in shares if name not in budget) + "."
-                if others > 0
-                else "."
-            )
-        )
+        remedy = f"leave some for: {', '.join(left)}." if left else "its parts must add up to 1."
+        raise ValueError(f"budget adds up to {1.0 - rest:g}; {remedy}")
     return {
         name: replace(share, fraction=budget.get(name, rest * share.fraction / others if others else 0.0))
         for name, share in shares.items()
     }
 
 
+# Composition.
+
+
 def composed_epsilon(
     releases: Iterable[Release] | Mapping[Release, int], delta: float, *, near: float | None = None
 ) -> float:
-    """Return the epsilon that all the releases together spend at this delta, under the relation that they share.
+    """Return the epsilon that releases of one relation spend together at this delta.
 
-    Calibration, plan, report and site all compose by the same function, so that they cannot differ.
-
-    In closed form where all are Gaussian, otherwise by privacy loss distributions. Where rows are sampled, by Renyi
-    divergences too, which alone know of samples, and the smaller of the two: a large sample costs their bound more than
-    it gains.
+    It is a closed form if all releases are Gaussian; otherwise dp-accounting composes privacy loss distributions. If
+    rows are sampled, dp-accounting also composes Renyi divergences, which can use the sampling. The smaller of the two
+    counts, because for large samples the Renyi bound loses more than the sampling gains.
 
     Parameters
     ----------
     releases : iterable of Release, or mapping of Release to int
-        With how often each is made. Each is on a sample of its own, where rows are sampled; see
-        :func:`~flower_fedclust.privacy.releases.on_the_same_rows` for those that are not.
+        The mapping says how often each is made. Each sampled release has a sample of its own;
+        :func:`~flower_fedclust.privacy.releases.on_the_same_rows` joins releases that share a sample.
     delta : float in (0, 1)
     near : float, optional
-        What epsilon is expected to be, which sets how finely dp-accounting stores the privacy loss. The epsilon
-        asked for, where there is one: then the answer is computed as it was when the noise was calibrated.
+        The expected epsilon, which sets the resolution of the privacy loss. With the epsilon asked for, the result is
+        computed exactly as it was when the noise was calibrated.
 
     Returns
     -------
@@ -131,26 +145,95 @@ def composed_epsilon(
     if near is None:
         coarse = _epsilon(event, delta, 1e-2)
         near = coarse if 0 < coarse < math.inf else 1.0
-    epsilon = _epsilon(event, delta, _discretization(near))
+    epsilon = _epsilon(event, delta, _resolution(near))
     if math.isinf(epsilon) or not any(release.sample for release in uses):
         return epsilon
     return min(epsilon, _sampled_epsilon(_event(uses, sampled=True), delta))
 
 
-def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) -> dict[str, float]:
-    """Find the noise multiplier of each share, so that all the releases together spend epsilon at delta.
+def _event(uses: Mapping[Release, int], *, sampled: bool = False) -> dp_accounting.DpEvent:
+    """Return releases as one event that does not depend on their order.
 
-    As in section 5 of FedDP-KMeans, a share is a release that would be (its epsilon, its delta)-private alone; the
-    epsilons stand in the proportion of the fractions, and their common factor is the largest for which
-    dp-accounting's composition of all the releases stays within the total. The paper gives each the total delta; here
-    each has its part of it, so that there always is such a factor, however many releases there are.
+    All Gaussian ones are one (Dong, Roth and Su 2022, Corollary 3.3).
+    """
+    import dp_accounting
+
+    counts: Counter[dp_accounting.DpEvent] = Counter()
+    for release, count in uses.items():
+        counts[release.event(sampled=sampled)] += count
+    gaussian = {event: count for event, count in counts.items() if isinstance(event, dp_accounting.GaussianDpEvent)}
+    # Sorted, so that the same releases give the same epsilon to the last digit.
+    others = {event: counts[event] for event in sorted(counts.keys() - gaussian.keys(), key=repr)}
+    if gaussian:
+        joint = joint_multiplier((event.noise_multiplier, count) for event, count in gaussian.items())
+        others[dp_accounting.GaussianDpEvent(joint)] = 1
+        if len(others) == 1:
+            return next(iter(others))
+    # A tuple, so that the event is hashable for the caches below.
+    return dp_accounting.ComposedDpEvent(
+        tuple(dp_accounting.SelfComposedDpEvent(event, count) for event, count in others.items())
+    )
+
+
+def _resolution(epsilon: float) -> float:
+    """Return the step in which privacy losses are stored, rounded up: a small part of epsilon, but affordable."""
+    return min(max(epsilon * 1e-4, 1e-5), 1e-2)
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> float:
+    import dp_accounting
+
+    if isinstance(event, dp_accounting.GaussianDpEvent):
+        # The closed form's delta is right to 1e-7, which the thousandth that delta_of_composition keeps back covers.
+        with np.errstate(divide="ignore"):
+            return float(dp_accounting.get_epsilon_gaussian(event.noise_multiplier, delta))
+    # The multiplier is noise over sensitivity under the release's own relation, so that this relation fits both.
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    return float(dp_accounting.pld.PLDAccountant(relation, interval).compose(event).get_epsilon(delta))
+
+
+@lru_cache(maxsize=1024)
+def _sampled_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
+    import dp_accounting
+
+    # Only the Renyi accountant composes sampled releases.
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    return float(dp_accounting.rdp.RdpAccountant(ORDERS, relation).compose(event).get_epsilon(delta))
+
+
+def delta_of_composition(delta: float) -> float:
+    """Return the part of delta for which noise is calibrated: all but ``SAMPLING_PART`` of it."""
+    return delta * (1.0 - SAMPLING_PART)
+
+
+def delta_of_sampling(epsilon: float, variation: float) -> float:
+    """Return what the sampler's total-variation distance, over all entries of the run, adds to delta.
+
+    Noise within total variation TV of (epsilon, delta')-private noise is (epsilon, delta' + (1 + e^epsilon)
+    TV)-private.
+    """
+    # As a logarithm, so that a large epsilon does not overflow.
+    return math.exp(min(math.log(variation) + epsilon + math.log1p(math.exp(-epsilon)), 0.0)) if variation > 0 else 0.0
+
+
+# Calibration.
+
+
+def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) -> dict[str, float]:
+    """Find the noise multiplier of each share, so that all releases together spend epsilon at delta.
+
+    As in section 5 of FedDP-KMeans, each release alone would be (its epsilon, its delta)-private. The epsilons stand in
+    the proportion of the fractions, and their common factor is the largest for which the composition of all releases
+    stays within the total. The paper gives each release the total delta. Here each has its part of it, so that the
+    factor exists for any number of releases.
 
     Parameters
     ----------
     shares : mapping of str to Share
         By name.
     epsilon : float or None
-        The total. None is no noise: every multiplier is 0.
+        The total. None means no noise: every multiplier is 0.
     delta : float in (0, 1)
         The total.
 
@@ -171,6 +254,63 @@ def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) 
 def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) -> tuple[float, ...]:
     import dp_accounting
 
+    _check_shares(shares, epsilon)
+    if epsilon is None or not shares:
+        return (0.0,) * len(shares)
+    total = sum(share.fraction for share in shares)
+    n_releases = sum(share.count for share in shares)
+    parts = dict(enumerate(shares))
+
+    def multipliers(factor: float) -> tuple[float, ...]:
+        return tuple(
+            _multiplier(share.mechanism, factor * share.fraction / share.count / total, delta / n_releases)
+            for share in shares
+        )
+
+    def event(factor: float, *, sampled: bool = False) -> dp_accounting.DpEvent:
+        return _event(releases_of(parts, dict(enumerate(multipliers(factor)))), sampled=sampled)
+
+    interval = _resolution(epsilon)
+    bracket = dp_accounting.LowerEndpointAndGuess(epsilon * 1e-3, epsilon)
+    tolerance = epsilon * 1e-4
+    factor = dp_accounting.calibrate_dp_mechanism(
+        lambda: _Accountant(partial(_epsilon, interval=interval)), event, epsilon, delta, bracket, tol=tolerance
+    )
+    # For a small epsilon at a small delta, the divergences of these orders give no bound, whatever the noise.
+    if any(share.sample for share in shares) and (
+        _sampled_epsilon(event(bracket.lower_endpoint, sampled=True), delta) < epsilon
+    ):
+        bracket = dp_accounting.LowerEndpointAndGuess(bracket.lower_endpoint, factor)
+        of_samples = dp_accounting.calibrate_dp_mechanism(
+            lambda: _Accountant(_sampled_epsilon),
+            lambda factor: event(factor, sampled=True),
+            epsilon,
+            delta,
+            bracket,
+            tol=10 * tolerance,
+        )
+        factor = max(factor, of_samples)
+    return multipliers(factor)
+
+
+class _Accountant:
+    """One event's epsilon as dp-accounting's calibration asks for it, from the cached functions above."""
+
+    def __init__(self, epsilon: Callable[[dp_accounting.DpEvent, float], float]) -> None:
+        import dp_accounting
+
+        self._epsilon = epsilon
+        self.ledger = self._event = dp_accounting.NoOpDpEvent()
+
+    def compose(self, event: dp_accounting.DpEvent) -> _Accountant:
+        self._event = event
+        return self
+
+    def get_epsilon(self, delta: float) -> float:
+        return self._epsilon(self._event, delta)
+
+
+def _check_shares(shares: Sequence[Share], epsilon: float | None) -> None:
     for share in shares:
         check_sample(share.sample)
         if not 0 < share.fraction < math.inf or share.count < 1:
@@ -182,79 +322,6 @@ def _calibrated(shares: tuple[Share, ...], epsilon: float | None, delta: float) 
         raise ValueError("shares for adding or removing a record do not compose with shares for replacing one.")
     if epsilon is not None and not epsilon > 0:
         raise ValueError(f"epsilon is {epsilon}; it must be positive.")
-    if epsilon is None or not shares:
-        return (0.0,) * len(shares)
-
-    total = sum(share.fraction for share in shares)
-    n_releases = sum(share.count for share in shares)
-
-    def multipliers(factor: float) -> tuple[float, ...]:
-        return tuple(
-            _multiplier(share.mechanism, factor * share.fraction / share.count / total, delta / n_releases)
-            for share in shares
-        )
-
-    def event(factor: float, *, sampled: bool = False) -> dp_accounting.DpEvent:
-        return _event(_uses(shares, multipliers(factor)), sampled=sampled)
-
-    interval = _discretization(epsilon)
-    bracket = dp_accounting.LowerEndpointAndGuess(epsilon * 1e-3, epsilon)
-    tolerance = epsilon * 1e-4
-    factor = dp_accounting.calibrate_dp_mechanism(
-        lambda: _Remembering(partial(_epsilon, interval=interval)), event, epsilon, delta, bracket, tol=tolerance
-    )
-    # Of a small epsilon at a small delta the divergences of these orders know nothing, whatever the noise.
-    if any(share.sample for share in shares) and (
-        _sampled_epsilon(event(bracket.lower_endpoint, sampled=True), delta) < epsilon
-    ):
-        bracket = dp_accounting.LowerEndpointAndGuess(bracket.lower_endpoint, factor)
-        of_samples = dp_accounting.calibrate_dp_mechanism(
-            lambda: _Remembering(_sampled_epsilon),
-            lambda factor: event(factor, sampled=True),
-            epsilon,
-            delta,
-            bracket,
-            tol=10 * tolerance,
-        )
-        factor = max(factor, of_samples)
-    return multipliers(factor)
-
-
-def releases_of(shares: Mapping[str, Share], multipliers: Mapping[str, float]) -> Counter[Release]:
-    """Return the releases that shares of a budget pay for, and how often, for :func:`composed_epsilon`.
-
-    Parameters
-    ----------
-    shares : mapping of str to Share
-        By name.
-    multipliers : mapping of str to float
-        The noise multipliers, by the same names.
-
-    Returns
-    -------
-    Counter of Release
-        Free of units.
-    """
-    return _uses(list(shares.values()), [multipliers[name] for name in shares])
-
-
-def _uses(shares: Sequence[Share], multipliers: Sequence[float]) -> Counter[Release]:
-    """Return the releases of a run whose shares are released in the same rounds, as far as their counts allow.
-
-    That costs most: releases on one sample cost more than releases on samples of their own.
-    """
-    uses: Counter[Release] = Counter()
-    found = [
-        Release(share.mechanism, 1.0, multiplier, "", share.relation, share.sample)
-        for share, multiplier in zip(shares, multipliers, strict=True)
-    ]
-    before = 0
-    for count in sorted({share.count for share in shares}):
-        together = [release for release, share in zip(found, shares, strict=True) if share.count >= count]
-        for release in on_the_same_rows(together):
-            uses[release] += count - before
-        before = count
-    return uses
 
 
 @lru_cache(maxsize=1024)
@@ -267,80 +334,142 @@ def _multiplier(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     return float(dp_accounting.get_sigma_gaussian(epsilon, delta))
 
 
-def _event(uses: Mapping[Release, int], *, sampled: bool = False) -> dp_accounting.DpEvent:
-    """Return what releases are together, as one event, whatever their order."""
-    counts: Counter[dp_accounting.DpEvent] = Counter()
-    for release, count in uses.items():
-        counts[release.event(sampled=sampled)] += count
-    return _composed(counts)
+def releases_of(shares: Mapping[T, Share], multipliers: Mapping[T, float]) -> Counter[Release]:
+    """Return the releases of shares, without units, made in the same rounds as far as their counts allow.
+
+    That is the worst case: releases on one sample cost more than releases on separate samples.
+    """
+    uses: Counter[Release] = Counter()
+    found = {
+        name: Release(share.mechanism, 1.0, multipliers[name], "", share.relation, share.sample)
+        for name, share in shares.items()
+    }
+    before = 0
+    for count in sorted({share.count for share in shares.values()}):
+        together = [found[name] for name, share in shares.items() if share.count >= count]
+        for release in on_the_same_rows(together):
+            uses[release] += count - before
+        before = count
+    return uses
 
 
-def _composed(counts: Counter[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
-    """Return what the events are together: all the Gaussian ones are one (Dong, Roth and Su 2022, Corollary 3.3)."""
-    import dp_accounting
+# The plan of a run.
 
-    gaussian = {event: count for event, count in counts.items() if isinstance(event, dp_accounting.GaussianDpEvent)}
-    # In one order, so that the same releases give the same epsilon to the last digit.
-    others = {event: counts[event] for event in sorted(counts.keys() - gaussian.keys(), key=repr)}
-    if gaussian:
-        joint = joint_multiplier((event.noise_multiplier, count) for event, count in gaussian.items())
-        others[dp_accounting.GaussianDpEvent(joint)] = 1
-        if len(others) == 1:
-            return next(iter(others))
-    # A tuple, so that the event can be looked up among those whose epsilon is known.
-    return dp_accounting.ComposedDpEvent(
-        tuple(dp_accounting.SelfComposedDpEvent(event, count) for event, count in others.items())
+
+@dataclass(frozen=True)
+class Plan:
+    """All releases of a run: frozen before the first one, and announced so that a site can decide."""
+
+    epsilon: float | None  #: What the noise was calibrated to, with delta; None for no noise.
+    delta: float
+    noise: NoisePlace  #: Who draws it.
+    unit: PrivacyUnit
+    shares: Mapping[str, Share]  #: The parts of the budget, by name, with the number of releases of each.
+    multipliers: Mapping[str, float]  #: The noise multiplier of each release, by the same names.
+
+    def to_json(self) -> str:
+        """Return the plan as one line."""
+        shares = {name: asdict(share) | {"multiplier": self.multipliers[name]} for name, share in self.shares.items()}
+        about = {"epsilon": self.epsilon, "delta": self.delta, "noise": self.noise, "unit": self.unit}
+        return json.dumps(about | {"shares": shares})
+
+    @classmethod
+    def from_dict(cls, found: Any) -> Self:
+        """Return the plan that :meth:`to_json` wrote, from parsed JSON that anybody may have sent.
+
+        Raises
+        ------
+        ValueError
+            If it is not a plan.
+        """
+        try:
+            return cls(*_read(found))
+        except (LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"the plan of a run cannot be read ({type(error).__name__}).") from None
+
+    def check(self) -> None:
+        """Raise a ValueError if the plan composes to more than was asked for.
+
+        A share without noise does not count: the report lists what it would pay for as unprotected.
+        """
+        if self.epsilon is None:
+            return
+        noisy = {name: share for name, share in self.shares.items() if self.multipliers[name] > 0}
+        releases = releases_of(noisy, self.multipliers)
+        spent = composed_epsilon(releases, delta_of_composition(self.delta), near=self.epsilon)
+        if spent > self.epsilon:
+            raise ValueError(
+                f"epsilon is {self.epsilon:g} and the noise of the run composes to {spent:.6g}; the noise multipliers "
+                f"of {', '.join(noisy)} must be larger."
+            )
+
+    def epsilon_of_row(self, delta: float) -> float:
+        """Return the epsilon of all releases together for one row of a client, at a delta of the caller's choice.
+
+        If the unit is a client, a release is calibrated to the largest norm of the client's array. One row more or less
+        gives another array of at most this norm, so that the two are up to twice as far apart.
+        """
+        factor = 0.5 if self.unit == "client" else 1.0
+        multipliers = {name: factor * multiplier for name, multiplier in self.multipliers.items()}
+        uses = tuple(releases_of(self.shares, multipliers).items())
+        return _epsilon_of_plan(uses, delta_of_composition(delta), self.epsilon or COARSE)
+
+
+@lru_cache(maxsize=64)
+def _epsilon_of_plan(uses: tuple[tuple[Release, int], ...], delta: float, near: float) -> float:
+    # A plan that announces much less epsilon than its noise gives would make the reader compute very finely.
+    coarse = composed_epsilon(dict(uses), delta, near=COARSE)
+    return composed_epsilon(dict(uses), delta, near=near if coarse < 1.2 * near + 0.1 else coarse)
+
+
+def _read(found: Any) -> tuple[float, float, NoisePlace, PrivacyUnit, dict[str, Share], dict[str, float]]:
+    check_choice("noise", found["noise"], NOISE_PLACES)
+    check_choice("unit", found["unit"], PRIVACY_UNITS)
+    given: Mapping[str, Mapping[str, Any]] = found["shares"]
+    if len(given) > MOST_SHARES or max(map(len, given), default=0) > LONGEST_NAME:
+        raise ValueError(f"a plan has more than {MOST_SHARES} shares, or a name of more than {LONGEST_NAME} letters.")
+    shares: dict[str, Share] = {}
+    multipliers: dict[str, float] = {}
+    for name, fields in given.items():
+        sample = fields["sample"]
+        shares[name] = share = Share(
+            fields["mechanism"],
+            _number(fields["fraction"]),
+            _integer(fields["count"]),
+            fields["relation"],
+            None if sample is None else (_integer(sample[0]), _integer(sample[1])),
+        )
+        multipliers[name] = _number(fields["multiplier"])
+        Release(share.mechanism, 1.0, multipliers[name], "", share.relation, share.sample)  # checks them
+    if sum(share.count for share in shares.values()) > MOST_RELEASES:
+        raise ValueError(f"a plan has more than {MOST_RELEASES} releases.")
+    if len({share.relation for share in shares.values()}) > 1:
+        raise ValueError("a plan has releases for different relations.")
+    if not _cost((share, multipliers[name]) for name, share in shares.items()) <= MOST_COST:
+        raise ValueError("a plan has next to no noise.")
+    epsilon, delta = _number(found["epsilon"]), _number(found["delta"])
+    if delta >= 1:
+        raise ValueError("a plan has a delta of 1 or more.")
+    return epsilon, delta, found["noise"], found["unit"], shares, multipliers
+
+
+def _cost(releases: Iterable[tuple[Share, float]]) -> float:
+    """Return the sum of the largest privacy losses of Laplace releases and the mean losses of Gaussian ones."""
+    return math.fsum(
+        share.count * (1.0 / multiplier if share.mechanism == "laplace" else 0.5 / multiplier**2)
+        if multiplier > 1.0 / MOST_COST
+        else math.inf
+        for share, multiplier in releases
     )
 
 
-def _discretization(epsilon: float) -> float:
-    """Return the step of the privacy loss in which distributions are stored; the rounding is upwards.
-
-    Fine enough that rounding costs a small part of epsilon, coarse enough that a large epsilon is affordable.
-    """
-    return min(max(epsilon * 1e-4, 1e-5), 1e-2)
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError("a plan has a number that is not positive and finite.")
+    return float(value)
 
 
-class _Remembering:
-    """An accountant for dp-accounting's calibration, which asks for both ends of its bracket and for its root twice.
-
-    Parameters
-    ----------
-    epsilon : callable
-        From an event and delta; remembers what it has answered.
-    """
-
-    def __init__(self, epsilon: Callable[[dp_accounting.DpEvent, float], float]) -> None:
-        import dp_accounting
-
-        self._epsilon = epsilon
-        self.ledger = self._event = dp_accounting.NoOpDpEvent()
-
-    def compose(self, event: dp_accounting.DpEvent) -> _Remembering:
-        self._event = event
-        return self
-
-    def get_epsilon(self, delta: float) -> float:
-        return self._epsilon(self._event, delta)
-
-
-@lru_cache(maxsize=1024)
-def _epsilon(event: dp_accounting.DpEvent, delta: float, interval: float) -> float:
-    import dp_accounting
-
-    if isinstance(event, dp_accounting.GaussianDpEvent):
-        # In closed form. Its delta is right to 1e-7, which the thousandth that delta_of_composition keeps back covers.
-        with np.errstate(divide="ignore"):
-            return float(dp_accounting.get_epsilon_gaussian(event.noise_multiplier, delta))
-    # A multiplier says all: it is the scale of the noise over the sensitivity under the release's own relation.
-    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    return float(dp_accounting.pld.PLDAccountant(relation, interval).compose(event).get_epsilon(delta))
-
-
-@lru_cache(maxsize=1024)
-def _sampled_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
-    import dp_accounting
-
-    # Only the accountant of Renyi divergences composes releases of sampled rows.
-    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
-    return float(dp_accounting.rdp.RdpAccountant(ORDERS, relation).compose(event).get_epsilon(delta))
+def _integer(value: Any) -> int:
+    if type(value) is not int or not 0 < value < 2**53:
+        raise ValueError("a plan has a count that is not a positive integer.")
+    return value

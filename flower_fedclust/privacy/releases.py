@@ -1,4 +1,4 @@
-"""A release: one noisy array, as a value that the noise, the accounting, the report and the tests all read."""
+"""A release: one noisy array, as a value that the noise, the accountant, the report and the tests all read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+from flower_fedclust.numerics.checks import check_choice
 
 if TYPE_CHECKING:
     import dp_accounting
@@ -22,30 +24,30 @@ NOISE_PLACES = get_args(NoisePlace)
 
 @dataclass(frozen=True)
 class Release:
-    """What is added to one array before anybody who is not trusted sees it.
+    """The noise that is added to one array before anybody who is not trusted sees it.
 
     Parameters
     ----------
     mechanism : "gaussian" or "laplace"
     sensitivity : float
-        How far one record or one client can move the array: in Euclidean norm for the Gaussian mechanism, in L1
-        norm for the Laplace mechanism. The units are those of the array.
+        The largest change of the array by one record or one client, in the units of the array: in Euclidean norm for
+        the Gaussian mechanism, in L1 norm for the Laplace mechanism.
     noise_multiplier : float
-        The scale of the noise (standard deviation, or Laplace parameter) divided by the sensitivity. 0 is no
-        noise, and no protection.
+        The scale of the noise (standard deviation, or Laplace parameter) divided by the sensitivity. 0 means no noise,
+        and no protection.
     bound : str
         What enforces the sensitivity, in words, for the report.
     relation : "add-or-remove" or "replace", default="add-or-remove"
-        What the record or the client does in the two data sets that the sensitivity compares: it is there or is not,
-        or it is another. Where as many arrays leave a client as it has rows, only "replace" can be promised.
+        How the two data sets differ that the sensitivity compares: one record (or client) is added or removed, or it is
+        replaced by another. An array with an entry for every row can only promise "replace".
     sample : tuple of two int, optional
-        How many rows are drawn, and of how many, where the array depends on rows that a client draws without
-        replacement and keeps to itself: a row that may not have been drawn is protected by that, too. For "replace".
+        How many rows are drawn, and of how many, if the array depends on rows that a client draws without replacement
+        and in secret: a row that may not have been drawn has additional protection. Only for "replace".
     share : str, default=""
         The name of its share of the privacy budget.
     triangle : bool, default=False
-        Whether the array is the upper triangle of a symmetric matrix, whose Frobenius norm the sensitivity bounds: what
-        is off the diagonal counts twice in it, so that noise of ``1 / sqrt(2)`` of the scale does there.
+        Whether the array is the upper triangle of a symmetric matrix whose Frobenius norm the sensitivity bounds.
+        Entries off the diagonal count twice in that norm, so their noise has ``1 / sqrt(2)`` of the scale.
     """
 
     mechanism: Mechanism
@@ -58,22 +60,20 @@ class Release:
     triangle: bool = False
 
     def __post_init__(self) -> None:
-        if self.mechanism not in get_args(Mechanism):
-            raise ValueError(f"mechanism is {self.mechanism!r}; it must be one of: {', '.join(get_args(Mechanism))}.")
-        if self.relation not in get_args(Relation):
-            raise ValueError(f"relation is {self.relation!r}; it must be one of: {', '.join(get_args(Relation))}.")
-        if not sys.float_info.min <= self.sensitivity < float("inf"):
-            # Below the smallest normal number products are rounded by more than the last bit.
+        check_choice("mechanism", self.mechanism, get_args(Mechanism))
+        check_choice("relation", self.relation, get_args(Relation))
+        if not sys.float_info.min <= self.sensitivity < math.inf:
+            # Products of smaller numbers are rounded by more than the last bit.
             raise ValueError(
                 f"sensitivity is {self.sensitivity}; it must be finite and at least {sys.float_info.min:g}."
             )
-        if not 0 <= self.noise_multiplier < float("inf"):
+        if not 0 <= self.noise_multiplier < math.inf:
             raise ValueError(f"noise_multiplier is {self.noise_multiplier}; it must be finite and not negative.")
         if self.triangle and self.mechanism != "gaussian":
-            raise ValueError("triangle is given; only Gaussian noise has a narrower part off the diagonal.")
+            raise ValueError("triangle is only for Gaussian noise.")
         check_sample(self.sample)
         if self.sample is not None and (self.mechanism, self.relation) != ("gaussian", "replace"):
-            raise ValueError("sample is given; only the Gaussian mechanism for replacing a row is composed with one.")
+            raise ValueError("sample is only for Gaussian noise and a row that is replaced.")
 
     @property
     def scale(self) -> float:
@@ -82,7 +82,7 @@ class Release:
 
     @property
     def standard_deviation(self) -> float:
-        """The standard deviation of the noise, whatever the mechanism; units of the array."""
+        """The standard deviation of the noise of either mechanism; units of the array."""
         return self.scale if self.mechanism == "gaussian" else self.scale * math.sqrt(2)
 
     @property
@@ -93,13 +93,18 @@ class Release:
     def event(self, *, sampled: bool = False) -> dp_accounting.DpEvent:
         """Return the event that dp-accounting composes.
 
-        Parameters
-        ----------
-        sampled : bool, default=False
-            Whether the event says that the rows are a sample, which not every accountant can compose. Without, the
-            event is one that protects less.
+        Without ``sampled`` it ignores the sample, and so understates the protection: not every accountant can compose
+        samples.
         """
-        return event_of(self.mechanism, self.noise_multiplier, self.sample if sampled else None)
+        import dp_accounting
+
+        if self.mechanism == "laplace":
+            return dp_accounting.LaplaceDpEvent(self.noise_multiplier)
+        event = dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        sample = self.sample if sampled else None
+        if sample is None or 2 * sample[0] >= sample[1]:
+            return event  # half of the rows or more gain little, and take seconds to compose
+        return dp_accounting.SampledWithoutReplacementDpEvent(sample[1], sample[0], event)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
@@ -108,27 +113,15 @@ class Release:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Undo :meth:`to_dict`."""
-        sample = fields.get("sample")  # a list, where it has been JSON
+        sample = fields.get("sample")  # JSON has made a list of it
         return cls(**{**fields, "sample": None if sample is None else tuple(sample)})
 
 
-def event_of(mechanism: Mechanism, noise_multiplier: float, sample: tuple[int, int] | None) -> dp_accounting.DpEvent:
-    """Return the event that dp-accounting composes; the parameters are those of :class:`Release`."""
-    import dp_accounting
-
-    if mechanism == "laplace":
-        return dp_accounting.LaplaceDpEvent(noise_multiplier)
-    event = dp_accounting.GaussianDpEvent(noise_multiplier)
-    if sample is None or 2 * sample[0] >= sample[1]:
-        return event  # little is gained from half of the rows or more, and it takes seconds to find
-    return dp_accounting.SampledWithoutReplacementDpEvent(sample[1], sample[0], event)
-
-
 def on_the_same_rows(releases: Iterable[Release]) -> list[Release]:
-    """Return what the releases of one reply are together, free of units, for composition with those of other replies.
+    """Return the releases of one reply without their units, ready for composition with other replies.
 
-    Arrays that depend on one sample of the rows are one Gaussian release: a row that was drawn is in all of them, and
-    two releases of samples of their own would cost less.
+    Arrays that depend on the same sample of rows become one Gaussian release: a sampled row is in all of them, and two
+    releases on separate samples would cost less.
     """
     multipliers: dict[tuple[Mechanism, Relation, tuple[int, int] | None], list[float]] = {}
     for release in releases:
@@ -136,23 +129,14 @@ def on_the_same_rows(releases: Iterable[Release]) -> list[Release]:
         multipliers.setdefault(key, []).append(release.noise_multiplier)
     together = []
     for (mechanism, relation, sample), found in multipliers.items():
-        of_sample = (
-            [joint_multiplier((multiplier, 1) for multiplier in found)]
-            if sample is not None and len(found) > 1
-            else found
-        )
-        together += [Release(mechanism, 1.0, multiplier, "", relation, sample) for multiplier in of_sample]
+        is_joint = sample is not None and len(found) > 1
+        joint = [joint_multiplier((multiplier, 1) for multiplier in found)] if is_joint else found
+        together += [Release(mechanism, 1.0, multiplier, "", relation, sample) for multiplier in joint]
     return together
 
 
 def joint_multiplier(multipliers: Iterable[tuple[float, int]]) -> float:
-    """Return the multiplier of the Gaussian release that protects as much as several together.
-
-    Parameters
-    ----------
-    multipliers : iterable of tuple of (float, int)
-        The multipliers, and how many releases have each.
-    """
+    """Return the multiplier of one Gaussian release that protects as much as several; pairs of multiplier and count."""
     found = list(multipliers)
     smallest = min(multiplier for multiplier, _ in found)
     if smallest == 0:
@@ -161,6 +145,6 @@ def joint_multiplier(multipliers: Iterable[tuple[float, int]]) -> float:
 
 
 def check_sample(sample: tuple[int, int] | None) -> None:
-    """Raise a ValueError unless there is no sample, or one of at least a row."""
+    """Raise a ValueError unless a sample draws at least one row, and no more rows than there are."""
     if sample is not None and not 1 <= sample[0] <= sample[1]:
-        raise ValueError(f"sample is {sample}; it must be how many rows are drawn, 1 at least, and of how many.")
+        raise ValueError(f"sample is {sample}; give the number of rows drawn, at least 1, and the number of rows.")

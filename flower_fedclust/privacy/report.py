@@ -10,21 +10,28 @@ from decimal import ROUND_CEILING, Context
 from functools import cached_property
 from typing import Any, Self
 
-from flower_fedclust.privacy.accounting import composed_epsilon
+from flower_fedclust.privacy.accounting import (
+    SAMPLING_PART,
+    composed_epsilon,
+    delta_of_composition,
+    delta_of_sampling,
+)
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release, on_the_same_rows
-from flower_fedclust.privacy.shares import SAMPLING_PART, delta_of_composition, delta_of_sampling
 
+#: How neighbouring data sets differ.
 NEIGHBOUR_SENTENCES: dict[tuple[PrivacyUnit, Relation], str] = {
-    ("record", "add-or-remove"): (
-        "one row of one client, added or removed (that a client has rows at all is not hidden)"
-    ),
+    (
+        "record",
+        "add-or-remove",
+    ): "one row of one client, added or removed (that a client has rows at all is not hidden)",
     ("client", "add-or-remove"): (
         "all that one client contributes, added or removed (that the client took part is not hidden)"
     ),
-    ("record", "replace"): ("one row of one client, replaced by any other (how many rows a client has is not hidden)"),
-    ("client", "replace"): ("all rows of one client, replaced by as many others (how many it has is not hidden)"),
+    ("record", "replace"): "one row of one client, replaced by any other (how many rows a client has is not hidden)",
+    ("client", "replace"): "all rows of one client, replaced by as many others (how many it has is not hidden)",
 }
 
+#: Who adds the noise.
 PLACE_SENTENCES: dict[NoisePlace, str] = {
     "server": (
         "The server adds the noise to the sum, or to each reply where it needs them one by one. It is trusted to add "
@@ -38,7 +45,7 @@ PLACE_SENTENCES: dict[NoisePlace, str] = {
     "local": "Each client adds all the noise to its own reply, so that every reply is private by itself.",
 }
 
-
+#: What clients learn that collude.
 COLLUSION_SENTENCES: dict[NoisePlace, str] = {
     "server": "Clients that collude learn no more about the others than the server publishes.",
     "clients": (
@@ -51,10 +58,10 @@ COLLUSION_SENTENCES: dict[NoisePlace, str] = {
 #: What every guarantee rests on, and what none covers.
 TRUST_SENTENCES = (
     "Each client is trusted to clip its own rows, and to run this software unchanged.",
-    "Labels, metrics and costs in a result are exact: they are computed from the rows, where the rows are, "
-    "and no noise covers them. Do not publish them with the model.",
-    "Sums are sums of integers, so rounding adds nothing to a sensitivity. Noise is drawn as integers too; how far it "
-    "is from the noise that is accounted for is part of delta.",
+    "Labels, metrics and costs in a result are exact: each site computes them from its own rows, and no noise covers "
+    "them. Do not publish them with the model.",
+    "Sums are sums of integers, so rounding adds nothing to a sensitivity. Noise consists of integers, too. A part of "
+    "delta covers how far it is from the noise that is accounted for.",
     "Not covered: when a client answers, how long it takes, that it fails, and that its reply is left out for its "
     "size.",
 )
@@ -62,23 +69,23 @@ TRUST_SENTENCES = (
 
 @dataclass(frozen=True)
 class Message:
-    """One array, or one fact, that every client addressed in a round sent to the server."""
+    """One array, or one fact, that every client asked in a round sent to the server."""
 
     round: int  #: The Flower round, from 1.
     task: str  #: What the client was asked for.
     content: str  #: What the array holds.
     detail: str  #: How fine it is: "sum over the clients", "one per client", "one per row".
     release: Release | None = None  #: What protects it. None: nothing does, unless it is post-processing.
-    #: Whether it was computed from nothing but an earlier release of the same client, so that it costs nothing more.
+    #: Whether it was computed only from an earlier release of the same client, so that it costs no more.
     post_processing: bool = False
-    #: Whether it is a number of rows, which no guarantee hides where rows are replaced, not added or removed.
+    #: Whether it is a number of rows, which no guarantee hides if a row is replaced instead of added or removed.
     counts_rows: bool = False
-    #: True for what says nothing about a row (a name, the columns): listed, and not counted as unprotected.
+    #: Whether it says nothing about a row (a name, the columns): listed, but not counted as unprotected.
     harmless: bool = False
-    #: Those that were asked, where it was not all of them. Nothing that the others hold is in the message.
+    #: The clients that were asked, if not all were. The message holds nothing of the others.
     clients: tuple[str, ...] | None = None
-    reveals: str = "sums"  #: The kind of the message: what it lets the receiver know where no noise covers it.
-    #: How far the noise that was drawn may be, in total variation, from the noise that is accounted for.
+    reveals: str = "sums"  #: The kind of the message: what it tells the receiver without noise.
+    #: Total-variation distance, at most, of the noise that was drawn from the noise that is accounted for.
     variation: float = 0.0
 
     @property
@@ -89,7 +96,7 @@ class Message:
 
 @dataclass(frozen=True, repr=False)
 class PrivacyReport:
-    """What a run's guarantee is, made from the rounds that ran.
+    """The guarantee of a run, made from the rounds that ran.
 
     Parameters
     ----------
@@ -97,12 +104,12 @@ class PrivacyReport:
     messages : sequence of Message
         Everything that left the clients, in order.
     requested_epsilon : float or None
-        What the user asked for; None if nothing was.
+        What the user asked for; None without noise.
     delta : float or None
     unit : "record", "client" or None
     noise : "server", "clients", "local" or None
     notes : sequence of str
-        Sentences that the reader has to know: public rows, a seed, what is assumed.
+        Sentences that a reader must know: public rows, a seed, assumptions.
     """
 
     strategy: str
@@ -115,12 +122,12 @@ class PrivacyReport:
 
     @property
     def releases(self) -> list[Message]:
-        """The messages that noise covers."""
+        """The messages that noise protects."""
         return [message for message in self.messages if message.is_protected]
 
     @property
     def unprotected(self) -> list[Message]:
-        """The messages that depend on rows and that nothing covers."""
+        """The messages that depend on rows and that nothing protects."""
         return [
             message
             for message in self.messages
@@ -138,16 +145,16 @@ class PrivacyReport:
 
     @property
     def neighbours(self) -> str | None:
-        """In what neighbouring data sets differ, in words; None if there is no guarantee."""
+        """How neighbouring data sets differ, in words; None if there is no guarantee."""
         return NEIGHBOUR_SENTENCES[self.unit, self.relation] if self.unit and self.relation else None
 
     @cached_property
     def epsilon(self) -> float:
-        """The epsilon of all the releases, at delta: the one that was asked for; infinity if there is none.
+        """The epsilon of all releases at delta: the one that was asked for; infinity if there is no release.
 
-        It holds before anything is seen. That a run ended sooner than it might have may itself come from what the noise
-        made of the rows, and makes it no smaller. Only if the releases compose to more is it that: where noise was not
-        calibrated to a budget of the whole run.
+        It holds before the run is seen. A run that ended early does not lower it, because when it ended may follow from
+        the noisy rows. It is larger only if the releases compose to more, which happens if the noise was not calibrated
+        to a budget of the whole run.
         """
         if not self.releases or self.delta is None:
             return float("inf")
@@ -155,11 +162,11 @@ class PrivacyReport:
 
     @cached_property
     def composed_epsilon(self) -> float:
-        """What dp-accounting composes from the releases that were made; infinity if there is none.
+        """The epsilon that the releases of the run compose to; infinity if there is none.
 
-        A record, or a client, is in those messages alone for which its client was asked: it is the largest of what
-        these compose to, over the clients. Of a calibrated budget it may be less than was asked for, and then promises
-        nothing: which releases are made can follow from noisy results.
+        A record, or a client, is only in the messages that its client was asked for: this is the largest epsilon over
+        the clients. It may be less than was asked for, but that promises nothing, because which releases are made can
+        follow from noisy results.
         """
         if not self.releases or self.delta is None:
             return float("inf")
@@ -168,16 +175,16 @@ class PrivacyReport:
 
     @property
     def is_noise_exact_enough(self) -> bool:
-        """Whether the part of delta that is left for it covers how far drawn noise is from what is accounted for."""
+        """Whether the part of delta kept for sampling covers how far drawn noise is from what is accounted for."""
         if self.delta is None:
             return True
         variation = math.fsum(message.variation for message in self.messages)
         return delta_of_sampling(self.epsilon, variation) <= SAMPLING_PART * self.delta
 
     def _groups(self) -> list[Counter[Release]]:
-        """Return the releases in which a client has a part, for each client unless another has the same and more."""
+        """Return each client's releases, except of clients whose releases another client has as well."""
         named = [name for message in self.releases for name in message.clients or ()]
-        drawn = dict.fromkeys(named) or {"": None}  # any other client has fewer, and where all are asked all have all
+        drawn = dict.fromkeys(named) or {"": None}  # clients that no message names have the fewest releases
         replies: dict[str, dict[int, list[Release]]] = {name: {} for name in drawn}
         for message in self.releases:
             for name in drawn if message.clients is None else message.clients:
@@ -196,7 +203,7 @@ class PrivacyReport:
 
     @property
     def covers_everything(self) -> bool:
-        """Whether every message that depends on rows is a release: only then is epsilon that of the run."""
+        """Whether every message that depends on rows is a release: only then epsilon holds for the whole run."""
         return bool(self.releases) and self.delta is not None and not self.unprotected
 
     def guarantee(self) -> str:
@@ -206,7 +213,7 @@ class PrivacyReport:
         if not self.is_noise_exact_enough:
             return (
                 f"None that can be stated: at epsilon {_at_most(self.epsilon)} and delta {self.delta:g} the noise that "
-                "is drawn is not near enough to the noise that is accounted for. Such a budget protects nobody."
+                "is drawn is too far from the noise that is accounted for. Such a budget protects nobody."
             )
         statement = (
             f"({_at_most(self.epsilon)}, {self.delta:g})-differential privacy per {self.unit}"
@@ -221,11 +228,11 @@ class PrivacyReport:
         )
 
     def meaning(self) -> str | None:
-        """Return what the guarantee means for one person, as the odds of a guess; None if there is none.
+        """Return what the guarantee means for one person, as the odds of a guess; None without a guarantee.
 
-        Of two hypotheses that are equally likely, whatever is computed from an (epsilon, delta)-private output tells
-        the true one with a probability of at most ``(e^epsilon + delta) / (e^epsilon + 1)``; and a test that accuses
-        wrongly with probability a finds what is there with probability ``e^epsilon a + delta`` at most.
+        A guess between two equally likely hypotheses from an (epsilon, delta)-private output is right with probability
+        ``(e^epsilon + delta) / (e^epsilon + 1)`` at most. A test with false positive rate a has a true positive rate of
+        ``e^epsilon a + delta`` at most.
         """
         if not self.releases or self.delta is None or not self.is_noise_exact_enough or not self.unit:
             return None
@@ -254,7 +261,7 @@ class PrivacyReport:
         return sentence
 
     def assumptions(self) -> list[str]:
-        """Return who is trusted with what, and what is not covered, a sentence each; none if there is no guarantee."""
+        """Return who is trusted with what, and what is not covered, as sentences; none without a guarantee."""
         if not self.releases:
             return []
         places = [PLACE_SENTENCES[self.noise], COLLUSION_SENTENCES[self.noise]] if self.noise else []
@@ -282,13 +289,7 @@ class PrivacyReport:
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
-        """Return the report from what :meth:`to_dict` gave, also where it has been JSON.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError, AttributeError
-            If it is something else.
-        """
+        """Undo :meth:`to_dict`, also after JSON; raise an error if it is anything else."""
         known = {one.name for one in fields(Message)} - {"release", "clients"}
         messages = tuple(
             Message(
@@ -338,7 +339,7 @@ class PrivacyReport:
 
 
 def _at_most(value: float, digits: int = 4) -> str:
-    """Write a bound with so many digits, never below what it is."""
+    """Write a bound with so many digits, rounded up."""
     if not math.isfinite(value):
         return str(value)
     context = Context(prec=digits, rounding=ROUND_CEILING)
@@ -346,7 +347,7 @@ def _at_most(value: float, digits: int = 4) -> str:
 
 
 def _grouped(messages: Sequence[Message]) -> list[str]:
-    """Return a few lines for each message, those of a repeated round together."""
+    """Return a few lines for each message; repeated rounds share them."""
     groups: dict[tuple[str, str, str, Release | None], list[int]] = {}
     for message in messages:
         key = (message.task, message.content, message.detail, message.release)

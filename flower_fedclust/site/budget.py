@@ -11,8 +11,8 @@ from typing import Any
 
 from flower_fedclust.engine.consent import Request
 from flower_fedclust.engine.rounds import Moved, Sent
-from flower_fedclust.engine.wire import read_json
-from flower_fedclust.privacy.plan import LONGEST_PLAN, Plan
+from flower_fedclust.outside import parse_json
+from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.site.policy import Policy, Refused
 
@@ -119,7 +119,7 @@ class Budget:
         if _digest(request.plan) != announced:
             raise Refused("the run announces other noise than in its first round.")
         try:
-            plan = Plan.from_dict(read_json(request.plan, LONGEST_PLAN)) if request.plan else None
+            plan = Plan.from_dict(parse_json(request.plan, LONGEST_PLAN)) if request.plan else None
         except ValueError as error:
             raise Refused(f"{error}") from None
         if plan is not None and len(plan.shares) > MOST_PARTS:

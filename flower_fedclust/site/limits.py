@@ -13,7 +13,8 @@ from typing import Any
 
 from flwr.common import Parameters
 
-from flower_fedclust.engine.wire import decode, read_json
+from flower_fedclust.engine.wire import decode
+from flower_fedclust.outside import parse_json
 from flower_fedclust.site.policy import Limits, Refused
 
 #: In characters: of a run, a study, a task, a client half; and of a text among the arguments, such as a model's name.
@@ -74,11 +75,11 @@ def check_message(limits: Limits, config: Mapping[str, Any], tensors: Sequence[b
 def _amounts(config: Mapping[str, Any]) -> Iterable[float]:
     """Yield the arguments that are amounts; raise Refused if one is no number, or too large for any purpose."""
     if "view" in config:
-        of_view = read_json(str(config["view"]))
+        of_view = parse_json(str(config["view"]))
         if not isinstance(of_view, dict):
             raise Refused("the view of the message is none.")
         yield from _amounts(of_view)
-    arguments = read_json(str(config.get("arguments", "{}")))
+    arguments = parse_json(str(config.get("arguments", "{}")))
     if not isinstance(arguments, dict):
         raise Refused("the arguments of the message have no names.")
     for name, value in arguments.items():

@@ -51,8 +51,7 @@ from flower_fedclust.exact.sums import second_moment, triangle_to_symmetric, upp
 from flower_fedclust.models import FactorModel
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST, checked_rows
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.plan import Plan
+from flower_fedclust.privacy.accounting import Plan, Share
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.strategies.common.first_centers import GIVEN_CENTERS_NOTE, check_given_centers
 from flower_fedclust.strategies.common.frame import FrameClient, RowsInFrame

@@ -33,8 +33,8 @@ from flower_fedclust.exact.sums import directions_onto_grid
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.privacy import noise as noise_module
 from flower_fedclust.privacy.accounting import composed_epsilon
+from flower_fedclust.privacy.noise import OperatingSystemNoise, SeededNoise
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.privacy.sampling import OperatingSystemNoise, SeededNoise
 from flower_fedclust.registry import make_strategy
 
 

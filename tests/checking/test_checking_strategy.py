@@ -328,7 +328,7 @@ def test_noise_of_another_width_is_found_wherever_it_is_drawn(noise, monkeypatch
 
 def test_noise_from_random_state_is_found(monkeypatch):
     from flower_fedclust.engine.run import Run
-    from flower_fedclust.privacy.sampling import SeededNoise
+    from flower_fedclust.privacy.noise import SeededNoise
 
     subject = Subject(Means(3))
     for name in ("noise_that_protects_is_never_repeated", "random_state_never_reaches_the_noise"):

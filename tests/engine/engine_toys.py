@@ -27,8 +27,7 @@ from flower_fedclust.engine.parts import release_of
 from flower_fedclust.engine.rounds import Moved, Question
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.plan import Plan
+from flower_fedclust.privacy.accounting import Plan, Share
 
 # A journal hashes the parameters of a strategy, and a toy has questions among them, which cannot be pickled.
 copyreg.pickle(Question, lambda question: (str, (repr(question),)))

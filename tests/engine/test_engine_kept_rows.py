@@ -22,11 +22,9 @@ from flower_fedclust.engine import (
     client_app,
 )
 from flower_fedclust.format import FORMAT
-from flower_fedclust.privacy.accounting import composed_epsilon
-from flower_fedclust.privacy.noise import add_noise, noise_in_floats
+from flower_fedclust.privacy.accounting import composed_epsilon, delta_of_composition
+from flower_fedclust.privacy.noise import SeededNoise, add_noise, noise_in_floats
 from flower_fedclust.privacy.releases import NOISE_PLACES
-from flower_fedclust.privacy.sampling import SeededNoise
-from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.simulation import simulate
 
 RELEASE = paid("gaussian", 3.0, "replace")

@@ -222,9 +222,9 @@ def test_a_budget_by_name_goes_to_that_share_and_the_rest_is_divided_as_before()
     ("budget", "sentence"),
     [
         ({"summs": 0.5}, "There is no part of the budget called 'summs': did you mean 'sums'?"),
-        ({"sums": 1.0}, "budget adds up to 1; its parts are parts of 1, of which some must be left for: counts."),
-        ({"sums": 0.5, "counts": 0.4}, "budget adds up to 0.9; its parts are parts of 1."),
-        ({"sums": 0.7, "counts": 0.7}, "budget adds up to 1.4; its parts are parts of 1."),
+        ({"sums": 1.0}, "budget adds up to 1; leave some for: counts."),
+        ({"sums": 0.5, "counts": 0.4}, "budget adds up to 0.9; its parts must add up to 1."),
+        ({"sums": 0.7, "counts": 0.7}, "budget adds up to 1.4; its parts must add up to 1."),
         ([("sums", 0.7)], "budget is [('sums', 0.7)]; it must be parts by name, such as {'votes': 0.3}."),
     ],
 )

@@ -8,8 +8,9 @@ from flwr.common import EvaluateIns, FitIns, FitRes, Parameters, ndarrays_to_par
 
 import flower_fedclust as fc
 from flower_fedclust.engine import ProtocolError, Sum, client_fn
-from flower_fedclust.engine.wire import decode, encode, read_json
+from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.format import FORMAT, FormatError, check_format
+from flower_fedclust.outside import parse_json
 
 ROWS = [np.random.default_rng(index).normal(size=(20, 2)) for index in range(3)]
 
@@ -86,8 +87,8 @@ def test_the_bytes_are_read_by_flowers_own_function(array):
 
 
 def test_json_is_read():
-    assert read_json('{"a": [1, {"b": null}]}') == {"a": [1, {"b": None}]}
-    assert read_json(b"[0.5]") == [0.5]
+    assert parse_json('{"a": [1, {"b": null}]}') == {"a": [1, {"b": None}]}
+    assert parse_json(b"[0.5]") == [0.5]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_json_is_read():
 )
 def test_json_that_is_wrong_too_long_or_too_deep_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"\w"):
-        read_json(text, 50 if text[:1] == "[" and len(text) < 100 else 10**6)
+        parse_json(text, 50 if text[:1] == "[" and len(text) < 100 else 10**6)
 
 
 # Formats: what another version has written is refused in a sentence.

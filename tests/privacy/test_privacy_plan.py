@@ -7,9 +7,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flower_fedclust.privacy.accounting import Share, calibrate, composed_epsilon, releases_of
-from flower_fedclust.privacy.plan import LONGEST_NAME, LONGEST_PLAN, MOST_RELEASES, MOST_SHARES, Plan
-from flower_fedclust.privacy.shares import delta_of_composition
+from flower_fedclust.privacy.accounting import (
+    LONGEST_NAME,
+    LONGEST_PLAN,
+    MOST_RELEASES,
+    MOST_SHARES,
+    Plan,
+    Share,
+    calibrate,
+    composed_epsilon,
+    delta_of_composition,
+    releases_of,
+)
 
 SHARES = {"sums": Share("gaussian", 0.7, 3, "replace", (10, 1000)), "counts": Share("laplace", 0.3, 2, "replace")}
 

@@ -6,10 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from flower_fedclust.privacy.accounting import composed_epsilon
+from flower_fedclust.privacy.accounting import composed_epsilon, delta_of_composition
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, Release
 from flower_fedclust.privacy.report import NEIGHBOUR_SENTENCES, Message, PrivacyReport
-from flower_fedclust.privacy.shares import delta_of_composition
 
 DELTA = 1e-5
 RELATIONS = ("add-or-remove", "replace")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from flower_fedclust.privacy.accounting import Share, calibrate, composed_epsilon
+from flower_fedclust.privacy.accounting import Share, calibrate, composed_epsilon, delta_of_composition
 from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS, Release
 from flower_fedclust.privacy.report import (
     COLLUSION_SENTENCES,
@@ -14,7 +14,6 @@ from flower_fedclust.privacy.report import (
     Message,
     PrivacyReport,
 )
-from flower_fedclust.privacy.shares import delta_of_composition
 
 SUMS = Release("gaussian", 2.5, 3.0, "rows are clipped to 2.5")
 COUNTS = Release("laplace", 1.0, 4.0, "a row counts once")

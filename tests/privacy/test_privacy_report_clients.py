@@ -7,10 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from flower_fedclust.privacy.accounting import composed_epsilon
+from flower_fedclust.privacy.accounting import composed_epsilon, delta_of_composition
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
-from flower_fedclust.privacy.shares import delta_of_composition
 
 DELTA = 1e-5
 SUMS = Release("gaussian", 2.5, 3.0, "rows are clipped to 2.5")

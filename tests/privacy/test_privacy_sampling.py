@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flower_fedclust.privacy import sampling
-from flower_fedclust.privacy.sampling import (
+from flower_fedclust.privacy import noise as sampling
+from flower_fedclust.privacy.noise import (
     CONTEXT,
     OperatingSystemNoise,
     SeededNoise,
     Table,
-    chosen,
+    choose,
     sample_gaussian,
-    sample_laplace,
-)
-from flower_fedclust.privacy.shares import (
     sample_gaussian_share,
+    sample_laplace,
     sample_laplace_share,
     total_variation,
 )
@@ -134,7 +132,7 @@ def test_a_word_below_the_last_threshold_lands_where_the_normal_distribution_has
     for deviations in (3.0, 8.0, 9.0, 10.5):
         beyond = int(stats.norm.sf(deviations) * 2 * 2.0**128)
         word, second = divmod(2**128 - beyond, 2**64)
-        (index,) = chosen(table, np.array([word], dtype=np.uint64), GivenWords(second))
+        (index,) = choose(table, np.array([word], dtype=np.uint64), GivenWords(second))
         assert abs(index / 8 - deviations) < 0.3
 
 
@@ -174,10 +172,10 @@ def test_a_word_that_equals_the_first_word_of_a_probability_takes_a_second():
     third = Table([Decimal(1) / 3])
     first = np.array([third.thresholds[0] >> 64], dtype=np.uint64)
     second = third.thresholds[0] & (2**64 - 1)
-    assert [int(chosen(third, first, GivenWords(word))[0]) for word in (second - 1, second, second + 1)] == [0, 1, 1]
-    assert chosen(third, first - np.uint64(1), GivenWords()).tolist() == [0]
-    assert chosen(third, first + np.uint64(1), GivenWords()).tolist() == [1]
-    happened = [sampling._happened(third, 1, GivenWords(int(first[0]), word))[0, 0] for word in (second - 1, second)]
+    assert [int(choose(third, first, GivenWords(word))[0]) for word in (second - 1, second, second + 1)] == [0, 1, 1]
+    assert choose(third, first - np.uint64(1), GivenWords()).tolist() == [0]
+    assert choose(third, first + np.uint64(1), GivenWords()).tolist() == [1]
+    happened = [sampling._toss(third, 1, GivenWords(int(first[0]), word))[0, 0] for word in (second - 1, second)]
     assert happened == [True, False]
     assert sampling.is_below(int(first[0]), Decimal(1) / 3, GivenWords(second - 1))
 
@@ -212,10 +210,8 @@ def test_where_an_estimate_is_too_near_decimal_decides(monkeypatch):
 
 
 def test_where_an_estimate_of_a_share_is_too_near_decimal_decides(monkeypatch):
-    from flower_fedclust.privacy import shares
-
     quick = sample_laplace_share(1e6, 3, 30, SeededNoise([4]))
-    monkeypatch.setattr(shares, "MARGIN", 2.0)
+    monkeypatch.setattr(sampling, "MARGIN", 2.0)
     np.testing.assert_array_equal(sample_laplace_share(1e6, 3, 30, SeededNoise([4])), quick)
 
 
@@ -266,8 +262,8 @@ def test_a_seed_repeats_and_goes_on(sample):
 
 CHILD = """
 import numpy as np
-from flower_fedclust.privacy.sampling import SeededNoise, sample_gaussian, sample_laplace
-from flower_fedclust.privacy.shares import sample_laplace_share
+from flower_fedclust.privacy.noise import SeededNoise, sample_gaussian, sample_laplace
+from flower_fedclust.privacy.noise import sample_laplace_share
 for scale in (0.7, 5.0, 3e7, 2e13):
     for drawn in (sample_gaussian(scale, 20_000, SeededNoise([1])), sample_laplace(scale, 5_000, SeededNoise([1])),
                   sample_laplace_share(scale, 9, 3_000, SeededNoise([2]))):
@@ -313,7 +309,7 @@ def test_a_discrete_laplace_variable_and_a_step_are_a_rounded_laplace_variable(s
     stepped = np.convolve(discrete, [step, 1 - 2 * step, step], mode="same")[1:-1]
     np.testing.assert_allclose(stepped, rounded(stats.laplace, scale, integers)[1:-1], rtol=1e-9, atol=1e-15)
     with localcontext(CONTEXT):
-        from flower_fedclust.privacy.shares import _share_tables
+        from flower_fedclust.privacy.noise import _share_tables
 
         steps = _share_tables(scale, 2)[2]
         assert steps.thresholds[0] / 2**128 == pytest.approx(step, rel=1e-12)

@@ -17,10 +17,8 @@ from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.format import FORMAT
-from flower_fedclust.privacy.accounting import Share, calibrate
-from flower_fedclust.privacy.plan import Plan
+from flower_fedclust.privacy.accounting import Plan, Share, calibrate, delta_of_composition
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.privacy.shares import delta_of_composition
 from flower_fedclust.registry import find
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.policy import SiteSettings

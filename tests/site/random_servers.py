@@ -39,10 +39,8 @@ from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.sums import is_off_diagonal
-from flower_fedclust.privacy.accounting import Share
-from flower_fedclust.privacy.noise import add_noise
-from flower_fedclust.privacy.plan import Plan
-from flower_fedclust.privacy.sampling import SeededNoise
+from flower_fedclust.privacy.accounting import Plan, Share
+from flower_fedclust.privacy.noise import SeededNoise, add_noise
 from flower_fedclust.registry import find, make_strategy, strategies
 from flower_fedclust.strategies.common.preparation import with_schema
 from flower_fedclust.tables.schema import Schema

@@ -9,8 +9,7 @@ import test_strategies_every as every
 
 import flower_fedclust as fc
 from flower_fedclust.engine import Journal, PrivateStrategy
-from flower_fedclust.privacy.accounting import composed_epsilon, releases_of
-from flower_fedclust.privacy.shares import delta_of_composition
+from flower_fedclust.privacy.accounting import composed_epsilon, delta_of_composition, releases_of
 
 ROWS = [0.3 * np.random.default_rng(seed).normal(size=(40, 4)) for seed in range(4)]
 

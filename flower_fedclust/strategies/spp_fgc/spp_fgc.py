@@ -48,9 +48,8 @@ from flower_fedclust.numerics.prototypes import (
 from flower_fedclust.numerics.spectral import top_graph_eigenvectors, unit_rows
 from flower_fedclust.numerics.structural_graph import StructuralGraph, client_graph, rank_constrained_solution
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.noise import noise_in_floats
+from flower_fedclust.privacy.noise import NoiseSource, noise_in_floats
 from flower_fedclust.privacy.releases import NoisePlace
-from flower_fedclust.privacy.sampling import NoiseSource
 from flower_fedclust.strategies.common.spectral import LabelsClient, cluster_embedding, send_labels
 from flower_fedclust.strategies.spp_fgc.ablations import clusters_of_prototypes, clusters_of_single_graphs
 from flower_fedclust.strategies.spp_fgc.uploads import GRAPH, Uploads, read_uploads, sent_graph

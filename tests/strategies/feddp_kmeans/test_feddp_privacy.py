@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flower_fedclust.checking import watched_run
 from flower_fedclust.engine import ClientData, Sum
 from flower_fedclust.exact.sums import is_off_diagonal, triangle_to_symmetric
-from flower_fedclust.privacy.shares import delta_of_composition
+from flower_fedclust.privacy.accounting import delta_of_composition
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.common.private_clusters import ClientBounds
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans, FedDPKMeansClient

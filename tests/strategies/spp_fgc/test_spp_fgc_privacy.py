@@ -9,8 +9,7 @@ import pytest
 from flower_fedclust.engine import ClientData, Gather, Sum
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.privacy.accounting import calibrate
-from flower_fedclust.privacy.shares import delta_of_composition
+from flower_fedclust.privacy.accounting import calibrate, delta_of_composition
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.spp_fgc.private_prototypes import SPPFGCPrivatePrototypes
 from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC
