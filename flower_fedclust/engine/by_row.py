@@ -136,6 +136,10 @@ class ByRow(Askable[..., Any]):
         pairs = zip(totals, question.finish.at_most, strict=True)
         return tuple(_clipped(term, divisor, at_most) for term, at_most in pairs)
 
+    def largest_of_one_row(self, question: Question) -> list[tuple[int, int]]:
+        """Return the largest integer that a client with one row can send in each array, and the unit's exponent."""
+        return [(term.largest, term.exponent) for term in self.finished(question, self.nothing(question), 0)]
+
     def moved_by(self, question: Question, known: Known) -> tuple[Moved, ...]:  # noqa: ARG002
         """Return how much one row, or one client, can change each array: it follows from the message alone."""
         return tuple(Moved.of(term.bound) for term in self.finished(question, self.nothing(question), 0))

@@ -28,8 +28,9 @@ from flower_fedclust.engine.wrappers import EMPTY, INSTEAD, TO_SERVER, changing_
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.format import FORMAT, FormatError, check_format
 from flower_fedclust.models import Model, TableModel
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.numerics.metrics import count_table
+from flower_fedclust.numerics.metrics import add_tables, count_table
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
@@ -41,6 +42,9 @@ log = logging.getLogger(__name__)
 
 #: What a client answers to whom nothing else is said; made once, as clients are made anew for every message.
 EVERYTHING = Consent()
+
+#: Entries of the rows that are evaluated at a time, so that no array besides the rows themselves is large.
+EVALUATED_ENTRIES = 2**20
 
 #: The task with which every run begins: who is there, and with which columns.
 ENROL = "enrol"
@@ -224,12 +228,17 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
             with one_thread():
                 model = Model.named(str(config["model"])).from_arrays(parameters)
                 self._put_in_order(config)
-                source = self.source
-                found = model.cluster(source.table if isinstance(model, TableModel) else source.rows)
-                if source.labels is not None:
-                    table = count_table(source.labels, found.labels, model.n_clusters)
-                    facts["table"] = json.dumps([[str(name), row.tolist()] for name, row in table.items()])
-                return found.cost, source.n_rows, facts
+                source, cost, tables = self.source, 0.0, []
+                for batch in blocks(source.n_rows, max(1, source.n_columns), block_entries=EVALUATED_ENTRIES):
+                    found = model.cluster(source.table[batch] if isinstance(model, TableModel) else source.rows[batch])
+                    cost += found.cost
+                    if source.labels is not None:
+                        tables.append(count_table(source.labels[batch], found.labels, model.n_clusters))
+                if tables:
+                    names = sorted({name for table in tables for name in table})
+                    counts = add_tables(tables).tolist()
+                    facts["table"] = json.dumps([[str(name), row] for name, row in zip(names, counts, strict=True)])
+                return cost, source.n_rows, facts
         except Exception as error:
             return 0.0, 0, said_instead(self.name, self._reason(error))
 

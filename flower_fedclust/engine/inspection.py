@@ -14,7 +14,7 @@ from flwr.common import FitIns, FitRes
 from flower_fedclust.engine.client import ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.ranges import Ranges
-from flower_fedclust.engine.replies import checked_reply, read_reply, shapes_of, unlike_most
+from flower_fedclust.engine.replies import checked_reply, largest_in_sum, read_reply, shapes_of, unlike_most
 from flower_fedclust.engine.rounds import Known, Moved, ProtocolError, Question, Reply, Round, Sent, Sum
 from flower_fedclust.engine.wire import decode
 from flower_fedclust.privacy.noise import Sendable, on_grid
@@ -48,9 +48,11 @@ class Inspection:
         """
         sends = () if round_.answer.keeps else round_.answer.sends
         moved = self._moved_by(round_.question_for(name))
+        added = round_.releases if self.ranges.noise == "server" else ()
+        options: dict[str, Any] = {"n_summed": n_summed, "releases": added}
 
         def check(name: str, res: FitRes) -> list[Sendable]:
-            arrays = checked_reply(name, res.parameters, res.metrics, sends, self.n_columns, n_summed=n_summed)
+            arrays = checked_reply(name, res.parameters, res.metrics, sends, self.n_columns, **options)
             if sends:
                 self.ranges.check(name, round_, arrays, moved)
             return arrays
@@ -128,6 +130,23 @@ def usable(strategy: Any, replies: Sequence[Reply], why_not: Callable[[Reply], s
     left = [reply for reply in replies if not reasons[reply.client]]
     run._check_enough(run.last_asked, task, len(left), run.settings.least)
     return left
+
+
+def check_capacity(round_: Round, n_asked: int, n_shares: int) -> None:
+    """Raise a ProtocolError if a sum over clients with one row each, and its noise, could exceed 63 bits.
+
+    The sum over the rows that clients really have is checked when it comes: no reply may be larger than its part.
+    """
+    if not isinstance(round_, Sum) or round_.answer.keeps:
+        return
+    releases = list(round_.releases) or [None] * len(round_.answer.sends)
+    found = round_.asks.largest_of_one_row(round_.question_for(None))
+    for sent, release, (largest, exponent) in zip(round_.answer.sends, releases, found, strict=False):
+        if largest > largest_in_sum(n_asked, exponent, release, n_shares):
+            raise ProtocolError(
+                f"'{round_.task}' asks {n_asked} clients for {sent.content}, whose sum with its noise could exceed 63 "
+                "bits; ask fewer clients, take a larger epsilon, or choose a coarser unit."
+            )
 
 
 def check_releases(round_: Round) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,8 @@ from flower_fedclust.engine.wrappers import EMPTY
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.format import FormatError, check_format
 from flower_fedclust.outside import parse_json
-from flower_fedclust.privacy.noise import Sendable, on_grid
+from flower_fedclust.privacy.noise import Sendable, noise_exponent, on_grid
+from flower_fedclust.privacy.releases import Release
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,9 @@ KINDS_OF_NUMBERS = {"f": "floats", "i": "integers", "u": "integers", "b": "truth
 #: No unit that fits rows of floats is beyond these.
 EXTREME_EXPONENT = 4000
 
+
+#: Noise never comes out larger than so many times its scale: the chance is below 2^-90.
+NOISE_REACH = 64.0
 
 #: What a client says of why it cannot answer is cut off after so many letters.
 LONGEST_EXCUSE = 400
@@ -156,6 +161,30 @@ def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list
     return found
 
 
+def largest_in_sum(n_clients: int, exponent: int, release: Release | None, n_shares: int = 1) -> int:
+    """Return the largest integer that each client may send, so that their sum and its noise have at most 63 bits.
+
+    Parameters
+    ----------
+    n_clients : int
+        How many are summed.
+    exponent : int
+        Of the unit of what they send.
+    release : Release or None
+        Whose noise is still to be added.
+    n_shares : int, default=1
+        Among how many clients the noise is divided.
+    """
+    largest, finer = 2**63 - 1, 0
+    if release is not None and release.scale > 0:
+        noise_unit = noise_exponent(release, n_shares, exponent)
+        finer = exponent - noise_unit
+        with np.errstate(over="ignore"):
+            reach = NOISE_REACH * float(np.ldexp(release.scale, -noise_unit)) * max(1.0, n_clients / n_shares)
+        largest -= min(largest, math.ceil(min(reach, 2.0**63)))
+    return (largest >> finer) // max(n_clients, 1)
+
+
 def checked_reply(
     name: str,
     parameters: Parameters,
@@ -164,6 +193,7 @@ def checked_reply(
     n_columns: int,
     *,
     n_summed: int = 0,
+    releases: Sequence[Release | None] = (),
 ) -> list[Sendable]:
     """Return the arrays of one client's reply.
 
@@ -180,6 +210,8 @@ def checked_reply(
         Of the rows.
     n_summed : int, default=0
         Over how many clients the arrays are to be summed, so that all must be on a grid; 0 where they are not.
+    releases : sequence of (Release or None)
+        Whose noise the server adds to the sums.
 
     Raises
     ------
@@ -210,8 +242,8 @@ def checked_reply(
             except TypeError:
                 message = f"client {name} sent {sent.content} as floats; what is summed must be integers in a unit."
                 raise ReplyError(message) from None
-            limit = (2**63 - 1) // n_summed
-            if whole.largest > limit:
+            release = releases[index] if releases else None
+            if whole.largest > largest_in_sum(n_summed, whole.exponent, release):
                 raise ReplyError(f"client {name} sent {sent.content}, so large that the sum would not be what it is.")
     return arrays
 

@@ -281,6 +281,10 @@ class Askable(Generic[P, R_co]):
         """Return how much one row, or one client, can change each array of a question."""
         return None if self.moved is None else self.moved(known, *question.arrays, **question.arguments)
 
+    def largest_of_one_row(self, question: Question) -> list[tuple[int, int]]:  # noqa: ARG002
+        """Return the largest integer that a client with one row can send in each array; [] where nobody can know."""
+        return []
+
     def reply_of(self, client: Any, question: Question) -> Any:
         """Return what a client answers."""
         method: Callable[..., Any] = self.method

@@ -17,7 +17,7 @@ from flwr.server.client_proxy import ClientProxy
 from flower_fedclust.engine.books import EVALUATE, Books, variations_of
 from flower_fedclust.engine.client import ENROL
 from flower_fedclust.engine.evaluation import Evaluation, checked_evaluation, evaluation_of
-from flower_fedclust.engine.inspection import Inspection, check_releases
+from flower_fedclust.engine.inspection import Inspection, check_capacity, check_releases
 from flower_fedclust.engine.journal import Record
 from flower_fedclust.engine.ranges import Ranges
 from flower_fedclust.engine.replies import (
@@ -155,6 +155,8 @@ class Run:
         others = self._others(round_, {name: present[name] for name in present if name not in named})
         if self.spending is not None:
             self.spending.spend(round_.task, round_.releases, list(asked))
+        if asked:
+            check_capacity(round_, len(asked), self._n_shares(round_, len(asked)))
         config = self._config(server_round, round_, len(asked))
         instructions: list[tuple[ClientProxy, FitIns]] = []
         self._address(asked | behind | others, dict.fromkeys(others, round_.others) | late)

@@ -408,7 +408,7 @@ class ProtocolStrategy(Declared, Strategy):
         self.freeze_plan()
         try:
             with one_thread():
-                self._pending = self.with_noise(self._protocol.send(received))
+                round_ = self._protocol.send(received)
         except DataError as error:
             raise DataError(f"{error}{self._current.inspection.ranges.why_likely}") from error
         except StopIteration as stop:
@@ -416,6 +416,13 @@ class ProtocolStrategy(Declared, Strategy):
             self._outcome = stop.value if isinstance(stop.value, Outcome) else Outcome(stop.value)
             if self._outcome.model.columns_ is None:
                 self._outcome.model.columns_ = self._current.columns
+            return
+        if not round_.question:
+            raise ProtocolError(
+                f"round {self._current.last_asked + 1}, after '{self._task}', asks no client: its mapping of questions "
+                "is empty; leave the round out."
+            )
+        self._pending = self.with_noise(round_)
 
     def _go_on_from(self, journal: Journal) -> None:
         """Take up the run of a journal: give the protocol once more what it was given before."""

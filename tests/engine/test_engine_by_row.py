@@ -6,18 +6,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_toys import Toy, ToyClient, proxies_of, serve
 
 import flower_fedclust as fc
 from flower_fedclust.checking.neighbours import far_rows
 from flower_fedclust.checking.subject import Subject, small_tables
-from flower_fedclust.engine import ProtocolError
+from flower_fedclust.engine import ProtocolError, Sum
 from flower_fedclust.engine import by_row as engine
 from flower_fedclust.engine.by_row import ByRow
+from flower_fedclust.engine.inspection import check_capacity
 from flower_fedclust.engine.parts import release_of
+from flower_fedclust.engine.replies import largest_in_sum
 from flower_fedclust.engine.rounds import Moved, Question
 from flower_fedclust.exact import terms
 from flower_fedclust.exact.terms import enforced
 from flower_fedclust.privacy.accounting import Share
+from flower_fedclust.privacy.noise import noise_exponent
+from flower_fedclust.privacy.releases import Release
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "strategies"))
 
@@ -253,3 +258,36 @@ def test_a_release_has_the_noise_and_the_name_of_its_part(mechanism, relation, u
 def test_noise_for_clients_needs_a_bound_for_clients():
     with pytest.raises(ProtocolError, match="nothing bounds how much one client"):
         release_of(Moved(2.0, 2.5), "sums", Share("gaussian", 1.0), 3.0, "client")
+
+
+# Capacity: no sum over clients, with its noise, exceeds 63 bits.
+
+
+def test_a_sum_that_could_overflow_with_its_noise_is_refused_before_anybody_is_asked():
+    class LoudClient(fc.FrameClient):
+        @fc.by_row(sum="sum of the rows")
+        def total(rows):
+            return fc.total(rows)
+
+    question = LoudClient.total.asked(frame=fc.Frame(np.zeros(2), 1.0))
+    check_capacity(Sum(question), 2**37, 1)
+    for n_clients, multiplier in [(2**39, 0.0), (3, 2.0**33)]:
+        release = Release("gaussian", 1.0, multiplier, "")
+        with pytest.raises(ProtocolError, match=r"'total' asks \d+ clients for sum of the rows"):
+            check_capacity(Sum(question, releases=[release]), n_clients, 1)
+
+
+@pytest.mark.parametrize("n_clients", [1, 3, 1000])
+@pytest.mark.parametrize(("multiplier", "exponent"), [(0.0, 0), (1e-3, 0), (1.0, 0), (2.0**40, 5), (2.0**70, 0)])
+def test_the_largest_replies_and_noise_add_up_to_63_bits_at_most(n_clients, multiplier, exponent):
+    release = Release("laplace", 1.0, multiplier, "") if multiplier else None
+    largest = largest_in_sum(n_clients, exponent, release)
+    finer = 0 if release is None else exponent - noise_exponent(release, 1, exponent)
+    noise = 0 if release is None else 64 * release.scale * 2.0 ** (finer - exponent)
+    assert n_clients * (largest << finer) + int(min(noise, 2.0**62)) < 2**63
+    assert largest > 0 or noise > 2**62 / n_clients
+
+
+def test_a_round_that_asks_nobody_is_an_error_that_names_it():
+    with pytest.raises(ProtocolError, match=r"round 3, after 'moments', asks no client"):
+        serve(Toy([Sum(ToyClient.moments.asked()), Sum({})]), proxies_of(ToyClient, [np.eye(2)] * 3))

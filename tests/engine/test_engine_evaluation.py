@@ -3,11 +3,15 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from engine_toys import Toy, ToyClient, manager_of, proxies_of
+from engine_toys import ByHand, Toy, ToyClient, manager_of, proxies_of
+from flwr.common import EvaluateIns
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from flower_fedclust.engine import Sum
+from flower_fedclust.engine import client as engine_client
+from flower_fedclust.engine.wire import encode
+from flower_fedclust.models import KMeansModel
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
@@ -152,3 +156,19 @@ def test_bytes_of_the_model_that_is_evaluated_are_in_the_traffic_table(blobs):
     buffer = io.BytesIO()
     np.save(buffer, evaluated.model.cluster_centers_)
     assert evaluated.bytes_down - plain.bytes_down == 4 * buffer.tell()
+
+
+def test_an_evaluation_in_batches_equals_one_and_keeps_no_large_array(monkeypatch):
+    rows, labels = np.random.default_rng(0).normal(size=(3000, 4)), np.arange(3000) // 700
+    model = KMeansModel(rows[:5])
+    proxy = ByHand(1, ToyClient, rows, name="a", labels=labels)
+    ask = EvaluateIns(encode(model.to_arrays()), {"model": model.name})
+    whole = proxy.evaluate(ask)
+    sizes = []
+    cluster = KMeansModel.cluster
+    monkeypatch.setattr(KMeansModel, "cluster", lambda self, part: sizes.append(part.size) or cluster(self, part))
+    monkeypatch.setattr(engine_client, "EVALUATED_ENTRIES", 64)
+    batched = proxy.evaluate(ask)
+    assert max(sizes) == 64
+    assert batched.loss == pytest.approx(whole.loss, rel=1e-12)
+    assert (batched.metrics, batched.num_examples) == (whole.metrics, whole.num_examples)
