@@ -16,7 +16,7 @@ import pandas as pd
 from common import header
 
 import flower_fedclust as fc
-from flower_fedclust.tables.description import QUANTILES, SHAPES, Clusters, sums_by_cluster
+from flower_fedclust.tables.description import QUANTILES, SHAPES, Clusters, cluster_sums
 
 NAMES = [
     *("age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation", "relationship"),
@@ -55,7 +55,8 @@ def main() -> None:
         result = fc.simulate(strategy, tables, schema=schema_of(table), describe=True, seed=seed, progress=False)
         clusters, labels = result.clusters, np.concatenate(result.labels)
         assert clusters is not None
-        sums = sums_by_cluster(whole, clusters.preparation, labels, clusters.n_clusters, owner="Adult") * 2.0**-20
+        columns = clusters.preparation.schema.values(whole, owner="Adult")
+        sums = cluster_sums(columns, clusters.preparation, labels, clusters.n_clusters).array.values
         true: Clusters = replace(clusters, sums=sums, deviation=0.0)
         both = clusters.frame.merge(true.frame, on=["cluster", "column", "what"], suffixes=("", "_true"))
         found.append(both.dropna(subset=["value"]))

@@ -10,7 +10,6 @@ python benchmarks/tables.py speed
 from __future__ import annotations
 
 import argparse
-import json
 import time
 
 import numpy as np
@@ -19,7 +18,7 @@ from flwr.app import Context, RecordDict
 from sklearn.cluster import KMeans
 
 import flower_fedclust as fc
-from flower_fedclust.engine.wire import as_bytes
+from flower_fedclust.engine.table_answers import preparation_as_bytes
 from flower_fedclust.harness.execution import forget_peak_memory, peak_memory_mb
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.tables import Figures, Preparation
@@ -101,13 +100,12 @@ def speed(n_rows: int = 1_000_000, n_columns: int = 50) -> None:
     table = pd.DataFrame({f"c{index}": 10 * rng.normal(size=n_rows) for index in range(n_columns)})
     schema = fc.Schema.of({"columns": {name: {"kind": "number", "gaps": "mean"} for name in table.columns}})
     data, context = fc.ClientData(table, raw=True), Context(0, 0, {}, RecordDict(), {})
-    asked = as_bytes(json.dumps([[name, 64, True] for name in table.columns]))
     found = Preparation(schema, {name: Figures(-30.0, 30.0) for name in table.columns})
     steps = {
         "enrol": lambda client: client.fit([], {"task": "enrol", "schema": schema.to_json()}),
-        "exponents": lambda client: client.exponents(as_bytes(json.dumps(list(table.columns)))),
-        "histograms": lambda client: client.histograms(asked, np.full((n_columns, 2), [-64.0, 64.0])),
-        "prepare": lambda client: client.prepare(as_bytes(json.dumps(found.to_dict()))),
+        "exponents": lambda client: client.exponents(schema),
+        "histograms": lambda client: client.histograms(schema, np.full((n_columns, 2), [-64.0, 64.0]), n_bins=64),
+        "prepare": lambda client: client.prepare(preparation_as_bytes(found)),
         "rows": lambda client: client.rows,
     }
     size, total = table.memory_usage().sum() / 2**20, 0.0

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from flower_fedclust.results.result import Result, load
     from flower_fedclust.simulation import simulate
     from flower_fedclust.strategies.common.frame import FrameClient, find_frame
-    from flower_fedclust.strategies.common.preparation import with_schema
+    from flower_fedclust.strategies.common.tables import with_schema
     from flower_fedclust.tables import Schema
 
 #: Where each public name lives. It is imported when first used, so that ``import flower_fedclust`` is fast. Strategies
@@ -101,7 +101,7 @@ _HOME = {
     "vectors": "exact.terms",
     "view": "engine.by_row",
     "weighted": "exact.terms",
-    "with_schema": "strategies.common.preparation",
+    "with_schema": "strategies.common.tables",
 }
 
 __all__ = [

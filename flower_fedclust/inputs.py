@@ -33,8 +33,7 @@ from flower_fedclust.engine.roster import LONGEST_NAME, is_name
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.registry import accepted_parameters, find, make_strategy
-from flower_fedclust.strategies.common.description import check_schema
-from flower_fedclust.strategies.common.preparation import with_schema
+from flower_fedclust.strategies.common.tables import check_schema, with_schema
 from flower_fedclust.tables.schema import Schema
 
 #: A strategy: an object, a class, a name of the registry, or "module:Class".
@@ -181,7 +180,7 @@ def strategy_and_clients(
         columns = None
     read_before = rows if isinstance(rows, FederatedRows) else None
     made = None if strategy is None else strategy_of(strategy, parameters, read_before, is_complete=known is None)
-    raw = known is not None or getattr(made, "around", None) is not None
+    raw = known is not None or getattr(made, "tables", None) is not None
     label_column = None if found is not None else reading.get("label_column")
     return made, clients_of(rows, labels, names, columns, raw=raw, label_column=label_column), read_before
 

@@ -37,8 +37,7 @@ from flower_fedclust.engine.settings import put_in_order
 from flower_fedclust.inputs import Clients, Strategy, strategy_and_clients
 from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.results.result import Result, result_of
-from flower_fedclust.strategies.common.description import check_schema
-from flower_fedclust.strategies.common.preparation import with_schema
+from flower_fedclust.strategies.common.tables import check_schema, with_schema
 from flower_fedclust.tables.schema import Schema
 
 Engine = Literal["inline", "ray"]
@@ -165,12 +164,12 @@ def _make_ready(strategy: ProtocolStrategy, data: Sequence[ClientData], seed: in
         if strategy.random_state is None:
             strategy.random_state = seed
     strategy.check_parameters()
-    if strategy.around is None:
+    if strategy.tables is None:
         if data and data[0].columns is not None:
             put_in_order(strategy, data[0].columns, data[0].owner)
         strategy.check_complete()
     else:
-        _check_tables(strategy.around, data)
+        _check_tables(strategy.tables, data)
     _check_fit(strategy, data)
     strategy.expected_clients = len(data)  # on Ray they appear one after the other, after the server has begun
 
@@ -201,12 +200,12 @@ def _run(
             raise
 
 
-def _check_tables(around: Any, data: Sequence[ClientData]) -> None:
+def _check_tables(tables: Any, data: Sequence[ClientData]) -> None:
     """Raise a DataError that gives each reason why tables do not fit once, with the clients it applies to."""
     owners: dict[str, list[str]] = {}
     for client in data:
         try:
-            around.check(client)
+            tables.check(client)
         except DataError as error:
             owners.setdefault(str(error).removeprefix(f"{client.owner}: "), []).append(client.owner)
     if owners:
@@ -225,7 +224,7 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
             f"clients has {len(data)} entries and min_clients is {required}; give more clients, or set min_clients "
             "lower."
         )
-    expected = strategy.expected_columns if strategy.around is None else None
+    expected = strategy.expected_columns if strategy.tables is None else None
     if expected is not None and data[0].rows.shape[1] != expected:
         words = {"server_data": "server rows have", "origin": "origin has"}
         given = (has for name, has in words.items() if getattr(strategy, name, None) is not None)
@@ -251,7 +250,7 @@ def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: S
     with tempfile.TemporaryDirectory(prefix="fedclust-") as folder:
         # Files, because Flower sends the ClientApp itself to a Ray actor with each message.
         for index, client in enumerate(data):
-            if strategy.around is not None:
+            if strategy.tables is not None:
                 client.table.to_pickle(Path(folder, f"table-{index}.pkl"))
             else:
                 np.save(Path(folder, f"rows-{index}.npy"), client.rows)

@@ -121,8 +121,9 @@ class ByRow(Askable[..., Any]):
         nothing = totals = self.nothing(question)
         self._check_capacity(nothing)
         for batch in blocks(len(values), max(1, values.shape[1]), block_entries=BATCH_ENTRIES):
-            terms = self.terms(question, values[batch])
-            self._check_form(terms, nothing, len(values[batch]))
+            rows = values[batch]
+            terms = self.terms(question, rows)
+            self._check_form(terms, nothing, len(rows))
             totals = tuple(term.plus(added) for term, added in zip(terms, totals, strict=True))
         finished = self.finished(question, totals, len(values))
         self._check_form(finished, self.finished(question, nothing, 0), len(values))

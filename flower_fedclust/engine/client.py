@@ -14,15 +14,15 @@ from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from flower_fedclust.engine import table_answers
 from flower_fedclust.engine.by_row import View, read_question
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.consent import Approval, Consent, Request
-from flower_fedclust.engine.descriptions import DescriptionAnswers
-from flower_fedclust.engine.memory import MissedRoundError
+from flower_fedclust.engine.memory import Memory, MissedRoundError
 from flower_fedclust.engine.parts import releases_of_parts
 from flower_fedclust.engine.replies import sent_arrays
 from flower_fedclust.engine.rounds import Array, Askable, Known, Moved, Question
-from flower_fedclust.engine.tables import PREPARATION, SCHEMA, TableAnswers, preparation_from
+from flower_fedclust.engine.table_answers import PREPARATION, SCHEMA, preparation_from
 from flower_fedclust.engine.wire import as_bytes, as_numbers
 from flower_fedclust.engine.wrappers import EMPTY, INSTEAD, TO_SERVER, changing_mod
 from flower_fedclust.exact.grid import GridArray
@@ -50,7 +50,7 @@ EVALUATED_ENTRIES = 2**20
 ENROL = "enrol"
 
 
-class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
+class ProtocolClient(Memory, NumPyClient):
     """A client that answers for its methods that are marked with ``@answers``.
 
     Flower makes a new object for every message; what has to be remembered goes through :meth:`remember`.
@@ -74,6 +74,13 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
     ----------
     rows : ndarray of shape (n_rows, n_columns)
     """
+
+    # What every client answers about its table.
+    exponents = table_answers.exponents
+    histograms = table_answers.histograms
+    prepare = table_answers.prepare
+    description = table_answers.description
+    plain_description = table_answers.plain_description
 
     def __init__(
         self,
@@ -175,7 +182,7 @@ class ProtocolClient(TableAnswers, DescriptionAnswers, NumPyClient):
         kept_preparation = self.recall(PREPARATION)
         prepared = None if kept_preparation is None else preparation_from(kept_preparation[0].tobytes())
         n_columns = self.source.n_columns if prepared is None else prepared.n_columns
-        return question.moved(Known(n_rows, n_columns if self._stand_in is None else self._stand_in.shape[1], prepared))
+        return question.moved(Known(n_rows, n_columns if self._stand_in is None else self._stand_in.shape[1]))
 
     # Flower's two calls.
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from flower_fedclust.engine.descriptions import DescriptionAnswers
+from flower_fedclust.engine.client import ProtocolClient
 from flower_fedclust.engine.rounds import KINDS, Askable, Kind
-from flower_fedclust.engine.tables import TableAnswers
 
 #: What a strategy is taken for.
 Finds = Literal["round", "any form", "soft", "map"]
@@ -62,8 +61,7 @@ class Entry:
         asked = [
             value
             for name in dir(client_type)
-            if isinstance(value := getattr(client_type, name), Askable)
-            and not any(hasattr(one, name) for one in (TableAnswers, DescriptionAnswers))
+            if isinstance(value := getattr(client_type, name), Askable) and not hasattr(ProtocolClient, name)
         ]
         found = {sent.reveals for askable in asked for sent in askable.answer.sends if not sent.kept_as}
         return tuple(kind for kind in KINDS if kind in found)

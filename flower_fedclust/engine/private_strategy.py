@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from flower_fedclust.engine.parameters import parameter
 from flower_fedclust.engine.parts import Part, relation_of, releases_of_parts, shares_of
-from flower_fedclust.engine.rounds import Known, ProtocolError, Question, Round, Sum
+from flower_fedclust.engine.rounds import ProtocolError, Question, Round, Sum
 from flower_fedclust.engine.spending import Spending
 from flower_fedclust.engine.strategy import ProtocolStrategy
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST, check_real
@@ -86,11 +86,9 @@ class PrivateStrategy(ProtocolStrategy):
         return calibrate(divided(self.all_shares(), self.budget), self.epsilon, delta_of_composition(self.delta))
 
     def all_shares(self) -> dict[str, Share]:
-        """Return the parts of the budget of a run: those of the strategy, and of what runs around it."""
-        if self.around is None:
-            return dict(self.shares())
-        inner = self.around.likely(self)
-        return {**inner.shares(), **self.around.shares(inner)}
+        """Return :meth:`all_parts` as the accounting reads them."""
+        parts = self.all_parts()
+        return shares_of(parts, relation_of(parts))
 
     def make_plan(self) -> Plan:
         """Return what all of the run's noise will be, by what is known now."""
@@ -182,8 +180,8 @@ class PrivateStrategy(ProtocolStrategy):
             if name in declared and round_.asks not in declared[name].askables:
                 raise ProtocolError(f"part '{name}' of the budget does not pay for '{round_.task}'.")
         questions = round_.question.values() if isinstance(round_.question, Mapping) else [round_.question]
-        known, plan = Known(preparation=self.preparation), self.frozen_plan
-        found = {releases_of_parts(question, question.moved(known), round_.parts, plan) for question in questions}
+        plan = self.frozen_plan
+        found = {releases_of_parts(question, question.moved(), round_.parts, plan) for question in questions}
         if len(found) > 1:
             raise ProtocolError(
                 f"a row changes what '{round_.task}' asks by another amount at each client; ask in several rounds."
@@ -191,8 +189,11 @@ class PrivateStrategy(ProtocolStrategy):
         return replace(round_, releases=found.pop())
 
     def all_parts(self) -> dict[str, Part]:
-        """Return the parts of the budget of a run: those of the strategy."""
-        return dict(self.parts())
+        """Return the parts of the budget of a run: the strategy's own, and the parts for preparing tables."""
+        if self.tables is None:
+            return dict(self.parts())
+        inner = self.tables.likely(self)
+        return {**inner.parts(), **self.tables.parts(inner)}
 
 
 class ClippedStrategy(PrivateStrategy):

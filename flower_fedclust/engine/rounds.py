@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import (
-    TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
@@ -30,9 +29,6 @@ from flower_fedclust.models import Model
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.privacy.releases import Relation, Release
 from flower_fedclust.tables.description import Clusters
-
-if TYPE_CHECKING:
-    from flower_fedclust.tables.preparation import Preparation
 
 Array: TypeAlias = NDArray[Any]
 Scalar: TypeAlias = bool | int | float | str
@@ -164,7 +160,6 @@ class Known:
 
     n_rows: int = 1  #: How many rows it has at least, as its operator has made public.
     n_columns: int = 0  #: How many columns the rows in question have.
-    preparation: Preparation | None = None  #: Of its table, where the server has sent one.
 
 
 #: Of an array of counts in which a row counts once.

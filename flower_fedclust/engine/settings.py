@@ -74,9 +74,9 @@ class RunSettings:
     def of(cls, strategy: Any) -> Self:
         """Take over what a strategy says; the columns from a parameter, where it is a table."""
         taken_over: dict[str, Any] = {field.name: getattr(strategy, field.name, None) for field in fields(cls)}
-        if strategy.around is not None:
+        if strategy.tables is not None:
             taken_over["server_columns"] = None  # the clients' columns are those of the schema
-            taken_over["prepared_columns"] = strategy.around.n_columns
+            taken_over["prepared_columns"] = strategy.tables.n_columns
         elif strategy.server_columns is None:
             taken_over["server_columns"] = named_columns(strategy)
         return cls(**taken_over)

@@ -82,10 +82,8 @@ class ProtocolStrategy(Declared, Strategy):
 
     # What belongs to a run, and is set by whoever starts it.
 
-    #: What runs around the strategy, such as the preparation of tables: see :func:`~flower_fedclust.with_schema`.
-    around: Any = dataclasses.field(default=None, init=False)
-    #: What makes rows of the clients' tables, once it is found: the bound of a description follows from it.
-    preparation: Any = dataclasses.field(default=None, init=False)
+    #: How tables are prepared before the strategy runs, and clusters described: :func:`~flower_fedclust.with_schema`.
+    tables: Any = dataclasses.field(default=None, init=False)
     #: One sentence on where the public rows of the server come from, for the privacy report.
     server_data_origin: str = dataclasses.field(default="", init=False)
     #: The names of the columns of the server's rows, where they are known. Clients that name others are left out.
@@ -140,7 +138,7 @@ class ProtocolStrategy(Declared, Strategy):
     def check_complete(self) -> None:
         """Raise a ValueError unless all that a run needs was given.
 
-        What is found by what runs around a strategy may be missing before, not here. Extended by subclasses.
+        What the preparation of tables finds may be missing before, not here. Extended by subclasses.
         """
 
     @property
@@ -206,13 +204,13 @@ class ProtocolStrategy(Declared, Strategy):
     @property
     def num_rounds(self) -> int:
         """What to give to ``ServerConfig(num_rounds=...)``."""
-        return 1 + (self.n_protocol_rounds if self.around is None else self.around.n_rounds(self))
+        return 1 + (self.n_protocol_rounds if self.tables is None else self.tables.n_rounds(self))
 
     @property
     def enrolment(self) -> Mapping[str, Scalar]:
         """What each client is told when it is asked for its name and columns."""
         known = {} if self.expected_columns is None else {"n_columns": self.expected_columns}
-        return known if self.around is None else self.around.enrolment
+        return known if self.tables is None else self.tables.enrolment
 
     @property
     def outcome(self) -> Outcome:
@@ -235,7 +233,7 @@ class ProtocolStrategy(Declared, Strategy):
     def report(self) -> PrivacyReport:
         """The privacy report of the rounds that ran."""
         private = self.epsilon is not None
-        of_around = [] if self.around is None else self.around.notes()
+        of_tables = [] if self.tables is None else self.tables.notes()
         return PrivacyReport(
             strategy=self.name,
             messages=tuple(self._current.books.messages),
@@ -243,7 +241,7 @@ class ProtocolStrategy(Declared, Strategy):
             delta=self.delta if private else None,
             unit=self.privacy_unit if private else None,
             noise=self.noise if private else None,
-            notes=(*self.privacy_notes(), *of_around, *self._current.books.notes()),
+            notes=(*self.privacy_notes(), *of_tables, *self._current.books.notes()),
         )
 
     @property
@@ -293,12 +291,12 @@ class ProtocolStrategy(Declared, Strategy):
         """Begin a new run."""
         refuse_wrapper(self)
         self.check_parameters()
-        if self.around is None:
+        if self.tables is None:
             put_in_order(self)
             self.check_complete()
             self._protocol = self.protocol()
         else:
-            self._protocol = self.around.protocol(self)
+            self._protocol = self.tables.protocol(self)
         self._run = Run(RunSettings.of(self))
         self.freeze_plan()
         self._run_id = self.run_id or secrets.token_hex(16)

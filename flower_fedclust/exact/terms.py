@@ -8,6 +8,7 @@ unit and the same bound, so the bound of an answer follows from its message alon
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,7 +51,8 @@ class Term:
 
     def __init__(self, *_: object, **__: object) -> None:
         raise TypeError(
-            "a term is made by at, total, count, products, squares, weighted, vectors or joined, which clip."
+            "a term is made by at, total, count, products, squares, powers, weighted, vectors, side_by_side or joined, "
+            "which clip."
         )
 
     @property
@@ -62,6 +64,10 @@ class Term:
         """Return the sum with another term of the same form."""
         n_rows = self.n_rows + other.n_rows
         return enforced(self.integers + other.integers, self.exponent, self.bound, self.largest, n_rows)
+
+    def reshaped(self, *shape: int) -> Term:
+        """Return the same sum in another shape."""
+        return enforced(self.integers.reshape(shape), self.exponent, self.bound, self.largest, self.n_rows)
 
     @property
     def array(self) -> GridArray:
@@ -214,6 +220,53 @@ def joined(first: Term, second: Term, *, times: float) -> Term:
     integers = np.column_stack([first.integers, second.integers * factor])
     bound = Bound(first.bound.l2 + abs(times), first.bound.l1 + abs(times), first.bound.words)
     return enforced(integers, first.exponent, bound, max(first.largest, abs(factor)), max(first.n_rows, second.n_rows))
+
+
+#: In :func:`powers` an entry of 1 is 2^20 units.
+POWER_BITS = 20
+
+
+def powers(values: Floats, labels: Labels | None = None, n_places: int = 1) -> Term:
+    """Add a number of each row, and the square of the number, at the row's place; of shape (n_places, 2).
+
+    With |x| and |y| at most 1, ``(x - y)^2 + (x^2 - y^2)^2 <= 4``: for s = |x + y| and d = |x - y| it is
+    ``d^2 (1 + s^2)``, and s is at most 2 - d.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_rows,)
+        Clipped to -1 and 1; NaN adds nothing.
+    labels : ndarray of shape (n_rows,), optional
+        The place of each row, as in :func:`at`; by default there is one place.
+    n_places : int, default=1
+    """
+    one = 2.0**POWER_BITS
+    if labels is None:
+        labels = np.zeros(len(values), dtype=np.intp)
+    somewhere = (labels >= 0) & (labels < n_places)
+    if not somewhere.all():
+        labels, values = labels[somewhere], values[somewhere]
+    whole = np.trunc(np.clip(np.nan_to_num(values), -1.0, 1.0) * one)
+    added = (whole, np.floor(whole * whole / one))
+    sums = np.stack([np.bincount(labels, power, n_places) for power in added], axis=1)  # below 2^53, so exact
+    bound = Bound(math.sqrt(2.0), 2.0, "a number of -1 to 1, and its square", 2.0)
+    return enforced(sums.astype(np.int64), -POWER_BITS, bound, 2**POWER_BITS, len(values))
+
+
+def side_by_side(terms: Sequence[Term], *, words: str) -> Term:
+    """Return terms as one array, joined along the last axis, in the finest of their units."""
+    exponent = min(term.exponent for term in terms)
+    shifts = [term.exponent - exponent for term in terms]
+    parts = [np.left_shift(term.integers, shift) for term, shift in zip(terms, shifts, strict=True)]
+    bounds = [term.bound for term in terms]
+    bound = Bound(
+        math.sqrt(math.fsum(one.l2**2 for one in bounds)),
+        math.fsum(one.l1 for one in bounds),
+        words,
+        math.sqrt(math.fsum((2.0 * one.l2 if one.replaced is None else one.replaced) ** 2 for one in bounds)),
+    )
+    largest = max(term.largest << shift for term, shift in zip(terms, shifts, strict=True))
+    return enforced(np.concatenate(parts, axis=-1), exponent, bound, largest, max(term.n_rows for term in terms))
 
 
 # Terms of one client's own totals, for a guarantee that covers all rows of a client.

@@ -19,7 +19,7 @@ from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.engine import ClientData, ProtocolStrategy
 from flower_fedclust.engine.ranges import LARGEST_PART, of_largest
 from flower_fedclust.engine.sizes import DEVIATIONS
-from flower_fedclust.strategies.common.description import why_not
+from flower_fedclust.strategies.common.tables import why_not
 
 Code = Literal[
     "one-cluster",
@@ -122,7 +122,7 @@ def doubts_about(
     found += _of_bounds(strategy, model)
     if isinstance(strategy.outcome.model, TableModel):
         found += _of_columns(strategy.outcome.model)
-    if getattr(strategy.around, "description", 0) and strategy.outcome.clusters is None:
+    if getattr(strategy.tables, "description", 0) and strategy.outcome.clusters is None:
         sentence = f"The clusters are not described, and no budget was spent on it: {why_not(strategy, model)}."
         found.append(Doubt("not-described", sentence))
     return tuple(found)

@@ -364,7 +364,7 @@ class DPFedC(ClippedStrategy):
     @property
     def plan_waits(self) -> bool:
         """Whether the gain by sampling is known once the rows are counted; a preparation takes noise before that."""
-        return self._private_batch_size != ALL_ROWS and self.around is None
+        return self._private_batch_size != ALL_ROWS and self.tables is None
 
     def privacy_notes(self) -> list[str]:
         """Add what is assumed of centers that were given."""

@@ -146,6 +146,18 @@ class Column(BaseModel):
         """Whether there is a prepared column for each of its values."""
         return self.kind == "category" or (self.kind == "binary" and self.gaps == "category")
 
+    @property
+    def needs_mean(self) -> bool:
+        """Whether the mean of a measured column has to be found."""
+        return self.kind in MEASURED and (self.gaps != "refuse" or self.scale == "standard")
+
+    @property
+    def needs_histogram(self) -> bool:
+        """Whether a histogram has to be found for what is not public: bounds, a mean, quantiles or frequencies."""
+        if self.kind in MEASURED:
+            return self.bounds is None or self.needs_mean or self.scale in ("robust", "rank")
+        return self.gaps == "mean" or (self.gaps == "category" and not self.is_one_hot)
+
 
 @dataclass(frozen=True)
 class Figures:

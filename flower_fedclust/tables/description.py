@@ -1,17 +1,16 @@
 """What the clusters of a table are: sums over the rows of each cluster, and what follows from them in its units.
 
-Of each row its cluster gets a vector: 1; for a measured column its value and the square of it, on the scale on which
-the column's bounds are -1 and 1, and 1 in the place of the part of the range that it is in; for a column whose values
-are listed 1 in the place of its value; and 1 in a place of its own where a value is missing. So a row has a norm of at
-most the square root of ``1 + 3 m + c``, of m measured columns and c listed ones, and that is how far it can move the
-sums of its cluster.
+Each row adds a vector to the sums of its cluster: 1; for a measured column the value and its square, on the scale on
+which the column's bounds are -1 and 1, and 1 at the part of the range that holds the value; for a listed column 1 at
+its value; and 1 where a value is missing. With m measured columns and c listed ones, the Euclidean norm of this vector
+is at most the square root of ``1 + 3 m + c``.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,16 +19,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.exact.terms import Term, at, powers, side_by_side
 from flower_fedclust.tables.columns import EPOCH, MEASURED, Column
-from flower_fedclust.tables.histograms import SUM_BITS, bins_of
+from flower_fedclust.tables.histograms import bins_of, on_interval
 from flower_fedclust.tables.preparation import Preparation, measured
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Fewer rows than this are not described, nor fewer than so many standard deviations of their noise: of the many
 #: categories that hardly a row has, noise would show some as if they had.
@@ -55,68 +53,38 @@ def places_of(preparation: Preparation) -> dict[str, slice]:
     return found
 
 
-def norm_of_row(preparation: Preparation, *, replaced: bool = False) -> float:
-    """Return how far a row can move the sums of all clusters; where it replaces another, in another cluster maybe."""
-    columns = preparation.schema.used.values()
-    n_measured = sum(column.kind in MEASURED for column in columns)
-    n_listed = len(columns) - n_measured
-    if not replaced:
-        return math.sqrt(1 + 3 * n_measured + n_listed)
-    # In another cluster both norms add up; in the same one a value moves by 2, its square by 1, and two counts by 1.
-    return math.sqrt(max(2 + 6 * n_measured + 2 * n_listed, 7 * n_measured + 2 * n_listed))
-
-
-def sums_by_cluster(
-    table: Any, preparation: Preparation, labels: NDArray[np.intp], n_clusters: int, *, owner: str
-) -> Integers:
-    """Return the sums of the rows of each cluster, each row's from the row alone.
+def cluster_sums(
+    columns: Iterable[tuple[str, Column, Floats]],
+    preparation: Preparation,
+    labels: NDArray[np.intp],
+    n_clusters: int,
+) -> Term:
+    """Add what describes each row to the sums of its cluster; of shape (n_clusters, n_sums).
 
     Parameters
     ----------
-    table : pandas.DataFrame
-        That fits the schema.
+    columns : iterable of (name, column, values)
+        All columns of the schema, as :meth:`Schema.values` reads them.
     preparation : Preparation
     labels : ndarray of shape (n_rows,)
     n_clusters : int
-    owner : str
-        For messages.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_sums), int64
-        In units of 2^-20.
     """
-    places = places_of(preparation)
-    sums = np.zeros((n_clusters, max(place.stop for place in places.values())), dtype=np.int64)
-    one = 2.0**SUM_BITS
-    for part in blocks(len(table), 8):
-        own = labels[part]
-        sums[:, 0] += np.bincount(own, minlength=n_clusters)
-        for name, column, values in preparation.schema.values(table, owner=owner, rows=part):
-            out, missing = sums[:, places[name]], np.isnan(values)
-            if column.kind in MEASURED:
-                found = preparation.figures[name]
-                low, high = map(np.float64, natural_bounds(preparation, name, column))
-                # Bounds of which the logarithm is far out may be equal: what is added is an integer of at most 2^20.
-                with np.errstate(all="ignore"):
-                    scaled = (np.clip(np.where(missing, low, values), low, high) - low) * (
-                        2.0 * one / (high - low)
-                    ) - one
-                    ends = np.float64(found.low), np.float64(found.high)
-                    codes = bins_of(measured(values, column), *ends, N_PARTS)
-                scaled = np.where(missing, 0.0, np.clip(np.trunc(np.nan_to_num(scaled)), -one, one))
-                for place, powers in enumerate((scaled, np.floor(scaled * scaled / one))):
-                    out[:, place] += np.bincount(own, powers, n_clusters).astype(np.int64)  # of integers below 2^53
-                out, n_places = out[:, 2:], N_PARTS
-            else:
-                n_places = len(column.categories or ())
-                codes = np.where(missing, float(n_places), values).astype(np.intp)
-            counts = np.bincount(own * (n_places + 1) + codes, minlength=n_clusters * (n_places + 1))
-            out += counts.reshape(n_clusters, n_places + 1)[:, : out.shape[1]]
-    sums[:, 0] <<= SUM_BITS
-    for name, column in preparation.schema.used.items():
-        sums[:, places[name]][:, 2 if column.kind in MEASURED else 0 :] <<= SUM_BITS  # numbers of rows
-    return sums
+    labels = np.where((labels >= 0) & (labels < n_clusters), labels, n_clusters)  # a row in no cluster counts nowhere
+    terms = [at(labels, n_clusters).reshaped(n_clusters, 1)]
+    for name, column, values in columns:
+        if column.kind in MEASURED:
+            found, n_places = preparation.figures[name], N_PARTS
+            ends = natural_bounds(preparation, name, column)
+            terms.append(powers(on_interval(values, *ends), labels, n_clusters))
+            codes = bins_of(measured(values, column), found.low, found.high, n_places)
+        else:
+            n_places = len(column.categories or ())
+            codes = np.where(np.isnan(values), n_places, values).astype(np.intp)
+        width = n_places + (column.gaps != "refuse")
+        places = np.where(codes < width, labels * width + codes, n_clusters * width)
+        terms.append(at(places, n_clusters * width).reshaped(n_clusters, width))
+    words = "a row is in one cluster, and in each column in one category or part of the range, with a number of -1 to 1"
+    return side_by_side(terms, words=words)
 
 
 def natural_bounds(preparation: Preparation, name: str, column: Column) -> tuple[float, float]:

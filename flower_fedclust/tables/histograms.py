@@ -7,14 +7,14 @@ counts are integers: a row is in one bin of each histogram, whatever stands besi
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.tables.columns import Column, Figures
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Magnitudes are told apart from 2^-30 to 2^49; smaller ones are 0, and larger ones count as the largest.
 LEAST_EXPONENT, LARGEST_EXPONENT = -30, 49
@@ -32,37 +32,27 @@ LARGEST_PART_BEYOND = 0.05
 #: Where so large a part of the rows is in one bin, of a range of many, they hardly differ once they are prepared.
 CROWDED = 0.7
 
-#: Entries that are counted at a time: they stay in a processor's cache.
-BLOCK = 2**14
-
 #: Bins of a histogram that has noise, and of one without.
 N_BINS, N_BINS_WITHOUT_NOISE = 64, 1024
 
 
-def exponent_counts(values: Floats) -> Integers:
-    """Return how many entries have which sign and binary exponent; gaps count nowhere.
+def exponent_bins(values: Floats) -> NDArray[np.intp]:
+    """Return the bin of each entry's sign and binary exponent, of ``N_EXPONENT_BINS``; -1 for a gap (NaN)."""
+    # The highest 12 bits of a float are its sign and its exponent, raised by 1023.
+    return _BIN_OF_CODE[(np.ascontiguousarray(values).view(np.uint64) >> np.uint64(52)).view(np.int64)]
 
-    Parameters
-    ----------
-    values : ndarray of shape (n_rows,)
-        NaN for gaps.
 
-    Returns
-    -------
-    ndarray of shape (N_EXPONENT_BINS,), int64
-    """
-    # The highest 12 bits of a float are its sign and its exponent, raised by 1023. An exponent of 0 has values below
-    # all that are told apart; the largest has the gaps.
-    bits = np.ascontiguousarray(values).view(np.uint64)
-    codes = np.zeros(4096, dtype=np.int64)
-    for part in blocks(len(values), 1, block_entries=BLOCK):
-        codes += np.bincount((bits[part] >> np.uint64(52)).view(np.int64), minlength=4096)
-    counts = np.zeros(N_EXPONENT_BINS, dtype=np.int64)
-    exponents = np.arange(2047) - 1022  # 2^(e - 1) <= |value| < 2^e
+def _bins_of_codes() -> NDArray[np.intp]:
+    """Return the bin of each sign and exponent: the least exponents count as 0, the last one has the gaps."""
+    exponents = np.arange(2048) - 1022  # 2^(e - 1) <= |value| < 2^e
     magnitudes = np.clip(exponents - LEAST_EXPONENT, 0, N_MAGNITUDES)
-    np.add.at(counts, N_MAGNITUDES + magnitudes, codes[:2047])
-    np.add.at(counts, N_MAGNITUDES - magnitudes, codes[2048:4095])
-    return counts
+    magnitudes[-1] = -1 - N_MAGNITUDES
+    bins = np.concatenate([N_MAGNITUDES + magnitudes, N_MAGNITUDES - magnitudes])
+    bins[-1] = -1
+    return bins.astype(np.intp)
+
+
+_BIN_OF_CODE = _bins_of_codes()
 
 
 def _edge(index: int) -> float:
@@ -104,76 +94,23 @@ def range_of(counts: Floats, deviation: float) -> tuple[float, float] | None:
     return (0.0 if first == N_MAGNITUDES else _edge(first), 0.0 if last == N_MAGNITUDES else _edge(last + 1))
 
 
-def bin_counts(values: Floats, low: float, high: float, n_bins: int) -> Integers:
-    """Return how many entries are in which of equal parts of an interval, and last how many are missing.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_rows,)
-        What lies outside of the interval counts in its first or last part; NaN is missing.
-    low, high : float
-    n_bins : int
-
-    Returns
-    -------
-    ndarray of shape (n_bins + 1,), int64
-    """
-    counts = np.zeros(n_bins + 1, dtype=np.int64)
-    for part in blocks(len(values), 1, block_entries=BLOCK):
-        counts += np.bincount(bins_of(values[part], low, high, n_bins), minlength=n_bins + 1)
-    return counts
-
-
 def bins_of(values: Floats, low: float, high: float, n_bins: int) -> NDArray[np.intp]:
-    """Return in which of equal parts of an interval each entry is, from the entry alone; n_bins for what is missing."""
-    scaled = _scaled(values, low, high, float(n_bins))
+    """Return in which of equal parts of an interval each entry is, from the entry alone; n_bins for a gap (NaN).
+
+    What lies outside of the interval is in its first or last part.
+    """
+    with np.errstate(all="ignore"):  # the ends may be so far out that they are equal, or their difference infinite
+        scaled = (np.clip(values, low, high) - low) * (n_bins / (np.float64(high) - low))
     np.clip(scaled, 0, n_bins - 1, out=scaled)
     if np.isnan(scaled.sum()):
         scaled[np.isnan(scaled)] = n_bins
     return scaled.astype(np.intp)
 
 
-#: Sums of values: an entry of 1 is 2^13 units before it is squared, and 2^26 units of what is sent.
-VALUE_BITS, POWER_BITS = 13, 26
-
-#: Of other sums: an entry of 1 is 2^20 units.
-SUM_BITS = 20
-
-
-def sums_of_powers(values: Floats, low: float, high: float) -> Integers:
-    """Return the sums of entries and of their squares, on the scale on which an interval is -1 to 1.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_rows,)
-        Clipped to the interval, and rounded to 2^-13 of it; NaN adds nothing.
-    low, high : float
-
-    Returns
-    -------
-    ndarray of shape (2,), int64
-        In units of 2^-26. An entry adds at most 1 to each in magnitude.
-    """
-    sums = np.zeros(2, dtype=np.int64)
-    for part in blocks(len(values), 1, block_entries=BLOCK):
-        units = _scaled(values[part], low, high, 2.0 ** (VALUE_BITS + 1))
-        units -= 2.0**VALUE_BITS
-        np.rint(units, out=units)
-        first = units.sum()
-        if np.isnan(first):
-            np.nan_to_num(units, copy=False)
-            first = units.sum()
-        # Sums of integers, below 2^40: exact in any order.
-        sums += np.array([first * 2.0 ** (POWER_BITS - VALUE_BITS), units @ units]).astype(np.int64)
-    return sums
-
-
-def _scaled(values: Floats, low: float, high: float, length: float) -> Floats:
-    """Return values, clipped to an interval, as places on a scale from 0 to a length."""
-    scaled = np.clip(values, low, high)
-    scaled -= low
-    scaled *= length / (high - low)
-    return np.minimum(scaled, length, out=scaled)  # a product may have been rounded up
+def on_interval(values: Floats, low: float, high: float) -> Floats:
+    """Return values, clipped to an interval, on the scale on which the interval is -1 to 1."""
+    with np.errstate(all="ignore"):  # as in bins_of
+        return (np.clip(values, low, high) - low) * (2.0 / (np.float64(high) - low)) - 1.0
 
 
 def distribution(counts: Floats) -> tuple[Floats, float]:
@@ -222,3 +159,69 @@ def part_beyond(total: float, deviation: float, n_bins: int) -> float:
     if deviation == 0 or total <= 0:
         return PART_BEYOND if total > 0 else 1.0
     return max(PART_BEYOND, 2 * deviation * math.sqrt(n_bins) / 4 / total)
+
+
+def figures_of(
+    column: Column, known: Figures, counts: Floats, powers: Floats | None, deviation: float
+) -> Figures | None:
+    """Return the figures of a column.
+
+    Parameters
+    ----------
+    column : Column
+    known : Figures
+        Its bounds, or the interval of its histogram.
+    counts : ndarray of shape (n_bins,)
+        How many entries are in which bin.
+    powers : ndarray of shape (2,), optional
+        The sums of entries and of their squares, where the interval is -1 to 1.
+    deviation : float
+        Of the noise in each count and sum.
+
+    Returns
+    -------
+    Figures, or None
+        None if no entry is left.
+    """
+    if column.categories is not None:
+        kept = np.maximum(counts, 0.0)
+        if kept.sum() <= 0:
+            return None if deviation == 0 else known
+        places = np.arange(len(kept))
+        fill = float(kept @ places / kept.sum()) if column.kind == "ordinal" else float(kept.argmax())
+        return replace(known, fill=fill, counts=tuple(kept.tolist()))
+    parts, n_present = distribution(counts)
+    edges = np.linspace(known.low, known.high, len(parts))
+    found = replace(known, fill=(known.low + known.high) / 2)
+    if n_present <= 2 * deviation * math.sqrt(len(counts)):
+        if deviation == 0:
+            return None
+        # As far as the noise lets see there may be no value at all: nothing but the interval is known.
+        n_present, parts, powers = 0.0, np.linspace(0.0, 1.0, len(parts)), None
+        found = replace(found, center=found.fill, spread=(known.high - known.low) / 4)
+    if column.bounds is None:
+        beyond = part_beyond(n_present, deviation, len(counts))
+        width = edges[1] - edges[0]
+        if beyond <= LARGEST_PART_BEYOND:
+            low, high = quantile(parts, edges, beyond), quantile(parts, edges, 1.0 - beyond)
+            found = replace(found, low=low, high=max(high, low + width))
+        fullest = int(np.diff(parts).argmax())
+        is_about_0 = edges[fullest] <= 0 <= edges[fullest + 1]  # as of a column that is 0 for most rows
+        is_full = parts[fullest + 1] - parts[fullest] > CROWDED and found.high - found.low > 8 * width
+        found = replace(found, is_crowded=bool(is_full and not is_about_0))
+    if powers is not None:
+        middle, half = (known.low + known.high) / 2, (known.high - known.low) / 2
+        mean = float(np.clip(powers[0] / n_present, -1.0, 1.0))
+        variance = max(float(powers[1] / n_present) - mean**2, 1.0 / len(counts) ** 2 / 3)
+        mean, spread = middle + half * mean, half * math.sqrt(variance)
+        found = replace(found, fill=min(max(mean, found.low), found.high))
+        if column.scale == "standard":
+            found = replace(found, center=mean, spread=spread)
+    if column.scale == "robust":
+        first, median, third = (quantile(parts, edges, part) for part in (0.25, 0.5, 0.75))
+        found = replace(found, center=median, spread=max(third - first, float(edges[1] - edges[0])))
+    if column.scale == "rank":
+        found = replace(
+            found, low=known.low, high=known.high, quantiles=tuple(edges.tolist()), ranks=tuple(parts.tolist())
+        )
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -137,6 +137,11 @@ class Schema(BaseModel):
     def used(self) -> dict[str, Column]:
         """The columns that are not ignored."""
         return {name: column for name, column in self.columns.items() if column.kind != "ignored"}
+
+    def of_columns(self, wanted: Callable[[Column], bool]) -> Schema | None:
+        """Return a schema with some of the used columns; None if there are none."""
+        columns = {name: column for name, column in self.used.items() if wanted(column)}
+        return Schema(columns=columns) if columns else None
 
     def check(self, table: Any, *, owner: str) -> None:
         """Raise a DataError that says of every column why it does not fit, unless all do.

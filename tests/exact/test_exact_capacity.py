@@ -12,9 +12,9 @@ from flower_fedclust.exact.grid import BITS, ENTRY_BITS, MOST_ROWS
 from flower_fedclust.exact.kernel_sums import attraction_sums, weighted_sums
 from flower_fedclust.exact.spectral_sums import dictionary_gradient, factor_sum, normalized_moment
 from flower_fedclust.exact.sums import cluster_sums, second_moment, square_sums, squared_distances
+from flower_fedclust.exact.terms import powers
 from flower_fedclust.strategies.baselines.kmeans_parallel import COST_EXPONENT
 from flower_fedclust.strategies.common.frame import RowsInFrame
-from flower_fedclust.tables.histograms import POWER_BITS, bin_counts, sums_of_powers
 
 EDGE, ZERO, ONE = np.array([[2.0**BITS]]), np.zeros((1, 1)), np.ones((1, 1))
 
@@ -41,8 +41,7 @@ SUMS = {
     )[0],
     "gradient of centers": lambda n: clipped_center_gradient(many(EDGE, n), many(EDGE, n), -EDGE, -BITS, 0.25)[0],
     "costs": lambda n: (squared_distances(many(EDGE, n), -EDGE) * 2.0**-COST_EXPONENT).sum(axis=0).astype(np.int64),
-    "histograms": lambda n: bin_counts(np.ones(n), 0.0, 1.0, 4) << POWER_BITS,
-    "powers": lambda n: sums_of_powers(np.ones(n), 0.0, 1.0),
+    "powers": lambda n: powers(np.ones(n)).integers,
 }
 
 

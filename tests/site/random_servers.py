@@ -42,7 +42,7 @@ from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.privacy.accounting import Plan, Share
 from flower_fedclust.privacy.noise import SeededNoise, add_noise
 from flower_fedclust.registry import find, make_strategy, strategies
-from flower_fedclust.strategies.common.preparation import with_schema
+from flower_fedclust.strategies.common.tables import with_schema
 from flower_fedclust.tables.schema import Schema
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))

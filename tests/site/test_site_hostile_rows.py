@@ -97,7 +97,7 @@ def test_what_is_kept_of_rows_that_come_of_several_comes_of_several(careful, kin
         assert arrays_of(server.ask(asked, client=kind.key(), rows=rows, plan=PLAN.to_json())) == []
         n_columns = 2 if answer.task == "place_rows" else n_columns
     # Any method that declares what a row moves: of all clients, that of the histograms does.
-    asked = kind.mean_exponents.asked(as_bytes('["a"]'), bound=1.0)
+    asked = kind.exponents.asked(Schema.of({"columns": {"a": {"kind": "number"}}})).mean()
     noise = gaussian(PLAN.multipliers["row_sum"], 2.0, share="row_sum")
     kept = second.sends[0].kept_as
     answer = server.ask(asked, client=kind.key(), rows=kept, releases=[noise], plan=PLAN.to_json())
@@ -226,6 +226,6 @@ def test_kept_rows_of_a_task_that_failed_are_those_of_no_row(careful, monkeypatc
     monkeypatch.setattr(PerturbedRowsClient.perturb_rows, "method", failing)
     server = Server(careful, strategy="fedsc-perturbed-data")
     assert arrays_of(server.ask(KEEPING["perturb_rows"](3), plan=PLAN.to_json())) == []
-    asked = FedSCClient.mean_exponents.asked(as_bytes('["a"]'), bound=1.0)
+    asked = FedSCClient.exponents.asked(SCHEMA).mean()
     answer = server.ask(asked, rows="noisy rows", plan=PLAN.to_json())
     assert not answer.metrics.get("missed")

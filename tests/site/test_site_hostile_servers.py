@@ -24,7 +24,8 @@ from hostile import (
 
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.rounds import Answer, Question, Sent
-from flower_fedclust.engine.wire import as_bytes, encode
+from flower_fedclust.engine.table_answers import preparation_as_bytes
+from flower_fedclust.engine.wire import encode
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.format import FORMAT
 from flower_fedclust.models import KMeansModel
@@ -417,15 +418,14 @@ def test_what_is_said_to_follow_from_rows_with_noise_reads_no_others(tmp_path):
     server = Server(loose, strategy="fedsc-perturbed-data")
     config = {"task": "enrol", "round": 1, "client": FedSCClient.key(), "schema": COLUMNS.to_json()}
     assert "failure" not in server.send([], config).metrics
-    preparation = Preparation(COLUMNS, {name: Figures(low=-9.0, high=9.0) for name in "abc"}).to_dict()
-    arrays_of(server.ask(FedSCClient.prepare.asked(as_bytes(json.dumps(preparation)))))
+    preparation = Preparation(COLUMNS, {name: Figures(low=-9.0, high=9.0) for name in "abc"})
+    arrays_of(server.ask(FedSCClient.prepare.asked(preparation_as_bytes(preparation))))
     keep = FedSCClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
     arrays_of(server.ask(keep, releases=[gaussian(1.0, relation="replace")]))
-    bins = as_bytes(json.dumps([[name, 4, True] for name in "abc"]))
     for asked in (
-        FedSCClient.histograms.asked(bins, np.array(3 * [[-9.0, 9.0]])),
-        FedSCClient.exponents.asked(as_bytes(json.dumps(list("abc")))),
-        FedSCClient.description.asked(np.zeros((1, 3)), model="k-means", radius=4.0),
+        FedSCClient.histograms.asked(COLUMNS, np.array(3 * [[-9.0, 9.0]]), n_bins=4),
+        FedSCClient.exponents.asked(COLUMNS),
+        FedSCClient.description.asked(preparation, np.zeros((1, 3)), frame=Frame(np.zeros(3), 4.0), model="k-means"),
     ):
         answer = server.ask(asked, rows=NOISY_ROWS)
         assert answer.metrics == {"format": FORMAT, "client": "north", "failure": "failed"}

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 import flower_fedclust as fc
-from flower_fedclust.engine.tables import norm_of_row
-from flower_fedclust.strategies.common.preparation import TablePreparation
+from flower_fedclust.exact.terms import powers
+from flower_fedclust.strategies.common.tables import TablePreparation
 from flower_fedclust.tables import Figures, Preparation
-from flower_fedclust.tables.histograms import bin_counts, exponent_counts, range_of, sums_of_powers
+from flower_fedclust.tables.histograms import N_EXPONENT_BINS, bins_of, exponent_bins, range_of
 
 N = 4000
 
@@ -130,33 +130,31 @@ def test_two_categories_are_as_far_apart_as_half_of_the_range_of_a_number():
 
 def test_histograms_count_every_entry_once():
     values = np.array([0.0, -3.0, 1e-300, 5e300, -5e300, 2.0, 4.0, np.nan])
-    assert exponent_counts(values).sum() == 7
-    counts = bin_counts(values, -4.0, 4.0, 8)
-    assert counts.sum() == 8
-    assert list(counts) == [1, 1, 0, 0, 2, 0, 1, 2, 1]
+    assert (exponent_bins(values) >= 0).tolist() == [True] * 7 + [False]
+    assert bins_of(values, -4.0, 4.0, 8).tolist() == [4, 1, 4, 7, 0, 6, 7, 8]
 
 
 def test_the_range_holds_all_values_without_noise_and_what_stands_out_with_it():
     values = np.array([-3.0] * 500 + [0.0] * 500 + [17.0] * 500 + [90.0] * 500)
-    counts = exponent_counts(values).astype(float)
+    counts = np.bincount(exponent_bins(values), minlength=N_EXPONENT_BINS).astype(float)
     assert range_of(counts, 0.0) == (-4.0, 128.0)
     noisy = counts + np.random.default_rng(0).normal(0, 40, len(counts))
     assert range_of(noisy, 40.0) == (-4.0, 128.0)
     assert range_of(noisy - counts, 40.0) is None
 
 
-def test_a_row_moves_the_sums_by_no_more_than_declared():
-    ends = np.array([-1.0, 1.0, 0.3, np.nan, 1e300])
-    for value in ends:
-        first, second = sums_of_powers(np.array([value]), -1.0, 1.0) * 2.0**-26
-        assert first**2 + second**2 <= norm_of_row(0, 1) ** 2
-    apart = sums_of_powers(ends[:1], -1.0, 1.0) - sums_of_powers(ends[1:2], -1.0, 1.0)
-    assert np.linalg.norm(apart * 2.0**-26) <= norm_of_row(0, 1, replaced=True)
+def test_no_two_numbers_and_their_squares_are_farther_apart_than_declared():
+    values = np.array([*np.linspace(-1, 1, 201), -1 + 2.0**-20, 1e300, -1e300, np.inf, np.nan])
+    terms = [powers(np.array([value])) for value in values]
+    points = np.vstack([term.array.values for term in terms])
+    distances = np.linalg.norm(points[:, None] - points, axis=2)
+    assert np.linalg.norm(points, axis=1).max() == pytest.approx(terms[0].bound.l2, rel=1e-15)
+    assert distances.max() == terms[0].bound.replaced == 2.0
 
 
 def test_only_what_is_not_public_costs_budget():
     public = {"columns": {"a": {"kind": "number", "bounds": [0, 1]}, "b": {"kind": "binary", "categories": [0, 1]}}}
-    assert TablePreparation(fc.Schema.of(public)).shares(fc.PrivateKMeans(2)) == {}
-    share = TablePreparation(SCHEMA).shares(fc.PrivateKMeans(2))["preparation"]
+    assert TablePreparation(fc.Schema.of(public)).parts(fc.PrivateKMeans(2)) == {}
+    share = TablePreparation(SCHEMA).parts(fc.PrivateKMeans(2))["preparation"]
     others = sum(share.fraction for share in fc.PrivateKMeans(2).shares().values())
     assert share.fraction / (share.fraction + others) == pytest.approx(0.12)

@@ -46,8 +46,7 @@ def test_worst_neighbours_move_the_histograms_as_far_as_declared_and_no_farther(
     moved = [one for number in (2, 3) for one in how_far(subject.run, name, pairs, only=number)]
     assert not any(one.is_too_far for one in moved)
     ours = {task: [one.ratio for one in moved if one.task.endswith(task)] for task in ("exponents", "histograms")}
-    # A replaced row cannot go from end to end of all columns and change its squares, too: the bound is not met.
-    assert all(max(ratios) > (0.99 if relation == "add-or-remove" else 0.7) for ratios in ours.values())
+    assert all(max(ratios) > 0.99 for ratios in ours.values())
 
 
 def test_the_whole_run_is_covered_and_a_site_can_tell(subject):

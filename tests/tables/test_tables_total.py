@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import flower_fedclust as fc
 from flower_fedclust.tables.columns import Figures
-from flower_fedclust.tables.description import sums_by_cluster
+from flower_fedclust.tables.description import cluster_sums
 from flower_fedclust.tables.preparation import Preparation
 
 EXTREMES = [0.0, -0.0, 1.0, 5e-324, 1e-320, 1e-120, 1e120, 1e308, 1.7976931348623157e308]
@@ -102,7 +102,8 @@ def test_an_accepted_preparation_prepares_every_table_that_fits(found, table):
         assert np.isfinite([preparation.radius, preparation.l1_radius]).all()
         reach = np.linalg.norm(rows / max(preparation.radius, 5e-324), axis=1)
         assert reach.max() <= 1.0 + 1e-9
-        sums_by_cluster(table, preparation, np.zeros(len(table), dtype=np.intp), 1, owner="")
+        labels = np.zeros(len(table), dtype=np.intp)
+        cluster_sums(SCHEMA.values(table, owner=""), preparation, labels, 1)
 
 
 def test_what_the_server_itself_finds_is_accepted():

@@ -1,0 +1,255 @@
+"""What every client answers about its table: histograms of columns, and sums that describe clusters.
+
+Each answer is a sum over rows, and what a row adds follows from that row and the message alone. A row is in one bin of
+each histogram, and in one cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.engine.by_row import ByRow
+from flower_fedclust.engine.memory import Memory
+from flower_fedclust.engine.rounds import Question, Scalar, Sent, answers
+from flower_fedclust.engine.wire import as_bytes, as_text
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.terms import Term, at, powers, side_by_side
+from flower_fedclust.models.base import Model
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import parse_json
+from flower_fedclust.tables.columns import Column
+from flower_fedclust.tables.description import cluster_sums
+from flower_fedclust.tables.histograms import N_EXPONENT_BINS, bins_of, exponent_bins, on_interval
+from flower_fedclust.tables.preparation import Preparation, measured
+from flower_fedclust.tables.schema import Schema
+
+Floats = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+Columns: TypeAlias = Iterable[tuple[str, Column, Floats]]
+
+#: The keys under which a client remembers the schema from its enrolment, and the preparation.
+SCHEMA, PREPARATION = "schema", "preparation"
+
+#: Most characters of a preparation: 1024 quantiles of each of 500 columns.
+PREPARATION_LIMIT = 2**25
+
+#: Most bins of a histogram.
+MOST_BINS = 2**20
+
+
+@lru_cache(maxsize=16)
+def preparation_from(content: bytes) -> Preparation:
+    """Read a preparation from the bytes of a message."""
+    return Preparation.from_dict(parse_json(content, PREPARATION_LIMIT))
+
+
+@lru_cache(maxsize=16)
+def _schema_from(content: bytes) -> Schema:
+    if len(content) > PREPARATION_LIMIT:
+        raise ValueError(f"a schema of {len(content)} characters was sent; send at most {PREPARATION_LIMIT}.")
+    return Schema.from_json(content.decode())
+
+
+def preparation_as_bytes(preparation: Preparation) -> Bytes:
+    """Return a preparation as an array for a message."""
+    return as_bytes(json.dumps(preparation.to_dict()))
+
+
+# Answers by row whose function sees a table.
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """A batch of rows of a table, as the function of an answer sees them."""
+
+    columns: Columns  #: Name, column and values (NaN for gaps) of each column that the message describes.
+    rows: Rows  #: The prepared rows, in the frame of the question.
+    preparation: Preparation | None  #: From the message.
+
+
+class ByTableRow(ByRow):
+    """An answer by row about a table.
+
+    The first array of a question is the schema of the columns that the function needs, or a preparation with that
+    schema. The remaining arrays and arguments go to the function.
+    """
+
+    def asked(
+        self, *arrays: Any, frame: Frame | None = None, view: Question | None = None, **arguments: Scalar
+    ) -> Question:
+        """Return the question about a schema's columns, or with a preparation."""
+        described, *others = arrays
+        if isinstance(described, Preparation):
+            described = preparation_as_bytes(described)
+        elif isinstance(described, Schema):
+            described = as_bytes(described.to_json())
+        return super().asked(described, *others, frame=frame, view=view, **arguments)
+
+    def terms(self, question: Question, values: Any) -> tuple[Term, ...]:
+        """Return what a batch of rows adds."""
+        rows = Rows(values.prepared, 0, 1.0) if question.frame is None else question.frame.rows(values.prepared)
+        table = TableRows(values.read(), rows, _described(question)[1])
+        term = self.function(table, *question.arrays[1:], **question.arguments)
+        return term if isinstance(term, tuple) else (term,)
+
+    def nothing(self, question: Question) -> tuple[Term, ...]:
+        """Return what no rows add."""
+        no_values = [(name, column, np.empty(0)) for name, column in _described(question)[0].used.items()]
+        n_columns = 0 if question.frame is None else len(question.frame.origin)
+        return self.terms(question, _Batch(lambda _: no_values, np.empty((0, n_columns))))
+
+    def reply_of(self, client: Memory, question: Question) -> list[GridArray]:
+        """Return a client's arrays from its table, which is read batch by batch."""
+        source = client.source
+        schema = _agreed(client, _described(question)[0])
+        prepared = np.empty((source.n_rows, 0)) if question.frame is None else client.data.rows
+
+        def read(part: slice) -> Columns:
+            return schema.values(source.table, owner=source.owner, rows=part, wanted=_described(question)[0].used)
+
+        return self.reply(question, _Batch(read, prepared))  # type: ignore[arg-type]
+
+
+class _Batch:
+    """Rows of a table, whose values are read when they are needed."""
+
+    def __init__(self, read: Callable[[slice], Columns], prepared: Floats, part: slice = slice(None)) -> None:
+        self._read, self._part = read, part
+        self.prepared = prepared
+        self.shape = prepared.shape
+
+    def __len__(self) -> int:
+        return len(self.prepared)
+
+    def __getitem__(self, part: slice) -> _Batch:
+        return _Batch(self._read, self.prepared[part], part)
+
+    def read(self) -> Columns:
+        return self._read(self._part)
+
+
+def by_table_row(content: str) -> Callable[[Callable[..., Term]], ByTableRow]:
+    """Mark a function of :class:`TableRows` and of the message as an answer that sends one array."""
+    return lambda function: ByTableRow(function, {function.__name__: Sent(content)})
+
+
+def _described(question: Question) -> tuple[Schema, Preparation | None]:
+    """Return the schema of a message, and the preparation of a message about prepared rows, which come in a frame."""
+    if not question.arrays or question.arrays[0].dtype != np.uint8:
+        raise ValueError("a message about a table begins with a schema or a preparation, as bytes.")
+    content = question.arrays[0].tobytes()
+    if question.frame is None:
+        return _schema_from(content), None
+    preparation = preparation_from(content)
+    return preparation.schema, preparation
+
+
+def _agreed(client: Memory, asked: Schema) -> Schema:
+    """Return the schema from a client's enrolment.
+
+    Raises
+    ------
+    DataError
+        If the message asks about columns that are not in it, or describes them in another way or order.
+    """
+    kept = client.recall(SCHEMA)
+    agreed = None if kept is None else Schema.from_json(as_text(kept[0]))
+    wanted = asked.used
+    if agreed is None or list(wanted.items()) != [one for one in agreed.used.items() if one[0] in wanted]:
+        raise DataError(f"client {client.name}: the message is about other columns than the run's schema.")
+    return agreed
+
+
+# The answers.
+
+
+@by_table_row("numbers of rows by sign and binary exponent, for each column without public bounds")
+def exponents(table: TableRows) -> Term:
+    """Return a histogram of the signs and binary exponents of each column."""
+    counts = [at(exponent_bins(measured(values, column)), N_EXPONENT_BINS) for _, column, values in table.columns]
+    words = f"a row is in one bin of each of {len(counts)} histograms"
+    return side_by_side(counts, words=words).reshaped(len(counts), N_EXPONENT_BINS)
+
+
+@by_table_row("histograms of columns, with a bin for gaps; sums of values and of their squares")
+def histograms(table: TableRows, intervals: Floats, *, n_bins: int) -> Term:
+    """Return the histograms of the columns one after the other, then the sums of those whose mean is needed.
+
+    Parameters
+    ----------
+    table : TableRows
+    intervals : ndarray of shape (n_columns, 2)
+        The range of each histogram. Its bins have equal widths, and a bin for gaps follows them.
+    n_bins : int
+        Of a measured column; a listed one has a bin for each of its values.
+    """
+    if intervals.ndim != 2 or intervals.shape[1] != 2 or not (intervals[:, 1] > intervals[:, 0]).all():
+        raise DataError("intervals must have a low and a high end for each column.")
+    if not 0 < n_bins <= MOST_BINS:
+        raise DataError(f"n_bins must be from 1 to {MOST_BINS}.")
+    counts, sums = [], []
+    for (_, column, values), (low, high) in zip(table.columns, intervals.tolist(), strict=True):
+        entries, n_places = measured(values, column), len(column.categories or ()) or n_bins
+        counts.append(at(bins_of(entries, low, high, n_places), n_places + 1))
+        if column.needs_mean:
+            sums.append(powers(on_interval(entries, low, high)).reshaped(2))
+    words = f"a row is in one bin of each of {len(counts)} histograms"
+    words += f", and adds at most 1 to each of {2 * len(sums)} sums" if sums else ""
+    return side_by_side([*counts, *sums], words=words)
+
+
+@by_table_row(
+    "sums over the rows of each cluster: their number, values and squares, and how many have which category or are in "
+    "which part of a range"
+)
+def description(table: TableRows, *arrays: Floats, model: str) -> Term:
+    """Return the sums of the rows of each cluster of a model, which is an exact choice for each row."""
+    found = Model.named(model).from_arrays(arrays)
+    if found.exact_points is None or table.preparation is None:
+        raise DataError(f"the clusters of a model called '{model}' cannot be found exactly.")
+    clusters = found.exact_clusters(table.rows.integers, table.rows.exponent)
+    return cluster_sums(table.columns, table.preparation, clusters, found.n_clusters)
+
+
+@answers("sums over the rows of each cluster, for a model whose clusters cannot be found exactly")
+def plain_description(client: Memory, *arrays: Floats, model: str) -> GridArray:
+    """Return the sums of the rows of each cluster, as the model predicts it; no mechanism covers them."""
+    source, rows = client.source, client.data.rows
+    found, preparation = Model.named(model).from_arrays(arrays), _preparation_of(client)
+    columns = preparation.schema.values(source.table, owner=source.owner)
+    return cluster_sums(columns, preparation, found.predict(rows), found.n_clusters).array
+
+
+@answers()
+def prepare(client: Memory, preparation: Bytes) -> None:
+    """Take the preparation: from now on the client's rows are prepared rows.
+
+    Raises
+    ------
+    DataError
+        If its schema is not the one that the site agreed to at enrolment; or if some rows could not be prepared with
+        its figures, because later rounds must not fail for some rows and not for others.
+    """
+    try:
+        given = preparation_from(preparation.tobytes())
+    except ValueError as error:
+        raise DataError(f"client {client.name}: {error}") from None
+    schema = client.recall(SCHEMA)
+    if schema is None or Schema.from_json(as_text(schema[0])) != given.schema:
+        raise DataError(f"client {client.name}: the preparation has another schema than the run began with.")
+    client.remember(PREPARATION, [preparation])
+
+
+def _preparation_of(client: Memory) -> Preparation:
+    kept = client.recall(PREPARATION)
+    if kept is None:
+        raise DataError("this run has no schema, so that clusters cannot be described in the units of a table.")
+    return preparation_from(kept[0].tobytes())

@@ -1,0 +1,276 @@
+"""Tables around any strategy: prepare their rows before it runs, and describe its clusters afterwards.
+
+1. For measured columns without public bounds: a histogram of signs and binary exponents, which shows their range.
+2. For these columns, and for columns whose mean, quantiles or frequencies are needed: a histogram with equal bins and
+   a bin for gaps; and the sums of the values and of their squares if the mean is needed. All in one array.
+3. Every client gets the preparation. From there on the strategy's rounds see prepared rows.
+4. After the strategy: sums over the rows of each cluster, which describe it in the tables' units.
+
+:mod:`flower_fedclust.engine.table_answers` has the clients' half.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from flower_fedclust.data.frames import is_table
+from flower_fedclust.engine import (
+    ClientData,
+    Outcome,
+    PrivateStrategy,
+    Protocol,
+    ProtocolClient,
+    ProtocolStrategy,
+    Sum,
+)
+from flower_fedclust.engine.parameters import check_is_strategy
+from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.rounds import Question, Round, Scalar, Total
+from flower_fedclust.engine.table_answers import preparation_as_bytes
+from flower_fedclust.exact.rows import Frame
+from flower_fedclust.models import Model
+from flower_fedclust.models.tables import TableModel
+from flower_fedclust.numerics.checks import DataError, check_real
+from flower_fedclust.tables.columns import Column, Figures
+from flower_fedclust.tables.description import Clusters
+from flower_fedclust.tables.histograms import N_BINS, N_BINS_WITHOUT_NOISE, figures_of, range_of
+from flower_fedclust.tables.preparation import Preparation, public_interval, width_of
+from flower_fedclust.tables.schema import Schema
+
+S = TypeVar("S", bound=ProtocolStrategy)
+
+#: The parts of the budget for the preparation and the description, and their default share of the whole.
+PREPARATION, DESCRIPTION, SHARE = "preparation", "description", 0.12
+
+
+def with_schema(strategy: S, schema: Schema | str | Any, *, describe: bool | float = False) -> S:
+    """Return a copy of a strategy that takes tables with columns of any kind.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+    schema : Schema, mapping, TOML text, or the name of a TOML file
+        What is public about the columns.
+    describe : bool or float, default=False
+        Whether to describe the clusters after the run, from one more sum; or the part of the budget that pays for
+        it, 0.12 if True. The clusters must follow from points among the prepared rows.
+
+    Raises
+    ------
+    ValueError
+        If the schema is not valid; the message names every key.
+    """
+    made = copy.copy(strategy)
+    check_is_strategy(strategy)
+    if getattr(strategy, "origin", None) is not None:
+        raise ValueError("origin is given, but prepared rows lie around 0; leave origin out if there is a schema.")
+    part = SHARE if describe is True else float(describe)
+    check_real("describe", part, at_least=0, at_most=0.8)
+    made.tables = TablePreparation(Schema.of(schema), part)
+    return made
+
+
+def check_schema(describe: bool | float, schema: object) -> None:
+    """Raise a ValueError if clusters are to be described without a schema."""
+    if describe and schema is None:
+        raise ValueError(
+            "describe is given and schema is not; clusters are described in the units, bounds and categories that a "
+            "schema makes public: 'fedclust schema init rows.csv' drafts one."
+        )
+
+
+@dataclass(frozen=True)
+class TablePreparation:
+    """Prepares tables before a strategy runs, and makes its model take tables; ``strategy.tables``.
+
+    :meth:`protocol` runs ``yield from`` the preparation, a copy of the strategy, and the description. All of them are
+    one run with one budget.
+    """
+
+    schema: Schema
+    #: The part of the budget that pays for describing the clusters; 0 if they are not described.
+    description: float = 0.0
+
+    @property
+    def enrolment(self) -> Mapping[str, Scalar]:
+        """The schema, for the message that enrols a client."""
+        return {"schema": self.schema.to_json()}
+
+    def check(self, data: ClientData) -> None:
+        """Raise a DataError that names every column that does not fit the schema."""
+        self.schema.check(data.table, owner=data.owner)
+
+    def notes(self) -> list[str]:
+        """Return what the privacy report says about the schema."""
+        return [
+            "The schema of the tables (names, kinds, bounds and categories of columns) is taken to be public, and no "
+            "guarantee covers it."
+        ]
+
+    # The budget and the number of rounds.
+
+    @property
+    def _unbounded(self) -> Schema | None:
+        return self.schema.of_columns(lambda column: public_interval(column) is None)
+
+    @property
+    def _counted(self) -> Schema | None:
+        return self.schema.of_columns(lambda column: column.needs_histogram)
+
+    @property
+    def _n_sums(self) -> int:
+        return bool(self._unbounded) + bool(self._counted)
+
+    def parts(self, strategy: PrivateStrategy) -> Mapping[str, Part]:
+        """Return the parts of the budget for the preparation and the description, besides a strategy's own."""
+        wanted = {PREPARATION: (SHARE, self._n_sums), DESCRIPTION: (self.description, 1)}
+        wanted = {name: (share, n_sums) for name, (share, n_sums) in wanted.items() if share > 0 and n_sums > 0}
+        own = math.fsum(part.fraction for part in strategy.parts().values() if part.at_most > 0)
+        whole = own / (1.0 - math.fsum(share for share, _ in wanted.values()))
+        answers = {
+            PREPARATION: (ProtocolClient.exponents, ProtocolClient.histograms),
+            DESCRIPTION: (ProtocolClient.description,),
+        }
+        return {name: Part(answers[name], whole * share, n_sums) for name, (share, n_sums) in wanted.items() if own}
+
+    @property
+    def n_columns(self) -> int:
+        """How many columns prepared rows have."""
+        return sum(map(width_of, self.schema.used.values()))
+
+    def likely(self, strategy: S) -> S:
+        """Return a copy of the strategy as it will run: with norms, and with prepared rows of the server."""
+        likely: Any = _in_ball(strategy, max_norm=1.0, max_l1_norm=1.0)
+        rows: Any = getattr(likely, "server_data", None)
+        if is_table(rows):  # as many rows, and as many columns, as there will be
+            likely.server_data = np.eye(len(rows), self.n_columns)
+        made: S = likely
+        return made
+
+    def n_rounds(self, strategy: ProtocolStrategy) -> int:
+        """Return the largest number of rounds, the strategy's own included."""
+        return self._n_sums + 1 + self.likely(strategy).n_protocol_rounds + bool(self.description)
+
+    # The server half.
+
+    def protocol(self, strategy: ProtocolStrategy) -> Protocol:
+        """Find the preparation, run the strategy on prepared rows, and return a model of tables."""
+        preparation = yield from self.prepare(strategy)
+        inner: Any = _in_ball(strategy, max_norm=preparation.radius, max_l1_norm=preparation.l1_radius)
+        for name in ("server_data", "init"):
+            if is_table(given := getattr(inner, name, None)):
+                setattr(inner, name, preparation.transform(given, owner=name))
+        inner.check_parameters()
+        inner.check_complete()
+        found = yield from inner.protocol()
+        outcome = found if isinstance(found, Outcome) else Outcome(found)
+        clusters = None
+        if self.description:
+            clusters = yield from describe(strategy, preparation, outcome.model)
+        return replace(outcome, model=TableModel(preparation, outcome.model), clusters=clusters)
+
+    def prepare(self, strategy: ProtocolStrategy) -> Generator[Round, Total, Preparation]:
+        """Find what is not public about the columns, and send the preparation to every client."""
+        intervals = {name: public_interval(column) for name, column in self.schema.used.items()}
+        if unbounded := self._unbounded:
+            received = yield _summed(strategy, ProtocolClient.exponents.asked(unbounded), PREPARATION)
+            for (name, column), counts in zip(unbounded.used.items(), received[0], strict=True):
+                intervals[name] = range_of(counts, received.noise[0])
+                if intervals[name] is None:
+                    raise DataError(_too_few(name, column, strategy))
+        figures = {name: Figures(*interval) for name, interval in intervals.items() if interval is not None}
+        if counted := self._counted:
+            figures |= yield from _count(strategy, counted, figures)
+        preparation = Preparation(self.schema, figures)
+        yield Sum(ProtocolClient.prepare.asked(preparation_as_bytes(preparation)))
+        return preparation
+
+
+def _count(
+    strategy: ProtocolStrategy, schema: Schema, known: Mapping[str, Figures]
+) -> Generator[Round, Total, dict[str, Figures]]:
+    """Return what the histograms of columns say of them."""
+    columns = schema.used
+    n_bins = N_BINS_WITHOUT_NOISE if strategy.epsilon is None else N_BINS
+    ends = [
+        (0.0, float(len(column.categories))) if column.categories else (known[name].low, known[name].high)
+        for name, column in columns.items()
+    ]
+    received = yield _summed(
+        strategy, ProtocolClient.histograms.asked(schema, np.array(ends), n_bins=n_bins), PREPARATION
+    )
+    widths = [len(column.categories or ()) or n_bins for column in columns.values()]
+    *histograms, sums = np.split(received[0], np.cumsum([width + 1 for width in widths]))
+    pairs = iter(sums.reshape(-1, 2))
+    found = {}
+    for (name, column), counts in zip(columns.items(), histograms, strict=True):
+        powers = next(pairs) if column.needs_mean else None
+        figures = figures_of(column, known[name], counts[:-1], powers, received.noise[0])
+        if figures is None:
+            raise DataError(f"column '{name}' seems to have no value at any site; ignore it in the schema.")
+        found[name] = figures
+    return found
+
+
+def describe(
+    strategy: ProtocolStrategy, preparation: Preparation, model: Model
+) -> Generator[Round, Total, Clusters | None]:
+    """Ask for the sums of the rows of each cluster, in one round; None if :func:`why_not` gives a reason."""
+    if why_not(strategy, model):
+        return None
+    arrays, points = model.to_arrays(), model.exact_points
+    if points is None:
+        (sums,) = yield Sum(ProtocolClient.plain_description.asked(*arrays, model=model.name))
+        return Clusters(preparation, np.asarray(sums, dtype=np.float64))
+    radius = max(preparation.radius, float(np.linalg.norm(points, axis=1).max()) * (1 + 2.0**-30))
+    frame = Frame(np.zeros(preparation.n_columns), radius)
+    question = ProtocolClient.description.asked(preparation, *arrays, frame=frame, model=model.name)
+    (sums,) = received = yield _summed(strategy, question, DESCRIPTION)
+    of_clients = strategy.privacy_unit == "client"
+    return Clusters(preparation, np.asarray(sums, dtype=np.float64), received.noise[0], of_clients)
+
+
+def why_not(strategy: ProtocolStrategy, model: Model) -> str:
+    """Return why the clusters of a model cannot be described in the run of a strategy; "" if they can."""
+    if model.stays_with_server:
+        return "the model contains what single rows have sent, so it is sent to no client"
+    if model.exact_points is None and strategy.tables is not None and DESCRIPTION in _paid(strategy):
+        return "the cluster of a row is not an exact choice there, so no guarantee could cover the description"
+    return ""
+
+
+def _summed(strategy: ProtocolStrategy, question: Question, part: str) -> Sum:
+    """Return the round for a sum over rows, or over the clients' means if the guarantee is for clients."""
+    if not isinstance(strategy, PrivateStrategy):
+        return Sum(question)
+    return strategy.summed(question, *(name for name in [part] if name in _paid(strategy)))
+
+
+def _paid(strategy: ProtocolStrategy) -> Mapping[str, Part]:
+    """Return the parts of the budget of a run; none without an epsilon."""
+    is_private = isinstance(strategy, PrivateStrategy) and strategy.epsilon is not None
+    return strategy.all_parts() if isinstance(strategy, PrivateStrategy) and is_private else {}
+
+
+def _in_ball(strategy: S, *, max_norm: float, max_l1_norm: float) -> S:
+    """Return a copy of a strategy, of the same run, with norms for the ball of its rows; given norms stay."""
+    inner = copy.copy(strategy)
+    if inner.epsilon is not None and getattr(inner, "server_data", None) is None:
+        for name, norm in (("max_norm", max_norm), ("max_l1_norm", max_l1_norm)):
+            if name in inner.parameter_names() and getattr(inner, name) is None:
+                setattr(inner, name, norm)
+    return inner
+
+
+def _too_few(name: str, column: Column, strategy: ProtocolStrategy) -> str:
+    noise = "stands out of the noise" if strategy.epsilon is not None else "has a value"
+    return (
+        f"column '{name}': no part of its {column.kind}s {noise}, so that its bounds cannot be found; give public "
+        "bounds in the schema, or ignore the column."
+    )
