@@ -153,7 +153,7 @@ class FedTSNE(FederatedMap):
     the map.
 
     Whoever has the landmarks and a row's distances to them can compute the row
-    (:func:`flower_fedclust.privacy.attacks.rows_from_distances` does it). :class:`FedTSNESums` sends sums alone.
+    (reproduce/attacks.py does it). :class:`FedTSNESums` sends sums alone.
 
     Parameters
     ----------

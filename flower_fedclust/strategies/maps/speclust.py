@@ -71,7 +71,7 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
     kernel values of its rows with the landmarks; the server reconstructs all others (Nystrom) and clusters.
 
     Whoever has the landmarks and a row's kernel values with them can compute the row
-    (:func:`flower_fedclust.privacy.attacks.rows_from_kernel` does it). :class:`FedSpeClustSums` sends sums alone.
+    (reproduce/attacks.py does it). :class:`FedSpeClustSums` sends sums alone.
 
     Parameters
     ----------

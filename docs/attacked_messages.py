@@ -1,20 +1,20 @@
-"""Attack every message of every strategy that nothing protects; write the tables of the docs.
+"""Attack every message that nothing protects: the table and the picture of docs/attacks.md.
 
-``python benchmarks/attacks.py``           prints the table
-``python benchmarks/attacks.py --write``   writes docs/attacks.md's tables and picture as well
+``python docs/attacked_messages.py``           prints the table
+``python docs/attacked_messages.py --write``   writes it into the page, and draws the picture
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from audits import SHORT
 
 from flower_fedclust.checking.neighbours import shadow_answers
 from flower_fedclust.checking.runs import Exchange, Run, watched_run
@@ -25,12 +25,17 @@ from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.replies import values_of
 from flower_fedclust.engine.wire import decode
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
-from flower_fedclust.privacy import attacks
 from flower_fedclust.privacy.attacks import attack_by_name
 from flower_fedclust.registry import accepted_parameters, make_strategy, strategies
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-BEGIN, END = "<!-- by benchmarks/attacks.py -->\n", "<!-- end -->\n"
+DOCS = Path(__file__).resolve().parent
+sys.path += [str(DOCS.parent), str(DOCS.parent / "benchmarks")]
+
+from audits import SHORT  # noqa: E402
+
+from reproduce import attacks  # noqa: E402
+
+BEGIN, END = "<!-- by docs/attacked_messages.py -->\n", "<!-- end -->\n"
 
 #: Rows that might have come in the place of a client's first one; and how much longer one of them is.
 N_OTHERS, FAR = 9, 100.0
