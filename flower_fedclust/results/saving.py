@@ -25,7 +25,7 @@ from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.outside import parsing, read_csv, read_json, reading
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.engine import Failure, Traffic
-from flower_fedclust.engine.sizes import ReleasedSizes
+from flower_fedclust.engine.rounds import ReleasedSizes
 from flower_fedclust.tables.description import Clusters
 
 T = TypeVar("T")

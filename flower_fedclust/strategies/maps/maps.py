@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
-from flower_fedclust.engine.inspection import usable
+from flower_fedclust.engine.replies import usable
 from flower_fedclust.engine.rounds import Moved, Reply
 from flower_fedclust.exact.grid import GridArray, ball_in_units, truncated_to_ball
 from flower_fedclust.exact.sums import squared_distances

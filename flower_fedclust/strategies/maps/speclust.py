@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
-from flower_fedclust.engine.inspection import usable
 from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.replies import usable
 from flower_fedclust.engine.rounds import Moved, Reply
 from flower_fedclust.exact.grid import BITS, GridArray
 from flower_fedclust.exact.rows import Frame

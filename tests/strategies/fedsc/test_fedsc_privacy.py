@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.engine import ClientData, Gather, Sum
-from flower_fedclust.engine.replies import received_arrays, values_of
+from flower_fedclust.engine.replies import values_of
+from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.numerics.dictionary import kernel_root

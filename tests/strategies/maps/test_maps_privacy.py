@@ -11,7 +11,8 @@ from sklearn.datasets import load_digits
 
 from flower_fedclust import ClientData, check_strategy, simulate
 from flower_fedclust.engine import Gather, Sum
-from flower_fedclust.engine.replies import received_arrays, values_of
+from flower_fedclust.engine.replies import values_of
+from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.models import maps as models
 from flower_fedclust.numerics.landmarks import longest_attraction
