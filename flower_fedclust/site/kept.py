@@ -16,10 +16,10 @@ from flower_fedclust.engine.disk import joined, make_private, open_private, part
 from flower_fedclust.format import FORMAT, check_format
 from flower_fedclust.site.ledger import LedgerError
 
-#: Under which keys a client remembers things in its Context; see ``ProtocolClient.remember``.
+#: Prefix of the keys under which a client remembers things in its Context; see ``ProtocolClient.remember``.
 REMEMBERED = "fedclust."
 
-#: How the files of answers end.
+#: Suffix of the files of answers.
 ANSWER = ".answer"
 
 #: The file of what a client remembers.
@@ -27,26 +27,16 @@ MEMORY = "memory"
 
 
 class RunFolder:
-    """The folder of one run at a site.
+    """The folder of one run; its name is a hash, because the run's name may come from anybody."""
 
-    Parameters
-    ----------
-    parent : Path
-        The folder of all runs.
-    run : str
-        The name of the run, which may come from anybody.
-    """
-
-    def __init__(self, parent: Path, run: str) -> None:
-        self.path = parent / _folder_of(run)
+    def __init__(self, all_runs: Path, run: str) -> None:
+        self.path = all_runs / _folder_of(run)
         self._known: dict[str, int] = {}
 
-    # Answers.
-
     def keep(self, name: str, answer: bytes) -> IO[bytes]:
-        """Write an answer, and return its file, still open: whoever lets the answer leave waits for the disk first.
+        """Write an answer, and return its open file: wait until it is on the disk before the answer leaves.
 
-        Whether the answer is whole, the hash in the ledger tells.
+        The hash in the ledger shows whether the file is complete.
         """
         make_private(self.path)
         file = open_private(self.path / f"{name}{ANSWER}")
@@ -58,10 +48,8 @@ class RunFolder:
         path = self.path / f"{name}{ANSWER}"
         return path.read_bytes() if path.exists() else None
 
-    # The client's memory.
-
     def restore(self, context: Context) -> None:
-        """Put into a Context what the client remembered of this run, and nothing that it did of another."""
+        """Put what the client remembered of this run, and nothing of other runs, into a Context."""
         for key in [key for key in context.state if key.startswith(REMEMBERED)]:
             del context.state[key]
         path = self.path / MEMORY
@@ -74,9 +62,10 @@ class RunFolder:
         self._known = _identities(context)
 
     def remember(self, context: Context, before: Sequence[IO[bytes]] = ()) -> None:
-        """Write what the client remembers, if it remembers something else than before.
+        """Write what the client remembers, if it has changed.
 
-        The answer is on the disk ``before``: one that is not may be computed again, from what was remembered then.
+        The files ``before`` (the answer) reach the disk first: an answer that is not on the disk may be computed again,
+        from what was remembered then.
         """
         known = _identities(context)
         if known == self._known:
@@ -104,62 +93,49 @@ def _folder_of(run: str) -> str:
     return hashlib.sha256(run.encode()).hexdigest()[:20]
 
 
-def check_kept(parent: Path, entries: Iterable[Mapping[str, Any]], *, whole: bool = False) -> None:
-    """Raise a LedgerError if something is kept of which the ledger does not know: its last lines are missing.
+def check_kept(all_runs: Path, entries: Iterable[Mapping[str, Any]], *, whole: bool = False) -> None:
+    """Raise a LedgerError if an answer is kept that the ledger does not know: the ledger's last lines are missing.
 
-    Parameters
-    ----------
-    parent : Path
-        The folder of all runs.
-    entries : iterable of mapping
-        All of the ledger.
-    whole : bool, default=False
-        Whether answers are read, and compared with what the ledger says was sent.
+    ``whole`` also compares the content of each answer with the hash in the ledger.
     """
     known: dict[str, dict[str, str]] = {}
     for entry in entries:
         known.setdefault(_folder_of(entry["run"]), {})[entry["answer"] + ANSWER] = entry.get("sent", "")
-    for folder in parent.iterdir() if parent.exists() else ():
+    for folder in all_runs.iterdir() if all_runs.exists() else ():
         own, kept = known.get(folder.name), list(folder.glob(f"*{ANSWER}"))
         for path in [folder] if own is None else [path for path in kept if path.name not in own]:
-            raise LedgerError(f"{path} is kept, and the ledger does not know it: lines of the ledger are missing.")
+            raise LedgerError(f"{path} is kept, but the ledger does not know it: lines of the ledger are missing.")
         for path in kept if whole else ():
             sent = (own or {})[path.name]
             if sent and hashlib.sha256(path.read_bytes()).hexdigest() != sent:
                 raise LedgerError(f"{path} is not what the ledger says was sent; the site does not send it again.")
 
 
-def forget_old_runs(parent: Path, keep_days: int) -> None:
-    """Remove what is kept of runs in which nothing was answered for so many days. The ledger stays."""
-    if not parent.exists():
-        return
+def forget_old_runs(all_runs: Path, keep_days: int) -> None:
+    """Remove the folders of runs without an answer for so many days. The ledger stays."""
     oldest = time.time() - keep_days * 86400
-    for folder in parent.iterdir():
+    for folder in all_runs.iterdir() if all_runs.exists() else ():
         if folder.is_dir() and all(file.stat().st_mtime < oldest for file in [folder, *folder.iterdir()]):
             shutil.rmtree(folder)
 
 
 def answer_to_bytes(answer: FitRes | EvaluateRes) -> bytes:
-    """Return an answer as bytes, from which :func:`fit_answer` and :func:`evaluate_answer` make the same again."""
+    """Return an answer as bytes."""
     about: dict[str, Any] = {"format": FORMAT, "num_examples": answer.num_examples, "metrics": dict(answer.metrics)}
     if isinstance(answer, EvaluateRes):
-        about["loss"] = answer.loss
-    return joined(about, answer.parameters.tensors if isinstance(answer, FitRes) else [])
+        return joined(about | {"loss": answer.loss}, [])
+    return joined(about, answer.parameters.tensors)
 
 
-def fit_answer(content: bytes) -> FitRes:
+def answer_from_bytes(content: bytes) -> FitRes | EvaluateRes:
     """Undo :func:`answer_to_bytes`."""
-    about, tensors = _read(content)
+    about, tensors = _read(content, "the answer that was kept")
+    if "loss" in about:
+        return evaluate_res(about["loss"], about["num_examples"], about["metrics"])
     return fit_res(tensors, about["metrics"], about["num_examples"])
 
 
-def evaluate_answer(content: bytes) -> EvaluateRes:
-    """Undo :func:`answer_to_bytes`."""
-    about, _ = _read(content)
-    return evaluate_res(about["loss"], about["num_examples"], about["metrics"])
-
-
-def _read(content: bytes, what: str = "the answer that was kept") -> tuple[dict[str, Any], list[bytes]]:
+def _read(content: bytes, what: str) -> tuple[dict[str, Any], list[bytes]]:
     about, tensors = parted(content)
     check_format(about.get("format"), what, "this site", "use the version that wrote it until the run has ended")
     return about, tensors
