@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from flower_fedclust.data import FederatedRows
-from flower_fedclust.harness.options import number_of_clusters, parse_epsilon
-from flower_fedclust.inputs import RowsChoice, needs_server_rows
+from flower_fedclust.inputs import RowsChoice, needs_server_rows, number_of_clusters, parse_epsilon
 from flower_fedclust.numerics.validity import numbers_of
 from flower_fedclust.outside import parsing
 from flower_fedclust.tables import Schema

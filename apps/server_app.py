@@ -13,9 +13,8 @@ from rich.console import Console
 
 from apps.config import given, listed, parameters, schema, simulated_rows, strategy_names, text
 from flower_fedclust import ClientData, ProtocolStrategy, Result
-from flower_fedclust.cli.app import RESULTS, settled_number_of_nodes
 from flower_fedclust.data import FederatedRows, read_table
-from flower_fedclust.harness.show import run_and_save, show_all
+from flower_fedclust.harness.run import RESULTS, run_and_save, settled_number_of_nodes, show_all
 from flower_fedclust.inputs import can_use_server_rows, clients_of, make_strategies
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.results.result import result_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedclust.harness.execution import forget_peak_memory, peak_memory_mb
+from flower_fedclust.harness.runner import forget_peak_memory, peak_memory_mb
 
 DELTA = 1e-6
 

@@ -19,7 +19,7 @@ from sklearn.cluster import KMeans
 
 import flower_fedclust as fc
 from flower_fedclust.engine.table_answers import preparation_as_bytes
-from flower_fedclust.harness.execution import forget_peak_memory, peak_memory_mb
+from flower_fedclust.harness.runner import forget_peak_memory, peak_memory_mb
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.tables import Figures, Preparation
 from flower_fedclust.tables.drafting import draft

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flower_fedclust.checking.audit import audit
     from flower_fedclust.checking.suite import check_strategy
-    from flower_fedclust.cli.app import run_app
     from flower_fedclust.engine import (
         ClientData,
         ClippedStrategy,
@@ -41,8 +40,9 @@ if TYPE_CHECKING:
     from flower_fedclust.estimator import as_estimator
     from flower_fedclust.exact.rows import Frame, Rows
     from flower_fedclust.exact.terms import at, count, products, squares, total, vectors, weighted
-    from flower_fedclust.harness.comparing import compare
+    from flower_fedclust.harness.compare import compare
     from flower_fedclust.harness.plan import plan
+    from flower_fedclust.harness.run import run_app
     from flower_fedclust.models import Model
     from flower_fedclust.privacy.report import PrivacyReport
     from flower_fedclust.results.result import Result, load
@@ -86,7 +86,7 @@ _HOME = {
     "check_strategy": "checking.suite",
     "client_app": "engine",
     "client_fn": "engine",
-    "compare": "harness.comparing",
+    "compare": "harness.compare",
     "count": "exact.terms",
     "find_frame": "strategies.common.frame",
     "finishes": "engine.by_row",
@@ -94,7 +94,7 @@ _HOME = {
     "parameter": "engine",
     "plan": "harness.plan",
     "products": "exact.terms",
-    "run_app": "cli.app",
+    "run_app": "harness.run",
     "simulate": "simulation",
     "squares": "exact.terms",
     "total": "exact.terms",

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from flower_fedclust.data.frames import as_frame, is_table
 from flower_fedclust.engine import ClientData, ProtocolStrategy
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.progress import quiet
-from flower_fedclust.engine.run import LONGEST_NAME, is_name
+from flower_fedclust.engine.roster import LONGEST_NAME, is_name
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.registry import accepted_parameters, find, make_strategy
@@ -430,3 +431,47 @@ class RowsChoice:
         """Return how many true classes all rows have, public ones included; None if they are unknown."""
         labels = (read or self.read()).labels()
         return None if labels is None else len(np.unique(np.concatenate(labels)))
+
+
+# Values from what a user typed.
+
+
+def parse_epsilon(text: object) -> float | None:
+    """Return epsilon as a number, or None for "none"; raise ValueError for any other text."""
+    if str(text).lower() == "none":
+        return None
+    try:
+        return float(str(text))
+    except ValueError:
+        raise ValueError(f"epsilon is '{text}'; it must be a number, or 'none' for no noise.") from None
+
+
+def parse_value(text: str) -> Any:
+    """Return the number, truth value, None or tuple of numbers that a text denotes, or else the text."""
+    try:
+        value = json.loads(f"[{text}]")
+    except json.JSONDecodeError:
+        return {"True": True, "False": False, "none": None, "None": None}.get(text, text)
+    return value[0] if len(value) == 1 else tuple(value)
+
+
+def number_of_clusters(text: str) -> Any:
+    """Return a number of clusters, "auto", or the range that a text such as "2-12" denotes."""
+    if text == "auto":
+        return text
+    fewest, dash, most = text.partition("-")
+    try:
+        return (int(fewest), int(most)) if dash else int(text)
+    except ValueError:
+        raise ValueError(f"n-clusters is '{text}'; it must be a number, a range such as 2-12, or 'auto'.") from None
+
+
+def parsed_parameters(parameters: Iterable[str]) -> dict[str, Any]:
+    """Return what ``--set name=value`` says, by name."""
+    parsed = {}
+    for parameter in parameters:
+        name, equals, value = parameter.partition("=")
+        if not equals:
+            raise ValueError(f"--set {parameter} has no value; write --set name=value.")
+        parsed[name] = parse_value(value)
+    return parsed

@@ -17,9 +17,9 @@ import flower_fedclust as fc
 from flower_fedclust import DataError, cli
 from flower_fedclust.data import read_folder, read_query, read_table
 from flower_fedclust.engine import ProtocolError
-from flower_fedclust.harness.comparing import Results
+from flower_fedclust.harness.compare import Results
 from flower_fedclust.harness.comparison import comparison_from, settings_from_toml
-from flower_fedclust.harness.report import write_report
+from flower_fedclust.harness.page import write_report
 from flower_fedclust.harness.runner import run_comparison
 from flower_fedclust.results.labels import read_labels
 from flower_fedclust.site.policy import SiteSettings
@@ -412,6 +412,8 @@ THEIR_OWN = {
     "data/datasets.py": "files of packages",
     "harness/execution.py": "/proc",
     "cli/new_app.py": "templates of this package",
+    "harness/reproduce/draws.py": "what the same command wrote",
+    "harness/reproduce/pe_means.py": "files of packages",
     "harness/show.py": "a note of one line, compared and not parsed",
     "simulation.py": "rows for its own processes",
     "site/ledger.py": "what the site itself wrote, checked by its hashes",

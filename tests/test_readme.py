@@ -88,7 +88,7 @@ def test_every_command_of_the_readme_runs(folder):
 
 
 def test_the_app_of_the_readme_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("flower_fedclust.cli.app.RESULTS", tmp_path)
+    monkeypatch.setattr("flower_fedclust.harness.run.RESULTS", tmp_path)
     rows = np.random.default_rng(0).normal(size=(200, 2))
     names = {"rows_of_this_site": rows, "names_of_the_columns": ["age", "dose"]}
     exec(snippet("fc.run_app"), names)

@@ -1,38 +1,249 @@
-"""The commands that give advice: how many clusters there are, and which epsilon is enough."""
+"""The commands that tell something before real rows are used: explain, audit, choose-k and plan."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flower_fedclust.harness.options import AsJson, Delta, Epsilon, NClusters, Noise, Parameters, Unit, given_parameters
+from flower_fedclust.cli.options import (
+    AsJson,
+    ClientColumn,
+    Columns,
+    DatasetName,
+    Delta,
+    Epsilon,
+    LabelColumn,
+    NClients,
+    NClusters,
+    Noise,
+    Parameters,
+    Rounds,
+    RowsFile,
+    SchemaFile,
+    Seed,
+    Unit,
+    columns_of,
+    given_parameters,
+)
 
-#: What chooses the number of clusters if the user does not say.
+if TYPE_CHECKING:
+    from flower_fedclust.checking import AuditResult
+    from flower_fedclust.engine import ProtocolStrategy
+    from flower_fedclust.numerics.validity import ClusterNumber
+    from flower_fedclust.privacy.report import PrivacyReport
+
+#: Chooses the number of clusters, or is planned, if the user names no strategy.
 DEFAULT_STRATEGY = "private-kmeans"
+#: The clients of a rehearsal.
+N_CLIENTS = 4
+#: Bounds for strategies that need one with an epsilon, if none is given.
+BOUNDS = {"max_norm": 1.0, "max_l1_norm": 2.0, "max_code_norm": 1.0}
+
+NColumns = Annotated[int, typer.Option(help="How many columns the rows have.")]
+
+
+def explain(
+    strategy: Annotated[str, typer.Argument(help="A strategy; see 'fedclust list'.")],
+    n_clusters: NClusters = "10",
+    n_columns: NColumns = 16,
+    schema: SchemaFile = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    privacy_unit: Unit = None,
+    noise: Noise = None,
+    n_rounds: Rounds = None,
+    parameters: Parameters = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what leaves each client and what protects it, before anything runs on your rows."""
+    from flower_fedclust.privacy.attacks import attack_on
+    from flower_fedclust.registry import find
+
+    given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
+    report = rehearse(strategy, given, n_columns, schema)
+    entry = find(strategy)
+    # Without the roles of the site's generator: ``name`` for :class:`~module.name`.
+    description = re.sub(r":\w+:`~?([^`]+)`", r"``\1``", inspect.getdoc(entry.strategy) or "")
+    if as_json:
+        print_json({**about(strategy, entry), "description": description, **report.to_dict()})
+        return
+    print(f"{strategy}: {entry.summary}\nSource: {entry.source}\n")
+    print(description)
+    print(f"\n{report}")
+    if report.unprotected:
+        print("\nWhat somebody who sees what is unprotected can do (flower_fedclust.privacy.attacks):")
+        found = (
+            f"  {message.content}: {attack_on(message.content, message.reveals)}" for message in report.unprotected
+        )
+        print("\n".join(dict.fromkeys(found)))
+
+
+def rehearse(
+    name: str, parameters: Mapping[str, Any], n_columns: int, schema: str | Path | None = None
+) -> PrivacyReport:
+    """Return the privacy report of a strategy on made-up rows, from the rounds that ran as every report is."""
+    import numpy as np
+
+    from flower_fedclust.inputs import make_strategies, needs_server_rows
+    from flower_fedclust.numerics.checks import check_integer
+    from flower_fedclust.numerics.validity import numbers_of
+    from flower_fedclust.registry import find
+    from flower_fedclust.simulation import simulate
+    from flower_fedclust.tables.drafting import made_up_table
+    from flower_fedclust.tables.schema import Schema
+
+    check_integer("n_columns", n_columns, at_least=1)
+    example = dict(find(name).example)
+    if schema is not None:  # whose preparation finds how far rows reach
+        example = {key: value for key, value in example.items() if key not in ("max_norm", "max_l1_norm")}
+    parameters = {**example, **parameters}
+    rng = np.random.default_rng(0)
+    n_rows = 20 * numbers_of(parameters.get("n_clusters", 2))[1]
+    known, rows = None, list[Any](rng.normal(size=(N_CLIENTS + 1, n_rows, n_columns)))
+    if schema is not None:
+        known = Schema.of(schema)
+        rows = [made_up_table(known, 50 * n_rows, rng) for _ in range(N_CLIENTS + 1)]
+    public = rows[0] if needs_server_rows([name]) else None
+    (strategy,) = make_strategies([name], parameters, public, schema=known)
+    if strategy.min_clients is not None:
+        strategy.min_clients = min(strategy.min_clients, N_CLIENTS)
+    report = simulate(strategy, rows[1:], progress=False).privacy
+    made_up = "made-up tables" if known else f"made-up rows of {n_columns} columns and spread 1"
+    note = (
+        f"This is a rehearsal on {made_up} at {N_CLIENTS} clients. On your rows the noise multipliers are the same; "
+        "sensitivities and noise scales depend on the radius of your server rows, or on max_norm, and on the results "
+        "of earlier rounds."
+    )
+    return replace(report, notes=(*report.notes, note))
+
+
+def audit(
+    strategy: Annotated[str, typer.Argument(help="A strategy, or module:Class; see 'fedclust list'.")],
+    runs: Annotated[int, typer.Option(help="How often to draw the noise of all rounds.")] = 1000,
+    seconds: Annotated[float, typer.Option(help="How long to go on drawing and comparing.")] = 40.0,
+    n_clusters: NClusters = "3",
+    n_columns: NColumns = 4,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    privacy_unit: Unit = None,
+    noise: Noise = None,
+    n_rounds: Rounds = None,
+    parameters: Parameters = None,
+    seed: Annotated[int | None, typer.Option(help="Seeds the auditor's choices, never the noise.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for audit.txt, audit.json and audit.png.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure from outside whether a strategy keeps its privacy promises; exits with 1 if one is broken."""
+    given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
+    result = audit_by_name(strategy, given, n_columns, runs=runs, seconds=seconds, seed=seed)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        print(result)
+    if out is not None:
+        print(f"Saved in {save_audit(result, out)}", file=sys.stderr if as_json else sys.stdout)
+    if result.verdict == "broken":
+        raise typer.Exit(1)
+
+
+def audit_by_name(
+    name: str,
+    parameters: Mapping[str, Any],
+    n_columns: int,
+    *,
+    runs: int,
+    seconds: float | None,
+    seed: int | None = None,
+    false_alarm: float = 1e-3,
+    show: bool | None = None,
+) -> AuditResult:
+    """Audit a strategy on made-up rows; what it needs and is not given is made up, too."""
+    from flower_fedclust.checking import audit
+    from flower_fedclust.checking.subject import small_tables
+    from flower_fedclust.inputs import needs_server_rows
+
+    strategy = made_up_strategy(name, parameters, n_columns)
+    clients = None
+    if not needs_server_rows([name]) and strategy.expected_columns is None:
+        clients, _ = small_tables(strategy, n_columns=n_columns, **({} if seed is None else {"seed": seed}))
+    with _bar(name, show) as progress:
+        return audit(
+            strategy, clients, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress
+        )
+
+
+def made_up_strategy(name: str, parameters: Mapping[str, Any], n_columns: int) -> ProtocolStrategy:
+    """Return a strategy with what it is given, what its entry's example has, and a bound if it needs one."""
+    import numpy as np
+
+    from flower_fedclust.inputs import make_strategies, needs_server_rows
+    from flower_fedclust.registry import accepted_parameters, find
+
+    accepted = accepted_parameters(name)
+    rows = np.random.default_rng(0).normal(size=(20, n_columns)) if needs_server_rows([name]) else None
+    given = {**find(name).example, **parameters}
+    try:
+        return make_strategies([name], given, rows)[0]
+    except ValueError:
+        bounds = {key: value for key, value in BOUNDS.items() if key in accepted and given.get(key) is None}
+        if not bounds or given.get("epsilon") is None:
+            raise
+        return make_strategies([name], given | bounds, rows)[0]
+
+
+def save_audit(result: AuditResult, folder: Path) -> Path:
+    """Write audit.txt, audit.json and, if a privacy loss was measured, audit.png to a folder; return it."""
+    folder = folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "audit.txt").write_text(f"{result}\n", encoding="utf-8")
+    _save(result.to_dict(), folder / "audit.json")
+    if result.loss is not None:
+        result.figure(folder / "audit.png")
+    return folder
+
+
+@contextmanager
+def _bar(name: str, show: bool | None) -> Iterator[Callable[[str, float], None] | None]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from flower_fedclust.engine.progress import is_shown
+
+    if not is_shown(show):
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        row = bar.add_task(name, total=1.0)
+        yield lambda what, part: bar.update(row, completed=part, description=f"{name}: {what}")
 
 
 def choose_k(
     strategy: Annotated[str, typer.Argument(help="A strategy that can choose its number of clusters.")] = (
         DEFAULT_STRATEGY
     ),
-    dataset: Annotated[str | None, typer.Option(help="A data set; see 'fedclust datasets'.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Your rows: a .csv, .parquet or .npy file, or a folder.")] = None,
-    client_column: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="A column of known classes, to leave out.")] = None,
-    columns: Annotated[str | None, typer.Option(help="The columns to cluster by, separated by commas.")] = None,
-    n_clients: Annotated[int, typer.Option(help="How many clients, if no column says.")] = 10,
+    dataset: DatasetName = None,
+    data: RowsFile = None,
+    client_column: ClientColumn = None,
+    label_column: LabelColumn = None,
+    columns: Columns = None,
+    n_clients: NClients = 10,
     n_clusters: Annotated[str, typer.Option(help="The numbers to try: a range such as 2-12, or auto (2-16).")] = "auto",
     epsilon: Epsilon = None,
     delta: Delta = None,
     privacy_unit: Unit = None,
     noise: Noise = None,
     parameters: Parameters = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Makes a run repeatable, even its noise: an experiment that protects nobody.")
-    ] = None,
+    seed: Seed = None,
     out: Annotated[Path | None, typer.Option(help="A folder for number.png and number.json.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -41,25 +252,42 @@ def choose_k(
     from flower_fedclust.simulation import simulate
 
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
-    chosen_columns = None if columns is None else tuple(column.strip() for column in columns.split(","))
-    rows = RowsChoice(dataset, data, label_column, client_column, chosen_columns, n_clients=n_clients).load(
-        2, needs_server_rows=False
-    )
+    choice = RowsChoice(dataset, data, label_column, client_column, columns_of(columns), n_clients=n_clients)
+    rows = choice.load(2, needs_server_rows=False)
     (made,) = make_strategies([strategy], given, None)
-    result = simulate(made, rows.clients, names=rows.names, columns=rows.columns, seed=seed)
+    result = simulate(made, rows, seed=seed)
     number = result.number
     if number is None:
         raise ValueError(f"{strategy} was told the number of clusters, {n_clusters}; give a range such as 2-12.")
     if as_json:
-        print(json.dumps({**number.to_dict(), "privacy": result.privacy.to_dict()}, indent=2))
+        print_json({**number.to_dict(), "privacy": result.privacy.to_dict()})
     else:
         print(number)
         print(f"\n{result.privacy.guarantee()}")
     if out is not None:
-        from flower_fedclust.cli.advice_pictures import number_figure
-
         _save(number.to_dict(), out / "number.json")
         typer.echo(f"Saved in {number_figure(number, out / 'number.png').parent}", err=as_json)
+
+
+def number_figure(number: ClusterNumber, path: str | Path) -> Path:
+    """Draw the silhouette by the number of clusters, beside that of one Gaussian, as a PNG."""
+    from flower_fedclust.results.pictures.figures import figure_of, saved_figure
+    from flower_fedclust.results.pictures.groupings import TEN_COLORS
+
+    figure = figure_of(7.0, 4.2)
+    axes = figure.subplots()
+    curves = (("these clusters", number.silhouette, TEN_COLORS[0]), ("one Gaussian", number.of_one_gaussian, "#888888"))
+    for name, values, color in curves:
+        axes.plot(number.numbers, values, color=color, marker="o", markersize=4)
+        axes.annotate(name, (number.numbers[-1], values[-1]), xytext=(6, 0), textcoords="offset points", va="center")
+    index = list(number.numbers).index(number.chosen)
+    if number.is_clear:
+        axes.plot([number.chosen], [number.silhouette[index]], color=TEN_COLORS[2], marker="o", markersize=9)
+    axes.set(xlabel="clusters", ylabel="simplified silhouette", ylim=(0, 1), xticks=list(number.numbers))
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.margins(x=0.12)
+    axes.set_title(number.sentence, fontsize=9, loc="left", wrap=True, parse_math=False)
+    return saved_figure(figure, path)
 
 
 def plan(
@@ -70,7 +298,7 @@ def plan(
     n_columns: Annotated[int, typer.Option(help="How many columns the rows have, without --like.")] = 10,
     like: Annotated[
         Path | None,
-        typer.Option(help="A table like the one to come: numbers, whose columns are brought to one scale. Not sent."),
+        typer.Option(help="A table like yours: numbers, whose columns are brought to one scale. Not sent."),
     ] = None,
     n_clients: Annotated[int, typer.Option(help="How many clients.")] = 10,
     n_clusters: NClusters = "5",
@@ -83,12 +311,13 @@ def plan(
     out: Annotated[Path | None, typer.Option(help="A folder for plan.png and plan.json.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Suggest an epsilon before anything is sent, by rehearsals on rows made up from public facts, or on rows alike."""
+    """Suggest an epsilon before anything is sent, by rehearsals on made-up rows, or on rows of a similar table."""
     import numpy as np
     from sklearn.preprocessing import scale
 
     from flower_fedclust.data import read_table
     from flower_fedclust.engine import PrivateStrategy
+    from flower_fedclust.harness.plan import forecast_figure
     from flower_fedclust.harness.plan import plan as make_plan
     from flower_fedclust.inputs import make_strategies, needs_server_rows
     from flower_fedclust.registry import accepted_parameters, find
@@ -105,14 +334,23 @@ def plan(
     try:
         budgets = [float(one) for one in epsilons.split(",")]
     except ValueError:
-        raise ValueError(f"epsilons is '{epsilons}'; it must be numbers with commas between.") from None
+        raise ValueError(f"epsilons is '{epsilons}'; it must be numbers separated by commas.") from None
     found = make_plan(made, n_rows=n_rows, n_columns=n_columns, like=table, n_clients=n_clients, epsilons=budgets)
     print(json.dumps(found.to_dict(), indent=2) if as_json else found)
     if out is not None:
-        from flower_fedclust.cli.advice_pictures import plan_figure
-
         _save(found.to_dict(), out / "plan.json")
-        typer.echo(f"Saved in {plan_figure(found, out / 'plan.png').parent}", err=as_json)
+        typer.echo(f"Saved in {forecast_figure(found, out / 'plan.png').parent}", err=as_json)
+
+
+def about(name: str, entry: Any) -> dict[str, Any]:
+    """Return an entry of the registry, ready for JSON."""
+    told = {"name": name, "summary": entry.summary, "source": entry.source}
+    return {**told, "reveals": list(entry.reveals), "units": list(entry.units)}
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    print(json.dumps(value, indent=2))
 
 
 def _save(found: dict[str, Any], path: Path) -> None:

@@ -1,10 +1,7 @@
-"""The command ``fedclust``."""
+"""The command ``fedclust``: lists, runs, comparisons, and the commands of the other modules."""
 
 from __future__ import annotations
 
-import inspect
-import json
-import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,24 +11,35 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from flower_fedclust.cli.advice import choose_k, plan
-from flower_fedclust.cli.predict import predict
-from flower_fedclust.cli.schema import app as schema_app
-from flower_fedclust.harness.options import (
+from flower_fedclust.cli.advice import about, audit, choose_k, explain, plan, print_json
+from flower_fedclust.cli.files import new_app, predict, schema_app
+from flower_fedclust.cli.options import (
     AsJson,
+    ClientColumn,
+    Columns,
+    DatasetName,
     Delta,
     Epsilon,
     IdColumn,
+    LabelColumn,
+    NClients,
     NClusters,
     Noise,
+    NServerRows,
     Parameters,
     Rounds,
+    RowsFile,
     SchemaFile,
+    Seed,
+    ServerData,
     Unit,
+    columns_of,
     given_parameters,
-    parsed_parameters,
 )
 from flower_fedclust.site.cli import ledger_app, start_site
+
+#: What 'fedclust run' runs by default: it keeps rows private, and needs no public ones.
+DEFAULT_STRATEGY = "private-kmeans"
 
 app = typer.Typer(
     help="Federated clustering: run strategies, compare them, and see what leaves the clients.",
@@ -39,13 +47,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-app.add_typer(ledger_app, name="ledger")
-app.add_typer(schema_app, name="schema")
-app.command(name="site", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(start_site)
-
-#: What 'fedclust run' runs if it is not told what: it keeps rows private, and needs no public ones.
-DEFAULT_STRATEGY = "private-kmeans"
 
 
 @app.command(name="list")
@@ -55,7 +56,7 @@ def list_strategies(as_json: AsJson = False) -> None:
 
     entries = strategies()
     if as_json:
-        _print_json([_about(name, entry) for name, entry in entries.items()])
+        print_json([about(name, entry) for name, entry in entries.items()])
         return
     table = Table(Column("strategy", no_wrap=True), "what it does", "reveals", "guarantee")
     for name, entry in entries.items():
@@ -69,7 +70,7 @@ def datasets(as_json: AsJson = False) -> None:
     from flower_fedclust.data import DATASETS
 
     if as_json:
-        _print_json([{"name": name, "summary": entry.description} for name, entry in DATASETS.items()])
+        print_json([{"name": name, "summary": entry.description} for name, entry in DATASETS.items()])
         return
     table = Table("data set", "what it is")
     for name, entry in DATASETS.items():
@@ -78,94 +79,23 @@ def datasets(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def explain(
-    strategy: Annotated[str, typer.Argument(help="A strategy; see 'fedclust list'.")],
-    n_clusters: NClusters = "10",
-    n_columns: Annotated[int, typer.Option(help="How many columns the rows have.")] = 16,
-    schema: SchemaFile = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    privacy_unit: Unit = None,
-    noise: Noise = None,
-    n_rounds: Rounds = None,
-    parameters: Parameters = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what leaves each client and what protects it, before anything runs on your rows."""
-    from flower_fedclust.cli.rehearsal import rehearse
-    from flower_fedclust.privacy.attacks import attack_on
-    from flower_fedclust.registry import find
-
-    given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
-    report = rehearse(strategy, given, n_columns, schema)
-    entry = find(strategy)
-    description = _as_plain_text(inspect.getdoc(entry.strategy) or "")
-    if as_json:
-        _print_json({**_about(strategy, entry), "description": description, **report.to_dict()})
-        return
-    print(f"{strategy}: {entry.summary}\nSource: {entry.source}\n")
-    print(description)
-    print(f"\n{report}")
-    if report.unprotected:
-        print("\nWhat somebody who sees an unprotected message can do (docs/attacks.md):")
-        found = (
-            f"  {message.content}: {attack_on(message.content, message.reveals)}" for message in report.unprotected
-        )
-        print("\n".join(dict.fromkeys(found)))
-
-
-@app.command()
-def audit(
-    strategy: Annotated[str, typer.Argument(help="A strategy, or module:Class; see 'fedclust list'.")],
-    runs: Annotated[int, typer.Option(help="How often to draw the noise of all rounds.")] = 1000,
-    seconds: Annotated[float, typer.Option(help="How long to go on drawing and comparing.")] = 40.0,
-    n_clusters: NClusters = "3",
-    n_columns: Annotated[int, typer.Option(help="How many columns the rows have.")] = 4,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    privacy_unit: Unit = None,
-    noise: Noise = None,
-    n_rounds: Rounds = None,
-    parameters: Parameters = None,
-    seed: Annotated[int | None, typer.Option(help="Seeds the auditor's choices, never the noise.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A folder for audit.txt, audit.json and audit.png.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure from outside whether a strategy keeps its privacy promises; exits with 1 if one is broken."""
-    from flower_fedclust.cli.audit import audit_by_name, save_audit
-
-    given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
-    result = audit_by_name(strategy, given, n_columns, runs=runs, seconds=seconds, seed=seed)
-    if as_json:
-        _print_json(result.to_dict())
-    else:
-        print(result)
-    if out is not None:
-        print(f"Saved in {save_audit(result, out)}", file=sys.stderr if as_json else sys.stdout)
-    if result.verdict == "broken":
-        raise typer.Exit(1)
-
-
-@app.command()
 def run(
     strategies: Annotated[
         str, typer.Argument(help="A strategy, or several separated by commas; see 'fedclust list'.")
     ] = DEFAULT_STRATEGY,
-    dataset: Annotated[str | None, typer.Option(help="A data set; see 'fedclust datasets'.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Your rows: a .csv, .parquet or .npy file, or a folder.")] = None,
-    client_column: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="A column of known classes, for the metrics.")] = None,
+    dataset: DatasetName = None,
+    data: RowsFile = None,
+    client_column: ClientColumn = None,
+    label_column: LabelColumn = None,
     id_column: IdColumn = None,
-    columns: Annotated[str | None, typer.Option(help="The columns to cluster by, separated by commas.")] = None,
+    columns: Columns = None,
     schema: SchemaFile = None,
     partition: Annotated[
         str, typer.Option(help="How rows are spread over clients: iid, dirichlet:ALPHA, classes:N, k-means.")
     ] = "iid",
-    n_clients: Annotated[int, typer.Option(help="How many clients, if no column says.")] = 10,
-    server_data: Annotated[Path | None, typer.Option(help="A file of public rows, for the server.")] = None,
-    n_server_rows: Annotated[
-        int | None, typer.Option(help="Without --server-data: how many rows to make public; by default 20 a cluster.")
-    ] = None,
+    n_clients: NClients = 10,
+    server_data: ServerData = None,
+    n_server_rows: NServerRows = None,
     n_clusters: NClusters = "10",
     epsilon: Epsilon = None,
     delta: Delta = None,
@@ -174,9 +104,7 @@ def run(
     n_rounds: Rounds = None,
     parameters: Parameters = None,
     engine: Annotated[str, typer.Option(help="inline (this process) or ray (Flower's simulation).")] = "inline",
-    seed: Annotated[
-        int | None, typer.Option(help="Makes a run repeatable, even its noise: an experiment that protects nobody.")
-    ] = None,
+    seed: Seed = None,
     describe: Annotated[
         bool,
         typer.Option("--describe", help="With --schema: describe the clusters in words, for a part of the budget."),
@@ -188,7 +116,7 @@ def run(
     ] = None,
 ) -> None:
     """Run strategies on a data set or on your own rows, and save labels, centers, metrics and privacy reports."""
-    from flower_fedclust.harness.show import run_and_save, show_all
+    from flower_fedclust.harness.run import run_and_save, show_all
     from flower_fedclust.inputs import RowsChoice, make_strategies, needs_server_rows
     from flower_fedclust.numerics.validity import numbers_of
     from flower_fedclust.simulation import simulate
@@ -202,7 +130,7 @@ def run(
         client_column=client_column,
         label_column=label_column,
         id_column=id_column,
-        columns=None if columns is None else tuple(column.strip() for column in columns.split(",")),
+        columns=columns_of(columns),
         partition=partition,
         n_clients=n_clients,
         server_data=server_data,
@@ -235,20 +163,18 @@ def compare(
     ] = None,
     strategies: Annotated[str | None, typer.Option(help="Strategies separated by commas, or 'all'.")] = None,
     datasets: Annotated[str | None, typer.Option(help="Data sets, with commas; see 'fedclust datasets'.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Your rows: a .csv, .parquet or .npy file, or a folder.")] = None,
-    client_column: Annotated[str | None, typer.Option(help="The column that says whose row it is.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="A column of known classes, for the metrics.")] = None,
-    columns: Annotated[str | None, typer.Option(help="The columns to cluster by, separated by commas.")] = None,
+    data: RowsFile = None,
+    client_column: ClientColumn = None,
+    label_column: LabelColumn = None,
+    columns: Columns = None,
     schema: SchemaFile = None,
     partitions: Annotated[
         str | None,
         typer.Option(help="How rows are spread over clients: iid, dirichlet:ALPHA, classes:N, k-means; one or more."),
     ] = None,
     n_clients: Annotated[int | None, typer.Option(help="How many clients, if no column says; or 10.")] = None,
-    server_data: Annotated[Path | None, typer.Option(help="A file of public rows, for the server.")] = None,
-    n_server_rows: Annotated[
-        int | None, typer.Option(help="Without --server-data: how many rows to make public; by default 20 a cluster.")
-    ] = None,
+    server_data: ServerData = None,
+    n_server_rows: NServerRows = None,
     n_clusters: Annotated[
         str | None, typer.Option(help="How many clusters; 2,3,4 tries each. By default one for each class.")
     ] = None,
@@ -256,7 +182,7 @@ def compare(
         str | None,
         typer.Option(help="Privacy budgets separated by commas; 'none' is no noise. By default each strategy's own."),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="The delta of the budgets; by default 1e-6.")] = None,
+    delta: Delta = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds (3 is 0,1,2), or a list.")] = None,
     parameters: Annotated[
         list[str] | None,
@@ -268,7 +194,7 @@ def compare(
     engine: Annotated[
         str | None, typer.Option(help="inline (the default) or ray (Flower's simulation, one run at a time).")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="How many runs at once; by default one a core.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="How many runs at once; by default one per core.")] = None,
     on: Annotated[
         str | None,
         typer.Option(help="Run on Ray: ray (started here), ray://HOST, auto, or HOST:PORT."),
@@ -279,10 +205,9 @@ def compare(
     ] = None,
 ) -> None:
     """Compare strategies over data sets, partitions, budgets and seeds; repeat the command to continue."""
-    from flower_fedclust.harness.comparing import Results
     from flower_fedclust.harness.comparison import comparison_from, settings_from_toml
     from flower_fedclust.harness.runner import run_comparison
-    from flower_fedclust.harness.summary import failure_lines, summary_table
+    from flower_fedclust.inputs import parsed_parameters
 
     options = {
         "strategies": strategies,
@@ -318,32 +243,29 @@ def compare(
             announce=lambda lines: typer.echo("\n  ".join(lines), err=True),
         )
     except KeyboardInterrupt:
-        _say_error(f"stopped; what is done is in {out.absolute()}, and the same command goes on from there.")
+        _say_error(f"stopped; what is done is in {out.absolute()}, and the same command continues from there.")
         raise typer.Exit(130) from None
+    if _show_comparison(rows, out):
+        raise typer.Exit(1)
+
+
+def _show_comparison(rows: list[dict[str, Any]], out: Path) -> list[str]:
+    """Print the means, what failed and the verdicts, and write the page; return a line for each kind of failure."""
+    from flower_fedclust.harness.compare import Results, summary_table
+    from flower_fedclust.harness.run import print_lines
+    from flower_fedclust.harness.runner import failure_lines
+
     console = _wide_console()
     console.print(summary_table(rows))
     if failures := failure_lines(rows):
         n_failed = sum(row["status"] == "failed" for row in rows)
         lines = [f"{n_failed} of {len(rows)} runs failed (--retry-failed runs them again):", *failures]
-        console.print("\n" + "\n  ".join(lines), markup=False, highlight=False, soft_wrap=True)
+        print_lines(console, "\n" + "\n  ".join(lines))
     if rows:
-        console.print("\n" + "\n".join(Results(out).sentences), markup=False, highlight=False, soft_wrap=True)
-    console.print(f"\nSaved in {out.absolute()}", markup=False, highlight=False, soft_wrap=True)
-    _write_report(out, console)
-    if failures:
-        raise typer.Exit(1)
-
-
-@app.command()
-def new_app(
-    folder: Annotated[Path, typer.Argument(help="A new folder, after which the app is named.")],
-    api: Annotated[str, typer.Option(help="Which of Flower's APIs to use: message or strategy.")] = "message",
-) -> None:
-    """Write a Flower app of your own, ready for 'flwr run'."""
-    from flower_fedclust.cli.new_app import write_app
-
-    path = write_app(folder, api)  # type: ignore[arg-type]
-    print(f"Written: {path}\nNext:    flwr run {folder} --stream")
+        print_lines(console, "", *Results(out).sentences)
+    print_lines(console, f"\nSaved in {out.absolute()}")
+    report(out)
+    return failures
 
 
 @app.command()
@@ -351,19 +273,54 @@ def report(
     folder: Annotated[Path, typer.Argument(help="The folder that 'fedclust compare' wrote.")],
 ) -> None:
     """Write the page that shows a comparison, whether or not it has finished."""
-    _write_report(folder, _wide_console())
+    from flower_fedclust.harness.page import write_report
+
+    print(f"The report: {write_report(folder)}")
 
 
+@app.command()
+def reproduce(
+    paper: Annotated[str | None, typer.Argument(help="A paper; --list names them.")] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(help="One of its tables; may be repeated. By default all that can be run.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds; by default each table's own number.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A folder for results; the same command goes on in it.")] = None,
+    list_only: Annotated[
+        bool, typer.Option("--list", help="List the tables, how long each takes, and what is not reproduced and why.")
+    ] = False,
+    progress: Annotated[
+        bool | None, typer.Option("--progress/--no-progress", help="A progress bar; by default in a terminal.")
+    ] = None,
+) -> None:
+    """Reproduce those tables of a paper that the data at hand allows, and show ours beside the paper's."""
+    from flower_fedclust.harness.reproduce import PAPERS, find_paper
+    from flower_fedclust.harness.reproduce.command import list_papers, reproduce_paper
+
+    console = _wide_console()
+    if list_only:
+        list_papers([find_paper(name) for name in ([paper] if paper else PAPERS)], console)
+        return
+    if paper is None:
+        raise ValueError(f"name a paper: {', '.join(PAPERS)}; --list says what each has.")
+    try:
+        if not reproduce_paper(
+            find_paper(paper), console, tables=table or [], n_seeds=seeds, out=out, progress=progress
+        ):
+            raise typer.Exit(1)
+    except KeyboardInterrupt:
+        kept = f"; what is done is in {out.absolute()}, and the same command goes on from there" if out else ""
+        _say_error(f"stopped{kept}.")
+        raise typer.Exit(130) from None
+
+
+app.add_typer(ledger_app, name="ledger")
+app.add_typer(schema_app, name="schema")
+app.command(name="site", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(start_site)
 app.command(name="choose-k")(choose_k)
-app.command()(predict)
-app.command()(plan)
-
-
-def _write_report(folder: Path, console: Console) -> None:
-    from flower_fedclust.harness.report import write_report
-
-    page = write_report(folder)
-    console.print(f"The report: {page}", markup=False, highlight=False, soft_wrap=True)
+for command in (explain, audit, plan, predict):
+    app.command()(command)
+app.command(name="new-app")(new_app)
 
 
 def _wide_console() -> Console:
@@ -373,23 +330,9 @@ def _wide_console() -> Console:
     return console
 
 
-def _as_plain_text(docstring: str) -> str:
-    """Return a docstring without the roles of the site's generator: ``name`` for ``:class:`~module.name```."""
-    return re.sub(r":\w+:`~?([^`]+)`", r"``\1``", docstring)
-
-
-def _about(name: str, entry: Any) -> dict[str, Any]:
-    about = {"name": name, "summary": entry.summary, "source": entry.source}
-    return {**about, "reveals": list(entry.reveals), "units": list(entry.units)}
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
-
-
 def main() -> None:
-    """Run the command; what the user got wrong is one sentence, without a traceback."""
-    sys.path.append("")  # module:Class names a module beside the user; a file called pandas.py there is no library
+    """Run the command; a user's mistake is answered with one sentence, without a traceback."""
+    sys.path.append("")  # for module:Class beside the user; at the end, so that no file there shadows a library
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
@@ -397,7 +340,7 @@ def main() -> None:
         _say_error(f"{error.filename}: {error.strerror}." if is_of_file else str(error))  # type: ignore[union-attr]
         raise SystemExit(2) from None
     except RuntimeError as error:
-        from flower_fedclust.engine import ProtocolError  # now at the latest: it takes a second to import
+        from flower_fedclust.engine import ProtocolError  # only now: it takes a second to import
 
         if not isinstance(error, ProtocolError):
             raise

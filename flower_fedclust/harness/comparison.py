@@ -19,8 +19,13 @@ import numpy as np
 from flower_fedclust.data import FederatedRows, find_dataset, read_table
 from flower_fedclust.data.partition import parsed_scheme
 from flower_fedclust.engine import Entry, ProtocolStrategy
-from flower_fedclust.harness.options import parse_epsilon
-from flower_fedclust.inputs import SERVER_ROWS_PER_CLUSTER, RowsChoice, make_strategies, needs_server_rows
+from flower_fedclust.inputs import (
+    SERVER_ROWS_PER_CLUSTER,
+    RowsChoice,
+    make_strategies,
+    needs_server_rows,
+    parse_epsilon,
+)
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
 from flower_fedclust.outside import read_toml, reading
@@ -396,7 +401,7 @@ def rows_fingerprint(rows: FederatedRows) -> str:
     import pandas as pd
 
     found = hashlib.sha256()
-    all_labels: Sequence[Any] = rows.labels or [None] * len(rows.names)
+    all_labels: Sequence[Any] = [None] * len(rows.names) if rows.labels is None else rows.labels
     for name, part, labels in zip(rows.names, rows.clients, all_labels, strict=True):
         plain = pd.util.hash_pandas_object(part) if isinstance(part, pd.DataFrame) else part
         found.update(f"{name} {part.shape} {labels is None} ".encode() + np.ascontiguousarray(plain).tobytes())

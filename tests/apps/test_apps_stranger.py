@@ -42,7 +42,7 @@ def test_a_strategy_of_forty_lines_is_compared_reported_and_run_by_flower(tmp_pa
     try:
         columns = ("--data", "rows.csv", "--client-column", "site", "--label-column", "kind")
         options = ("--epsilons", "8", "--seeds", "1", "--set", "max_norm=10", "--jobs", "1", "--out", "out")
-        assert "Best is " in said("fedclust", "compare", "--strategies", "sides:Sides,k-fed", *columns, *options)
+        assert "The best is " in said("fedclust", "compare", "--strategies", "sides:Sides,k-fed", *columns, *options)
         said("fedclust", "report", "out")
         assert "sides:Sides" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
         said("fedclust", "new-app", "mine")

@@ -309,7 +309,7 @@ def test_stopping_a_comparison_says_how_it_goes_on(capsys, monkeypatch, tmp_path
         capsys, monkeypatch, "compare", "--strategies", "k-fed", "--datasets", "iris", "--out", str(tmp_path)
     )
     assert code == 130
-    assert "the same command goes on from there" in err
+    assert "the same command continues from there" in err
 
 
 @pytest.mark.parametrize("module", ["flower_fedclust", "flower_fedclust.cli"])

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from flower_fedclust.harness.comparison import Comparison, comparison_from, settings_from_toml
-from flower_fedclust.harness.report.about import command_of
+from flower_fedclust.harness.page import command_of
 from flower_fedclust.inputs import RowsChoice
 from flower_fedclust.registry import strategies
 

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 import flower_fedclust as fc
 from flower_fedclust.cli.commands import app as cli
-from flower_fedclust.harness.comparing import Results
+from flower_fedclust.harness.compare import Results
 from flower_fedclust.harness.comparison import comparison_from, why_impossible
-from flower_fedclust.harness.report.about import command_of
+from flower_fedclust.harness.page import command_of
 
 # Somebody else's module: a strategy by the public names alone, and a data set.
 THEIRS = '''
@@ -72,7 +72,7 @@ def test_a_strategy_and_a_data_set_of_somebody_else_are_compared_and_reported_by
     words = ["compare", "--strategies", "theirs:TwoSides,k-fed,pooled-kmeans", "--datasets", "theirs:two_groups"]
     asked = CliRunner().invoke(cli, [*words, "--seeds", "2", "--n-clients", "3", "--jobs", "1", "--out", "out"])
     assert asked.exit_code == 0, asked.output
-    assert "theirs:two_groups, iid: Best is " in asked.output
+    assert "theirs:two_groups, iid: The best is " in asked.output
     frame = Results("out").to_pandas()
     assert set(frame["data"]) == {"theirs:two_groups"}
     assert (frame.loc[frame["strategy"] == "theirs:TwoSides", "accuracy"] == 1.0).all()

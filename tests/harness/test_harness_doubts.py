@@ -9,9 +9,9 @@ from unequal import unequal_classes
 import flower_fedclust as fc
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.inline import run_inline
-from flower_fedclust.harness.report.data import Contender, Scenario, TrialResult, read_comparison
-from flower_fedclust.harness.report.verdict import doubts
-from flower_fedclust.harness.show import doubt_lines
+from flower_fedclust.harness.results import Contender, Scenario, TrialResult, read_comparison
+from flower_fedclust.harness.run import doubt_lines
+from flower_fedclust.harness.verdict import doubts
 from flower_fedclust.inputs import make_strategies
 from flower_fedclust.results.doubts import collapse_of, doubts_about_labels, doubts_over_runs
 from flower_fedclust.results.result import result_of

@@ -12,7 +12,7 @@ import flower_fedclust as fc
 from flower_fedclust.cli.commands import app
 from flower_fedclust.engine import Journal
 from flower_fedclust.engine.inline import _InlineClient
-from flower_fedclust.harness.show import run_and_save
+from flower_fedclust.harness.run import run_and_save
 
 ROWS = [np.random.default_rng(index).normal(size=(20, 2)) for index in range(3)]
 

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flower_fedclust.harness.options import parse_epsilon, parse_value
-from flower_fedclust.inputs import RowsChoice, make_strategies, needs_server_rows
+from flower_fedclust.inputs import RowsChoice, make_strategies, needs_server_rows, parse_epsilon, parse_value
 
 PUBLIC = np.random.default_rng(0).normal(size=(40, 4))
 

@@ -28,7 +28,7 @@ def test_more_budget_costs_less_until_more_buys_nothing(few_rows):
     costs = list(few_rows.excess.values())
     assert costs[0] > 2 * costs[1] > costs[2] >= 0
     assert 0.2 < few_rows.enough < 100.0
-    assert "more buys nothing" in str(few_rows) == repr(few_rows)
+    assert "more gains nothing" in str(few_rows) == repr(few_rows)
     assert "       100  below 2%" in str(few_rows)
 
 

@@ -18,8 +18,7 @@ import pytest
 from flower_fedclust.data import read_table
 from flower_fedclust.engine import Entry, GridArray, ProtocolClient, ProtocolStrategy, Sum, answers, parameter
 from flower_fedclust.harness.comparison import Comparison
-from flower_fedclust.harness.ray_runs import _Store
-from flower_fedclust.harness.runner import run_comparison
+from flower_fedclust.harness.runner import _Store, run_comparison
 from flower_fedclust.models import KMeansModel
 
 HERE = Path(__file__).parent

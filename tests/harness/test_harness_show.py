@@ -13,8 +13,8 @@ from rich.console import Console
 
 import flower_fedclust as fc
 from flower_fedclust.checking.runs import watched_run
-from flower_fedclust.cli.rehearsal import rehearse
-from flower_fedclust.harness.show import run_and_save, show_all
+from flower_fedclust.cli.advice import rehearse
+from flower_fedclust.harness.run import run_and_save, show_all
 from flower_fedclust.results.labels import write_labels
 
 RNG = np.random.default_rng(0)

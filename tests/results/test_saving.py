@@ -12,7 +12,7 @@ import pytest
 
 import flower_fedclust as fc
 from flower_fedclust.data import FederatedRows, hold_out_server_rows, partition, read_table
-from flower_fedclust.cli.predicting import predict_file
+from flower_fedclust.cli.files import predict_file
 from flower_fedclust.engine import Failure
 
 RNG = np.random.default_rng(3)
@@ -152,7 +152,7 @@ def test_no_name_is_a_formula_and_nobody_else_may_look(folder):
     [
         (
             lambda folder: (folder / "model.json").unlink(),
-            "There is no model.json beside .*run again",
+            "There is no model.json beside .* not saved to the end",
         ),
         (
             lambda folder: (folder / "model.json").write_text('{"format": 9, "version": "2.0"}'),

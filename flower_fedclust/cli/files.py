@@ -1,0 +1,189 @@
+"""The commands for files: draft and check a schema, find clusters of new rows, write a Flower app."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flower_fedclust.cli.options import IdColumn
+
+#: The site is told if a larger share of the values lies beyond a column's bounds.
+MOST_BEYOND = 0.05
+
+schema_app = typer.Typer(help="Draft and check schemas, which say what is public about columns.", no_args_is_help=True)
+
+TableFile = Annotated[Path, typer.Argument(help="Your table: a .csv or .parquet file.")]
+ClientColumn = Annotated[str | None, typer.Option(help="A column to leave out: whose row it is.")]
+LabelColumn = Annotated[str | None, typer.Option(help="A column to leave out: true classes.")]
+
+
+@schema_app.command()
+def init(
+    file: TableFile,
+    client_column: ClientColumn = None,
+    label_column: LabelColumn = None,
+    out: Annotated[Path | None, typer.Option(help="A new TOML file; without it the draft is printed.")] = None,
+) -> None:
+    """Draft a schema from a table, for you to check and correct; whatever comes from rows is marked."""
+    from flower_fedclust.data import read_table
+    from flower_fedclust.tables.drafting import draft
+
+    table = read_table(file, client_column=client_column, label_column=label_column, raw=True)
+    text = draft(table.rows, source=file.name)
+    if out is None:
+        print(text, end="")
+        return
+    with out.open("x", encoding="utf-8") as target:
+        target.write(text)
+    print(f"Written: {out}. Check it before you share it: whatever is marked comes from your rows.")
+
+
+@schema_app.command()
+def check(
+    schema: Annotated[Path, typer.Argument(help="A TOML file.")],
+    file: TableFile,
+    client_column: ClientColumn = None,
+    label_column: LabelColumn = None,
+) -> None:
+    """Check whether a table fits a schema; say what is wrong with each column that does not."""
+    from flower_fedclust.data import read_table
+    from flower_fedclust.tables.schema import Schema
+
+    table = read_table(file, client_column=client_column, label_column=label_column, raw=True)
+    known = Schema.of(schema)
+    known.check(table.rows, owner=file.name)
+    print(f"{file.name} fits {schema.name}.")
+    for name, column, values in known.values(table.rows, owner=file.name):
+        if column.interval is None:
+            continue
+        present = values[values == values]  # a gap is NaN
+        n_beyond = int(((present < column.interval[0]) | (present > column.interval[1])).sum())
+        if n_beyond > MOST_BEYOND * len(present):
+            part = f"{100 * n_beyond / len(present):.0f}%"
+            print(f"Column '{name}': {part} of the values are beyond its bounds and count as these; is the unit right?")
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(help="The folder of a result that 'fedclust run' or result.save wrote.")],
+    data: Annotated[Path, typer.Option(help="New rows: a .csv, .parquet or .npy file.")],
+    out: Annotated[Path, typer.Option(help="A new CSV file for the clusters of the rows.")] = Path("labels.csv"),
+    id_column: IdColumn = None,
+) -> None:
+    """Find the clusters of new rows with a saved model."""
+    print(predict_file(folder, data, out, id_column=id_column))
+    print(f"Written: {out.absolute()}")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What was done with a file of rows."""
+
+    n_rows: int
+    left_out: dict[str, int]  #: How many rows have no cluster, by why.
+    unused: list[str]  #: The columns of the file that the model does not know.
+
+    def __str__(self) -> str:
+        n_without = sum(self.left_out.values())
+        lines = [f"{self.n_rows - n_without:,} of {self.n_rows:,} rows have a cluster."]
+        lines += [f"{count:,} have none: {why}." for why, count in self.left_out.items()]
+        if self.unused:
+            lines.append(f"Columns that the model does not know, and that were not used: {', '.join(self.unused)}.")
+        return "\n".join(lines)
+
+
+def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_column: str | None = None) -> Predicted:
+    """Write the cluster of every row of a file to a new CSV file, by the model in a folder.
+
+    Each line has the number or id of the row, its cluster and, if it has none, why. The model finds columns by name.
+    """
+    import numpy as np
+
+    from flower_fedclust.data import read_table
+    from flower_fedclust.data.frames import select
+    from flower_fedclust.models import Model
+    from flower_fedclust.results.labels import write_labels
+    from flower_fedclust.results.saving import find_folder
+
+    out = Path(out)
+    if out.exists():
+        raise FileExistsError(f"{out} exists already; name a new file, so that nothing is lost.")
+    model = Model.load(find_folder(folder, "model.json"))
+    table = read_table(data, id_column=id_column, raw=True)
+    frame, names = table.rows, list(table.rows.columns)
+    wanted = names if model.columns_ is None else list(model.columns_)
+    frame = select(frame, wanted, table.name)
+    reasons = _why_left_out(frame, model, wanted)
+    placed = reasons == ""
+    labels = np.full(len(frame), None, dtype=object)
+    if placed.any():
+        # A row that has no cluster is replaced by one that has, so that errors name rows as the file numbers them.
+        full = frame.iloc[np.where(placed, np.arange(len(frame)), placed.argmax())]
+        labels[placed] = model.predict(full if model.columns_ is not None else full.to_numpy())[placed]
+    ids = np.arange(len(frame)) if table.row_ids is None else table.row_ids
+    why = None if placed.all() else reasons.tolist()
+    write_labels(out, ids.tolist(), labels.tolist(), id_column=table.id_column, why=why)
+    unused = [name for name in names if name not in wanted]
+    return Predicted(len(frame), dict(Counter(reasons[~placed].tolist())), unused)
+
+
+def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
+    """Return why each row can have no cluster, "" if it can: the first of the columns that is wrong."""
+    import numpy as np
+
+    from flower_fedclust.models import TableModel
+    from flower_fedclust.tables.columns import is_unlisted
+
+    used = model.preparation.schema.used if isinstance(model, TableModel) else {}
+    reasons = np.full(len(frame), "", dtype=object)
+    for name in reversed(columns):
+        values, column = frame[name], used.get(name)
+        if column is not None and column.categories is not None:
+            reasons[is_unlisted(values, column)] = f"column '{name}' has a category that the schema does not list"
+        if column is not None and column.gaps != "refuse":
+            continue
+        reasons[values.isna().to_numpy()] = f"column '{name}' is missing"
+        if values.dtype.kind == "f":
+            reasons[np.isinf(values.to_numpy(dtype=np.float64, na_value=np.nan))] = f"column '{name}' is infinite"
+    return reasons
+
+
+#: What Flower takes as the name of an app.
+_APP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
+
+
+def new_app(
+    folder: Annotated[Path, typer.Argument(help="A new folder, after which the app is named.")],
+    api: Annotated[str, typer.Option(help="Which of Flower's APIs to use: message or strategy.")] = "message",
+) -> None:
+    """Write a Flower app of your own, ready for 'flwr run'."""
+    print(f"Written: {write_app(folder, api)}\nNext:    flwr run {folder} --stream")
+
+
+def write_app(folder: str | Path, api: str = "message") -> Path:
+    """Write a Flower app that runs at once into a new folder, whose name is the app's; return its absolute path."""
+    from importlib.metadata import distribution
+
+    from flower_fedclust.numerics.checks import check_choice
+    from flower_fedclust.results.saving import empty_folder
+
+    check_choice("api", api, ("message", "strategy"))
+    path = empty_folder(folder)
+    if not _APP_NAME.fullmatch(path.name):
+        raise ValueError(
+            f"Flower takes no app named '{path.name}'; a name begins with a letter, has only letters, digits and "
+            "hyphens, and at most 32 of them."
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    for name in ("app.py", "columns.toml", "pyproject.toml", "README.md"):
+        text = (Path(__file__).parent / "app_template" / name).read_text(encoding="utf-8").replace("NAME", path.name)
+        if api == "strategy":
+            text = text.replace("fc.MessageStrategy(strategy)", "strategy")
+        (path / name).write_text(text, encoding="utf-8")
+    terms = distribution("flower-fedclust").read_text("licenses/LICENSE")  # as it was installed
+    (path / "LICENSE").write_text(terms or "Apache-2.0\n", encoding="utf-8")
+    return path

@@ -1,0 +1,82 @@
+"""Options that several commands share, and the parameters of a strategy that they stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option(help="A TOML file that says what is public about the columns; 'fedclust schema init' drafts one."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NClusters = Annotated[
+    str, typer.Option(help="How many clusters; a strategy that can choose also takes a range such as 2-12, or auto.")
+]
+Epsilon = Annotated[
+    str | None,
+    typer.Option(help="The privacy budget of the whole run, or 'none' for no noise; by default the strategy's own."),
+]
+Delta = Annotated[float | None, typer.Option(help="The delta of the privacy budget; by default 1e-6.")]
+Unit = Annotated[str | None, typer.Option(help="Whom the guarantee protects: record (the default) or client.")]
+Noise = Annotated[
+    str | None, typer.Option(help="Who adds the noise: server, clients or local; by default the strategy decides.")
+]
+Rounds = Annotated[
+    int | None, typer.Option(help="How many Lloyd steps, or rounds of learning; by default the strategy decides.")
+]
+IdColumn = Annotated[
+    str | None, typer.Option(help="The column that identifies rows in files of labels; by default they are numbered.")
+]
+Parameters = Annotated[
+    list[str] | None, typer.Option("--set", help="Any other parameter, as name=value; may be repeated.")
+]
+
+
+DatasetName = Annotated[str | None, typer.Option("--dataset", help="A data set; see 'fedclust datasets'.")]
+RowsFile = Annotated[Path | None, typer.Option("--data", help="Your rows: a .csv, .parquet or .npy file, or a folder.")]
+ClientColumn = Annotated[str | None, typer.Option(help="The column that says whose row it is.")]
+LabelColumn = Annotated[str | None, typer.Option(help="A column of known classes, for the metrics.")]
+Columns = Annotated[str | None, typer.Option(help="The columns to cluster by, separated by commas.")]
+NClients = Annotated[int, typer.Option(help="How many clients, if no column says.")]
+ServerData = Annotated[Path | None, typer.Option(help="A file of public rows, for the server.")]
+NServerRows = Annotated[
+    int | None,
+    typer.Option(help="Without --server-data: how many rows to make public; by default 20 per cluster."),
+]
+Seed = Annotated[
+    int | None, typer.Option(help="Makes a run repeatable, even its noise: an experiment that protects nobody.")
+]
+
+
+def given_parameters(
+    names: str,
+    n_clusters: str,
+    epsilon: str | None,
+    delta: float | None,
+    privacy_unit: str | None,
+    noise: str | None,
+    n_rounds: int | None,
+    parameters: list[str] | None,
+) -> dict[str, Any]:
+    """Return the parameters as a strategy takes them; what was not given is left to the strategies."""
+    from flower_fedclust.inputs import number_of_clusters, parse_epsilon, parsed_parameters
+    from flower_fedclust.registry import accepted_parameters
+
+    options = {"delta": delta, "privacy_unit": privacy_unit, "noise": noise, "n_rounds": n_rounds}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given["n_clusters"] = number_of_clusters(n_clusters)
+    if epsilon is not None:
+        given["epsilon"] = parse_epsilon(epsilon)
+    if unknown := set(given) - set().union(*(accepted_parameters(name.strip()) for name in names.split(","))):
+        option = sorted(unknown)[0]
+        raise ValueError(f"--{option.replace('_', '-')} is given, but {names} does not take it.")
+    parsed = parsed_parameters(parameters or [])
+    return given | {name.replace("-", "_"): value for name, value in parsed.items()}
+
+
+def columns_of(text: str | None) -> tuple[str, ...] | None:
+    """Return the names of columns between commas."""
+    return None if text is None else tuple(column.strip() for column in text.split(","))

@@ -1,0 +1,213 @@
+"""The folder of a comparison: its settings, a folder per trial, and the table of all trials."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock, Timeout
+
+from flower_fedclust.format import FORMAT, FormatError, check_format
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import read_json
+
+_PACKAGES = ("flwr", "numpy", "scikit-learn", "flower-fedclust")
+_KINDS = (
+    ("string", ("key", "strategy", "variant", "data", "partition")),
+    ("Int64", ("n_clients", "n_rows", "n_columns", "n_classes", "n_clusters")),
+    ("Float64", ("epsilon", "delta")),
+    ("string", ("privacy_unit", "noise")),
+    ("Int64", ("seed",)),
+    ("string", ("engine", "status", "reason")),
+    ("Float64", ("accuracy", "nmi", "ari", "cost", "cost_per_row", "cost_of_one_cluster", "largest_cluster")),
+    ("Float64", ("silhouette", "davies_bouldin", "calinski_harabasz")),
+    ("Float64", ("map_ca_10", "map_npa_10", "map_nmi", "map_trustworthiness", "epsilon_spent")),
+    ("boolean", ("covers_everything",)),
+    ("string", ("guarantee",)),
+    ("Int64", ("bytes_up", "bytes_down", "rounds")),
+    ("Float64", ("seconds", "peak_memory_mb")),
+    ("string", ("python", *(name.replace("-", "_") for name in _PACKAGES))),
+)
+#: The columns of the table and their types.
+COLUMNS: Mapping[str, str] = {name: kind for kind, names in _KINDS for name in names}
+
+_SETTINGS = "comparison.json"
+_LOCK = ".lock"
+_UNFINISHED = ".unfinished"
+
+
+class DiskFullError(OSError):
+    """There is no room to write a result; the results that are written stay."""
+
+
+class ComparisonFolder:
+    """The folder of a comparison.
+
+    Every file is written under another name and then moved, so that a process that is killed leaves no incomplete file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self.trials = self.path / "runs"
+
+    @contextmanager
+    def opened(self, settings: Mapping[str, Any]) -> Iterator[None]:
+        """Lock the folder for this comparison, whose settings are ready for JSON; make it if it does not exist.
+
+        Raises
+        ------
+        FileExistsError
+            If the folder holds another comparison or something else, or another process is writing it.
+        DiskFullError
+            If there is no room.
+        """
+        self._check(settings)
+        with self.says_when_full():
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / _LOCK, timeout=0)
+            try:
+                lock.acquire()
+            except Timeout:
+                raise FileExistsError(
+                    f"Another process is writing this comparison into {self.path}; wait for it, or name another folder."
+                ) from None
+        try:
+            with self.says_when_full():
+                self._check(settings)
+                self.trials.mkdir(exist_ok=True)
+                if not (self.path / _SETTINGS).exists():
+                    started = datetime.now().astimezone().isoformat(timespec="seconds")
+                    content = {"format": FORMAT, **settings, "versions": installed_versions(), "started": started}
+                    text = json.dumps(content, indent=2) + "\n"
+                    self._write(_SETTINGS, lambda path: path.write_text(text, encoding="utf-8"))
+                for left in self.trials.glob(f"*{_UNFINISHED}"):
+                    shutil.rmtree(left, ignore_errors=True)
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def new_trial(self, key: str) -> Iterator[Path]:
+        """Give a folder in which to write a trial; it is moved to its place when everything is written."""
+        place, unfinished = self.trials / key, self.trials / f"{key}{_UNFINISHED}"
+        try:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            yield unfinished
+            shutil.rmtree(place, ignore_errors=True)  # of a trial that failed and is repeated
+            unfinished.rename(place)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+    def row(self, key: str) -> dict[str, Any] | None:
+        """Return the row of a trial that has ended; None if it has not."""
+        row = json_object(self.trials / key / "run.json")
+        return row if row.get("status") in ("done", "failed") else None
+
+    def write_tables(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write ``results.csv`` and ``results.parquet``, a row per trial."""
+        table = results_frame(rows)
+        self._write("results.csv", lambda path: table.to_csv(path, index=False))
+        self._write("results.parquet", lambda path: table.to_parquet(path, index=False))
+
+    @contextmanager
+    def says_when_full(self) -> Iterator[None]:
+        """Turn the error of a full disk into a sentence."""
+        try:
+            yield
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            raise DiskFullError(
+                f"There is no room left to write into {self.path} or for temporary files; make room and give the same "
+                "command again: what is done is kept, and is not repeated."
+            ) from error
+
+    def _write(self, name: str, write: Callable[[Path], object]) -> None:
+        temporary = self.path / f".{name}.new"
+        try:
+            write(temporary)
+            temporary.replace(self.path / name)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _check(self, settings: Mapping[str, Any]) -> None:
+        """Raise a FileExistsError if the folder holds anything but this comparison."""
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise FileExistsError(f"{self.path} is a file; name a new folder.")
+        path = self.path / _SETTINGS
+        if not path.exists():
+            ours = (_LOCK, f".{_SETTINGS}.new", self.trials.name)
+            others = [one.name for one in self.path.iterdir() if one.name not in ours]
+            if self.trials.exists():
+                others += [one.name for one in self.trials.iterdir()] if self.trials.is_dir() else [self.trials.name]
+            if others:
+                raise FileExistsError(
+                    f"{self.path} already holds something other than a comparison ({min(others)}); choose an empty "
+                    "folder."
+                )
+            return
+        try:
+            known = read_json(path, "choose an empty folder")
+            check_format(known.get("format"), str(path), remedy="choose an empty folder")
+            differs = [name for name in settings if known[name] != settings[name]]
+        except FormatError as error:
+            raise FileExistsError(str(error)) from None
+        except (DataError, KeyError):
+            raise FileExistsError(f"{path} does not hold this comparison; choose an empty folder.") from None
+        if differs:
+            name = differs[0]
+            there, here = (json.dumps(one[name], ensure_ascii=False) for one in (known, settings))
+            raise FileExistsError(
+                f"{self.path} holds another comparison: its {name.replace('_', ' ')} is {there}, and here it is "
+                f"{here}; give the same settings, or choose an empty folder."
+            )
+
+
+def results_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return rows as a table with every column, in order and with its type."""
+    columns = {name: pd.array([row.get(name) for row in rows], dtype=kind) for name, kind in COLUMNS.items()}
+    return pd.DataFrame(columns)
+
+
+def installed_versions() -> dict[str, str | None]:
+    """Return the versions that a result may depend on; None for what runs from its sources."""
+
+    def version(package: str) -> str | None:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return None
+
+    return {"python": platform.python_version()} | {name.replace("-", "_"): version(name) for name in _PACKAGES}
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Tell whether an error means that the disk, or the user's quota, is full."""
+    return error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+
+
+def as_json(row: Mapping[str, Any]) -> str:
+    """Return a row as JSON; a number that is not finite becomes null."""
+    lost = {name: None for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+    return json.dumps({**row, **lost}, indent=2, allow_nan=False) + "\n"
+
+
+def json_object(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds; empty if there is none that can be read."""
+    try:
+        return read_json(path, "run again")
+    except DataError:
+        return {}

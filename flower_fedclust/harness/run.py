@@ -1,0 +1,337 @@
+"""Runs whose results are printed and saved: of the commands, of the apps, and of ``fc.run_app``."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import datetime
+from importlib.util import find_spec
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flwr.server import ServerConfig
+from flwr.server.compat import start_grid
+from flwr.serverapp import Grid
+from numpy.typing import ArrayLike
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from flower_fedclust.engine import ClientData, Journal, MessageStrategy, ProtocolStrategy
+from flower_fedclust.engine.disk import make_private, replace_private
+from flower_fedclust.inputs import Strategy, strategy_of
+from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.results.result import Result, result_of
+from flower_fedclust.results.saving import empty_folder, write_report
+
+#: Where run_app saves results by default. The working directory is wherever the SuperLink was once started, and nobody
+#: would look there.
+RESULTS = Path.home() / "fedclust-results"
+#: How long a round may take by default, in seconds: as long as under Flower's Message API.
+ROUND_TIMEOUT = 3600.0
+#: The file beside the journals of a run that names the folder of its results.
+RESULTS_OF_JOURNAL = "results-are-in"
+
+
+def run_app(
+    strategy: Strategy | MessageStrategy,
+    grid: Grid,
+    *,
+    out: str | Path | None = None,
+    round_timeout: float | None = ROUND_TIMEOUT,
+    journal: str | Path | None = None,
+    **parameters: Any,
+) -> Result:
+    """Run a strategy over the nodes of a ServerApp; print its result and save it.
+
+    A run begins when no further node has appeared for a second, unless the strategy's ``expected_clients`` says how
+    many there will be.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy, class or str; or MessageStrategy
+        A MessageStrategy runs by Flower's Message API, anything else by its Strategy API. The result is the same.
+    grid : Grid
+        What Flower gives to the ServerApp.
+    out : str or Path, optional
+        A new folder for the result; "" or None makes one in ``~/fedclust-results`` that is named after the time.
+    round_timeout : float, default=3600
+        How long a round may take, in seconds; clients that have not answered by then are left out of it. None waits as
+        long as Flower keeps a message.
+    journal : str or Path, optional
+        A folder for what the server receives. If a run was interrupted, the same call continues it.
+    **parameters
+        Parameters of a strategy that is given by name or as a class.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    FileExistsError
+        If the folder already holds something; before anything runs.
+    ProtocolError
+        If too few clients were left. What had left the clients by then is saved as a privacy report.
+
+    Examples
+    --------
+    ::
+
+        @app.main()
+        def main(grid, context):
+            strategy = fc.PrivateKMeans(n_clusters=8, epsilon=1.0, max_norm=10.0)
+            result = fc.run_app(strategy, grid)
+            print(result.model.cluster_centers_)
+    """
+    protocol: Any = strategy.strategy if isinstance(strategy, MessageStrategy) else strategy_of(strategy, parameters)
+    if protocol.expected_clients is None:
+        protocol.expected_clients = settled_number_of_nodes(grid, longest=protocol.wait_for_clients) or None
+
+    def run(protocol: ProtocolStrategy) -> Result:
+        if not isinstance(strategy, MessageStrategy):
+            return run_on_grid(protocol, grid, round_timeout)
+        start = time.perf_counter()
+        strategy.start(grid, timeout=math.inf if round_timeout is None else round_timeout)
+        return result_of(protocol, {}, time.perf_counter() - start)
+
+    results, path, failed = run_and_save([protocol], run, out, parent=RESULTS, journal=journal)
+    n_clients = max((len(result.names) for result in results), default=0)
+    show_all(results, f"{n_clients} clients, {protocol.n_clusters} clusters", path, Console(), failed)
+    return results[0]
+
+
+def run_on_grid(
+    strategy: ProtocolStrategy, grid: Grid, timeout: float | None, clients: Mapping[str, ClientData] | None = None
+) -> Result:
+    """Run a strategy by Flower's Strategy API; the rows of simulated clients give labels and metrics."""
+    start = time.perf_counter()
+    start_grid(grid=grid, strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds, round_timeout=timeout))
+    return result_of(strategy, dict(clients or {}), time.perf_counter() - start)
+
+
+def settled_number_of_nodes(grid: Grid, *, quiet: float = 1.0, longest: float = 60.0) -> int:
+    """Return how many nodes there are once no other has appeared for ``quiet`` seconds.
+
+    The nodes of a simulation appear one after the other while the server begins; ``longest`` limits the wait in
+    seconds.
+    """
+    start = since = time.monotonic()
+    n_nodes = 0
+    while time.monotonic() - since < (quiet if n_nodes else longest) and time.monotonic() - start < longest + quiet:
+        former, n_nodes = n_nodes, len(list(grid.get_node_ids()))
+        if n_nodes != former:
+            since = time.monotonic()
+        time.sleep(0.05)
+    return n_nodes
+
+
+# Saving.
+
+
+def run_and_save(
+    strategies: Sequence[ProtocolStrategy],
+    run: Callable[[ProtocolStrategy], Result],
+    folder: str | Path | None,
+    *,
+    parent: Path = Path("results"),
+    labels: Sequence[ArrayLike] | None = None,
+    journal: str | Path | None = None,
+) -> tuple[list[Result], Path, dict[str, Exception]]:
+    """Run strategies one after the other, and save each result immediately; one that fails stops no other.
+
+    Each result has a folder of its own, with pictures if it is a map, and all metrics are in one file. If a run ends
+    early, the privacy report of what had left the clients by then is saved. With a journal, the same call continues an
+    interrupted run and replaces what that had saved. Returns the results, the absolute path of the folder, and the
+    errors of strategies that have no result.
+    """
+    path = Path(folder or _folder_of_now(Path(parent))).absolute()
+    note = None if journal is None else Path(journal).absolute() / RESULTS_OF_JOURNAL
+    if note is None or not note.exists() or note.read_bytes() != os.fsencode(path):
+        empty_folder(path)
+    _check_writable(path, "results")
+    if note is not None:
+        _check_writable(note.parent, "journal")
+        replace_private(make_private(note.parent) / note.name, os.fsencode(path))
+    results: list[Result] = []
+    failed: dict[str, Exception] = {}
+    for strategy in strategies:
+        kept = None if journal is None else Journal(Path(journal) / strategy.name)
+        if kept is not None:
+            strategy.journal = kept
+        try:
+            with kept or nullcontext():
+                results.append(run(strategy))
+            _save(results, path, labels)
+        except BaseException as error:
+            _save_report(path / strategy.name, error)
+            if not isinstance(error, Exception):
+                raise
+            failed[strategy.name] = error
+    return results, path, failed
+
+
+def _check_writable(path: Path, what: str) -> None:
+    """Raise a PermissionError if a folder cannot be made or written: before hours of rounds, not after."""
+    there = next(folder for folder in (path, *path.parents) if folder.exists() or folder.is_symlink())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise PermissionError(f"{path} cannot be written; name another folder for the {what}.")
+
+
+def _save(results: Sequence[Result], path: Path, labels: Sequence[ArrayLike] | None) -> None:
+    """Save the last result, and the metrics of all."""
+    result = results[-1]
+    folder = path / result.strategy
+    if folder.exists():  # of the run that was interrupted
+        shutil.rmtree(folder)
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)  # labels are nobody else's business
+    try:
+        result.save(folder)
+    except OSError as error:
+        _save_small(result, folder, error)
+    try:
+        if find_spec("matplotlib") is not None:
+            result.plot(folder / "clusters.png")
+        if result.embedding:
+            _draw(result, folder, labels)
+        metrics = json.dumps([one.summary() for one in results], indent=2)
+        (path / "metrics.json").write_text(f"{metrics}\n", encoding="utf-8")
+    except OSError as error:
+        raise OSError(f"the result is saved in {folder}, but pictures or metrics.json are not: {error}.") from error
+
+
+def _save_small(result: Result, folder: Path, error: OSError) -> NoReturn:
+    """Save what takes little room of a result that cannot be saved whole, and raise: its epsilon is spent."""
+    try:
+        replace(result, labels=[], embedding=[], row_ids=[], server_row_ids=None).save(folder)
+    except OSError:
+        raise OSError(
+            f"the run has ended, and nothing of its result can be saved in {folder}: {error}; mend this and run "
+            "again, which spends its epsilon once more unless there is a journal."
+        ) from error
+    raise OSError(
+        f"the result is saved in {folder} without the labels of its rows: {error}; 'fedclust predict' finds them "
+        "with the saved model, once there is room."
+    ) from error
+
+
+def _save_report(folder: Path, error: BaseException) -> None:
+    """Save the privacy report of a run that ended early; there is none if nothing had left a client."""
+    report: PrivacyReport | None = getattr(error, "privacy_report", None)
+    if report is not None:
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True)
+        (folder / "failure.txt").write_text(f"{str(error) or type(error).__name__}\n", encoding="utf-8")
+        write_report(report, folder)
+
+
+def _folder_of_now(parent: Path) -> Path:
+    """Return a new folder named by the time."""
+    named = parent / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    numbered = (named.with_name(f"{named.name}_{number}") for number in count(2))
+    return next(path for path in chain([named], numbered) if not path.exists())
+
+
+def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> None:
+    """Draw a map as a PNG and as a page, and the curves that were recorded over the rounds."""
+    from flower_fedclust.harness.pictures import curve_figure, map_figure, map_page
+
+    title = f"{result.strategy}, {len(result.names)} clients"
+    clusters = {"cluster": result.labels} if result.labels else None
+    map_figure(result.embedding, result.names, labels, folder / "map.png", title=title, columns=clusters)
+    map_page(result.embedding, result.names, labels, folder / "map.html", title=title, columns=clusters)
+    history = {name: values for name, values in result.history.items() if values}
+    if history:
+        curve_figure(history, folder / "history.png", title=title)
+
+
+# Printing.
+
+
+def show_all(
+    results: Sequence[Result], title: str, path: Path, console: Console, failed: Mapping[str, Exception]
+) -> None:
+    """Print the table, what protects each strategy, and where the results are saved; then raise the first failure.
+
+    The privacy report of the first strategy is printed in full, and one line for each of the others, whose reports are
+    in the folder.
+    """
+    if not console.is_terminal:
+        console.width = 140  # A log has no width; rich would assume 80 columns and cut the table.
+    if results:
+        console.print(results_table(results, title))
+    lines = [f"\n{result.privacy}" for result in results[:1]] + (["\nThe others:"] if len(results) > 1 else [])
+    for result in results[1:]:
+        unprotected = "; ".join(dict.fromkeys(message.content for message in result.privacy.unprotected))
+        lines.append(f"  {result.strategy}: {result.privacy.guarantee()}")
+        lines[-1] += f" Unprotected: {unprotected}." if unprotected else ""
+    lines += [f"\n{result.strategy}: {result.number.sentence}" for result in results if result.number is not None]
+    lines += [f"\n{result.strategy}:\n{result.clusters}" for result in results if result.clusters is not None]
+    lines += [f"\n{doubt_lines(result)}" for result in results if result.doubts]
+    lines += [
+        f"{result.strategy}: client {failure.client} failed in round {failure.round}: {failure.reason}"
+        for result in results
+        for failure in result.failures
+    ]
+    if results or len(failed) > 1:  # for a single strategy, the error says it
+        lines += [f"{name} failed: {error}" for name, error in failed.items()]
+    if path.exists() and any(path.iterdir()):
+        lines.append(f"\nSaved in {path}")
+        shown = (
+            Path(result.strategy, name) for result in results for name in ("clusters.png", "map.png", "privacy.txt")
+        )
+        lines += [f"  {file}" for file in shown if (path / file).exists()]
+    print_lines(console, *lines)
+    for error in failed.values():
+        raise error
+
+
+def results_table(results: Sequence[Result], title: str) -> RichTable:
+    """Return a table with a row per strategy: metrics, privacy, traffic and time."""
+    table = RichTable(title=title, title_justify="left")
+    table.add_column("strategy", no_wrap=True)
+    for heading in ("accuracy", "NMI", "ARI", "cost per row", "epsilon", "rounds", "up", "down", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for result in results:
+        metrics = result.metrics
+        values = (metrics.get(name) for name in ("accuracy", "nmi", "ari", "cost_per_row"))
+        table.add_row(
+            result.strategy,
+            *("" if value is None else f"{value:.4f}" for value in values),
+            _epsilon(result),
+            str(result.summary()["rounds"]),
+            _bytes(result.bytes_up),
+            _bytes(result.bytes_down),
+            f"{result.seconds:.2f}",
+        )
+    return table
+
+
+def doubt_lines(result: Result) -> str:
+    """Return what speaks against a result, a line each."""
+    return "\n".join([f"Doubts about {result.strategy}:", *(f"  {doubt}" for doubt in result.doubts)])
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Print lines as they are, without markup and without line breaks of the console's own."""
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
+
+def _epsilon(result: Result) -> str:
+    if not result.privacy.releases:
+        return "none"
+    star = "" if result.privacy.covers_everything else "*"
+    return f"{result.privacy.epsilon:.3g}{star}"
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

@@ -1,0 +1,249 @@
+"""Which strategy is best, by how much, and whether chance may have decided: sentences, tests and ranks."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from string import ascii_lowercase
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from flower_fedclust.harness.results import Contender, Scenario, bytes_text, measure_text, plural
+from flower_fedclust.results.doubts import doubts_over_runs
+
+#: The level of all tests.
+LEVEL = 0.05
+#: A paired test over fewer seeds than this shows nothing.
+LEAST_SEEDS = 3
+#: Ranks over fewer blocks than this, or of fewer contenders, show nothing.
+LEAST_BLOCKS, LEAST_CONTENDERS = 5, 3
+_MOST_NAMES = 5
+
+
+def verdict(scenario: Scenario) -> str:
+    """Return the result of a scenario in one sentence: the best, and the best whose whole run is covered."""
+    best = scenario.best(scenario.federated)
+    if best is None:
+        none_is_left = any(map(scenario.collapse, scenario.contenders))
+        return "No strategy is better than one cluster for everything." if none_is_left else "There is nothing to rank."
+    private = scenario.best(one for one in scenario.federated if one.is_covered)
+    said = f"The best is {_described(scenario, best)}"
+    if private is None:
+        return f"{said}; no strategy's whole run is covered by a guarantee."
+    if private is best:
+        return f"{said}; a guarantee covers its whole run."
+    return f"{said}. The best whose whole run is covered by a guarantee is {_described(scenario, private)}."
+
+
+def collapsed(scenario: Scenario) -> str:
+    """Return which contenders collapsed, and how; "" if none did."""
+    found: dict[str, list[str]] = {}
+    for one in scenario.contenders:
+        if why := scenario.collapse(one):
+            found.setdefault(why, []).append(one.name_in_list)
+    return "; ".join(f"{why}: {', '.join(names)}" for why, names in found.items())
+
+
+def doubts(scenario: Scenario) -> list[str]:
+    """Return what else speaks against the results of each contender, and in how many of its runs."""
+    said = []
+    for one in scenario.contenders:
+        found: dict[str, list[str]] = {}
+        for trial in one.trials:
+            for code, sentence in trial.doubts.items():
+                found.setdefault(code, []).append(sentence)
+        for code, sentences in found.items():
+            if code not in ("one-cluster", "no-better-than-one"):  # those have collapsed
+                share = "" if len(one.trials) == 1 else f" ({len(sentences)} of {len(one.trials)} runs)"
+                said.append(f"{one.name_in_list}{share}: {sentences[0]}")
+        # Another seed may spread the rows differently; only runs on the same rows in the same order are compared.
+        fingerprints = {trial.text("rows_sha256") for trial in one.trials}
+        labels = [trial.labels for trial in one.trials if len(trial.labels)]
+        if len(labels) > 1 and len(fingerprints) == 1 and fingerprints != {""}:
+            said += [f"{one.name_in_list}: {doubt}" for doubt in doubts_over_runs(labels)]
+    return said
+
+
+def certainty(scenario: Scenario) -> str:
+    """Return which differences are significant; "" if there is only one contender."""
+    ranked = scenario.ranked(scenario.federated)
+    if len(ranked) < 2:
+        return ""
+    found = differences(scenario)
+    if not found:
+        return f"Fewer than {LEAST_SEEDS} seeds cannot show whether a difference is due to chance."
+    sure = [one for one in found if one.p_value < LEVEL and one.lead > 0]
+    unsure = [one.other.name_in_list for one in found if one not in sure]
+    if len(unsure) > _MOST_NAMES:
+        unsure[_MOST_NAMES - 1 :] = [f"{len(unsure) - _MOST_NAMES + 1} more"]
+    seeds = plural(len(ranked[0].by_seed(scenario.measure)), "seed")
+    test = f"paired t-tests over {seeds}, Holm's correction, p < {LEVEL}"
+    first = ranked[0].name_in_list
+    if not sure:
+        others = "the other" if len(found) == 1 else f"any of the {len(found)} others"
+        return f"{first} comes first, but is not significantly better than {others} ({test})."
+    others = "the other" if len(found) == 1 else f"{len(sure)} of the {len(found)} others"
+    text = f"{first} is significantly better than {others} ({test})"
+    return f"{text}, but not than {', '.join(unsure)}." if unsure else f"{text}."
+
+
+def _described(scenario: Scenario, one: Contender) -> str:
+    """Return a contender with its measure, its cost beside the pooled one, its traffic and its time."""
+    parts = []
+    spread, top = scenario.quality(one), scenario.quality(scenario.reference)
+    if spread is not None and scenario.measure != "cost_per_row":
+        beside = f" (pooled {measure_text(scenario.measure, top.mean)})" if top is not None else ""
+        parts.append(f"{scenario.measure_name} {measure_text(scenario.measure, spread.mean)}{beside}")
+    parts += filter(None, [_cost_beside(one, scenario.pooled)])
+    silhouette = one.spread("silhouette") if one.is_comparable("silhouette") else None
+    if silhouette is not None and scenario.measure == "cost_per_row":
+        parts.append(f"silhouette {measure_text('silhouette', silhouette.mean)}")
+    clients = one.spread("n_clients")
+    if (sent := one.spread("bytes_up")) is not None and clients is not None and clients.mean:
+        parts.append(f"{bytes_text(sent.mean / clients.mean)} per site")
+    if (seconds := one.spread("seconds")) is not None:
+        parts.append(f"{seconds.mean:.2g} s" if seconds.mean < 10 else f"{seconds.mean:,.0f} s")
+    return f"{one.name_in_list}: {', '.join(parts)}"
+
+
+def _cost_beside(one: Contender, pooled: Sequence[Contender]) -> str:
+    column = "cost_per_row"
+    own = one.spread(column) if one.is_comparable(column) else None
+    costs = [spread.mean for other in pooled if other.is_comparable(column) and (spread := other.spread(column))]
+    if own is None or not costs or min(costs) <= 0:
+        return ""
+    percent = 100 * (own.mean / min(costs) - 1)
+    if abs(percent) < 0.05:
+        return "at the pooled cost"
+    return f"{abs(percent):,.{0 if abs(percent) >= 10 else 1}f}% {'above' if percent > 0 else 'below'} the pooled cost"
+
+
+# Paired differences from the best.
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far the best is ahead of another contender on the same seeds."""
+
+    other: Contender
+    lead: float  #: Mean of the paired differences of the measure, above 0 if the best is better.
+    p_value: float  #: Of the paired t-test, after Holm's correction for all that are compared with the best.
+
+
+def differences(scenario: Scenario) -> list[Difference]:
+    """Return how far the best contender that does not pool rows is ahead of each other; [] with too few seeds."""
+    ranked = scenario.ranked(scenario.federated)
+    found: list[tuple[Contender, float, float]] = []
+    for other in ranked[1:]:
+        best, own = (one.by_seed(scenario.measure) for one in (ranked[0], other))
+        leads = np.array([scenario.sign * (best[seed] - own[seed]) for seed in best if seed in own])
+        if len(leads) >= LEAST_SEEDS:
+            found.append((other, float(leads.mean()), _p_value(leads)))
+    corrected = holm([p_value for _, _, p_value in found])
+    return [Difference(one, lead, p_value) for (one, lead, _), p_value in zip(found, corrected, strict=True)]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number (Holm 1979)."""
+    order = np.argsort(p_values, kind="stable")
+    factors = np.arange(len(order), 0, -1)
+    corrected = np.empty(len(order))
+    corrected[order] = np.minimum(np.maximum.accumulate(factors * np.asarray(p_values, dtype=float)[order]), 1.0)
+    return corrected.tolist()
+
+
+def _p_value(leads: NDArray[np.float64]) -> float:
+    """Return the p-value of a paired t-test; the same difference on every seed is certain, or nothing."""
+    if np.ptp(leads) <= 1e-12 * max(1.0, float(np.abs(leads).max())):
+        return 1.0 if abs(leads.mean()) <= 1e-12 else 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # nearly equal differences
+        return float(stats.ttest_1samp(leads, 0.0).pvalue)
+
+
+# Mean ranks over data sets or seeds (Demšar 2006).
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Contenders by their mean rank, the best first; 1 is the best rank."""
+
+    contenders: Sequence[Contender]
+    means: Sequence[float]
+    n_blocks: int
+    over: str  #: What a contender has a rank in each of: seeds, or data sets.
+    p_value: float  #: Of Friedman's test that all are equally good.
+
+    @property
+    def critical_difference(self) -> float:
+        """By how much mean ranks must differ to be significantly different."""
+        return critical_difference(len(self.contenders), self.n_blocks)
+
+    @property
+    def letters(self) -> list[str]:
+        """For each contender, a letter for each group of contenders it belongs to that may be equally good."""
+        found = [""] * len(self.means)
+        for number, (first, last) in enumerate(alike(self.means, self.critical_difference)):
+            for index in range(first, last + 1):
+                found[index] += ascii_lowercase[number] if number < 26 else f"({number + 1})"
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """What the letters and the bars mean."""
+        if self.p_value >= LEVEL:
+            return f"The differences may be due to chance (Friedman's test, p = {self.p_value:.2g})."
+        return (
+            "Strategies that share a letter may be equally good: their ranks differ by less than "
+            f"{self.critical_difference:.3g}, the critical difference of Nemenyi's test at {LEVEL}. Each bar shows "
+            f"half of it to both sides (Friedman's test, p = {self.p_value:.1g})."
+        )
+
+
+def critical_difference(n_contenders: int, n_blocks: int) -> float:
+    """Return Nemenyi's difference of mean ranks, q sqrt(k (k + 1) / (12 n)), q a quantile of the studentized range."""
+    quantile = float(stats.studentized_range.ppf(1 - LEVEL, n_contenders, np.inf))
+    return quantile * math.sqrt(n_contenders * (n_contenders + 1) / (12 * n_blocks))
+
+
+def alike(means: Sequence[float], difference: float) -> list[tuple[int, int]]:
+    """Return the first and the last of each largest group of sorted means that differ by less than a difference."""
+    groups: list[tuple[int, int]] = []
+    for first, mean in enumerate(means):
+        last = max(index for index, other in enumerate(means) if other - mean < difference or index == first)
+        if not groups or last > groups[-1][1]:
+            groups.append((first, last))
+    return groups
+
+
+def ranks_over_seeds(scenario: Scenario) -> Ranks | None:
+    """Return the ranks within one scenario, a block per seed; None with too few seeds or contenders."""
+    ranked = scenario.ranked(scenario.contenders)
+    values = {one.name: one.by_seed(scenario.measure) for one in ranked}
+    seeds = sorted(set().union(*values.values()))
+    whole = [one for one in ranked if len(values[one.name]) == len(seeds)]
+    losses = [[-scenario.sign * values[one.name][seed] for one in whole] for seed in seeds]
+    return _ranks(whole, losses, f"{plural(len(seeds), 'seed')} on this data set")
+
+
+def ranks_over_scenarios(scenarios: Sequence[Scenario]) -> Ranks | None:
+    """Return the ranks over data sets, by the means over their seeds; None with too few of them or contenders."""
+    columns = [{one.name: -scenario.sign * spread.mean for one, spread in scenario.measured} for scenario in scenarios]
+    whole = [one for one in scenarios[0].contenders if all(one.name in column for column in columns)]
+    losses = [[column[one.name] for one in whole] for column in columns]
+    return _ranks(whole, losses, plural(len(scenarios), "data set"))
+
+
+def _ranks(contenders: Sequence[Contender], losses: ArrayLike, over: str) -> Ranks | None:
+    table: NDArray[np.float64] = np.asarray(losses, dtype=float)
+    if len(contenders) < LEAST_CONTENDERS or len(table) < LEAST_BLOCKS:
+        return None
+    means = stats.rankdata(table, axis=1).mean(axis=0)
+    # If all ranks are the same, the statistic is 0 / 0.
+    p_value = float(stats.friedmanchisquare(*table.T).pvalue) if np.ptp(table, axis=1).any() else 1.0
+    order = np.argsort(means, kind="stable")
+    return Ranks([contenders[index] for index in order], means[order].tolist(), len(table), over, p_value)

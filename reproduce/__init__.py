@@ -1,1 +1,0 @@
-"""The tables of the papers, run again; ``python -m reproduce --list`` lists them."""

@@ -1,0 +1,182 @@
+"""Which strategy is best, what collapsed, and what chance may have decided."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from test_harness_page import Page, save_run, settings
+from unequal import unequal_classes
+
+from flower_fedclust.harness.results import read_comparison
+from flower_fedclust.harness.runner import failures_by_remedy
+from flower_fedclust.harness.verdict import (
+    LEVEL,
+    alike,
+    certainty,
+    critical_difference,
+    differences,
+    holm,
+    ranks_over_scenarios,
+    ranks_over_seeds,
+    verdict,
+)
+from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
+
+TABLE = unequal_classes()
+KINDS = np.unique(TABLE["kind"], return_inverse=True)[1]
+ROWS = TABLE[["first", "second", "third"]].to_numpy()
+ONE_CLUSTER = np.zeros(len(ROWS), dtype=int)
+
+
+def of_unequal_classes(folder, runs, n_clusters=6, with_classes=False):
+    """Write runs that found the given clusters in the table of unequal classes, scored as a run is scored."""
+    spread = float(((ROWS - ROWS.mean(axis=0)) ** 2).sum(axis=1).mean())
+    for strategy, epsilon, clusters in runs:
+        for seed, found in enumerate(clusters):
+            means = {one: ROWS[found == one].mean(axis=0) for one in np.unique(found)}
+            cost = float(((ROWS - np.array([means[one] for one in found])) ** 2).sum(axis=1).mean())
+            row = {
+                **agreement(add_tables([count_table(KINDS, found, n_clusters)])),
+                "n_classes": 2,
+                "n_clusters": n_clusters,
+                "n_clients": 4,
+                "cost_per_row": cost,
+                "cost_of_one_cluster": spread,
+                "largest_cluster": float(np.bincount(found).max() / len(found)),
+                "bytes_up": 4000,
+                "bytes_down": 1,
+                "seconds": 2.0,
+                "covers_everything": epsilon is not None,
+            }
+            path = save_run(folder, {"strategy": strategy, "data": "unequal", "epsilon": epsilon, "seed": seed, **row})
+            if with_classes:
+                (path / "classes.csv").write_text("\n".join(["client,class", *(f"0,{kind}" for kind in KINDS)]))
+    (scenario,) = read_comparison(settings(folder)).scenarios
+    return scenario
+
+
+def save_accuracies(folder, accuracies, data="d"):
+    for strategy, values in accuracies.items():
+        for seed, value in enumerate(values):
+            save_run(
+                folder, {"strategy": strategy, "data": data, "epsilon": None, "seed": seed, "accuracy": float(value)}
+            )
+    return read_comparison(folder)
+
+
+def test_a_run_that_put_all_rows_into_one_cluster_is_marked_and_never_crowned(tmp_path):
+    """What puts all rows into one cluster has by far the highest accuracy."""
+    found = [KMeans(6, n_init=1, random_state=seed).fit_predict(ROWS) for seed in range(5)]
+    worse = [np.where(np.random.default_rng(seed).random(len(one)) < 0.3, 0, one) for seed, one in enumerate(found)]
+    runs = [
+        ("pooled-kmeans", None, found),
+        ("federated-kmeans", None, found),
+        ("federated-kmeans-private", 1.0, [ONE_CLUSTER] * 5),
+        ("federated-kmeans-private", 4.0, worse),
+    ]
+    scenario = of_unequal_classes(tmp_path, runs)
+    accuracy = {one.name: one.spread("accuracy").mean for one in scenario.contenders}
+    collapsed = "federated-kmeans-private, epsilon 1"
+    assert max(accuracy, key=accuracy.get) == collapsed
+    assert scenario.measure == "ari"
+    assert [one.name for one in scenario.contenders if scenario.collapse(one)] == [collapsed]
+    assert scenario.best(scenario.federated).strategy == "federated-kmeans"
+    page = Page(tmp_path)
+    assert not [one for one in page.all("td", data_column="accuracy") if "★" in one["text"] and "0.745" in one["text"]]
+    assert [one["text"] for one in page.all("em")] == ["pooled reference", "collapsed: all rows in one cluster"]
+    charts = [one["text"] for one in page.all("svg", class_="chart")]
+    assert charts
+    assert not [text for text in charts if "epsilon 1" in text]
+    # The verdict names the best, the best that is covered, and their price.
+    assert verdict(scenario) in page.source
+    best, private = verdict(scenario).split(". The best whose whole run")
+    assert best.startswith("The best is federated-kmeans: ARI ")
+    assert best.endswith("at the pooled cost, 1.0 kB per site, 2 s")
+    assert "federated-kmeans-private at epsilon 4: ARI" in private
+    assert certainty(scenario).startswith("federated-kmeans is significantly better than the other (")
+
+
+def test_if_everything_collapsed_nothing_is_crowned(tmp_path):
+    scenario = of_unequal_classes(tmp_path, [("pooled-kmeans", None, [ONE_CLUSTER]), ("a", 1.0, [ONE_CLUSTER])])
+    assert scenario.best(scenario.contenders) is None
+    assert verdict(scenario).startswith("No strategy is better")
+    assert "★</span>" not in Page(tmp_path).source
+
+
+SHIFTED = {
+    "nearly": np.where(np.arange(len(KINDS)) % 10 == 0, 0, KINDS),
+    "half": np.where(np.arange(len(KINDS)) % 2 == 0, 0, KINDS),
+    "third": np.where(np.arange(len(KINDS)) % 3 == 0, 1 - KINDS, KINDS),
+    "guess": np.random.default_rng(7).integers(6, size=len(KINDS)),
+    "other guess": np.random.default_rng(8).integers(6, size=len(KINDS)),
+    "one": np.ones(len(KINDS), dtype=int),
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "n_clusters", "with_classes", "measure", "n_collapsed"),
+    [
+        (("nearly", "one"), 2, False, "accuracy", 1),
+        (("half", "third"), 2, True, "ari", 0),  # one cluster for everything has a higher accuracy
+        (("guess", "other guess"), 6, False, "cost_per_row", 0),  # no clusters relate to the classes
+    ],
+)
+def test_what_decides_the_ranking(tmp_path, found, n_clusters, with_classes, measure, n_collapsed):
+    runs = [(name.replace(" ", "-"), None, [SHIFTED[name]]) for name in found]
+    scenario = of_unequal_classes(tmp_path, runs, n_clusters, with_classes)
+    assert scenario.measure == measure
+    assert sum(bool(scenario.collapse(one)) for one in scenario.contenders) == n_collapsed
+
+
+def test_corrections_and_critical_differences_are_those_of_the_papers():
+    """Holm 1979; Demšar 2006, section 3.2.2 and table 6: four classifiers on 14 data sets."""
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+    assert critical_difference(4, 14) == pytest.approx(1.25, abs=5e-3)
+    assert alike([1.964, 2.0, 2.893, 3.143], 1.25) == [(0, 3)]
+    assert alike([1.964, 2.0, 2.893, 3.143], 0.9) == [(0, 1), (1, 2), (2, 3)]
+    assert alike([1.0, 2.0, 3.0], 0.5) == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_ranks_tell_of_seeds_and_of_data_sets_if_there_are_enough(tmp_path):
+    numbers = np.random.default_rng(0)
+    means = {"a": 0.9, "b": 0.8, "c": 0.3, "d": 0.2}
+    for data in (f"d{index}" for index in range(5)):
+        n_seeds = 5 if data == "d0" else 1
+        made = {name: mean + 0.01 * numbers.normal(size=n_seeds) for name, mean in means.items()}
+        read = save_accuracies(tmp_path, made, data)
+    for ranks in (ranks_over_seeds(read.scenarios[0]), ranks_over_scenarios(read.scenarios)):
+        assert [one.strategy for one in ranks.contenders] == ["a", "b", "c", "d"]
+        assert ranks.means == [1, 2, 3, 4]
+        assert ranks.critical_difference == pytest.approx(2.098, abs=1e-3)
+        assert ranks.letters == ["a", "ab", "ab", "b"]
+        assert ranks.p_value == pytest.approx(0.0018, abs=1e-4)
+    assert ranks_over_seeds(read.scenarios[1]) is None
+    captions = [one["text"] for one in Page(tmp_path).all("caption") if "mean rank over" in one["text"]]
+    assert [one.partition(":")[0] for one in captions] == ["All data sets", "d0, iid"]
+
+
+def test_a_difference_that_may_be_due_to_chance_is_not_called_one(tmp_path):
+    numbers = np.random.default_rng(1)
+    made = {"a": (0.9, 0.01), "b": (0.895, 0.02), "c": (0.5, 0.01)}
+    accuracies = {name: mean + deviation * numbers.normal(size=5) for name, (mean, deviation) in made.items()}
+    (scenario,) = save_accuracies(tmp_path / "five", accuracies).scenarios
+    sure = {one.other.strategy: one.p_value < LEVEL for one in differences(scenario)}
+    second = next(name for name in ("b", "a") if name in sure)
+    assert sure == {second: False, "c": True}
+    assert "than 1 of the 2 others" in certainty(scenario)
+    assert certainty(scenario).endswith(f"but not than {second}.")
+    (scenario,) = save_accuracies(tmp_path / "two", {"a": [0.9, 0.92], "b": [0.1, 0.12]}).scenarios
+    assert certainty(scenario).startswith("Fewer than 3 seeds")
+
+
+def test_failures_are_grouped_by_what_would_mend_them():
+    failed = [
+        ("a", "max_norm is missing; noise needs one."),
+        ("b", "b needs max_norm."),
+        ("b", "b needs max_norm."),
+        ("c", "It broke."),
+    ]
+    assert failures_by_remedy(failed) == {"give max_norm (--set max_norm=...)": {"a": 1, "b": 2}, "It broke.": {"c": 1}}
