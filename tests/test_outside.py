@@ -417,7 +417,7 @@ THEIR_OWN = {
     "harness/show.py": "a note of one line, compared and not parsed",
     "simulation.py": "rows for its own processes",
     "site/ledger.py": "what the site itself wrote, checked by its hashes",
-    "site/replies.py": "what the site itself wrote, checked by its hashes",
+    "site/kept.py": "what the site itself wrote, checked by its hashes",
 }
 READS = {"read_csv", "read_table", "read_parquet", "read_pickle", "loadtxt", "genfromtxt", "fromfile", "memmap"}
 READS |= {"read_text", "read_bytes", "ZipFile"}
