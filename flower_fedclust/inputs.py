@@ -30,7 +30,7 @@ from flower_fedclust.data.frames import as_frame, is_table
 from flower_fedclust.engine import ClientData, ProtocolStrategy
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.progress import quiet
-from flower_fedclust.engine.roster import LONGEST_NAME, is_name
+from flower_fedclust.engine.run import LONGEST_NAME, is_name
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.registry import accepted_parameters, find, make_strategy

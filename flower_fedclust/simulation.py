@@ -33,7 +33,7 @@ from flower_fedclust.engine import (
 from flower_fedclust.engine.inline import run_inline
 from flower_fedclust.engine.journal import Journal
 from flower_fedclust.engine.progress import is_shown, quiet
-from flower_fedclust.engine.settings import put_in_order
+from flower_fedclust.engine.run import put_in_order
 from flower_fedclust.inputs import Clients, Strategy, strategy_and_clients
 from flower_fedclust.numerics.checks import check_choice, check_integer
 from flower_fedclust.results.result import Result, result_of

@@ -412,8 +412,6 @@ THEIR_OWN = {
     "data/datasets.py": "files of packages",
     "harness/execution.py": "/proc",
     "cli/new_app.py": "templates of this package",
-    "harness/reproduce/draws.py": "what the same command wrote",
-    "harness/reproduce/pe_means.py": "files of packages",
     "harness/show.py": "a note of one line, compared and not parsed",
     "simulation.py": "rows for its own processes",
     "site/ledger.py": "what the site itself wrote, checked by its hashes",

@@ -12,7 +12,7 @@ import flower_fedclust as fc
 from flower_fedclust import ClientData
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.engine.progress import is_shown, quiet
-from flower_fedclust.engine.settings import RunSettings
+from flower_fedclust.engine.run import RunSettings
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.strategies.baselines.pooled import PooledKMeans

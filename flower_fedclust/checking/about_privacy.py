@@ -28,8 +28,8 @@ from flower_fedclust.checking.runs import Run, watched_run
 from flower_fedclust.checking.statistics import test_noise
 from flower_fedclust.checking.subject import SEED, Floats, Subject, bits_of
 from flower_fedclust.engine import Consent, PrivateStrategy, ProtocolError, Sum
-from flower_fedclust.engine.books import EVALUATE
 from flower_fedclust.engine.replies import add_up, values_of
+from flower_fedclust.engine.run import EVALUATE
 from flower_fedclust.privacy.accounting import divided
 
 #: Of what was asked for, the part that a run must spend where its releases are all there is.

@@ -18,10 +18,11 @@ from flower_fedclust.checking.check import check, require
 from flower_fedclust.checking.grid import LocalGrid
 from flower_fedclust.checking.runs import Run, watched_run
 from flower_fedclust.checking.subject import SEED, Subject, difference
-from flower_fedclust.engine.books import EVALUATE
 from flower_fedclust.engine.client import ENROL
-from flower_fedclust.engine.replies import EXPONENTS, client_order
+from flower_fedclust.engine.replies import client_order
 from flower_fedclust.engine.rounds import Askable, Round
+from flower_fedclust.engine.run import EVALUATE
+from flower_fedclust.engine.wire import EXPONENTS
 from flower_fedclust.models import Model
 from flower_fedclust.results.result import Result
 from flower_fedclust.simulation import noise_seed_of, simulate

@@ -21,11 +21,10 @@ from flower_fedclust.checking.neighbours import Neighbours
 from flower_fedclust.checking.runs import Run, Tamper, answer_to, new_context, patient, watched_run
 from flower_fedclust.checking.subject import SEED, Subject
 from flower_fedclust.engine import ClientData, Sum
-from flower_fedclust.engine.books import EVALUATE
 from flower_fedclust.engine.client import ENROL
-from flower_fedclust.engine.replies import EXPONENTS
 from flower_fedclust.engine.rounds import Askable
-from flower_fedclust.engine.wire import decode, encode, size_of
+from flower_fedclust.engine.run import EVALUATE
+from flower_fedclust.engine.wire import EXPONENTS, decode, encode, size_of
 from flower_fedclust.privacy.accounting import SAMPLING_PART
 from flower_fedclust.privacy.report import PrivacyReport
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from flower_fedclust.checking.neighbours import Neighbours
 from flower_fedclust.checking.runs import OF_NOISE, TRIES, Exchange, Run, answer_to, new_context
 from flower_fedclust.engine import ClientData, ProtocolClient, Reply, Sum
-from flower_fedclust.engine.books import Books
-from flower_fedclust.engine.replies import add_up, received_arrays, values_of
+from flower_fedclust.engine.replies import add_up, values_of
 from flower_fedclust.engine.rounds import Question
-from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.engine.run import RunLog
+from flower_fedclust.engine.wire import decode, encode, received_arrays
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.privacy.noise import Sendable, noise_exponent, on_grid
@@ -179,7 +179,7 @@ class Drawer:
 
         def draw(repetition: int, seeded: bool) -> None:
             probe = copy.copy(books)
-            probe.books = Books()
+            probe.log = RunLog()
             probe.settings = replace(books.settings, noise_seed=1_000_000 + repetition if seeded else None)
             probe._addressed, probe._aside = addressed, {}
             probe._bytes_down = dict.fromkeys(addressed.values(), 0)

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.checking.runs import Exchange, Run, answer_to, new_context
 from flower_fedclust.engine import ClientData
-from flower_fedclust.engine.replies import received_arrays
-from flower_fedclust.engine.wire import decode
+from flower_fedclust.engine.wire import decode, received_arrays
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.privacy.noise import Sendable

@@ -19,10 +19,10 @@ from flwr.server import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 
 from flower_fedclust.engine import ClientData, Consent, ProtocolClient, ProtocolStrategy
-from flower_fedclust.engine.replies import received_arrays, values_of
-from flower_fedclust.engine.roster import Address
+from flower_fedclust.engine.replies import values_of
 from flower_fedclust.engine.rounds import Array, Outcome, Protocol, Round
-from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.engine.run import Address
+from flower_fedclust.engine.wire import decode, encode, received_arrays
 from flower_fedclust.models import Model
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import Sendable

@@ -80,7 +80,7 @@ def explain(
     print(description)
     print(f"\n{report}")
     if report.unprotected:
-        print("\nWhat somebody who sees what is unprotected can do (flower_fedclust.privacy.attacks):")
+        print("\nWhat somebody who sees an unprotected message can do (docs/attacks.md):")
         found = (
             f"  {message.content}: {attack_on(message.content, message.reveals)}" for message in report.unprotected
         )

@@ -278,42 +278,6 @@ def report(
     print(f"The report: {write_report(folder)}")
 
 
-@app.command()
-def reproduce(
-    paper: Annotated[str | None, typer.Argument(help="A paper; --list names them.")] = None,
-    table: Annotated[
-        list[str] | None, typer.Option(help="One of its tables; may be repeated. By default all that can be run.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds; by default each table's own number.")] = None,
-    out: Annotated[Path | None, typer.Option(help="A folder for results; the same command goes on in it.")] = None,
-    list_only: Annotated[
-        bool, typer.Option("--list", help="List the tables, how long each takes, and what is not reproduced and why.")
-    ] = False,
-    progress: Annotated[
-        bool | None, typer.Option("--progress/--no-progress", help="A progress bar; by default in a terminal.")
-    ] = None,
-) -> None:
-    """Reproduce those tables of a paper that the data at hand allows, and show ours beside the paper's."""
-    from flower_fedclust.harness.reproduce import PAPERS, find_paper
-    from flower_fedclust.harness.reproduce.command import list_papers, reproduce_paper
-
-    console = _wide_console()
-    if list_only:
-        list_papers([find_paper(name) for name in ([paper] if paper else PAPERS)], console)
-        return
-    if paper is None:
-        raise ValueError(f"name a paper: {', '.join(PAPERS)}; --list says what each has.")
-    try:
-        if not reproduce_paper(
-            find_paper(paper), console, tables=table or [], n_seeds=seeds, out=out, progress=progress
-        ):
-            raise typer.Exit(1)
-    except KeyboardInterrupt:
-        kept = f"; what is done is in {out.absolute()}, and the same command goes on from there" if out else ""
-        _say_error(f"stopped{kept}.")
-        raise typer.Exit(130) from None
-
-
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(schema_app, name="schema")
 app.command(name="site", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(start_site)

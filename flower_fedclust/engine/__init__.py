@@ -1,13 +1,13 @@
-"""How any strategy talks to its clients. Nobody else knows Flower's records.
+"""Runs any strategy over Flower: inline, on Ray, on SuperNodes and under the Message API.
 
 ``parameters``  parameters that are declared once
-``entries``     the names under which a strategy is known
 ``rounds``      what a strategy yields, and how a client declares what it sends
-``consent``     what a client's operator lets it answer
+``by_row``      answers that are a sum over rows
+``parts``       parts of a privacy budget
 ``client``      ProtocolClient, a ``flwr.client.NumPyClient``
-``strategy``    ProtocolStrategy, a ``flwr.server.strategy.Strategy``
-``private_strategy``  PrivateStrategy, which has a budget, and ClippedStrategy, which has a norm
-``run``         the books of one run
+``strategy``    ProtocolStrategy, a ``flwr.server.strategy.Strategy``, and its bases with a budget
+``run``         one run: its clients, rounds and log
+``journal``     what a run needs to go on after an interruption
 ``inline``      Flower's own Server over clients in this process
 ``message_api``  MessageStrategy, the same as a ``flwr.serverapp.strategy.Strategy``
 """
@@ -15,11 +15,9 @@
 from flower_fedclust.engine.client import ProtocolClient, client_app, client_fn
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.consent import Consent
-from flower_fedclust.engine.entries import Entry
 from flower_fedclust.engine.journal import Journal
 from flower_fedclust.engine.message_api import MessageStrategy
 from flower_fedclust.engine.parameters import parameter
-from flower_fedclust.engine.private_strategy import ClippedStrategy, PrivateStrategy
 from flower_fedclust.engine.rounds import (
     Failure,
     Gather,
@@ -34,8 +32,8 @@ from flower_fedclust.engine.rounds import (
     Traffic,
     answers,
 )
-from flower_fedclust.engine.settings import MIN_CLIENTS
-from flower_fedclust.engine.strategy import ProtocolStrategy
+from flower_fedclust.engine.run import MIN_CLIENTS
+from flower_fedclust.engine.strategy import ClippedStrategy, Entry, PrivateStrategy, ProtocolStrategy
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.numerics.checks import DataError
 

@@ -39,7 +39,7 @@ from flower_fedclust.numerics.blocks import blocks
 
 Floats = NDArray[np.float64]
 
-#: Entries of a batch of rows, so that it stays in a core's cache.
+#: RoundLog of a batch of rows, so that it stays in a core's cache.
 BATCH_ENTRIES = 2**18
 
 

@@ -20,11 +20,9 @@ from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.consent import Approval, Consent, Request
 from flower_fedclust.engine.memory import Memory, MissedRoundError
 from flower_fedclust.engine.parts import releases_of_parts
-from flower_fedclust.engine.replies import sent_arrays
 from flower_fedclust.engine.rounds import Array, Askable, Known, Moved, Question
 from flower_fedclust.engine.table_answers import PREPARATION, SCHEMA, preparation_from
-from flower_fedclust.engine.wire import as_bytes, as_numbers
-from flower_fedclust.engine.wrappers import EMPTY, INSTEAD, TO_SERVER, changing_mod
+from flower_fedclust.engine.wire import EMPTY, INSTEAD, TO_SERVER, as_bytes, as_numbers, changing_mod, sent_arrays
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.format import FORMAT, FormatError, check_format
 from flower_fedclust.models import Model, TableModel
@@ -43,7 +41,7 @@ log = logging.getLogger(__name__)
 #: What a client answers to whom nothing else is said; made once, as clients are made anew for every message.
 EVERYTHING = Consent()
 
-#: Entries of the rows that are evaluated at a time, so that no array besides the rows themselves is large.
+#: RoundLog of the rows that are evaluated at a time, so that no array besides the rows themselves is large.
 EVALUATED_ENTRIES = 2**20
 
 #: The task with which every run begins: who is there, and with which columns.

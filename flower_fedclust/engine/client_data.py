@@ -214,13 +214,16 @@ class ClientData:
         if names == list(columns):
             return self
         check_same_names(names, columns, self.owner, whose)
+        is_raw = self._rows is None  # then no row is looked at: one that is no number must not be noticed here
         return ClientData(
-            self.rows[:, [names.index(name) for name in columns]],
+            self._table if is_raw else self.rows[:, [names.index(name) for name in columns]],
             self.labels,
             list(columns),
             self.owner,
             row_ids=self.row_ids,
             id_column=self.id_column,
+            raw=is_raw,
+            schema=self.schema,
         )
 
     def derived(self, key: Hashable, compute: Callable[[], T]) -> T:

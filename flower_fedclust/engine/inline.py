@@ -16,8 +16,8 @@ from flwr.server.server import FitResultsAndFailures
 
 from flower_fedclust.engine.client import ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.roster import Address
 from flower_fedclust.engine.rounds import Array
+from flower_fedclust.engine.run import Address
 from flower_fedclust.engine.strategy import ProtocolStrategy
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.numerics.threads import one_thread

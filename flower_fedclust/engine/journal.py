@@ -13,7 +13,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 from zlib import crc32
@@ -22,13 +22,14 @@ import numpy as np
 from filelock import FileLock, Timeout
 from flwr.common import Parameters
 
-from flower_fedclust.engine.books import Entries
 from flower_fedclust.engine.disk import joined, open_private, parted, replace_private, wait_for_disk, wait_for_names
-from flower_fedclust.engine.rounds import Array, ProtocolError, Question, Reply, Round, Total
+from flower_fedclust.engine.rounds import Array, Failure, ProtocolError, Question, Reply, Round, Total, Traffic
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.format import FORMAT, FormatError, check_format
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parsing, read_json, reading
+from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.report import Message
 
 #: What a client remembers: arrays by client and key.
 Memories = dict[str, dict[str, list[Array]]]
@@ -38,13 +39,49 @@ ROUNDS, HEAD = "rounds", 24
 
 
 @dataclass(frozen=True)
+class RoundLog:
+    """What the books say of one round, the evaluation of the model apart."""
+
+    messages: Sequence[Message]
+    traffic: Sequence[Traffic]
+    failures: Sequence[Failure]
+    #: By the name of kept rows: which clients may have true ones, after the round.
+    without_noise: Mapping[str, Sequence[str]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entries, ready for JSON."""
+        return {
+            "messages": [asdict(one) for one in self.messages],
+            "traffic": [vars(one) for one in self.traffic],
+            "failures": [vars(one) for one in self.failures],
+            "without_noise": self.without_noise,
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Undo :meth:`to_dict`."""
+        messages = [
+            Message(
+                **{
+                    **one,
+                    "release": None if one["release"] is None else Release.from_dict(one["release"]),
+                    "clients": None if one["clients"] is None else tuple(one["clients"]),
+                }
+            )
+            for one in fields["messages"]
+        ]
+        traffic = [Traffic(**one) for one in fields["traffic"]]
+        return cls(messages, traffic, [Failure(**one) for one in fields["failures"]], fields["without_noise"])
+
+
+@dataclass(frozen=True)
 class Record:
     """What one round left at the server."""
 
     number: int  #: Of the round; the first is that in which the clients enrolled.
     digest: str  #: Of what was asked; see :func:`digest_of`.
     received: Total | list[Reply] | None  #: What the protocol got.
-    entries: Entries  #: What the books say of the round.
+    entries: RoundLog  #: What the books say of the round.
     facts: Mapping[str, Any]  #: What else a run needs to go on, ready for JSON.
 
 
@@ -300,7 +337,7 @@ def _record(about: Mapping[str, Any], tensors: list[bytes]) -> Record:
     elif "replies" in about:
         rest = iter(arrays)
         received = [Reply(name, [next(rest) for _ in range(count)]) for name, count in about["replies"]]
-    entries = Entries.from_dict(about["entries"])
+    entries = RoundLog.from_dict(about["entries"])
     return Record(about["round"], about["digest"], received, entries, about["facts"])
 
 

@@ -24,10 +24,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from flower_fedclust.engine.replies import R
-from flower_fedclust.engine.roster import Address
+from flower_fedclust.engine.run import Address
 from flower_fedclust.engine.strategy import ProtocolStrategy
-from flower_fedclust.engine.wire import encode
-from flower_fedclust.engine.wrappers import refuse_wrapper
+from flower_fedclust.engine.wire import encode, refuse_wrapper
 
 log = logging.getLogger(__name__)
 

@@ -1,39 +1,37 @@
-"""What came back from the clients: checked one by one, compared with one another, and added up."""
+"""What comes back from clients: each reply is checked by itself, beside the others, and added up."""
 
 from __future__ import annotations
 
-import json
+import bisect
 import logging
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.common import Code, EvaluateRes, FitRes, Parameters
+from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.common import Code, EvaluateRes, FitIns, FitRes, Parameters
+from numpy.typing import NDArray
 
-from flower_fedclust.engine.rounds import Array, Sent
-from flower_fedclust.engine.wire import decode, size_of
-from flower_fedclust.engine.wrappers import EMPTY
-from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.engine.client import ProtocolClient
+from flower_fedclust.engine.client_data import ClientData
+from flower_fedclust.engine.rounds import Array, Known, Moved, ProtocolError, Question, Reply, Round, Sent, Sum
+from flower_fedclust.engine.wire import EMPTY, decode, received_arrays, size_of
+from flower_fedclust.exact.grid import BITS, GridArray
 from flower_fedclust.format import FormatError, check_format
+from flower_fedclust.numerics.metrics import add_tables, agreement
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.noise import Sendable, noise_exponent, on_grid
-from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
 
 log = logging.getLogger(__name__)
 
-#: Where a reply names the units of its arrays: exponents as JSON, null for one that is not on a grid.
-EXPONENTS = "exponents"
-
 #: What NumPy's letters stand for.
 KINDS_OF_NUMBERS = {"f": "floats", "i": "integers", "u": "integers", "b": "truth values"}
-
-#: No unit that fits rows of floats is beyond these.
-EXTREME_EXPONENT = 4000
-
 
 #: Noise never comes out larger than so many times its scale: the chance is below 2^-90.
 NOISE_REACH = 64.0
@@ -117,48 +115,6 @@ def _excuse(name: str, excuse: object) -> str:
 def client_order(name: str) -> tuple[int, int, str]:
     """Return the key by which clients are sorted: names that are numbers by their value, before all others."""
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
-
-
-def sent_arrays(arrays: Sequence[Sendable]) -> tuple[list[Array], dict[str, str]]:
-    """Return what goes over the wire: the arrays, those on a grid as integers, and a metric that has their units."""
-    exponents = tuple(array.exponent if isinstance(array, GridArray) else None for array in arrays)
-    plain = [array.integers if isinstance(array, GridArray) else np.asarray(array) for array in arrays]
-    return plain, {EXPONENTS: _written(exponents)} if any(exponent is not None for exponent in exponents) else {}
-
-
-@lru_cache(maxsize=64)
-def _written(exponents: tuple[int | None, ...]) -> str:
-    """Write units once for the thousands of replies that have the same ones; so it is with reading."""
-    return json.dumps(exponents)
-
-
-@lru_cache(maxsize=64)
-def _read(exponents: str) -> Any:
-    return parse_json(exponents)
-
-
-def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list[Sendable]:
-    """Undo :func:`sent_arrays`.
-
-    Raises
-    ------
-    ValueError
-        If the units are not one an array, or one that no grid has, or if the array in a unit is not of int64.
-    """
-    exponents = _read(str(metrics.get(EXPONENTS, "null")))
-    if exponents is None:
-        return list(arrays)
-    if not isinstance(exponents, list) or len(exponents) != len(arrays):
-        raise ValueError("units that are not one an array")
-    found: list[Sendable] = []
-    for array, exponent in zip(arrays, exponents, strict=True):
-        if exponent is None:
-            found.append(array)
-        elif type(exponent) is not int or abs(exponent) > EXTREME_EXPONENT or array.dtype != np.int64:
-            raise ValueError("an array in a unit that is not made of integers of 64 bits and a power of two")
-        else:
-            found.append(GridArray(array, exponent))
-    return found
 
 
 def largest_in_sum(n_clients: int, exponent: int, release: Release | None, n_shares: int = 1) -> int:
@@ -321,3 +277,434 @@ def add_up(replies: Sequence[Sequence[Sendable]]) -> list[Sendable]:
 def values_of(arrays: Sequence[Sendable]) -> list[Array]:
     """Return what a protocol gets: numbers in the units of the data."""
     return [array.values if isinstance(array, GridArray) else array for array in arrays]
+
+
+#: How many times what the others sent (their median) a reply may be: of what is larger still, nothing else is left in
+#: the result.
+LARGEST_RATIO = 2.0**16
+
+#: A client that has a larger part of all rows decides nearly alone what a run finds.
+LARGEST_PART = 0.8
+
+#: No client has more rows than this.
+MOST_ROWS = 2**40
+
+#: With so small a probability the noise of one array is beyond its bound.
+TAIL = 2.0**-40
+
+#: A square of what is larger overflows: that much is too large where all others sent zeros.
+LARGEST_NUMBER = 2.0**500
+
+
+def of_largest(name: str, part: float) -> str:
+    """Return, in a sentence, that a client has most rows."""
+    return f"Client {name} says that it has {100 * part:.3g}% of all rows: the result is nearly its own."
+
+
+@dataclass
+class Ranges:
+    """Checks the numbers in the replies of one run."""
+
+    noise: NoisePlace  #: Where the server adds it, replies are exact.
+    privacy_unit: PrivacyUnit
+    largest_ratio: float = LARGEST_RATIO  #: How many times what the others sent (their median) a reply may be.
+    n_clusters: int | None = None  #: Labels are below it.
+    #: How many rows clients say they have, in words that no noise covers.
+    stated: dict[str, float] = field(default_factory=dict)
+    _n_rows: dict[str, tuple[float, float]] = field(default_factory=dict)  # by client: the fewest and the most
+
+    def check(self, name: str, round_: Round, arrays: Sequence[Sendable], moved: Sequence[Moved] | None = None) -> None:
+        """Check one reply by itself, and against what its client said before.
+
+        Parameters
+        ----------
+        name : str
+            The client.
+        round_ : Round
+        arrays : sequence of GridArray or ndarray
+        moved : sequence of Moved, optional
+            How far one row moves each array, as the client declares it.
+
+        Raises
+        ------
+        ReplyError
+            If an array is not what a client with any rows can send; the message names no number of the array.
+        """
+        sends = round_.answer.sends
+        n_entries = _check_lengths(name, sends, arrays)
+        releases = list(round_.releases) or [None] * len(sends)
+        tails = [self._tail(release, array) for release, array in zip(releases, arrays, strict=True)]
+        fewest, most = self._n_rows.get(name, (1.0, MOST_ROWS))
+        if not fewest <= n_entries <= most and not math.isnan(n_entries):
+            raise ReplyError(f"client {name} sent entries for {n_entries:.0f} rows, another number than it stated.")
+        if not math.isnan(n_entries):
+            fewest = most = n_entries
+        for sent, array, release, tail in zip(sends, arrays, releases, tails, strict=True):
+            if sent.counts == "labels":
+                self._check_labels(name, sent, array)
+            elif sent.is_positive or (sent.counts and sent.per == "client"):
+                _check_counts(name, sent, array, tail)
+            low, high = self._rows_in(sent, array, tail)
+            if release is None and high < math.inf:
+                self.stated[name] = low
+            fewest, most = max(fewest, low), min(most, high)
+            if fewest > most:
+                raise ReplyError(
+                    f"client {name} sent {sent.content}, which does not fit the number of rows that it stated."
+                )
+        if isinstance(round_, Sum):
+            declared: Sequence[Moved | None] = moved or [None] * len(sends)
+            for sent, array, release, tail, one in zip(sends, arrays, releases, tails, declared, strict=True):
+                slack = tail * _size(array) + most * math.ulp(0.0)  # bounds of denormal numbers are rounded
+                if any(_norm(array, n) > (bound + slack) * (1 + 1e-9) for n, bound in self._bounds(release, one, most)):
+                    raise ReplyError(
+                        f"client {name} sent {sent.content}, larger than its clipping allows for the rows that it "
+                        "stated."
+                    )
+        self._n_rows[name] = fewest, most
+
+    def _bounds(self, release: Release | None, moved: Moved | None, n_rows: float) -> list[tuple[str, float]]:
+        """Return how long a client's part of a sum can be, each with its norm: every row moves it by so much."""
+        found = []
+        if release is not None and release.relation == "add-or-remove":
+            found.append((release.norm, (n_rows if self.privacy_unit == "record" else 1.0) * release.sensitivity))
+        if moved is not None:
+            found += [("L2", n_rows * moved.l2), ("L1", n_rows * moved.l1)]
+            found += [] if moved.of_client is None else [("L2", moved.of_client)]
+        return found
+
+    @property
+    def largest(self) -> tuple[str, float] | None:
+        """The client that says it has most rows, and which part of all; None of fewer than three clients."""
+        total = math.fsum(self.stated.values())
+        if len(self.stated) < 3 or total <= 0:
+            return None
+        name = max(self.stated, key=self.stated.__getitem__)
+        return name, self.stated[name] / total
+
+    @property
+    def why_likely(self) -> str:
+        """What is likely behind an error of a protocol, as one more sentence; empty where nothing is known."""
+        return f" {of_largest(*found)}" if (found := self.largest) and found[1] > LARGEST_PART else ""
+
+    def outliers(self, round_: Round, replies: Mapping[str, Sequence[Sendable]]) -> dict[str, str]:
+        """Return the clients whose numbers leave nothing of the others', each with a sentence.
+
+        Of two replies the larger is the odd one: it alone would be left of the sum.
+        """
+        sends, found = round_.answer.sends, dict[str, str]()
+        releases = list(round_.releases) or [None] * len(sends)
+        for index, (sent, release) in enumerate(zip(sends, releases, strict=True)):
+            sizes = {name: _magnitude(sent, arrays[index]) for name, arrays in replies.items() if name not in found}
+            if len(sizes) < 2 or (len(sizes) == 2 and min(sizes.values()) == 0):
+                continue
+            positive = sorted(size for size in sizes.values() if size > 0)
+            # The median of the others is this at least, whoever is left out: then nobody is too large.
+            if len(positive) > 1 and positive[-1] <= self.largest_ratio * positive[(len(positive) - 2) // 2]:
+                continue
+            for name in sorted(sizes, key=client_order):
+                others = _median_without(positive, sizes[name])
+                floor = max(_floor(sent, replies[name][index]), self._tail(release, replies[name][index]))
+                usual = max(others, floor)
+                if sizes[name] > (self.largest_ratio * usual if usual > 0 else LARGEST_NUMBER):
+                    found[name] = (
+                        f"client {name} sent {sent.content}, more than {self.largest_ratio:,.0f} times as large as "
+                        "most sent; look for a wrong value or another unit."
+                    )
+        return found
+
+    def _check_labels(self, name: str, sent: Sent, array: Sendable) -> None:
+        plain = array.integers if isinstance(array, GridArray) else array
+        most = math.inf if self.n_clusters is None else self.n_clusters
+        if plain.dtype.kind not in "iu" or not 0 <= int(plain.min(initial=0)) <= int(plain.max(initial=0)) < most:
+            raise ReplyError(f"client {name} sent {sent.content} that is none of the clusters.")
+
+    def _rows_in(self, sent: Sent, array: Sendable, tail: float) -> tuple[float, float]:
+        """Return how many rows a client has, at least and at most, by what an array counts."""
+        is_clipped = self.privacy_unit == "client" and not sent.counts_rows
+        is_count = (sent.counts or sent.counts_rows) and sent.per == "client" and sent.counts != "once"
+        if is_clipped or not is_count:
+            return 0.0, math.inf
+        plain = array.values if isinstance(array, GridArray) else array.astype(np.float64)
+        slack = tail * plain.size + 1e-9 * float(np.abs(plain).sum())
+        total = float(plain.sum())
+        return total - slack, math.inf if sent.counts == "some rows" else total + slack
+
+    def _tail(self, release: Release | None, array: Sendable) -> float:
+        """Return how large an entry of the noise can be that a reply carries, in the units of the array."""
+        if release is None or release.scale == 0 or self.noise == "server":
+            return 0.0
+        # A share of the noise has no longer tails than twice those of all of it.
+        log = math.log(4 * _size(array) / TAIL)
+        reach = math.sqrt(2 * log) if release.mechanism == "gaussian" else log
+        unit = float(np.ldexp(1.0, array.exponent)) if isinstance(array, GridArray) else 0.0
+        return release.scale * reach + unit
+
+
+def _check_lengths(name: str, sends: Sequence[Sent], arrays: Sequence[Sendable]) -> float:
+    """Check that what has an entry for every row, or for every center of the client's own, has equally many.
+
+    Returns
+    -------
+    float
+        For how many rows there are entries; NaN where no array has any. An array may have several for each.
+    """
+    lengths: dict[str, int] = {}
+    for sent, array in zip(sends, arrays, strict=True):
+        shape = (array.integers if isinstance(array, GridArray) else array).shape
+        if sent.per != "row" and sent.reveals != "centers":
+            continue
+        kind = "row" if sent.per == "row" else "center"
+        length = shape[0] if shape else -1
+        if length < (0 if sent.counts == "some rows" else 1):
+            raise ReplyError(f"client {name} sent {sent.content} of the shape {shape}, where each {kind} has an entry.")
+        first = lengths.setdefault(kind, length)
+        if length != first and (kind == "center" or length % max(first, 1)):
+            raise ReplyError(
+                f"client {name} sent {sent.content} with {length} entries where its other arrays have {first}."
+            )
+    is_part = any(sent.per == "row" and sent.counts == "some rows" for sent in sends)
+    return float("nan") if is_part else float(lengths.get("row", math.nan))
+
+
+def _check_counts(name: str, sent: Sent, array: Sendable, tail: float) -> None:
+    plain = array.values if isinstance(array, GridArray) else array
+    if sent.counts == "once" and not plain.size:
+        raise ReplyError(f"client {name} sent {sent.content}, without a class.")
+    if plain.size and float(plain.min()) < -tail:
+        raise ReplyError(f"client {name} sent {sent.content} below 0.")
+    if sent.counts == "once" and tail == 0 and float(plain.sum()) != 1.0:
+        raise ReplyError(f"client {name} sent {sent.content}, of which it named more than one, or none.")
+
+
+def _norm(array: Sendable, norm: str) -> float:
+    """Return the L1 or the L2 norm, in the units of the array."""
+    entries = np.asarray(array.integers if isinstance(array, GridArray) else array, dtype=np.float64).ravel()
+    length = float(np.abs(entries).sum()) if norm == "L1" else math.sqrt(float(entries @ entries))
+    return float(np.ldexp(length, array.exponent)) if isinstance(array, GridArray) else length
+
+
+def _median_without(ordered: Sequence[float], one: float) -> float:
+    """Return the median of positive numbers in their order, but for one of them; 0 if no other is there."""
+    left = len(ordered) - (one > 0)
+    if left == 0:
+        return 0.0
+    gone = bisect.bisect_left(ordered, one) if one > 0 else len(ordered)
+    low, high = (place + (place >= gone) for place in ((left - 1) // 2, left // 2))
+    return (ordered[low] + ordered[high]) / 2
+
+
+def _magnitude(sent: Sent, array: Sendable) -> float:
+    """Return the largest entry; of a class among many, the power of two that it stands for."""
+    if sent.counts == "once":
+        plain = array.integers if isinstance(array, GridArray) else array
+        # In a logarithm, whose differences are ratios; a class of its own, the first, stands for nothing at all.
+        place = int(np.argmax(plain))
+        return math.ldexp(1.0, min(max(place - plain.size // 2, -1000), 1000)) if place else 0.0
+    if isinstance(array, GridArray):
+        return float(np.ldexp(float(array.largest), array.exponent))
+    return float(np.abs(array.astype(np.float64)).max(initial=0.0))
+
+
+def _floor(sent: Sent, array: Sendable) -> float:
+    """Return what any client may send, however little the others sent: a row in its unit, or a count."""
+    if sent.counts or sent.counts_rows:
+        return 0.0 if sent.counts == "once" else 1.0
+    return float(np.ldexp(1.0, array.exponent + BITS)) if isinstance(array, GridArray) else 0.0
+
+
+def _size(array: Sendable) -> int:
+    return max(1, (array.integers if isinstance(array, GridArray) else array).size)
+
+
+@dataclass
+class Inspection:
+    """Looks at the replies of one run."""
+
+    client_type: type[ProtocolClient]
+    ranges: Ranges
+    n_columns: int = 0  #: Of the rows; known once the clients have enrolled.
+    _moved: tuple[Question | None, Sequence[Moved] | None] = field(default=(None, None))  # of the last question
+
+    def checked(self, name: str, round_: Round, res: FitRes, n_summed: int) -> list[Sendable]:
+        """Return the arrays of one client's reply.
+
+        Parameters
+        ----------
+        name : str
+            The client.
+        round_ : Round
+        res : FitRes
+        n_summed : int
+            Over how many clients the arrays are to be summed; 0 where they are not.
+
+        Raises
+        ------
+        ReplyError
+            If the reply cannot be used.
+        """
+        sends = () if round_.answer.keeps else round_.answer.sends
+        moved = self._moved_by(round_.question_for(name))
+        added = round_.releases if self.ranges.noise == "server" else ()
+        options: dict[str, Any] = {"n_summed": n_summed, "releases": added}
+
+        def check(name: str, res: FitRes) -> list[Sendable]:
+            arrays = checked_reply(name, res.parameters, res.metrics, sends, self.n_columns, **options)
+            if sends:
+                self.ranges.check(name, round_, arrays, moved)
+            return arrays
+
+        return read_reply(name, res, check)
+
+    def odd_ones(self, round_: Round, replies: Mapping[str, Sequence[Sendable]], sent: FitIns) -> dict[str, str]:
+        """Return the clients whose replies are unlike those of most, each with a sentence.
+
+        Parameters
+        ----------
+        round_ : Round
+        replies : mapping of str to sequence of (GridArray or ndarray)
+            By client.
+        sent : FitIns
+            The message to one of them.
+        """
+        if not replies or round_.answer.keeps:
+            return {}
+        # What is summed must have one shape; what has an entry for every row, one width.
+        alike = None if isinstance(round_, Sum) else round_.answer.sends
+        shapes = {name: shapes_of(arrays, alike) for name, arrays in replies.items()}
+        common, unlike = unlike_most(shapes, lambda: self._expected_shapes(sent, alike))
+        odd = {
+            name: f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}." for name in unlike
+        }
+        return odd | self.ranges.outliers(round_, {name: replies[name] for name in replies if name not in odd})
+
+    def _expected_shapes(self, sent: FitIns, alike: Sequence[Sent] | None) -> str | None:
+        """Return the shapes that a client with one row of zeros would send; None where it could not answer."""
+        try:
+            arrays = self._stand_in()._answer(decode(sent.parameters), sent.config)
+        except Exception:
+            return None  # it may lack what an earlier round left with a client
+        return shapes_of([on_grid(array) for array in arrays] if alike is None else arrays, alike)
+
+    def _moved_by(self, question: Question) -> Sequence[Moved] | None:
+        """Return how far one row moves each array of an answer; None where nobody but the client can know."""
+        if self._moved[0] is not question:
+            try:
+                found = question.moved(Known(n_columns=self.n_columns))
+            except Exception:
+                found = None  # it may depend on what an earlier round left with a client
+            self._moved = question, found
+        return self._moved[1]
+
+    def _stand_in(self) -> ProtocolClient:
+        """Return a client with one row of zeros."""
+        context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
+        return self.client_type(ClientData(np.zeros((1, self.n_columns))), name="stand-in", context=context)
+
+
+def usable(strategy: Any, replies: Sequence[Reply], why_not: Callable[[Reply], str]) -> list[Reply]:
+    """Return the replies of the last round that a protocol can use; a failure names the client of every other.
+
+    Parameters
+    ----------
+    strategy : ProtocolStrategy
+        Whose protocol has just been given the replies.
+    replies : sequence of Reply
+    why_not : callable
+        Takes a reply; returns what is wrong with it, to follow "client x sent", or "" where nothing is.
+
+    Raises
+    ------
+    ProtocolError
+        If too few are left.
+    """
+    run, task = strategy._current, strategy._task
+    reasons = {reply.client: why_not(reply) for reply in replies}
+    for name, reason in reasons.items():
+        if reason:
+            run.log.note_failure(run.last_asked, task, name, f"client {name} sent {reason}.")
+    run.log.sort()
+    left = [reply for reply in replies if not reasons[reply.client]]
+    run._check_enough(run.last_asked, task, len(left), run.settings.least)
+    return left
+
+
+def check_capacity(round_: Round, n_asked: int, n_shares: int) -> None:
+    """Raise a ProtocolError if a sum over clients with one row each, and its noise, could exceed 63 bits.
+
+    The sum over the rows that clients really have is checked when it comes: no reply may be larger than its part.
+    """
+    if not isinstance(round_, Sum) or round_.answer.keeps:
+        return
+    releases = list(round_.releases) or [None] * len(round_.answer.sends)
+    found = round_.asks.largest_of_one_row(round_.question_for(None))
+    for sent, release, (largest, exponent) in zip(round_.answer.sends, releases, found, strict=False):
+        if largest > largest_in_sum(n_asked, exponent, release, n_shares):
+            raise ProtocolError(
+                f"'{round_.task}' asks {n_asked} clients for {sent.content}, whose sum with its noise could exceed 63 "
+                "bits; ask fewer clients, take a larger epsilon, or choose a coarser unit."
+            )
+
+
+def check_releases(round_: Round) -> None:
+    """Raise a ProtocolError unless each array of a round has a release, or none has, of a kind that it can have."""
+    sends, releases = round_.answer.sends, round_.releases
+    if releases and len(releases) != len(sends):
+        raise ProtocolError(f"'{round_.task}' sends {len(sends)} arrays; the round has {len(releases)} releases.")
+    for sent, release in zip(sends, releases, strict=False):
+        if release is not None and release.scale > 0 and sent.per == "row" and release.relation == "add-or-remove":
+            raise ProtocolError(
+                f"'{round_.task}' has an entry for every row, so that the number of rows shows: its release must be "
+                "for rows that are replaced (relation='replace')."
+            )
+
+
+Table = dict[str, NDArray[np.int64]]
+
+#: Letters of a table of classes by clusters: enough for thousands of both.
+_LONGEST_TABLE = 2**26
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one client found of a model on its rows."""
+
+    cost: float
+    n_rows: int
+    table: Table | None  #: Of classes by clusters, where the client has labels.
+
+
+def checked_evaluation(name: str, res: EvaluateRes, *, n_clusters: int | None) -> Evaluation | None:
+    """Return what a client found; None without a number of clusters, where nothing was asked.
+
+    Raises
+    ------
+    ReplyError
+        If the table, the cost or the number of rows is not what any rows can give.
+    """
+    if n_clusters is None:
+        return None
+    n_rows, cost = res.num_examples, res.loss
+    if type(n_rows) is not int or not 1 <= n_rows <= MOST_ROWS or not isinstance(cost, (int, float)) or not cost >= 0:
+        raise ReplyError(f"client {name} sent a number of rows, or a cost, that no rows can have.")
+    table: Table | None = None
+    if "table" in res.metrics:
+        given = parse_json(str(res.metrics["table"]), _LONGEST_TABLE)
+        table = {str(one): np.array(counts) for one, counts in given}
+        for row in table.values():
+            if row.shape != (n_clusters,) or row.dtype.kind != "i" or row.min() < 0 or row.max() > n_rows:
+                raise ReplyError(f"client {name} sent a table of classes that no rows can have.")
+        if sum(int(row.sum()) for row in table.values()) != n_rows or len(table) != len(given):
+            raise ReplyError(f"client {name} sent a table of classes that does not fit its number of rows.")
+    return Evaluation(float(cost), n_rows, table)
+
+
+def evaluation_of(found: Sequence[Evaluation]) -> dict[str, float]:
+    """Return the cost, the number of rows, and how well the clusters agree with the classes; {} if nobody answered."""
+    if not found:
+        return {}
+    cost = sum(one.cost for one in found)
+    scores = {"cost": cost} if math.isfinite(cost) else {}
+    scores["n_rows"] = float(sum(one.n_rows for one in found))
+    tables = [one.table for one in found if one.table is not None]
+    return scores | agreement(add_tables(tables)) if tables else scores

@@ -1,13 +1,15 @@
-"""The server's side: a Flower ``Strategy`` that runs a protocol written as a generator."""
+"""The server's side: Flower strategies that run a protocol written as a generator, and the names they are known by."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
@@ -16,20 +18,101 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
 from flower_fedclust.engine.client import ENROL, ProtocolClient
-from flower_fedclust.engine.entries import Entry, name_among
 from flower_fedclust.engine.journal import Journal, digest_of
 from flower_fedclust.engine.parameters import Declared, parameter
-from flower_fedclust.engine.ranges import LARGEST_RATIO
-from flower_fedclust.engine.rounds import Failure, Outcome, Protocol, ProtocolError, Round, Scalar, Traffic
-from flower_fedclust.engine.run import Run
-from flower_fedclust.engine.settings import RunSettings, put_in_order
-from flower_fedclust.engine.sizes import ReleasedSizes
-from flower_fedclust.engine.wire import encode
-from flower_fedclust.engine.wrappers import refuse_wrapper
-from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.engine.parts import Part, Spending, relation_of, releases_of_parts, shares_of
+from flower_fedclust.engine.replies import LARGEST_RATIO
+from flower_fedclust.engine.rounds import (
+    KINDS,
+    Askable,
+    Failure,
+    Kind,
+    Outcome,
+    Protocol,
+    ProtocolError,
+    Question,
+    ReleasedSizes,
+    Round,
+    Scalar,
+    Sum,
+    Traffic,
+)
+from flower_fedclust.engine.run import Run, RunSettings, put_in_order
+from flower_fedclust.engine.wire import encode, refuse_wrapper
+from flower_fedclust.numerics.checks import LARGEST, SMALLEST, DataError, check_real
 from flower_fedclust.numerics.threads import one_thread
-from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
+from flower_fedclust.privacy.accounting import Plan, Share, calibrate, delta_of_composition, divided
+from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release
 from flower_fedclust.privacy.report import PrivacyReport
+
+#: What a strategy is taken for.
+Finds = Literal["round", "any form", "soft", "map"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name of a strategy, as ``fedclust`` and ``flwr run`` know it.
+
+    A class has one or more, in its ``entries``; adding or removing a strategy changes nothing else.
+
+    Parameters
+    ----------
+    name : str
+    summary : str
+        One line.
+    source : str
+        Where the algorithm comes from.
+    fixed : mapping of str to anything
+        Parameters that the name stands for.
+    example : mapping of str to anything
+        What ``fedclust explain`` and the tests take where nothing else is said, for parameters without which the
+        strategy cannot run.
+    needs : tuple of str
+        Parameters without which the name would promise too much, although the class does without.
+    finds : "round", "any form", "soft", "map" or None
+        What somebody who chooses a strategy would take it for: round clusters, clusters of any form, soft memberships,
+        or a map; None for what is there to be compared with.
+    strategy : type of ProtocolStrategy
+        The class; the registry fills it in.
+    """
+
+    name: str
+    summary: str
+    source: str = ""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    example: Mapping[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    finds: Finds | None = None
+    strategy: Any = None
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """For whom a run under this name can be private as a whole: "record", "client", both or nobody."""
+        return () if "epsilon" in self.fixed else tuple(self.strategy.promises)
+
+    @property
+    def reveals(self) -> tuple[Kind, ...]:
+        """The kinds of messages that a strategy may ask the clients for, from the declarations of their methods."""
+        client_type = self.strategy.client_type
+        asked = [
+            value
+            for name in dir(client_type)
+            if isinstance(value := getattr(client_type, name), Askable) and not hasattr(ProtocolClient, name)
+        ]
+        found = {sent.reveals for askable in asked for sent in askable.answer.sends if not sent.kept_as}
+        return tuple(kind for kind in KINDS if kind in found)
+
+    def is_of(self, parameters: Mapping[str, Any]) -> bool:
+        """Tell whether these parameters are those that the name stands for."""
+        return all(
+            type(parameters[key]) is type(value) and parameters[key] == value for key, value in self.fixed.items()
+        )
+
+
+def name_among(entries: Sequence[Entry], parameters: Mapping[str, Any]) -> str | None:
+    """Return the name that stands for parameters: of those that fit, the one that fixes most; None without entries."""
+    fitting = [entry for entry in entries if entry.is_of(parameters)] or list(entries)
+    return max(fitting, key=lambda entry: len(entry.fixed)).name if fitting else None
 
 
 class ProtocolStrategy(Declared, Strategy):
@@ -236,23 +319,23 @@ class ProtocolStrategy(Declared, Strategy):
         of_tables = [] if self.tables is None else self.tables.notes()
         return PrivacyReport(
             strategy=self.name,
-            messages=tuple(self._current.books.messages),
+            messages=tuple(self._current.log.messages),
             requested_epsilon=self.epsilon,
             delta=self.delta if private else None,
             unit=self.privacy_unit if private else None,
             noise=self.noise if private else None,
-            notes=(*self.privacy_notes(), *of_tables, *self._current.books.notes()),
+            notes=(*self.privacy_notes(), *of_tables, *self._current.log.notes()),
         )
 
     @property
     def failures(self) -> list[Failure]:
         """The clients that failed, with the reason, in the order of the rounds."""
-        return self._current.books.failures
+        return self._current.log.failures
 
     @property
     def traffic(self) -> list[Traffic]:
         """Bytes to and from each client in each round."""
-        return self._current.books.traffic
+        return self._current.log.traffic
 
     @property
     def evaluation(self) -> dict[str, float] | None:
@@ -282,7 +365,7 @@ class ProtocolStrategy(Declared, Strategy):
     def end_early(self, error: BaseException) -> None:
         """Note in the books what ends a run too early; the error carries the report of what has left the clients."""
         if self._run is not None and not hasattr(error, "privacy_report") and not self.is_finished:
-            self._run.books.ended = f"round {self._run.last_asked} ('{self._task}')"
+            self._run.log.ended = f"round {self._run.last_asked} ('{self._task}')"
             error.privacy_report = self.report  # type: ignore[attr-defined]
 
     # Flower's Strategy.
@@ -456,3 +539,207 @@ class ProtocolStrategy(Declared, Strategy):
     @property
     def _task(self) -> str:
         return ENROL if self._pending is None else self._pending.task
+
+
+#: A larger delta is remarked on in the report: few tables have so few rows that it is far below one over their number.
+LARGE_DELTA = 1e-4
+
+
+class PrivateStrategy(ProtocolStrategy):
+    """Base of strategies that can take noise.
+
+    A subclass names the parts of its privacy budget in :meth:`parts`. A round names the part that pays for each array.
+    The plan of a run is made of the parts once, as soon as its clients have enrolled: what a run finds out later
+    changes none of them.
+
+    Parameters
+    ----------
+    epsilon : float, optional
+        The privacy budget of the whole run. None is no noise and no guarantee.
+    delta : float, default=1e-6
+        The delta of that budget.
+    noise : "server", "clients" or "local", default="server"
+        Who adds the noise: the server, which is trusted to; the clients, each a share (for secure aggregation); or each
+        client all of it, so that its reply is private by itself.
+    budget : mapping of str to float, optional
+        Parts of epsilon, by the names that ``fedclust explain`` shows; what is not named divides the rest as it would
+        divide the whole.
+    """
+
+    promises: ClassVar[tuple[PrivacyUnit, ...]] = ("record",)
+
+    # Beyond 1000 the composition is not computed reliably, and nobody is protected anyway.
+    epsilon: float | None = parameter(None, above=0, at_most=1000)
+    # Below 1e-12 the composition is not computed reliably.
+    delta: float = parameter(1e-6, at_least=1e-12, below=1)
+    noise: NoisePlace = parameter("server")
+    budget: Mapping[str, float] | None = parameter(None)
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
+        super().check_parameters()
+        if not isinstance(self.budget, Mapping | None):
+            raise ValueError(f"budget is {self.budget!r}; it must be parts by name, such as {{'votes': 0.3}}.")
+        for name, part in (self.budget or {}).items():
+            check_real(f"the budget of {name}", part, above=0, at_most=1)
+
+    def privacy_notes(self) -> list[str]:
+        """Add what a large delta allows."""
+        notes = super().privacy_notes()
+        if self.epsilon is not None and self.delta > LARGE_DELTA:
+            notes.append(
+                f"delta is {self.delta:g}: with this probability everything about a row may come out. "
+                "Choose it far below one over the number of rows."
+            )
+        return notes
+
+    def parts(self) -> Mapping[str, Part]:
+        """Return the parts of the privacy budget by name, as they are where the user says nothing."""
+        return {}
+
+    @property
+    def relation(self) -> Relation:
+        """How neighboring data sets differ: the strongest relation that all parts of the budget support."""
+        return relation_of(self.parts())
+
+    def shares(self) -> Mapping[str, Share]:
+        """Return the parts as the accounting reads them."""
+        return shares_of(self.parts(), self.relation)
+
+    def noise_multipliers(self) -> dict[str, float]:
+        """Return the noise multiplier of each share, with which the whole run is (epsilon, delta)-private."""
+        return calibrate(divided(self.all_shares(), self.budget), self.epsilon, delta_of_composition(self.delta))
+
+    def all_shares(self) -> dict[str, Share]:
+        """Return :meth:`all_parts` as the accounting reads them."""
+        parts = self.all_parts()
+        return shares_of(parts, relation_of(parts))
+
+    def make_plan(self) -> Plan:
+        """Return what all of the run's noise will be, by what is known now."""
+        shares = divided(self.all_shares(), self.budget)
+        return Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, self.noise_multipliers())
+
+    @property
+    def frozen_plan(self) -> Plan:
+        """The plan of the run, made once its clients have enrolled and never changed; before that, what it would be.
+
+        Raises
+        ------
+        ValueError
+            In a run, if the plan composes to more than was asked for.
+        """
+        run = self._run
+        if run is None:
+            return self.make_plan()
+        spending = run.spending or Spending(self.make_plan())
+        if run.clients:
+            run.spending = spending
+        return spending.plan
+
+    @property
+    def plan_waits(self) -> bool:
+        """Whether the plan is frozen by the first release, as it needs what rounds without noise find before that."""
+        return False
+
+    def freeze_plan(self) -> None:
+        """Freeze the plan, unless it waits."""
+        # Before the clients have enrolled, the names in a budget may be of shares that follow from their columns.
+        is_early = self.budget is not None and not self.client_names
+        if self.epsilon is not None and not self.plan_waits and not is_early:
+            _ = self.frozen_plan
+
+    @property
+    def plan(self) -> str:
+        """The frozen plan as JSON; empty without an epsilon, and as long as the plan waits."""
+        is_frozen = self._run is not None and self._run.spending is not None
+        return "" if self.epsilon is None or (self.plan_waits and not is_frozen) else self.frozen_plan.to_json()
+
+    def summed(self, question: Question, *parts: str, at_most: tuple[float | None, ...] = ()) -> Sum:
+        """Return the round for the sum over rows; where the guarantee is for clients, over the means of clients.
+
+        Parameters
+        ----------
+        question : Question
+        *parts : str
+            The parts of the budget that pay for the arrays.
+        at_most : tuple of (float or None)
+            The norms to which a client clips its means.
+        """
+        return Sum(question.mean(*at_most) if self.privacy_unit == "client" else question, parts=parts)
+
+    def noise_of(self, part: str, bound: float = 1.0) -> float:
+        """Return the standard deviation of the noise in a sum that one row, or one client, can change by ``bound``.
+
+        For post-processing; no guarantee rests on it. 0 without an epsilon.
+        """
+        if self.epsilon is None:
+            return 0.0
+        plan = self.frozen_plan
+        share = plan.shares[part]
+        return self.noise_of_sum(Release(share.mechanism, bound, plan.multipliers[part], "", share.relation))
+
+    def noise_scale(self, part: str, bound: float = 1.0) -> float:
+        """Return the parameter of that noise: of Gaussian noise its standard deviation, of Laplace noise its scale."""
+        if self.epsilon is None:
+            return 0.0
+        is_laplace = self.frozen_plan.shares[part].mechanism == "laplace"
+        return self.noise_of(part, bound) / (math.sqrt(2.0) if is_laplace else 1.0)
+
+    def with_noise(self, round_: Round) -> Round:
+        """Return a round with the noise that its parts of the budget pay for.
+
+        Raises
+        ------
+        ProtocolError
+            If a part pays for other answers, or is not in the plan; or if the round has noise that no part pays for.
+        """
+        if self.epsilon is None:
+            return round_
+        if any(round_.releases):
+            raise ProtocolError(f"'{round_.task}' comes with releases; a round names parts, and the run finds these.")
+        if not round_.parts:
+            return round_
+        declared = self.all_parts()
+        for name in round_.parts:
+            if name in declared and round_.asks not in declared[name].askables:
+                raise ProtocolError(f"part '{name}' of the budget does not pay for '{round_.task}'.")
+        questions = round_.question.values() if isinstance(round_.question, Mapping) else [round_.question]
+        plan = self.frozen_plan
+        found = {releases_of_parts(question, question.moved(), round_.parts, plan) for question in questions}
+        if len(found) > 1:
+            raise ProtocolError(
+                f"a row changes what '{round_.task}' asks by another amount at each client; ask in several rounds."
+            )
+        return replace(round_, releases=found.pop())
+
+    def all_parts(self) -> dict[str, Part]:
+        """Return the parts of the budget of a run: the strategy's own, and the parts for preparing tables."""
+        if self.tables is None:
+            return dict(self.parts())
+        inner = self.tables.likely(self)
+        return {**inner.parts(), **self.tables.parts(inner)}
+
+
+class ClippedStrategy(PrivateStrategy):
+    """Base of private strategies whose clients clip every row to a norm.
+
+    Parameters
+    ----------
+    max_norm : float, optional
+        The Euclidean norm to which every client clips its rows; needed with an epsilon. Choose units and origin with
+        it. It is public, and not taken from data.
+    """
+
+    max_norm: float | None = parameter(None, at_least=SMALLEST, at_most=LARGEST)
+
+    @property
+    def max_norm_of_rows(self) -> float | None:
+        """The norm to which rows are clipped: none without an epsilon."""
+        return None if self.epsilon is None else self.max_norm
+
+    def check_complete(self) -> None:
+        """Raise a ValueError unless there is a norm where there is noise."""
+        super().check_complete()
+        if self.epsilon is not None and self.max_norm is None:
+            raise ValueError("max_norm is missing; noise for an epsilon needs a norm to which rows are clipped.")

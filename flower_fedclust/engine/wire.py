@@ -1,17 +1,25 @@
-"""Arrays as bytes, in NumPy's own format, as Flower sends them; and texts as arrays."""
+"""Messages as bytes: arrays in NumPy's format, integers in their unit, and Flower's mods and wrappers around them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
+from types import FrameType
 from typing import Any
 
 import numpy as np
 from flwr.common import Parameters
+from flwr.server.strategy import Strategy
+from flwr.serverapp.strategy import Strategy as StrategyOfMessages
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from flower_fedclust.engine.rounds import Array, ProtocolError
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.outside import parse_json
+from flower_fedclust.privacy.noise import Sendable
 
 #: Of an array without entries nothing but its header says how long its axes are; whoever reads it may make arrays so.
 _LONGEST_EMPTY = 2**20
@@ -107,3 +115,98 @@ def _header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if dtype.hasobject:
         raise ValueError("an array of Python objects was sent; only numbers are read.")
     return shape, fortran_order, dtype
+
+
+#: Flower's mods cannot read a message without arrays, so that one with none carries these, and says so under this key:
+#: what goes to a client, and what comes back.
+EMPTY = "empty"
+TO_CLIENT: list[Array] = [np.zeros(1)]
+TO_SERVER: list[Array] = [np.ones(1)]
+
+#: Modules of Flower whose mods change what a client sends.
+CHANGING = ("centraldp_mods", "localdp_mod", "secure_aggregation")
+
+INSTEAD = "give epsilon to the strategy instead, and noise='local' or 'clients' for noise of the clients' own."
+
+
+def refuse_wrapper(strategy: object) -> None:
+    """Raise a ProtocolError if the caller of the caller is a strategy of Flower's that wraps this one.
+
+    Such a wrapper clips updates of a model and adds noise to it. A protocol sends none: what it would change are counts
+    and sums.
+    """
+    wrapper = sys._getframe(2).f_locals.get("self")
+    is_strategy = isinstance(wrapper, Strategy if isinstance(strategy, Strategy) else StrategyOfMessages)
+    if is_strategy and wrapper is not strategy and getattr(wrapper, "strategy", None) is strategy:
+        raise ProtocolError(
+            f"{type(wrapper).__name__} clips updates of a model, and a clustering strategy sends none; take it away, "
+            f"and {INSTEAD}"
+        )
+
+
+def changing_mod() -> str | None:
+    """Return the name of a mod of Flower's that stands before the caller and would change what it sends."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith("flwr.") and ".mod." in module and any(part in module for part in CHANGING):
+            owner = frame.f_locals.get("self")
+            return frame.f_code.co_name if owner is None else type(owner).__name__
+        frame = frame.f_back
+    return None
+
+
+def by_mod(reason: str) -> str:
+    """Return why nothing came back from a client; of a mod that found no wrapper of its own, in our words."""
+    if "clipping_norm" in reason or "secaggplus" in reason:
+        return f"one of Flower's mods that change what clients send stands before it; take it away, and {INSTEAD[:-1]}"
+    return reason
+
+
+#: Where a reply names the units of its arrays: exponents as JSON, null for one that is not on a grid.
+EXPONENTS = "exponents"
+
+#: No unit that fits rows of floats is beyond these.
+EXTREME_EXPONENT = 4000
+
+
+def sent_arrays(arrays: Sequence[Sendable]) -> tuple[list[Array], dict[str, str]]:
+    """Return what goes over the wire: the arrays, those on a grid as integers, and a metric that has their units."""
+    exponents = tuple(array.exponent if isinstance(array, GridArray) else None for array in arrays)
+    plain = [array.integers if isinstance(array, GridArray) else np.asarray(array) for array in arrays]
+    return plain, {EXPONENTS: _written(exponents)} if any(exponent is not None for exponent in exponents) else {}
+
+
+@lru_cache(maxsize=64)
+def _written(exponents: tuple[int | None, ...]) -> str:
+    """Write units once for the thousands of replies that have the same ones; so it is with reading."""
+    return json.dumps(exponents)
+
+
+@lru_cache(maxsize=64)
+def _read(exponents: str) -> Any:
+    return parse_json(exponents)
+
+
+def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list[Sendable]:
+    """Undo :func:`sent_arrays`.
+
+    Raises
+    ------
+    ValueError
+        If the units are not one an array, or one that no grid has, or if the array in a unit is not of int64.
+    """
+    exponents = _read(str(metrics.get(EXPONENTS, "null")))
+    if exponents is None:
+        return list(arrays)
+    if not isinstance(exponents, list) or len(exponents) != len(arrays):
+        raise ValueError("units that are not one an array")
+    found: list[Sendable] = []
+    for array, exponent in zip(arrays, exponents, strict=True):
+        if exponent is None:
+            found.append(array)
+        elif type(exponent) is not int or abs(exponent) > EXTREME_EXPONENT or array.dtype != np.int64:
+            raise ValueError("an array in a unit that is not made of integers of 64 bits and a power of two")
+        else:
+            found.append(GridArray(array, exponent))
+    return found

@@ -15,8 +15,7 @@ from sklearn.cluster import KMeans
 from sklearn.isotonic import isotonic_regression
 
 from flower_fedclust.engine import PrivateStrategy
-from flower_fedclust.engine.rounds import Round, Total
-from flower_fedclust.engine.sizes import DEVIATIONS
+from flower_fedclust.engine.rounds import DEVIATIONS, Round, Total
 from flower_fedclust.inputs import Clients, Strategy, prepared_rows, strategy_of
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_integer, check_real, checked_rows

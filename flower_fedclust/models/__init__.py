@@ -1,12 +1,10 @@
-"""Models: what a strategy learns, and what labels rows it has never seen."""
+"""Models: what a strategy learns. They label rows that were not in the run."""
 
 from flower_fedclust.models.base import Clustered, Model
-from flower_fedclust.models.centers import KMeansModel
-from flower_fedclust.models.encoded import EncodedModel
+from flower_fedclust.models.centers import EncodedModel, KMeansModel, SpectralModel
 from flower_fedclust.models.factors import FactorModel
 from flower_fedclust.models.maps import MapModel
 from flower_fedclust.models.prototypes import PrototypeModel
-from flower_fedclust.models.spectral import SpectralModel
 from flower_fedclust.models.subspaces import SubspaceModel
 from flower_fedclust.models.tables import TableModel
 

@@ -1,4 +1,4 @@
-"""What every model can do."""
+"""What every model can do, and how it is saved."""
 
 from __future__ import annotations
 
@@ -13,78 +13,70 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.frames import as_frame, in_order, number_rows
-from flower_fedclust.format import FORMAT
-from flower_fedclust.models.files import read_description, version
+from flower_fedclust.format import read_stamped, stamp
 from flower_fedclust.names import look_up
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.outside import parsing, read_arrays
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
 
 _DESCRIPTION, _ARRAYS = "model.json", "model.npz"
 
 
 @dataclass(frozen=True)
 class Clustered:
-    """What a model finds for some rows.
+    """What a model finds for some rows."""
 
-    Parameters
-    ----------
-    labels : ndarray of shape (n_rows,)
-        The cluster of each row.
-    cost : float
-        The sum over rows of the squared distance to the nearest center, in the space of the centers.
-    places : ndarray of shape (n_rows, n_dimensions), optional
-        Where each row lies on the model's map, if it has one.
-    """
-
-    labels: NDArray[np.intp]
-    cost: float
-    places: NDArray[np.float64] | None = None
+    labels: Labels  #: The cluster of each row.
+    cost: float  #: The sum over rows of the squared distance to the nearest center, in the space of the centers.
+    places: Floats | None = None  #: Where each row lies on the model's map, if it has one.
 
 
 class Model(ABC):
     """What every clustering model can do.
 
-    A subclass gives the name by which messages and files know it: ``class KMeansModel(Model, name="k-means")``.
+    A subclass states the name by which messages and files know it: ``class KMeansModel(Model, name="k-means")``.
+
+    Attributes
+    ----------
+    columns_ : sequence of str or None
+        The names of the columns that the model was made from, if they are known.
     """
 
     #: The name by which messages and files know the model.
     name: ClassVar[str]
-    #: The names of the columns that the model was made from, where they are known.
     columns_: Sequence[str] | None = None
-    #: What :attr:`cluster_points` lie among.
+    #: The space in which :attr:`cluster_points` lie.
     space: Literal["rows", "map", "embedding", "codes"] = "rows"
     _by_name: ClassVar[dict[str, type[Model]]] = {}
 
-    def __init_subclass__(cls, *, name: str, **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, name: str = "", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.name = name
-        Model._by_name[name] = cls
+        if name:
+            cls.name = name
+            Model._by_name[name] = cls
 
     @staticmethod
     def named(name: str) -> type[Model]:
-        """Return the class of this name.
-
-        Raises
-        ------
-        ValueError
-            If there is none; the message gives the nearest.
-        """
+        """Return the class with this name; raise a ValueError that suggests the nearest if there is none."""
         return look_up(name, Model._by_name, "model")
 
     @property
-    def cluster_points(self) -> NDArray[np.float64] | None:
-        """A point for each cluster, of shape (n_clusters, n_dimensions); None where no point stands for a cluster."""
+    def cluster_points(self) -> Floats | None:
+        """A point for each cluster, of shape (n_clusters, n_dimensions); None if clusters have no such points."""
         return None
 
     @property
     def n_clusters(self) -> int:
-        """How many clusters there are: as many as points, where points stand for them."""
+        """The number of clusters."""
         if self.cluster_points is None:
             raise NotImplementedError
         return len(self.cluster_points)
 
     @abstractmethod
-    def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
+    def predict(self, rows: ArrayLike) -> Labels:
         """Return the cluster of each row, numbered from 0, of shape (n_rows,).
 
         Parameters
@@ -107,31 +99,31 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def to_arrays(self) -> list[NDArray[np.float64]]:
-        """Return all that the model knows, as arrays that can be sent."""
+    def to_arrays(self) -> list[Floats]:
+        """Return the whole model as arrays that can be sent."""
 
     @classmethod
     @abstractmethod
-    def from_arrays(cls, arrays: Sequence[NDArray[np.float64]]) -> Self:
-        """Make the model from what :meth:`to_arrays` returned."""
+    def from_arrays(cls, arrays: Sequence[Floats]) -> Self:
+        """Make the model from the arrays that :meth:`to_arrays` returned."""
 
     @property
-    def exact_points(self) -> NDArray[np.float64] | None:
-        """Points among the rows from which the cluster of a row follows exactly; None where no such choice is made."""
+    def exact_points(self) -> Floats | None:
+        """Points among the rows that determine the cluster of a row exactly; None if the model has none."""
         return None
 
-    def exact_clusters(self, rows: NDArray[np.float64], exponent: int) -> NDArray[np.intp]:
+    def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
         """Return the cluster of each row, from that row alone and the same on every machine.
 
-        Only of models that have :attr:`exact_points`. Guarantees are about such clusters: those of :meth:`predict` are
-        computed in floats, so that rows beside a row may decide where it lies on a tie.
+        Only for models with :attr:`exact_points`. Guarantees are about these clusters: :meth:`predict` computes in
+        floats, where other rows can decide a tie.
 
         Parameters
         ----------
         rows : ndarray of shape (n_rows, n_columns)
             On a grid: integers of norm at most 2^25.
         exponent : int
-            Of their unit.
+            The exponent of the grid's unit.
         """
         raise NotImplementedError
 
@@ -140,71 +132,40 @@ class Model(ABC):
         """Whether the model holds what single rows have sent, so that it goes to no client."""
         return False
 
-    def cluster(self, rows: ArrayLike, places: NDArray[np.float64] | None = None) -> Clustered:
-        """Return labels and cost of rows, and their places where the model has a map.
+    def cluster(self, rows: ArrayLike, places: Floats | None = None) -> Clustered:
+        """Return labels and cost of rows, and their places if the model has a map.
 
         Parameters
         ----------
-        rows : array-like of shape (n_rows, n_columns)
+        rows : array-like of shape (n_rows, n_columns), or table
         places : ndarray of shape (n_rows, n_dimensions), optional
             Where the rows lie on the map, if that is known already.
         """
         return Clustered(self.predict(rows), self.cost(rows), places)
 
-    def checked_rows(self, rows: ArrayLike | Any, n_columns: int, who_has: str) -> NDArray[np.float64]:
-        """Return rows that the model can place, checked; of a table, with its columns in the model's order.
-
-        Parameters
-        ----------
-        rows : array-like of shape (n_rows, n_columns), or table
-        n_columns : int
-        who_has : str
-            What has so many columns ("the cluster centers have"), for the message.
-
-        Raises
-        ------
-        ValueError
-            If the rows are not finite numbers, or have another number of columns; if a table has columns of other
-            names than the model was made from.
-        """
-        frame = as_frame(rows, "rows")
-        if frame is not None:
-            frame = frame if self.columns_ is None else in_order(frame, self.columns_, "the table", "the model")
-            rows = number_rows(frame, "rows", advice="")
-        checked = checked_rows(rows, owner="rows")
-        if checked.shape[1] != n_columns:
-            raise ValueError(
-                f"rows: {checked.shape[1]} columns where {who_has} {n_columns}; give the columns the model was made "
-                "from."
-            )
-        return checked
-
-    # To files, and back.
-
     def save(self, folder: str | Path) -> None:
-        """Write ``model.json``, which says what the model is, and ``model.npz``, its arrays: all that predicting needs.
+        """Write ``model.json``, a description, and ``model.npz``, the arrays: everything that predicting needs.
 
         Parameters
         ----------
         folder : str or Path
-            Made if need be.
+            Created if it does not exist.
         """
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         np.savez(path / _ARRAYS, *self.to_arrays())
         description = {
-            "format": FORMAT,
-            "version": version(),
+            **stamp(),
             "model": self.name,
             "class": type(self).__name__,
             "n_clusters": self.n_clusters,
             "columns": None if self.columns_ is None else list(self.columns_),
-            **self.for_people(),
+            **self.readable(),
         }
         (path / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
-    def for_people(self) -> dict[str, Any]:
-        """Return what else ``model.json`` says, which is in the arrays as well."""
+    def readable(self) -> dict[str, Any]:
+        """Return parts of the arrays that ``model.json`` shows in readable form."""
         return {}
 
     @staticmethod
@@ -214,12 +175,12 @@ class Model(ABC):
         Raises
         ------
         FileNotFoundError
-            If there is none.
+            If the folder holds no model.
         ValueError
-            If it cannot be read, or was written by a version whose files this one does not read.
+            If a file is damaged, or another version wrote it in another format.
         """
         path = Path(folder)
-        description = read_description(path / _DESCRIPTION, instead=path / _ARRAYS)
+        description = read_stamped(path / _DESCRIPTION, beside=path / _ARRAYS)
         remedy = "save the model again"
         arrays = read_arrays(path / _ARRAYS, remedy)
         with parsing(str(path / _DESCRIPTION), "a model", remedy):
@@ -231,3 +192,53 @@ class Model(ABC):
         if model.columns_ is None:
             model.columns_ = columns
         return model
+
+
+class RowModel(Model):
+    """Base of models that find the cluster of a row from that row alone, and so work on a block of rows at a time."""
+
+    #: What determines the number of columns, with its verb, for messages.
+    columns_from: ClassVar[str]
+    #: The number of columns of the rows.
+    n_columns: int
+
+    @abstractmethod
+    def cluster_block(self, rows: Floats) -> Clustered:
+        """Return labels and cost of a block of checked rows."""
+
+    @property
+    def _widest(self) -> int:
+        """The number of entries for each row in the largest array that :meth:`cluster_block` makes."""
+        return self.n_columns + self.n_clusters
+
+    def predict(self, rows: ArrayLike) -> Labels:
+        """Return the cluster of each row, of shape (n_rows,)."""
+        return self.cluster(rows).labels
+
+    def cost(self, rows: ArrayLike) -> float:
+        """Return the sum over rows of the squared distance to the nearest center, in the space of the centers."""
+        return self.cluster(rows).cost
+
+    def cluster(self, rows: ArrayLike, places: Floats | None = None) -> Clustered:
+        """Return labels and cost of rows, a block of rows at a time."""
+        checked = self._checked(rows)
+        labels, cost = np.empty(len(checked), dtype=np.intp), 0.0
+        for block in blocks(len(checked), self._widest):
+            found = self.cluster_block(checked[block])
+            labels[block] = found.labels
+            cost += found.cost
+        return Clustered(labels, cost, places)
+
+    def _checked(self, rows: ArrayLike | Any) -> Floats:
+        """Return rows that the model can place; a table's columns in the model's order."""
+        frame = as_frame(rows, "rows")
+        if frame is not None:
+            frame = frame if self.columns_ is None else in_order(frame, self.columns_, "the table", "the model")
+            rows = number_rows(frame, "rows", advice="")
+        checked = checked_rows(rows, owner="rows")
+        if checked.shape[1] != self.n_columns:
+            raise ValueError(
+                f"rows: {checked.shape[1]} columns where {self.columns_from} {self.n_columns}; give the columns the "
+                "model was made from."
+            )
+        return checked

@@ -1,7 +1,9 @@
-"""Clusters by the nearest center."""
+"""Clusters by the nearest center: among the rows, among their codes, or in a spectral embedding."""
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Self
 
@@ -9,14 +11,43 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.exact.grid import points_onto_grid
+from flower_fedclust.exact.spectral_sums import embedded_rows
 from flower_fedclust.exact.sums import nearest_point
-from flower_fedclust.models.base import Clustered, Model
-from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.models.base import Clustered, RowModel
+from flower_fedclust.networks.layers import ACTIVATIONS, checked_layers, outputs
+from flower_fedclust.numerics.checks import DataError, check_real, checked_rows
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
+from flower_fedclust.numerics.spectral import spectral_coordinates
+
+Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
 
 
-class KMeansModel(Model, name="k-means"):
-    """Clusters by the nearest center.
+class CenterModel(RowModel):
+    """Base of models in which a row belongs to the nearest center, in a space where each row has a place."""
+
+    @property
+    @abstractmethod
+    def cluster_points(self) -> Floats:
+        """The centers."""
+
+    @abstractmethod
+    def place(self, rows: Floats) -> Floats:
+        """Return where checked rows lie in the space of the centers."""
+
+    def cluster_block(self, rows: Floats) -> Clustered:
+        """Return the nearest centers, and the k-means objective in the space of the centers."""
+        return nearest_centers(self.place(rows), self.cluster_points)
+
+
+def nearest_centers(places: Floats, centers: Floats) -> Clustered:
+    """Return the nearest center of each place, and the k-means objective."""
+    labels = nearest_center(places, centers)
+    return Clustered(labels, kmeans_cost(places, centers, labels), places)
+
+
+class KMeansModel(CenterModel, name="k-means"):
+    """Clusters by the nearest center. The cost is in squared units of the rows.
 
     Parameters
     ----------
@@ -27,50 +58,216 @@ class KMeansModel(Model, name="k-means"):
     cluster_centers_ : ndarray of shape (n_clusters, n_columns)
     """
 
+    columns_from = "the cluster centers have"
+
     def __init__(self, cluster_centers: ArrayLike) -> None:
         self.cluster_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
+        self.n_columns = self.cluster_centers_.shape[1]
 
     def __repr__(self) -> str:
-        n_clusters, n_columns = self.cluster_centers_.shape
-        return f"KMeansModel({n_clusters} centers of {n_columns} columns)"
-
-    def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
-        """Return the index of each row's nearest center, of shape (n_rows,)."""
-        return nearest_center(self._checked(rows), self.cluster_centers_)
+        return f"KMeansModel({self.n_clusters} centers of {self.n_columns} columns)"
 
     @property
-    def cluster_points(self) -> NDArray[np.float64]:
+    def cluster_points(self) -> Floats:
         """The centers."""
         return self.cluster_centers_
 
     @property
-    def exact_points(self) -> NDArray[np.float64]:
+    def exact_points(self) -> Floats:
         """The centers."""
         return self.cluster_centers_
 
-    def exact_clusters(self, rows: NDArray[np.float64], exponent: int) -> NDArray[np.intp]:
+    def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
         """Return the index of the nearest center of each row on a grid, exactly."""
         return nearest_point(rows, points_onto_grid(self.cluster_centers_, exponent))
 
-    def cost(self, rows: ArrayLike) -> float:
-        """Return the k-means objective of the rows: a sum of squared distances, in squared units of the rows."""
-        return kmeans_cost(self._checked(rows), self.cluster_centers_)
+    def place(self, rows: Floats) -> Floats:
+        """Return the rows."""
+        return rows
 
-    def cluster(self, rows: ArrayLike, places: NDArray[np.float64] | None = None) -> Clustered:
-        """Return labels and cost of rows; the nearest centers are sought once for both."""
-        checked = self._checked(rows)
-        labels = nearest_center(checked, self.cluster_centers_)
-        return Clustered(labels, kmeans_cost(checked, self.cluster_centers_, labels), places)
-
-    def _checked(self, rows: ArrayLike) -> NDArray[np.float64]:
-        return self.checked_rows(rows, self.cluster_centers_.shape[1], "the cluster centers have")
-
-    def to_arrays(self) -> list[NDArray[np.float64]]:
+    def to_arrays(self) -> list[Floats]:
         """Return the centers."""
         return [self.cluster_centers_]
 
     @classmethod
-    def from_arrays(cls, arrays: Sequence[NDArray[np.float64]]) -> Self:
+    def from_arrays(cls, arrays: Sequence[Floats]) -> Self:
         """Make the model from its centers."""
         (cluster_centers,) = arrays
         return cls(cluster_centers)
+
+
+class EncodedModel(CenterModel, name="encoded"):
+    """Clusters by the nearest center among codes, the outputs of an encoder: a network of dense layers.
+
+    The origin is subtracted from a row, and the difference is divided by the scale, column by column. Then it goes
+    through the layers: each hidden layer ends with the activation, the last one is linear. Predicting needs only NumPy,
+    however the encoder was trained. The cost is in squared units of the codes.
+
+    Parameters
+    ----------
+    layers : sequence of array-like
+        ``[W_1, b_1, W_2, b_2, ...]``, W of shape (n_in, n_out) and b of shape (n_out,).
+    cluster_centers : array-like of shape (n_clusters, n_latent)
+        Among the codes.
+    origin : array-like of shape (n_columns,), optional
+        0 by default.
+    scale : array-like of shape (n_columns,), optional
+        Above 0; 1 by default.
+    activation : "relu" or "tanh", default="relu"
+
+    Attributes
+    ----------
+    layers_ : list of ndarray
+    latent_centers_ : ndarray of shape (n_clusters, n_latent)
+    origin_ : ndarray of shape (n_columns,)
+    scale_ : ndarray of shape (n_columns,)
+
+    Raises
+    ------
+    ValueError
+        If the layers do not fit each other, the rows' columns or the centers.
+    """
+
+    space = "codes"
+    columns_from = "the encoder takes"
+
+    def __init__(
+        self,
+        layers: Sequence[ArrayLike],
+        cluster_centers: ArrayLike,
+        *,
+        origin: ArrayLike | None = None,
+        scale: ArrayLike | None = None,
+        activation: str = "relu",
+    ) -> None:
+        self.layers_ = checked_layers(layers, activation)
+        self.activation = activation
+        self.latent_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
+        self.n_columns, n_latent = len(self.layers_[0]), len(self.layers_[-1])
+        if self.latent_centers_.shape[1] != n_latent:
+            raise DataError(
+                f"cluster_centers: {self.latent_centers_.shape[1]} columns where the encoder gives {n_latent}."
+            )
+        self.origin_ = self._checked_vector("origin", np.zeros(self.n_columns) if origin is None else origin)
+        self.scale_ = self._checked_vector("scale", np.ones(self.n_columns) if scale is None else scale)
+        if not (self.scale_ > 0).all():
+            raise DataError(f"scale: column {int((self.scale_ <= 0).argmax())} is not above 0.")
+
+    def _checked_vector(self, name: str, values: ArrayLike) -> Floats:
+        vector = np.array(values, dtype=np.float64)
+        if vector.shape != (self.n_columns,):
+            raise DataError(f"{name} has shape {vector.shape}; give ({self.n_columns},), one for each column.")
+        if not np.isfinite(vector).all():
+            raise DataError(f"{name}: column {int((~np.isfinite(vector)).argmax())} is not finite.")
+        return vector
+
+    def __repr__(self) -> str:
+        widths = [self.n_columns, *(len(biases) for biases in self.layers_[1::2])]
+        return f"EncodedModel({self.n_clusters} clusters, {self.activation} encoder {'-'.join(map(str, widths))})"
+
+    @property
+    def cluster_points(self) -> Floats:
+        """The centers, among the codes."""
+        return self.latent_centers_
+
+    def encode(self, rows: ArrayLike) -> Floats:
+        """Return the codes of rows, of shape (n_rows, n_latent); each depends on its own row only."""
+        return self.place(self._checked(rows))
+
+    def place(self, rows: Floats) -> Floats:
+        """Return the codes of checked rows."""
+        return outputs((rows - self.origin_) / self.scale_, self.layers_, self.activation)
+
+    def to_arrays(self) -> list[Floats]:
+        """Return activation, origin, scale, centers and layers."""
+        activation = np.array([float(ACTIVATIONS.index(self.activation))])
+        return [activation, self.origin_, self.scale_, self.latent_centers_, *self.layers_]
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[Floats]) -> Self:
+        """Make the model from the arrays that :meth:`to_arrays` returned."""
+        activation, origin, scale, cluster_centers, *layers = arrays
+        name = ACTIVATIONS[int(activation[0])]
+        return cls(layers, cluster_centers, origin=origin, scale=scale, activation=name)
+
+
+class SpectralModel(CenterModel, name="spectral"):
+    """Clusters by the nearest center in a spectral embedding, which also places new rows.
+
+    The place of a row x is ``k(x, Z) P``, where k is the Gaussian kernel, scaled to norm 1. The cost of a row is at
+    most 4 and has no unit.
+
+    Parameters
+    ----------
+    dictionary : array-like of shape (n_atoms, n_columns)
+        Z.
+    bandwidth : float
+        Of the kernel, in the units of the rows.
+    projection : array-like of shape (n_atoms, n_dimensions)
+        P.
+    cluster_centers : array-like of shape (n_clusters, n_dimensions)
+        In the embedding.
+
+    Attributes
+    ----------
+    dictionary_ : ndarray of shape (n_atoms, n_columns)
+    bandwidth_ : float
+    projection_ : ndarray of shape (n_atoms, n_dimensions)
+    embedding_centers_ : ndarray of shape (n_clusters, n_dimensions)
+    """
+
+    space = "embedding"
+    columns_from = "the dictionary has"
+
+    def __init__(
+        self, dictionary: ArrayLike, bandwidth: float, projection: ArrayLike, cluster_centers: ArrayLike
+    ) -> None:
+        self.dictionary_ = checked_rows(np.array(dictionary), owner="dictionary")
+        self.n_columns = self.dictionary_.shape[1]
+        self.bandwidth_ = check_real("bandwidth", bandwidth, above=0)
+        self.projection_ = checked_rows(np.array(projection), owner="projection")
+        self.embedding_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
+
+    def __repr__(self) -> str:
+        n_atoms = len(self.dictionary_)
+        return f"SpectralModel({self.n_clusters} clusters, {n_atoms} atoms of {self.n_columns} columns)"
+
+    @property
+    def cluster_points(self) -> Floats:
+        """The centers, in the embedding."""
+        return self.embedding_centers_
+
+    @property
+    def exact_points(self) -> Floats:
+        """The atoms of the dictionary."""
+        return self.dictionary_
+
+    def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
+        """Return the cluster of each row on a grid, embedded and compared with the centers exactly."""
+        n_atoms, n_dimensions = self.projection_.shape
+        # At least the norm of k(x, Z) P, which is divided by its own norm; a product with a power of two is exact.
+        bound = float(np.abs(self.projection_).max()) * 2.0 ** math.ceil(math.log2(n_atoms * n_dimensions**0.5))
+        atoms = points_onto_grid(self.dictionary_, exponent)
+        embedded, unit = embedded_rows(rows, atoms, exponent, self.bandwidth_, self.projection_, bound)
+        return nearest_point(embedded, points_onto_grid(self.embedding_centers_, unit))
+
+    def embed(self, rows: ArrayLike) -> Floats:
+        """Return the places of rows in the embedding, of shape (n_rows, n_dimensions).
+
+        Their norm is 1, or 0 for a row so far from every atom that its kernel values vanish.
+        """
+        return self.place(self._checked(rows))
+
+    def place(self, rows: Floats) -> Floats:
+        """Return the places of checked rows."""
+        return spectral_coordinates(rows, self.dictionary_, self.projection_, self.bandwidth_)
+
+    def to_arrays(self) -> list[Floats]:
+        """Return dictionary, bandwidth, projection and centers."""
+        return [self.dictionary_, np.array([self.bandwidth_]), self.projection_, self.embedding_centers_]
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[Floats]) -> Self:
+        """Make the model from the arrays that :meth:`to_arrays` returned."""
+        dictionary, bandwidth, projection, cluster_centers = arrays
+        return cls(dictionary, float(bandwidth[0]), projection, cluster_centers)

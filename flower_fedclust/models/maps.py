@@ -8,10 +8,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.models.base import Clustered, Model
+from flower_fedclust.models.base import Clustered
+from flower_fedclust.models.centers import CenterModel, nearest_centers
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import check_choice, check_real, checked_rows
 from flower_fedclust.numerics.embedding import place_tsne, place_umap, tsne_n_neighbors
-from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 from flower_fedclust.numerics.nystrom import (
     distances_between,
     landmark_distances,
@@ -20,30 +21,34 @@ from flower_fedclust.numerics.nystrom import (
     within_reach,
 )
 
+Floats = NDArray[np.float64]
 
-class MapModel(Model, name="map"):
-    """A map of rows, the places of other rows on it, and clusters by the nearest center on the map.
+
+class MapModel(CenterModel, name="map"):
+    """A map of rows, which also places new rows, and clusters by the nearest center on the map.
+
+    The cost is in squared units of the map.
 
     Parameters
     ----------
     method : "tsne" or "umap"
-        How the map was made, and rows are placed.
+        How the map was made, and how rows are placed.
     landmarks : array-like of shape (n_landmarks, n_columns)
-        Points whose distances to a row say where it belongs.
+        Points whose distances to a row determine its place.
     coordinates : array-like of shape (n_points, n_dimensions)
         The map: of the landmarks, or of the rows whose ``distances`` are given.
     cluster_centers : array-like of shape (n_clusters, n_dimensions)
         On the map.
     n_neighbors : float
-        To place a row: the perplexity for "tsne", the number of neighbours for "umap".
+        For placing a row: the perplexity for "tsne", the number of neighbors for "umap".
     min_dist : float, default=0.1
-        Of "umap".
+        For "umap".
     distances : array-like of shape (n_points, n_landmarks), optional
-        Of the rows of the map from the landmarks. They say as much as the rows themselves: a model that has them is the
-        server's, and goes to no client.
+        Distances of the map's rows from the landmarks. They reveal as much as the rows themselves, so a model that has
+        them stays with the server.
     origin : array-like of shape (n_columns_of_the_rows,), optional
     directions : array-like of shape (n_columns_of_the_rows, n_columns), optional
-        With the origin: rows are moved by it and projected, and the landmarks lie in the projection.
+        With the origin: it is subtracted from rows, they are projected, and the landmarks lie in the projection.
 
     Attributes
     ----------
@@ -54,6 +59,7 @@ class MapModel(Model, name="map"):
     _METHODS = ("tsne", "umap")
 
     space = "map"
+    columns_from = "the map has"
 
     def __init__(
         self,
@@ -83,55 +89,52 @@ class MapModel(Model, name="map"):
         self._directions = None if directions is None else checked_rows(np.array(directions), owner="directions")
         if (origin is None) != (directions is None):
             raise ValueError("origin and directions go together; give both or neither.")
+        self.n_columns = self.landmarks_.shape[1] if self._origin is None else len(self._origin)
 
     def __repr__(self) -> str:
         return f"MapModel({self.method}, {len(self.coordinates_)} points, {self.n_clusters} clusters)"
 
     @property
-    def cluster_points(self) -> NDArray[np.float64]:
+    def cluster_points(self) -> Floats:
         """The centers, on the map."""
         return self.map_centers_
 
-    def transform(self, rows: ArrayLike) -> NDArray[np.float64]:
-        """Return where rows lie on the map, of shape (n_rows, n_dimensions): each by itself."""
+    def transform(self, rows: ArrayLike) -> Floats:
+        """Return where rows lie on the map, of shape (n_rows, n_dimensions); each depends on its own row only."""
+        checked = self._checked(rows)
+        places = np.empty((len(checked), self.coordinates_.shape[1]))
+        for block in blocks(len(checked), len(self.landmarks_) + self.n_columns):
+            places[block] = self.place(checked[block])
+        return places
+
+    def place(self, rows: Floats) -> Floats:
+        """Return where checked rows lie on the map."""
         if self._origin is not None and self._directions is not None:
-            checked = self.checked_rows(rows, len(self._origin), "the map has")
-            checked = within_reach(checked - self._origin) @ self._directions
-        else:
-            checked = self.checked_rows(rows, self.landmarks_.shape[1], "the landmarks have")
+            rows = within_reach(rows - self._origin) @ self._directions
         n_points = len(self.coordinates_)
         wanted = tsne_n_neighbors(n_points + 1, self.n_neighbors) if self.method == "tsne" else int(self.n_neighbors)
         wanted = min(wanted, n_points)
         if self._distances is None:
-            neighbors, distances = nearest_landmarks(checked, self.landmarks_, wanted)
+            neighbors, distances = nearest_landmarks(rows, self.landmarks_, wanted)
         else:
-            B = landmark_distances(checked, self.landmarks_)
+            B = landmark_distances(rows, self.landmarks_)
             W = distances_between(self.landmarks_)
             neighbors, distances = nystrom_neighbors_of_new(B, self._distances, W, wanted)
         if self.method == "tsne":
             return place_tsne(neighbors, distances, self.coordinates_, perplexity=self.n_neighbors)
         return place_umap(neighbors, distances, self.coordinates_, n_neighbors=wanted, min_dist=self.min_dist)
 
-    def predict(self, rows: ArrayLike) -> NDArray[np.intp]:
-        """Return the cluster of each row, of shape (n_rows,): that of the nearest center to its place on the map."""
-        return nearest_center(self.transform(rows), self.map_centers_)
-
-    def cost(self, rows: ArrayLike) -> float:
-        """Return the k-means objective of the places on the map, in the map's squared units."""
-        return kmeans_cost(self.transform(rows), self.map_centers_)
-
-    def cluster(self, rows: ArrayLike, places: NDArray[np.float64] | None = None) -> Clustered:
-        """Return labels, cost and places of rows; rows whose places are known are not placed again."""
-        places = self.transform(rows) if places is None else places
-        return Clustered(nearest_center(places, self.map_centers_), kmeans_cost(places, self.map_centers_), places)
+    def cluster(self, rows: ArrayLike, places: Floats | None = None) -> Clustered:
+        """Return labels, cost and places of rows; rows with known places are not placed again."""
+        return nearest_centers(self.transform(rows) if places is None else places, self.map_centers_)
 
     @property
     def stays_with_server(self) -> bool:
         """Whether it is a map of rows that have sent their distances."""
         return self._distances is not None
 
-    def to_arrays(self) -> list[NDArray[np.float64]]:
-        """Return all that the model knows."""
+    def to_arrays(self) -> list[Floats]:
+        """Return the settings, the landmarks, the map, its centers, and what else there is."""
         settings = np.array([self._METHODS.index(self.method), self.n_neighbors, self.min_dist])
         empty = np.empty((0, 0))
         return [
@@ -145,8 +148,8 @@ class MapModel(Model, name="map"):
         ]
 
     @classmethod
-    def from_arrays(cls, arrays: Sequence[NDArray[np.float64]]) -> Self:
-        """Make the model from what :meth:`to_arrays` returned."""
+    def from_arrays(cls, arrays: Sequence[Floats]) -> Self:
+        """Make the model from the arrays that :meth:`to_arrays` returned."""
         settings, landmarks, coordinates, centers, distances, origin, directions = arrays
         return cls(
             cls._METHODS[int(settings[0])],

@@ -1,4 +1,4 @@
-"""A model of tables as people have them: a preparation, and the model of the rows that it makes."""
+"""A model of raw tables: a preparation, and a model of the prepared rows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ LONGEST_PREPARATION = 2**25
 
 
 class TableModel(Model, name="table"):
-    """Clusters of the rows of tables: the table is prepared, and the rows that this gives are clustered.
+    """Clusters of the rows of raw tables, with text, dates and gaps: a table is prepared, and its rows are clustered.
 
-    What is not found here is looked up in the model of the rows: ``cluster_centers_``, say, among prepared rows.
+    Other attributes are those of the model of the prepared rows, such as ``cluster_centers_``.
 
     Parameters
     ----------
     preparation : Preparation
     model : Model
-        Of prepared rows.
+        Of the prepared rows.
 
     Attributes
     ----------
@@ -52,12 +52,12 @@ class TableModel(Model, name="table"):
 
     @property
     def n_clusters(self) -> int:
-        """How many clusters there are."""
+        """The number of clusters."""
         return self.model.n_clusters
 
     @property
     def cluster_points(self) -> NDArray[np.float64] | None:
-        """Those of the model of the rows."""
+        """The points among the prepared rows."""
         return self.model.cluster_points
 
     def prepare(self, table: Any) -> NDArray[np.float64]:
@@ -79,10 +79,10 @@ class TableModel(Model, name="table"):
         return self.model.cost(self.prepare(table))
 
     def cluster(self, table: Any, places: NDArray[np.float64] | None = None) -> Clustered:
-        """Return labels and cost of the rows of a table, and their places where the model has a map."""
+        """Return labels and cost of the rows of a table, and their places if the model has a map."""
         return self.model.cluster(self.prepare(table), places)
 
-    def for_people(self) -> dict[str, Any]:
+    def readable(self) -> dict[str, Any]:
         """Return the preparation."""
         return {"preparation": self.preparation.to_dict()}
 

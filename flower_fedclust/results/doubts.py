@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.engine import ClientData, ProtocolStrategy
-from flower_fedclust.engine.ranges import LARGEST_PART, of_largest
-from flower_fedclust.engine.sizes import DEVIATIONS
+from flower_fedclust.engine.replies import LARGEST_PART, of_largest
+from flower_fedclust.engine.rounds import DEVIATIONS
 from flower_fedclust.strategies.common.tables import why_not
 
 Code = Literal[

@@ -15,7 +15,7 @@ from flower_fedclust.models import Model
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.engine import Failure, Traffic
-from flower_fedclust.engine.sizes import ReleasedSizes
+from flower_fedclust.engine.rounds import ReleasedSizes
 from flower_fedclust.tables.description import Clusters
 
 

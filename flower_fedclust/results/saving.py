@@ -19,13 +19,12 @@ from flower_fedclust.results.doubts import Doubt
 from flower_fedclust.results.findings import Findings
 from flower_fedclust.results.labels import as_cell, from_cell, read_labels, write_labels, write_left_out
 from flower_fedclust.models import Model
-from flower_fedclust.format import FORMAT
-from flower_fedclust.models.files import read_description, version
+from flower_fedclust.format import read_stamped, stamp
 from flower_fedclust.numerics.validity import ClusterNumber
 from flower_fedclust.outside import parsing, read_csv, read_json, reading
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.engine import Failure, Traffic
-from flower_fedclust.engine.sizes import ReleasedSizes
+from flower_fedclust.engine.rounds import ReleasedSizes
 from flower_fedclust.tables.description import Clusters
 
 T = TypeVar("T")
@@ -100,8 +99,7 @@ def _write(result: Findings, path: Path) -> None:
         table.writeheader()
         table.writerows({**asdict(row), "client": as_cell(row.client)} for row in result.traffic)
     description = {
-        "format": FORMAT,
-        "version": version(),
+        **stamp(),
         "clients": result.names,
         "files": files,
         "sizes": None if result.sizes is None else {**asdict(result.sizes), "counts": result.sizes.counts.tolist()},
@@ -125,7 +123,7 @@ def _write_labels(result: Findings, index: int, path: Path) -> None:
 def read_findings(folder: str | Path) -> dict[str, Any]:
     """Return what :func:`save_findings` wrote, by the names of the fields; see :func:`flower_fedclust.load`."""
     path = find_folder(folder, _DESCRIPTION)
-    description = read_description(path / _DESCRIPTION, instead=path / "model.npz")
+    description = read_stamped(path / _DESCRIPTION, beside=path / "model.npz")
     again = "run again"
     model, summary = Model.load(path), read_json(path / _METRICS, again)
     privacy = read_json(path / _PRIVACY, again)

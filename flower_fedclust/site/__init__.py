@@ -1,12 +1,12 @@
-"""The side of a site: a policy that its operator writes, a ledger of what has left, and a SuperNode of its own code.
+"""A deployed site: its operator's policy, a ledger of what left it, and a SuperNode that runs the site's own code.
 
-``policy``     what the site answers, as its operator wrote it down
-``ledger``     what has left the site, in a file that only grows
-``budget``     what that comes to, as the site itself computes it
-``limits``     what others may cost the site: sizes, numbers and work of messages
-``startup``    its rows, and what is found before it starts
-``replies``    what is kept of a run: its answers, and what the client remembers
-``app``        the client of a site, which asks the policy and writes the ledger
-``supernode``  a SuperNode that runs this package's code, whatever a server sends
-``cli``        the commands
+``policy``      site.toml: what the site answers, and limits
+``budget``      whether an answer is within the policy, given the ledger
+``limits``      what others may cost the site: size, number and work of messages
+``ledger``      what has left the site, in a file that only grows
+``kept``        what the site keeps of each run: answers, and what the client remembers
+``app``         the site's client: it asks the policy, charges the ledger, and answers
+``own_result``  the site's own result of a run: model, labels, report
+``supernode``   a SuperNode that runs this package, whatever code a server sends
+``cli``         the commands
 """

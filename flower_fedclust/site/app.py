@@ -1,4 +1,4 @@
-"""The client of a site: what a server asks goes past the policy, and what leaves is in the ledger before it does."""
+"""A site's client: every question passes the policy, and every answer is in the ledger before it leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flwr.app import Context, Message
 from flwr.client import Client
@@ -29,50 +29,69 @@ from flower_fedclust.format import FormatError, check_format
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site.budget import Budget, spent
-from flower_fedclust.site.ledger import Ledger
-from flower_fedclust.site.limits import MEGABYTE, check_message, check_names, check_run, said, size_of_message
-from flower_fedclust.site.own_result import save_result
-from flower_fedclust.site.policy import Refused, SiteSettings
-from flower_fedclust.site.replies import (
+from flower_fedclust.site.kept import (
     RunFolder,
+    answer_from_bytes,
     answer_to_bytes,
     check_kept,
-    evaluate_answer,
     evaluate_res,
-    fit_answer,
     fit_res,
     forget_old_runs,
 )
-from flower_fedclust.site.startup import load_rows
+from flower_fedclust.site.ledger import Ledger
+from flower_fedclust.site.limits import MEGABYTE, check_message, check_names, check_run, printable, size_of_message
+from flower_fedclust.site.own_result import save_result
+from flower_fedclust.site.policy import Refused, SiteSettings
+from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
 
-#: All that a server hears of what a site does not answer.
+#: All that a server hears if a site does not answer.
 REFUSED, FAILED = "refused", "failed"
 
-#: What stands in the ledger as the task where a model was evaluated.
-EVALUATE = "evaluate"
+#: The ledger's names for a model that was evaluated, and for one that was only received.
+EVALUATE, RECEIVE = "evaluate", "receive"
 
-#: The same where a model was received, and nothing was answered.
-RECEIVE = "receive"
-
-#: How often a computation is begun whose process ended, so that nothing was answered.
+#: How often a computation may begin if its process ends before anything was answered.
 ATTEMPTS = 2
 
-#: What a ledger says of an answer that nobody has judged, and of an evaluation.
+#: What the ledger says of an answer without arrays, and of an evaluation.
 _NOTHING: dict[str, Any] = {"arrays": [], "epsilon": 0.0, "delta": 0.0, "is_claim": False, "plan": ""}
 EVALUATED = _NOTHING | {"arrays": [{"content": "cost, number of rows, table of classes", "covered": "nothing"}]}
+
+
+def load_rows(settings: SiteSettings) -> ClientData:
+    """Return the rows that ``site.toml`` names; raise a DataError if the label column has too many values."""
+    from flower_fedclust.data.files import read_source
+
+    table = read_source(
+        settings.data,
+        settings.query,
+        label_column=settings.label_column,
+        id_column=settings.id_column,
+        columns=settings.columns,
+        raw=True,
+    )
+    if table.labels is not None and len(set(table.labels.tolist())) > settings.most_classes:
+        raise DataError(
+            f"the label column '{settings.label_column}' has more than {settings.most_classes} different values, which "
+            "may be names; name another, or raise most_classes."
+        )
+    return ClientData(
+        table.rows,
+        table.labels,
+        owner=f"site {settings.name}",
+        row_ids=table.row_ids,
+        id_column=settings.id_column,
+        raw=True,
+        schema=None if settings.schema_file is None else Schema.of(Path(settings.schema_file)),
+    )
 
 
 class Site:
     """A site: its rows, its policy, its ledger, and what it keeps of each run.
 
-    Parameters
-    ----------
-    settings : SiteSettings
-        From ``site.toml``.
-    load : callable, optional
-        Takes nothing and returns the site's ClientData; by default what ``settings`` names is read.
+    ``load`` returns the rows; by default they are read from where the settings say.
     """
 
     def __init__(self, settings: SiteSettings, load: Callable[[], ClientData] | None = None) -> None:
@@ -80,19 +99,13 @@ class Site:
         self.folder = Path(settings.folder)
         self.ledger = Ledger(self.folder / "ledger.jsonl")
         self._load = load or (lambda: load_rows(settings))
-        #: The app that the server has sent, where there is one: its id, version and hash. The site does not run it.
+        #: The app that the server has sent, if any: its id, version and hash. The site does not run it.
         self.app_of_server = ""
         self._has_checked = False
 
     @cached_property
     def data(self) -> ClientData:
-        """The rows of the site.
-
-        Raises
-        ------
-        Refused
-            If they are fewer than the policy asks for: the site answers nothing then, not even who it is.
-        """
+        """The rows of the site; Refused if there are too few: the site answers nothing then, not even its name."""
         data, fewest = self._load(), self.settings.policy.fewest_rows
         if data.n_rows < fewest:
             raise Refused(f"{self.data_set} has {data.n_rows} rows; fewest_rows in the policy is {fewest}.")
@@ -100,7 +113,7 @@ class Site:
 
     @property
     def data_set(self) -> str:
-        """Under which name budgets are added up."""
+        """The name under which budgets are added up."""
         return self.settings.data_set or self.settings.data
 
     @property
@@ -113,20 +126,20 @@ class Site:
         return _SiteClient(self, context)
 
     def create_ledger(self) -> None:
-        """Create the ledger, once and before the first run; raise a LedgerError if the folder has one, or answers."""
+        """Create the ledger, once, before the first run; raise a LedgerError if the folder has a ledger or answers."""
         check_kept(self.folder / "runs", [])
         self.ledger.create()
 
     def check_kept(self, *, whole: bool = False) -> None:
-        """Raise a LedgerError if something is kept that the ledger does not know: looked at once, unless ``whole``."""
+        """Raise a LedgerError if answers are kept that the ledger does not know; checked once, unless ``whole``."""
         if whole or not self._has_checked:
             check_kept(self.folder / "runs", self.ledger.entries, whole=whole)
             self._has_checked = True
 
     def keep_result(self, context: Context, config: Mapping[str, Any], model: Parameters) -> None:
-        """Save a model that a run shares, with the site's own labels and a report of what has left the site for it.
+        """Save the first model that a run shares, with the site's labels and a report of what has left the site.
 
-        The first model of a run is saved, and no other; what goes wrong with it stays at the site.
+        If that fails, the server does not hear of it.
         """
         run = str(config.get("run") or context.run_id)
         try:
@@ -134,29 +147,27 @@ class Site:
                 own = [entry for entry in self.ledger.entries if entry["run"] == run]
                 check_message(self.settings.limits, config, model.tensors)
                 if own:
-                    saved = save_result(
-                        self.folder, self.settings.name, self.data, own, context, str(config.get("model")), model
-                    )
+                    saved = save_result(self.folder, self.settings.name, self.data, own, context, config, model)
                     self.note("result", run=run, folder=str(saved))
         except Exception as error:
             self.note("failed", run=run, task="result", reason=_why(error))
 
     def note(self, event: str, **facts: Any) -> None:
-        """Write a line into the audit log of the site, and into Flower's log."""
-        facts = {name: said(value) for name, value in facts.items()}
+        """Write a line into the site's audit log, and into Flower's log."""
+        facts = {name: printable(value) for name, value in facts.items()}
         words = ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "", []))
         is_well = event in ("answered", "repeated", "result")
         log.log(logging.INFO if is_well else logging.WARNING, "%s: %s", event, words)
         path = make_private(self.folder) / "audit.jsonl"
         if path.exists() and path.stat().st_size > self.settings.limits.log_mb * MEGABYTE:
-            with suppress(FileNotFoundError):  # another process has done so
+            with suppress(FileNotFoundError):  # another process has renamed it
                 path.rename(path.with_name("audit.1.jsonl"))
         with open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, "ab") as log_file:
             log_file.write(json.dumps({"time": _now(), "event": event, **facts}).encode() + b"\n")
 
 
 class _SiteApp(ClientApp):
-    """The site as Flower's ClientApp: of what goes wrong before a client is asked, the server hears one word, too."""
+    """The site as Flower's ClientApp: the server hears one word about errors outside the client, too."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(client_fn=site.client)
@@ -166,7 +177,7 @@ class _SiteApp(ClientApp):
         try:
             return super().__call__(message, context)
         except Exception as error:
-            with suppress(OSError):  # a full disk may be what went wrong, and names a path of the site's
+            with suppress(OSError):  # of a full disk, say; its message names one of the site's paths
                 self._site.note("failed", run=str(context.run_id), reason=_why(error))
             raise RuntimeError(FAILED) from None
 
@@ -181,44 +192,36 @@ class _SiteClient(Client):
     def fit(self, ins: FitIns) -> FitRes:
         """Answer a task of a round."""
         config = ins.config
-        if other_format := self._other_format(config):
-            return fit_res([], other_format)
 
         def compute(client: ProtocolClient) -> FitRes:
             arrays, n_examples, metrics = client.fit(decode(ins.parameters), dict(config))
             return fit_res(encode(arrays).tensors, metrics, n_examples)
 
-        task = str(config.get("task"))
-        answer = self._answered(task, _number(config.get("round")), config, ins.parameters.tensors, compute)
-        if isinstance(answer, dict):
-            return fit_res([], answer)
-        found = fit_answer(answer)
-        found.metrics["ledger"] = self.site.ledger.witness
-        return found
+        if other_format := self._other_format(config):
+            return fit_res([], other_format)
+        answer = self._answered(
+            str(config.get("task")), _number(config.get("round")), config, ins.parameters.tensors, compute
+        )
+        return fit_res([], answer) if isinstance(answer, dict) else cast(FitRes, answer)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        """Keep a model that is shared; evaluate one, once a run, and only if the policy says so."""
+        """Keep a model that is shared; evaluate one, once per run, and only if the policy allows it."""
         config = ins.config
-        if other_format := self._other_format(config):
-            return evaluate_res(0.0, 0, other_format)
-        task = EVALUATE if config.get("evaluate", True) else RECEIVE
-
-        if config.get("share"):
-            self.site.keep_result(self.own_context, config, ins.parameters)
 
         def compute(client: ProtocolClient) -> EvaluateRes:
             loss, n_examples, metrics = client.evaluate(decode(ins.parameters), dict(config))
             return evaluate_res(loss, n_examples, metrics)
 
+        if other_format := self._other_format(config):
+            return evaluate_res(0.0, 0, other_format)
+        if config.get("share"):
+            self.site.keep_result(self.own_context, config, ins.parameters)
+        task = EVALUATE if config.get("evaluate", True) else RECEIVE
         answer = self._answered(task, 0, config, ins.parameters.tensors, compute)
-        if isinstance(answer, dict):
-            return evaluate_res(0.0, 0, answer)
-        found = evaluate_answer(answer)
-        found.metrics["ledger"] = self.site.ledger.witness
-        return found
+        return evaluate_res(0.0, 0, answer) if isinstance(answer, dict) else cast(EvaluateRes, answer)
 
     def _other_format(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return what the server hears if its message has another format, which says nothing of the rows."""
+        """Return the reply to a message of another format, which says nothing about the rows; None for ours."""
         name = self.site.settings.name
         try:
             check_format(config.get("format"), "this message", "this site")
@@ -234,8 +237,8 @@ class _SiteClient(Client):
         config: Mapping[str, Any],
         tensors: list[bytes],
         compute: Callable[[ProtocolClient], FitRes | EvaluateRes],
-    ) -> bytes | dict[str, Any]:
-        """Return the bytes of the answer; or, where there is none, what the server may know of that."""
+    ) -> FitRes | EvaluateRes | dict[str, Any]:
+        """Return the answer; or all that the server may know about why there is none."""
         site, context = self.site, self.own_context
         run = str(config.get("run") or context.run_id)
         study = str(context.run_config.get("study", ""))
@@ -246,7 +249,9 @@ class _SiteClient(Client):
             check_message(site.settings.limits, config, tensors)
             with site.ledger.locked():
                 site.check_kept()
-                return self._within_lock(about, config, tensors, compute)
+                answer = answer_from_bytes(self._within_lock(about, config, tensors, compute))
+                answer.metrics["ledger"] = site.ledger.witness
+                return answer
         except Refused as error:
             site.note("refused", **about, reason=str(error))
             return said_instead(name, REFUSED)
@@ -264,16 +269,16 @@ class _SiteClient(Client):
         tensors: list[bytes],
         compute: Callable[[ProtocolClient], FitRes | EvaluateRes],
     ) -> bytes:
-        """Decide, charge, compute, keep, in this order: only what comes after the charge may depend on rows."""
+        """Decide, charge, compute, keep, in this order: only what happens after the charge may depend on rows."""
         site, context, run, task = self.site, self.own_context, about["run"], about["task"]
         names = self._strategies_of(about, config)
         own = [entry for entry in site.ledger.entries if entry["run"] == run]
         check_run(site.settings.limits, site.ledger.entries, run, site.settings.keep_days)
         folder = RunFolder(site.folder / "runs", run)
-        # Whoever comes back in the middle of a run enrols in a round in which it is asked for something, too.
+        # A site that comes back in the middle of a run enrols in a round that also asks it for something else.
         name = f"{task if task in (ENROL, EVALUATE, RECEIVE) else 'round'}-{about['round']}"
         asked = _digest(config, tensors)
-        # To enrol tells no more than the first time, and a run that goes on asks for it again.
+        # Enrolling again tells nothing new, and a run that goes on asks for it again.
         enrolled = next((entry for entry in own if task == ENROL == entry["task"]), None)
         former = None if task == ENROL else next((entry for entry in own if entry["answer"] == name), None)
         kept = None if former is None else _kept_answer(former, folder, asked)
@@ -312,14 +317,15 @@ class _SiteClient(Client):
         gate: _Gate,
         folder: RunFolder,
     ) -> bytes:
-        """Return the bytes of an answer that was just computed, once they and the ledger are on the disk."""
+        """Compute an answer, and return its bytes when they and the ledger are on the disk."""
         site, context = self.site, self.own_context
         remembered = dict(context.state)
         answer = compute()
         if gate.refusal is not None:
             raise gate.refusal
         if "failure" in answer.metrics:
-            # Before the charge an error may say more: the message makes no sense, or an earlier round was missed.
+            # Nothing before the charge depends on the values of rows, so the error may say more: the message makes no
+            # sense, or the client missed an earlier round.
             is_early, error = gate.entry is None, client.error
             if is_early and isinstance(error, ProtocolError | ValueError) and not isinstance(error, DataError):
                 raise Refused(_why(error))
@@ -328,7 +334,7 @@ class _SiteClient(Client):
         if entry is None:
             raise _Failed("it was computed without a charge.")
         if entry["task"] == ENROL:
-            # A client forgets other runs when it enrols. What is here is of this run, into which a site comes back.
+            # A client that enrols forgets other runs. What the folder restored belongs to this run.
             for key, record in remembered.items():
                 context.state.setdefault(key, record)
         if entry.get("sent"):
@@ -344,14 +350,16 @@ class _SiteClient(Client):
         return content
 
     def _strategies_of(self, about: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-        """Return the strategies that the run names, if the site takes part in such a run."""
-        names = _strategy_names(self.own_context)
+        """Return the strategies that the run names; Refused if the site does not take part in such a run."""
+        given = str(self.own_context.run_config.get("strategy", ""))
+        check_names(strategy=given)
+        names = [name.strip() for name in given.split(",") if name.strip()]
         self.site.settings.policy.check_run(names, about["study"])
         if about["round"] is None:
-            raise Refused("the message does not say which round it is of.")
+            raise Refused("the message does not say which round it belongs to.")
         if "schema" in config and self.site.data.schema is None:
-            # Whether the rows fit it would say something of them, for any schema that a server can think of.
-            raise Refused("the run has a schema, and site.toml names none; name the one that the sites have agreed on.")
+            # Whether the rows fit a schema tells something about them, and a server could try any schema.
+            raise Refused("the run has a schema, but site.toml names none; name the one that the sites agreed on.")
         return names
 
     def _client(self, names: list[str], config: Mapping[str, Any], gate: _Gate) -> ProtocolClient:
@@ -360,22 +368,22 @@ class _SiteClient(Client):
         asked = types.get(str(config.get("client")))
         if asked is None:
             raise Refused(
-                f"'{config.get('client')}' is asked for, which is no part of {', '.join(names) or 'anything'}."
+                f"the message asks for '{config.get('client')}', which is no part of {', '.join(names) or 'anything'}."
             )
-        data = self.site.data  # before anything is judged: what a site with too few rows says is always the same
+        data = self.site.data  # before anything is judged: with too few rows the reply is always the same
         return asked(lambda: data, name=self.site.settings.name, context=self.own_context, consent=gate)
 
 
 class _Gate:
-    """Asks the budget, and charges: what it lets pass is in the ledger before anything is computed."""
+    """Asks the budget and charges the ledger before anything is computed."""
 
     says_what_failed = False
 
     def __init__(self, budget: Budget, charge: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         self.budget = budget
         self.charge = charge
-        self.entry: dict[str, Any] | None = None  #: Of the ledger, once the message is charged.
-        self.refusal: Refused | None = None  #: A client hears it as any other error.
+        self.entry: dict[str, Any] | None = None  #: The ledger's entry, once the message is charged.
+        self.refusal: Refused | None = None  #: The client catches it, as it does any error.
 
     def check(self, request: Request) -> None:
         self._decide(lambda: self.budget.judge(request))
@@ -402,7 +410,7 @@ class _Failed(Exception):  # noqa: N818
 
 
 def _kept_answer(entry: Mapping[str, Any], folder: RunFolder, asked: str) -> bytes | None:
-    """Return what was answered before to the same question; None where a process has ended while it computed."""
+    """Return the earlier answer to the same question; None if its process ended while it computed."""
     kept = folder.kept(entry["answer"])
     if entry["asked"] != asked:
         raise Refused("the round was answered before, to another question.")
@@ -413,21 +421,14 @@ def _kept_answer(entry: Mapping[str, Any], folder: RunFolder, asked: str) -> byt
             return None
         raise _Failed("the round was charged before, and the process ended before its answer could leave.")
     if kept is None or hashlib.sha256(kept).hexdigest() != entry["sent"]:
-        raise Refused("the round was answered before, and the answer is not kept any more.")
+        raise Refused("the round was answered before, but the answer is no longer kept.")
     return kept
 
 
 def _why(error: Exception | None) -> str:
-    """Return of an error what it is and where it was raised: in one line, as others may have chosen its words."""
+    """Return an error's type, message and place."""
     where = traceback.extract_tb(None if error is None else error.__traceback__)[-1:]
     return f"{type(error).__name__}: {error}" + "".join(f" ({Path(at.filename).name}:{at.lineno})" for at in where)
-
-
-def _strategy_names(context: Context) -> list[str]:
-    """Return the strategies that the run config names; none where the app of the run has no such key."""
-    given = str(context.run_config.get("strategy", ""))
-    check_names(strategy=given)
-    return [name.strip() for name in given.split(",") if name.strip()]
 
 
 def _number(value: Any) -> int | None:
@@ -435,7 +436,7 @@ def _number(value: Any) -> int | None:
 
 
 def _digest(config: Mapping[str, Any], tensors: list[bytes]) -> str:
-    # How many others are asked is no part of the question: a round that is asked again may find fewer of them.
+    # The number of clients asked is not part of the question: a round that is asked again may find fewer.
     question = {key: value for key, value in config.items() if key != "n_clients"}
     found = hashlib.sha256(json.dumps(question, sort_keys=True, default=repr).encode())
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""What has left a site comes to: as the site computes it from its own clipping and its own ledger."""
+"""Whether an answer is within the policy: what has left a site, computed from its own clipping and its own ledger."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.site.policy import Policy, Refused
 
-#: How many parts of a budget a plan may have: each is composed, which takes time. No run of ours has ten.
-MOST_PARTS = 32
-
-#: What rounding may take from a multiplier that is otherwise the same.
+#: What rounding may change in a sum of budgets that is otherwise the same.
 ROUNDING = 1.0 - 1e-9
 
 
@@ -27,17 +24,16 @@ ROUNDING = 1.0 - 1e-9
 class Spent:
     """What a data set has spent."""
 
-    epsilon: float = 0.0  #: Added up over the runs, of which each is said to be (its epsilon, its delta)-private.
+    epsilon: float = 0.0  #: The sum over the runs, each of which is (its epsilon, its delta)-private.
     delta: float = 0.0
-    #: The part of epsilon that is somebody else's word: noise of the server's, or shares of others.
-    claimed: float = 0.0
+    claimed: float = 0.0  #: The part of epsilon that rests on others: the server's noise, or other clients' shares.
     n_evaluations: int = 0
 
 
 def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
-    """Return what a data set has spent, over all runs of a ledger.
+    """Return what a data set has spent over all runs of a ledger.
 
-    Each run counts whole, with all that it had announced: when a run stops may itself follow from its outputs.
+    Each run counts with all that it announced, because when it stops may follow from its outputs.
     """
     runs: dict[str, tuple[float, float, bool]] = {}
     n_evaluations = 0
@@ -46,11 +42,11 @@ def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
             continue
         n_evaluations += entry["task"] == "evaluate"
         if entry["epsilon"]:
-            former = runs.get(entry["run"], (0.0, 0.0, False))
+            epsilon, delta, is_claim = runs.get(entry["run"], (0.0, 0.0, False))
             runs[entry["run"]] = (
-                max(former[0], entry["epsilon"]),
-                max(former[1], entry["delta"]),
-                former[2] or entry["is_claim"],
+                max(epsilon, entry["epsilon"]),
+                max(delta, entry["delta"]),
+                is_claim or entry["is_claim"],
             )
     return Spent(
         math.fsum(epsilon for epsilon, _, _ in runs.values()),
@@ -61,15 +57,9 @@ def spent(entries: Iterable[Mapping[str, Any]], data_set: str) -> Spent:
 
 
 class Budget:
-    """Decides whether what is asked of a site is within its policy, given what has left it.
+    """Decides whether a question is within a policy.
 
-    Parameters
-    ----------
-    policy : Policy
-    run : sequence of mapping
-        The entries of the ledger for this run.
-    before : Spent
-        What the data set has spent in other runs.
+    ``run`` holds the ledger's entries of this run, ``before`` what the data set has spent in other runs.
     """
 
     def __init__(self, policy: Policy, run: Sequence[Mapping[str, Any]], before: Spent) -> None:
@@ -78,7 +68,7 @@ class Budget:
         self.before = before
 
     def judge(self, request: Request) -> dict[str, Any]:
-        """Return what the ledger is to say of an answer: ``arrays``, ``epsilon``, ``delta``, ``is_claim``, ``plan``.
+        """Return what the ledger will say of an answer: ``arrays``, ``epsilon``, ``delta``, ``is_claim``, ``plan``.
 
         Raises
         ------
@@ -106,47 +96,47 @@ class Budget:
         return {"arrays": arrays, "epsilon": epsilon, "delta": delta, "is_claim": claims, "plan": _digest(request.plan)}
 
     def check_evaluation(self) -> None:
-        """Raise Refused unless a model may still be evaluated."""
+        """Raise Refused unless another model may be evaluated."""
         if self.before.n_evaluations >= self.policy.evaluations:
             raise Refused(
-                f"a model is to be evaluated, for the time number {self.before.n_evaluations + 1}; evaluations in the "
-                f"policy is {self.policy.evaluations}."
+                f"this would be evaluation number {self.before.n_evaluations + 1}; evaluations in the policy is "
+                f"{self.policy.evaluations}."
             )
 
     def _plan(self, request: Request) -> Plan | None:
-        """Return the plan of the run: what its first message announced, and every other has to announce as well."""
+        """Return the run's plan, which its first message announced and every other message has to repeat."""
         announced = next((entry["plan"] for entry in self.run if entry["arrays"]), _digest(request.plan))
         if _digest(request.plan) != announced:
             raise Refused("the run announces other noise than in its first round.")
+        if not request.plan:
+            return None
         try:
-            plan = Plan.from_dict(parse_json(request.plan, LONGEST_PLAN)) if request.plan else None
+            plan = Plan.from_dict(parse_json(request.plan, LONGEST_PLAN))
         except ValueError as error:
             raise Refused(f"{error}") from None
-        if plan is not None and len(plan.shares) > MOST_PARTS:
-            raise Refused(f"the run announces {len(plan.shares)} shares of a budget; {MOST_PARTS} is the most.")
-        least = min(plan.multipliers.values(), default=math.inf) if plan is not None else math.inf
+        least = min(plan.multipliers.values(), default=math.inf)
         if least < self.policy.least_noise_multiplier:
             raise Refused(
                 f"the run announces a noise multiplier of {least:.3g}; least_noise_multiplier in the policy is "
                 f"{self.policy.least_noise_multiplier:g}."
             )
-        relations: set[str] = set() if plan is None else {share.relation for share in plan.shares.values()}
+        relations: set[str] = {share.relation for share in plan.shares.values()}
         if not relations <= set(self.policy.relations):
             raise Refused(
-                f"the run promises something for rows that differ by {', '.join(sorted(relations))}; relations in the "
+                f"the run's guarantee is for rows that differ by {', '.join(sorted(relations))}; relations in the "
                 f"policy lists {', '.join(self.policy.relations)}."
             )
-        if plan is not None and plan.noise == "server" and not self.policy.trusts_server_noise:
+        if plan.noise == "server" and not self.policy.trusts_server_noise:
             raise Refused("the server says that it adds the noise; trusts_server_noise in the policy is false.")
         return plan
 
     def _check_row_count(self, request: Request, sent: Sent) -> None:
-        """Raise Refused if an array would show the number of rows, whatever its noise, and the policy keeps that."""
+        """Raise Refused if an array would show the number of rows despite its noise, and the policy forbids that."""
         shows = (sent.per == "row" or request.is_derived) and not sent.kept_as
         if shows and not self.policy.row_count and sent.reveals not in self.policy.unprotected:
             raise Refused(
-                f"'{request.answer.task}' would send {sent.reveals} ({sent.content}) that show how many rows there "
-                "are; row_count in the policy is false."
+                f"'{request.answer.task}' would send {sent.reveals} ({sent.content}) that show the number of rows; "
+                "row_count in the policy is false."
             )
 
     def _without_noise(self, request: Request, plan: Plan | None, sent: Sent) -> str:
@@ -167,7 +157,7 @@ class Budget:
         )
 
     def _with_noise(self, request: Request, release: Release, moved: Moved) -> dict[str, Any]:
-        """Return what the ledger says of an array with the noise of a part of the plan."""
+        """Return what the ledger says of an array with noise from a share of the plan."""
         sample = release.sample
         if sample is not None and (moved.sample is None or moved.sample[0] > sample[0] or moved.sample[1] < sample[1]):
             raise Refused(f"'{request.answer.task}' does not draw {sample[0]} of {sample[1]} rows, as announced.")
@@ -182,23 +172,18 @@ class Budget:
     def _check_plan(self, plan: Plan, arrays: Sequence[Mapping[str, Any]]) -> None:
         """Raise Refused if a share of the plan would be spent more often than announced, or not as it is composed.
 
-        What one reply sends depends on one sample of the rows, which the plan takes to be one of each share in a round.
+        The arrays of one reply depend on one sample of rows, and the plan composes each share once in a round.
         """
         own = [array["share"] for array in arrays if "multiplier" in array]
         if len(set(own)) < len(own):
             raise Refused(f"two arrays of one reply take their noise from one share ({', '.join(own)}).")
         if len({plan.shares[name].sample for name in own}) > 1:
             raise Refused(f"the arrays of one reply have shares with different samples ({', '.join(own)}).")
-        taken = Counter(array["share"] for array in self._released(arrays))
+        former = [array for entry in self.run for array in entry["arrays"]]
+        taken = Counter(array["share"] for array in [*former, *arrays] if "multiplier" in array)
         for name, count in taken.items():
             if name in plan.shares and count > plan.shares[name].count:
-                raise Refused(
-                    f"the run has announced {plan.shares[name].count} releases of '{name}' and asks for more."
-                )
-
-    def _released(self, arrays: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        former = [array for entry in self.run for array in entry["arrays"]]
-        return [array for array in [*former, *arrays] if "multiplier" in array]
+                raise Refused(f"the run announced {plan.shares[name].count} releases of '{name}' and asks for more.")
 
     def _epsilon(self, plan: Plan | None) -> float:
         """Return what the run costs: all that was announced, so that nothing that the server learns changes it."""
@@ -215,17 +200,15 @@ class Budget:
         return epsilon
 
     def _check_total(self, epsilon: float, delta: float) -> None:
-        total = self.before.epsilon + epsilon
-        if epsilon and total > self.policy.epsilon / ROUNDING:
-            raise Refused(
-                f"the data set has spent an epsilon of {self.before.epsilon:.4g} in other runs, and this one would "
-                f"make it {total:.4g}; epsilon in the policy is {self.policy.epsilon:g}."
-            )
-        if epsilon and self.before.delta + delta > self.policy.delta / ROUNDING:
-            raise Refused(
-                f"the data set has spent a delta of {self.before.delta:.3g} in other runs, and this one takes "
-                f"{delta:.3g}; delta in the policy is {self.policy.delta:g}."
-            )
+        for name, value, total, most in (
+            ("epsilon", epsilon, self.before.epsilon + epsilon, self.policy.epsilon),
+            ("delta", delta, self.before.delta + delta, self.policy.delta),
+        ):
+            if epsilon and total > most / ROUNDING:
+                raise Refused(
+                    f"the data set has spent {name} {total - value:.4g} in other runs, and this run would make it "
+                    f"{total:.4g}; {name} in the policy is {most:g}."
+                )
 
 
 def _digest(plan: str) -> str:

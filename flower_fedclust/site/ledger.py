@@ -1,7 +1,7 @@
-"""What has left a site: a file of JSON lines that only grows, each line chained to the one before by its hash.
+"""What has left a site: a file of JSON lines that only grows; each line's hash covers the line before.
 
-A second file, the head, has the number and the hash of the last line. What is written waits for both, so the ledger may
-have one line more than the head knows of, where a machine has stopped, and never one less.
+A second file, the head, holds the number and the hash of the last line. Every write waits for both files. So if a
+machine stops, the ledger may have one line more than the head, and never one less.
 """
 
 from __future__ import annotations
@@ -21,29 +21,21 @@ from filelock import FileLock
 from flower_fedclust.engine.disk import make_private, open_private, wait_for_disk, wait_for_names
 from flower_fedclust.format import FORMAT, FormatError, check_format
 
-#: The hash before the first line.
+#: The hash that the first line follows.
 START = "0" * 64
 
-#: What stands in a line before its hash, which is of all before it.
+#: What precedes the hash in a line; the hash covers everything before it.
 MARK = b',"hash":"'
 
 
 class LedgerError(Exception):
-    """A ledger that is not there, was changed, or cannot be written; the message names the file and the line."""
+    """A ledger is missing, was changed, or cannot be written; the message names the file and the line."""
 
 
 class Ledger:
-    """A ledger.
+    """A ledger, in a file whose head lies beside it. Only :meth:`create` makes these files.
 
-    Parameters
-    ----------
-    path : str or Path
-        The file; its head lies beside it. :meth:`create` makes both, and nothing else does.
-
-    Attributes
-    ----------
-    entries : list of dict
-        What was charged, as it was when the ledger was last read, with what became of it.
+    ``entries`` holds what was charged and what became of it, as of the last :meth:`read`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -56,38 +48,29 @@ class Ledger:
 
     @property
     def witness(self) -> str:
-        """The number and the hash of the last line: who keeps them can tell later whether that line is still there."""
+        """The number and the hash of the last line: whoever keeps them can check later that the line is still there."""
         return f"{len(self._hashes)}:{self._hashes[-1]}"
 
     def has(self, witness: str) -> bool:
-        """Tell whether a line is there, of which somebody has kept the hash, or the number and the hash."""
+        """Return whether a line is there, given its hash, or its number and hash."""
         found = witness.rpartition(":")[2]
         return found in self._hashes and witness in (found, f"{self._hashes.index(found) + 1}:{found}")
 
     def create(self) -> None:
-        """Begin a ledger.
-
-        Raises
-        ------
-        LedgerError
-            If there is one, or the head of one.
-        """
+        """Begin a ledger; raise a LedgerError if there is a ledger or a head."""
         make_private(self.path.parent)
         with self._lock():
             for path in (self.path, self.head):
                 if path.exists():
-                    raise LedgerError(f"{path} exists already; a ledger is created once, in a new folder.")
+                    raise LedgerError(f"{path} exists already; a ledger is created only once, in a new folder.")
             open_private(self.path).close()
             self._write({"format": FORMAT})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the ledger alone, and know all of it: nobody else writes between a decision and its entry.
+        """Read the ledger and hold its lock, so that nobody else writes between a decision and its entry.
 
-        Raises
-        ------
-        LedgerError
-            As :meth:`read` does; or if the head is older than the ledger by more than a line.
+        Raise a LedgerError as :meth:`read` does, or if the head is more than one line behind the ledger.
         """
         if not self.path.parent.exists():
             raise self._missing()
@@ -99,61 +82,43 @@ class Ledger:
             yield
 
     def _lock(self) -> FileLock:
-        return FileLock(f"{self.path}.lock", mode=0o600)  # made anew: one that is there before a fork is not taken
+        return FileLock(f"{self.path}.lock", mode=0o600)  # new each time: a lock from before a fork does not lock
 
     def read(self) -> list[dict[str, Any]]:
-        """Read what was written since the last time, and check that every line follows from the one before.
+        """Read what was written since the last time, check the chain of lines, and return all entries.
 
-        Returns
-        -------
-        list of dict
-            All entries.
-
-        Raises
-        ------
-        LedgerError
-            If a line was changed, added, removed or moved, or if lines are missing that were there.
+        Raise a LedgerError if a line was changed, added, removed or moved, or if lines are missing.
         """
-        head = self._read_head()  # first: somebody may be writing, and the ledger only grows
+        head = self._read_head()  # first, because somebody may be writing, and the ledger only grows
         with self.path.open("rb") as file:
             file.seek(0, os.SEEK_END)
             if file.tell() < self._n_bytes:
-                raise LedgerError(f"{self.path} has become shorter; lines were taken away at its end.")
+                raise LedgerError(f"{self.path} has become shorter; lines at its end were removed.")
             file.seek(self._n_bytes)
             fresh = file.read()
-        # Of a line without an end, nothing was computed: it was being written when the machine stopped.
+        # A line without an end was being written when the machine stopped; nothing was computed for it.
         *whole, _ = fresh.split(b"\n")
         for line in whole:
             self._take(line)
             self._n_bytes += len(line) + 1
         if not self.has(head):
             raise LedgerError(
-                f"{self.path} has {len(self._hashes)} whole lines, and none is {head}, as {self.head} says: lines were "
-                "taken away or written anew, or one of the two files is from a backup."
+                f"{self.path} has {len(self._hashes)} whole lines, but not line {head}, which {self.head} says is the "
+                "last: lines were removed or rewritten, or one of the two files is from a backup."
             )
         return self.entries
 
     def append(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        """Charge an entry, and return it when it is on the disk. Call it while the ledger is :meth:`locked`."""
+        """Charge an entry, and return it when it is on the disk; only while the ledger is :meth:`locked`."""
         return self._write(entry)
 
     def note(self, entry: dict[str, Any], beside: Sequence[IO[bytes]] = (), **facts: Any) -> dict[str, Any]:
-        """Write what became of an entry, and return it when that is on the disk.
-
-        Parameters
-        ----------
-        entry : dict
-            Of this ledger.
-        beside : sequence of files
-            What has to be on the disk as well; they wait for it together with the ledger.
-        **facts
-            Ready for JSON.
-        """
+        """Write what became of an entry, and return the entry when that, and the files ``beside``, are on the disk."""
         self._write({"of": entry["number"], **facts}, beside)
         return entry
 
     def _write(self, facts: Mapping[str, Any], beside: Sequence[IO[bytes]] = ()) -> dict[str, Any]:
-        # The salt keeps a witness from telling anything: nobody can try out what the lines might say.
+        # The salt keeps witnesses from leaking anything: nobody can guess lines and compare hashes.
         full = {"number": len(self._hashes) + 1, **facts, "salt": secrets.token_hex(16)}
         body = json.dumps(full, separators=(",", ":"), allow_nan=False).encode()
         full["hash"] = _hash(self._last, body)
@@ -180,16 +145,16 @@ class Ledger:
                 raise self._missing()
         said = self.head.read_bytes()
         if re.fullmatch(rb"[1-9][0-9]{0,14}:[0-9a-f]{64}\n", said) is None:
-            raise LedgerError(f"{self.head}, line 1: this is no number and hash of a line.")
+            raise LedgerError(f"{self.head}, line 1: this is not the number and hash of a line.")
         return said[:-1].decode()
 
     def _missing(self) -> LedgerError:
         there = [path for path in (self.path, self.head) if path.exists()]
         if there or self._hashes:
             gone = next(path for path in (self.path, self.head) if path not in there)
-            return LedgerError(f"{gone} is gone; put it back, or the site does not know what has left it.")
+            return LedgerError(f"{gone} is gone; put it back: without it the site does not know what has left it.")
         return LedgerError(
-            f"{self.path} is not there: 'fedclust site --init' creates it, once, before a site's first run."
+            f"{self.path} does not exist: 'fedclust site --init' creates it, once, before a site's first run."
         )
 
     def _take(self, line: bytes) -> None:
@@ -200,20 +165,20 @@ class Ledger:
             form = full.get("format") if number == 1 else FORMAT
             follows = full["number"] == number and ("of" not in full or full["of"] in self._by_line)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise LedgerError(f"{self.path}, line {number}: this is no entry of a ledger.") from None
+            raise LedgerError(f"{self.path}, line {number}: this is not an entry of a ledger.") from None
         try:
             check_format(form, f"{self.path}, line 1:", remedy="use the version that wrote it, or begin a new ledger")
         except FormatError as error:
             raise LedgerError(str(error)) from None
         if not follows or said != f'{_hash(self._last, body + b"}")}"}}'.encode():
             raise LedgerError(
-                f"{self.path}, line {number}: the entry does not follow from the lines before it; somebody has changed "
-                "this line or one before."
+                f"{self.path}, line {number}: the entry does not follow from the lines before it; this line, or one "
+                "before, was changed."
             )
         self._know(full)
 
     def _know(self, full: dict[str, Any]) -> dict[str, Any]:
-        """Take over a line that is on the disk."""
+        """Add a line that is on the disk."""
         self._hashes.append(full["hash"])
         if "of" in full:
             self._by_line[full["of"]].update(

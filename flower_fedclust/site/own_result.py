@@ -1,4 +1,4 @@
-"""What a site has of a run in the end: the model, labels of its own rows, and a report of what has left it."""
+"""A site's own result of a run: the model, labels of its rows, and a report of what has left the site."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ from flower_fedclust.models import Model, TableModel
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 from flower_fedclust.results.result import Result
-from flower_fedclust.site.replies import REMEMBERED, RunFolder
-
-#: What a client may have remembered of its rows: what it found, or was told, in the run itself.
-LABELS, PLACES = "labels", "places"
+from flower_fedclust.site.kept import REMEMBERED, RunFolder
 
 
 def save_result(
@@ -31,44 +28,30 @@ def save_result(
     data: ClientData,
     entries: Sequence[Mapping[str, Any]],
     context: Context,
-    model: str,
+    config: Mapping[str, Any],
     arrays: Parameters,
 ) -> Path:
-    """Save the result of a run at a site, as ``fc.load`` reads it; return its folder.
+    """Save a run's result at a site, as ``fc.load`` reads it, and return its folder; keep an earlier one.
 
-    Parameters
-    ----------
-    folder : Path
-        The site's.
-    name : str
-        What the site is called.
-    data : ClientData
-        Its rows.
-    entries : sequence of mapping
-        Those of the ledger for the run; not empty.
-    context : Context
-        Where what the client remembers of the run is put.
-    model : str
-        The name of the model's class.
-    arrays : Parameters
-        Of the model.
+    ``entries`` are the ledger's for the run, ``config`` and ``arrays`` the message with the model. What the client
+    remembers of the run is put into ``context``.
     """
     run, strategy = entries[0]["run"], entries[0]["strategy"] or "run"
-    results = make_private(folder / "results")
-    mark = RunFolder(folder / "runs", run).path.name[:8]
+    results, run_folder = make_private(folder / "results"), RunFolder(folder / "runs", run)
+    mark = run_folder.path.name[:8]
     former = next((one for one in results.iterdir() if one.name.endswith(mark)), None)
     if former is not None:
         return former
-    RunFolder(folder / "runs", run).restore(context)
-    found_model = Model.named(model).from_arrays(decode(arrays))
-    if found_model.columns_ is None:
-        found_model.columns_ = data.columns
-    rows = data.table if isinstance(found_model, TableModel) else data.rows
-    found = found_model.cluster(rows, _recalled(context, PLACES))
-    own = _recalled(context, LABELS)
+    run_folder.restore(context)
+    model = Model.named(str(config.get("model"))).from_arrays(decode(arrays))
+    if model.columns_ is None:
+        model.columns_ = data.columns
+    rows = data.table if isinstance(model, TableModel) else data.rows
+    # The places and labels that the client found in the run, or was told.
+    found, own = model.cluster(rows, _recalled(context, "places")), _recalled(context, "labels")
     result = Result(
         strategy=strategy,
-        model=found_model,
+        model=model,
         labels=[found.labels if own is None or len(own) != data.n_rows else own.astype(np.intp)],
         names=[name],
         privacy=report_of(entries, strategy),
@@ -85,16 +68,9 @@ def save_result(
 
 
 def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyReport:
-    """Return the privacy report of a run as one site has it: what has left this site, by its own ledger.
-
-    Parameters
-    ----------
-    entries : sequence of mapping
-        Those of the ledger for the run.
-    strategy : str
-    """
+    """Return the privacy report of a run from one site's ledger: what has left this site."""
     messages: list[Message] = []
-    notes = ["This is what has left one site, as its own ledger has it; multipliers are those of the site's clipping."]
+    notes = ["This is what has left one site, by its own ledger; multipliers are relative to the site's clipping."]
     places: set[NoisePlace] = set()
     for entry in entries:
         number, task = entry["round"], entry["task"]
@@ -114,19 +90,11 @@ def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyRep
             elif covered is not None and covered.startswith("noise of the server"):
                 detail += ", with noise that the server promises to add"
                 places.add("server")
-            messages.append(
-                Message(
-                    number,
-                    task,
-                    array["content"],
-                    detail,
-                    release,
-                    post_processing=covered == "computed from rows that carry noise",
-                    reveals=array.get("reveals", "sums"),
-                )
-            )
+            derived, kind = covered == "computed from rows that carry noise", array.get("reveals", "sums")
+            message = Message(number, task, array["content"], detail, release, post_processing=derived, reveals=kind)
+            messages.append(message)
     if any(entry["is_claim"] for entry in entries):
-        notes.append("The epsilon of this run rests on noise that others are to add; the site cannot check that.")
+        notes.append("The epsilon of this run rests on noise that others add; the site cannot check it.")
     epsilon = max(entry["epsilon"] for entry in entries)
     return PrivacyReport(
         strategy=strategy,

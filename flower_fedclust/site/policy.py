@@ -1,4 +1,4 @@
-"""What a site answers: ``site.toml``, written by its operator."""
+"""``site.toml``: what a site is and what it answers, written by its operator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Number = Annotated[int, Field(ge=1)]
 
 
 class Refused(Exception):  # noqa: N818
-    """What a site does not answer; the message is for its operator, and the server hears one word."""
+    """The site does not answer; the message is for its operator, and the server hears one word."""
 
 
 class _Table(BaseModel):
@@ -27,47 +27,48 @@ class _Table(BaseModel):
 
 
 class Policy(_Table):
-    """What a site answers. What is left out takes the careful choice.
+    """What a site answers. The defaults are the careful choices.
 
     Parameters
     ----------
     strategies : tuple of str, optional
-        Names of those that the site takes part in: each run has to name one of these, or several, and is answered by
-        their client halves alone. A client half is asked for any of its tasks, also for those that it shares with
-        other strategies, and with any parameters. By default every strategy that this package, or another that is
-        installed at the site, registers; each message is still judged by what follows.
+        The strategies that the site takes part in. Each run has to name one or several of these, and only their client
+        halves answer. A client half answers any of its tasks, including tasks that it shares with other strategies,
+        with any parameters. By default every strategy that is registered by a package installed at the site. The other
+        settings apply to every message in any case.
     tasks : tuple of str, optional
-        Of these strategies, what the site may be asked for. By default anything.
+        The tasks of these strategies that the site answers; by default all.
     studies : tuple of str, optional
-        The site takes part in runs whose run config names one of these under ``study``, and in no others. The name is
-        the server's word; who may send runs at all is for ``--trusted-entities``.
+        The site only takes part in runs whose run config names one of these under ``study``. The server chooses that
+        name; ``--trusted-entities`` controls who may send runs at all.
     unprotected : tuple of "sums", "centers", "codes" or "rows", default=()
         The kinds of messages that may leave without noise. Nothing limits what such messages tell together.
     row_count : bool, default=False
-        Whether the exact number of rows may leave where the guarantee is for rows that are replaced: as a count, as the
-        length of an array with an entry for every row, and in what is computed from rows that carry noise. Only then do
-        refusals depend on it. Arrays of the kinds that ``unprotected`` lists show it in any case.
+        Whether the exact number of rows may leave if the guarantee is for rows that are replaced: as a count, as the
+        length of an array with an entry for every row, and in anything computed from rows that carry noise. Refusals
+        depend on the number only if this is true. Arrays of the kinds that ``unprotected`` lists always show it.
     evaluations : int, default=0
-        How many times, in all, a model may be evaluated on the rows: its cost and a table of classes, exact.
+        How many times in total a model may be evaluated on the rows: its exact cost and table of classes.
     epsilon_per_run, delta_per_run : float, default=1 and 1e-6
         The largest budget of one run, for one row of this site.
     epsilon, delta : float, default=1 and 1e-6
         The largest budget of all runs on a data set together, added up.
     relations : tuple of "add-or-remove" or "replace", default=("add-or-remove",)
-        What a run may promise: that a row is there or not is hidden, or only which of two rows it is. The second
-        shows how many rows there are, and costs the same epsilon.
+        What a run's guarantee may hide: whether a row is there ("add-or-remove"), or only which of two rows it is
+        ("replace"). The second shows the number of rows, and costs the same epsilon.
     least_noise_multiplier : float, default=0.5
-        Of any one array: its noise over how far one row can move it, as the site computes it from its own clipping.
+        The least noise of any one array, divided by the largest change of the array by one row, which the site computes
+        from its own clipping.
     most_shares : int, default=1
-        Into how many shares noise may be divided (noise="clients"): as many as there are sites whose shares you count
-        on, and a server that sees nothing but the sum. 1 accepts all of the noise, and no share.
+        The largest number of shares into which noise may be divided (noise="clients"): the number of sites whose shares
+        you rely on, if the server sees only the sum. 1 means that all noise is the site's own.
     trusts_server_noise : bool, default=False
         Whether sums may leave without noise because the server promises to add it. The site cannot check that; the
         ledger calls such an epsilon the server's claim.
     fewest_rows : int, default=50
-        With fewer rows the site answers nothing. That it has so many is all that a refusal may tell of their number.
+        With fewer rows the site answers nothing. A refusal tells no more about the number of rows than this.
     fewest_clients : int, default=2
-        How many clients a round has to ask, as the server says.
+        The smallest number of clients that a round asks, as the server says.
     """
 
     strategies: tuple[str, ...] | None = None
@@ -88,37 +89,29 @@ class Policy(_Table):
     fewest_clients: Number = 2
 
     def check_run(self, strategies: list[str], study: str) -> None:
-        """Raise Refused unless the site takes part in such a run.
-
-        Parameters
-        ----------
-        strategies : list of str
-            That the run config names.
-        study : str
-            As well; empty where it names none.
-        """
+        """Raise Refused unless the site takes part in a run whose config names these strategies and this study."""
         if self.studies is not None and study not in self.studies:
-            raise Refused(f"the run is of the study '{study}'; studies in the policy lists {', '.join(self.studies)}.")
+            raise Refused(f"the run's study is '{study}'; studies in the policy lists {', '.join(self.studies)}.")
         if self.strategies is not None and not strategies:
             raise Refused(f"the run names no strategy; strategies in the policy lists {', '.join(self.strategies)}.")
         for name in strategies:
             if self.strategies is not None and name not in self.strategies:
-                raise Refused(f"the run is of {name}; strategies in the policy lists {', '.join(self.strategies)}.")
+                raise Refused(f"the run names {name}; strategies in the policy lists {', '.join(self.strategies)}.")
             if self.strategies is None and ":" in name:
-                raise Refused(f"the run is of {name}, a class of some module; strategies in the policy must list it.")
+                raise Refused(f"the run names {name}, a class of some module; strategies in the policy must list it.")
 
     def known_rows(self, n_rows: int) -> int:
-        """Return how many rows of a site with this number a refusal may depend on: those that are public."""
+        """Return the number of rows that refusals may depend on: the true one only if it is public."""
         return n_rows if self.row_count else self.fewest_rows
 
     def check_task(self, request: Request) -> None:
-        """Raise Refused unless the site answers this task, of so many clients, with so many shares of noise."""
+        """Raise Refused unless the site answers this task, for so many clients and shares of noise."""
         task = request.answer.task
         if self.tasks is not None and task not in self.tasks:
-            raise Refused(f"'{task}' is asked for; tasks in the policy lists {', '.join(self.tasks)}.")
+            raise Refused(f"the task is '{task}'; tasks in the policy lists {', '.join(self.tasks)}.")
         if request.n_clients < self.fewest_clients:
             raise Refused(
-                f"'{task}' is asked of {request.n_clients} clients; fewest_clients in the policy is "
+                f"the round asks {request.n_clients} clients for '{task}'; fewest_clients in the policy is "
                 f"{self.fewest_clients}."
             )
         if not 1 <= request.n_shares <= self.most_shares:
@@ -129,28 +122,30 @@ class Policy(_Table):
 
 
 class Limits(_Table):
-    """What others may cost the site. Each is decided by the message and by what is written here, never by the rows.
+    """What others may cost the site. Only the message and these settings decide, never the rows.
 
     Parameters
     ----------
     most_rows : int, default=1000000
-        How many rows the site may have: a public bound, with which work is computed. With more it does not start.
+        The largest number of rows of the site: a public bound, from which work is computed. With more rows the site
+        does not start.
     most_work : float, default=1e14
-        Of a message: ``most_rows``, times the entries of the arrays that it sends, times its steps.
+        The largest work of a message: ``most_rows``, times the entries of its arrays, times its steps.
     most_steps : int, default=1000000
-        Of a message: the product of what it asks to be made or repeated so many times, as epochs or prototypes.
+        The largest number of steps of a message: the product of all numbers of things to make or repeat, such as epochs
+        or prototypes.
     message_mb : int, default=64
-        The size of a message, of which each entry of an array counts for 8 bytes.
+        The largest size of a message; each entry of an array counts as 8 bytes.
     runs_per_day, answers_per_run : int, default=50 and 10000
         How many runs may begin within 24 hours, and how many answers a run may have.
     kept_mb : int, default=4096
-        The size of all messages and answers of runs that are kept, see ``keep_days``. What is kept of the rows besides,
-        a few copies for each run, is not counted, as it would tell of their number.
+        The largest size of all messages and answers that are kept (see ``keep_days``). What a client remembers of the
+        rows, a few copies per run, does not count, because it would show the number of rows.
     log_mb : int, default=16
-        The size of ``audit.jsonl``. Then it becomes ``audit.1.jsonl``, in place of the one before.
+        The largest size of ``audit.jsonl``. A full log replaces ``audit.1.jsonl``.
     memory_mb, cpu_seconds : int, default=16384 and 3600
-        What the process that answers one message may take of memory, and of the processor's time, before the system
-        ends it. What was computed then counts as spent.
+        The memory and processor time of the process that answers one message, before the system ends it. A computation
+        that is ended counts as spent.
     """
 
     most_rows: Number = 1_000_000
@@ -171,30 +166,30 @@ class SiteSettings(_Table):
     Parameters
     ----------
     name : str
-        What the site is called.
+        The site's name.
     data : str
-        The file of its rows; relative to the folder of ``site.toml``. With a query the database that it asks: a URL as
-        SQLAlchemy takes it, a DuckDB file, or "duckdb://" for files that the query names.
+        The file of its rows, relative to the folder of ``site.toml``. With a query, the database: a URL for SQLAlchemy,
+        a DuckDB file, or "duckdb://" for files that the query names.
     query : str, optional
-        What is read from the database, in SQL.
+        The SQL query that reads the rows from the database.
     columns : tuple of str, optional
         The columns to cluster by; all by default.
     label_column : str, optional
-        A column of known classes, for the evaluation alone. None by default, whatever a server asks for.
+        A column of known classes, only for the evaluation. By default there is none, whatever a server asks for.
     id_column : str, optional
-        A column that tells the rows apart, for the site's own file of labels. It never leaves.
+        A column of row ids, for the site's own file of labels. It never leaves the site.
     most_classes : int, default=20
-        A label column of more different values is refused: it may be a name or a number of a person.
+        A label column with more different values is refused, because it may hold names or numbers of persons.
     schema : str, optional
-        A file that says what the columns are, see ``docs/tables.md``: a run with another schema is refused. So is any
-        run with a schema where this is left out: whether rows fit a schema of a server's would tell of them.
+        A file that describes the columns, see ``docs/tables.md``. Runs with another schema are refused. Without it, any
+        run with a schema is refused, because whether rows fit a server's schema would tell something about them.
     data_set : str, optional
-        Under which name the ledger adds budgets up; the path of the file by default. Two files with the same people
-        need one name.
+        The name under which the ledger adds up budgets; by default the path of the file. Two files with the same people
+        need the same name.
     folder : str, default="site"
-        Where the site keeps its ledger, answers and results; relative to the folder of ``site.toml``.
+        Where the site keeps its ledger, answers and results, relative to the folder of ``site.toml``.
     keep_days : int, default=30
-        For how long the answers and the memory of a run are kept, so that a run can go on after an interruption.
+        How long the answers and the memory of a run are kept, so that a run can continue after an interruption.
     policy : Policy
     limits : Limits
     """
@@ -222,33 +217,13 @@ class SiteSettings(_Table):
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Self:
-        """Read a ``site.toml``; what is relative in it is relative to its folder.
-
-        Raises
-        ------
-        ValueError
-            If it is not TOML, or if something in it is unknown or cannot be right.
-        """
+        """Read a ``site.toml``; raise a ValueError if it is not TOML, or if a setting is unknown or invalid."""
         path = Path(path).absolute()
         return cls.checked(read_toml(path, "correct it"), str(path), path.parent)
 
     @classmethod
     def checked(cls, given: dict[str, Any], where: str, base: Path) -> Self:
-        """Return the settings that a table of names and values gives.
-
-        Parameters
-        ----------
-        given : dict
-        where : str
-            From where it is, for messages.
-        base : Path
-            The folder to which paths in it are relative.
-
-        Raises
-        ------
-        ValueError
-            If something in it is unknown or cannot be right.
-        """
+        """Return checked settings; errors name ``where`` they are from, and paths are relative to ``base``."""
         try:
             found = cls.model_validate(given)
         except ValidationError as error:

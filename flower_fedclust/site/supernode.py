@@ -1,8 +1,8 @@
-"""A SuperNode whose code is the package that is installed at the site, whatever the app that a server sends holds.
+"""A SuperNode that runs the package installed at the site, whatever code the server's app brings.
 
-A Flower app brings its code to the SuperNodes, and whoever may submit a run could have a SuperNode run anything. The
-SuperNode starts each task by a name on its PATH. ``fedclust site`` puts a folder of its own first: under these names it
-has this module, which hands Flower's own process the client of the site in place of the app's, and installs nothing.
+A Flower app brings its code to the SuperNodes, so whoever may submit a run could have a SuperNode run anything. The
+SuperNode starts each task by a name on its PATH. ``fedclust site`` puts a folder first on the PATH where these names
+start this module. It gives Flower's own process the site's client in place of the app's, and installs nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-# What takes long to import is imported where it is needed: Flower gives up a process that is not heard of in time.
+# Slow imports are inside functions: Flower gives up a process that does not report in time.
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
 
@@ -27,43 +27,37 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The versions of Flower, major and minor, whose SuperNode was read and is tested.
+#: The versions of Flower, major and minor, whose SuperNode was reviewed and is tested.
 SUPPORTED = ("1.41", "1.42")
 
-#: What a SuperNode may start with the code of an app. Both get the site's client.
+#: The tasks that a SuperNode may start with an app's code. Both get the site's client.
 TASKS = ("flwr-clientapp", "flwr-agentapp")
 
-#: What no SuperNode of a site starts.
+#: Tasks that a site's SuperNode never starts.
 OTHER_TASKS = ("flwr-connector", "flwr-model", "flwr-serverapp", "flwr-simulation")
 
-#: Where Flower has the command that starts a SuperNode.
+#: The module with Flower's command that starts a SuperNode.
 SUPERNODE = "flwr.supernode.cli.flower_supernode"
 
-#: Options of ``flower-supernode`` that would let an app bring code or have it run elsewhere.
+#: Options of ``flower-supernode`` that would let an app bring code, or run it elsewhere.
 CLOSED = {
     "--allow-runtime-dependency-installation": "it installs what an app asks for.",
     "--isolation": "a task must run as this command starts it.",
-    "--node-config": "what a site is stands in its site.toml.",
+    "--node-config": "site.toml describes the site.",
 }
 
 
 class UnsupportedFlower(RuntimeError):  # noqa: N818
-    """A version of Flower whose SuperNode may start an app's code in a way that nobody has closed."""
+    """Flower's SuperNode has a version that may start an app's code in an unknown way."""
 
 
 def check_flower() -> Any:
-    """Return the module of Flower in which a SuperNode's client process loads its app.
-
-    Raises
-    ------
-    UnsupportedFlower
-        If Flower's version is one that was not tested, or if what has to be replaced is not there.
-    """
+    """Return the module in which Flower's client process loads its app; raise UnsupportedFlower if it is unknown."""
     found = version("flwr")
     if found.rpartition(".")[0] not in SUPPORTED:
         raise UnsupportedFlower(
-            f"Flower {found} is installed; that a site runs its own code was tested with Flower "
-            f"{' and '.join(SUPPORTED)} alone."
+            f"Flower {found} is installed; a site is only tested with Flower {' and '.join(SUPPORTED)}, and other "
+            "versions might run an app's code."
         )
     module = import_module("flwr.supernode.runtime.run_clientapp")
     missing = [name for name in REPLACED if not callable(getattr(module, name, None))]
@@ -76,30 +70,20 @@ REPLACED = ("get_load_client_app_fn", "install_from_fab", "install_app_dependenc
 
 
 def start(site_toml: Path, options: Sequence[str]) -> NoReturn:
-    """Become a SuperNode of the site.
-
-    Parameters
-    ----------
-    site_toml : Path
-    options : sequence of str
-        Those of ``flower-supernode``: where the SuperLink is, certificates, keys, the port.
-
-    Raises
-    ------
-    ValueError
-        If an option would open a door.
-    UnsupportedFlower
-    """
+    """Become the site's SuperNode; ``options`` are those of ``flower-supernode``."""
     command, environment = prepared(site_toml, options)
     os.execve(command[0], command, environment)
 
 
 def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the command of a site's SuperNode, and its environment; the folder of the names is written."""
+    """Write the folder for the PATH; return the command of a site's SuperNode and its environment.
+
+    An option that would let an app run its code raises a ValueError.
+    """
     check_flower()
     for option in options:
         name = option.partition("=")[0]
-        # Flower's parser takes any beginning of an option that is the only one.
+        # Flower's parser accepts any unambiguous prefix of an option.
         closed = next((full for full in CLOSED if len(name) > 2 and full.startswith(name)), None)
         if closed is not None:
             raise ValueError(f"{option} is given; {CLOSED[closed]}")
@@ -118,7 +102,7 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
     supernode = shutil.which("flower-supernode", path=path)
     if supernode is None:
         raise FileNotFoundError("there is no flower-supernode beside this Python; install flwr.")
-    # One thread is what a client uses; where that is said beforehand, it need not import what could start more.
+    # A client uses one thread. Set here, it need not import the libraries that could start more.
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path, "PYTHONSAFEPATH": "1"}
     if "PYTHONPATH" in environment:
         folders = environment["PYTHONPATH"].split(os.pathsep)
@@ -127,37 +111,37 @@ def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[s
 
 
 def leave_working_directory_out() -> None:
-    """Import nothing more from the folder in which the command was started: anybody may have put a file there."""
+    """Stop importing from the folder in which the command was started: anybody may have put a file there."""
     if not sys.flags.safe_path and sys.path and Path(sys.path[0]).resolve() == Path.cwd():
-        del sys.path[0]  # which Python has put there
+        del sys.path[0]  # Python put the folder there
     sys.path[:] = filter(os.path.isabs, sys.path)
 
 
 def main(site_toml: str, task: str, *arguments: str) -> None:
     """Answer one task of a SuperNode, with Flower's own client process and the site's client."""
     if task not in TASKS:
-        _site_of(site_toml).note("refused", task=task, reason="the SuperNode of a site starts no such process.")
+        _site_of(site_toml).note("refused", task=task, reason="a site's SuperNode does not start this process.")
         raise SystemExit(1)
     module = check_flower()
-    # The site's own line has the reason. A traceback for each would fill Flower's log, with words of the server's.
+    # The site's own line has the reason. Tracebacks would fill Flower's log with the server's words.
     logging.getLogger("flower_fedclust.engine.client").setLevel(logging.CRITICAL)
 
     def load(fab_id: str, fab_version: str, fab_hash: str) -> ClientApp:
-        from flower_fedclust.site.limits import restrict_process, said
+        from flower_fedclust.site.limits import printable, restrict_process
 
         try:
             site = _site_of(site_toml)
         except Exception:
-            log.exception("the site cannot be made of %s", site_toml)
-            raise RuntimeError("failed") from None  # Flower sends the sentence to the server
-        site.app_of_server = said(f"{fab_id} {fab_version} {fab_hash[:16]}")
+            log.exception("the site cannot be created from %s", site_toml)
+            raise RuntimeError("failed") from None  # Flower sends the message to the server
+        site.app_of_server = printable(f"{fab_id} {fab_version} {fab_hash[:16]}")
         restrict_process(site.settings.limits)
         return site.app
 
     module.get_load_client_app_fn = lambda **_: load
     module.install_from_fab = lambda *_, **__: None
     module.install_app_dependencies = _installs_nothing
-    # Flower's commands of a SuperNode come together. This process is none, and need not import a database and a server.
+    # Flower's SuperNode commands share a module. This process needs no SuperNode, and so no database and no server.
     command = sys.modules.setdefault(SUPERNODE, ModuleType(SUPERNODE))
     command.__dict__.setdefault("flower_supernode", None)
     sys.argv = ["flwr-clientapp", *arguments]

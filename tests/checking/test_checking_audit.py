@@ -27,8 +27,8 @@ from flower_fedclust.cli.commands import app
 from flower_fedclust.engine import GridArray
 from flower_fedclust.engine import client as client_module
 from flower_fedclust.engine import run as run_module
-from flower_fedclust.engine.books import Books
 from flower_fedclust.engine.rounds import ONE_COUNT, Askable, Moved
+from flower_fedclust.engine.run import RunLog
 from flower_fedclust.exact.sums import directions_onto_grid
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.privacy import noise as noise_module
@@ -299,13 +299,13 @@ def test_noise_of_several_arrays_from_the_same_words_is_found(place, monkeypatch
 
 
 def test_a_round_that_nobody_answers_and_the_report_leaves_out_is_found(monkeypatch):
-    honest = Books.note_round
+    honest = RunLog.note_round
 
     def note_round(self, *args, answered, **facts):
         if answered:
             honest(self, *args, answered=answered, **facts)
 
-    monkeypatch.setattr(Books, "note_round", note_round)
+    monkeypatch.setattr(RunLog, "note_round", note_round)
     found = audit(audit_toys.Means(2), runs=2)
     assert "'sum of the rows' of round 3 is not in the report" in found.broken
 

@@ -12,8 +12,7 @@ from flwr.common import Code, Parameters, Status
 from flwr.server import SimpleClientManager
 
 from flower_fedclust.checking.runs import Site
-from flower_fedclust.engine.replies import EXPONENTS
-from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.engine.wire import EXPONENTS, decode, encode
 from flower_fedclust.numerics.threads import one_thread
 
 #: What a text, a number or a metric may be instead.

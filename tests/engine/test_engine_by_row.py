@@ -14,9 +14,8 @@ from flower_fedclust.checking.subject import Subject, small_tables
 from flower_fedclust.engine import ProtocolError, Sum
 from flower_fedclust.engine import by_row as engine
 from flower_fedclust.engine.by_row import ByRow
-from flower_fedclust.engine.inspection import check_capacity
 from flower_fedclust.engine.parts import release_of
-from flower_fedclust.engine.replies import largest_in_sum
+from flower_fedclust.engine.replies import check_capacity, largest_in_sum
 from flower_fedclust.engine.rounds import Moved, Question
 from flower_fedclust.exact import terms
 from flower_fedclust.exact.terms import enforced

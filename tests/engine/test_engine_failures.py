@@ -14,8 +14,8 @@ from sklearn.base import clone
 from flower_fedclust.data import read_table
 from flower_fedclust.engine import ClientData, DataError, Gather, ProtocolError, Sent, Sum, answers
 from flower_fedclust.engine.inline import _InlineClient, run_inline
-from flower_fedclust.engine.replies import EXPONENTS, ReplyError, checked_reply
-from flower_fedclust.engine.wire import encode
+from flower_fedclust.engine.replies import ReplyError, checked_reply
+from flower_fedclust.engine.wire import EXPONENTS, encode
 from flower_fedclust.format import FORMAT
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.simulation import simulate

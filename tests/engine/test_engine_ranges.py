@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks import bad_client
 from flower_fedclust import GridArray
 from flower_fedclust.engine import Gather, ProtocolClient, Sent, Sum, answers
-from flower_fedclust.engine.ranges import Ranges
+from flower_fedclust.engine.replies import Ranges
 from flower_fedclust.engine.rounds import ONE_COUNT, Moved
 from flower_fedclust.engine.wire import encode
 from flower_fedclust.format import FORMAT

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from flower_fedclust.models import MapModel, Model
+from flower_fedclust.models import MapModel
 from flower_fedclust.numerics.embedding import place_tsne, place_umap
 from flower_fedclust.numerics.nystrom import distances_between, landmark_distances, nystrom_neighbors_of_new
 
@@ -92,48 +92,6 @@ def test_place_of_a_row_does_not_depend_on_the_other_rows(kind, method):
 
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_model_goes_through_its_arrays_unchanged(kind, method):
-    model, rows = made(kind, method), rows_of(kind)
-    arrays = model.to_arrays()
-    assert len(arrays) == 7
-    assert all(array.dtype == np.float64 for array in arrays)
-    again = MapModel.from_arrays([array.copy() for array in arrays])
-    assert type(again) is MapModel
-    assert (again.method, again.n_neighbors, again.min_dist) == (method, 3.0, 0.2)
-    assert np.array_equal(again.transform(rows), model.transform(rows))
-    assert np.array_equal(again.predict(rows), model.predict(rows))
-    for one, other in zip(arrays, again.to_arrays(), strict=True):
-        assert np.array_equal(one, other)
-
-
-@pytest.mark.parametrize("n_arrays", [0, 3, 6, 8])
-def test_model_is_made_of_exactly_seven_arrays(n_arrays):
-    with pytest.raises(ValueError, match="unpack"):
-        MapModel.from_arrays((made().to_arrays() * 2)[:n_arrays])
-
-
-def test_model_has_its_own_copy_of_landmarks_places_and_centers():
-    given = [LANDMARKS.copy(), PLACES.copy(), CENTERS.copy()]
-    model = MapModel("tsne", *given, n_neighbors=3.0)
-    expected = model.predict(ROWS)
-    for array in given:
-        array[:] = 0.0
-    assert np.array_equal(model.predict(ROWS), expected)
-
-
-def test_model_knows_how_many_clusters_it_has_and_says_what_it_is():
-    model = made("rows", "umap")
-    assert model.n_clusters == 3
-    assert repr(model) == "MapModel(umap, 30 points, 3 clusters)"
-    assert isinstance(model, Model)
-    assert np.array_equal(model.coordinates_, PLACES_OF_MAPPED)
-    assert np.array_equal(model.map_centers_, CENTERS)
-    # It is what result.save() writes centers.csv from, and these centers are not rows.
-    assert not hasattr(model, "cluster_centers_")
-
-
-@pytest.mark.parametrize("method", ["tsne", "umap"])
 @pytest.mark.parametrize("n_neighbors", [2.0, 1000.0])
 def test_more_neighbors_than_points_are_all_points(n_neighbors, method):
     model = MapModel(method, LANDMARKS[:4], PLACES[:4], CENTERS, n_neighbors=n_neighbors)
@@ -156,55 +114,3 @@ def test_row_that_is_a_landmark_lies_near_it_on_the_map():
     places = np.repeat(CENTERS, 4, axis=0) + RNG.normal(size=(12, 2)) * 0.1
     model = MapModel("tsne", group, places, CENTERS, n_neighbors=1.0)
     assert model.predict(group).tolist() == np.repeat([0, 1, 2], 4).tolist()
-
-
-@pytest.mark.parametrize("method", ["transform", "predict", "cost"])
-@pytest.mark.parametrize(
-    ("kind", "sentence"),
-    [
-        ("landmarks", r"^rows: 2 columns where the landmarks have 3; give the columns the model was made from\.$"),
-        ("rows", r"^rows: 2 columns where the landmarks have 3; give the columns the model was made from\.$"),
-        ("reduced", r"^rows: 2 columns where the map has 5; give the columns the model was made from\.$"),
-    ],
-)
-def test_rows_of_another_width_are_refused_in_one_sentence(kind, sentence, method):
-    with pytest.raises(ValueError, match=sentence):
-        getattr(made(kind), method)(np.ones((4, 2)))
-
-
-@pytest.mark.parametrize("method", ["transform", "predict", "cost"])
-def test_rows_with_nan_are_refused_by_row_and_column(method):
-    rows = np.ones((4, 3))
-    rows[1, 2] = np.nan
-    with pytest.raises(ValueError, match=r"^rows: row 1, column 2 is NaN; fill it in or drop the row\.$"):
-        getattr(made(), method)(rows)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"method": "pca"}, "method is 'pca'; it must be one of: tsne, umap"),
-        ({"landmarks": [[1.0, np.nan]]}, "landmarks: row 0, column 1 is NaN;"),
-        ({"coordinates": [[np.inf, 1.0]]}, "coordinates: row 0, column 0 is infinite;"),
-        ({"cluster_centers": np.empty((0, 2))}, "cluster_centers has no rows;"),
-        ({"n_neighbors": 0.0}, "n_neighbors is 0.0; it must be a finite number above 0"),
-        ({"n_neighbors": float("nan")}, "n_neighbors is nan"),
-        ({"min_dist": -0.1}, "min_dist is -0.1; it must be a finite number at least 0"),
-        ({"distances": [[np.nan]]}, "distances: row 0, column 0 is NaN;"),
-        ({"directions": np.ones(3)}, r"directions: the rows have shape \(3,\);"),
-    ],
-)
-def test_what_cannot_be_right_is_refused(change, sentence):
-    arguments = {
-        "method": "tsne", "landmarks": LANDMARKS, "coordinates": PLACES, "cluster_centers": CENTERS, "n_neighbors": 3.0,
-    }  # fmt: skip
-    with pytest.raises(ValueError, match=f"^{sentence}"):
-        MapModel(**(arguments | change))
-
-
-def test_model_whose_parts_do_not_fit_is_refused():
-    landmarks, centers = np.eye(5), np.zeros((2, 2))
-    with pytest.raises(ValueError, match="coordinates: 4 places for 5 points; give one for each"):
-        MapModel("tsne", landmarks, np.zeros((4, 2)), centers, n_neighbors=3)
-    with pytest.raises(ValueError, match="origin and directions go together; give both or neither"):
-        MapModel("tsne", landmarks, np.zeros((5, 2)), centers, n_neighbors=3, origin=np.zeros(5))

@@ -152,7 +152,7 @@ def test_no_name_is_a_formula_and_nobody_else_may_look(folder):
     [
         (
             lambda folder: (folder / "model.json").unlink(),
-            "There is no model.json beside .* not saved to the end",
+            "There is no model.json beside .*run again",
         ),
         (
             lambda folder: (folder / "model.json").write_text('{"format": 9, "version": "2.0"}'),

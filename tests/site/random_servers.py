@@ -33,9 +33,8 @@ from flwr.common import Parameters
 
 from flower_fedclust.engine import ProtocolError
 from flower_fedclust.engine.by_row import ByRow, Finish, View, read_question
-from flower_fedclust.engine.replies import received_arrays
 from flower_fedclust.engine.rounds import Askable
-from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.engine.wire import decode, encode, received_arrays
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.sums import is_off_diagonal

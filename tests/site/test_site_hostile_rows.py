@@ -143,7 +143,7 @@ def test_directions_of_the_same_bytes_in_another_shape_are_others():
 def test_arrays_that_are_not_numbers_are_refused(careful, array):
     answer = Server(careful).ask(Question(PrivateKMeansClient.row_sum.answer, (array, np.array([4.0, 2.0])), {}))
     assert answer.metrics["failure"] == "refused"
-    assert "not one of plain numbers" in audit(careful)[-1]["reason"]
+    assert "only plain numbers" in audit(careful)[-1]["reason"]
 
 
 # Failures.
@@ -229,3 +229,17 @@ def test_kept_rows_of_a_task_that_failed_are_those_of_no_row(careful, monkeypatc
     asked = FedSCClient.exponents.asked(SCHEMA).mean()
     answer = server.ask(asked, rows="noisy rows", plan=PLAN.to_json())
     assert not answer.metrics.get("missed")
+
+
+GAPS = Schema.of({"columns": {name: {"kind": "number", "bounds": [-9, 9], "gaps": "mean"} for name in "abc"}})
+
+
+def test_whether_a_table_has_gaps_is_not_said_before_the_charge(tmp_path):
+    """Columns in another order had numbers made of the table, which failed at once, and free of charge, for a gap."""
+    said = []
+    for name, first in (("one", 0.0), ("other", np.nan)):
+        own = site(tmp_path / name, rows=np.vstack([[first, 0.0, 0.0], ROWS]), schema=GAPS)
+        answer = Server(own).ask(COUNT, columns=json.dumps(["c", "b", "a"]))
+        said.append((answer.metrics, audit(own)[-1]["event"], own.ledger.read()))
+    assert said[0] == said[1]
+    assert said[0][0]["failure"] == "refused"

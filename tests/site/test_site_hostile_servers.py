@@ -187,7 +187,7 @@ def test_a_round_has_a_number(careful, number):
 def test_runs_without_end_spend_the_budget_once(careful):
     arrays_of(Server(careful, 1).ask(SUM, releases=[NOISE], **ANNOUNCED))
     said = refused(Server(careful, 2).ask(SUM, releases=[NOISE], **ANNOUNCED), careful)
-    assert "in other runs, and this one would make it 2;" in said
+    assert "in other runs" in said
 
 
 def test_a_run_beyond_the_policy_is_refused_before_its_first_message(careful):
@@ -303,8 +303,8 @@ def test_a_run_config_names_no_module_to_import(careful):
 def test_studies_and_strategies_are_those_of_the_policy(tmp_path):
     chosen = site(tmp_path, studies=["sepsis"], strategies=["private-kmeans"], tasks=["row_sum"])
     enrol = {"task": "enrol", "round": 1, "client": PrivateKMeansClient.key()}
-    assert "of the study ''" in refused(Server(chosen).send([], enrol), chosen)
-    assert "of k-fed" in refused(Server(chosen, strategy="k-fed", study="sepsis").send([], enrol), chosen)
+    assert "study is ''" in refused(Server(chosen).send([], enrol), chosen)
+    assert "names k-fed" in refused(Server(chosen, strategy="k-fed", study="sepsis").send([], enrol), chosen)
     server = Server(chosen, study="sepsis")
     assert server.send([], enrol).metrics["columns"] == "3"
     arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
@@ -330,7 +330,7 @@ def test_evaluation_is_unasked_for_unless_the_policy_counts_it(tmp_path, careful
     assert server.evaluate(CENTERS).num_examples == 60
     # Two models of one center each would give the sums of the columns.
     assert "to another question" in refused(server.evaluate(CENTERS + 1), once)
-    assert "for the time number 2" in refused(Server(once, 2).evaluate(CENTERS + 1), once)
+    assert "evaluation number 2" in refused(Server(once, 2).evaluate(CENTERS + 1), once)
 
 
 def test_columns_and_labels_are_the_sites_and_names_are_no_labels(tmp_path):
@@ -477,7 +477,7 @@ def test_runs_whose_names_look_alike_are_different_runs_and_no_name_is_endless(c
 @pytest.mark.parametrize("study", ["Sepsis", "sepsis ", " sepsis", "sepsis,other", "s\u0435psis"])
 def test_a_study_is_the_one_that_the_policy_names(tmp_path, study):
     chosen = site(tmp_path, studies=["sepsis"])
-    assert "of the study" in refused(Server(chosen, study=study).ask(SUM, releases=[NOISE], **ANNOUNCED), chosen)
+    assert "the run's study is" in refused(Server(chosen, study=study).ask(SUM, releases=[NOISE], **ANNOUNCED), chosen)
 
 
 def test_a_policy_that_was_changed_holds_from_the_next_answer_and_says_the_epsilon_of_its_own_delta(tmp_path):

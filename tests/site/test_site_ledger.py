@@ -16,8 +16,8 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.format import FORMAT
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.site.budget import spent
+from flower_fedclust.site.kept import fit_res
 from flower_fedclust.site.ledger import Ledger, LedgerError
-from flower_fedclust.site.replies import fit_res
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 
 SUM = PrivateKMeansClient.row_sum.asked(frame=BALL)
@@ -242,11 +242,11 @@ def test_an_answer_that_is_not_kept_any_more_or_was_changed_is_not_made_again(tm
     content = kept.read_bytes()
     for at in range(len(content)):
         kept.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        assert "not kept any more" in refused(server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED), own)
+        assert "no longer kept" in refused(server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED), own)
     with pytest.raises(LedgerError, match=r"round-2\.answer is not what the ledger says"):
         own.check_kept(whole=True)
     kept.unlink()
-    assert "not kept any more" in refused(server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED), own)
+    assert "no longer kept" in refused(server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED), own)
 
 
 FAILED = {"format": FORMAT, "client": "north", "failure": "failed"}
@@ -436,7 +436,7 @@ def test_evaluations_and_enrolments_are_charged_before_as_well(tmp_path, monkeyp
         for _ in range(3):
             assert Server(own).send([], enrol).metrics == FAILED
     assert [(entry["task"], entry["sent"]) for entry in own.ledger.entries] == [("evaluate", ""), ("enrol", "")]
-    assert "for the time number 2" in refused(Server(own, 2).evaluate(np.zeros((2, 3))), own)
+    assert "evaluation number 2" in refused(Server(own, 2).evaluate(np.zeros((2, 3))), own)
     assert Server(own).evaluate(np.zeros((2, 3))).metrics == FAILED
     assert Server(own).send([], enrol).metrics["columns"] == "3"  # this tells no more than the site's columns
     assert own.ledger.entries[1]["sent"]

@@ -21,7 +21,7 @@ from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site import supernode
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.cli import start_site
-from flower_fedclust.site.limits import is_amount, is_exponent, said
+from flower_fedclust.site.limits import is_amount, is_exponent, printable
 from flower_fedclust.site.policy import SiteSettings
 from flower_fedclust.strategies.baselines.ppfc_gan import PPFCGANClient
 from flower_fedclust.strategies.common.spectral import LabelsClient
@@ -189,10 +189,10 @@ def test_what_stands_in_a_ledger_is_shown_as_it_is_and_in_one_line(site_toml):
 
 
 def test_what_was_said_is_one_line_that_ends():
-    assert said("plain") == "plain"
-    assert said(7) == 7
-    assert said("a\nb\x1b\u2028") == "a\\nb\\x1b\\u2028"
-    assert len(said("x" * 10**6)) < 600
+    assert printable("plain") == "plain"
+    assert printable(7) == 7
+    assert printable("a\nb\x1b\u2028") == "a\\nb\\x1b\\u2028"
+    assert len(printable("x" * 10**6)) < 600
 
 
 @pytest.mark.parametrize("days", [0, 2])
@@ -250,7 +250,7 @@ def test_steps_without_end_are_refused_by_the_message(tmp_path, n_epochs):
     server = Server(own, strategy="ppfc-gan")
     asked = PPFCGANClient.synthetic_rows.asked(n_synthetic=1, n_epochs=n_epochs, random_state=0)
     reason = refused(server.ask(asked), own)
-    assert "most_steps" in reason or "no amount" in reason
+    assert "most_steps" in reason or "usable amount" in reason
     several = PPFCGANClient.synthetic_rows.asked(n_synthetic=10**4, n_epochs=10**4, random_state=0)
     assert "most_steps" in refused(server.ask(several), own)
 

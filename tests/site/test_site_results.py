@@ -14,8 +14,8 @@ from hostile import RNG, Proxy, audit, run, site
 import flower_fedclust as fc
 from flower_fedclust.engine import ProtocolError, Traffic
 from flower_fedclust.engine.replies import ledger_of
+from flower_fedclust.site.kept import RunFolder
 from flower_fedclust.site.ledger import Ledger
-from flower_fedclust.site.replies import RunFolder
 
 CENTERS = np.array([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 3.0]])
 TABLES = {

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from flower_fedclust.site import supernode
+from flower_fedclust.site.app import load_rows
 from flower_fedclust.site.cli import start_site
+from flower_fedclust.site.kept import RunFolder, forget_old_runs
 from flower_fedclust.site.policy import Policy, SiteSettings
-from flower_fedclust.site.replies import RunFolder, forget_old_runs
-from flower_fedclust.site.startup import load_rows
 
 WRONG = {
     "data": 'name = "north"',

@@ -15,7 +15,7 @@ from flower_fedclust.results.findings import Findings
 from flower_fedclust.models.tables import TableModel
 from flower_fedclust.results.pictures.figures import figure_of
 from flower_fedclust.results.pictures.groupings import group_colors
-from flower_fedclust.engine.sizes import DEVIATIONS
+from flower_fedclust.engine.rounds import DEVIATIONS
 from flower_fedclust.tables.description import SHAPES
 
 if TYPE_CHECKING:

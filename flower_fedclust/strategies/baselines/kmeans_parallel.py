@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, Sum, answers, parameter
 from flower_fedclust.engine.by_row import by_row
-from flower_fedclust.engine.inspection import usable
+from flower_fedclust.engine.replies import usable
 from flower_fedclust.engine.rounds import Round
 from flower_fedclust.exact.grid import BITS, ENTRY_BITS, unit_exponent
 from flower_fedclust.exact.rows import Frame, Rows

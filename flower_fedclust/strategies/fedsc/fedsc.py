@@ -233,7 +233,7 @@ class FedSC(DictionaryStrategy, CodesStrategy):
     and sends each client the clusters of its rows.
 
     Whoever has the dictionary and a row's code can compute the row: without ``perturb`` nothing is hidden from the
-    server (:func:`flower_fedclust.privacy.attacks.rows_from_codes` does it). :class:`FedSCSums` sends no codes.
+    server (reproduce/attacks.py does it). :class:`FedSCSums` sends no codes.
 
     Parameters
     ----------

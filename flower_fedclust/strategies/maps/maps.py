@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
-from flower_fedclust.engine.inspection import usable
+from flower_fedclust.engine.replies import usable
 from flower_fedclust.engine.rounds import Moved, Reply
 from flower_fedclust.exact.grid import GridArray, ball_in_units, truncated_to_ball
 from flower_fedclust.exact.sums import squared_distances
@@ -153,7 +153,7 @@ class FedTSNE(FederatedMap):
     the map.
 
     Whoever has the landmarks and a row's distances to them can compute the row
-    (:func:`flower_fedclust.privacy.attacks.rows_from_distances` does it). :class:`FedTSNESums` sends sums alone.
+    (reproduce/attacks.py does it). :class:`FedTSNESums` sends sums alone.
 
     Parameters
     ----------

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
-from flower_fedclust.engine.inspection import usable
 from flower_fedclust.engine.parts import Part
+from flower_fedclust.engine.replies import usable
 from flower_fedclust.engine.rounds import Moved, Reply
 from flower_fedclust.exact.grid import BITS, GridArray
 from flower_fedclust.exact.rows import Frame
@@ -71,7 +71,7 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
     kernel values of its rows with the landmarks; the server reconstructs all others (Nystrom) and clusters.
 
     Whoever has the landmarks and a row's kernel values with them can compute the row
-    (:func:`flower_fedclust.privacy.attacks.rows_from_kernel` does it). :class:`FedSpeClustSums` sends sums alone.
+    (reproduce/attacks.py does it). :class:`FedSpeClustSums` sends sums alone.
 
     Parameters
     ----------

@@ -51,7 +51,6 @@ from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.noise import NoiseSource, noise_in_floats
 from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.strategies.common.spectral import LabelsClient, cluster_embedding, send_labels
-from flower_fedclust.strategies.spp_fgc.ablations import clusters_of_prototypes, clusters_of_single_graphs
 from flower_fedclust.strategies.spp_fgc.uploads import GRAPH, Uploads, read_uploads, sent_graph
 
 Floats = NDArray[np.float64]
@@ -92,11 +91,6 @@ class StructuralGraphStrategy(ProtocolStrategy):
     assignment : "eigenvectors", "components" or "rows-of-s", optional
         "eigenvectors" of E*, the default of the solver "spectral"; the "components" of S, if there are n_clusters, and
         else a k-means of its eigenvectors, the default of "clr"; or a k-means of the rows of S (Algorithm 1, line 15).
-    private_graph : bool, default=True
-        If False, rows of one client are joined by their prototypes, too (Table 3, "w/o PSG").
-    global_graph : bool, default=True
-        If False, each client's graph is clustered by itself, and the clusters by their means (Table 3, "w/o GSG"). With
-        neither of the two, the prototypes are clustered by their means.
     """
 
     n_neighbors: int = parameter(10, at_least=1)
@@ -104,8 +98,6 @@ class StructuralGraphStrategy(ProtocolStrategy):
     solver: Literal["spectral", "clr"] = parameter("spectral")
     affinity: Literal["jeffreys", "kl"] = parameter("jeffreys")
     assignment: Literal["eigenvectors", "components", "rows-of-s"] | None = parameter(None)
-    private_graph: bool = parameter(True)
-    global_graph: bool = parameter(True)
 
     def check_parameters(self) -> None:
         """Raise a ValueError that names the first parameter which cannot be right."""
@@ -135,13 +127,10 @@ class StructuralGraphStrategy(ProtocolStrategy):
     def _server_side(self, uploads: Uploads, prototypes: Prototypes) -> Labels:
         """Return A, the cluster of every row (lines 11 to 15)."""
         C = self.n_clusters
-        if not self.global_graph:
-            alone = clusters_of_single_graphs if self.private_graph else clusters_of_prototypes
-            return alone(uploads, prototypes, C, self.rng)
         # Line 12: E^g is the same for all rows of two prototypes, and so is known by what these are to each other.
         divergences = (jeffreys if self.affinity == "jeffreys" else kullback_leibler)(prototypes)
         # Line 13.
-        E = joined(uploads, prototypes, divergences, C, affinity=self.affinity, private_graph=self.private_graph)
+        E = joined(uploads, prototypes, divergences, C, affinity=self.affinity)
         # Lines 14 and 15, where a cluster need not be a component: the eigenvectors of E* itself.
         if self.solver == "spectral":
             return cluster_embedding(E.embedding(C, full_affinity(divergences)), C, self.rng)[1]
@@ -308,13 +297,9 @@ def joined(
     n_clusters: int,
     *,
     affinity: str = "jeffreys",
-    private_graph: bool = True,
 ) -> GlobalGraph:
     """Return E* (equations 9 and 10; Algorithm 1, lines 12 and 13), symmetric."""
     blocks, owner = uploads.diagonal, uploads.client
-    if not private_graph:
-        blocks, owner = blocks * 0.0, np.arange(len(prototypes))
-        blocks.eliminate_zeros()
     if affinity == "jeffreys":
         blocks = without_far_edges(blocks, uploads.prototype, divergences)
         between = prototype_affinity(

@@ -11,7 +11,8 @@ from flwr.app import Context, RecordDict
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
 from flower_fedclust.engine import ClientData, DataError
-from flower_fedclust.engine.replies import received_arrays, values_of
+from flower_fedclust.engine.replies import values_of
+from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.factorisation import Penalties, membership_steps, objective
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies import dp_fedc

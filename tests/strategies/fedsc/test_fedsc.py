@@ -15,7 +15,8 @@ from sklearn.metrics import adjusted_rand_score
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
 from flower_fedclust.engine import DataError, Sent, answers
-from flower_fedclust.engine.replies import received_arrays, values_of
+from flower_fedclust.engine.replies import values_of
+from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.numerics.dictionary import kernel_root
 from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.numerics.spectral import similarity_graph

@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.engine import ClientData, Gather, Sum
-from flower_fedclust.engine.replies import received_arrays, values_of
+from flower_fedclust.engine.replies import values_of
+from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.numerics.dictionary import kernel_root
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.attacks import relative_errors, rows_from_codes
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
 from flower_fedclust.strategies.fedsc.fedsc import FedSC, FedSCClient, FedSCSums, FedSCSumsClient
+from reproduce.attacks import relative_errors, rows_from_codes
 
 ALLOWANCE = 1 + 1e-9
 MAX_NORM = 8.0

@@ -11,7 +11,8 @@ from sklearn.cluster import KMeans
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
 from flower_fedclust.engine import DataError, ProtocolError
-from flower_fedclust.engine.replies import received_arrays, values_of
+from flower_fedclust.engine.replies import values_of
+from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.simulation import simulate

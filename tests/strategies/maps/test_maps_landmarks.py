@@ -11,7 +11,7 @@ import pytest
 
 from flower_fedclust import ClientData, simulate
 from flower_fedclust.engine import Total
-from flower_fedclust.engine.replies import received_arrays
+from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.exponents import exponent_indicator
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel

@@ -11,12 +11,12 @@ from sklearn.datasets import load_digits
 
 from flower_fedclust import ClientData, check_strategy, simulate
 from flower_fedclust.engine import Gather, Sum
-from flower_fedclust.engine.replies import received_arrays, values_of
+from flower_fedclust.engine.replies import values_of
+from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.models import maps as models
 from flower_fedclust.numerics.landmarks import longest_attraction
 from flower_fedclust.privacy.accounting import composed_epsilon
-from flower_fedclust.privacy.attacks import relative_errors, rows_from_distances
 from flower_fedclust.strategies.common.clusters import ClusterStatistic
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
 from flower_fedclust.strategies.maps import map_sums
@@ -28,6 +28,7 @@ from flower_fedclust.strategies.maps.map_sums import (
     spread_centers,
 )
 from flower_fedclust.strategies.maps.maps import FederatedMapClient, FedTSNE
+from reproduce.attacks import relative_errors, rows_from_distances
 
 ALLOWANCE = 1 + 1e-9
 MAX_NORM = 9.0

@@ -9,7 +9,6 @@ from sklearn.metrics import adjusted_rand_score
 
 from flower_fedclust import ClientData, check_strategy, simulate
 from flower_fedclust.numerics.kernel import gaussian_kernel
-from flower_fedclust.privacy.attacks import relative_errors, rows_from_kernel
 from flower_fedclust.strategies.fedsc.fedsc import FedSC
 from flower_fedclust.strategies.maps.speclust import (
     FedSpeClust,
@@ -17,6 +16,7 @@ from flower_fedclust.strategies.maps.speclust import (
     FedSpeClustSums,
     kernel_values_apart,
 )
+from reproduce.attacks import relative_errors, rows_from_kernel
 
 RNG = np.random.default_rng(4)
 MEANS = 6.0 * np.eye(4)[:3]

@@ -40,9 +40,6 @@ MODES = {
     "gmm": SPPFGC(3, prototypes="gmm"),
     "kl": SPPFGC(3, affinity="kl"),
     "diagonal": SPPFGC(3, covariance="diagonal"),
-    "no_private_graph": SPPFGC(3, private_graph=False),
-    "no_global_graph": SPPFGC(3, global_graph=False),
-    "no_graph": SPPFGC(3, private_graph=False, global_graph=False),
     "paper": SPPFGC(3, **PAPERS_NOISE),
     "paper_gmm": SPPFGC(3, **PAPERS_NOISE, prototypes="gmm"),
     "private": SPPFGCPrivatePrototypes(3, **NOISE),
@@ -110,11 +107,6 @@ def test_recipe_as_it_is_printed_finds_far_less(name, at_most):
     printed = np.mean(accuracies(name, "iid", range(2), **PRINTED))
     assert printed <= at_most
     assert printed <= np.mean(accuracies(name, "iid", range(2))) - 0.08
-
-
-@pytest.mark.parametrize("without", [{"private_graph": False}, {"global_graph": False}])
-def test_printed_recipe_runs_without_one_of_its_graphs(without):
-    assert_complete(quiet(SPPFGC(3, **(PRINTED | without)), CLIENTS), CLIENTS)
 
 
 def test_printed_recipe_has_a_name_of_its_own():
@@ -198,19 +190,6 @@ def test_affinity_as_printed_is_the_exponential_of_kl():
     owner = seen["found"].client
     expected = np.where(owner[:, None] != owner, np.exp(-divergences), 0.0)
     np.testing.assert_allclose(seen["graph"].affinity, 0.5 * (expected + expected.T))
-
-
-def test_without_private_graphs_prototypes_of_one_client_are_joined_too():
-    seen = seen_by_the_server("no_private_graph")
-    assert seen["graph"].blocks.nnz == 0
-    owner = seen["found"].client
-    same = (owner[:, None] == owner) & ~np.eye(len(owner), dtype=bool)
-    assert seen["graph"].affinity[same].any()
-
-
-def test_without_the_global_graph_it_is_never_made():
-    assert seen_by_the_server("no_global_graph") == {}
-    assert seen_by_the_server("no_graph") == {}
 
 
 # The protocol
@@ -303,7 +282,7 @@ ODD = {
 
 @pytest.mark.usefixtures("few_restarts")
 @pytest.mark.parametrize(("clients", "options"), ODD.values(), ids=ODD)
-@pytest.mark.parametrize("mode", ["own", "printed", "no_private_graph", "no_global_graph", "private"])
+@pytest.mark.parametrize("mode", ["own", "printed", "private"])
 def test_odd_rows_get_labels_all_the_same(clients, options, mode):
     assert_complete(quiet(clone(MODES[mode]).set_params(**options), clients), clients)
 
@@ -333,11 +312,6 @@ def test_covariances_are_diagonal_beyond_64_columns():
     assert quiet(SPPFGC(3), clients).model.covariances_.ndim == 2
     assert quiet(SPPFGC(3, covariance="full"), clients).model.covariances_.ndim == 3
     assert quiet(SPPFGC(3), CLIENTS).model.covariances_.ndim == 3
-
-
-def test_rows_that_are_too_alike_are_told():
-    with pytest.warns(RuntimeWarning, match="spp-fgc found 1 clusters where n_clusters is 3: the rows are too alike"):
-        simulate(MODES["no_graph"], ODD["all_equal"][0], seed=0)
 
 
 def test_more_clusters_than_rows_are_refused_in_a_sentence():

@@ -1,0 +1,151 @@
+"""What a site keeps of a run: its answers as bytes, and what the client remembers from round to round."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from flwr.app import Array, ArrayRecord, Context
+from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
+
+from flower_fedclust.engine.disk import joined, make_private, open_private, parted, replace_private
+from flower_fedclust.format import FORMAT, check_format
+from flower_fedclust.site.ledger import LedgerError
+
+#: Prefix of the keys under which a client remembers things in its Context; see ``ProtocolClient.remember``.
+REMEMBERED = "fedclust."
+
+#: Suffix of the files of answers.
+ANSWER = ".answer"
+
+#: The file of what a client remembers.
+MEMORY = "memory"
+
+
+class RunFolder:
+    """The folder of one run; its name is a hash, because the run's name may come from anybody."""
+
+    def __init__(self, all_runs: Path, run: str) -> None:
+        self.path = all_runs / _folder_of(run)
+        self._known: dict[str, int] = {}
+
+    def keep(self, name: str, answer: bytes) -> IO[bytes]:
+        """Write an answer, and return its open file: wait until it is on the disk before the answer leaves.
+
+        The hash in the ledger shows whether the file is complete.
+        """
+        make_private(self.path)
+        file = open_private(self.path / f"{name}{ANSWER}")
+        file.write(answer)
+        return file
+
+    def kept(self, name: str) -> bytes | None:
+        """Return an answer as it was sent, or None."""
+        path = self.path / f"{name}{ANSWER}"
+        return path.read_bytes() if path.exists() else None
+
+    def restore(self, context: Context) -> None:
+        """Put what the client remembered of this run, and nothing of other runs, into a Context."""
+        for key in [key for key in context.state if key.startswith(REMEMBERED)]:
+            del context.state[key]
+        path = self.path / MEMORY
+        if path.exists():
+            about, tensors = _read(path.read_bytes(), str(path))
+            rest = iter(tensors)
+            for key, fields in about["memory"].items():
+                arrays = {name: Array(dtype, tuple(shape), stype, next(rest)) for name, dtype, shape, stype in fields}
+                context.state[key] = ArrayRecord(arrays)
+        self._known = _identities(context)
+
+    def remember(self, context: Context, before: Sequence[IO[bytes]] = ()) -> None:
+        """Write what the client remembers, if it has changed.
+
+        The files ``before`` (the answer) reach the disk first: an answer that is not on the disk may be computed again,
+        from what was remembered then.
+        """
+        known = _identities(context)
+        if known == self._known:
+            return
+        records = {key: dict(context.state.array_records[key]) for key in known}
+        memory = {
+            key: [[name, array.dtype, array.shape, array.stype] for name, array in arrays.items()]
+            for key, arrays in records.items()
+        }
+        tensors = [array.data for arrays in records.values() for array in arrays.values()]
+        make_private(self.path)
+        replace_private(self.path / MEMORY, joined({"format": FORMAT, "memory": memory}, tensors), before)
+        self._known = known
+
+
+def _identities(context: Context) -> dict[str, int]:
+    return {
+        key: id(record)
+        for key, record in context.state.items()
+        if key.startswith(REMEMBERED) and isinstance(record, ArrayRecord)
+    }
+
+
+def _folder_of(run: str) -> str:
+    return hashlib.sha256(run.encode()).hexdigest()[:20]
+
+
+def check_kept(all_runs: Path, entries: Iterable[Mapping[str, Any]], *, whole: bool = False) -> None:
+    """Raise a LedgerError if an answer is kept that the ledger does not know: the ledger's last lines are missing.
+
+    ``whole`` also compares the content of each answer with the hash in the ledger.
+    """
+    known: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        known.setdefault(_folder_of(entry["run"]), {})[entry["answer"] + ANSWER] = entry.get("sent", "")
+    for folder in all_runs.iterdir() if all_runs.exists() else ():
+        own, kept = known.get(folder.name), list(folder.glob(f"*{ANSWER}"))
+        for path in [folder] if own is None else [path for path in kept if path.name not in own]:
+            raise LedgerError(f"{path} is kept, but the ledger does not know it: lines of the ledger are missing.")
+        for path in kept if whole else ():
+            sent = (own or {})[path.name]
+            if sent and hashlib.sha256(path.read_bytes()).hexdigest() != sent:
+                raise LedgerError(f"{path} is not what the ledger says was sent; the site does not send it again.")
+
+
+def forget_old_runs(all_runs: Path, keep_days: int) -> None:
+    """Remove the folders of runs without an answer for so many days. The ledger stays."""
+    oldest = time.time() - keep_days * 86400
+    for folder in all_runs.iterdir() if all_runs.exists() else ():
+        if folder.is_dir() and all(file.stat().st_mtime < oldest for file in [folder, *folder.iterdir()]):
+            shutil.rmtree(folder)
+
+
+def answer_to_bytes(answer: FitRes | EvaluateRes) -> bytes:
+    """Return an answer as bytes."""
+    about: dict[str, Any] = {"format": FORMAT, "num_examples": answer.num_examples, "metrics": dict(answer.metrics)}
+    if isinstance(answer, EvaluateRes):
+        return joined(about | {"loss": answer.loss}, [])
+    return joined(about, answer.parameters.tensors)
+
+
+def answer_from_bytes(content: bytes) -> FitRes | EvaluateRes:
+    """Undo :func:`answer_to_bytes`."""
+    about, tensors = _read(content, "the answer that was kept")
+    if "loss" in about:
+        return evaluate_res(about["loss"], about["num_examples"], about["metrics"])
+    return fit_res(tensors, about["metrics"], about["num_examples"])
+
+
+def _read(content: bytes, what: str) -> tuple[dict[str, Any], list[bytes]]:
+    about, tensors = parted(content)
+    check_format(about.get("format"), what, "this site", "use the version that wrote it until the run has ended")
+    return about, tensors
+
+
+def fit_res(tensors: list[bytes], metrics: Mapping[str, Any], num_examples: int = 1) -> FitRes:
+    """Return Flower's answer to a round."""
+    return FitRes(Status(Code.OK, ""), Parameters(tensors, "numpy.ndarray"), num_examples, dict(metrics))
+
+
+def evaluate_res(loss: float, num_examples: int, metrics: Mapping[str, Any]) -> EvaluateRes:
+    """Return Flower's answer to a request to evaluate a model."""
+    return EvaluateRes(Status(Code.OK, ""), loss, num_examples, dict(metrics))
