@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from flower_fedclust.checking import AuditResult
-from flower_fedclust.checking.statistics import FALSE_ALARM
+from flower_fedclust.checking.noise import FALSE_ALARM
 from flower_fedclust.cli.advice import BOUNDS, audit_by_name
 from flower_fedclust.engine import ProtocolStrategy
 from flower_fedclust.engine.parameters import _declared

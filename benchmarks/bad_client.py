@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from flwr.common import FitRes, Parameters
 
-from flower_fedclust.checking.runs import Run, watched_run
+from flower_fedclust.checking import WatchedRun, watched_run
 from flower_fedclust.engine import ClientData, ProtocolError
 from flower_fedclust.engine.wire import EXPONENTS, decode, encode
 from flower_fedclust.registry import find
@@ -179,7 +179,7 @@ ENROLMENTS: dict[str, Answer] = {
 
 
 @lru_cache
-def run_of(strategy: str, fault: str | None) -> Run | Exception:
+def run_of(strategy: str, fault: str | None) -> WatchedRun | Exception:
     """Run a strategy with a fault; None is an honest run, and "absent" one without the bad client."""
     entry = find(strategy)
     made = entry.strategy(n_clusters=3, **(entry.fixed | STRATEGIES[strategy]), random_state=3)
@@ -201,7 +201,7 @@ def run_of(strategy: str, fault: str | None) -> Run | Exception:
     return run
 
 
-def agreement_of(run: Run) -> float:
+def agreement_of(run: WatchedRun) -> float:
     """Return the adjusted Rand index of the honest clients' clusters and their true classes."""
     from sklearn.metrics import adjusted_rand_score
 
@@ -238,7 +238,7 @@ def ending_of(strategy: str, fault: str) -> tuple[str, str]:
     if named_clients & innocent:
         return "innocent blamed", next(failure.reason for failure in failures if failure.client in innocent)
     absent = run_of(strategy, "absent")
-    assert isinstance(absent, Run), absent
+    assert isinstance(absent, WatchedRun), absent
     arrays = [array for array in found.result.model.to_arrays() if array.dtype.kind == "f"]
     sound = all(np.isfinite(array).all() for array in arrays) and agreement_of(found) >= agreement_of(absent) - 0.2
     if named_clients:

@@ -1,4 +1,4 @@
-"""How far worst-case neighbours move what each strategy releases, over what it declares; at most 1, exactly.
+"""How far worst-case neighbors move what each strategy releases, over what it declares; at most 1, exactly.
 
 python benchmarks/neighbours.py [NAME ...]   every strategy with noise, in each place and for each unit; or some of them
 
@@ -16,13 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from flower_fedclust.checking import Subject, neighbours
-from flower_fedclust.checking.neighbours import (
-    Neighbours,
+from flower_fedclust.checking import (
+    Neighbors,
+    Subject,
     extreme_rows,
     far_rows,
     how_far,
-    tied_neighbours,
+    neighbor_tables,
+    tied_neighbors,
     tied_tables,
 )
 
@@ -32,8 +33,8 @@ from test_strategies_every import cases
 N_RANDOM = 60
 
 
-def pairs_of(subject: Subject) -> list[Neighbours]:
-    """Return neighbours of a client's table."""
+def pairs_of(subject: Subject) -> list[Neighbors]:
+    """Return neighbors of a client's table."""
     rng = np.random.default_rng(0)
     rows, d = subject.rows[0], subject.n_columns
     hard = far_rows(rows) + extreme_rows(d)
@@ -42,14 +43,14 @@ def pairs_of(subject: Subject) -> list[Neighbours]:
         hard.append((f"a random row, number {index}", row))
     hard.append(("a row that is there already", rows[1]))
     unit, relation = subject.strategy.privacy_unit, subject.releases[0][2].relation
-    found = neighbours(rows, hard, unit, relation)
+    found = neighbor_tables(rows, hard, unit, relation)
     if unit == "record" and relation == "add-or-remove":
-        found += [Neighbours("one row and two", rows[:1], np.vstack([rows[:1], row])) for _, row in hard]
-        found += [Neighbours("two equal rows and one", np.vstack([row, row]), row[None]) for _, row in hard]
+        found += [Neighbors("one row and two", rows[:1], np.vstack([rows[:1], row])) for _, row in hard]
+        found += [Neighbors("two equal rows and one", np.vstack([row, row]), row[None]) for _, row in hard]
     elif unit == "record":
-        found += [Neighbours("one row and another", rows[:1], row[None]) for _, row in hard]
+        found += [Neighbors("one row and another", rows[:1], row[None]) for _, row in hard]
     else:
-        found += [pair for size in (1, 2, 7) for pair in neighbours(rows[:size], hard, unit, relation)]
+        found += [pair for size in (1, 2, 7) for pair in neighbor_tables(rows[:size], hard, unit, relation)]
     return found
 
 
@@ -70,14 +71,14 @@ def main(names: list[str]) -> None:
         count = len(pairs)
         unit, relation = strategy.privacy_unit, subject.releases[0][2].relation
         for number, tables in tied_tables(subject.run, client).items():
-            tied = tied_neighbours(tables, unit, relation)
+            tied = tied_neighbors(tables, unit, relation)
             count += len(tied)
             moved += how_far(subject.run, client, tied, only=number)
         largest = max(one.ratio for one in moved)
         too_far = [one for one in moved if one.is_too_far]
         print(f"{case:44} {count:6} {largest:10.8f}  {time.perf_counter() - start:.1f}", flush=True)
         for one in too_far[:3]:
-            print(f"    TOO FAR: {one.neighbours.what}: '{one.content}' of round {one.round}, {one.ratio!r}")
+            print(f"    TOO FAR: {one.neighbors.what}: '{one.content}' of round {one.round}, {one.ratio!r}")
         worst, n_pairs = max(worst, largest), n_pairs + count
     print(f"the largest of all, over {n_pairs} pairs: {worst:.10f}")
 

@@ -16,9 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from flower_fedclust.checking.neighbours import shadow_answers
-from flower_fedclust.checking.runs import Exchange, Run, watched_run
-from flower_fedclust.checking.subject import Subject, small_tables
+from flower_fedclust.checking import Exchange, Subject, WatchedRun, shadow_answers, small_tables, watched_run
 from flower_fedclust.cli.advice import made_up_strategy as _made
 from flower_fedclust.data import load_dataset
 from flower_fedclust.engine import ClientData
@@ -47,7 +45,7 @@ FEWER_AXES = {"n_latent": 2}
 class Victim:
     """A client of a run, what it has sent, and what it would have sent with other rows."""
 
-    def __init__(self, run: Run, others: np.ndarray, labels: dict[str, np.ndarray]) -> None:
+    def __init__(self, run: WatchedRun, others: np.ndarray, labels: dict[str, np.ndarray]) -> None:
         self.run, self.labels, self.others, self._known = run, labels, others, {}
 
     def sent_with(self, client: str, rows: np.ndarray, number: int) -> list[np.ndarray]:

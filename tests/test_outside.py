@@ -408,7 +408,7 @@ THEIR_OWN = {
     "data/files.py": "readers that are called inside of it",
     "cli/app_template/app.py": "an example",
     "harness/ray_runs.py": "what its own processes packed",
-    "checking/about_runs.py": "what the check itself saved",
+    "checking/suite.py": "what the check itself saved",
     "data/datasets.py": "files of packages",
     "harness/execution.py": "/proc",
     "cli/new_app.py": "templates of this package",

@@ -1,43 +1,54 @@
-"""Checks of strategies: ``check_strategy`` for their authors, and ``audit``, the same promises tried for longer.
+"""Checks of strategies: ``check_strategy`` for their authors, and ``audit``, which tries the same promises for longer.
 
-``suite``       the checks, which are in ``about_parameters``, ``about_runs``, ``about_failures``, ``about_privacy`` and
-                ``about_audits``
-``audit``       the audit; ``result`` is what it finds
-``draws``       noise as a run draws it, again and again
-``statistics``  what drawn noise says, and the privacy loss
-``counting``    epsilon, counted again
-``coverage``    what leaves beside the releases
-``runs``        a run whose wire is watched
-``subject``     a strategy, and small tables to try it on
-``neighbours``  how far one record, or one client, moves what is released
+``suite`` has the checks and ``audit`` the audit. Both rest on ``runs`` (a run that keeps every message), ``neighbors``
+(how far one row or one client moves a release), ``noise`` (its law, its source, the privacy loss) and ``books`` (what
+else leaves, and what the report says).
 """
 
-from flower_fedclust.checking.audit import audit
-from flower_fedclust.checking.check import Check
-from flower_fedclust.checking.neighbours import Moved, Neighbours, how_far, neighbours, shadow_answers
-from flower_fedclust.checking.result import AuditedRelease, AuditResult
-from flower_fedclust.checking.runs import Exchange, Run, Site, watched_run
-from flower_fedclust.checking.statistics import Loss, NoiseTest
-from flower_fedclust.checking.subject import Subject
-from flower_fedclust.checking.suite import check_strategy, strategy_checks
+from flower_fedclust.checking.audit import AuditedRelease, AuditResult, audit
+from flower_fedclust.checking.grid import LocalGrid
+from flower_fedclust.checking.neighbors import (
+    Change,
+    Neighbors,
+    extreme_rows,
+    far_rows,
+    how_far,
+    neighbor_tables,
+    tied_neighbors,
+    tied_tables,
+)
+from flower_fedclust.checking.runs import (
+    Exchange,
+    Subject,
+    WatchedRun,
+    WatchedSite,
+    shadow_answers,
+    small_tables,
+    watched_run,
+)
+from flower_fedclust.checking.suite import Check, check_strategy, strategy_checks
 
 __all__ = [
     "AuditResult",
     "AuditedRelease",
+    "Change",
     "Check",
     "Exchange",
-    "Loss",
-    "Moved",
-    "Neighbours",
-    "NoiseTest",
-    "Run",
-    "Site",
+    "LocalGrid",
+    "Neighbors",
     "Subject",
+    "WatchedRun",
+    "WatchedSite",
     "audit",
     "check_strategy",
+    "extreme_rows",
+    "far_rows",
     "how_far",
-    "neighbours",
+    "neighbor_tables",
     "shadow_answers",
+    "small_tables",
     "strategy_checks",
+    "tied_neighbors",
+    "tied_tables",
     "watched_run",
 ]

@@ -1,4 +1,4 @@
-"""The audit of a strategy, from outside: by its messages, its noise and its books."""
+"""The audit of a strategy from outside: by its messages, its noise and its books."""
 
 from __future__ import annotations
 
@@ -7,38 +7,373 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from flower_fedclust.checking.counting import counted_epsilon, epsilon_of
-from flower_fedclust.checking.coverage import (
+from flower_fedclust.checking.books import (
     Fact,
-    facts_under_neighbours,
+    counted_epsilon,
+    epsilon_of,
+    facts_under_neighbors,
     findings_of_books,
     findings_of_losses,
+    findings_of_wire,
 )
-from flower_fedclust.checking.draws import Cell, Drawer
-from flower_fedclust.checking.neighbours import extreme_rows, far_rows, neighbours
-from flower_fedclust.checking.result import AuditedRelease, AuditResult
-from flower_fedclust.checking.runs import Run, patient
-from flower_fedclust.checking.samples import findings_of_samples
-from flower_fedclust.checking.search import Progress, Search
-from flower_fedclust.checking.sources import FEWEST, examine_sources
-from flower_fedclust.checking.statistics import FALSE_ALARM, OF_SAMPLES, Loss, losses, test_noise
-from flower_fedclust.checking.subject import Subject, small_tables
+from flower_fedclust.checking.neighbors import (
+    Progress,
+    Search,
+    extreme_rows,
+    far_rows,
+    findings_of_samples,
+    neighbor_tables,
+)
+from flower_fedclust.checking.noise import (
+    FALSE_ALARM,
+    FEWEST,
+    OF_NOISE,
+    OF_SAMPLES,
+    Drawer,
+    DrawnNoise,
+    Loss,
+    NoiseTest,
+    compare_with_law,
+    examine_sources,
+    losses,
+)
+from flower_fedclust.checking.runs import Subject, patient, small_tables
 from flower_fedclust.engine.progress import quiet
 from flower_fedclust.inputs import Clients, Strategy, prepared_rows, strategy_of
 from flower_fedclust.numerics.checks import check_integer, check_real
 from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.privacy.releases import Mechanism, NoisePlace, PrivacyUnit, Release
 from flower_fedclust.tables.schema import Schema
 
-#: So many draws are made with seeds, to see whether noise repeats where a seed is given.
-N_SEEDED = FEWEST
+Verdict = Literal["sound", "broken", "not shown", "no guarantee"]
 
-#: So many draws are made whatever time they take, if so many are asked for: fewer say little of noise.
+#: An audit shows something if it would have noticed noise narrower than this part of its scale, noise cut off at so
+#: many standard deviations, and a source of so few bits.
+WIDTH_NOTICED, CUT_NOTICED, BITS_NOTICED = 0.6, 3.0, 16.0
+
+#: Number of draws made however little time there is, if so many are asked for: fewer show little of noise.
 LEAST_DRAWS = 100
+
+
+@dataclass(frozen=True)
+class AuditedRelease:
+    """What was found about one release, over all rounds that make it.
+
+    Parameters
+    ----------
+    rounds : tuple of int
+    task, content : str
+    release : Release
+        In the last of these rounds.
+    moved : float
+        The largest change between neighbors, over the declared sensitivity.
+    is_too_far : bool
+        Whether that exceeds 1 by any amount.
+    neighbors : str
+        The neighbors that moved it farthest.
+    n_neighbors : int
+        Number of pairs compared.
+    noise : NoiseTest
+    """
+
+    rounds: tuple[int, ...]
+    task: str
+    content: str
+    release: Release
+    moved: float
+    is_too_far: bool
+    neighbors: str
+    n_neighbors: int
+    noise: NoiseTest
+
+    @property
+    def where(self) -> str:
+        """Name the array and its rounds."""
+        return f"'{self.content}' in {self.when}"
+
+    @property
+    def when(self) -> str:
+        """Name its rounds."""
+        first, last = self.rounds[0], self.rounds[-1]
+        return f"round {first}" if len(self.rounds) == 1 else f"rounds {first} to {last}"
+
+    def wrong(self, level: float) -> list[str]:
+        """Name what is wrong, a clause each; noise is wrong if a p-value is below the level."""
+        found = []
+        if self.is_too_far:
+            times = f"{self.moved:.6g} times" if self.moved > 1.00001 else "a little more than"
+            found.append(f"{self.where} moves by {times} its sensitivity ({self.neighbors})")
+        found += [
+            f"the noise of {self.where} is {how} ({self.noise.factor:.3g} times as wide)"
+            for how, p_value in self.noise.p_values.items()
+            if p_value < level
+        ]
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, ready for JSON."""
+        return {
+            "rounds": list(self.rounds),
+            "task": self.task,
+            "content": self.content,
+            "release": self.release.to_dict(),
+            "moved": self.moved,
+            "is_too_far": self.is_too_far,
+            "neighbors": self.neighbors,
+            "n_neighbors": self.n_neighbors,
+            "noise_numbers": self.noise.n_numbers,
+            "noise_factor": None if math.isnan(self.noise.factor) else self.noise.factor,
+            "noise_p_values": dict(self.noise.p_values),
+        }
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit found; print it to read a page.
+
+    Parameters
+    ----------
+    strategy : str
+    epsilon, delta : float or None
+        What is promised.
+    unit : "record" or "client"
+    noise : "server", "clients" or "local"
+        Where the noise is drawn.
+    releases : tuple of AuditedRelease
+    loss : Loss or None
+        Of the neighbors that are told apart best.
+    epsilon_counted : float
+        What the releases compose to, counted by the audit.
+    findings : tuple of str
+        What else is broken, a clause each.
+    facts : tuple of Fact
+    unprotected : tuple of str
+        What nothing covers, according to the report.
+    covers_everything : bool
+    source_bits : float
+        Noise from a source of so few bits would have been noticed.
+    tails : dict of str to float
+        By mechanism: noise cut off at so many standard deviations would have been noticed.
+    n_runs : int
+        How often the noise was drawn.
+    not_examined : tuple of str
+        What there was no time for.
+    seconds : float
+    false_alarm : float, default=0.001
+        How often a sound strategy may be called broken.
+    """
+
+    strategy: str
+    epsilon: float | None
+    delta: float | None
+    unit: PrivacyUnit
+    noise: NoisePlace
+    releases: tuple[AuditedRelease, ...]
+    loss: Loss | None
+    epsilon_counted: float
+    findings: tuple[str, ...]
+    facts: tuple[Fact, ...]
+    unprotected: tuple[str, ...]
+    covers_everything: bool
+    source_bits: float
+    tails: Mapping[Mechanism, float]
+    n_runs: int
+    not_examined: tuple[str, ...]
+    seconds: float
+    false_alarm: float = FALSE_ALARM
+
+    @property
+    def level(self) -> float:
+        """The p-value below which noise is wrong, so that all tests together rarely call a sound strategy broken."""
+        n_tests = sum(len(release.noise.p_values) for release in self.releases)
+        return self.false_alarm * OF_NOISE / max(n_tests, 1)
+
+    @property
+    def broken(self) -> list[str]:
+        """All that is broken, a clause each."""
+        found = [clause for release in self.releases for clause in release.wrong(self.level)]
+        if (loss := self.loss) is not None:
+            if loss.epsilon_at_least > loss.epsilon:
+                found.append(
+                    f"neighbors can be told apart: epsilon is at least {loss.epsilon_at_least:.4g}, and "
+                    f"{loss.epsilon:g} is promised ({loss.pair})"
+                )
+            if loss.delta_at_least > loss.delta:
+                found.append(
+                    f"at epsilon {loss.epsilon:g} delta is at least {loss.delta_at_least:.3g}, and {loss.delta:g} is "
+                    f"promised ({loss.pair})"
+                )
+        return [*found, *self.findings]
+
+    @property
+    def missing(self) -> list[str]:
+        """What there was too little time or noise for, a clause each."""
+        found = []
+        if self.not_examined:
+            more = len(self.not_examined) - 1
+            found.append(f"the time was up before {self.not_examined[0]}" + (f", and {more} more" if more else ""))
+        for release in self.releases:
+            if release.n_neighbors == 0:
+                found.append(f"no neighbors were compared for {release.where}")
+            narrow = release.noise.smallest_factor(self.level, release.release.mechanism)
+            if narrow < WIDTH_NOTICED:
+                found.append(f"too few runs: noise of {release.where} could be {narrow:.2g} times as wide unnoticed")
+        if self.releases and self.loss is None:
+            found.append("no neighbors moved anything, so that no privacy loss was measured")
+        for mechanism, reach in self.tails.items():
+            if reach < CUT_NOTICED:
+                found.append(
+                    f"too few runs: {mechanism} noise could be cut off at {reach:.2g} standard deviations unnoticed"
+                )
+        if self.releases and self.source_bits < BITS_NOTICED:
+            found.append(f"too few runs: noise could come from a source of {self.source_bits:.0f} bits unnoticed")
+        return found
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict in one or two words."""
+        if self.broken:
+            return "broken"
+        if not self.releases:
+            return "no guarantee"
+        return "not shown" if self.missing else "sound"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one line."""
+        if self.verdict == "broken":
+            more = len(self.broken) - 1
+            return f"broken: {self.broken[0]}" + (f"; and {more} more." if more else ".")
+        if self.verdict == "no guarantee":
+            return "no guarantee is made; the report lists everything that was seen to leave."
+        if self.verdict == "not shown":
+            return f"not shown: {self.missing[0]}."
+        if not self.covers_everything:
+            return f"sound as far as seen, but nothing covers {len(self.unprotected)} kinds of message."
+        return "sound as far as seen."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, ready for JSON."""
+        names = ["strategy", "verdict", "sentence", "broken", "missing", "epsilon", "delta", "unit", "noise", "n_runs"]
+        names += ["epsilon_counted", "covers_everything", "source_bits", "false_alarm", "seconds"]
+        loss = self.loss
+        return {name: getattr(self, name) for name in names} | {
+            "not_examined": list(self.not_examined),
+            "releases": [release.to_dict() for release in self.releases],
+            "loss": None
+            if loss is None
+            else {
+                "neighbors": loss.pair,
+                "sees_noise": loss.sees_noise,
+                "n_runs": loss.n_runs,
+                "largest": loss.largest,
+                "epsilon_at_least": loss.epsilon_at_least,
+                "most_that_can_be_shown": loss.most_that_can_be_shown,
+                "epsilon_of_these_neighbors": loss.expected,
+                "delta_seen": loss.delta_seen,
+                "delta_at_least": loss.delta_at_least,
+                "delta_at_most": loss.delta_at_most,
+            },
+            "facts": [asdict(fact) for fact in self.facts],
+            "unprotected": list(self.unprotected),
+            "tails": dict(self.tails),
+        }
+
+    def __str__(self) -> str:
+        lines = [f"Audit of {self.strategy}: {self.sentence}", ""]
+        lines += [f"  broken: {clause}." for clause in self.broken[1:]]
+        lines += [f"  not shown: {clause}." for clause in self.missing[self.verdict == "not shown" :]]
+        if self.not_examined:
+            lines += ["Not examined, as the time was up:", *(f"  {one}" for one in self.not_examined), ""]
+        if self.epsilon is not None and self.releases:
+            lines.append(
+                f"Promised: epsilon {self.epsilon:g}, delta {self.delta:g} per {self.unit}, noise by {self.noise}. "
+                f"Counted again, the releases compose to {self.epsilon_counted:.4g}."
+            )
+        lines += [*self._lines_of_releases(), *self._lines_of_loss(), "", "Beside the releases:"]
+        lines += [f"  {fact.what}: {fact.covered}" for fact in self.facts]
+        lines += [f"  unprotected, as the report says: {content}" for content in self.unprotected]
+        lines += ["", f"{self.n_runs} draws, {self.seconds:.1f} seconds."]
+        return "\n".join(lines).replace("\n\n\n", "\n\n")
+
+    __repr__ = __str__  # what a notebook shows
+
+    def _lines_of_releases(self) -> Iterator[str]:
+        if not self.releases:
+            return
+        yield from ("", f"{'moved':>9} {'noise':>7} {'numbers':>8}  release")
+        for release in self.releases:
+            yield (
+                f"{release.moved:9.6f} {release.noise.factor:7.3f} {release.noise.n_numbers:8d}  {release.content} "
+                f"({release.when}, {release.release.mechanism}, {release.release.sensitivity:.4g})"
+            )
+        yield "  (moved: over the sensitivity, which is the last number; noise: its width over the declared one)"
+        if self.tails:
+            reach = " or ".join(f"{reach:.2f} ({kind})" for kind, reach in self.tails.items())
+            yield (
+                f"All noise together: a cut-off at {reach} standard deviations, or a source of {self.source_bits:.0f} "
+                "bits, would have been noticed."
+            )
+
+    def _lines_of_loss(self) -> Iterator[str]:
+        if (loss := self.loss) is None:
+            return
+        how = "from the noise that was drawn" if loss.sees_noise else "from outputs alone"
+        yield from ("", f"Privacy loss of {loss.n_runs} runs, {how}; neighbors: {loss.pair}.")
+        yield (
+            f"  largest {loss.largest:.3f}; epsilon at least {loss.epsilon_at_least:.3f} at "
+            f"{100 * (1 - self.false_alarm):.10g}% (so many runs show {loss.most_that_can_be_shown:.3f} at most)"
+        )
+        yield f"  these neighbors, through the declared noise: {loss.expected:.3f}; promised {loss.epsilon:g}"
+        yield (
+            f"  delta at epsilon {loss.epsilon:g}: seen {loss.delta_seen:.2g}, at most {loss.delta_at_most:.2g}; "
+            f"promised {loss.delta:g}"
+        )
+
+    def figure(self, path: str | Path) -> Path:
+        """Draw the distribution of the privacy loss beside what is promised, as a PNG.
+
+        Returns
+        -------
+        Path
+            Absolute.
+
+        Raises
+        ------
+        ValueError
+            If no privacy loss was measured.
+        """
+        from matplotlib.figure import Figure
+
+        if self.loss is None:
+            raise ValueError(f"{self.strategy} has no measured privacy loss to draw.")
+        loss = self.loss
+        figure = Figure(figsize=(7.0, 4.2), dpi=150, layout="constrained", facecolor="white")
+        axes = figure.subplots()
+        for values, label in ((loss.of_one, "runs on one table"), (-loss.of_other, "runs on the other")):
+            axes.ecdf(values, complementary=True, label=label)
+        axes.axvline(loss.epsilon, color="black", linestyle="--", linewidth=1)
+        promised, across = f"promised: {loss.epsilon:g} ", axes.get_xaxis_transform()
+        axes.text(loss.epsilon, 0.5, promised, transform=across, rotation=90, ha="right", va="center")
+        axes.axvline(loss.epsilon_at_least, color="tab:red", linewidth=1, label="lower bound on epsilon")
+        axes.axhline(loss.delta, color="0.6", linestyle=":", linewidth=1, label=f"delta {loss.delta:g}")
+        axes.set_xlim(right=1.05 * max(loss.largest, loss.epsilon))
+        axes.set_yscale("log")
+        axes.set_ylim(min(loss.delta, 1.0 / loss.n_runs) / 2, 1.5)
+        axes.set_xlabel("privacy loss of a run")
+        axes.set_ylabel("share of the runs that lose more")
+        axes.set_title(f"{self.strategy}: {self.verdict}", loc="left")
+        axes.legend(frameon=False, fontsize=8, loc="center left")
+        path = Path(path).absolute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+        return path
 
 
 def audit(
@@ -60,32 +395,31 @@ def audit(
     schema: Schema | str | Path | Mapping[str, Any] | None = None,
     **parameters: Any,
 ) -> AuditResult:
-    """Measure what a strategy promises of privacy, from outside.
+    """Measure from outside whether a strategy keeps its promises of privacy.
 
     A run is made and its messages are kept. A shadow of one client answers them with tables that differ in one row, or
-    in all rows of the client, made to be hard: that gives how far a release moves, exactly, beside its sensitivity. The
-    noise of every release is drawn again and again, where and how a run draws it: that gives its law, and the privacy
-    loss of each draw of all rounds together. What leaves beside the releases is compared between neighbours, and what
-    the report states is counted again.
+    in all rows of the client, and that are made to be hard: this shows exactly how far a release moves, beside its
+    sensitivity. The noise of every release is drawn again and again by the code that draws it in a run: this shows its
+    law, and the privacy loss of each draw of all rounds together. Whatever leaves beside the releases is compared
+    between neighbors, and what the report states is counted again.
 
     Parameters
     ----------
     strategy : ProtocolStrategy, class or str
-        As for :func:`~flower_fedclust.simulate`: of ours or anybody's. It is not changed.
+        As for :func:`~flower_fedclust.simulate`: one of the package or your own. It is not changed.
     clients : optional
-        As for :func:`~flower_fedclust.simulate`; by default three small tables are made, within the bounds of the
-        strategy.
+        As for :func:`~flower_fedclust.simulate`; by default three small tables are made, within the strategy's bounds.
     runs : int, default=1000
-        How often the noise of all rounds is drawn. 60 tell noise that is far too narrow; a lower bound on epsilon of 4
-        takes 1,000.
+        How often the noise of all rounds is drawn. 60 draws show noise that is far too narrow; a lower bound on
+        epsilon of 4 takes 1,000.
     seconds : float, optional
-        After which no more is drawn or compared; what was not is said.
+        The time after which nothing more is drawn or compared; the result names what was left out.
     seed : int, optional
-        Of what the auditor chooses, the tables that are made among it. Never of the noise.
+        For the auditor's random choices, including the tables that are made. Never for the noise.
     false_alarm : float, default=0.001
         How often a sound strategy may be called broken, over all tests of the audit together.
     progress : callable, optional
-        Called with what is done and which part of it is.
+        Called with a word for the current step and the part of the audit that is done.
     labels, names, columns, label_column, client_column, partition, n_clients, schema
         With ``clients``, as for :func:`~flower_fedclust.simulate`. With a schema, the tables are prepared before the
         audit begins; the rounds of the preparation are not audited.
@@ -99,7 +433,7 @@ def audit(
     Raises
     ------
     ValueError
-        If a parameter, or the strategy's own, cannot be right.
+        If a parameter, or one of the strategy's own, is out of range.
     """
     check_integer("runs", runs, at_least=2)
     if seconds is not None:
@@ -126,29 +460,30 @@ def audit_subject(
     false_alarm: float = FALSE_ALARM,
     progress: Progress | None = None,
 ) -> AuditResult:
-    """Audit a strategy whose run may be there already; the parameters are those of :func:`audit`."""
+    """Audit a strategy that may have run already; the parameters are those of :func:`audit`."""
     start = time.perf_counter()
     says: Progress = progress or (lambda _what, _part: None)
-    # Failures that an audit provokes are no news.
+    # An audit provokes failures; they are not logged.
     with quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"), warnings.catch_warnings(), one_thread():
         warnings.simplefilter("ignore")
         says("a run", 0.0)
         run = subject.run
-        # What calibration takes, and maps, is not charged to what is compared and drawn.
+        # The time limit does not count what the run itself takes, such as calibration.
         begun = time.perf_counter()
         left = math.inf if seconds is None else max(start + seconds - begun, 0.3)
         search = Search(subject)
         search.compare(begun + 0.5 * left, says)
-        findings, facts, late = _beside(subject, search, begun + 0.6 * left)
-        more, drawn_late = findings_of_samples(
+        counted = counted_epsilon(run, run.strategy.delta)
+        findings, facts, late = _beside(subject, search, counted, begun + 0.6 * left)
+        of_samples, samples_late = findings_of_samples(
             run, search.client, search.worst, OF_SAMPLES * false_alarm, time.perf_counter() + 0.1 * left
         )
         drawer = Drawer(run, search.client, search.worst, search.noise_seed)
         n_runs = _draw(drawer, runs, begun + 0.95 * left, says)
-        cells = list(drawer.cells.values())
-        sources = examine_sources(cells, list(drawer.seeded.values()), false_alarm)
-        loss = _loss(run, search, cells, np.random.default_rng(seed), false_alarm)
-        late += drawn_late + ([f"{runs - n_runs} of {runs} draws of the noise"] if cells and n_runs < runs else [])
+        drawn = list(drawer.drawn.values())
+        sources = examine_sources(drawn, list(drawer.seeded.values()), false_alarm)
+        loss = _loss(search, drawn, np.random.default_rng(seed), false_alarm)
+        late += samples_late + ([f"{runs - n_runs} of {runs} draws of the noise"] if drawn and n_runs < runs else [])
         says("done", 1.0)
     report = run.strategy.report
     return AuditResult(
@@ -156,13 +491,13 @@ def audit_subject(
         epsilon=run.strategy.epsilon,
         delta=run.strategy.delta if run.strategy.epsilon is not None else None,
         unit=run.strategy.privacy_unit,
-        place=run.strategy.noise,
-        releases=tuple(_audited(run, search, drawer)),
+        noise=run.strategy.noise,
+        releases=tuple(_audited(search, drawer)),
         loss=loss,
-        epsilon_counted=counted_epsilon(run, run.strategy.delta),
+        epsilon_counted=counted,
         source_bits=sources.bits,
         tails=sources.reach,
-        findings=tuple(dict.fromkeys([*findings, *more, *sources.findings])),
+        findings=tuple(dict.fromkeys([*findings, *of_samples, *sources.findings])),
         facts=tuple(facts),
         unprotected=tuple(dict.fromkeys(message.content for message in report.unprotected)),
         covers_everything=report.covers_everything,
@@ -173,7 +508,9 @@ def audit_subject(
     )
 
 
-def _beside(subject: Subject, search: Search, deadline: float) -> tuple[list[str], list[Fact], list[str]]:
+def _beside(
+    subject: Subject, search: Search, epsilon_counted: float, deadline: float
+) -> tuple[list[str], list[Fact], list[str]]:
     """Return what is broken beside the releases, the facts, and what was not examined."""
     run = subject.run
     rows = subject.data[search.client].rows
@@ -181,21 +518,21 @@ def _beside(subject: Subject, search: Search, deadline: float) -> tuple[list[str
     facts: list[Fact] = []
     if subject.releases:
         hard = [*far_rows(rows)[:2], *extreme_rows(rows.shape[1])[2:3]]
-        pairs = neighbours(rows, hard, run.strategy.privacy_unit, subject.releases[0][2].relation)
-        more, facts = facts_under_neighbours(run, search.client, pairs)
+        pairs = neighbor_tables(rows, hard, run.strategy.privacy_unit, subject.releases[0][2].relation)
+        more, facts = facts_under_neighbors(run, search.client, pairs)
         findings += more
         if n := search.n_unanswered:
-            facts.append(Fact("neighbours", f"{n} of {search.n_compared} were not compared, as the client fails"))
-    findings += findings_of_books(run, counted_epsilon(run, run.strategy.delta))
+            facts.append(Fact("neighbors", f"{n} of {search.n_compared} were not compared, as the client fails"))
+    findings += [*findings_of_wire(run), *findings_of_books(run, epsilon_counted)]
     of_losses, late = findings_of_losses(subject, deadline)
     return findings + of_losses, facts, late
 
 
 def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
-    if not drawer.cells:
+    if not drawer.drawn:
         return 0
-    for repetition in range(N_SEEDED):
-        drawer.draw_seeded(repetition)
+    for repetition in range(FEWEST):  # whether noise repeats where a seed is given
+        drawer.draw(repetition, seeded=True)
     for repetition in range(runs):
         if repetition % 16 == 0:
             says("noise", 0.45 + 0.5 * repetition / runs)
@@ -205,44 +542,39 @@ def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
     return runs
 
 
-def _loss(run: Run, search: Search, cells: Sequence[Cell], rng: np.random.Generator, false_alarm: float) -> Loss | None:
-    pair, epsilon = search.worst, run.strategy.epsilon
-    moved = search.moves_of(pair)
-    if pair is None or epsilon is None:
+def _loss(search: Search, drawn: Sequence[DrawnNoise], rng: np.random.Generator, false_alarm: float) -> Loss | None:
+    strategy, pair = search.run.strategy, search.worst
+    changes = search.changes_by(pair)
+    if pair is None or strategy.epsilon is None:
         return None
-    found = losses(cells, {key: one.difference for key, one in moved.items()}, search.client, rng)
+    found = losses(drawn, {key: one.difference for key, one in changes.items()}, search.client, rng)
     if found is None:
         return None
-    of_one, of_other, sees_noise = found
-    multipliers = {"gaussian": list[float](), "laplace": list[float]()}
-    for key, one in moved.items():
+    multipliers: dict[str, list[float]] = {"gaussian": [], "laplace": []}
+    for key, one in changes.items():
         release = search.release(key)
         if one.ratio > 0:
             multipliers[release.mechanism].append(release.noise_multiplier / one.ratio)
-    expected = epsilon_of(multipliers["gaussian"], multipliers["laplace"], run.strategy.delta)
-    return Loss(epsilon, run.strategy.delta, of_one, of_other, sees_noise, pair.what, expected, false_alarm)
+    expected = epsilon_of(multipliers["gaussian"], multipliers["laplace"], strategy.delta)
+    return Loss(strategy.epsilon, strategy.delta, *found, pair.what, expected, false_alarm)
 
 
-def _audited(run: Run, search: Search, drawer: Drawer) -> Iterator[AuditedRelease]:
-    """Yield what was found about the releases, those of one method and array together."""
-    groups: dict[tuple[str, int, str], list[tuple[int, int]]] = {}
-    for number, round_ in run.rounds.items():
-        for index, release in enumerate(round_.releases):
-            if release is not None and release.scale > 0:
-                groups.setdefault((round_.task, index, release.mechanism), []).append((number, index))
-    for (task, index, _), keys in groups.items():
-        last = run.rounds[keys[-1][0]]
-        release = last.releases[index]
-        assert release is not None
+def _audited(search: Search, drawer: Drawer) -> Iterator[AuditedRelease]:
+    """Yield what was found about each release: one method, array and mechanism, over all rounds."""
+    run = search.run
+    groups: dict[tuple[str, int, str], list[int]] = {}
+    for number, index, release in run.releases:
+        groups.setdefault((run.rounds[number].task, index, release.mechanism), []).append(number)
+    for (task, index, _), numbers in groups.items():
         worst = search.largest.get((task, index))
         yield AuditedRelease(
-            tuple(number for number, _ in keys),
+            tuple(numbers),
             task,
-            last.answer.sends[index].content,
-            release,
+            run.rounds[numbers[-1]].answer.sends[index].content,
+            search.release((numbers[-1], index)),
             0.0 if worst is None else worst.ratio,
             worst is not None and worst.is_too_far,
-            "" if worst is None else worst.neighbours.what,
-            search.n_pairs.get((task, index), 0),
-            test_noise([drawer.cells[key] for key in keys if key in drawer.cells]),
+            "" if worst is None else worst.neighbors.what,
+            search.n_pairs[task, index],
+            compare_with_law([drawer.drawn[number, index] for number in numbers if (number, index) in drawer.drawn]),
         )

@@ -16,16 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 
 class LocalGrid(Grid):
-    """Nodes with ids far from their partitions', as in a deployment.
-
-    Parameters
-    ----------
-    app : ClientApp
-    n_nodes : int
-        Node number i has ``partition-id`` i of ``num-partitions`` in its node config.
-    silent : iterable of int
-        Nodes that answer with an error.
-    """
+    """Nodes with ids far from their partitions', as in a deployment; nodes in ``silent`` answer with an error."""
 
     def __init__(self, app: ClientApp, n_nodes: int, silent: Iterable[int] = ()) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""A run whose wire is watched: what every client was sent, what it answered, and what the server made of it."""
+"""A strategy with small tables to try it on, and runs that keep every message."""
 
 # ruff: noqa: ARG002, D102 - Flower's signatures
 
@@ -6,74 +6,53 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from flwr.app import Context, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Status
 from flwr.server import SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
+from numpy.typing import ArrayLike, NDArray
 
-from flower_fedclust.engine import ClientData, Consent, ProtocolClient, ProtocolStrategy
+from flower_fedclust.engine import ClientData, Consent, ProtocolClient, ProtocolStrategy, Sum
+from flower_fedclust.engine.parameters import check_is_strategy
 from flower_fedclust.engine.replies import values_of
-from flower_fedclust.engine.rounds import Array, Outcome, Protocol, Round
+from flower_fedclust.engine.rounds import Array, Outcome, Protocol, Round, Sent
 from flower_fedclust.engine.run import Address
 from flower_fedclust.engine.wire import decode, encode, received_arrays
 from flower_fedclust.models import Model
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import Sendable
+from flower_fedclust.privacy.releases import Release
 from flower_fedclust.results.result import Result, result_of
 from flower_fedclust.simulation import noise_seed_of
 
-#: What a client does instead of answering: gets the round's number and the honest answer.
+Floats = NDArray[np.float64]
+
+#: Replaces a client's answer: takes the round's number and a function that gives the honest answer.
 Tamper = Callable[[int, Callable[[], FitRes]], FitRes]
 
-#: What a message has where the client adds the noise.
-OF_NOISE = frozenset({"parts", "releases"})
+SEED = 5
 
-#: A client that fails is asked so often: it may fail at random, and a run must not depend on that.
+#: Client names whose order is neither alphabetical nor numerical.
+NAMES = ("site-b", "10", "9")
+
+#: Fields of a message that make the client add noise.
+NOISE_FIELDS = frozenset({"parts", "releases"})
+
+#: How often a client that fails is asked: it may fail at random, and a comparison must not depend on that.
 TRIES = 20
-
-
-def new_context(node_id: int = 0) -> Context:
-    """Return what a client that has answered nothing remembers."""
-    return Context(0, node_id, UserConfig(), RecordDict(), UserConfig())
-
-
-def patient(_number: int, honest: Callable[[], FitRes]) -> FitRes:
-    """Return the honest answer; a client that fails is asked again."""
-    for _ in range(TRIES - 1):
-        with suppress(Exception):
-            res = honest()
-            if "failure" not in res.metrics:
-                return res
-    return honest()
-
-
-def answer_to(
-    make: Callable[[], ProtocolClient], ins: FitIns, *, tries: int = TRIES, without_noise: bool = False
-) -> tuple[list[Array], int, dict[str, Any]]:
-    """Answer a message; a client that fails, or raises, is made and asked again."""
-    left_out = OF_NOISE if without_noise else ()
-    config = {key: value for key, value in ins.config.items() if key not in left_out}
-    for _ in range(tries):
-        try:
-            with one_thread():
-                found = make().fit(decode(ins.parameters), dict(config))
-        except Exception as error:
-            found = [], 1, {"failure": type(error).__name__}
-        if "failure" not in found[2]:
-            break
-    return found
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One message to one client and its answer, if there was one."""
+    """One message to one client, and its answer if there was one."""
 
     round: int
     client: str
@@ -81,8 +60,16 @@ class Exchange:
     res: FitRes | None
 
     @property
+    def task(self) -> str:
+        return str(self.ins.config["task"])
+
+    @property
+    def has_failed(self) -> bool:
+        return self.res is None or "failure" in self.res.metrics
+
+    @property
     def sent(self) -> list[Sendable]:
-        """What the client sent: integers in a unit, and what is not on a grid as it is."""
+        """What the client sent; integers keep their unit."""
         return [] if self.res is None else received_arrays(decode(self.res.parameters), self.res.metrics)
 
     @property
@@ -91,21 +78,8 @@ class Exchange:
         return values_of(self.sent)
 
 
-class Site(Address):
-    """A client whose rows live here. Flower makes a client anew for each message, and so does this.
-
-    Parameters
-    ----------
-    index : int
-    name : str
-    client_type : type of ProtocolClient
-    data : ClientData or callable
-        As in :class:`~flower_fedclust.ProtocolClient`.
-    noise_seed : int, optional
-    consent : Consent, optional
-    tamper : callable, optional
-        Called with the round's number and a function that gives the honest answer; what it returns is sent.
-    """
+class WatchedSite(Address):
+    """A client in this process; like Flower, it makes a new client object for each message."""
 
     def __init__(
         self,
@@ -118,70 +92,49 @@ class Site(Address):
         consent: Consent | None = None,
         tamper: Tamper | None = None,
     ) -> None:
-        super().__init__(str(9000 + index))
         self.node_id = 9000 + index
+        super().__init__(str(self.node_id))
         self.name = name
         self.context = new_context(self.node_id)
         self.exchanges: list[Exchange] = []
         self.has_evaluated = False
+        self.new_client = partial(
+            client_type, data, name=name, context=self.context, noise_seed=noise_seed, consent=consent
+        )
         self._tamper = tamper
-
-        def make() -> ProtocolClient:
-            return client_type(data, name=name, context=self.context, noise_seed=noise_seed, consent=consent)
-
-        self.made = make
 
     def fit(self, ins: FitIns, timeout: float | None = None, group_id: int | None = None) -> FitRes:
         def honest() -> FitRes:
-            arrays, n_examples, metrics = self.made().fit(decode(ins.parameters), dict(ins.config))
+            arrays, n_examples, metrics = self.new_client().fit(decode(ins.parameters), dict(ins.config))
             return FitRes(Status(Code.OK, ""), encode(arrays), n_examples, metrics)
 
         number = int(ins.config["round"])
+        res = None
         try:
             res = honest() if self._tamper is None else self._tamper(number, honest)
-        except Exception:
-            self.exchanges.append(Exchange(number, self.name, ins, None))
-            raise
-        self.exchanges.append(Exchange(number, self.name, ins, res))
-        return res
+            return res
+        finally:
+            self.exchanges.append(Exchange(number, self.name, ins, res))
 
     def evaluate(self, ins: EvaluateIns, timeout: float | None = None, group_id: int | None = None) -> EvaluateRes:
         self.has_evaluated |= bool(ins.config.get("evaluate", True))
-        loss, n_examples, metrics = self.made().evaluate(decode(ins.parameters), dict(ins.config))
+        loss, n_examples, metrics = self.new_client().evaluate(decode(ins.parameters), dict(ins.config))
         return EvaluateRes(Status(Code.OK, ""), loss, n_examples, metrics)
 
 
 @dataclass
-class Run:
-    """A run that was watched.
-
-    Parameters
-    ----------
-    strategy : ProtocolStrategy
-        Which has run.
-    data : dict of str to ClientData
-    seed : int or None
-    rounds : dict of int to Round
-        What the protocol yielded, with the noise that its parts pay for, by the number of the Flower round.
-    received : dict of int to anything
-        What the protocol got for it: a Total, or a list of Reply.
-    exchanges : list of Exchange
-        In the order of the rounds.
-    sites : list of Site
-    seconds : float
-    error : Exception or None
-        With which it ended early.
-    """
+class WatchedRun:
+    """A run whose messages were kept: those of its rounds, by number, and those of its clients."""
 
     strategy: ProtocolStrategy
     data: dict[str, ClientData]
     seed: int | None
-    rounds: dict[int, Round] = field(default_factory=dict)
-    received: dict[int, Any] = field(default_factory=dict)
+    rounds: dict[int, Round] = field(default_factory=dict)  #: What the protocol yielded, with its releases.
+    received: dict[int, Any] = field(default_factory=dict)  #: What it got in return: a Total, a list of Reply, or None.
     exchanges: list[Exchange] = field(default_factory=list)
-    sites: list[Site] = field(default_factory=list)
+    sites: list[WatchedSite] = field(default_factory=list)
     seconds: float = 0.0
-    error: Exception | None = None
+    error: Exception | None = None  #: The error that ended the run early.
 
     @cached_property
     def result(self) -> Result:
@@ -189,18 +142,145 @@ class Run:
         return result_of(self.strategy, self.data, self.seconds)
 
     @property
+    def releases(self) -> list[tuple[int, int, Release]]:
+        """Every release with noise: number of its round, index of the array, release."""
+        return [(number, index, release) for number in self.rounds for index, release in self.noisy(number)]
+
+    @property
     def clients_remember(self) -> bool:
         """Whether a client keeps anything from one message to the next."""
         return any(site.context.state for site in self.sites)
 
-    def sent(self, number: int) -> dict[str, list[Sendable]]:
-        """Return what each client that was asked sent in a round; others may have worked for themselves."""
-        return {exchange.client: exchange.sent for exchange in self.asked(number)}
+    def noisy(self, number: int) -> list[tuple[int, Release]]:
+        """Index and release of each array of a round that takes noise."""
+        releases = enumerate(self.rounds[number].releases)
+        return [(index, release) for index, release in releases if release is not None and release.scale > 0]
 
     def asked(self, number: int) -> list[Exchange]:
-        """Return the messages of a round to those that it asked."""
+        """Return the messages of a round that ask for its answer; ``others=`` may have sent more."""
         task = self.rounds[number].task
-        return [one for one in self.exchanges if one.round == number and one.ins.config["task"] == task]
+        return [one for one in self.exchanges if one.round == number and one.task == task]
+
+    def sent(self, number: int) -> dict[str, list[Sendable]]:
+        """Return what each client that was asked sent in a round."""
+        return {exchange.client: exchange.sent for exchange in self.asked(number)}
+
+    def to_client(self, client: str) -> list[Exchange]:
+        """All messages to one client."""
+        return [one for one in self.exchanges if one.client == client]
+
+    def replies(self, number: int) -> list[list[Array]]:
+        """Return the arrays that the protocol got in a round: one list for a sum, else one for each reply."""
+        received = self.received.get(number)
+        if received is None:
+            return []
+        return [list(received)] if isinstance(self.rounds[number], Sum) else [reply.arrays for reply in received]
+
+    def declared(self) -> Iterator[tuple[int, Round, Sent, Release | None, bool]]:
+        """Yield number, round, declaration and noise of each array, and whether it is computed from noisy rows only."""
+        noisy_rows: set[str] = set()
+        for number, round_ in self.rounds.items():
+            from_noisy = bool(round_.rows) and round_.rows in noisy_rows
+            noisy = dict(self.noisy(number))
+            for index, sent in enumerate(round_.answer.sends):
+                if sent.kept_as:
+                    (noisy_rows.add if index in noisy or from_noisy else noisy_rows.discard)(sent.kept_as)
+                yield number, round_, sent, noisy.get(index), from_noisy
+
+
+class Subject:
+    """A strategy to be checked, and tables to check it on; by default three tables of about 25 rows.
+
+    The strategy is not changed. ``tamper`` applies to every client in ``run``.
+    """
+
+    def __init__(
+        self,
+        strategy: ProtocolStrategy,
+        clients: Sequence[ArrayLike] | None = None,
+        labels: Sequence[ArrayLike] | None = None,
+        *,
+        tamper: Tamper | None = None,
+    ) -> None:
+        check_is_strategy(strategy)
+        self._given, self._tamper = strategy, tamper
+        tables, classes = small_tables(strategy) if clients is None else (clients, labels)
+        self.names = [*NAMES, *map(str, range(20, 20 + len(tables)))][: len(tables)]
+        self.data = {
+            name: ClientData(rows, None if classes is None else classes[index], owner=f"client {name}")
+            for index, (name, rows) in enumerate(zip(self.names, tables, strict=True))
+        }
+
+    @property
+    def strategy(self) -> ProtocolStrategy:
+        """A copy of the strategy; random_state has a seed."""
+        made = copy.copy(self._given)
+        made.random_state = SEED if made.random_state is None else made.random_state
+        return made
+
+    def with_parameters(self, **parameters: Any) -> ProtocolStrategy:
+        """Return the strategy with other parameters."""
+        given = {name: getattr(self.strategy, name) for name in self._given.parameter_names()}
+        made: ProtocolStrategy = type(self._given)(**(given | parameters))
+        for name in ("server_data_origin", "server_columns"):
+            setattr(made, name, getattr(self._given, name))
+        return made
+
+    @property
+    def rows(self) -> list[Floats]:
+        return [client.rows for client in self.data.values()]
+
+    @property
+    def n_columns(self) -> int:
+        return int(self.rows[0].shape[1])
+
+    @cached_property
+    def run(self) -> WatchedRun:
+        """A seeded run."""
+        tamper = None if self._tamper is None else dict.fromkeys(self.data, self._tamper)
+        run = watched_run(self.strategy, self.data, seed=SEED, tamper=tamper)
+        if not run.strategy.is_finished:
+            raise AssertionError(f"it has not ended after n_protocol_rounds={self.strategy.n_protocol_rounds} rounds.")
+        return run
+
+    @property
+    def releases(self) -> list[tuple[int, int, Release]]:
+        """The releases of that run."""
+        return self.run.releases
+
+    @cached_property
+    def epsilon(self) -> float:
+        """What the releases of that run compose to."""
+        return self.run.strategy.report.composed_epsilon
+
+    def changed(self, name: str, rows: ArrayLike) -> dict[str, ClientData]:
+        """Return the data with other rows at one client."""
+        return self.data | {name: ClientData(rows, owner=f"client {name}")}
+
+
+def small_tables(
+    strategy: ProtocolStrategy, n_clients: int = 3, n_columns: int = 4, *, seed: int = 7
+) -> tuple[list[Floats], list[NDArray[np.intp]]]:
+    """Return tables of about 25 clustered rows and their classes; rows fit the strategy's public rows and bounds."""
+    rng = np.random.default_rng(seed)
+    public = np.asarray(getattr(strategy, "server_data", np.empty(0)), dtype=float)
+    n_columns = strategy.expected_columns or n_columns
+    center, radius = np.zeros(n_columns), 1.0
+    if public.ndim == 2:
+        center = public.mean(axis=0)
+        radius = float(np.linalg.norm(public - center, axis=1).max())
+    for name in ("max_norm", "max_l1_norm"):
+        if getattr(strategy, name, None) is not None:
+            center, radius = np.zeros(n_columns), float(getattr(strategy, name)) / np.sqrt(n_columns)
+    directions = rng.normal(size=(strategy.n_clusters, n_columns))
+    means = center + 0.6 * radius * directions / np.linalg.norm(directions, axis=1)[:, None]
+    sizes = [25 + 3 * index for index in range(n_clients)]
+    labels = [np.arange(size) % strategy.n_clusters for size in sizes]
+    rows = [means[own] + 0.05 * radius * rng.normal(size=(len(own), n_columns)) for own in labels]
+    return rows, labels
+
+
+# Runs.
 
 
 def watched_run(
@@ -212,25 +292,11 @@ def watched_run(
     consent: Consent | None = None,
     tamper: Mapping[str, Tamper] | None = None,
     keeps_error: bool = False,
-) -> Run:
-    """Run a strategy as Flower's Server does, and keep every message.
+) -> WatchedRun:
+    """Run a copy of a strategy as Flower's Server does, and keep every message.
 
-    Parameters
-    ----------
-    strategy : ProtocolStrategy
-        Not changed: a copy runs.
-    data : mapping of str to ClientData
-        By the clients' names.
-    seed : int, optional
-        As in :func:`flower_fedclust.simulate`: the same seed gives the same bits.
-    order : sequence of str, optional
-        The order in which the clients connect and answer; by default that of the data.
-    consent : Consent, optional
-        Of every client.
-    tamper : mapping of str to callable, optional
-        By client; see :class:`Site`.
-    keeps_error : bool, default=False
-        Whether an error that ends the run is kept in it; by default it is raised.
+    As in :func:`flower_fedclust.simulate`, the same seed gives the same bits. Clients connect and answer in ``order``,
+    or in the order of the data. ``tamper`` is by client. An error that ends the run is raised unless ``keeps_error``.
     """
     strategy = copy.copy(strategy)
     if seed is not None:
@@ -238,12 +304,12 @@ def watched_run(
         if strategy.random_state is None:
             strategy.random_state = seed
     strategy.wait_for_clients = 0.0
-    run = Run(strategy, dict(data), seed)
+    run = WatchedRun(strategy, dict(data), seed)
     manager = SimpleClientManager()
     names = list(data)
     for name in order or names:
         index = names.index(name)
-        site = Site(
+        site = WatchedSite(
             index,
             name,
             strategy.client_type,
@@ -266,7 +332,7 @@ def watched_run(
     return run
 
 
-def _serve(run: Run, manager: SimpleClientManager) -> None:
+def _serve(run: WatchedRun, manager: SimpleClientManager) -> None:
     strategy = run.strategy
     parameters: Parameters = strategy.initialize_parameters(manager)
     numbers: list[int] = []
@@ -293,8 +359,8 @@ def _serve(run: Run, manager: SimpleClientManager) -> None:
             strategy.aggregate_evaluate(number, answers, [])
 
 
-def _listening(protocol: Protocol, run: Run, numbers: list[int]) -> Protocol:
-    """Pass everything between the strategy and its protocol on, and keep it."""
+def _listening(protocol: Protocol, run: WatchedRun, numbers: list[int]) -> Protocol:
+    """Keep everything that passes between the strategy and its protocol."""
     received: Any = None
     while True:
         try:
@@ -305,3 +371,99 @@ def _listening(protocol: Protocol, run: Run, numbers: list[int]) -> Protocol:
         run.rounds[numbers[-1] + 1] = run.strategy.with_noise(round_)
         received = yield round_
         run.received[numbers[-1]] = copy.deepcopy(received)
+
+
+def difference(one: Result, other: Result, *, leave_out: Collection[str] = ()) -> str:
+    """Name what differs between two results; empty if nothing does."""
+    first, second = bits_of(one), bits_of(other)
+    return ", ".join(what for what in first if what not in leave_out and first[what] != second[what])
+
+
+def bits_of(result: Result) -> dict[str, Any]:
+    """Everything that equal runs have in common."""
+    return {
+        "model": [array.tobytes() for array in result.model.to_arrays()],
+        "labels": [labels.tobytes() for labels in result.labels],
+        "embedding": [places.tobytes() for places in result.embedding],
+        "metrics": result.metrics,
+        "messages": tuple(result.privacy.messages),
+        "traffic": result.traffic,
+        "failures": result.failures,
+        "history": result.history,
+    }
+
+
+# Messages of a run, answered again.
+
+
+def new_context(node_id: int = 0) -> Context:
+    """Return the context of a client that has answered nothing yet."""
+    return Context(0, node_id, UserConfig(), RecordDict(), UserConfig())
+
+
+def patient(_number: int, honest: Callable[[], FitRes]) -> FitRes:
+    """Return the honest answer; ask a client that fails again."""
+    for _ in range(TRIES - 1):
+        with suppress(Exception):
+            res = honest()
+            if "failure" not in res.metrics:
+                return res
+    return honest()
+
+
+def answer_to(
+    make: Callable[[], ProtocolClient], ins: FitIns, *, tries: int = TRIES, without_noise: bool = False
+) -> tuple[list[Array], int, dict[str, Any]]:
+    """Answer a message with a new client; if it fails or raises, try again."""
+    config = {key: value for key, value in ins.config.items() if not (without_noise and key in NOISE_FIELDS)}
+    for _ in range(tries):
+        try:
+            with one_thread():
+                found = make().fit(decode(ins.parameters), dict(config))
+        except Exception as error:
+            found = [], 1, {"failure": type(error).__name__}
+        if "failure" not in found[2]:
+            break
+    return found
+
+
+def sent_or_kept(
+    run: WatchedRun,
+    exchange: Exchange,
+    data: ClientData,
+    context: Context,
+    *,
+    client_type: type[ProtocolClient] | None = None,
+    noise_seed: int | None = None,
+    without_noise: bool = False,
+) -> list[Sendable] | None:
+    """Answer a message again, and return the arrays that the client sends or keeps; None if it fails."""
+    make = partial(
+        client_type or run.strategy.client_type, data, name=exchange.client, context=context, noise_seed=noise_seed
+    )
+    arrays, _, facts = answer_to(make, exchange.ins, without_noise=without_noise)
+    if "failure" in facts:
+        return None
+    round_ = run.rounds.get(exchange.round)
+    if round_ is None or not round_.answer.keeps or exchange.task != round_.task:
+        return received_arrays(decode(encode(arrays)), facts)
+    records = (context.state.get(f"fedclust.{sent.kept_as}") for sent in round_.answer.sends)
+    return [record.to_numpy_ndarrays()[0] for record in records if isinstance(record, ArrayRecord)]
+
+
+def shadow_answers(
+    run: WatchedRun, client: str, rows: Floats | ClientData, *, noise_seed: int = 0, only: int | None = None
+) -> dict[int, list[Sendable] | None]:
+    """Return what a client would have sent or kept, by round, without noise, if its rows had been others.
+
+    The value is None if the client fails. The seed is for the client's own random choices, such as a sample of its
+    rows. A ClientData may have answered other messages before. ``only`` answers one round alone, if clients remember
+    nothing.
+    """
+    context = new_context()
+    data = rows if isinstance(rows, ClientData) else ClientData(rows, owner=f"client {client}")
+    return {
+        exchange.round: sent_or_kept(run, exchange, data, context, noise_seed=noise_seed, without_noise=True)
+        for exchange in run.to_client(client)
+        if run.clients_remember or only in (None, exchange.round)
+    }

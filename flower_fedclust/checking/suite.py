@@ -1,22 +1,123 @@
 """One suite for every strategy: what each promises, as checks with names."""
 
+# ruff: noqa: D401 - the docstrings are promises, not orders
+
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import ast
+import copy
+import inspect
+import logging
+import math
+import pickle
+import re
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
+import numpy as np
+from flwr.common import FitRes
 from numpy.typing import ArrayLike
+from sklearn.base import clone
 
-from flower_fedclust.checking import (  # noqa: F401
-    about_audits,
-    about_failures,
-    about_parameters,
-    about_privacy,
-    about_runs,
+from flower_fedclust.checking.audit import audit_subject
+from flower_fedclust.checking.books import findings_of_wire
+from flower_fedclust.checking.grid import LocalGrid
+from flower_fedclust.checking.neighbors import extreme_rows, hard_pairs, how_far
+from flower_fedclust.checking.noise import Drawer, compare_with_law
+from flower_fedclust.checking.runs import SEED, Subject, Tamper, WatchedRun, bits_of, difference, watched_run
+from flower_fedclust.engine import (
+    ClientData,
+    Consent,
+    MessageStrategy,
+    PrivateStrategy,
+    ProtocolError,
+    ProtocolStrategy,
+    Sum,
+    client_app,
 )
-from flower_fedclust.checking.check import CHECKS, Check
-from flower_fedclust.checking.subject import Subject
-from flower_fedclust.engine import ProtocolStrategy
+from flower_fedclust.engine.parameters import _declared, _documented
+from flower_fedclust.engine.progress import quiet
+from flower_fedclust.engine.replies import add_up, client_order, values_of
+from flower_fedclust.engine.run import EVALUATE
+from flower_fedclust.engine.wire import EXPONENTS, decode, encode
+from flower_fedclust.models import Model
 from flower_fedclust.names import look_up
+from flower_fedclust.numerics.threads import one_thread
+from flower_fedclust.privacy.accounting import divided
+from flower_fedclust.results.result import Result
+from flower_fedclust.simulation import noise_seed_of, simulate
+
+#: The part of epsilon that a run has to spend if its releases are all there is.
+SPENT = 0.97
+
+#: Numbers drawn of each release, and the p-value of wrong noise. Together they find noise that is half too wide or a
+#: third too narrow. The seeds are always the same, and so is the verdict.
+N_NUMBERS, WRONG_NOISE = 200, 5e-7
+
+#: Draws, seconds and rate of false alarms of the small audit. The rate is tiny because suites run every day.
+AUDIT_RUNS, AUDIT_SECONDS, AUDIT_FALSE_ALARM = 40, 0.5, 1e-9
+
+Data = Mapping[str, ClientData]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise.
+
+    Parameters
+    ----------
+    name : str
+    promise : str
+        In words.
+    function : callable
+        Takes a :class:`Subject`, and raises an AssertionError with one sentence.
+    """
+
+    name: str
+    promise: str
+    function: Callable[[Subject], None]
+
+    def __call__(self, subject: Subject) -> None:
+        """Check one strategy.
+
+        Raises
+        ------
+        AssertionError
+            With one sentence that begins with the name of the check.
+        """
+        try:
+            # Many checks make clients fail.
+            with quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"), one_thread():
+                self.function(subject)
+        except AssertionError as broken:
+            raise AssertionError(f"{self.name}: {broken}") from None
+        except Exception as error:
+            found = " ".join(f"{type(error).__name__}: {error}".split())
+            raise AssertionError(f"{self.name}: it ends with {found}.") from error
+
+
+#: All checks by name, in the order of this file.
+CHECKS: dict[str, Check] = {}
+
+
+def check(function: Callable[[Subject], None]) -> Callable[[Subject], None]:
+    """Add a function to the suite; its docstring is the promise."""
+    name = function.__name__
+    CHECKS[name] = Check(name, inspect.cleandoc(function.__doc__ or ""), function)
+    return function
+
+
+def require(promised: object, found: str) -> None:
+    """Raise an AssertionError that says what was found, unless the promise holds."""
+    if not promised:
+        raise AssertionError(found)
 
 
 def strategy_checks() -> list[Check]:
@@ -33,31 +134,794 @@ def check_strategy(
 ) -> None:
     """Check that a strategy keeps the promises that every strategy makes.
 
-    Like scikit-learn's ``check_estimator``. The strategy is run some fifty times on small tables, as it is given: give
-    it few rounds, and check it once for each place of the noise and each unit of privacy that matters.
+    This is like scikit-learn's ``check_estimator``. The strategy runs about fifty times on small tables, with the
+    parameters that it has: give it few rounds, and check it once for each place of the noise and each unit of privacy
+    that matters to you.
 
     Parameters
     ----------
     strategy : ProtocolStrategy
-        Of ours or anybody's. It is not changed.
+        One of the package or your own. It is not changed.
     clients : sequence of array-like of shape (n_i, n_columns), optional
-        Tables of a few rows; by default three are made, of as many columns as the strategy expects.
+        Tables of a few rows; by default three are made, with as many columns as the strategy expects.
     labels : sequence of array-like of shape (n_i,), optional
         True classes.
     skip : collection of str, optional
-        Names of checks that are left out; :func:`strategy_checks` lists them.
+        Names of checks to leave out; :func:`~flower_fedclust.checking.strategy_checks` lists them.
 
     Raises
     ------
     AssertionError
         If a promise is broken: one sentence that names the check and what was found.
     ValueError
-        If there is no check of a name that is to be left out.
+        If ``skip`` names a check that does not exist.
     """
-    checks = strategy_checks()
     for name in skip:
         look_up(name, CHECKS, "check")
     subject = Subject(strategy, clients, labels)
-    for one in checks:
+    for one in strategy_checks():
         if one.name not in skip:
             one(subject)
+
+
+# What a strategy is before it runs.
+
+
+@check
+def a_clone_has_the_same_parameters(subject: Subject) -> None:
+    """scikit-learn's clone, get_params and set_params work, and a clone has not run."""
+    strategy = subject.run.strategy
+    copied = clone(strategy)
+    require(type(copied) is type(strategy), f"a clone is of the type {type(copied).__name__}.")
+    require(set(strategy.get_params()) == set(strategy.parameter_names()), "get_params does not have all parameters.")
+    for name, value in strategy.get_params(deep=False).items():
+        require(_same(copied.get_params()[name], value), f"a clone has another {name}.")
+    require(not copied.is_finished and copied._run is None, "a clone of a strategy that has run has run, too.")
+    copied.set_params(n_clusters=strategy.n_clusters + 1)
+    require(copied.n_clusters == strategy.n_clusters + 1, "set_params does not change n_clusters.")
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    return bool(one is other or one == other or repr(one) == repr(other))
+
+
+@check
+def the_repr_names_class_and_clusters(subject: Subject) -> None:
+    """The repr begins with the class and shows the number of clusters."""
+    text = repr(subject.strategy)
+    require(text.startswith(f"{type(subject.strategy).__name__}("), f"the repr begins with {text[:30]!r}.")
+    require(f"n_clusters={subject.strategy.n_clusters}" in text, "the repr does not show n_clusters.")
+
+
+@check
+def the_signature_is_the_parameters(subject: Subject) -> None:
+    """The constructor takes the parameters and nothing else, all by name; n_clusters also by position."""
+    found = inspect.signature(type(subject.strategy)).parameters
+    names = subject.strategy.parameter_names()
+    require(set(found) == set(names), f"the signature has {sorted(set(found) ^ set(names))} too many or too few.")
+    positional = [name for name, one in found.items() if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+    require(set(positional) <= {"n_clusters"}, f"the constructor takes {positional} by position.")
+
+
+@check
+def every_parameter_is_documented(subject: Subject) -> None:
+    """The docstring describes every parameter, with its type and its default, and nothing else."""
+    cls = type(subject.strategy)
+    names = cls.parameter_names()
+    for name, text in cls.parameter_docs.items():
+        if name in names:
+            _check_default(name, text.partition("\n")[0], inspect.signature(cls).parameters[name].default)
+    missing = [name for name in names if name not in cls.parameter_docs]
+    require(not missing, f"the docstring does not describe {', '.join(missing)}.")
+    stale = sorted(set(_documented(cls.__doc__ or "")) - set(names))
+    require(not stale, f"the docstring describes {', '.join(stale)}, which is no parameter.")
+    unseen = [name for name in names if name not in _documented(cls.__doc__ or "")]
+    require(not unseen, f"help() does not show {', '.join(unseen)}.")
+
+
+def _check_default(name: str, head: str, default: Any) -> None:
+    require(" : " in head, f"the docstring gives no type of {name}.")
+    stated = re.search(r"default=(.+?)$", head.strip())
+    if default is inspect.Parameter.empty:
+        require(stated is None and "optional" not in head, f"{name} is required, and its docstring has a default.")
+    elif default is None:
+        require("optional" in head or (stated and stated[1] == "None"), f"the default of {name} is None, undocumented.")
+    else:
+        require(stated is not None, f"the docstring does not say that the default of {name} is {default!r}.")
+        assert stated is not None
+        try:
+            value = ast.literal_eval(stated[1].rstrip("."))
+        except (ValueError, SyntaxError):
+            value = stated[1]
+        require(value == default, f"the docstring gives {stated[1]} as the default of {name}, which is {default!r}.")
+
+
+@check
+def a_bad_value_is_refused_by_name(subject: Subject) -> None:
+    """A value outside the declared type, choices or bounds is refused in one sentence with the parameter's name."""
+    for name, hint, bounds in _declared(type(subject.strategy)):
+        for value in _bad_values(hint, bounds):
+            try:
+                subject.with_parameters(**{name: value})
+            except ValueError as error:
+                said = str(error)
+                require(re.search(rf"\b{name}\b", said), f"{name}={value!r} is refused without its name: {said}")
+                require(_is_sentence(said), f"{name}={value!r} is not refused in a sentence: {said}")
+            except Exception as error:
+                raise AssertionError(f"{name}={value!r} raises a {type(error).__name__}: {error}") from None
+            else:
+                raise AssertionError(f"{name}={value!r} is accepted.")
+    refused = subject.strategy.set_params(n_clusters=1)
+    try:
+        watched_run(refused, subject.data)
+    except ValueError as error:
+        require("n_clusters is 1" in str(error), f"a run with n_clusters=1 says: {error}")
+    else:
+        raise AssertionError("a run with n_clusters=1 is not refused.")
+
+
+def _bad_values(hint: Any, bounds: dict[str, float]) -> Iterator[Any]:
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    numbers = {int, float} & set(kinds)
+    if any(get_origin(kind) is Literal for kind in kinds):
+        yield "nonsense"
+    if numbers:
+        yield from (math.nan, math.inf, "1", True)
+        if NoneType not in kinds:
+            yield None
+        at_least, above = bounds.get("at_least", -math.inf), bounds.get("above", -math.inf)
+        if float not in numbers:
+            yield 1.5
+            yield int(max(at_least, 0)) - 1
+        elif math.isfinite(at_least):
+            yield at_least - 0.001
+        if math.isfinite(above):
+            yield above
+        if math.isfinite(bounds.get("below", math.inf)):
+            yield bounds["below"]
+        if math.isfinite(at_most := bounds.get("at_most", math.inf)):
+            yield int(at_most) + 1 if float not in numbers else 1.001 * at_most
+    elif kinds == (bool,):
+        yield from ("yes", 1)
+
+
+def _is_sentence(text: str) -> bool:
+    """Whether a text reads like one or two sentences on one line, and not like an error of a library."""
+    return "\n" not in text and text.rstrip().endswith((".", "?")) and len(text.split()) > 3 and "Traceback" not in text
+
+
+@check
+def it_can_be_pickled_and_copied(subject: Subject) -> None:
+    """A strategy that was pickled, or copied deeply, runs as the strategy itself does."""
+    for how, made in (
+        ("pickled", pickle.loads(pickle.dumps(subject.strategy))),
+        ("copied deeply", copy.deepcopy(subject.strategy)),
+    ):
+        run = watched_run(made, subject.data, seed=SEED)
+        found = difference(run.result, subject.run.result)
+        require(not found, f"a strategy that was {how} gives another {found}.")
+
+
+@check
+def its_name_stands_for_it(subject: Subject) -> None:
+    """The strategy's name is one of its class's entries, and fits its parameters."""
+    strategy = subject.strategy
+    if not strategy.entries:
+        return
+    fitting = [entry for entry in strategy.entries if entry.name == strategy.name]
+    require(fitting, f"its name is {strategy.name}, which is not among its entries.")
+    for parameter, value in fitting[0].fixed.items():
+        require(getattr(strategy, parameter) == value, f"{strategy.name} stands for {parameter}={value!r}.")
+
+
+# What a run gives, and what it depends on.
+
+
+@check
+def a_seed_repeats_every_bit(subject: Subject) -> None:
+    """The same seed gives the same bits, whether one instance runs twice or two instances run once."""
+    instance = subject.strategy
+    before = {name: copy.copy(value) for name, value in vars(instance).items()}
+    for how in ("again", "a third time"):
+        result = simulate(instance, subject.rows, names=subject.names, seed=SEED)
+        found = difference(result, subject.run.result, leave_out=("metrics", "history"))  # these need labels
+        require(not found, f"run {how}, it gives another {found}.")
+    for name, value in vars(instance).items():
+        require(value is before[name] or np.array_equal(value, before[name]), f"a run changes the strategy's {name}.")
+
+
+@check
+def the_rows_are_left_as_they_are(subject: Subject) -> None:
+    """No client changes its site's rows."""
+    given = [rows.copy() for rows in subject.rows]
+    simulate(subject.strategy, given, names=subject.names, seed=SEED)
+    for name, rows, before in zip(subject.names, given, subject.rows, strict=True):
+        require(np.array_equal(rows, before), f"the rows of client {name} are changed.")
+
+
+@check
+def the_message_api_gives_the_same_bits(subject: Subject) -> None:
+    """A run under Flower's Message API equals the inline run bit for bit."""
+    strategy = subject.strategy
+    strategy.noise_seed = SEED
+    clients = list(subject.data.values())
+    app = client_app(
+        strategy.client_type,
+        lambda context: clients[int(context.node_config["partition-id"])],
+        name=lambda context: subject.names[int(context.node_config["partition-id"])],
+        noise_seed=lambda context: noise_seed_of(SEED, int(context.node_config["partition-id"])),
+    )
+    MessageStrategy(strategy).start(LocalGrid(app, len(clients)))
+    found = difference(WatchedRun(strategy, subject.data, SEED).result, subject.run.result)
+    require(not found, f"the Message API gives another {found}.")
+
+
+@check
+def the_order_of_the_clients_changes_nothing(subject: Subject) -> None:
+    """Clients that connect and answer in another order give the same bits: their names decide the order."""
+    run = watched_run(subject.strategy, subject.data, seed=SEED, order=subject.names[::-1])
+    found = difference(run.result, subject.run.result)
+    require(not found, f"clients in another order give another {found}.")
+    order = run.strategy.client_names
+    require(order == sorted(subject.names, key=client_order), f"the clients are taken in the order {order}.")
+
+
+@check
+def every_number_is_finite(subject: Subject) -> None:
+    """No client fails; model, labels, places and metrics are finite; every row has a label."""
+    result = subject.run.result
+    reasons = [failure.reason for failure in result.failures]
+    require(not reasons, f"of {len(subject.names)} clients with plain rows some fail: {' '.join(reasons)}")
+    _check_finite(result)
+    for name, rows, labels in zip(subject.names, subject.rows, result.labels, strict=True):
+        require(len(labels) == len(rows), f"client {name} has {len(rows)} rows and gets {len(labels)} labels.")
+    for places, rows in zip(result.embedding, subject.rows, strict=False):
+        require(len(places) == len(rows), f"{len(rows)} rows have {len(places)} places on the map.")
+
+
+def _check_finite(result: Result, *, metrics: bool = True) -> None:
+    for array in result.model.to_arrays():
+        require(np.isfinite(array).all(), "the model is not made of finite numbers.")
+    for labels in result.labels:
+        in_range = ((labels >= 0) & (labels < result.model.n_clusters)).all()
+        require(labels.dtype.kind in "iu" and in_range, "a label is not the number of a cluster.")
+    for places in result.embedding:
+        require(np.isfinite(places).all(), "a place on the map is not finite.")
+    for name, value in result.metrics.items() if metrics else ():
+        require(np.isfinite(value), f"the metric {name} is {value}.")
+
+
+@check
+def the_number_of_rounds_is_enough(subject: Subject) -> None:
+    """The run ends within n_protocol_rounds, and the report has every round that ran and no other."""
+    run, strategy = subject.run, subject.run.strategy
+    ran = sorted({row.round for row in strategy.traffic})
+    require(ran == list(range(1, len(ran) + 1)), f"the rounds that ran are {ran}.")
+    require(len(ran) <= strategy.num_rounds, f"{len(ran)} rounds ran, and num_rounds is {strategy.num_rounds}.")
+    listed = {message.round for message in strategy.report.messages}
+    silent = {number for number, one in run.rounds.items() if not one.answer.sends or one.answer.keeps}
+    require(set(ran) - silent <= listed <= set(ran), f"the rounds {ran} ran, and the report has {sorted(listed)}.")
+
+
+@check
+def all_that_leaves_is_declared_and_reported(subject: Subject) -> None:
+    """Every array on the wire is declared by the client's method and is in the report, and nothing else is sent."""
+    found = findings_of_wire(subject.run)
+    require(not found, f"{'; '.join(found)}.")
+
+
+@check
+def units_are_public(subject: Subject) -> None:
+    """The units of what is sent follow from the message: all clients use the same ones in a round."""
+    units: dict[tuple[int, str], set[str]] = {}
+    for exchange in subject.run.exchanges:
+        assert exchange.res is not None
+        units.setdefault((exchange.round, exchange.task), set()).add(str(exchange.res.metrics.get(EXPONENTS)))
+    for (number, task), found in units.items():
+        require(len(found) == 1, f"in round {number} the clients answer '{task}' in different units: {sorted(found)}.")
+
+
+@check
+def what_has_an_entry_for_every_row_is_no_sum(subject: Subject) -> None:
+    """A gathered array with an entry for every row declares that it reveals codes or rows."""
+    for round_ in subject.run.rounds.values():
+        for sent in round_.answer.sends:
+            if sent.per == "row" and not sent.kept_as:
+                require(sent.reveals in ("codes", "rows"), f"'{sent.content}' is said to reveal {sent.reveals}.")
+    for exchange in subject.run.exchanges:
+        asked = subject.run.rounds.get(exchange.round)
+        if asked is None or asked.rows or asked.task != exchange.task:
+            continue
+        rows = {row.tobytes() for row in subject.data[exchange.client].rows}
+        for sent, array in zip(asked.answer.sends, exchange.arrays, strict=False):
+            if array.ndim == 2 and array.shape[1] == subject.n_columns and sent.reveals == "sums":
+                own = sum(row.tobytes() in rows for row in np.ascontiguousarray(array, dtype=np.float64))
+                few = own < max(2, len(rows) // 2)  # the sum over a cluster of one row is that row
+                require(few, f"'{sent.content}' has {own} rows of the client, and is said to reveal sums.")
+
+
+@check
+def the_evaluation_is_asked_for_once(subject: Subject) -> None:
+    """With federated_evaluation the clients count after the run, and the report lists that as unprotected."""
+    strategy = _evaluated(subject)
+    if strategy is None:
+        return
+    run = watched_run(strategy, subject.data, seed=SEED)
+    found = run.strategy.evaluation
+    require(found is not None and "cost" in found, "federated_evaluation=True brings no evaluation.")
+    assert found is not None
+    for name, value in found.items():
+        require(np.isfinite(value), f"the evaluation's {name} is {value}.")
+    listed = [message for message in run.strategy.report.unprotected if message.task == EVALUATE]
+    require(len(listed) == 3, "the evaluation is not listed as unprotected, once.")
+    require(subject.run.strategy.evaluation is None, "an evaluation ran that nobody asked for.")
+
+
+def _evaluated(subject: Subject) -> ProtocolStrategy | None:
+    """Return the strategy with a federated evaluation; None if it refuses to have one, in a sentence."""
+    try:
+        return subject.with_parameters(federated_evaluation=True)
+    except ValueError as error:
+        require("federated_evaluation" in str(error), f"federated_evaluation=True is refused with: {error}")
+        return None
+
+
+@check
+def the_model_can_be_sent_and_used(subject: Subject) -> None:
+    """The model survives to_arrays and from_arrays, is found by its name, labels new rows and refuses other columns."""
+    model = subject.run.strategy.outcome.model
+    again = Model.named(model.name).from_arrays([np.array(array) for array in model.to_arrays()])
+    require(type(again) is type(model), f"the model of the name {model.name} is a {type(again).__name__}.")
+    new = subject.rows[0][::-1] * (1 + 1e-3)
+    labels = model.predict(new)
+    require(labels.shape == (len(new),) and labels.dtype.kind in "iu", "predict does not give one label a row.")
+    require(((labels >= 0) & (labels < model.n_clusters)).all(), "predict gives a label that is no cluster.")
+    require(np.array_equal(again.predict(new), labels), "the model labels otherwise after from_arrays.")
+    require(again.cost(new) == model.cost(new) and np.isfinite(model.cost(new)), "its cost changes, or is not finite.")
+    for what, bad, said in (
+        ("another number of columns", np.ones((2, subject.n_columns + 1)), "columns"),
+        ("NaN", np.where(np.arange(new.size).reshape(new.shape) == 1, np.nan, new), "NaN"),
+    ):
+        try:
+            model.predict(bad)
+        except ValueError as error:
+            require(said in str(error), f"rows with {what} are refused with: {error}")
+        else:
+            raise AssertionError(f"the model accepts rows with {what}.")
+
+
+@check
+def the_result_can_be_saved(subject: Subject) -> None:
+    """result.save writes model, labels, metrics, report and traffic; its tables have a line for every row."""
+    result = subject.run.result
+    with tempfile.TemporaryDirectory() as folder:
+        saved = result.save(Path(folder) / "run")
+        written = {path.relative_to(saved).parts[0] for path in saved.rglob("*")}
+        wanted = {"model.npz", "labels", "metrics.json", "privacy.json", "privacy.txt", "traffic.csv"}
+        require(wanted <= written, f"{sorted(wanted - written)} is not written.")
+        for folder_name, tables in (("labels", result.labels), ("embedding", result.embedding)):
+            if tables:
+                texts = [path.read_text(encoding="utf-8") for path in (saved / folder_name).iterdir()]
+                lines = sorted(len(text.splitlines()) - 1 for text in texts)
+                require(lines == sorted(map(len, tables)), f"the files of {folder_name} have {lines} rows.")
+        with np.load(saved / "model.npz") as arrays:
+            model = type(result.model).from_arrays([arrays[name] for name in arrays.files])
+        same = np.array_equal(model.predict(subject.rows[0]), result.model.predict(subject.rows[0]))
+        require(same, "the saved model labels otherwise.")
+
+
+# Clients that fail, and rows that are not as they should be.
+
+
+def _survived(subject: Subject, what: str, data: Data, *, metrics: bool = True, **options: Any) -> WatchedRun | str:
+    """Return the run if it ends with finite numbers, or the sentence with which it stops."""
+    found = _ended(subject, what, data, **options)
+    _check_ended(what, data, found, metrics=metrics)
+    return found
+
+
+def _ended(subject: Subject, what: str, data: Data, **options: Any) -> WatchedRun | str:
+    """Return the run, whatever its numbers are, or the sentence with which it stops."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            run = watched_run(subject.strategy, data, seed=SEED, **options)
+            if run.strategy.is_finished:
+                _ = run.result
+        except (ValueError, ProtocolError) as error:
+            said = str(error)
+            require(_is_sentence(said), f"where {what}, it stops without a sentence: {said}")
+            _check_discretion(what, said, data)
+            return said
+        except Exception as error:
+            raise AssertionError(f"where {what}, it stops with {type(error).__name__}: {error}") from None
+    require(run.strategy.is_finished, f"where {what}, it has not ended after {run.strategy.num_rounds} rounds.")
+    return run
+
+
+def _check_ended(what: str, data: Data, found: WatchedRun | str, *, metrics: bool) -> None:
+    if isinstance(found, str):
+        return
+    try:
+        _check_finite(found.result, metrics=metrics)
+    except AssertionError as broken:
+        raise AssertionError(f"where {what}, {broken}") from None
+    for failure in found.result.failures:
+        _check_discretion(what, failure.reason, data)
+
+
+def _check_discretion(what: str, said: str, data: Data) -> None:
+    """Refuse a message that has a number with many digits that is a value of a row."""
+    numbers = {float(text) for text in re.findall(r"-?\d+\.\d{3,}(?:e[+-]?\d+)?", said)}
+    for name, client in data.items():
+        for number in numbers:
+            near = np.isclose(client.rows, number, rtol=1e-3, atol=0).any()
+            require(not near, f"where {what}, a message quotes a value of client {name}: {said}")
+
+
+def _check_named(what: str, found: WatchedRun | str, client: str) -> None:
+    if isinstance(found, str):
+        return
+    named = {failure.client for failure in found.strategy.failures}
+    ids = {client, str(9000 + list(found.data).index(client))}  # a client that never enrolled has no name
+    require(named & ids, f"where {what}, no failure names it.")
+    require(named <= ids, f"where {what}, the failures name {sorted(named)}.")
+
+
+def _silent(_: Callable[[], FitRes]) -> FitRes:
+    raise TimeoutError("gone")
+
+
+def _raising(honest: Callable[[], FitRes]) -> FitRes:
+    res = honest()
+    return FitRes(res.status, encode([]), 1, {**res.metrics, "failure": "client failed with KeyError; see its log."})
+
+
+def _not_finite(honest: Callable[[], FitRes]) -> FitRes:
+    res = honest()
+    arrays = [np.full(array.shape, np.nan) for array in decode(res.parameters)]
+    return FitRes(res.status, encode(arrays), 1, res.metrics)
+
+
+def _other_shapes(honest: Callable[[], FitRes]) -> FitRes:
+    res = honest()
+    arrays = [np.zeros((*array.shape, 2), array.dtype) for array in decode(res.parameters)]
+    return FitRes(res.status, encode(arrays), 1, res.metrics)
+
+
+def _too_many(honest: Callable[[], FitRes]) -> FitRes:
+    res = honest()
+    return FitRes(res.status, encode([*decode(res.parameters), np.zeros(1)]), 1, res.metrics)
+
+
+FAULTS = {
+    "is silent": _silent,
+    "raises": _raising,
+    "sends NaN": _not_finite,
+    "sends other shapes": _other_shapes,
+    "sends an array more": _too_many,
+}
+
+
+def _in_rounds(numbers: Collection[int], fault: Callable[[Callable[[], FitRes]], FitRes]) -> Tamper:
+    return lambda number, honest: fault(honest) if number in numbers else honest()
+
+
+@check
+def a_client_that_fails_is_named(subject: Subject) -> None:
+    """The run survives a client that is silent, raises, or sends NaN, other shapes or an array more, and names it."""
+    victim = subject.names[1]
+    asked = [number for number in sorted(subject.run.rounds) if subject.run.sent(number).get(victim)]
+    for index, (how, fault) in enumerate(FAULTS.items()):
+        if asked:
+            number = asked[0 if index % 2 else -1]
+            what = f"client {victim} {how} in round {number}"
+            found = _survived(subject, what, subject.data, tamper={victim: _in_rounds({number}, fault)})
+            _check_named(what, found, victim)
+
+
+@check
+def a_client_that_is_never_there_is_survived(subject: Subject) -> None:
+    """A client that does not answer from the first round on, or from the second, is named; the others go on."""
+    victim = subject.names[0]
+    for start in (1, 2):
+        what = f"client {victim} is silent from round {start} on"
+        rounds = range(start, subject.strategy.num_rounds + 1)
+        found = _survived(subject, what, subject.data, tamper={victim: _in_rounds(rounds, _silent)})
+        if start == 1 or any(victim in subject.run.sent(number) for number in subject.run.rounds):
+            _check_named(what, found, victim)
+
+
+@check
+def a_client_with_other_columns_is_left_out(subject: Subject) -> None:
+    """A client that has a column more than the others is left out by name."""
+    victim = subject.names[0]
+    rows = subject.data[victim].rows
+    what = f"client {victim} has a column more"
+    data = subject.changed(victim, np.hstack([rows, rows[:, :1]]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = watched_run(subject.strategy, data, seed=SEED)
+    _check_named(what, run, victim)
+    require(victim not in run.strategy.client_names, f"where {what}, it takes part.")
+
+
+@check
+def what_a_client_raises_stays_there(subject: Subject) -> None:
+    """The server does not see the message of a library's error, which may quote a row."""
+    secret = "4711.0815"
+
+    class Careless(subject.strategy.client_type):  # type: ignore[misc, name-defined]
+        @property
+        def rows(self) -> Any:
+            raise KeyError(secret)
+
+    client = Careless(next(iter(subject.data.values())), name="a")
+    for exchange in subject.run.to_client(subject.names[0]):
+        arrays, _, facts = client.fit(decode(exchange.ins.parameters), dict(exchange.ins.config))
+        require(secret not in str(facts), f"'{exchange.task}' tells the server what was raised.")
+        require(not arrays or "failure" not in facts, "a client that failed sends arrays all the same.")
+
+
+@check
+def rows_that_are_few_or_equal_are_survived(subject: Subject) -> None:
+    """The run survives a client with one row, a client whose rows are equal, and rows that are equal everywhere."""
+    first = subject.names[0]
+    row = subject.rows[0][:1]
+    equal = np.tile(row, (20, 1))
+    _survived(subject, "a client has one row", subject.changed(first, row))
+    _survived(subject, "the rows of a client are equal", subject.changed(first, equal))
+    everywhere = {name: ClientData(equal, owner=f"client {name}") for name in subject.names}
+    _survived(subject, "all rows are equal", everywhere)
+
+
+@check
+def extreme_values_are_survived(subject: Subject) -> None:
+    """With a row of 1e300, 1e-300, or the largest or smallest float, a run gives finite numbers or one sentence."""
+    _check_extreme_rows(subject, metrics=False)
+
+
+@check
+def metrics_of_extreme_values_are_finite(subject: Subject) -> None:
+    """The same holds for the metrics, whose squares overflow first."""
+    _check_extreme_rows(subject, metrics=True)
+
+
+def _check_extreme_rows(subject: Subject, *, metrics: bool) -> None:
+    for index, (what, _) in enumerate(extreme_rows(subject.n_columns)):
+        data, found = _ended_on_extreme_row(subject, index)
+        _check_ended(f"a client has {what}", data, found, metrics=metrics)
+
+
+@lru_cache(maxsize=16)
+def _ended_on_extreme_row(subject: Subject, index: int) -> tuple[Data, WatchedRun | str]:
+    """Two checks look at the same runs."""
+    what, row = extreme_rows(subject.n_columns)[index]
+    data = subject.changed(subject.names[0], np.vstack([subject.rows[0], row]))
+    return data, _ended(subject, f"a client has {what}", data)
+
+
+# Privacy.
+
+
+def _is_private(subject: Subject) -> bool:
+    return isinstance(subject.strategy, PrivateStrategy) and subject.strategy.epsilon is not None
+
+
+def _noisy_arrays(run: WatchedRun) -> set[bytes]:
+    """Return all arrays with noise that the protocol received, or that clients sent."""
+    found = set()
+    for number in run.rounds:
+        replies = run.replies(number)
+        if run.strategy.noise != "server":
+            replies += [values_of(arrays) for arrays in run.sent(number).values()]
+        found |= {
+            arrays[index].tobytes() for arrays in replies for index, _ in run.noisy(number) if index < len(arrays)
+        }
+    return found
+
+
+@check
+def noise_that_protects_is_never_repeated(subject: Subject) -> None:
+    """Without a seed no two runs have the same noise, whatever random_state is; another seed gives other noise."""
+    if not subject.releases:
+        return
+    first, second = (_noisy_arrays(watched_run(subject.strategy, subject.data)) for _ in range(2))
+    require(not first & second, "two runs of one random_state have the same noise.")
+    other = _noisy_arrays(watched_run(subject.strategy, subject.data, seed=SEED + 1))
+    require(not _noisy_arrays(subject.run) & other, "two seeds give the same noise.")
+
+
+@check
+def epsilon_is_spent_and_not_exceeded(subject: Subject) -> None:
+    """The report's epsilon is at most what was asked for; if all is covered and all rounds ran, nearly all of it."""
+    if not _is_private(subject):
+        return
+    strategy = subject.run.strategy
+    asked = cast(float, strategy.epsilon)
+    report = strategy.report
+    require(report.releases, f"epsilon is {asked:g} and no message carries noise.")
+    require(subject.epsilon <= asked * (1 + 1e-6), f"epsilon is {asked:g}, and {subject.epsilon:.6g} is spent.")
+    drawn = any(message.clients is not None for message in report.messages)
+    if report.covers_everything and len(subject.run.rounds) == strategy.num_rounds - 1 and not drawn:
+        require(subject.epsilon >= SPENT * asked, f"epsilon is {asked:g}, and only {subject.epsilon:.4g} is spent.")
+
+
+@check
+def the_class_says_for_whom_it_can_be_private(subject: Subject) -> None:
+    """A run is covered as a whole for the units that the class promises, and for no others."""
+    strategy, report = subject.run.strategy, subject.run.strategy.report
+    promised = strategy.privacy_unit in strategy.promises
+    if report.covers_everything:
+        require(promised, f"all is covered for a {report.unit}, and promises is {strategy.promises}.")
+    elif _is_private(subject):
+        found = sorted({message.content for message in report.unprotected})
+        require(not promised, f"promises is {strategy.promises}, and nothing covers {', '.join(found)}.")
+
+
+@check
+def the_budget_can_be_divided_by_name(subject: Subject) -> None:
+    """Each release belongs to a share; a budget by name changes the multipliers of these shares and not the total."""
+    if not _is_private(subject):
+        return
+    strategy = cast(PrivateStrategy, subject.run.strategy)
+    shares = strategy.shares()
+    require(shares, "an epsilon is given, and shares() is empty.")
+    used = Counter(release.share for _, _, release in subject.releases)
+    require(set(used) <= set(shares), f"releases belong to {sorted(set(used) - set(shares))}, which is no share.")
+    for name, n_releases in used.items():
+        allowed = shares[name].count
+        require(n_releases <= allowed, f"share {name} is for {allowed} releases, and {n_releases} carry its noise.")
+    fractions = {name: share.fraction for name, share in divided(shares, strategy.budget).items()}
+    current = {name: fraction / math.fsum(fractions.values()) for name, fraction in fractions.items()}
+    for name in shares:
+        part = 1.0 if len(shares) == 1 else 0.5 * current[name]
+        changed = divided(shares, {name: part})
+        require(math.isclose(changed[name].fraction, part), f"budget={{'{name}': {part:g}}} is ignored.")
+    if len(shares) > 1:
+        _check_division(subject, current)
+
+
+def _check_division(subject: Subject, current: dict[str, float]) -> None:
+    wanted = {name: part * (0.5 if index % 2 else 1.0) for index, (name, part) in enumerate(current.items())}
+    budget = {name: part / math.fsum(wanted.values()) for name, part in wanted.items()}
+    other = Subject(subject.with_parameters(budget=budget), subject.rows)
+    before = {release.share: release.noise_multiplier for _, _, release in subject.releases}
+    after = {release.share: release.noise_multiplier for _, _, release in other.releases}
+    for name in before.keys() & after.keys():
+        more = budget[name] > current[name]
+        heard = after[name] < before[name] if more else after[name] > before[name]
+        require(heard, f"{'more' if more else 'less'} budget for {name} gives a multiplier of {after[name]:.4g}.")
+    asked = cast(float, subject.strategy.epsilon)
+    require(other.epsilon <= asked * (1 + 1e-6), f"another budget spends {other.epsilon:.6g} of epsilon {asked:g}.")
+    if subject.epsilon >= SPENT * asked:
+        require(other.epsilon >= SPENT * asked, f"another budget spends only {other.epsilon:.4g} of {asked:g}.")
+
+
+@check
+def noise_off_is_no_noise(subject: Subject) -> None:
+    """Without epsilon the protocol gets exact sums, and the report makes no promise."""
+    strategy = subject.strategy
+    if _is_private(subject):
+        try:
+            strategy = subject.with_parameters(epsilon=None, budget=None)
+        except ValueError:
+            return  # a class that always needs an epsilon
+    elif subject.releases:
+        return  # its noise follows from another parameter
+    run = watched_run(strategy, subject.data, seed=SEED)
+    require(not run.strategy.report.releases, "without epsilon the report has releases.")
+    require("None" in run.strategy.report.guarantee(), "without epsilon the report gives a guarantee.")
+    for number, round_ in run.rounds.items():
+        if isinstance(round_, Sum) and not round_.answer.keeps and round_.answer.sends:
+            sent = run.sent(number)
+            asked = [name for name in run.strategy.client_names if sent.get(name)]
+            exact = values_of(add_up([sent[name] for name in asked]))
+            same = all(np.array_equal(one, two) for one, two in zip(run.received[number], exact, strict=True))
+            require(same, f"without epsilon the sums of '{round_.task}' differ from the sums of the replies.")
+            require(run.received[number].n_clients == len(asked), "a sum is over another number of clients.")
+
+
+@check
+def noise_has_its_declared_scale(subject: Subject) -> None:
+    """The noise of every release is as wide as the release says, wherever it is drawn."""
+    if not subject.releases:
+        return
+    drawer = Drawer(subject.run, subject.names[0])
+    drawer.draw_numbers(N_NUMBERS)
+    for drawn in drawer.seeded.values():
+        found = compare_with_law([drawn])
+        wrong = ", ".join(what for what, likely in found.p_values.items() if likely <= WRONG_NOISE)
+        where = f"the noise of '{drawn.content}' in round {drawn.round}"
+        require(not wrong, f"{where} is {found.factor:.3g} times as wide as declared: {wrong}.")
+
+
+@check
+def no_neighbor_moves_a_release_too_far(subject: Subject) -> None:
+    """No row or client that comes, goes or is replaced moves a release by more than its sensitivity.
+
+    The rows lie far out, half way between points that the server sent, or at the ends of what a float can hold.
+    """
+    if not subject.releases:
+        return
+    unit, relation = subject.strategy.privacy_unit, subject.releases[0][2].relation
+    client = subject.names[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for pairs in hard_pairs(subject.run, client, unit, relation, all_kinds=False).values():
+            for change in how_far(subject.run, client, [pair for pair, _ in pairs], only=pairs[0][1]):
+                require(
+                    not change.is_too_far,
+                    f"{change.neighbors.what}: '{change.content}' of round {change.round} moves by {change.ratio:.6g} "
+                    "times its sensitivity.",
+                )
+
+
+@check
+def a_site_can_tell_what_noise_is_worth(subject: Subject) -> None:
+    """Every method that takes noise declares how far a row moves its arrays, and no less than the release says."""
+    of_client = subject.strategy.privacy_unit == "client"
+    site = subject.run.sites[0].new_client()
+    for number, index, release in subject.releases:
+        round_ = subject.run.rounds[number]
+        moved = site.moved(round_.rows, round_.question_for(None))
+        if moved is None:
+            raise AssertionError(
+                f"'{round_.task}' takes noise and does not declare how far one row moves what it sends: give "
+                "@answers(..., moved=...), or sites with their own policy will not answer it."
+            )
+        found = moved[index].multiplier(release, per_row=round_.answer.sends[index].per == "row", of_client=of_client)
+        require(
+            found > release.noise_multiplier * (1 - 1e-9),
+            f"the noise multiplier of '{round_.task}' is {release.noise_multiplier:.6g} according to its release, and "
+            f"{found:.6g} according to its client.",
+        )
+
+
+@check
+def a_site_that_allows_sums_alone_sends_nothing_else(subject: Subject) -> None:
+    """If sites consent to sums only, a run that needs more stops with a sentence that names what; others run."""
+    refused = _kinds_beyond_sums(subject.run)
+    try:
+        run = watched_run(subject.strategy, subject.data, seed=SEED, consent=Consent({"sums"}))
+    except ProtocolError as error:
+        require(refused, f"it sends sums only, and a site that consents to sums refuses: {error}")
+        named = any(f"does not send {kind}" in str(error) for kind in refused)
+        require(named, f"the refusal does not name {' or '.join(sorted(refused))}: {error}")
+    else:
+        require(not refused, f"a site that consents to sums sends {' and '.join(sorted(refused))}.")
+        same = bits_of(run.result)["model"] == bits_of(subject.run.result)["model"]
+        require(same, "a site's consent changes the result.")
+
+
+def _kinds_beyond_sums(run: WatchedRun) -> set[str]:
+    kinds: set[str] = set()
+    for _, round_, sent, release, from_noisy in run.declared():
+        is_local = run.strategy.noise == "local" or (run.strategy.noise == "clients" and not isinstance(round_, Sum))
+        is_covered = from_noisy or (release is not None and is_local)
+        if sent.reveals != "sums" and not sent.kept_as and not is_covered:
+            kinds.add(sent.reveals)
+    return kinds
+
+
+@check
+def a_site_that_does_not_evaluate_is_not_evaluated(subject: Subject) -> None:
+    """A site that does not allow the evaluation says so by name and sends neither a cost nor a table."""
+    strategy = _evaluated(subject)
+    if strategy is None:
+        return
+    run = watched_run(strategy, subject.data, seed=SEED, consent=Consent(evaluation=False))
+    reasons = [failure.reason for failure in run.strategy.failures if failure.task == EVALUATE]
+    require(len(reasons) == len(subject.names), f"{len(reasons)} of {len(subject.names)} sites refuse to be evaluated.")
+    require(all("does not evaluate" in reason for reason in reasons), f"a site refuses with: {reasons[0]}")
+    require(not run.strategy.evaluation, "sites that do not allow the evaluation were evaluated.")
+
+
+@check
+def a_small_audit_finds_nothing(subject: Subject) -> None:
+    """An audit of a few seconds finds no broken promise; ``fedclust audit`` makes a large one."""
+    if subject.releases:
+        found = audit_subject(subject, runs=AUDIT_RUNS, seconds=AUDIT_SECONDS, false_alarm=AUDIT_FALSE_ALARM)
+        require(not found.broken, found.sentence)

@@ -167,8 +167,7 @@ def audit_by_name(
     show: bool | None = None,
 ) -> AuditResult:
     """Audit a strategy on made-up rows; what it needs and is not given is made up, too."""
-    from flower_fedclust.checking import audit
-    from flower_fedclust.checking.subject import small_tables
+    from flower_fedclust.checking import audit, small_tables
     from flower_fedclust.inputs import needs_server_rows
 
     strategy = made_up_strategy(name, parameters, n_columns)

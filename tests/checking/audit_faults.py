@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults import FAULTS, ROOT, copy_tree, planted, read_faults
 
@@ -87,8 +87,6 @@ WHERE: dict[str, tuple[str, ...]] = {
     "silence-swallowed": ONE,
     # Sensitivity.
     "rows-relation-wrong": ("fedsc-perturbed-data",),
-    "federated-kmeans-sums": ("federated-kmeans-private",),
-    "federated-kmeans-counts": ("federated-kmeans-private",),
     "ffcm-sums": ("ffcm-private",),
     "cluster-sums": ONE,
     "cluster-presence": FEDDP_CLIENT,
@@ -107,9 +105,6 @@ WHERE: dict[str, tuple[str, ...]] = {
     "sensitivity-rounded-down": ONE,
     # Clipping, and what is exact.
     "rows-not-clipped": ONE,
-    "fuzzy-rows-not-clipped": ("ffcm-private",),
-    "matrix-not-clipped": FEDDP_CLIENT,
-    "weights-not-clipped": FEDDP_CLIENT,
     "means-not-clipped": FEDDP_CLIENT,
     "noisy-rows-not-clipped": ("fedsc-perturbed-data",),
     "moments-not-clipped": ("fedsc-sums server-record",),
@@ -126,8 +121,8 @@ SOUND = ("unlucky server", "unlucky clients", "unlucky local")
 
 def cases():
     """Return the strategies in which faults are looked for, by name."""
-    sys.path.insert(0, str(Path(__file__).parent / "strategies"))
-    import audit_toys
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "strategies"))
+    import checking_toys
     import test_strategies_every as every
 
     import flower_fedclust as fc
@@ -163,11 +158,11 @@ def cases():
     }
     table = fc.PrivateKMeans(2, n_rounds=1, epsilon=100.0)
     found["private-kmeans table"] = fc.with_schema(table, {"columns": columns}, describe=True)
-    found["gathered server"] = audit_toys.Means(2, gathers=True)
-    found["gathered clients"] = audit_toys.Means(2, gathers=True, noise="clients")
-    found |= {f"unlucky {noise}": audit_toys.Unlucky(2, noise=noise) for noise in PLACES}
-    found["unequal"] = audit_toys.Unequal(2)
-    found["kept twice"] = audit_toys.KeptTwice(2)
+    found["gathered server"] = checking_toys.Means(2, gathers=True)
+    found["gathered clients"] = checking_toys.Means(2, gathers=True, noise="clients")
+    found |= {f"unlucky {noise}": checking_toys.Unlucky(2, noise=noise) for noise in PLACES}
+    found["unequal"] = checking_toys.Unequal(2)
+    found["kept twice"] = checking_toys.KeptTwice(2)
     return found
 
 

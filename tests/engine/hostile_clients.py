@@ -11,7 +11,7 @@ import numpy as np
 from flwr.common import Code, Parameters, Status
 from flwr.server import SimpleClientManager
 
-from flower_fedclust.checking.runs import Site
+from flower_fedclust.checking import WatchedSite
 from flower_fedclust.engine.wire import EXPONENTS, decode, encode
 from flower_fedclust.numerics.threads import one_thread
 
@@ -149,7 +149,7 @@ def with_arrays(res: Any, change: Any) -> Any:
     return replace(res, parameters=encode([change(array) for array in decode(res.parameters)]))
 
 
-class Hostile(Site):
+class Hostile(WatchedSite):
     """A client that sends anything from a round on.
 
     Parameters
@@ -223,7 +223,7 @@ def served(strategy, data, *hostile: str, seed: int = 0, start: int = 2, attack:
     strategy.on_received = received
     for index, (name, own) in enumerate(data.items()):
         options = {"seed": seed, "start": start, "attack": attack} if name in hostile else {}
-        kind = Hostile if name in hostile else Site
+        kind = Hostile if name in hostile else WatchedSite
         manager.register(kind(index, name, strategy.client_type, own, noise_seed=seed + index, **options))
 
     def answers(messages, ask):

@@ -9,8 +9,7 @@ import pytest
 from engine_toys import Toy, ToyClient, proxies_of, serve
 
 import flower_fedclust as fc
-from flower_fedclust.checking.neighbours import far_rows
-from flower_fedclust.checking.subject import Subject, small_tables
+from flower_fedclust.checking import Subject, far_rows, small_tables
 from flower_fedclust.engine import ProtocolError, Sum
 from flower_fedclust.engine import by_row as engine
 from flower_fedclust.engine.by_row import ByRow

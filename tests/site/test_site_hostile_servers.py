@@ -34,9 +34,9 @@ from flower_fedclust.privacy.noise import add_noise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.site.app import Site
 from flower_fedclust.strategies.baselines.coreset_kmedian import CoresetKMedianClient
-from flower_fedclust.strategies.baselines.pooled import PooledRowsClient
-from flower_fedclust.strategies.common.first_centers import LocalCentersClient
+from flower_fedclust.strategies.common.local_centers import LocalCentersClient
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
+from flower_fedclust.strategies.common.pooled_rows import PooledRowsClient
 from flower_fedclust.strategies.fedsc.fedsc import FedSCClient
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 from flower_fedclust.tables.columns import Figures

@@ -11,7 +11,7 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.site.budget import Budget, Spent
 from flower_fedclust.site.policy import Policy
-from flower_fedclust.strategies.common.first_centers import LocalCentersClient
+from flower_fedclust.strategies.common.local_centers import LocalCentersClient
 from flower_fedclust.strategies.common.moments import MomentsClient
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
 from flower_fedclust.strategies.dp_fedc import DPFedCClient

@@ -10,8 +10,7 @@ import pytest
 from test_strategies_every import PUBLIC, cases
 
 import flower_fedclust as fc
-from flower_fedclust.checking.neighbours import far_rows, shadow_answers
-from flower_fedclust.checking.subject import Subject
+from flower_fedclust.checking import Subject, far_rows, shadow_answers
 from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import is_off_diagonal
@@ -93,7 +92,7 @@ def check_bound(declared, one, other, what):
 @pytest.mark.parametrize("case", list(all_cases()))
 def test_a_row_at_any_place_moves_an_answer_no_farther_than_declared(case):
     subject = subject_of(case)
-    site, name, rows = subject.run.sites[0].made(), subject.names[0], subject.rows[0]
+    site, name, rows = subject.run.sites[0].new_client(), subject.names[0], subject.rows[0]
     declared = {}
     for number, round_ in subject.run.rounds.items():
         moved = site.moved(round_.rows, round_.question_for(None))

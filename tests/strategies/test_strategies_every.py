@@ -117,9 +117,7 @@ WITH_THE_SERVER = {
     "random_state_never_reaches_the_noise",
     "the_budget_can_be_divided_by_name",
     "noise_off_is_no_noise",
-    "no_neighbour_moves_a_release_too_far",
-    "no_tie_moves_a_release_too_far",
-    "no_extreme_value_moves_a_release_too_far",
+    "no_neighbor_moves_a_release_too_far",
 }
 
 

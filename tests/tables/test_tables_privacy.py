@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 import flower_fedclust as fc
-from flower_fedclust.checking.about_privacy import (
+from flower_fedclust.checking import Subject, extreme_rows, far_rows, how_far, neighbor_tables
+from flower_fedclust.checking.suite import (
     a_site_can_tell_what_noise_is_worth,
     epsilon_is_spent_and_not_exceeded,
 )
-from flower_fedclust.checking.neighbours import extreme_rows, far_rows, how_far, neighbours
-from flower_fedclust.checking.subject import Subject
 
 #: Every way in which a column asks for figures, on rows whose columns are called by their numbers.
 COLUMNS = {
@@ -35,13 +34,13 @@ def subject(request):
     return Subject(strategy, MANY if request.param == "a client" else MANY[:3])
 
 
-def test_worst_neighbours_move_the_histograms_as_far_as_declared_and_no_farther(subject):
+def test_worst_neighbors_move_the_histograms_as_far_as_declared_and_no_farther(subject):
     rows, name = subject.rows[0], subject.names[0]
     relation = subject.releases[0][2].relation
     pairs = [
         pair
         for hard in (far_rows(rows), extreme_rows(4))
-        for pair in neighbours(rows, hard, subject.strategy.privacy_unit, relation)
+        for pair in neighbor_tables(rows, hard, subject.strategy.privacy_unit, relation)
     ]
     moved = [one for number in (2, 3) for one in how_far(subject.run, name, pairs, only=number)]
     assert not any(one.is_too_far for one in moved)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_blobs
 
-from flower_fedclust.checking.counting import epsilon_of
+from flower_fedclust.checking.books import epsilon_of
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.central import (
     COUNT_OVER_SUM,

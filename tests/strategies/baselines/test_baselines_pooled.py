@@ -15,7 +15,7 @@ from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.kfed import KFED
 from flower_fedclust.strategies.baselines.pooled import PooledKMeans, PooledSpectral
-from flower_fedclust.strategies.common.first_centers import merge_local_centers
+from flower_fedclust.strategies.common.local_centers import merge_local_centers
 from flower_fedclust.strategies.common.spectral import cluster_rows, kernel_graph
 
 RNG = np.random.default_rng(5)

@@ -1,8 +1,9 @@
-"""Small strategies for audits: what no strategy of the package does, and some fault could be in."""
+"""Small strategies for checks and audits; they do what no strategy of the package does."""
 
 from __future__ import annotations
 
 import random
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +20,7 @@ from flower_fedclust.engine import (
     parameter,
 )
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.rounds import ONE_COUNT, Moved
+from flower_fedclust.engine.rounds import ONE_COUNT, Askable, Moved
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.strategies.common.frame import enter
 
@@ -27,8 +28,8 @@ from flower_fedclust.strategies.common.frame import enter
 class MeansClient(ProtocolClient):
     """Answers about clipped rows."""
 
-    def _rows(self, max_norm):
-        return enter(self.rows, np.zeros(self.rows.shape[1]), np.array([max_norm, 2.0]))
+    def _rows(self, max_norm, *, shift=0.0):
+        return enter(self.rows + shift, np.zeros(self.rows.shape[1]), np.array([max_norm, 2.0]))
 
     @answers(
         "sum of the rows",
@@ -54,7 +55,7 @@ class MeansClient(ProtocolClient):
 
 
 class Means(ClippedStrategy):
-    """Centers about the mean of all rows, in each of some rounds.
+    """Centers about the mean of all rows.
 
     Parameters
     ----------
@@ -63,13 +64,14 @@ class Means(ClippedStrategy):
     epsilon : float, default=8.0
         The privacy budget of the whole run.
     max_norm : float, default=1.0
-        To which rows are clipped.
+        Rows are clipped to it.
     gathers : bool, default=False
         Whether the server sees each reply.
     """
 
     client_type = MeansClient
     paid_by = ("sums", "counts")  #: The parts of the budget that pay for the arrays.
+    seen: ClassVar[list[int]] = []
 
     n_rounds: int = parameter(2, at_least=1)
     epsilon: float = parameter(8.0, above=0, at_most=1000)
@@ -86,15 +88,18 @@ class Means(ClippedStrategy):
         answer = self.client_type.sums
         return {"sums": Part(answer, 0.5, self.n_rounds), "counts": Part(answer, 0.5, self.n_rounds, "laplace")}
 
+    def ask(self):
+        """Return a round."""
+        kind = Gather if self.gathers else Sum
+        return kind(self.client_type.sums.asked(max_norm=self.max_norm), parts=self.paid_by)
+
     def protocol(self) -> Protocol:
         """Ask and divide."""
         for _ in range(self.n_rounds):
-            asked = self.client_type.sums.asked(max_norm=self.max_norm)
+            received = yield self.ask()
             if self.gathers:
-                replies = yield Gather(asked, parts=self.paid_by)
-                sums, counts = (sum(arrays) for arrays in zip(*(reply.arrays for reply in replies), strict=True))
-            else:
-                sums, counts = yield Sum(asked, parts=self.paid_by)
+                received = (sum(arrays) for arrays in zip(*(reply.arrays for reply in received), strict=True))
+            sums, counts = received
         return KMeansModel(centers(self, sums / max(float(counts), 1.0)))
 
 
@@ -182,6 +187,19 @@ class UnluckyClient(MeansClient):
 class Unlucky(Means):
     __doc__ = Means.__doc__
     client_type = UnluckyClient
+
+
+def with_method(name, function, *sends, toy=Means, moved=None):
+    """Return a toy whose clients have another method; it declares what the original method declares."""
+    asked = getattr(toy.client_type, name)
+    function.__name__ = name
+    method = Askable(function, sends or asked.answer.sends, moved or asked.moved)
+    return changed(toy, client_type=type("Client", (toy.client_type,), {name: method}))
+
+
+def changed(toy=Means, **attributes):
+    """Return a toy with other attributes."""
+    return type("Broken", (toy,), {"__doc__": toy.__doc__, "__annotations__": {}, **attributes})
 
 
 def centers(strategy, mean):

@@ -1,0 +1,727 @@
+"""Neighboring tables, and how far they move what a client releases.
+
+Shadow clients answer the messages of a run again: one with a table, one with its neighbor, both without noise. The
+noise of a release has to hide the difference between their answers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+from flwr.common import FitIns
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from flower_fedclust.checking.runs import (
+    SEED,
+    Floats,
+    Subject,
+    WatchedRun,
+    patient,
+    shadow_answers,
+    small_tables,
+    watched_run,
+)
+from flower_fedclust.engine import ClientData
+from flower_fedclust.engine.wire import decode, encode
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.sums import is_off_diagonal
+from flower_fedclust.privacy.noise import Sendable
+from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
+
+Progress = Callable[[str, float], None]
+Answers = dict[int, list[Sendable] | None]
+
+#: What makes a row hard, and the row.
+HardRow = tuple[str, Floats]
+
+#: Number of rows on one axis whose distances are whole numbers; one in 16 is rounded up where rounding up is possible.
+N_WHOLE = 50
+
+#: Number of directions in which far rows lie.
+N_DIRECTIONS = 12
+
+#: Binary digits of a float64 and of a float32: a bound just below a power of two is the last number before it.
+DIGITS = (53, 24)
+
+#: Numbers in a table from which clients may keep what they have computed of it.
+LARGE_TABLE = 2**13
+
+#: How often each message is answered with other random choices of the client; and the least, however little time.
+TIMES, FEWEST_TIMES = 40, 12
+
+#: Number of rows that are changed, one at a time, to see which of them an answer depends on.
+MOST_CHANGED = 64
+
+#: Number of seeds tried to find one with which a row is drawn.
+SEEDS_TRIED = 40
+
+#: Number of pairs of each kind that are compared however little time there is, if that takes no further run.
+SURE_TURNS = 3
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """Two tables of one client that a guarantee must not tell apart; without ``others``, the client is not there."""
+
+    what: str
+    rows: Floats
+    others: Floats | None
+
+
+@dataclass(frozen=True)
+class Change:
+    """How far two neighbors move one array."""
+
+    round: int
+    index: int  #: Of the array in the answer.
+    task: str
+    content: str
+    ratio: float  #: The change over the declared sensitivity.
+    is_too_far: bool  #: Whether the ratio exceeds 1 by any amount; integers are compared exactly.
+    neighbors: Neighbors
+    difference: Floats  #: The change of each entry, in the array's units.
+
+
+def how_far(
+    run: WatchedRun,
+    client: str,
+    pairs: Iterable[Neighbors],
+    *,
+    only: int | None = None,
+    noise_seed: int = 0,
+    known: dict[bytes, Answers] | None = None,
+) -> Iterator[Change]:
+    """Yield how far neighbors move every array that a run released with noise.
+
+    ``known`` keeps answers by table for a next call with the same run, client, round and seed. Raises an AssertionError
+    if neighbors give arrays of different shapes, or numbers that are not finite.
+    """
+    known = {} if known is None else known
+
+    def answered(rows: Floats) -> Answers:
+        key = rows.tobytes()
+        if key not in known:
+            known[key] = shadow_answers(run, client, rows, only=only, noise_seed=noise_seed)
+        return known[key]
+
+    for pair in pairs:
+        first = answered(pair.rows)
+        second = first if pair.others is None else answered(pair.others)
+        for number, index, release in run.releases:
+            one, other = first.get(number), second.get(number)
+            if not one or not other:  # it fails, or another client was asked
+                continue
+            absent = pair.others is None
+            difference, exponent = _difference(one[index], None if absent else other[index])
+            round_ = run.rounds[number]
+            content = round_.answer.sends[index].content
+            if difference is None:
+                raise AssertionError(f"'{content}' is not of one shape and of finite numbers for {pair.what}.")
+            ratio, is_too_far = _ratio(difference, exponent, release)
+            values = np.ldexp(difference.astype(np.float64), exponent)
+            yield Change(number, index, round_.task, content, ratio, is_too_far, pair, values)
+
+
+def _difference(first: Sendable, second: Sendable | None) -> tuple[NDArray[Any] | None, int]:
+    """Return the change as one axis and the exponent of its unit; None if the arrays do not fit each other."""
+    exponent = first.exponent if isinstance(first, GridArray) else 0
+    if isinstance(second, GridArray) and second.exponent != exponent:
+        return None, exponent
+    arrays = [
+        array.integers if isinstance(array, GridArray) else array for array in (first, second) if array is not None
+    ]
+    if len({array.shape for array in arrays}) > 1 or not all(np.isfinite(array).all() for array in arrays):
+        return None, exponent
+    return np.ravel(arrays[0] if second is None else arrays[0] - arrays[1]), exponent
+
+
+def _ratio(difference: NDArray[Any], exponent: int, release: Release) -> tuple[float, bool]:
+    """Return the norm of the change over the sensitivity, and whether it exceeds 1."""
+    norm = 1 if release.norm == "L1" else 2
+    if difference.dtype != np.int64:
+        length = float(np.linalg.norm(difference, ord=norm))
+        return length / release.sensitivity, length > release.sensitivity * (1 + 1e-12)
+    weights = np.ones(difference.size, dtype=np.int64)
+    if release.triangle:
+        weights[is_off_diagonal((math.isqrt(8 * difference.size + 1) - 1) // 2)] = 2
+    # Python's integers and fractions neither overflow nor round.
+    present = np.flatnonzero(difference)
+    entries = zip(weights[present].tolist(), difference[present].tolist(), strict=True)
+    total = sum(weight * abs(entry) ** norm for weight, entry in entries)
+    share = Fraction(total) / (Fraction(release.sensitivity) / Fraction(2) ** exponent) ** norm
+    return float(share) ** (1.0 / norm), share > 1
+
+
+# Hard rows and hard tables.
+
+
+def neighbor_tables(
+    rows: Floats, hard: Sequence[HardRow], unit: PrivacyUnit, relation: Relation, *, each: int = 4
+) -> list[Neighbors]:
+    """Return neighboring tables in which hard rows come, go or replace one another.
+
+    Each row comes and goes in so many ways, hardest first: among rows like it, at the top, at the end, and in a table
+    of one or two rows.
+    """
+    pairs: list[Neighbors] = []
+    for index, (what, row) in enumerate(hard):
+        full = np.tile(row, (len(rows), 1))
+        _, opposite = hard[index - 1]
+        if unit == "client" and relation == "add-or-remove":
+            ways = [Neighbors(f"a client of {what}", full, None)]
+        elif unit == "client":
+            ways = [
+                Neighbors(f"a client of {what}", full, np.tile(opposite, (len(rows), 1))),
+                Neighbors(f"a client of {what}", full, rows),
+            ]
+        elif relation == "add-or-remove":
+            ways = [
+                Neighbors(f"{what}, many times", full, full[1:]),
+                Neighbors(f"{what} removed from the top", np.vstack([row, rows[1:]]), rows[1:]),
+                Neighbors(f"{what} added", rows, np.vstack([rows, row])),
+                Neighbors(f"{what} above a single row", rows[:1], np.vstack([row, rows[:1]])),
+            ]
+        else:
+            ways = [
+                Neighbors(f"{what} among its like", full, np.vstack([opposite, full[1:]])),
+                Neighbors(f"{what} replaced by another", np.vstack([row, rows[1:]]), np.vstack([opposite, rows[1:]])),
+                Neighbors(f"{what} at the end", np.vstack([rows[:-1], row]), rows),
+                Neighbors(f"{what} alone", row[None], opposite[None]),
+            ]
+        pairs += ways[:each]
+    if unit == "client":
+        pairs.append(Neighbors("a client's own rows", rows, None if relation == "add-or-remove" else rows[::-1]))
+    return pairs
+
+
+def far_rows(rows: Floats) -> list[HardRow]:
+    """Return rows that lie far out, in opposite directions, and some that lie among the others."""
+    spread = 1e3 * (1.0 + np.abs(rows).max())
+    axis = np.zeros(rows.shape[1])
+    axis[0] = spread
+    ones = np.full(rows.shape[1], spread)
+    named = {"a long row": axis, "its opposite": -axis, "a long diagonal row": ones, "its own opposite": -ones}
+    return [*named.items(), ("a row of zeros", np.zeros(rows.shape[1])), ("a row twice", rows[0])]
+
+
+def extreme_rows(n_columns: int) -> list[HardRow]:
+    """Return rows of the largest and the smallest floats."""
+    largest = np.finfo(np.float64).max
+    found = []
+    for what, value in (("1e300", 1e300), ("the largest float", largest), ("1e-300", 1e-300)):
+        mixed = np.where(np.arange(n_columns) % 2 == 0, value, -value)
+        found += [(f"a row of {what}", np.full(n_columns, value)), (f"a row of {what} and its negative", mixed)]
+    return [*found, ("a row of the smallest float", np.full(n_columns, 5e-324))]
+
+
+def rows_in_directions(rows: Floats) -> list[HardRow]:
+    """Return far rows in many directions: rounding leaves their clipped norms just within the bound or just beyond."""
+    rng = np.random.default_rng(11)
+    far = 1e3 * (1.0 + np.abs(rows).max())
+    return [(f"a far row in direction {index}", far * rng.normal(size=rows.shape[1])) for index in range(N_DIRECTIONS)]
+
+
+def rows_of_whole_numbers(rows: Floats) -> list[HardRow]:
+    """Return far rows on alternate sides of one axis, whose quotients by their norms are rounded in many ways."""
+    first = np.ceil(1e3 * (1.0 + np.abs(rows).max()))
+    axis = np.eye(1, rows.shape[1])[0]
+    return [
+        (f"a row {first + index // 2:g} far out on an axis", (-1.0) ** index * (first + index // 2) * axis)
+        for index in range(2 * N_WHOLE)
+    ]
+
+
+def _matrices_sent(run: WatchedRun, client: str) -> Iterator[tuple[int, str, bool, Floats, Floats]]:
+    """Yield number, task, whether the answer takes noise, matrix and origin for each matrix sent to a client.
+
+    A vector with an entry for each column counts as an origin.
+    """
+    n_columns = run.data[client].rows.shape[1]
+    for number, round_ in run.rounds.items():
+        for exchange in run.asked(number):
+            if exchange.client != client:
+                continue
+            arrays = [array.astype(float) for array in decode(exchange.ins.parameters) if array.dtype.kind in "fiu"]
+            origins = [array for array in arrays if array.shape == (n_columns,)] or [np.zeros(n_columns)]
+            for array in arrays:
+                if array.ndim == 2 and array.size:
+                    yield number, round_.task, bool(run.noisy(number)), array, origins[0]
+
+
+def rows_by_message(run: WatchedRun, client: str) -> dict[str, list[HardRow]]:
+    """Return, by task and kind, rows on the points that the server sent, beyond them, and along its directions.
+
+    A matrix with as many columns as the rows counts as points, and a matrix with as many rows as the rows have columns
+    counts as directions. These may be about rows that the client keeps for a later round.
+    """
+    n_columns = run.data[client].rows.shape[1]
+    found: dict[str, list[HardRow]] = {}
+    for _, task, is_noisy, array, origin in _matrices_sent(run, client):
+        if is_noisy and array.shape[1] == n_columns and len(array) > 1:
+            found[f"about points of '{task}'"] = _about_points(array, origin, task)
+        elif array.shape[0] == n_columns:
+            found[f"along directions of '{task}'"] = _along(array, origin, task)
+    return dict(list(found.items())[-4:])
+
+
+def _about_points(points: Floats, origin: Floats, task: str) -> list[HardRow]:
+    apart = np.linalg.norm(points[:, None] - points[None], axis=2) if len(points) <= 64 else None
+    pair = (0, 1) if apart is None else np.unravel_index(int(apart.argmax()), apart.shape)
+    chosen = list(dict.fromkeys([int(pair[0]), int(pair[1]), *range(min(4, len(points)))]))
+    middle, far = points.mean(axis=0), 1e3 * (1.0 + np.abs(points).max())
+    on = [(f"a row on point {index} of '{task}'", points[index] + origin) for index in chosen]
+    beyond = [
+        (f"a row beyond point {index} of '{task}'", middle + far * (points[index] - middle)) for index in chosen[:2]
+    ]
+    return [*on, *beyond]
+
+
+def _along(directions: Floats, origin: Floats, task: str) -> list[HardRow]:
+    far = 1e3 * (1.0 + np.abs(origin).max()) / max(float(np.abs(directions).max()), np.finfo(np.float64).tiny)
+    return [
+        (f"a row far along direction {index} of '{task}'", origin + far * side * directions[:, index])
+        for index in range(min(2, directions.shape[1]))
+        for side in (1.0, -1.0)
+    ]
+
+
+def tied_tables(run: WatchedRun, client: str, n_rows: int = 16, *, mirrored: bool = False) -> dict[int, list[Floats]]:
+    """Return, by round, tables whose rows lie half way between two points that the server sent.
+
+    All rows of a table are as far from one point as from the other, except for rounding. Only the last round of each
+    task counts. If the second point has the first one's columns in reverse, mirrored rows are the same in reverse, and
+    tie to the last digit.
+    """
+    rng = np.random.default_rng(3)
+    n_columns = run.data[client].rows.shape[1]
+    of_task: dict[str, tuple[int, list[Floats]]] = {}
+    for number, task, is_noisy, points, origin in _matrices_sent(run, client):
+        if not is_noisy or points.shape[1] != n_columns or len(points) < 2:
+            continue
+        across = points[1] - points[0]
+        along = rng.normal(size=(n_rows, n_columns)) * 0.1 * np.abs(across).max()
+        along -= np.outer(along @ across, across) / max(float(across @ across), np.finfo(np.float64).tiny)
+        if mirrored:
+            along += along[:, ::-1]
+        before = of_task[task][1] if task in of_task and of_task[task][0] == number else []
+        of_task[task] = number, [*before, 0.5 * (points[0] + points[1]) + along + origin]
+    return dict(of_task.values())
+
+
+def tied_neighbors(tables: Sequence[Floats], unit: PrivacyUnit, relation: Relation) -> list[Neighbors]:
+    """Return neighbors whose rows all lie on ties; how a tie is broken must not depend on the other rows."""
+    pairs = []
+    for table in tables:
+        if unit == "client":
+            pairs.append(Neighbors("rows on ties", table, None if relation == "add-or-remove" else table[::-1]))
+        elif relation == "replace":
+            pairs.append(Neighbors("rows on ties", table, np.vstack([table[1:2], table[1:]])))
+        else:
+            # A matrix product computes a single row in another way than several, and few in another way than many.
+            for n_rows in (len(table), 9, 4):
+                pairs.append(Neighbors("rows on ties, the first removed", table[:n_rows], table[1:n_rows]))
+            for row in table[:, None]:
+                pairs.append(Neighbors("a row on a tie, one of two removed", np.vstack([row, row]), row))
+    return pairs
+
+
+# The same run with messages that an honest server does not send. A sensitivity rests on what the client enforces, so
+# it has to hold whatever points or directions the server sends.
+
+ALTERED: Mapping[str, Callable[[Floats], Floats]] = {
+    "with all columns alike": lambda array: np.repeat(array[:, :1], array.shape[1], axis=1),
+    "with all rows alike": lambda array: np.repeat(array[:1], array.shape[0], axis=0),
+    "a thousand times as large": lambda array: 1e3 * array,
+}
+
+
+def altered_run(run: WatchedRun, alter: Callable[[Floats], Floats]) -> WatchedRun:
+    """Return the run with other points and directions in its messages."""
+    exchanges = []
+    for exchange in run.exchanges:
+        sent = decode(exchange.ins.parameters)
+        arrays = [alter(one) if one.ndim == 2 and one.dtype.kind == "f" and one.size else one for one in sent]
+        exchanges.append(replace(exchange, ins=FitIns(encode(arrays), exchange.ins.config)))
+    return replace(run, exchanges=exchanges)
+
+
+def mirrored_run(run: WatchedRun, client: str) -> WatchedRun:
+    """Return the run with points of which every second one has the first one's columns in reverse.
+
+    A row that is the same in reverse is exactly as far from both. The points have many digits: a product with them is
+    rounded.
+    """
+    n_columns = run.data[client].rows.shape[1]
+
+    def mirror(array: Floats) -> Floats:
+        if array.shape[1] != n_columns or len(array) < 2:
+            return array
+        first = array[0] / 3.0
+        return np.array([first, first[::-1]])[np.arange(len(array)) % 2]
+
+    return altered_run(run, mirror)
+
+
+def remembered(run: WatchedRun, earlier: WatchedRun, client: str) -> list[str]:
+    """Name the answers of a client that change if the same table has answered an earlier run."""
+    rows = run.data[client].rows
+    rows = np.tile(rows, (-(-LARGE_TABLE // rows.size), 1))
+    used = ClientData(rows, owner=f"client {client}")
+    shadow_answers(earlier, client, used)
+    fresh, again, after = (shadow_answers(run, client, table) for table in (rows, rows, used))
+    return [
+        f"the answer to '{run.rounds[number].task}' depends on a run that the client has answered before"
+        for number in fresh.keys() & run.rounds.keys()
+        if _bits(fresh[number]) == _bits(again[number]) != _bits(after[number])
+    ]
+
+
+def _bits(answer: list[Sendable] | None) -> Any:
+    """Return what equal answers have in common; None for no answer."""
+    return answer and tuple(
+        (array.exponent, array.integers.tobytes()) if isinstance(array, GridArray) else array.tobytes()
+        for array in answer
+    )
+
+
+# The same strategy on other tables and with other public settings.
+
+
+def tables_at_ends(subject: Subject, reach: float) -> list[Floats]:
+    """Return tables whose rows lie in opposite directions, each cluster at an end of an axis."""
+    rng = np.random.default_rng(13)
+    rows = np.vstack(subject.rows)
+    center = rows.mean(axis=0)
+    radius = reach * max(float(np.linalg.norm(rows - center, axis=1).max()), np.finfo(np.float64).tiny)
+    ends = _ends(rows.shape[1])
+    found = []
+    for rows in subject.rows:
+        which = np.arange(len(rows)) % min(max(subject.strategy.n_clusters, 2), len(ends))
+        found.append(center + radius * (ends[which] + 0.01 * rng.normal(size=rows.shape)))
+    return found
+
+
+def _ends(n_columns: int) -> Floats:
+    """Return both ends of each axis in turn."""
+    return np.stack([np.eye(n_columns), -np.eye(n_columns)], axis=1).reshape(-1, n_columns)
+
+
+def with_edges(subject: Subject, digits: int) -> Subject | None:
+    """Return the subject with public bounds, or public rows, whose size is just below a power of two.
+
+    Quotients are then rounded up to that power, and squares have more digits than a float holds. None if the strategy
+    has no such bound, or refuses it.
+    """
+
+    def next_below(bound: float) -> float:
+        return math.ldexp(1.0 - 2.0**-digits, math.frexp(bound)[1] + 1)
+
+    strategy = subject.strategy
+    bounds: dict[str, Any] = {
+        name: next_below(float(value))
+        for name in strategy.parameter_names()
+        if name.endswith("norm") and isinstance(value := getattr(strategy, name), int | float)
+    }
+    public = np.asarray(getattr(strategy, "server_data", None), dtype=np.float64)
+    if public.ndim == 2:
+        ends = _ends(public.shape[1])
+        radius = next_below(float(np.linalg.norm(public - public.mean(axis=0), axis=1).max()))
+        bounds["server_data"] = radius * np.tile(ends, (-(-len(public) // len(ends)), 1))
+    if not bounds:
+        return None
+    try:
+        strategy = subject.with_parameters(**bounds)
+    except ValueError:
+        return None
+    rows, _ = small_tables(strategy, n_clients=len(subject.rows), n_columns=subject.n_columns)
+    return Subject(strategy, rows)
+
+
+# Samples: rows that a client draws for an answer.
+
+
+def findings_of_samples(
+    run: WatchedRun, client: str, pair: Neighbors | None, level: float, deadline: float = math.inf
+) -> tuple[list[str], list[str]]:
+    """Check that subsampling really happens, is secret, and runs at the declared rate.
+
+    A client answers every message again and again, without noise, with two tables that differ in one row and with one
+    seed for both: where the answers differ, that row was drawn. Returns findings, and what was not examined.
+    """
+    samples = _samples(run, client)
+    if not samples:
+        return [], []
+    own = run.data[client].rows
+    first, second = (own, own) if pair is None or pair.others is None else (pair.rows, pair.others)
+    answers = partial(_answers_by_sample, run, client, samples=samples)
+    known = answers(own, 0)
+    if known != answers(own, 0):
+        # The sample follows from no seed, so that two tables' answers have no sample in common.
+        return [], ["how often a row is drawn, as clients draw other rows each time, whatever their seed"]
+    n_drawn = Counter[int]()
+    for row in range(min(len(own), MOST_CHANGED)):
+        changed = own.copy()
+        changed[row] = next((one for one, other in zip(first, second, strict=False) if (one != other).any()), -own[row])
+        n_drawn.update(number for number, answer in answers(changed, 0).items() if answer != known[number])
+    seen: dict[int, set[Any]] = {number: set() for number in samples}
+    hits, n_times = Counter[str](), 0
+    while n_times < TIMES and (n_times < FEWEST_TIMES or time.perf_counter() < deadline):
+        whole, one, two = (answers(table, n_times) for table in (own, first, second))
+        n_times += 1
+        for number in samples:
+            seen[number].add(whole[number])
+            hits[run.rounds[number].task] += one[number] != two[number]
+    left = [f"{TIMES - n_times} of {TIMES} answers in which rows are drawn"] if n_times < TIMES else []
+    found = []
+    for number, different in seen.items():
+        task, declared = run.rounds[number].task, samples[number][0]
+        if len(different) == 1 and different != {None}:
+            found.append(f"'{task}' is said to draw rows, and every answer to one message is of the same rows")
+        if n_drawn[number] > declared:
+            found.append(f"{n_drawn[number]} rows count in an answer to '{task}', and {declared} are declared")
+    found += _drawn_too_often(run, samples, hits, n_times, level)
+    return list(dict.fromkeys(found)), left
+
+
+def _drawn_too_often(
+    run: WatchedRun, samples: Mapping[int, tuple[int, int]], hits: Counter[str], n_times: int, level: float
+) -> Iterator[str]:
+    tasks = Counter(run.rounds[number].task for number in samples)
+    for task, n_rounds in tasks.items():
+        share = max(b / n for number, (b, n) in samples.items() if run.rounds[number].task == task)
+        if float(binom.sf(hits[task] - 1, n_rounds * n_times, share)) < level / len(tasks):
+            counted = f"a row counts in {hits[task] / (n_rounds * n_times):.3g} of the answers to '{task}'"
+            yield f"{counted}, and {share:.3g} are declared"
+
+
+def seed_that_draws(run: WatchedRun, client: str, pairs: Sequence[Neighbors]) -> int:
+    """Return the seed with which the client answers most rounds, and most often draws the rows that differ.
+
+    Where a client does not answer, or does not draw a row, nothing moves, and a comparison shows nothing.
+    """
+    samples = _samples(run, client)
+    found: list[tuple[int, int]] = []
+    for seed in range(SEEDS_TRIED):
+        given = shadow_answers(run, client, pairs[0].rows, noise_seed=seed).values()
+        n_answers = sum(answer is not None for answer in given)
+        both = [
+            [_answers_by_sample(run, client, table, seed, samples) for table in (pair.rows, pair.others)]
+            for pair in pairs
+            if samples and pair.others is not None
+        ]
+        found.append((n_answers, sum(one[number] != two[number] for one, two in both for number in samples)))
+        if not samples and n_answers == len(given):
+            break
+    return found.index(max(found))
+
+
+def _samples(run: WatchedRun, client: str) -> dict[int, tuple[int, int]]:
+    """Return round -> (most rows drawn, number of rows they are drawn from), where a client draws rows."""
+    found: dict[int, tuple[int, int]] = {}
+    for number, round_ in run.rounds.items():
+        samples = [release.sample for release in round_.releases if release and release.sample]
+        if samples and samples[0][0] < samples[0][1] and any(one.client == client for one in run.asked(number)):
+            found[number] = samples[0]
+    return found
+
+
+def _answers_by_sample(
+    run: WatchedRun, client: str, table: Floats, seed: int, samples: Iterable[int]
+) -> dict[int, Any]:
+    given = shadow_answers(run, client, table, noise_seed=seed)
+    return {number: _bits(given.get(number)) for number in samples}
+
+
+# The search.
+
+#: Neighbors, and the one round through which they are compared, if they are hard in one only.
+Pairs = list[tuple[Neighbors, int | None]]
+
+
+def hard_pairs(
+    run: WatchedRun, client: str, unit: PrivacyUnit, relation: Relation, *, all_kinds: bool = True
+) -> dict[str, Pairs]:
+    """Return hard neighbors by kind, hardest kind first: ties, rows far out, extreme floats; then all other kinds."""
+    rows = run.data[client].rows
+    hard = {"far out": far_rows(rows), "of extreme floats": extreme_rows(rows.shape[1])}
+    if all_kinds:
+        hard |= {**rows_by_message(run, client), "in many directions": rows_in_directions(rows)}
+    ties = _ties(tied_tables(run, client), unit, relation)
+    return ties | {kind: _through_all(neighbor_tables(rows, given, unit, relation)) for kind, given in hard.items()}
+
+
+def _ties(tables: Mapping[int, Sequence[Floats]], unit: PrivacyUnit, relation: Relation) -> dict[str, Pairs]:
+    return {
+        f"on ties of round {number}": [(pair, number) for pair in tied_neighbors(tables[number], unit, relation)]
+        for number in tables
+    }
+
+
+def _through_all(pairs: Iterable[Neighbors]) -> Pairs:
+    return [(pair, None) for pair in pairs]
+
+
+@dataclass
+class Place:
+    """A run through which neighbors are compared, one of each kind in every turn."""
+
+    where: str  #: Follows the word "neighbors"; empty for the run itself.
+    make: Callable[[], tuple[WatchedRun, dict[str, Pairs]] | None]  #: The run, and neighbors by kind; None if it fails.
+    takes_a_run: bool = False
+    made: tuple[WatchedRun | None, dict[str, Pairs]] | None = None
+    n_turns: int = 0
+    answers: dict[int | None, dict[bytes, Answers]] = field(default_factory=dict)
+
+    def turn(self) -> Pairs:
+        """Return the next pair of each kind."""
+        if self.made is None:
+            self.made = self.make() or (None, {})
+        self.n_turns += 1
+        return [pairs[self.n_turns - 1] for pairs in self.made[1].values() if len(pairs) >= self.n_turns]
+
+    @property
+    def not_examined(self) -> str:
+        """Name the neighbors that were not compared; empty if all were."""
+        if self.made is None:
+            return f"all neighbors {self.where}, and whether a client remembers that run"
+        sizes = [len(pairs) for pairs in self.made[1].values()]
+        left = sum(max(size - self.n_turns, 0) for size in sizes)
+        return f"{left} of {sum(sizes)} neighbors {self.where}".rstrip() if left else ""
+
+
+class Search:
+    """How far neighbors move each release of a run, and what else comparing them shows."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.run = subject, subject.run
+        noisy = [number for number, _, _ in subject.releases]
+        asked = {name: sum(name in self.run.sent(number) for number in noisy) for name in subject.names}
+        self.client = max(subject.names, key=lambda name: asked[name])
+        self.largest: dict[tuple[str, int], Change] = {}  #: By task and array.
+        self.n_pairs = Counter[tuple[str, int]]()
+        self.by_pair: dict[int, tuple[Neighbors, dict[tuple[int, int], Change]]] = {}
+        self.broken: list[str] = []
+        self.n_compared = self.n_unanswered = 0
+        self.noise_seed = 0
+        self._places: list[Place] = []
+
+    def compare(self, deadline: float, says: Progress) -> None:
+        """Compare neighbors through every run, one of each kind in turns, until the time is up."""
+        if not self.subject.releases:
+            return
+        rows = self.run.data[self.client].rows
+        first = neighbor_tables(rows, far_rows(rows)[:3], *self._told_apart, each=1)
+        self.noise_seed = seed_that_draws(self.run, self.client, first)
+        self._places = list(self._made_places())
+        for turn in count():
+            n_before = self.n_compared
+            for place in self._places:
+                is_sure = turn < SURE_TURNS and not place.takes_a_run
+                if is_sure or time.perf_counter() < deadline:
+                    says("neighbors", 0.4 * (1 - 0.9**turn))
+                    for pair, only in place.turn():
+                        self._compare(place, pair, only)
+            if self.n_compared == n_before:
+                return
+
+    @property
+    def not_examined(self) -> list[str]:
+        """Name what there was no time for."""
+        return [left for place in self._places if (left := place.not_examined)]
+
+    @property
+    def _told_apart(self) -> tuple[PrivacyUnit, Relation]:
+        return self.subject.strategy.privacy_unit, self.subject.releases[0][2].relation
+
+    def _made_places(self) -> Iterator[Place]:
+        rows = self.run.data[self.client].rows
+        pairs = hard_pairs(self.run, self.client, *self._told_apart)
+        yield Place("", lambda: (self.run, pairs))
+        mirrored = mirrored_run(self.run, self.client)
+        ties = _ties(tied_tables(mirrored, self.client, mirrored=True), *self._told_apart)
+        yield Place("of points that mirror each other", lambda: (mirrored, ties))
+        kinds = {
+            "far out": _through_all(neighbor_tables(rows, far_rows(rows)[:2], *self._told_apart, each=3)),
+            "along directions": [pair for kind in pairs.values() for pair in kind if "along direction" in pair[0].what],
+        }
+        for what, alter in ALTERED.items():
+            where = f"where the server sends points {what}"
+            yield Place(where, lambda alter=alter: (altered_run(self.run, alter), kinds))  # type: ignore[misc]
+        for where, reach in (("with rows beyond the ends of the space", 3.0), ("with rows near its ends", 0.9)):
+            subject = Subject(self.subject.strategy, tables_at_ends(self.subject, reach))
+            yield Place(where, partial(self._other_run, where, subject), takes_a_run=True)
+        for digits in DIGITS:
+            if (other := with_edges(self.subject, digits)) is not None:
+                where = f"with a bound of {digits} binary digits next below a power of two"
+                yield Place(where, partial(self._other_run, where, other, rounds_up=True), takes_a_run=True)
+
+    def _other_run(
+        self, where: str, subject: Subject, *, rounds_up: bool = False
+    ) -> tuple[WatchedRun, dict[str, Pairs]] | None:
+        """Run on other rows, or with other public settings; it must end, and leave no trace in later answers."""
+        try:
+            run = watched_run(subject.strategy, subject.data, seed=SEED, tamper=dict.fromkeys(subject.data, patient))
+            self.broken += remembered(self.run, run, self.client)
+        except Exception as error:
+            self.broken.append(f"a run {where} ends with {type(error).__name__}")
+            return None
+        pairs = hard_pairs(run, self.client, *self._told_apart)
+        if rounds_up:
+            rows = run.data[self.client].rows
+            whole = neighbor_tables(rows, rows_of_whole_numbers(rows), *self._told_apart, each=1)
+            pairs["of whole numbers"] = _through_all(whole)
+        return run, pairs
+
+    def _compare(self, place: Place, pair: Neighbors, only: int | None) -> None:
+        """Compare two neighbors through one round, or through all."""
+        assert place.made is not None
+        assert place.made[0] is not None
+        run, known = place.made[0], place.answers.setdefault(only, {})
+        if place.where:
+            pair = replace(pair, what=f"{pair.what}, {place.where}")
+        self.n_compared += 1
+        try:
+            found = list(how_far(run, self.client, [pair], only=only, noise_seed=self.noise_seed, known=known))
+        except AssertionError as broken:
+            self.broken.append(str(broken).rstrip("."))
+            return
+        self.n_unanswered += not found
+        for change in found:
+            # Other runs may have other rounds; task and array are the same.
+            key = change.task, change.index
+            self.n_pairs[key] += 1
+            before = self.largest.get(key)
+            if before is None or (change.is_too_far, change.ratio) > (before.is_too_far, before.ratio):
+                self.largest[key] = change
+            if run is self.run:
+                self.by_pair.setdefault(id(pair), (pair, {}))[1][change.round, change.index] = change
+
+    @property
+    def worst(self) -> Neighbors | None:
+        """The neighbors that are told apart best through all the noise together."""
+        best, found = 0.0, None
+        for pair, changes in self.by_pair.values():
+            cost = sum((change.ratio / self.release(key).noise_multiplier) ** 2 for key, change in changes.items())
+            if cost > best:
+                best, found = cost, pair
+        return found
+
+    def changes_by(self, pair: Neighbors | None) -> dict[tuple[int, int], Change]:
+        """Return how far two neighbors move each release, by round and array."""
+        return self.by_pair[id(pair)][1] if pair is not None else {}
+
+    def release(self, key: tuple[int, int]) -> Release:
+        """Return the release of a round and an array."""
+        release = self.run.rounds[key[0]].releases[key[1]]
+        assert release is not None
+        return release

@@ -1,0 +1,741 @@
+"""Noise as a run really draws it, and what it shows: its law, its source, and the privacy loss.
+
+A client's computation is done once, and its outcome is put in its place afterwards. Everything else is what happens in
+a run, on clients and on the server: consent, noise, wire, checks of replies, sums. So a thousand draws take seconds.
+Without a seed the noise comes from the operating system, as it does where it has to protect somebody.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, RecordDict
+from numpy.typing import NDArray
+from scipy.stats import beta, chi2, gamma, kstest, laplace, norm, rankdata
+
+from flower_fedclust.checking.neighbors import Neighbors
+from flower_fedclust.checking.runs import (
+    NOISE_FIELDS,
+    TRIES,
+    Exchange,
+    Floats,
+    WatchedRun,
+    answer_to,
+    new_context,
+    sent_or_kept,
+)
+from flower_fedclust.engine import ClientData, ProtocolClient, Reply, Sum
+from flower_fedclust.engine.replies import add_up, values_of
+from flower_fedclust.engine.rounds import Question
+from flower_fedclust.engine.run import RunLog
+from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.sums import is_off_diagonal
+from flower_fedclust.privacy.noise import Sendable, noise_exponent, on_grid
+from flower_fedclust.privacy.releases import Mechanism, Release
+from flower_fedclust.simulation import noise_seed_of
+
+#: How often a sound strategy may be called broken, over all tests of an audit together.
+FALSE_ALARM = 1e-3
+
+#: How the tests of an audit divide that: law of the noise, its source, drawn rows, bound on epsilon, bound on delta.
+OF_NOISE, OF_SOURCES, OF_SAMPLES, OF_EPSILON, OF_DELTA = 0.4, 0.1, 0.1, 0.2, 0.2
+
+#: Draws made with clients other than the neighbors' own, where each client has noise of its own.
+OTHER_CLIENTS_DRAWS = 64
+
+#: Most numbers kept of one release; and the first entries of each draw, kept to find their source.
+MOST_NUMBERS, N_FIRST = 400_000, 12
+
+#: Most numbers whose law, and whose lowest bits, are tested.
+MOST_TESTED = 20_000
+
+#: Ranks of the largest numbers that are compared with their law, to see whether noise is cut off.
+RANKS_OF_TAILS = (1, 10, 100)
+
+#: Classes of lowest bits, and least numbers in each. Noise at least eight times wider has uniform lowest bits.
+RESIDUES, LEAST_A_CLASS = 16, 50
+
+#: Fewest and most numbers of two series whose correlation is tested.
+FEWEST, MOST = 64, 400
+
+#: A source is noticed in 999 cases of 1,000 if so many repetitions are expected.
+NOTICED_PAIRS = math.log(1000.0)
+
+#: Lowest bits that are tested as fair coins, where the noise is at least eight times wider.
+BITS = 8
+
+
+@dataclass
+class DrawnNoise:
+    """The noise of one release."""
+
+    round: int
+    index: int  #: Of the array in the answer.
+    content: str
+    release: Release
+    exponent: int  #: Of the unit in which the noise is drawn.
+    #: Whether all who add a share have to answer, so that the noise is as wide as declared and no wider.
+    is_whole: bool
+    n_shares: int = 1
+    is_summed: bool = False  #: Whether clients draw shares of it.
+    #: client, or "" for a sum -> one array for each draw, in the units of the data, as one axis.
+    noise: dict[str, list[Floats]] = field(default_factory=dict)
+    #: Who draws -> the first entries of the noise, or of a share of it, as whole numbers of units.
+    first: dict[str, list[Floats]] = field(default_factory=dict)
+    #: Where clients draw: number of the draw -> output for the one table and for the other, less the noiseless output
+    #: for the one table.
+    seen: tuple[dict[int, Floats], dict[int, Floats]] = field(default_factory=lambda: ({}, {}))
+
+    @property
+    def standardized(self) -> list[list[Floats]]:
+        """The noise over its declared scale, for each client or sum."""
+        return [
+            [
+                part * (self.widths(part.size) / self.release.scale)
+                for part in parts[: 1 + MOST_NUMBERS // max(parts[0].size, 1)]
+            ]
+            for parts in self.noise.values()
+        ]
+
+    @property
+    def n_numbers(self) -> int:
+        """How many numbers have been drawn."""
+        return sum(part.size for parts in self.noise.values() for part in parts)
+
+    def widths(self, size: int) -> Floats:
+        """Return how many times narrower than the scale the noise of each entry is declared to be."""
+        widths = np.ones(size)
+        if self.release.triangle:
+            widths[is_off_diagonal((math.isqrt(8 * size + 1) - 1) // 2)] = math.sqrt(2.0)
+        return widths
+
+    def add(self, who: str, noise: Floats) -> None:
+        """Add one draw of the whole noise."""
+        self.noise.setdefault(who, []).append(np.ravel(noise))
+        if not self.is_summed:
+            self.add_first(who, noise)
+
+    def add_first(self, who: str, noise: Floats) -> None:
+        """Add one draw, or a share of it, by who draws it."""
+        self.first.setdefault(who, []).append(np.ldexp(np.ravel(noise)[:N_FIRST], -self.exponent))
+
+
+#: Stands for the second table of the neighbors' client; no client has this name.
+_OTHER = "\0other"
+
+
+class Drawer:
+    """Draws the noise of a run's releases, as often as it is asked to.
+
+    Where clients draw the noise, every other draw is of the target's reply with the second table of the pair.
+    ``noise_seed`` is for the clients' own random choices while their noiseless answers are computed.
+    """
+
+    def __init__(self, run: WatchedRun, target: str, pair: Neighbors | None = None, noise_seed: int = 0) -> None:
+        self._run, self._target, self._pair, self._noise_seed = run, target, pair, noise_seed
+        self.drawn: dict[tuple[int, int], DrawnNoise] = {}
+        self.seeded: dict[tuple[int, int], DrawnNoise] = {}
+        self._draws: dict[int, Callable[[int, bool], None]] = {}
+        contexts = {name: new_context() for name in run.data}
+        self._data = dict(run.data)
+        if pair is not None:
+            self._data[target] = ClientData(pair.rows, owner=f"client {target}")
+            other = pair.rows if pair.others is None else pair.others
+            self._data[_OTHER] = ClientData(other, owner=f"client {target}")
+            contexts[_OTHER] = new_context()
+        for number in run.rounds:
+            asked = run.asked(number)
+            by_clients = [exchange for exchange in asked if NOISE_FIELDS & exchange.ins.config.keys()]
+            if run.noisy(number) and by_clients:
+                self._prepare_clients(number, by_clients, contexts)
+            elif run.noisy(number):
+                self._prepare_server(number, asked)
+            if run.clients_remember:
+                for exchange in (one for one in run.exchanges if one.round == number):
+                    both = (
+                        (exchange.client, _OTHER)
+                        if exchange.client == target and pair is not None
+                        else (exchange.client,)
+                    )
+                    for who in both:
+                        sent_or_kept(run, exchange, self._data[who], contexts[who])
+
+    def draw(self, repetition: int, *, seeded: bool = False) -> None:
+        """Draw the noise of all releases: from the operating system, or with the seeds that a seeded run would use."""
+        for draw in self._draws.values():
+            draw(repetition, seeded)
+
+    def draw_numbers(self, n_numbers: int) -> None:
+        """Draw with seeds until there are so many numbers of each release."""
+        for number, draw in self._draws.items():
+            for repetition in range(n_numbers):
+                if all(drawn.n_numbers >= n_numbers for drawn in self._of_round(number, seeded=True)):
+                    break
+                draw(repetition, True)
+
+    def _prepare_server(self, number: int, asked: Sequence[Exchange]) -> None:
+        run, round_ = self._run, self._run.rounds[number]
+        running = run.strategy._run
+        assert running is not None
+        sites = {site.name: site for site in run.sites}
+        answered = [one for one in asked if not one.has_failed]
+        results = [(sites[one.client], one.res) for one in answered if one.res is not None]
+        by_name = {one.client: one.sent for one in answered}
+        replies = [by_name[name] for name in run.strategy.client_names if name in by_name]
+        if not replies:
+            return
+        is_sum = isinstance(round_, Sum)
+        plain = {"": values_of(add_up(replies))} if is_sum else {n: values_of(r) for n, r in by_name.items()}
+        addressed = {sites[one.client].cid: one.client for one in asked}
+        self._add_releases(number, replies[0], is_whole=True)
+
+        def draw(repetition: int, seeded: bool) -> None:
+            probe = copy.copy(running)
+            probe.log = RunLog()
+            probe.settings = replace(running.settings, noise_seed=1_000_000 + repetition if seeded else None)
+            probe._addressed, probe._aside = addressed, {}
+            probe._bytes_down = dict.fromkeys(addressed.values(), 0)
+            received = probe.receive(number, round_, results, []) or []
+            for reply in [received] if is_sum and received else received:
+                who, arrays = (reply.client, reply.arrays) if isinstance(reply, Reply) else ("", list(reply))
+                for drawn in self._of_round(number, seeded=seeded):
+                    drawn.add(who, _minus(arrays[drawn.index], plain[who][drawn.index]))
+
+        self._draws[number] = draw
+
+    def _prepare_clients(self, number: int, asked: Sequence[Exchange], contexts: dict[str, Context]) -> None:
+        run, round_ = self._run, self._run.rounds[number]
+        n_shares = int(str(asked[0].ins.config["n_shares"]))
+        is_summed = run.strategy.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
+        exchanges = {one.client: one for one in asked}
+        if self._pair is not None and self._target in exchanges:
+            exchanges[_OTHER] = exchanges[self._target]
+        plain: dict[str, list[Sendable]] = {}
+        for who, exchange in exchanges.items():
+            found = _before_noise(run, exchange, self._data[who], contexts[who], self._noise_seed)
+            if found is None:
+                return
+            is_absent = who == _OTHER and self._pair is not None and self._pair.others is None
+            plain[who] = [_zeros_like(array) for array in found] if is_absent else found
+        before = {name: _copied(context) for name, context in contexts.items()}
+        is_whole = n_shares == len(asked) or not is_summed
+        self._add_releases(number, plain[asked[0].client], n_shares, is_whole=is_whole, is_summed=is_summed)
+        indices = {name: index for index, name in enumerate(run.data)}
+        given = {who: _answering(run, exchange, plain[who]) for who, exchange in exchanges.items()}
+
+        def draw(repetition: int, seeded: bool) -> None:
+            is_other = repetition % 2 == 1 and _OTHER in plain
+            whose = {one.client: _OTHER if is_other and one.client == self._target else one.client for one in asked}
+            if not is_summed and repetition >= OTHER_CLIENTS_DRAWS:
+                whose = {client: who for client, who in whose.items() if client == self._target}
+            noisy = {}
+            for client, who in whose.items():
+                seed = noise_seed_of(1_000_000 + repetition, indices[client]) if seeded else None
+                context = _copied(before[who])
+                noisy[client] = sent_or_kept(
+                    run, exchanges[client], self._data[who], context, client_type=given[who], noise_seed=seed
+                )
+                if not noisy[client]:  # it fails at random
+                    return
+            for drawn in self._of_round(number, seeded=seeded):
+                noise = {
+                    client: _minus(found[drawn.index], plain[whose[client]][drawn.index])
+                    for client, found in noisy.items()
+                    if found is not None
+                }
+                self._take(drawn, repetition, noise, plain, is_other=is_other, is_seen=not seeded)
+
+        self._draws[number] = draw
+
+    def _take(
+        self,
+        drawn: DrawnNoise,
+        repetition: int,
+        noise: Mapping[str, Floats],
+        plain: Mapping[str, list[Sendable]],
+        *,
+        is_other: bool,
+        is_seen: bool,
+    ) -> None:
+        """Add what clients have drawn, as their own or as shares of a sum, and what is seen of the target's table."""
+        if drawn.is_summed:
+            for client, share in noise.items():
+                drawn.add_first(client, share)
+            drawn.add("", sum(noise.values(), np.zeros(())))
+        else:
+            for client, own in noise.items():
+                drawn.add(client, own)
+        if is_seen and self._target in noise:
+            moved = _minus(plain[_OTHER if is_other else self._target][drawn.index], plain[self._target][drawn.index])
+            who = "" if drawn.is_summed else self._target
+            drawn.seen[is_other][repetition] = drawn.noise[who][-1] + np.ravel(moved)
+
+    def _add_releases(
+        self,
+        number: int,
+        arrays: Sequence[Sendable],
+        n_shares: int = 1,
+        *,
+        is_whole: bool,
+        is_summed: bool = False,
+    ) -> None:
+        for index, release in self._run.noisy(number):
+            exponent = noise_exponent(release, n_shares, on_grid(arrays[index]).exponent)
+            content = self._run.rounds[number].answer.sends[index].content
+            for kept in (self.drawn, self.seeded):
+                kept[number, index] = DrawnNoise(
+                    number, index, content, release, exponent, is_whole, n_shares, is_summed
+                )
+
+    def _of_round(self, number: int, *, seeded: bool) -> list[DrawnNoise]:
+        return [drawn for drawn in (self.seeded if seeded else self.drawn).values() if drawn.round == number]
+
+
+def _zeros_like(array: Sendable) -> Sendable:
+    if isinstance(array, GridArray):
+        return GridArray(np.zeros_like(array.integers), array.exponent)
+    return np.zeros_like(array)
+
+
+def _minus(one: Any, other: Any) -> Floats:
+    """Return the difference in the units of the data, without rounding if both are on grids."""
+    if isinstance(one, GridArray):
+        other = on_grid(other)
+        if other.exponent < one.exponent:
+            one = one.refined(other.exponent)
+        whole = one.integers - other.refined(one.exponent).integers
+        found: Floats = np.ldexp(whole.astype(np.float64), one.exponent)
+        return found
+    difference: Floats = np.asarray(one, dtype=np.float64) - (other.values if isinstance(other, GridArray) else other)
+    return difference
+
+
+def _copied(context: Context) -> Context:
+    copied = copy.copy(context)
+    copied.state = RecordDict(dict(context.state))
+    return copied
+
+
+def _before_noise(
+    run: WatchedRun, exchange: Exchange, data: ClientData, context: Context, noise_seed: int
+) -> list[Sendable] | None:
+    """Return a client's answer before its noise is added; None if it fails."""
+    asked = getattr(run.strategy.client_type, exchange.task)
+    found: list[list[Sendable]] = []
+
+    def watched(client: ProtocolClient, question: Question) -> Any:
+        reply = asked.reply_of(client, question)
+        given = list(reply) if isinstance(reply, (list, tuple)) else [reply]
+        found.append([array if isinstance(array, GridArray) else np.asarray(array) for array in given])
+        return reply
+
+    kind = _replying(run, exchange, watched)
+    for seed in (noise_seed, *range(TRIES)):  # a client may fail at random
+        make = partial(kind, data, name=exchange.client, context=_copied(context), noise_seed=seed)
+        answer_to(make, exchange.ins, tries=1)
+        if found:
+            return found[0]
+    return None
+
+
+def _answering(run: WatchedRun, exchange: Exchange, arrays: list[Sendable]) -> type[ProtocolClient]:
+    """Return the run's client class with this answer in place of its computation."""
+    return _replying(run, exchange, lambda *_: tuple(arrays))
+
+
+def _replying(run: WatchedRun, exchange: Exchange, reply_of: Callable[..., Any]) -> type[ProtocolClient]:
+    kind = run.strategy.client_type
+    asked = getattr(kind, exchange.task)
+    other = object.__new__(type(asked))
+    vars(other).update(vars(asked), reply_of=reply_of)
+    return type(kind.__name__, (kind,), {exchange.task: other})
+
+
+# The law.
+
+
+@dataclass(frozen=True)
+class NoiseTest:
+    """The noise of one release, over all rounds, compared with its declared law."""
+
+    n_numbers: int
+    factor: float  #: The width of the noise over its declared width.
+    p_values: Mapping[str, float]  #: What would be wrong -> the probability that sound noise looks at least as wrong.
+
+    def smallest_factor(self, level: float, mechanism: str) -> float:
+        """Return how narrow noise can be and still go unnoticed in half of all cases."""
+        if self.n_numbers == 0:
+            return 0.0
+        law = chi2(self.n_numbers) if mechanism == "gaussian" else gamma(self.n_numbers)
+        share = float(law.ppf(level)) / float(law.ppf(0.5))
+        return math.sqrt(share) if mechanism == "gaussian" else share
+
+
+def compare_with_law(all_drawn: Sequence[DrawnNoise]) -> NoiseTest:
+    """Test the noise of one release, in all of its rounds, against its declared law."""
+    parts = [part for drawn in all_drawn for part in drawn.standardized]
+    z = np.concatenate([np.empty(0), *(noise for part in parts for noise in part)])
+    if not z.size:
+        return NoiseTest(0, math.nan, {})
+    mechanism = all_drawn[0].release.mechanism
+    gaussian = mechanism == "gaussian"
+    factor = math.sqrt(float(np.mean(z**2)) / (1.0 if gaussian else 2.0))
+    law = chi2(z.size) if gaussian else gamma(z.size)
+    size = float(np.sum(z**2)) if gaussian else float(np.sum(np.abs(z)))
+    p_values = {"narrower than declared": float(law.cdf(size)), "cut off": cut_off(z, mechanism)}
+    if any(len(part) > 1 and part[0].size > 1 for part in parts):
+        p_values["narrower than declared in one of its entries"] = _narrowest_entry(parts, gaussian=gaussian)
+    if all(drawn.is_whole for drawn in all_drawn):
+        p_values["wider than declared"] = float(law.sf(size))
+        few = z[:: max(1, z.size // MOST_TESTED)]
+        p_values["of another law than declared"] = float(kstest(few, norm.cdf if gaussian else laplace.cdf).pvalue)
+    residues = np.concatenate([_residues(drawn) for drawn in all_drawn])[:MOST_TESTED]
+    # Chi^2 needs many numbers in each class: with ten it has half of the true tail where it matters.
+    n_classes = RESIDUES if residues.size >= LEAST_A_CLASS * RESIDUES else RESIDUES // 4
+    if residues.size >= LEAST_A_CLASS * n_classes:
+        counts = np.bincount(residues % n_classes, minlength=n_classes)
+        wanted = residues.size / n_classes
+        p_values["with holes"] = float(chi2(n_classes - 1).sf(float(np.sum((counts - wanted) ** 2)) / wanted))
+    return NoiseTest(int(z.size), factor, p_values)
+
+
+def cut_off(z: Floats, mechanism: Mechanism) -> float:
+    """Return the probability that the largest standardized numbers are as small as these.
+
+    The tail of the k-th largest is the k-th smallest of uniform numbers. Noise wider than declared has larger ones.
+    """
+    tails = 2 * norm.sf(np.abs(z)) if mechanism == "gaussian" else np.exp(-np.abs(z))
+    smallest = np.sort(tails)[: RANKS_OF_TAILS[-1]]
+    likely = [float(beta.sf(smallest[k - 1], k, z.size - k + 1)) for k in RANKS_OF_TAILS if k <= z.size]
+    return min(1.0, len(RANKS_OF_TAILS) * min(likely, default=1.0))
+
+
+def reach_of_tails(n_numbers: int, level: float, mechanism: Mechanism) -> float:
+    """Return the most standard deviations at which cut-off noise is always found with so many numbers."""
+    tail = min(1.0, math.log(len(RANKS_OF_TAILS) / level) / max(n_numbers, 1))
+    return float(norm.isf(tail / 2)) if mechanism == "gaussian" else -math.log(tail) / math.sqrt(2.0) + 0.0
+
+
+def _narrowest_entry(parts: Sequence[Sequence[Floats]], *, gaussian: bool) -> float:
+    """Return an upper bound on the probability that some entry is as narrow as the narrowest."""
+    smallest, n_entries = 1.0, 0
+    for draws in parts:
+        z = np.array(draws)
+        sizes = np.sum(z**2 if gaussian else np.abs(z), axis=0)
+        law = chi2(len(z)) if gaussian else gamma(len(z))
+        smallest, n_entries = min(smallest, float(law.cdf(sizes.min(initial=np.inf)))), n_entries + sizes.size
+    return min(1.0, smallest * n_entries)
+
+
+def _residues(drawn: DrawnNoise) -> NDArray[np.intp]:
+    """Return the lowest bits of the noise as integers; nothing if it is too narrow, or was rounded."""
+    if math.ldexp(drawn.release.scale, -drawn.exponent) < 8 * RESIDUES:
+        return np.empty(0, dtype=np.intp)
+    parts = [part for parts in drawn.noise.values() for part in parts[:MOST_TESTED]]
+    whole = np.ldexp(np.concatenate([np.empty(0), *parts])[:MOST_TESTED], -drawn.exponent)
+    if not np.array_equal(whole, np.rint(whole)) or np.abs(whole).max(initial=0.0) > 2.0**52:
+        return np.empty(0, dtype=np.intp)
+    residues: NDArray[np.intp] = (whole.astype(np.int64) % RESIDUES).astype(np.intp)
+    return residues
+
+
+# The source.
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What the noise of all releases together shows of where it comes from."""
+
+    findings: tuple[str, ...]  #: What is broken, a clause each.
+    bits: float  #: A source of so few bits would have been noticed.
+    reach: Mapping[Mechanism, float]  #: Noise cut off at so many standard deviations would have been noticed.
+
+
+def examine_sources(drawn: Sequence[DrawnNoise], seeded: Sequence[DrawnNoise], false_alarm: float) -> Sources:
+    """Check whether noise has tails, never repeats, and does not depend on other noise, with seeds and without."""
+    level = false_alarm * OF_SOURCES / 4
+    found, bits = _repetitions(drawn, level)
+    found += [
+        f"the noise of '{one.content}' in round {one.round} is the same in every run"
+        for one in drawn
+        for parts in one.noise.values()
+        if len(parts) >= 20 and (np.array(parts[:200]) == parts[0]).all(axis=0).any()
+    ]
+    found += [*_dependent(drawn, level), *_dependent(seeded, level)]
+    reach: dict[Mechanism, float] = {}
+    for mechanism in dict.fromkeys(one.release.mechanism for one in drawn):
+        z = np.concatenate([*map(_own_law, (one for one in drawn if one.release.mechanism == mechanism))])
+        reach[mechanism] = reach_of_tails(z.size, level / 2, mechanism)
+        if cut_off(z, mechanism) < level / 2:
+            largest = float(np.abs(z).max()) / (1.0 if mechanism == "gaussian" else math.sqrt(2.0))
+            found.append(
+                f"all {mechanism} noise together is cut off ({z.size} numbers within {largest:.3g} standard deviations)"
+            )
+    return Sources(tuple(dict.fromkeys(found)), bits, reach)
+
+
+def _own_law(drawn: DrawnNoise) -> Floats:
+    """Return all noise of a release, standardized, as it was drawn: shares of Gaussian noise are Gaussian, too."""
+    if not drawn.is_summed or drawn.release.mechanism == "laplace":
+        return np.concatenate([np.empty(0), *(part for parts in drawn.standardized for part in parts)])
+    scale = math.ldexp(drawn.release.scale / math.sqrt(drawn.n_shares), -drawn.exponent)
+    widths = drawn.widths(next((parts[0].size for parts in drawn.noise.values()), 0))[:N_FIRST] / scale
+    return np.concatenate([np.empty(0), *(part * widths for parts in drawn.first.values() for part in parts)])
+
+
+def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[str], float]:
+    """Name noise that was drawn twice, and say how few bits of a source would show.
+
+    A source of b bits repeats itself in one of 2^b pairs of draws. All noise of one law counts together. So many
+    entries are compared that chance never repeats them.
+    """
+    alike: dict[tuple[object, ...], list[DrawnNoise]] = {}
+    for drawn in all_drawn:
+        alike.setdefault((drawn.content, drawn.exponent, drawn.release), []).append(drawn)
+    found, n_pairs = [], 0
+    for group in alike.values():
+        parts = [part for drawn in group for draws in drawn.first.values() for part in draws]
+        likely = math.log(_chance_of_a_repeat(group[0]))
+        likely_pairs = math.log(level / max(math.comb(len(parts), 2) * len(alike), 1))
+        n_entries = math.ceil(likely_pairs / likely) if likely < 0 else N_FIRST + 1
+        parts = [part[:n_entries] for part in parts if part.size >= n_entries]
+        n_pairs += math.comb(len(parts), 2)
+        if (n_different := len({part.tobytes() for part in parts})) < len(parts):
+            found.append(f"the noise of '{group[0].content}' repeats: of {len(parts)} draws {n_different} differ")
+    return found, math.log2(n_pairs / NOTICED_PAIRS) if n_pairs else 0.0
+
+
+def _chance_of_a_repeat(drawn: DrawnNoise) -> float:
+    """Return an upper bound on the probability that two draws of an entry are the same integer.
+
+    It is the integral of the squared characteristic function; that of one of n shares is the whole one's to the 1/n.
+    """
+    scale = math.ldexp(drawn.release.scale, -drawn.exponent) * (math.sqrt(0.5) if drawn.release.triangle else 1.0)
+    n_shares = drawn.n_shares if drawn.is_summed else 1
+    if drawn.release.mechanism == "gaussian":
+        return min(1.0, math.sqrt(n_shares) / (2.0 * math.sqrt(math.pi) * scale))
+    steps = np.geomspace(1e-3 / scale, math.pi, 4000)
+    squared = (1.0 + (2.0 / math.pi * scale * steps) ** 2) ** (-2.0 / n_shares)
+    return min(1.0, (float(np.trapezoid(squared, steps)) + float(steps[0])) / math.pi)
+
+
+def _dependent(all_drawn: Sequence[DrawnNoise], level: float) -> list[str]:
+    """Name noise that follows from other noise: of another entry, array, round or client.
+
+    The ranks of all pairs of entries are correlated, and the ranks of their sizes: noise of two mechanisms, or of
+    arrays of two lengths, has similar sizes at least if it was made of the same random words. The lowest bits of an
+    array's first entry count as numbers, too, as samplers may take a word for each.
+    """
+    drawn = [
+        (f"'{one.content}' in round {one.round}" + (f" of client {who}" if who else ""), one, parts)
+        for one in all_drawn
+        for who, parts in one.first.items()
+    ]
+    lengths = sorted({min(len(parts), MOST) for _, _, parts in drawn})
+    found = []
+    for n_draws in {length for length in lengths if length >= FEWEST}:
+        series = [
+            one
+            for place, noise, parts in drawn
+            if len(parts) >= n_draws
+            for one in _series(place, noise, np.array(parts[:n_draws]))
+        ]
+        found += _correlated(series, level / len(lengths))
+    return found
+
+
+def _series(place: str, drawn: DrawnNoise, units: Floats) -> list[tuple[str, Floats]]:
+    """Return series of independent numbers of one law, with the name of their entry."""
+    found = []
+    for entry in range(units.shape[1]):
+        # Shares of many clients are mostly zero; ranks of rare events are far from normal.
+        if np.unique(units[:, entry], return_counts=True)[1].max() > len(units) / 2:
+            continue
+        name = place + (f", entry {entry}" if units.shape[1] > 1 else "")
+        found += [(name, units[:, entry]), (name, np.abs(units[:, entry]))]
+    if len(units) >= 2 * FEWEST and not drawn.is_summed and found:
+        width = math.ldexp(drawn.release.scale, -drawn.exponent)
+        whole = np.abs(units[:, 0]).astype(np.int64) - 1
+        bits = range(min(BITS, int(math.log2(max(width, 1.0))) - 3))
+        found += [(found[0][0], (whole >> bit & 1).astype(np.float64)) for bit in bits]
+    return found
+
+
+def _correlated(series: Sequence[tuple[str, Floats]], level: float) -> list[str]:
+    """Name the pairs of series whose correlation exceeds what chance makes of so many pairs."""
+    if len(series) < 2:
+        return []
+    ranks = rankdata(np.array([numbers for _, numbers in series]), axis=1)
+    ranks -= ranks.mean(axis=1, keepdims=True)
+    ranks /= np.maximum(np.linalg.norm(ranks, axis=1, keepdims=True), np.finfo(np.float64).tiny)
+    alike = np.triu(ranks @ ranks.T, 1)
+    names = [name for name, _ in series]
+    n_draws, n_pairs = ranks.shape[1], math.comb(len(series), 2)
+    least = float(norm.isf(level / (2 * n_pairs))) / math.sqrt(n_draws - 1)
+    found = {
+        f"the noise of {names[one]} is not independent of that of {names[other]} (correlation {alike[one, other]:.2f})"
+        for one, other in zip(*np.nonzero(np.abs(alike) > least), strict=True)
+        if names[one] != names[other]
+    }
+    return sorted(found)[:3]
+
+
+# The privacy loss.
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The privacy loss of runs on two neighboring tables."""
+
+    epsilon: float  #: What is promised, and at which delta.
+    delta: float
+    of_one: Floats  #: Log likelihood ratio of the one table to the other, for each run on the one.
+    of_other: Floats  #: The same for each run on the other.
+    sees_noise: bool  #: Whether the auditor sees the noise; otherwise the loss is computed from outputs alone.
+    pair: str  #: Names the neighbors.
+    expected: float = math.nan  #: Epsilon of these neighbors through the declared noise, at that delta.
+    false_alarm: float = FALSE_ALARM
+
+    @property
+    def _both(self) -> tuple[Floats, Floats]:
+        return self.of_one, -self.of_other
+
+    @property
+    def n_runs(self) -> int:
+        """Number of runs."""
+        return len(self.of_one)
+
+    @property
+    def largest(self) -> float:
+        """The largest loss."""
+        return max(float(losses.max()) for losses in self._both)
+
+    @property
+    def delta_seen(self) -> float:
+        """Monte Carlo estimate of delta at the promised epsilon."""
+        return max(float(np.mean(-np.expm1(np.minimum(self.epsilon - losses, 0.0)))) for losses in self._both)
+
+    @property
+    def delta_at_most(self) -> float:
+        """An upper bound on delta at the promised epsilon."""
+        beyond = max(int(np.sum(losses > self.epsilon)) for losses in self._both)
+        return upper(beyond, self.n_runs, self.false_alarm)
+
+    @cached_property
+    def delta_at_least(self) -> float:
+        """A lower bound on delta at the promised epsilon: one half of the runs sets a threshold, the other counts."""
+        level = self.false_alarm * OF_DELTA / 2
+        bounds = []
+        for losses in self._both:
+            first, second = losses[::2], losses[1::2]
+            margins = np.linspace(0.1, 5.0, 50)
+            gains = [np.mean(first > self.epsilon + margin) * -math.expm1(-margin) for margin in margins]
+            margin = float(margins[int(np.argmax(gains))])
+            beyond = int(np.sum(second > self.epsilon + margin))
+            bounds.append(lower(beyond, len(second), level) * -math.expm1(-margin))
+        return max(bounds)
+
+    @cached_property
+    def epsilon_at_least(self) -> float:
+        """A lower bound on epsilon (Clopper-Pearson): one half of the runs sets a threshold, the other counts."""
+        level = self.false_alarm * OF_EPSILON / 2
+        best, chosen = -math.inf, (0.0, False)
+        pooled = np.concatenate([self.of_one[::2], self.of_other[::2]])
+        for threshold in np.unique(np.quantile(pooled, np.linspace(0.0, 1.0, 101))):
+            for is_other in (False, True):
+                found = self._bound(float(threshold), is_other, 0, level)
+                if found > best:
+                    best, chosen = found, (float(threshold), is_other)
+        return max(0.0, self._bound(*chosen, 1, level))
+
+    def _bound(self, threshold: float, is_other: bool, half: int, level: float) -> float:
+        one, other = self.of_one[half::2], self.of_other[half::2]
+        if is_other:
+            one, other, threshold = -other, -one, -threshold
+        hits, false = int(np.sum(one > threshold)), int(np.sum(other > threshold))
+        share = lower(hits, len(one), level) - self.delta
+        return math.log(share / upper(false, len(other), level)) if share > 0 else -math.inf
+
+    @property
+    def most_that_can_be_shown(self) -> float:
+        """The largest lower bound on epsilon that so many runs can give."""
+        n = self.n_runs // 2
+        level = self.false_alarm * OF_EPSILON / 2
+        share = lower(n, n, level) - self.delta
+        return max(0.0, math.log(share / upper(0, n, level))) if n and share > 0 else 0.0
+
+
+def lower(hits: int, n: int, level: float) -> float:
+    """Return Clopper and Pearson's lower bound on a probability."""
+    return 0.0 if hits == 0 else float(beta.ppf(level, hits, n - hits + 1))
+
+
+def upper(hits: int, n: int, level: float) -> float:
+    """Return Clopper and Pearson's upper bound on a probability."""
+    return 1.0 if hits >= n else float(beta.isf(level, hits + 1, n - hits))
+
+
+def losses(
+    all_drawn: Sequence[DrawnNoise], moves: Mapping[tuple[int, int], Floats], target: str, rng: np.random.Generator
+) -> tuple[Floats, Floats, bool] | None:
+    """Return the losses of runs on the one table and on the other, and whether the auditor sees the noise.
+
+    ``moves`` has the one table's array less the other's, by round and array. Chance decides whether a row is drawn,
+    where a client draws rows.
+    """
+    sees_noise = not any(drawn.seen[0] for drawn in all_drawn)
+    rounds: dict[int, tuple[Floats, Floats, float]] = {}
+    coins: dict[int, NDArray[np.bool_]] = {}
+    for drawn in all_drawn:
+        moved = moves.get((drawn.round, drawn.index))
+        if moved is None or not np.any(moved):
+            continue
+        if sees_noise:
+            one = other = np.array(drawn.noise.get("" if "" in drawn.noise else target, []))
+        else:
+            one, other = (np.array([part for _, part in sorted(seen.items())]) for seen in drawn.seen)
+        if not len(one) or not len(other):
+            continue
+        of_one, of_other = _ratios(drawn, moved, one), _ratios(drawn, moved, other - moved if sees_noise else other)
+        share = 1.0
+        if drawn.release.sample is not None:
+            share = drawn.release.sample[0] / drawn.release.sample[1]
+            absent = _ratios(drawn, moved, other if sees_noise else other + moved)
+            coin = coins.setdefault(drawn.round, rng.uniform(size=len(of_other)) < share)
+            of_other = np.where(coin, of_other, absent)
+        before = rounds.get(drawn.round, (np.zeros(len(one)), np.zeros(len(other)), share))
+        rounds[drawn.round] = (before[0] + of_one, before[1] + of_other, before[2])
+    if not rounds:
+        return None
+    parts = [(_mixed(one, share), _mixed(other, share)) for one, other, share in rounds.values()]
+    n_one, n_other = min(len(one) for one, _ in parts), min(len(other) for _, other in parts)
+    return (
+        np.sum([one[:n_one] for one, _ in parts], axis=0),
+        np.sum([other[:n_other] for _, other in parts], axis=0),
+        sees_noise,
+    )
+
+
+def _mixed(losses: Floats, q: float) -> Floats:
+    """Return the loss if the second table's row counts with probability q only, and else is like the first's."""
+    return losses if q >= 1.0 else -np.logaddexp(math.log1p(-q), math.log(q) - losses)
+
+
+def _ratios(drawn: DrawnNoise, moved: Floats, seen: Floats) -> Floats:
+    """Return log likelihood ratios of no shift to a shift of the noise, for each draw."""
+    present = np.flatnonzero(moved)
+    shift, x = moved[present], seen[:, present]
+    found: Floats
+    if drawn.release.mechanism == "laplace":
+        found = np.sum(np.abs(x + shift) - np.abs(x), axis=1) / drawn.release.scale
+        return found
+    widths = (drawn.widths(moved.size) / drawn.release.scale)[present]
+    shift, x = shift * widths, x * widths
+    found = x @ shift + 0.5 * float(shift @ shift)
+    return found
