@@ -52,13 +52,7 @@ class Finish:
 
 
 class ByRow(Askable[..., Any]):
-    """An answer by row.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Of its arrays, in order.
-    """
+    """An answer by row."""
 
     relation = "add-or-remove"
 
@@ -75,17 +69,7 @@ class ByRow(Askable[..., Any]):
         view: Question | None = None,
         **arguments: Scalar,
     ) -> Question:
-        """Return the question that has clients add this up over their rows.
-
-        Parameters
-        ----------
-        *arrays : ndarray
-        frame : Frame, optional
-            In which the function sees the rows; without one it sees how many there are.
-        view : Question, optional
-            What is made of the rows, in a frame of its own, before the function sees them.
-        **arguments : bool, int, float or str
-        """
+        """Return the question that has clients add this up over their rows."""
         return replace(super().asked(*arrays, **arguments), asks=self, frame=frame, view=view)
 
     def __get__(self, instance: Any, owner: type) -> Any:
@@ -109,15 +93,7 @@ class ByRow(Askable[..., Any]):
         return self.terms(question, np.zeros((0, _n_columns(question))))
 
     def reply(self, question: Question, values: Floats) -> list[GridArray]:
-        """Return a client's arrays, added up batch by batch.
-
-        Raises
-        ------
-        OverflowError
-            If a sum over the most rows could overflow.
-        RuntimeError
-            If what the function returns is not as the message alone says.
-        """
+        """Return a client's arrays, added up batch by batch."""
         nothing = totals = self.nothing(question)
         self._check_capacity(nothing)
         for batch in blocks(len(values), max(1, values.shape[1]), block_entries=BATCH_ENTRIES):
@@ -277,13 +253,7 @@ def _finished(answer: Answer, finish: Finish) -> Answer:
 
 
 def read_frame(arrays: list[Array]) -> Frame | None:
-    """Return the frame that arrays of a message hold; None where there is none.
-
-    Raises
-    ------
-    ProtocolError
-        If the arrays are not those of a frame.
-    """
+    """Return the frame that arrays of a message hold; None where there is none."""
     if not arrays:
         return None
     if len(arrays) not in (2, 4) or arrays[0].ndim != 1 or arrays[1].shape != (2 + (len(arrays) == 4),):
@@ -300,21 +270,7 @@ def read_frame(arrays: list[Array]) -> Frame | None:
 def read_question(
     asked: Askable[..., Any], arrays: list[Array], fields: Mapping[str, Any], views: Callable[[str], View]
 ) -> Question:
-    """Return the question that a message holds: undo ``Question.to_wire``.
-
-    Parameters
-    ----------
-    asked : Askable
-    arrays : list of ndarray
-    fields : mapping
-    views : callable
-        Finds a view by its name.
-
-    Raises
-    ------
-    ProtocolError
-        If the message does not fit together.
-    """
+    """Return the question that a message holds: undo ``Question.to_wire``."""
     arguments = _read_arguments(str(fields.get("arguments", "{}")))
     inner: Question | None = None
     if "view" in fields:

@@ -150,31 +150,11 @@ class ProtocolClient(Memory, NumPyClient):
         return self._source
 
     def generator(self, random_state: int) -> np.random.Generator:
-        """Return randomness that protects nobody: this client's alone, the same wherever and with whom it runs.
-
-        Parameters
-        ----------
-        random_state : int
-            From the server.
-        """
+        """Return randomness that protects nobody: this client's alone, the same wherever and with whom it runs."""
         return np.random.default_rng([random_state, *self.name.encode()])
 
     def moved(self, kept: str, question: Question, n_rows: int = 1) -> tuple[Moved, ...] | None:
-        """Return how far one row of this client moves each array of an answer, without looking at the rows.
-
-        Parameters
-        ----------
-        kept : str
-            Under which name the rows in question are kept; empty for the true ones.
-        question : Question
-        n_rows : int, default=1
-            How many rows the client has at least, as is public.
-
-        Returns
-        -------
-        tuple of Moved, or None
-            None where the method does not declare it, or where a kept row may come of several.
-        """
+        """Return how far one row of this client moves each array of an answer, without looking at the rows."""
         if not self._is_of_one_row(kept):
             return None
         kept_preparation = self.recall(PREPARATION)
@@ -188,12 +168,6 @@ class ProtocolClient(Memory, NumPyClient):
         """Answer one task.
 
         The number of examples is always 1: the true one would tell how many rows the client has.
-
-        Returns
-        -------
-        tuple of (list of ndarray, int, dict)
-            The arrays, 1, and the client's name. If the task could not be answered: no array, and the reason
-            under "failure"; and "missed" if it is that the client was not in an earlier round.
         """
         facts: dict[str, Any] = {"format": FORMAT, "client": self.name}
         try:
@@ -218,13 +192,7 @@ class ProtocolClient(Memory, NumPyClient):
         parameters: list[Array],
         config: dict[str, Any],
     ) -> tuple[float, int, dict[str, Any]]:
-        """Count the true classes in each cluster of the model, and compute the k-means cost of the rows.
-
-        Returns
-        -------
-        tuple of (float, int, dict)
-            The cost, the number of rows, and the table as JSON; the reason under "failure" if there is none.
-        """
+        """Count the true classes in each cluster of the model, and compute the k-means cost of the rows."""
         facts: dict[str, Any] = {"format": FORMAT, "client": self.name}
         if not config.get("evaluate", True):
             return 0.0, 0, facts

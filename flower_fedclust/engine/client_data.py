@@ -126,13 +126,7 @@ class ClientData:
 
     @property
     def rows(self) -> NDArray[np.float64]:
-        """The rows.
-
-        Raises
-        ------
-        DataError
-            If a table that stays as it is has columns that are not numbers, or gaps.
-        """
+        """The rows."""
         if self._rows is None:
             self._rows = number_rows(self._table, self.owner)
         return self._rows
@@ -183,13 +177,7 @@ class ClientData:
         return np.arange(self.n_rows) if self.row_ids is None else self.row_ids
 
     def like(self, other: ClientData) -> ClientData:
-        """Return the data with its columns in the order of another client's, where both have names.
-
-        Raises
-        ------
-        DataError
-            If the columns are others.
-        """
+        """Return the data with its columns in the order of another client's, where both have names."""
         if (other.columns is None) != (self.columns is None):
             named, bare = (self, other) if other.columns is None else (other, self)
             raise DataError(f"the columns of {named.owner} have names and those of {bare.owner} have none; name both.")
@@ -203,13 +191,7 @@ class ClientData:
         return self.in_order(other.columns, other.owner)
 
     def in_order(self, columns: Sequence[str], whose: str) -> ClientData:
-        """Return the data with its columns in another order.
-
-        Raises
-        ------
-        DataError
-            If the columns are others, or have no names.
-        """
+        """Return the data with its columns in another order."""
         names = list(self.columns or ())
         if names == list(columns):
             return self
@@ -231,12 +213,6 @@ class ClientData:
 
         Round after round the same is asked of rows that do not change. Of small tables nothing is kept: computing it
         again takes no longer than the rest of an answer.
-
-        Parameters
-        ----------
-        key : hashable
-            Says all that the result follows from, besides the rows.
-        compute : callable without arguments
         """
         kept = self._derived
         if key not in kept:

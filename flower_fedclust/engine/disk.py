@@ -75,13 +75,7 @@ def joined(about: Mapping[str, Any], tensors: Sequence[bytes]) -> bytes:
 
 
 def parted(content: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """Undo :func:`joined`.
-
-    Raises
-    ------
-    ValueError
-        If it is not what :func:`joined` made, or something is missing at the end.
-    """
+    """Undo :func:`joined`."""
     start = content.index(b"\n") + 1
     try:
         about: dict[str, Any] = json.loads(content[:start])

@@ -26,17 +26,7 @@ from flower_fedclust.numerics.threads import one_thread
 def run_inline(
     strategy: ProtocolStrategy, clients: Mapping[str, ClientData], noise_seeds: Sequence[int | None]
 ) -> None:
-    """Run a strategy on clients in this process, on one thread.
-
-    Parameters
-    ----------
-    strategy : ProtocolStrategy
-        Has the state of the run afterwards.
-    clients : mapping of str to ClientData
-        By name.
-    noise_seeds : sequence of (int or None)
-        For experiments only, one a client: see :class:`~flower_fedclust.ProtocolClient`.
-    """
+    """Run a strategy on clients in this process, on one thread."""
     manager = SimpleClientManager()
     decoded = _Decoded()
     proxies: dict[str, _InlineClient] = {}

@@ -107,22 +107,7 @@ class Journal:
         self._last_memory: Path | None = None  # where it may not be on the disk yet
 
     def begin(self, strategy: str, parameters: Mapping[str, Any], run_id: str) -> dict[str, Any]:
-        """Open the journal, and return what it says of its run: of a new one its name, and a seed.
-
-        Parameters
-        ----------
-        strategy : str
-        parameters : mapping of str to anything
-            What has to be the same where a run goes on.
-        run_id : str
-            The name of the run, if it is a new one.
-
-        Raises
-        ------
-        ProtocolError
-            If the folder holds the journal of another run, or of other rows, or something else, or if a run is going on
-            with it.
-        """
+        """Open the journal, and return what it says of its run: of a new one its name, and a seed."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             self._lock.acquire(timeout=0)
@@ -229,18 +214,7 @@ class Journal:
             return [_record(about, tensors) for _, about, tensors in self._pieces() if "round" in about]
 
     def checked_records(self, asks: Callable[[], str]) -> Iterator[Record]:
-        """Yield the records, each once the protocol asks what it asked before.
-
-        Parameters
-        ----------
-        asks : callable
-            Returns the digest of the round that the protocol asks now.
-
-        Raises
-        ------
-        ProtocolError
-            If it asks something else.
-        """
+        """Yield the records, each once the protocol asks what it asked before."""
         before = 0
         for record in self.records():
             if record.digest != asks() or record.number <= before:

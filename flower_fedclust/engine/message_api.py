@@ -64,20 +64,7 @@ class MessageStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run the strategy.
-
-        Parameters
-        ----------
-        grid : Grid
-        initial_arrays : ArrayRecord, optional
-            Not used: a protocol knows how it begins.
-        num_rounds : int, optional
-            By default as many as the strategy takes.
-        timeout : float, default=3600
-            How long to wait for the replies of a round, in seconds.
-        train_config, evaluate_config, evaluate_fn
-            As Flower has them.
-        """
+        """Run the strategy."""
         return super().start(
             grid,
             initial_arrays or ArrayRecord(),

@@ -82,13 +82,7 @@ class Declared:
         return {name: getattr(self, name) for name in self.parameter_names()}
 
     def set_params(self, **parameters: Any) -> Self:
-        """Set some parameters, and return the object; what cannot be right is found when it runs.
-
-        Raises
-        ------
-        ValueError
-            If there is no such parameter; the message gives the nearest name.
-        """
+        """Set some parameters, and return the object; what cannot be right is found when it runs."""
         known = dict.fromkeys(self.parameter_names())
         for name, value in parameters.items():
             look_up(name, known, f"parameter of {type(self).__name__} called")

@@ -65,24 +65,7 @@ def shares_of(parts: Mapping[str, Part], relation: Relation) -> dict[str, Share]
 
 
 def release_of(moved: Moved, name: str, share: Share, multiplier: float, unit: PrivacyUnit) -> Release:
-    """Return the noise of one array.
-
-    Parameters
-    ----------
-    moved : Moved
-        How much one row, or one client, can change the array, as whoever computes it enforces it.
-    name : str
-        Of the part.
-    share : Share
-    multiplier : float
-        Of the noise.
-    unit : "record" or "client"
-
-    Raises
-    ------
-    ProtocolError
-        If nothing bounds the array for this mechanism, relation and unit.
-    """
+    """Return the noise of one array."""
     replaced, words = share.relation == "replace", moved.words
     if unit == "client":
         bound = (moved.of_client or math.inf) * (2.0 if replaced else 1.0)
@@ -110,22 +93,7 @@ def release_of(moved: Moved, name: str, share: Share, multiplier: float, unit: P
 def releases_of_parts(
     question: Question, moved: Sequence[Moved] | None, parts: Sequence[str | None], plan: Plan | None
 ) -> tuple[Release | None, ...]:
-    """Return the noise of the arrays of one answer: the only place where a bound meets a budget.
-
-    Parameters
-    ----------
-    question : Question
-    moved : sequence of Moved, or None
-        From :meth:`Question.moved`; None where nothing bounds the answer.
-    parts : sequence of (str or None)
-    plan : Plan, optional
-        None: the run has no noise.
-
-    Raises
-    ------
-    ProtocolError
-        If the plan has no such part, one array has no bound, or two arrays name one part.
-    """
+    """Return the noise of the arrays of one answer: the only place where a bound meets a budget."""
     if plan is None:
         return (None,) * len(parts)
     named = [name for name in parts if name is not None]
@@ -153,15 +121,6 @@ class Spending:
 
     Nothing that a run learns changes the plan, and no round may go beyond it: so the epsilon of the report is at most
     the one that was asked for, whatever a strategy does.
-
-    Parameters
-    ----------
-    plan : Plan
-
-    Raises
-    ------
-    ValueError
-        If the plan composes to more than was asked for.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -170,13 +129,7 @@ class Spending:
         self._asked: Counter[tuple[str, str]] = Counter()
 
     def spend(self, task: str, releases: Iterable[Release | None], clients: Sequence[str]) -> None:
-        """Count the releases of a round for the clients that are asked.
-
-        Raises
-        ------
-        ProtocolError
-            If the plan does not have one of them, or not as often.
-        """
+        """Count the releases of a round for the clients that are asked."""
         if self.plan.epsilon is None:
             return
         noisy = [release for release in releases if release is not None and release.noise_multiplier > 0]

@@ -16,15 +16,7 @@ _LOCK = Lock()
 
 @contextmanager
 def quiet(level: int, *names: str) -> Iterator[None]:
-    """Keep what is below a level out of logs, in all threads, until the last of those that asked for it has ended.
-
-    Parameters
-    ----------
-    level : int
-        Of the module ``logging``.
-    *names : str
-        Of the loggers.
-    """
+    """Keep what is below a level out of logs, in all threads, until the last of those that asked for it has ended."""
     with _LOCK:
         for name in names:
             _, asked = _QUIET.setdefault(name, (logging.getLogger(name).level, []))
@@ -48,14 +40,7 @@ def _set_level(name: str, level: int) -> None:
 
 
 def is_shown(progress: bool | None) -> bool:
-    """Return whether to show a progress bar: as was asked; by default in a terminal, and in a notebook that can.
-
-    Parameters
-    ----------
-    progress : bool or None
-        What the user asked for. A notebook draws the bar with ipywidgets; where these are missing it has none unless it
-        is asked for.
-    """
+    """Return whether to show a progress bar: as was asked; by default in a terminal, and in a notebook that can."""
     if progress is not None:
         return progress
     if sys.stderr is None:  # as where there is no console

@@ -60,13 +60,6 @@ def read_reply(name: str, res: R, check: Callable[[str, R], T]) -> T:
     """Return what a check makes of a reply. The server looks at what a client says in this way, and in no other.
 
     Whatever a check stumbles over is the reply's fault: any bytes can be in any field.
-
-    Raises
-    ------
-    RefusalError
-        If the client says that it cannot answer.
-    ReplyError
-        If the reply cannot be used.
     """
     try:
         if res.status.code != Code.OK:
@@ -118,19 +111,7 @@ def client_order(name: str) -> tuple[int, int, str]:
 
 
 def largest_in_sum(n_clients: int, exponent: int, release: Release | None, n_shares: int = 1) -> int:
-    """Return the largest integer that each client may send, so that their sum and its noise have at most 63 bits.
-
-    Parameters
-    ----------
-    n_clients : int
-        How many are summed.
-    exponent : int
-        Of the unit of what they send.
-    release : Release or None
-        Whose noise is still to be added.
-    n_shares : int, default=1
-        Among how many clients the noise is divided.
-    """
+    """Return the largest integer that each client may send, so that their sum and its noise have at most 63 bits."""
     largest, finer = 2**63 - 1, 0
     if release is not None and release.scale > 0:
         noise_unit = noise_exponent(release, n_shares, exponent)
@@ -151,30 +132,7 @@ def checked_reply(
     n_summed: int = 0,
     releases: Sequence[Release | None] = (),
 ) -> list[Sendable]:
-    """Return the arrays of one client's reply.
-
-    Parameters
-    ----------
-    name : str
-        The client.
-    parameters : Parameters
-    metrics : mapping
-        Of the reply; has the units of the arrays that are on a grid.
-    sends : sequence of Sent
-        What was asked for.
-    n_columns : int
-        Of the rows.
-    n_summed : int, default=0
-        Over how many clients the arrays are to be summed, so that all must be on a grid; 0 where they are not.
-    releases : sequence of (Release or None)
-        Whose noise the server adds to the sums.
-
-    Raises
-    ------
-    ReplyError
-        If the bytes are not arrays, if there are more or fewer than were asked for, or if one is not made of finite
-        numbers, has other columns than the rows, or is to be summed and not on a grid, or too large to be.
-    """
+    """Return the arrays of one client's reply."""
     n_sent = 0 if metrics.get(EMPTY) else len(parameters.tensors)
     if n_sent != len(sends):
         raise ReplyError(f"client {name} sent {n_sent} arrays where {len(sends)} were asked for.")
@@ -220,16 +178,7 @@ def _usual(name: str, array: Array) -> Array:
 def unlike_most(
     values: Mapping[str, object], expected: Callable[[], object] = lambda: None
 ) -> tuple[object, list[str]]:
-    """Return the value that most clients have, and the clients that have another.
-
-    Parameters
-    ----------
-    values : mapping of str to anything hashable
-        By client, not empty.
-    expected : callable, optional
-        Asked where two values are equally frequent: which of them should be. Where that does not say, it is that of the
-        first client.
-    """
+    """Return the value that most clients have, and the clients that have another."""
     (common, count), *others = Counter(values[name] for name in sorted(values, key=client_order)).most_common()
     if others and others[0][1] == count:
         right = expected()
@@ -238,15 +187,7 @@ def unlike_most(
 
 
 def shapes_of(arrays: Sequence[Sendable], sends: Sequence[Sent] | None = None) -> str:
-    """Return the shapes, the types and the units of arrays that must be alike, for messages.
-
-    Parameters
-    ----------
-    arrays : sequence of GridArray or ndarray
-    sends : sequence of Sent, optional
-        Where the replies are not summed: of an array with an entry for every row only the rest of the shape counts, and
-        of others the number of dimensions.
-    """
+    """Return the shapes, the types and the units of arrays that must be alike, for messages."""
     if sends is None:
         return ", ".join(
             f"{array.integers.shape} in units of 2^{array.exponent}"
@@ -314,22 +255,7 @@ class Ranges:
     _n_rows: dict[str, tuple[float, float]] = field(default_factory=dict)  # by client: the fewest and the most
 
     def check(self, name: str, round_: Round, arrays: Sequence[Sendable], moved: Sequence[Moved] | None = None) -> None:
-        """Check one reply by itself, and against what its client said before.
-
-        Parameters
-        ----------
-        name : str
-            The client.
-        round_ : Round
-        arrays : sequence of GridArray or ndarray
-        moved : sequence of Moved, optional
-            How far one row moves each array, as the client declares it.
-
-        Raises
-        ------
-        ReplyError
-            If an array is not what a client with any rows can send; the message names no number of the array.
-        """
+        """Check one reply by itself, and against what its client said before."""
         sends = round_.answer.sends
         n_entries = _check_lengths(name, sends, arrays)
         releases = list(round_.releases) or [None] * len(sends)
@@ -442,13 +368,7 @@ class Ranges:
 
 
 def _check_lengths(name: str, sends: Sequence[Sent], arrays: Sequence[Sendable]) -> float:
-    """Check that what has an entry for every row, or for every center of the client's own, has equally many.
-
-    Returns
-    -------
-    float
-        For how many rows there are entries; NaN where no array has any. An array may have several for each.
-    """
+    """Check that what has an entry for every row, or for every center of the client's own, has equally many."""
     lengths: dict[str, int] = {}
     for sent, array in zip(sends, arrays, strict=True):
         shape = (array.integers if isinstance(array, GridArray) else array).shape
@@ -527,22 +447,7 @@ class Inspection:
     _moved: tuple[Question | None, Sequence[Moved] | None] = field(default=(None, None))  # of the last question
 
     def checked(self, name: str, round_: Round, res: FitRes, n_summed: int) -> list[Sendable]:
-        """Return the arrays of one client's reply.
-
-        Parameters
-        ----------
-        name : str
-            The client.
-        round_ : Round
-        res : FitRes
-        n_summed : int
-            Over how many clients the arrays are to be summed; 0 where they are not.
-
-        Raises
-        ------
-        ReplyError
-            If the reply cannot be used.
-        """
+        """Return the arrays of one client's reply."""
         sends = () if round_.answer.keeps else round_.answer.sends
         moved = self._moved_by(round_.question_for(name))
         added = round_.releases if self.ranges.noise == "server" else ()
@@ -557,16 +462,7 @@ class Inspection:
         return read_reply(name, res, check)
 
     def odd_ones(self, round_: Round, replies: Mapping[str, Sequence[Sendable]], sent: FitIns) -> dict[str, str]:
-        """Return the clients whose replies are unlike those of most, each with a sentence.
-
-        Parameters
-        ----------
-        round_ : Round
-        replies : mapping of str to sequence of (GridArray or ndarray)
-            By client.
-        sent : FitIns
-            The message to one of them.
-        """
+        """Return the clients whose replies are unlike those of most, each with a sentence."""
         if not replies or round_.answer.keeps:
             return {}
         # What is summed must have one shape; what has an entry for every row, one width.
@@ -603,21 +499,7 @@ class Inspection:
 
 
 def usable(strategy: Any, replies: Sequence[Reply], why_not: Callable[[Reply], str]) -> list[Reply]:
-    """Return the replies of the last round that a protocol can use; a failure names the client of every other.
-
-    Parameters
-    ----------
-    strategy : ProtocolStrategy
-        Whose protocol has just been given the replies.
-    replies : sequence of Reply
-    why_not : callable
-        Takes a reply; returns what is wrong with it, to follow "client x sent", or "" where nothing is.
-
-    Raises
-    ------
-    ProtocolError
-        If too few are left.
-    """
+    """Return the replies of the last round that a protocol can use; a failure names the client of every other."""
     run, task = strategy._current, strategy._task
     reasons = {reply.client: why_not(reply) for reply in replies}
     for name, reason in reasons.items():
@@ -625,7 +507,7 @@ def usable(strategy: Any, replies: Sequence[Reply], why_not: Callable[[Reply], s
             run.log.note_failure(run.last_asked, task, name, f"client {name} sent {reason}.")
     run.log.sort()
     left = [reply for reply in replies if not reasons[reply.client]]
-    run._check_enough(run.last_asked, task, len(left), run.settings.least)
+    run.check_enough(run.last_asked, task, len(left), run.settings.least)
     return left
 
 
@@ -675,13 +557,7 @@ class Evaluation:
 
 
 def checked_evaluation(name: str, res: EvaluateRes, *, n_clusters: int | None) -> Evaluation | None:
-    """Return what a client found; None without a number of clusters, where nothing was asked.
-
-    Raises
-    ------
-    ReplyError
-        If the table, the cost or the number of rows is not what any rows can give.
-    """
+    """Return what a client found; None without a number of clusters, where nothing was asked."""
     if n_clusters is None:
         return None
     n_rows, cost = res.num_examples, res.loss

@@ -131,16 +131,7 @@ class Moved:
         )
 
     def multiplier(self, release: Release, *, per_row: bool, of_client: bool = False) -> float:
-        """Return the noise multiplier that a release's noise comes to, under the relation that it names.
-
-        Parameters
-        ----------
-        release : Release
-        per_row : bool
-            Whether the array has an entry for every row, so that a row more or less is seen, whatever the noise.
-        of_client : bool, default=False
-            Whether all that the client has is added or removed, and not one row of it.
-        """
+        """Return the noise multiplier that a release's noise comes to, under the relation that it names."""
         moved = self.l2 if release.mechanism == "gaussian" else self.l1
         if of_client:
             is_known = self.of_client is not None and release.mechanism == "gaussian"
@@ -246,15 +237,7 @@ class Question:
 
 
 class Askable(Generic[P, R_co]):
-    """A method of a client that may be asked for. On an instance it is the method; on the class it makes questions.
-
-    Attributes
-    ----------
-    answer : Answer
-        What it sends.
-    moved : callable, or None
-        Takes a :class:`Known` and what the method takes; returns a :class:`Moved` for each array.
-    """
+    """A method of a client that may be asked for. On an instance it is the method; on the class it makes questions."""
 
     #: The strongest relation that its arrays support, but for those with an entry for every row.
     relation: Relation = "add-or-remove"
@@ -525,15 +508,7 @@ class ReleasedSizes:
 
     @classmethod
     def of_round(cls, round_: Round, received: object, noise: Callable[[Release], float]) -> ReleasedSizes | None:
-        """Return the sizes that a round brought; None if it is no sum, or none of its arrays is declared to be sizes.
-
-        Parameters
-        ----------
-        round_ : Round
-        received : Total or list of Reply
-        noise : callable
-            Takes a release, returns the standard deviation of the noise that reached the sum.
-        """
+        """Return the sizes that a round brought; None unless it is a sum, one of whose arrays is declared as sizes."""
         sends = round_.answer.sends
         index = next((index for index, sent in enumerate(sends) if sent.sizes), None)
         if index is None or not isinstance(round_, Sum) or not isinstance(received, Total):

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar
@@ -41,7 +41,6 @@ from flower_fedclust.engine.replies import (
     values_of,
 )
 from flower_fedclust.engine.rounds import (
-    Answer,
     Failure,
     ProtocolError,
     Question,
@@ -87,21 +86,7 @@ def named_columns(strategy: Any) -> list[str] | None:
 
 
 def put_in_order(strategy: Any, columns: Sequence[str] | None = None, whose: str = "") -> None:
-    """Give the server's rows, first centers and origin, where their columns have names, the order of others.
-
-    Parameters
-    ----------
-    strategy : ProtocolStrategy
-    columns : sequence of str, optional
-        In their order; by default that of the first of them.
-    whose : str, optional
-        Whose columns these are, for the message.
-
-    Raises
-    ------
-    DataError
-        If the names are others.
-    """
+    """Give the server's rows, first centers and origin, where their columns have names, the order of others."""
     for name in BY_COLUMN:
         given = getattr(strategy, name, None)
         names = names_of(given)
@@ -169,39 +154,25 @@ class Address(ClientProxy):
 
 @dataclass
 class Roster:
-    """The clients of one run."""
+    """The clients of one run: names and columns, who is there, and who missed a round that later rounds need."""
 
     settings: RunSettings
-    #: Those that enrolled, in the order in which their replies are added up, whether they are there or not.
+    #: Enrolled clients, present or not, in the order in which their replies are added up.
     clients: dict[str, ClientProxy] = field(default_factory=dict)
-    #: What they have, as JSON: the number of columns, or their names; empty before the first enrolled.
-    columns: str = ""
-    in_other_order: bool = False  #: Whether any of them has these columns in another order.
+    columns: int | list[str] = 0  #: Of the clients' rows: their number, or their names; 0 before anybody has enrolled.
+    in_other_order: bool = False  #: Whether any client has these columns in another order.
     enrolling: set[str] = field(default_factory=set)  #: The nodes that are asked to enrol in the current round.
     _known: set[str] = field(default_factory=set)  # nodes that were asked to enrol, as long as they are connected
-    _connected: set[str] = field(default_factory=set)  # nodes, when it was last looked
-    _silent: dict[str, tuple[int, int]] = field(default_factory=dict)  # by name: how often in a row; asked again when
-    #: By task: the last round that left something with clients for later rounds, whom it asked, and who may have it.
+    _connected: set[str] = field(default_factory=set)  # nodes, at the last look
+    #: client -> (rounds missed in a row, round of the next attempt)
+    _silent: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: task -> the last round that left something with clients, the clients it asked, and those that may have it
     _left: dict[str, tuple[Round, set[str], set[str]]] = field(default_factory=dict)
-
-    @property
-    def n_columns(self) -> int:
-        """How many columns the clients have."""
-        known = json.loads(self.columns or "0")
-        return known if isinstance(known, int) else len(known)
-
-    @property
-    def column_names(self) -> list[str] | None:
-        """The names of the columns, where the clients know them."""
-        known = json.loads(self.columns or "0")
-        return known if isinstance(known, list) else None
 
     # Enrolment.
 
-    def ask_all(
-        self, number: int, manager: ClientManager, config: Mapping[str, Any]
-    ) -> list[tuple[ClientProxy, FitIns]]:
-        """Return the messages of the first round, once enough clients are connected."""
+    def wait_for_clients(self, manager: ClientManager) -> None:
+        """Return once enough clients are connected."""
         least = self.settings.least
         wanted = max(least, self.settings.expected_clients or 0)
         deadline = time.monotonic() + self.settings.wait_for_clients
@@ -212,30 +183,18 @@ class Roster:
                 f"{n_connected} clients are connected and min_clients is {least}; start more clients, or set "
                 "min_clients lower."
             )
-        return self.ask_new(number, manager, {**config, "goes_on": True} if self.clients else config)
 
     def ask_new(
         self, number: int, manager: ClientManager, config: Mapping[str, Any], asked: Collection[str] = ()
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Return messages to nodes that were not there before: they enrol now, and are asked from the next round on.
-
-        Parameters
-        ----------
-        number : int
-            Of the round.
-        manager : ClientManager
-        config : mapping
-            What every message says.
-        asked : collection of str
-            The nodes that are asked for something else in this round.
-        """
+        """Return messages that ask newly connected nodes to enrol; other rounds ask them from the next round on."""
         proxies = dict(manager.all())
         self._connected = set(proxies)
-        self._known &= self._connected  # who comes back has to say again who it is
-        self.enrolling = self._connected - self._known - set(asked)  # whoever is asked for something enrols later
+        self._known &= self._connected  # a node that comes back enrols again
+        self.enrolling = self._connected - self._known - set(asked)  # a node that is asked for something enrols later
         self._known |= self.enrolling
         told: dict[str, Any] = {EMPTY: True, **config, "task": ENROL, "round": number, **self.settings.enrolment}
-        ours = {proxy.cid for proxy in self.clients.values()}  # what this run has left with them is their own
+        ours = {proxy.cid for proxy in self.clients.values()}  # these keep what this run has left with them
         return [
             (proxy, FitIns(encode(TO_CLIENT), told | ({"goes_on": True} if node in ours else {})))
             for node, proxy in proxies.items()
@@ -243,41 +202,31 @@ class Roster:
         ]
 
     def take_in(self, number: int, results: Answers, failures: Failures, log: RunLog) -> None:
-        """Take in the clients that have the columns that most have, or that the server's rows have.
-
-        Parameters
-        ----------
-        number : int
-            Of the round.
-        results, failures : sequence
-            As Flower gives them, of the nodes that were asked to enrol.
-        books : RunLog
-        """
-        said: dict[str, tuple[str, str]] = {}
+        """Enrol the clients whose names are unique and whose columns are those of most, or of the server's rows."""
+        said: dict[str, tuple[str, int | list[str]]] = {}
         nodes = {proxy.cid: proxy for proxy, _ in results}
-        # A name whose client is still connected is taken; one whose client has gone has come back.
+        # A client that is still connected keeps its name; one that has gone may come back from another node.
         taken = {proxy.cid: name for name, proxy in self.clients.items() if proxy.cid in self._connected}
-        stated = {proxy.cid: stated_name(proxy.cid, res) for proxy, res in results}
+        stated = {proxy.cid: _stated_name(proxy.cid, res) for proxy, res in results}
         claims = Counter((taken | stated).values())
         for proxy, res in results:
             node = proxy.cid
-            name = stated[node] if claims[stated[node]] == 1 else node  # a failure must not be another's
+            name = stated[node] if claims[stated[node]] == 1 else node  # a failure must not be blamed on another client
             log.note_traffic(number, ENROL, name, 0, res)
             try:
-                said[node] = read_reply(name, res, checked_enrolment)
+                said[node] = read_reply(name, res, _checked_enrolment)
             except ReplyError as error:
                 log.note(number, ENROL, name, error)
-        silent = dict.fromkeys(self.enrolling - nodes.keys(), (ENROL, 0))
-        if silent:
-            log.note_silence(number, silent, failures)
-        for node, reason in of_equal_names(taken | {node: name for node, (name, _) in said.items()}).items():
+        log.note_silence(number, dict.fromkeys(self.enrolling - nodes.keys(), (ENROL, 0)), failures)
+        for node, reason in _with_equal_names(taken | {node: name for node, (name, _) in said.items()}).items():
             if node in said:
                 log.note_failure(number, ENROL, node, reason)
                 del said[node]
         proxies = {name: nodes[node] for node, (name, _) in said.items()}
-        for name in [name for name in proxies if name in self.clients and self.clients[name].cid != proxies[name].cid]:
-            self.forget(name)  # another node has nothing of what was left with the former
-        for name, reason in self._of_other_columns(dict(said.values())).items():
+        for name, proxy in proxies.items():
+            if name in self.clients and self.clients[name].cid != proxy.cid:
+                self.forget(name)  # the new node has nothing of what was left with the old one
+        for name, reason in self._with_other_columns(dict(said.values())).items():
             log.note_failure(number, ENROL, name, reason)
             del proxies[name]
         clients = self.clients | proxies
@@ -286,45 +235,43 @@ class Roster:
         log.sort()
         log.messages.append(Message(number, ENROL, "name and columns", "one per client", harmless=True))
 
-    def _of_other_columns(self, columns: Mapping[str, str]) -> dict[str, str]:
-        """Return why clients cannot take part that have other columns; the first decide which these are."""
-        whose = "most have"
-        if self.columns == "" and columns:
-            common, _ = unlike_most(columns)
-            self.columns = str(common)
-            if self.settings.server_columns is not None and isinstance(json.loads(self.columns), list):
-                self.columns = json.dumps(list(self.settings.server_columns))
-        if self.settings.server_columns is not None and isinstance(json.loads(self.columns or "0"), list):
-            whose = "the server rows have"
-        wanted = json.loads(self.columns or "0")
+    def _with_other_columns(self, columns: Mapping[str, int | list[str]]) -> dict[str, str]:
+        """Explain which clients have other columns; the first round decides which columns are right."""
+        server_columns = self.settings.server_columns
+        if self.columns == 0 and columns:
+            common, _ = unlike_most({name: json.dumps(own) for name, own in columns.items()})
+            self.columns = json.loads(str(common))
+            if server_columns is not None and isinstance(self.columns, list):
+                self.columns = list(server_columns)
+        by_server = server_columns is not None and isinstance(self.columns, list)
+        right = f"{'the server rows have' if by_server else 'most have'} {_in_words(self.columns)}"
         reasons = {}
         for name in sorted(columns, key=client_order):
-            own = json.loads(columns[name])
-            if isinstance(own, list) and isinstance(wanted, list) and sorted(own) == sorted(wanted):
-                self.in_other_order |= own != wanted
-            elif own != wanted:
-                reasons[name] = f"client {name} has {_in_words(own)} where {whose} {_in_words(wanted)}."
+            own = columns[name]
+            if isinstance(own, list) and isinstance(self.columns, list) and sorted(own) == sorted(self.columns):
+                self.in_other_order |= own != self.columns
+            elif own != self.columns:
+                reasons[name] = f"client {name} has {_in_words(own)} where {right}."
         return reasons
 
-    def go_on(self, names: Sequence[str], columns: str) -> None:
-        """Take over the clients of a run that was interrupted; they are away until they have enrolled again."""
+    def go_on(self, names: Sequence[str], columns: int | list[str]) -> None:
+        """Take over the clients of an interrupted run; they are away until they have enrolled again."""
         self.clients = {name: Address(f"away: {name}") for name in names}
         self.columns = columns
 
     @property
     def n_there(self) -> int:
-        """How many of the clients were connected when it was last looked."""
+        """How many of the clients were connected at the last look."""
         return sum(proxy.cid in self._connected for proxy in self.clients.values())
 
     # Who is there.
 
     def present(self, number: int, manager: ClientManager) -> dict[str, ClientProxy]:
-        """Return the clients that can be asked: those that are connected, but for those that have been silent of late.
+        """Return the clients that can be asked: connected, enrolled, and not silent of late.
 
-        Whoever comes back enrols first, and is asked from the next round on.
-        Whoever did not answer twice in a row is left alone for a round, then for two, four and so on, so that a run
-        does not wait for its time limit in every round. Where too few would be left, all that are connected are asked,
-        and where too few are connected they are waited for.
+        A client that misses two rounds in a row is left alone for one round, then for two, four and so on, so that a
+        run does not wait for its time limit in every round. If too few clients would be left, all connected clients
+        are asked; if too few are connected, the run waits for them.
         """
         deadline = time.monotonic() + self.settings.wait_for_clients
         while True:
@@ -340,8 +287,8 @@ class Roster:
         }
         return awake if len(awake) >= self.settings.least else here
 
-    def note_answers(self, number: int, asked: Mapping[str, object], answered: set[str]) -> None:
-        """Remember who of those that were asked did not answer."""
+    def note_answers(self, number: int, asked: Iterable[str], answered: set[str]) -> None:
+        """Count the rounds that each client has missed in a row."""
         for name in asked:
             if name in answered:
                 self._silent.pop(name, None)
@@ -352,7 +299,7 @@ class Roster:
     # What rounds leave with clients, for later rounds.
 
     def note_left(self, round_: Round, asked: Collection[str]) -> None:
-        """Remember whom a round has left something with for later rounds, if it leaves anything."""
+        """Remember which clients a round has left something with, if it leaves anything."""
         if round_.answer.keeps or not round_.answer.sends:
             self._left[round_.task] = round_, set(asked), set(asked)
 
@@ -368,9 +315,9 @@ class Roster:
         self._left[task][2].add(name)
 
     def missed(self, name: str) -> Round | None:
-        """Return the first round of which a client has nothing, though later rounds need it; None if there is none.
+        """Return the first round that a client has missed and later rounds need, or None.
 
-        One with noise is not asked a second time: that would be a second release.
+        A round with noise is not asked a second time: that would be a second release.
         """
         for round_, asked, having in self._left.values():
             is_noisy = any(release is not None and release.scale > 0 for release in round_.releases)
@@ -379,12 +326,12 @@ class Roster:
         return None
 
     def forget(self, name: str) -> None:
-        """Take it that a client has nothing of what earlier rounds left with it."""
+        """Note that a client has nothing of what earlier rounds left with it."""
         for _, _, having in self._left.values():
             having.discard(name)
 
     def why_absent(self, name: str) -> str:
-        """Return why a client was not asked, in a sentence."""
+        """Explain in a sentence why a client was not asked."""
         node = self.clients[name].cid
         if node not in self._connected:
             return f"client {name} is not connected."
@@ -396,30 +343,18 @@ class Roster:
 
 
 def is_name(name: object) -> TypeGuard[str]:
-    """Tell whether a client can be called so."""
+    """Return whether a client may have this name."""
     return isinstance(name, str) and name.isprintable() and 0 < len(name) <= LONGEST_NAME
 
 
-def stated_name(node: str, res: FitRes) -> str:
-    """Return the name that a node gives itself, or the node's id where nobody can be called so."""
+def _stated_name(node: str, res: FitRes) -> str:
+    """Return the name that a node gives itself, or the node's id if a client may not have that name."""
     name = res.metrics.get("client") if isinstance(res.metrics, Mapping) else None
     return name if is_name(name) else node
 
 
-def checked_enrolment(name: str, res: FitRes) -> tuple[str, str]:
-    """Return the name and the columns (as JSON: their number, or their names) that a node gives.
-
-    Parameters
-    ----------
-    name : str
-        What the node is called in messages.
-    res : FitRes
-
-    Raises
-    ------
-    ReplyError
-        If one is missing, or is not what a client of this package gives.
-    """
+def _checked_enrolment(name: str, res: FitRes) -> tuple[str, int | list[str]]:
+    """Return the name of a node, and the number or the names of its columns."""
     if not is_name(res.metrics.get("client")):
         raise ReplyError(f"client {name} gave no name, or none of at most {LONGEST_NAME} printable letters.")
     try:
@@ -430,26 +365,15 @@ def checked_enrolment(name: str, res: FitRes) -> tuple[str, str]:
     are_names = isinstance(columns, list) and columns and all(isinstance(column, str) for column in columns)
     if not (is_number or (are_names and len(columns) <= MOST_COLUMNS)):
         raise ReplyError(f"client {name} did not say which columns it has.")
-    return str(res.metrics["client"]), json.dumps(columns)
+    return str(res.metrics["client"]), columns
 
 
 def _in_words(columns: int | list[str]) -> str:
     return f"{columns} columns" if isinstance(columns, int) else f"the columns {one_line(json.dumps(columns))}"
 
 
-def of_equal_names(names: Mapping[str, str]) -> dict[str, str]:
-    """Return why nodes cannot take part that call themselves alike: who is who cannot be known.
-
-    Parameters
-    ----------
-    names : mapping of str to str
-        By node.
-
-    Returns
-    -------
-    dict of str to str
-        A sentence for each such node.
-    """
+def _with_equal_names(names: Mapping[str, str]) -> dict[str, str]:
+    """Explain why nodes with duplicate names are refused: they cannot be told apart."""
     nodes = defaultdict[str, list[str]](list)
     for node in sorted(names, key=client_order):
         nodes[names[node]].append(node)
@@ -462,27 +386,26 @@ def of_equal_names(names: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-#: How many entries of an array of which the server sees nothing one row may move: as many as it has columns.
+#: How many entries of an array that the server does not see one row may change: as many as the row has columns.
 UNSEEN_ENTRIES = 2**20
 
-#: The task under which the books have the evaluation of the model.
+#: The task under which the log lists the evaluation of the model.
 EVALUATE = "evaluate"
 
 
 @dataclass
 class RunLog:
-    """The books of one run."""
+    """What a run notes: what has left the clients, what was sent to and fro, and what went wrong."""
 
     messages: list[Message] = field(default_factory=list)  #: What has left the clients.
     traffic: list[Traffic] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    ended: str = ""  #: Where the run ended before the protocol did; empty where it did not.
-    #: The rounds that were asked twice, because the run was interrupted.
-    asked_again: list[int] = field(default_factory=list)
-    _without_noise: dict[str, set[str]] = field(default_factory=dict)  # by name of kept rows: who may have true ones
+    ended: str = ""  #: The round in which a run ended before its protocol did; "" otherwise.
+    asked_again: list[int] = field(default_factory=list)  #: Rounds that were asked twice because of an interruption.
+    _without_noise: dict[str, set[str]] = field(default_factory=dict)  # kept rows -> clients that may have true ones
 
     def notes(self) -> list[str]:
-        """Return what the privacy report has to say of replies that were not used, and of an early end."""
+        """Return the report's notes about replies that were not used, and about an early end."""
         lost = Counter((failure.round, failure.task) for failure in self.failures if failure.task != EVALUATE)
         found = [
             f"{count} client{'s' if count > 1 else ''} did not answer round {number} ('{task}') as asked; what they "
@@ -497,8 +420,8 @@ class RunLog:
             found.append(f"The run ended early, in {self.ended}. What had left the clients by then is listed here.")
         return found
 
-    def entries(self, number: int) -> RoundLog:
-        """Return what the books say of a round."""
+    def of_round(self, number: int) -> RoundLog:
+        """Return what is noted of one round."""
         return RoundLog(
             [one for one in self.messages if one.round == number],
             [one for one in self.traffic if one.round == number],
@@ -507,7 +430,7 @@ class RunLog:
         )
 
     def add(self, entries: RoundLog) -> None:
-        """Take over what other books say of a round."""
+        """Take over what a run noted of a round before it was interrupted."""
         self.messages += entries.messages
         self.traffic += entries.traffic
         self.failures += entries.failures
@@ -525,31 +448,17 @@ class RunLog:
         n_clients: int,
         is_enough: bool,
     ) -> None:
-        """Record what a round brought, or what the clients have kept with noise.
+        """Note what has left the clients that were asked: the server may have seen a reply that it did not use.
 
-        Parameters
-        ----------
-        number : int
-            Of the Flower round.
-        round_ : Round
-        releases : sequence of (Release or None)
-        variations : sequence of float
-            How far the noise of each array may be from its law.
-        asked : tuple of str
-            Whether they answered or not: the server may have seen an answer that it did not use.
-        answered : collection of str
-            Of these.
-        n_clients : int
-            In the run.
-        is_enough : bool
-            Whether so many answered that their shares of the noise are all of it.
+        ``variations`` are the distances of each array's noise from its law; ``is_enough`` tells whether the shares of
+        noise that arrived are all of the noise.
         """
         everybody = len(asked) == n_clients
         derived = round_.rows in self._without_noise and not self._without_noise[round_.rows].intersection(asked)
         for sent, release, variation in zip(round_.answer.sends, releases, variations, strict=True):
             protected = release is not None and release.noise_multiplier > 0
             if sent.kept_as and (protected or derived):
-                # Who did not answer may still have what it kept before.
+                # A client that did not answer may still have what it kept before.
                 self._without_noise.setdefault(sent.kept_as, set()).difference_update(answered)
             elif sent.kept_as:
                 self._without_noise.setdefault(sent.kept_as, set()).update(asked)
@@ -579,37 +488,24 @@ class RunLog:
             )
 
     def note_traffic(self, number: int, task: str, name: str, bytes_down: int, res: FitRes | EvaluateRes) -> None:
-        """Record a reply: how many bytes went there and came back, and what its client says of its ledger."""
+        """Note the bytes of a message and its reply, and what the client says of its ledger."""
         self.traffic.append(Traffic(number, task, name, bytes_down, bytes_of(res), ledger_of(res.metrics)))
 
     def note_failure(self, number: int, task: str, name: str, reason: str) -> None:
-        """Record a client that did not answer as it should have."""
+        """Note a client that did not answer as it should have."""
         self.failures.append(Failure(number, task, name, reason))
 
     def note(self, number: int, task: str, name: str, error: ReplyError) -> None:
-        """Record a reply that is not used; or why a client cannot answer, which may say something of its rows."""
+        """Note a reply that is not used. Why a client cannot answer may say something about its rows."""
         self.note_failure(number, task, name, str(error))
         if isinstance(error, RefusalError) and not error.missed:
             content = f"why client {name} could not answer (a row and a column, no value)"
             self.messages.append(Message(number, task, content, "one sentence"))
 
-    def note_silence(
-        self,
-        number: int,
-        silent: Mapping[str, tuple[str, int]],
-        failures: Sequence[tuple[ClientProxy, Any] | BaseException],
-    ) -> None:
-        """Record clients of which nothing came back.
-
-        Parameters
-        ----------
-        number : int
-            Of the round.
-        silent : mapping of str to (str, int)
-            The task of each, and how many bytes it was sent.
-        failures : sequence
-            As Flower gives them.
-        """
+    def note_silence(self, number: int, silent: Mapping[str, tuple[str, int]], failures: Failures) -> None:
+        """Note clients that sent no reply; ``silent`` has the task of each, and the bytes that it was sent."""
+        if not silent:
+            return
         said = {f"{type(failure).__name__}: {failure}" for failure in failures if isinstance(failure, BaseException)}
         reasons = sorted(one_line(by_mod(one)) for one in said)
         why = f" ({reasons[0]})" if reasons else ""
@@ -624,7 +520,7 @@ class RunLog:
         return list(dict.fromkeys(failure.reason for failure in failures))
 
     def sort(self) -> None:
-        """Order failures and traffic by round and client."""
+        """Sort failures and traffic by round and client."""
         self.failures.sort(key=lambda failure: (failure.round, client_order(failure.client)))
         self.traffic.sort(key=lambda row: (row.round, client_order(row.client)))
 
@@ -632,14 +528,14 @@ class RunLog:
 def variations_of(
     noise: NoisePlace, releases: Sequence[Release | None], reply: Sequence[Sendable], n_shares: int
 ) -> list[float]:
-    """Return how far the noise of each array may be from its law; of what nobody has seen, with many entries."""
+    """Return the distance of each array's noise from its law; an array that nobody has seen counts as a long one."""
     found = []
     for index, release in enumerate(releases):
         array = reply[index] if index < len(reply) else None
         if release is None or release.scale == 0:
             found.append(0.0)
         elif not isinstance(array, GridArray):
-            # The unit of what is kept is not seen; where noise is not in shares the distance does not depend on it.
+            # The unit of kept rows is not seen; without shares the distance does not depend on it.
             found.append(UNSEEN_ENTRIES * total_variation(release.mechanism, 1.0))
         else:
             exponent = array.exponent
@@ -662,47 +558,52 @@ class Run:
     log: RunLog = field(default_factory=RunLog)
     evaluation: dict[str, float] | None = None
     spending: Spending | None = None  #: Of the plan, once it is frozen.
-    inspection: Inspection = field(init=False)  #: Of what clients reply.
+    roster: Roster = field(init=False)
+    inspection: Inspection = field(init=False)  #: Of the clients' replies.
     rng: np.random.Generator = field(init=False)  #: Randomness of the server that protects nobody.
     _addressed: dict[str, str] = field(default_factory=dict)  # Flower's client id -> name
-    _aside: dict[str, Round | Question] = field(default_factory=dict)  # what those do whose answer is not the round's
+    _aside: dict[str, Round | Question] = field(default_factory=dict)  # client -> what it is asked besides the round
     _bytes_down: dict[str, int] = field(default_factory=dict)
-    _sent: FitIns = field(init=False)  # to a client of those that were asked last
-    _roster: Roster = field(init=False)
+    _sent: FitIns = field(init=False)  # the last message to one of the clients
 
     def __post_init__(self) -> None:
-        self.rng = np.random.default_rng(self.settings.random_state)
-        self._roster = Roster(self.settings)
         settings = self.settings
+        self.rng = np.random.default_rng(settings.random_state)
+        self.roster = Roster(settings)
         ranges = Ranges(settings.noise, settings.privacy_unit, settings.largest_ratio, settings.n_clusters)
-        self.inspection = Inspection(self.settings.client_type, ranges)
+        self.inspection = Inspection(settings.client_type, ranges)
+        self._common: dict[str, Any] = {"format": FORMAT, "client": settings.client_type.key()}  # in every message
 
     @property
     def clients(self) -> dict[str, ClientProxy]:
-        """Those that enrolled, in the order in which their replies are added up."""
-        return self._roster.clients
-
-    @property
-    def columns(self) -> list[str] | None:
-        """The names of the clients' columns, where they know them."""
-        return self._roster.column_names
-
-    @property
-    def _to_all(self) -> dict[str, Any]:
-        """What every message says."""
-        return {"format": FORMAT, "client": self.settings.client_type.key()}
+        """The clients that enrolled, in the order in which their replies are added up."""
+        return self.roster.clients
 
     # Enrolment: every client gives its name and its columns.
 
     def ask_to_enrol(self, number: int, client_manager: ClientManager) -> list[tuple[ClientProxy, FitIns]]:
         """Return the messages of the first round."""
-        return self._roster.ask_all(number, client_manager, self._to_all)
+        self.roster.wait_for_clients(client_manager)
+        goes_on = {"goes_on": True} if self.clients else {}
+        return self.roster.ask_new(number, client_manager, self._common | goes_on)
+
+    def enrol(self, number: int, results: Answers, failures: Failures, *, goes_on: bool = False) -> None:
+        """Enrol the clients of a new run; or those that are there again of a run that was interrupted."""
+        self.roster.take_in(number, results, failures, RunLog() if goes_on else self.log)
+        if not goes_on:
+            columns = self.roster.columns
+            n_columns = columns if isinstance(columns, int) else len(columns)
+            self.n_columns = self.inspection.n_columns = self.settings.prepared_columns or n_columns
+        n_enrolled = self.roster.n_there if goes_on else len(self.clients)
+        self.check_enough(number, ENROL, n_enrolled, self.settings.least)
+
+    # A run that was interrupted.
 
     def go_on(self, record: Record) -> None:
         """Take over what a round left in a run that was interrupted."""
         self.log.add(record.entries)
         self.last_asked = record.number
-        self._roster.go_on(record.facts["clients"], record.facts["columns"])
+        self.roster.go_on(record.facts["clients"], record.facts["columns"])
         self.n_columns = self.inspection.n_columns = record.facts["n_columns"]
         self.rng.bit_generator.state = record.facts["rng"]
         if self.spending is not None:
@@ -710,88 +611,81 @@ class Run:
 
     def record(self, number: int, digest: str, received: Total | list[Reply] | None) -> Record:
         """Return what a round has left."""
-        facts = {"clients": list(self.clients), "columns": self._roster.columns, "n_columns": self.n_columns}
+        facts: dict[str, Any] = {
+            "clients": list(self.clients),
+            "columns": self.roster.columns,
+            "n_columns": self.n_columns,
+        }
         facts["rng"] = self.rng.bit_generator.state
-        return Record(number, digest, received, self.log.entries(number), facts)
+        return Record(number, digest, received, self.log.of_round(number), facts)
 
     def note_asked_again(self, number: int, round_: Round | None) -> None:
-        """Note that a round may have been answered before the run was interrupted, with other noise of the clients."""
+        """Note that a round may have been answered before the interruption, with other noise of the clients."""
         releases = [] if round_ is None else round_.releases
         if self.settings.noise != "server" and self.settings.noise_seed is None and any(releases):
             self.log.asked_again.append(number)
 
-    def enrol_again(self, number: int, results: Answers, failures: Failures) -> None:
-        """Take in the clients that are there of a run that was interrupted; the books have them already."""
-        self._roster.take_in(number, results, failures, RunLog())
-        self._check_enough(number, ENROL, self._roster.n_there, self.settings.least)
-
-    def enrol(self, number: int, results: Answers, failures: Failures) -> None:
-        """Take in the clients that have the columns that most have, or that the server's rows have."""
-        self._roster.take_in(number, results, failures, self.log)
-        self.n_columns = self.inspection.n_columns = self.settings.prepared_columns or self._roster.n_columns
-        self._check_enough(number, ENROL, len(self.clients), self.settings.least)
-
     # Rounds.
 
     def ask(self, server_round: int, round_: Round, client_manager: ClientManager) -> list[tuple[ClientProxy, FitIns]]:
-        """Return the messages of a round, and those to clients that have come since the last.
+        """Return the messages of a round, and messages to clients that have come since the last one.
 
-        Of a round that is not needed, and that too few could answer, there are none to those that it names.
-
-        Raises
-        ------
-        ProtocolError
-            If the protocol is used against its rules, or if too few clients are there to answer.
+        An optional round that too few clients can answer is skipped.
         """
         self.last_asked = server_round
-        self._check_answered_for(round_.answer)
-        check_releases(round_)
-        present = self._roster.present(server_round, client_manager)
+        self._check_declared(round_)
+        present = self.roster.present(server_round, client_manager)
         addressees = self._addressees(round_, present)
         named = set(addressees)
         asked = {name: proxy for name, proxy in present.items() if name in named}
-        late = {name: left for name in asked if (left := self._roster.missed(name)) is not None}
+        late = {name: left for name in asked if (left := self.roster.missed(name)) is not None}
         behind = {name: asked.pop(name) for name in late}
         required = self._required(round_, len(asked))
         absent = [name for name in addressees if name not in asked]
         for name in absent:
-            self.log.note_failure(server_round, round_.task, name, self._roster.why_absent(name))
+            self.log.note_failure(server_round, round_.task, name, self.roster.why_absent(name))
         if len(asked) < required and absent:
             if round_.needed:
-                self._check_enough(server_round, round_.task, len(asked), required)
+                self.check_enough(server_round, round_.task, len(asked), required)
             asked = {}
-        others = self._others(round_, {name: present[name] for name in present if name not in named})
+        others: dict[str, ClientProxy] = {}
+        self._aside = dict(late)
+        if round_.others is not None:
+            others = {name: proxy for name, proxy in present.items() if name not in named}
+            self._aside |= dict.fromkeys(others, round_.others)
         if self.spending is not None:
             self.spending.spend(round_.task, round_.releases, list(asked))
         if asked:
             check_capacity(round_, len(asked), self._n_shares(round_, len(asked)))
         config = self._config(server_round, round_, len(asked))
-        instructions: list[tuple[ClientProxy, FitIns]] = []
-        self._address(asked | behind | others, dict.fromkeys(others, round_.others) | late)
+        self._addressed = {proxy.cid: name for name, proxy in (asked | behind | others).items()}
+        self._bytes_down = {}
+        messages: list[tuple[ClientProxy, FitIns]] = []
         if isinstance(round_.question, Question):
-            instructions += self._instructions(asked, round_.question, config)
+            messages += self._messages(asked, round_.question, config)
         else:
             for name, proxy in asked.items():
-                instructions += self._instructions({name: proxy}, round_.question_for(name), config)
-        self._sent = next((ins for _, ins in instructions), FitIns(encode([]), config))
+                messages += self._messages({name: proxy}, round_.question_for(name), config)
+        self._sent = next((ins for _, ins in messages), FitIns(encode([]), config))
         if round_.others is not None:
             kept = {key: value for key, value in config.items() if key in ("format", "client", "round", "rows")}
-            instructions += self._instructions(others, round_.others, kept)
+            messages += self._messages(others, round_.others, kept)
         for name, left in late.items():
             self._ask_again(server_round, name, left)
-            kept = self._config(server_round, left, 1)
-            instructions += self._instructions({name: behind[name]}, left.question_for(name), kept)
-        nodes = {proxy.cid for proxy, _ in instructions}
-        return instructions + self._roster.ask_new(server_round, client_manager, self._to_all, nodes)
+            messages += self._messages(
+                {name: behind[name]}, left.question_for(name), self._config(server_round, left, 1)
+            )
+        nodes = {proxy.cid for proxy, _ in messages}
+        return messages + self.roster.ask_new(server_round, client_manager, self._common, nodes)
 
     def receive(
         self, server_round: int, round_: Round, results: Answers, failures: Failures
     ) -> Total | list[Reply] | None:
-        """Return what the protocol gets of a round: the sums, or the replies; None of one that it does not need."""
-        answer = round_.answer
-        new = [pair for pair in results if pair[0].cid in self._roster.enrolling]
-        results = [pair for pair in results if pair[0].cid not in self._roster.enrolling]
-        releases = list(round_.releases) or [None] * len(answer.sends)
+        """Return the sums or the replies of a round; None for an optional round that too few clients answered."""
+        enrolling = self.roster.enrolling
+        new = [pair for pair in results if pair[0].cid in enrolling]
+        results = [pair for pair in results if pair[0].cid not in enrolling]
+        releases = list(round_.releases) or [None] * len(round_.answer.sends)
         n_asked = len(self._addressed) - len(self._aside)
         replies = self._checked_replies(server_round, round_, results, failures)
         if len(replies) < n_asked or self._aside:
@@ -799,11 +693,9 @@ class Run:
         # Before anything can end the run: what the server holds has left the clients.
         addressed = set(self._addressed.values()) - self._aside.keys()
         asked = tuple(name for name in self.clients if name in addressed)
-        variations = variations_of(
-            self.settings.noise, releases, next(iter(replies.values()), []), self._n_shares(round_, n_asked)
-        )
-        required = self._required(round_, n_asked)
-        # What a round that is asked once more brought before the run was interrupted, the server has not forgotten.
+        n_shares = self._n_shares(round_, n_asked)
+        variations = variations_of(self.settings.noise, releases, next(iter(replies.values()), []), n_shares)
+        # The server has not forgotten what a round that is asked again brought before the interruption.
         times = 2 if server_round in self.log.asked_again else 1
         for _ in range(times if asked else 0):
             self.log.note_round(
@@ -814,15 +706,16 @@ class Run:
                 asked=asked,
                 answered=replies,
                 n_clients=len(self.clients),
-                is_enough=self._n_shares(round_, n_asked) <= max(len(replies), 1),
+                is_enough=n_shares <= max(len(replies), 1),
             )
-        self._roster.note_left(round_, asked)
-        if self._roster.enrolling:
-            self._roster.take_in(server_round, new, failures, self.log)
+        self.roster.note_left(round_, asked)
+        if enrolling:
+            self.roster.take_in(server_round, new, failures, self.log)
+        required = self._required(round_, n_asked)
         if len(replies) < required and not round_.needed:
             return None
-        self._check_enough(server_round, round_.task, len(replies), required)
-        if answer.keeps:
+        self.check_enough(server_round, round_.task, len(replies), required)
+        if round_.answer.keeps:
             return []
         noisy = self.settings.noise == "server" and any(releases)
         source = self._noise(server_round)
@@ -836,17 +729,17 @@ class Run:
         ]
 
     def told(self, messages: list[tuple[ClientProxy, I]], **facts: Scalar) -> list[tuple[ClientProxy, I]]:
-        """Return messages that say what a site or its policy may ask for, and the columns where their order matters."""
-        if self._roster.in_other_order:
-            facts["columns"] = self._roster.columns
+        """Add to messages what a site may ask about a run, and the columns if some client has them in another order."""
+        if self.roster.in_other_order:
+            facts["columns"] = json.dumps(self.roster.columns)
         for _, ins in messages:
             ins.config.update(facts)
         return messages
 
     def noise_of_sum(self, release: Release) -> float:
-        """Return the standard deviation of the noise that reaches a sum over all clients, in the array's units.
+        """Return the standard deviation of the noise in a sum over all clients, in the array's units.
 
-        It is that of the release where the server adds the noise, and more where the clients bring more than is needed.
+        With noise="clients" it can exceed the release's own, because every client adds a share.
         """
         n_clients, noise = len(self.clients), self.settings.noise
         if noise == "server":
@@ -861,26 +754,24 @@ class Run:
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Return the messages of the evaluation."""
         sent = encode(model.to_arrays())
-        config: dict[str, Any] = {**self._to_all, "model": model.name}
-        here = self._roster.present(number, client_manager)
-        self._address(here, {})
+        here = self.roster.present(number, client_manager)
+        self._addressed, self._aside = {proxy.cid: name for name, proxy in here.items()}, {}
         self._bytes_down = dict.fromkeys(here, size_of(sent))
-        return [(proxy, EvaluateIns(sent, config)) for proxy in here.values()]
+        return [(proxy, EvaluateIns(sent, {**self._common, "model": model.name})) for proxy in here.values()]
 
     def receive_evaluation(
         self,
         server_round: int,
         results: Sequence[tuple[ClientProxy, EvaluateRes]],
-        failures: Sequence[tuple[ClientProxy, EvaluateRes] | BaseException],
+        failures: Failures,
         n_clusters: int | None,
     ) -> dict[str, float]:
-        """Add the clients' tables and costs up; an empty dict where none has answered.
+        """Add up the clients' tables and costs. Returns {} if no client replied.
 
-        Without a number of clusters the clients were sent the model to have it, and nothing was asked of them.
+        ``n_clusters`` is None where clients were sent the model to keep, and were asked nothing.
         """
         answers = self._by_name(results)
-        answered = {name for name, _ in answers}
-        self._note_silence(server_round, dict.fromkeys(self._addressed.values(), EVALUATE), answered, failures)
+        self._note_silence(server_round, dict.fromkeys(self._addressed.values(), EVALUATE), answers, failures)
         found: list[Evaluation] = []
         for name, res in answers:
             self.log.note_traffic(server_round, EVALUATE, name, self._bytes_down[name], res)
@@ -897,14 +788,21 @@ class Run:
             self.log.messages.append(Message(server_round, EVALUATE, content, "one per client"))
         return self.evaluation
 
-    # Behind them: whom to ask, and how.
+    # Which clients to ask, and how.
 
-    def _check_answered_for(self, answer: Answer) -> None:
-        if getattr(self.settings.client_type, answer.task, None) is None:
+    def _check_declared(self, round_: Round) -> None:
+        """Raise a ProtocolError unless the strategy's clients have what a round asks for, and its releases fit."""
+        for answer in (round_.answer, *([] if round_.others is None else [round_.others.answer])):
+            if getattr(self.settings.client_type, answer.task, None) is None:
+                raise ProtocolError(
+                    f"{self.settings.client_type.__name__} has no method '{answer.task}'; the strategy's client_type "
+                    "must inherit from the class whose method a round names."
+                )
+        if round_.others is not None and round_.others.answer.sends:
             raise ProtocolError(
-                f"{self.settings.client_type.__name__} has no method '{answer.task}'; the strategy's client_type must "
-                "inherit from the class whose method a round names."
+                f"'{round_.others.answer.task}' is for clients that a round does not ask, and sends something."
             )
+        check_releases(round_)
 
     def _addressees(self, round_: Round, present: Mapping[str, ClientProxy]) -> list[str]:
         named = round_.named
@@ -918,26 +816,14 @@ class Run:
         return [names[index] for index in sorted(drawn)]
 
     def n_to_draw(self, fraction: float, n_clients: int) -> int:
-        """Return how many clients are a part of so many: as many at least as have to answer a round."""
+        """Return how many of some clients a fraction is: at least as many as have to answer a round."""
         return max(self.settings.least, round(fraction * n_clients))
 
-    def _others(self, round_: Round, others: dict[str, ClientProxy]) -> dict[str, ClientProxy]:
-        """Return the clients that work for themselves: those that the round does not ask, or none."""
-        if round_.others is None:
-            return {}
-        self._check_answered_for(round_.others.answer)
-        if round_.others.answer.sends:
-            raise ProtocolError(
-                f"'{round_.others.answer.task}' is for those that a round does not ask, and sends something."
-            )
-        return others
-
     def _config(self, server_round: int, round_: Round, n_asked: int) -> dict[str, Any]:
-        config: dict[str, Any] = {**self._to_all, "round": server_round}
+        config: dict[str, Any] = {**self._common, "round": server_round}
         if round_.rows:
             config["rows"] = round_.rows
-        keeps = round_.answer.keeps
-        if any(round_.releases) and (self.settings.noise != "server" or keeps):
+        if any(round_.releases) and (self.settings.noise != "server" or round_.answer.keeps):
             if not round_.parts:
                 raise ProtocolError(f"'{round_.task}' takes noise of the clients; name the parts that pay for it.")
             config["parts"] = json.dumps(list(round_.parts))
@@ -945,19 +831,14 @@ class Run:
         return config
 
     def _n_shares(self, round_: Round, n_asked: int) -> int:
-        """Return among how many clients noise is divided.
+        """Return among how many clients the noise is divided.
 
-        Of a Gather round the server sees every reply, and a share alone would protect none.
+        In a Gather round the server sees every reply, and a share alone would protect none.
         """
         summed = self.settings.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
         return self._required(round_, n_asked) if summed else 1
 
-    def _address(self, asked: Mapping[str, ClientProxy], aside: Mapping[str, Any]) -> None:
-        self._addressed = {proxy.cid: name for name, proxy in asked.items()}
-        self._aside = dict(aside)
-        self._bytes_down = {}
-
-    def _instructions(
+    def _messages(
         self, proxies: Mapping[str, ClientProxy], question: Question, config: Mapping[str, Any]
     ) -> list[tuple[ClientProxy, FitIns]]:
         arrays, fields = question.to_wire()
@@ -971,8 +852,8 @@ class Run:
     def _required(self, round_: Round, n_asked: int) -> int:
         """Return how many clients have to answer a round.
 
-        Where the clients bring the noise, the shares of a client that drops out are missing from the sum: they
-        are made so large that those of min_clients are enough, and fewer may not be added up.
+        If the clients bring the noise, the share of a client that drops out is missing from the sum. With min_clients
+        the shares are so large that any min_clients of them are enough, and sums over fewer are refused.
         """
         if self.settings.min_clients is not None:
             return self.settings.min_clients
@@ -986,20 +867,15 @@ class Run:
             return OperatingSystemNoise()
         return SeededNoise([self.settings.noise_seed, server_round])
 
-    # Behind them: what came back, and what is noted.
+    # What came back.
 
     def _checked_replies(
-        self,
-        server_round: int,
-        round_: Round,
-        results: Answers,
-        failures: Failures,
+        self, server_round: int, round_: Round, results: Answers, failures: Failures
     ) -> dict[str, list[Sendable]]:
         own_task = {name: self._aside.get(name, round_).answer.task for name in self._addressed.values()}
         replies: dict[str, list[Sendable]] = {}
         n_summed = len(self._addressed) if isinstance(round_, Sum) else 0
         answers = self._by_name(results)
-        answered = {name for name, _ in answers}
         for name, res in answers:
             task = own_task[name]
             self.log.note_traffic(server_round, task, name, self._bytes_down[name], res)
@@ -1009,13 +885,13 @@ class Run:
                     continue
                 read_reply(name, res, lambda *_: None)
                 if isinstance(left := self._aside[name], Round):
-                    self._roster.note_caught_up(name, left.task)
+                    self.roster.note_caught_up(name, left.task)
             except ReplyError as error:
                 self.log.note(server_round, task, name, error)
                 if isinstance(error, RefusalError) and error.missed:
-                    self._roster.forget(name)
-        self._note_silence(server_round, own_task, answered, failures)
-        self._roster.note_answers(server_round, own_task, answered)
+                    self.roster.forget(name)
+        self._note_silence(server_round, own_task, answers, failures)
+        self.roster.note_answers(server_round, own_task, {name for name, _ in answers})
         for name, reason in self.inspection.odd_ones(round_, replies, self._sent).items():
             self.log.note_failure(server_round, round_.task, name, reason)
             del replies[name]
@@ -1023,35 +899,32 @@ class Run:
 
     def _ask_again(self, server_round: int, name: str, left: Round) -> None:
         """Spend and note what an earlier round asks of a client that was not there then."""
-        if not self._roster.note_sent_again(name, left.task):
+        if not self.roster.note_sent_again(name, left.task):
             return
         if self.spending is not None:
             self.spending.spend(left.task, left.releases, [name])
         if any(one.task == left.task and one.clients is None for one in self.log.messages):
-            return  # the report has it of everybody
+            return  # the report has it for every client
         releases = list(left.releases) or [None] * len(left.answer.sends)
         variations = variations_of(self.settings.noise, releases, [], 1)
         facts: dict[str, Any] = {"asked": (name,), "answered": [], "n_clients": len(self.clients)}
         self.log.note_round(server_round, left, releases, variations, is_enough=True, **facts)
 
     def _by_name(self, results: Sequence[tuple[ClientProxy, R]]) -> list[tuple[str, R]]:
-        """Return one answer of each client that was asked, in the order in which they are added up."""
+        """Return one reply of each client that was asked, in the order in which they are added up."""
         found = {self._addressed[proxy.cid]: res for proxy, res in results if proxy.cid in self._addressed}
         return sorted(found.items(), key=lambda pair: client_order(pair[0]))
 
     def _note_silence(
-        self,
-        server_round: int,
-        tasks: Mapping[str, str],
-        answered: set[str],
-        failures: Sequence[tuple[ClientProxy, Any] | BaseException],
+        self, server_round: int, tasks: Mapping[str, str], answers: Sequence[tuple[str, Any]], failures: Failures
     ) -> None:
-        """Record the clients that were addressed, each with its task, and of which nothing came back."""
-        silent = {name: (tasks[name], self._bytes_down.get(name, 0)) for name in tasks.keys() - answered}
-        if silent:
-            self.log.note_silence(server_round, silent, failures)
+        """Note the clients that were addressed, each with its task, and sent no reply."""
+        silent = tasks.keys() - {name for name, _ in answers}
+        sent = {name: (tasks[name], self._bytes_down.get(name, 0)) for name in silent}
+        self.log.note_silence(server_round, sent, failures)
 
-    def _check_enough(self, server_round: int, task: str, n_answered: int, required: int) -> None:
+    def check_enough(self, server_round: int, task: str, n_answered: int, required: int) -> None:
+        """Raise a ProtocolError if too few clients answered."""
         if n_answered >= required:
             return
         all_bring_noise = self.settings.noise == "clients" and self.settings.min_clients is None and task != ENROL

@@ -297,13 +297,7 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def outcome(self) -> Outcome:
-        """What the protocol returned.
-
-        Raises
-        ------
-        ProtocolError
-            If it has not, because Flower was not told to run all the rounds.
-        """
+        """What the protocol returned."""
         if self._outcome is None:
             raise ProtocolError(
                 "this strategy has not run yet."
@@ -427,7 +421,7 @@ class ProtocolStrategy(Declared, Strategy):
             if self._is_enrolled and self._pending is not None:
                 self._take_in(number, run.receive(number, self._pending, results, failures))
             elif self._n_kept:
-                run.enrol_again(1, results, failures)
+                run.enrol(1, results, failures, goes_on=True)
             else:
                 run.enrol(1, results, failures)
                 self._take_in(1, None)
@@ -496,7 +490,8 @@ class ProtocolStrategy(Declared, Strategy):
             self._pending = None
             self._outcome = stop.value if isinstance(stop.value, Outcome) else Outcome(stop.value)
             if self._outcome.model.columns_ is None:
-                self._outcome.model.columns_ = self._current.columns
+                columns = self._current.roster.columns
+                self._outcome.model.columns_ = columns if isinstance(columns, list) else None
             return
         if not round_.question:
             raise ProtocolError(
@@ -622,13 +617,7 @@ class PrivateStrategy(ProtocolStrategy):
 
     @property
     def frozen_plan(self) -> Plan:
-        """The plan of the run, made once its clients have enrolled and never changed; before that, what it would be.
-
-        Raises
-        ------
-        ValueError
-            In a run, if the plan composes to more than was asked for.
-        """
+        """The plan of the run, made once its clients have enrolled and never changed; before that, what it would be."""
         run = self._run
         if run is None:
             return self.make_plan()
@@ -687,13 +676,7 @@ class PrivateStrategy(ProtocolStrategy):
         return self.noise_of(part, bound) / (math.sqrt(2.0) if is_laplace else 1.0)
 
     def with_noise(self, round_: Round) -> Round:
-        """Return a round with the noise that its parts of the budget pay for.
-
-        Raises
-        ------
-        ProtocolError
-            If a part pays for other answers, or is not in the plan; or if the round has noise that no part pays for.
-        """
+        """Return a round with the noise that its parts of the budget pay for."""
         if self.epsilon is None:
             return round_
         if any(round_.releases):

@@ -41,14 +41,7 @@ def encode(arrays: Sequence[Array]) -> Parameters:
 
 
 def decode(parameters: Parameters) -> list[Array]:
-    """Return the arrays that Parameters hold, read-only and without a copy.
-
-    Raises
-    ------
-    ValueError
-        If the bytes are not an array in NumPy's format, or one of Python objects, or if their shape says what their
-        number does not.
-    """
+    """Return the arrays that Parameters hold, read-only and without a copy."""
     try:
         return [_decode(tensor) for tensor in parameters.tensors]
     except Exception as error:
@@ -57,13 +50,7 @@ def decode(parameters: Parameters) -> list[Array]:
 
 
 def as_numbers(array: Array) -> Array:
-    """Return an array of another party as a method takes it: floats as float64, whole numbers as they are.
-
-    Raises
-    ------
-    ValueError
-        If it holds anything else, such as text or dates.
-    """
+    """Return an array of another party as a method takes it: floats as float64, whole numbers as they are."""
     if array.dtype.kind not in "iubf":
         raise ValueError(f"an array of the type {array.dtype} was sent; send numbers.")
     wanted = np.dtype(np.float64) if array.dtype.kind == "f" else array.dtype.newbyteorder("=")
@@ -189,13 +176,7 @@ def _read(exponents: str) -> Any:
 
 
 def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list[Sendable]:
-    """Undo :func:`sent_arrays`.
-
-    Raises
-    ------
-    ValueError
-        If the units are not one an array, or one that no grid has, or if the array in a unit is not of int64.
-    """
+    """Undo :func:`sent_arrays`."""
     exponents = _read(str(metrics.get(EXPONENTS, "null")))
     if exponents is None:
         return list(arrays)

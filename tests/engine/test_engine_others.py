@@ -377,12 +377,12 @@ def test_a_task_for_them_that_sends_something_is_refused_with_a_sentence(clients
     for asked in (HALF, None):
         with pytest.raises(ProtocolError) as caught:
             run([half(clients=asked, others=MOMENTS)], clients)
-        assert str(caught.value) == "'moments' is for those that a round does not ask, and sends something."
+        assert str(caught.value) == "'moments' is for clients that a round does not ask, and sends something."
 
 
 def test_a_task_for_them_that_keeps_something_for_later_rounds_is_refused_too(clients):
     # What is kept under a name has a release, or is reported to have none; a task without an answer has neither.
-    with pytest.raises(ProtocolError, match="'keep' is for those that a round does not ask, and sends something"):
+    with pytest.raises(ProtocolError, match="'keep' is for clients"):
         run([half(others=StandingByClient.keep.asked())], clients)
 
 
