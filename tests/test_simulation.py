@@ -17,7 +17,7 @@ from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.strategies.baselines.pooled import PooledKMeans
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
-from flower_fedclust.strategies.fedsc.fedsc import FedSC
+from flower_fedclust.strategies.fedsc import FedSC
 
 RNG = np.random.default_rng(9)
 MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])

@@ -1,8 +1,7 @@
-"""DP-FedC: clusters by a factorisation that the clients learn together, with noise on what they send.
+"""DP-FedC (Li, Wang, Chi and Quek, IEEE Internet of Things Journal, 2024): a factorization that clients learn together.
 
-Li, Wang, Chi and Quek, "Differentially private federated clustering over non-IID data", IEEE Internet of Things
-Journal, 2024. The paper's samples are columns; here rows are samples, so that X is (n, m), H (n, k) and W (k, m). The
-lines are those of Algorithm 1.
+The paper's samples are columns. Here they are rows, so that X is (n, m), H (n, k) and W (k, m). Line numbers refer to
+Algorithm 1, and equation numbers to the paper.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from flower_fedclust.exact.sums import second_moment, triangle_to_symmetric, upp
 from flower_fedclust.models import FactorModel
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST, checked_rows
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.privacy.accounting import Plan, Share
+from flower_fedclust.privacy.accounting import MOST_SHARES, Plan, Share
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.strategies.common.first_centers import GIVEN_CENTERS_NOTE, check_given_centers
 from flower_fedclust.strategies.common.frame import FrameClient, RowsInFrame
@@ -88,75 +87,73 @@ MEMBERSHIPS = "memberships"
 
 
 class LocalSteps(TypedDict):
-    """What every client is told of a round; the names are those of :class:`DPFedC`'s parameters."""
+    """What the server tells every client in a round, under the names of :class:`DPFedC`'s parameters."""
 
     rho: float
     mu_h: float
     n_membership_steps: int
     random_state: int
     max_norm: float
-    #: gamma, for clients that work on a grid; 0 for those that work in floats.
+    #: gamma for clients that compute on a grid; 0 for clients that compute in floats.
     divisor: float
 
 
 class DPFedC(ClippedStrategy):
     """DP-FedC: soft clusters, whose centers are learned by the clients' gradient steps and averaged.
 
-    Every client keeps how much each of its rows belongs to each cluster (H), and never sends it. In a round all clients
-    take gradient steps on theirs, and those that are drawn take steps on the centers (W) too, which the server averages
-    (Algorithm 1). A row is in the cluster to which it belongs most.
+    Every client keeps the memberships of its rows in the clusters (H) and never sends them. In each round all clients
+    take gradient steps on H, and the drawn clients also take steps on the centers (W), which the server averages
+    (Algorithm 1). A row is in the cluster in which its membership is largest.
 
-    With an epsilon the drawn clients send, in place of centers, the sum of their rows' gradients, each clipped, and the
-    sum of the outer products of memberships, both with noise; the server takes the step, one a round. It is the average
-    of what the clients' single steps with one step size would be, and one row moves it by far less.
+    With an epsilon, the drawn clients send the sum of their rows' clipped gradients and the sum of the outer products
+    of memberships instead of centers, both with noise. The server takes one step in a round. It is the average of
+    single steps of the clients with a common step size, and one row moves it far less.
 
-    The factorisation is meant for rows without negative entries, near 0 where a thing is absent. Negative ones are
-    allowed, as nothing constrains W. But clusters are directions from the origin: two clusters of rows on one ray are
-    one, and where the origin is far from all rows, they are hard to tell apart.
+    The factorization suits rows without negative entries, near 0 where a thing is absent. Negative entries are allowed,
+    because nothing constrains W. But clusters are directions from the origin: two clusters on one ray are one cluster,
+    and if the origin is far from all rows, clusters are hard to tell apart.
 
     Parameters
     ----------
     n_rounds : int, default=100
         R.
     fraction_fit : float, default=0.3
-        K / N, the part of the clients that is drawn for a round; each as often as any other.
+        K / N, the fraction of the clients that is drawn in a round. All clients are drawn equally often.
     n_membership_steps : int, default=10
         Q_1, gradient steps on H in a round.
     n_center_steps : int, default=10
         Q^: in round t a client takes ``Q_2 = floor(Q^ / t) + 1`` steps on W.
     batch_size : int, optional
-        b, rows of a step on W; a client with fewer takes all. 50 by default, as in the paper, and with epsilon all
-        rows: what is gained by drawing few is less than what is lost, unless the clients have thousands.
+        b, the rows for a step on W; a client with fewer rows takes all. By default 50, as in the paper, and all rows
+        with epsilon, because drawing few rows only pays off if the clients have thousands.
     rho : "growing", "paper" or float, default="growing"
-        The penalty that has each row belong to one cluster. "growing" starts at a tenth of the centers' mean squared
-        norm and ends at four tenths. The paper's, ``1e-7 ||X||^2 / N``, depends on the unit of the rows, and costs a
-        round that nothing protects.
+        The penalty that makes each row belong to one cluster. "growing" starts at a tenth of the centers' mean squared
+        norm and ends at four tenths. "paper" is ``1e-7 ||X||^2 / N``, which depends on the unit of the rows and takes
+        an unprotected round.
     mu_h : float, optional
         The penalty on H; by default a thousandth of rho, as in the paper.
     mu_w : float, default=0.0
         The penalty on W.
     step_scale : float, optional
-        eta over the largest eigenvalue of H'H; 5 by default, as in the paper, and 2 with epsilon, where steps are few.
+        eta over the largest eigenvalue of H'H; by default 5, as in the paper, and 2 with epsilon, where steps are few.
     update_all : bool, default=True
-        Whether the clients that are not drawn update their memberships too (Algorithm 1); it spares their work if not.
+        Whether clients that are not drawn update their memberships too, as in Algorithm 1. False spares them the work.
     init : array-like of shape (n_clusters, n_columns), optional
-        The first W; by default absolute values of N(0, 1), as long as ``max_norm`` where rows are clipped to it.
+        The first W; by default absolute values of N(0, 1), scaled to ``max_norm`` if rows are clipped to it.
     epsilon : float, optional
-        The privacy budget of the whole run, for one row of one client being replaced. None is no noise, no clipping and
+        The privacy budget of the whole run, for replacing one row of one client. None means no noise, no clipping and
         no guarantee.
     max_gradient_norm : float, optional
         G, to which each row's gradient is clipped with epsilon; half of ``max_norm`` by default.
 
     Notes
     -----
-    Of one row x with memberships h two things enter what is sent with epsilon: its clipped gradient, of Frobenius norm
-    at most G, and ``h h'``, of norm at most 1 as h is clipped to 1. Its memberships depend on the row and on W alone,
-    so that a row that takes its place changes nothing else: the sums move by at most 2 G and, as ``<h h', g g'> >= 0``,
-    by sqrt(2).
+    With epsilon, a row x with memberships h contributes its clipped gradient, of Frobenius norm at most G, and
+    ``h h'``, of norm at most 1 because h is clipped to 1. Its memberships depend on the row and on W alone, so that
+    replacing it changes nothing else: the sums move by at most 2 G and, as ``<h h', g g'> >= 0``, by sqrt(2).
 
-    A row is in the messages of its own client alone, so that epsilon counts the rounds for which a client is drawn. To
-    keep these few, clients are drawn in turns, each as often as any other or once more; the paper draws anew in every
-    round.
+    A row affects the messages of its own client alone, so that epsilon counts the rounds in which a client is drawn. To
+    keep these few, clients are drawn in turns, equally often or once more; the paper draws anew in every round.
     """
 
     entries = (
@@ -181,13 +178,13 @@ class DPFedC(ClippedStrategy):
     init: ArrayLike | None = parameter(None)
     max_gradient_norm: float | None = parameter(None, above=0)
 
-    #: Called after each round with its number, from 1, and the centers: to watch a run.
+    #: To watch a run: called after each round with its number, from 1, and the centers.
     on_centers: Callable[[int, Floats], None] | None = dataclasses.field(default=None, init=False)
 
-    #: Of the smallest client, once the rows are counted.
+    #: The number of rows of the smallest client, once the rows are counted.
     _fewest_rows: int = dataclasses.field(default=0, init=False)
 
-    #: Without noise: the exponent of the rows' largest entry, where centers of zeros say nothing of a unit.
+    #: Without noise: the exponent of the rows' largest entry, needed if the first centers are zeros.
     _rows_exponent: int = dataclasses.field(default=LEAST_EXPONENT, init=False)
 
     def check_parameters(self) -> None:
@@ -230,7 +227,7 @@ class DPFedC(ClippedStrategy):
     def _round(
         self, t: int, W: Floats, S: Sequence[str], local: LocalSteps
     ) -> Generator[Round, Total | None, tuple[Floats, float | None]]:
-        """Return W^t, and the mean objective of the drawn clients where nothing is private."""
+        """Return W^t and, without epsilon, the mean objective of the drawn clients."""
         if self._is_private:
             return (yield from self._noisy_step(W, S, local)), None
         asked = DPFedCClient.factorise.asked(
@@ -249,10 +246,10 @@ class DPFedC(ClippedStrategy):
         return W + moved / total.n_clients, value_of_digits(objectives) / total.n_clients  # (16)
 
     def _noisy_step(self, W: Floats, S: Sequence[str], local: LocalSteps) -> Generator[Round, Total | None, Floats]:
-        """Take the step that is the average of the drawn clients' with one eta for all.
+        """Take the average of the drawn clients' steps, with one eta for all.
 
-        Centers are kept as short as rows are. The fit leaves open how much of it is memberships and how much centers,
-        and noise would lengthen the centers, until the memberships are too small to be seen in it.
+        Centers are clipped to the norm of rows. The fit does not determine the scale of centers and memberships, and
+        noise would lengthen the centers until it hides the memberships.
         """
         assert self.max_norm is not None
         asked = DPFedCClient.clipped_gradient.asked(
@@ -264,7 +261,7 @@ class DPFedC(ClippedStrategy):
         gradient, products = total
         mu_w = total.n_clients * self.mu_w
         eta = center_step_size(triangle_to_symmetric(products), self.step_scale or NOISY_STEP_SCALE, mu_w)
-        # Where noise leaves no positive eigenvalue, no step size can be found.
+        # If noise leaves no positive eigenvalue, there is no step size.
         if eta > 0:
             W = W - (gradient + mu_w * W) / eta
         return clip_rows(W, self.max_norm)
@@ -272,7 +269,7 @@ class DPFedC(ClippedStrategy):
     def _of_drawn(
         self, asked: Question, W: Floats, S: Sequence[str], local: LocalSteps, parts: Sequence[str] = ()
     ) -> Sum:
-        """Return the round in which the drawn clients answer, and the others take their steps on H (lines 7 to 11)."""
+        """Return the round in which the drawn clients answer and the others take steps on H (lines 7 to 11)."""
         others = DPFedCClient.update_memberships.asked(W, **local) if self.update_all else None
         return Sum(asked, clients=S, others=others, parts=parts, needed=False)
 
@@ -289,10 +286,10 @@ class DPFedC(ClippedStrategy):
         return scaled
 
     def _count_rows(self) -> Generator[Round, list[Reply], list[str]]:
-        """Return who may be drawn, once it is known how many rows the smallest client has.
+        """Find the size of the smallest client, and return the clients that may be drawn: those that answered.
 
-        The gain by sampling depends on it, and Theorem 2. A client that does not say how many it has could have fewer,
-        and the noise would not be enough for it.
+        The gain from sampling and Theorem 2 depend on this size. The noise would be too small for a client with fewer
+        rows, and a client that does not answer could have fewer.
         """
         replies = yield Gather(DPFedCClient.row_count.asked())
         self._fewest_rows = min(int(reply.arrays[0]) for reply in replies)
@@ -331,7 +328,7 @@ class DPFedC(ClippedStrategy):
 
     @property
     def _on_grid(self) -> bool:
-        """Whether what a client sends must be the same whatever other rows it has, to the last bit."""
+        """Whether a row's contribution must be the same, bit for bit, whatever the client's other rows are."""
         return self._is_private
 
     @property
@@ -348,9 +345,9 @@ class DPFedC(ClippedStrategy):
         return self.max_norm / 2 if self.max_gradient_norm is None else self.max_gradient_norm
 
     def parts(self) -> Mapping[str, Part]:
-        """Return nine tenths for the gradients, a tenth for the products of memberships.
+        """Return nine tenths for the gradients and a tenth for the products of memberships, of the same drawn rows.
 
-        Both depend on the same rows. Before a run knows its clients, as if one had a part in every round.
+        Before a run knows its clients, it assumes that one of them is drawn in every round.
         """
         b, n = self._private_batch_size, self._fewest_rows
         sample = (b, n) if 0 < b < n else None
@@ -363,30 +360,30 @@ class DPFedC(ClippedStrategy):
 
     @property
     def plan_waits(self) -> bool:
-        """Whether the gain by sampling is known once the rows are counted; a preparation takes noise before that."""
+        """Whether the plan needs the row counts for the gain from sampling; a preparation takes noise before that."""
         return self._private_batch_size != ALL_ROWS and self.tables is None
 
     def privacy_notes(self) -> list[str]:
-        """Add what is assumed of centers that were given."""
+        """Add that given centers are assumed to be public."""
         given = [GIVEN_CENTERS_NOTE] if self._is_private and self.init is not None else []
         return [*super().privacy_notes(), *given]
 
     @property
     def expected_columns(self) -> int | None:
-        """The width of the first centers, where they were given."""
+        """The width of the first centers, if they were given."""
         return None if self.init is None else int(np.asarray(self.init).shape[1])
 
     @property
     def n_protocol_rounds(self) -> int:
-        """R; and one for what the paper's penalties, noise, or centers of zeros have to be told first."""
+        """R, and one round each that the paper's penalties, noise, or first centers of zeros need."""
         return self.n_rounds + (self.rho == "paper") + self._is_private + self._asks_for_exponent
 
 
 class DPFedCTheorem2(DPFedC):
     """DP-FedC as printed: the drawn clients send their centers, with noise for an epsilon of every single round.
 
-    For comparison with the paper; :class:`DPFedC` spends a budget far better. The gradient of each minibatch is clipped
-    to G, which the paper assumes, and the privacy report says what the rounds compose to.
+    It is for comparison with the paper; :class:`DPFedC` spends a budget far better. The gradient of each minibatch is
+    clipped to G, which the paper assumes, and the privacy report says what the rounds compose to.
 
     Parameters
     ----------
@@ -395,15 +392,15 @@ class DPFedCTheorem2(DPFedC):
     delta : float, default=1e-6
         The delta of one round, and that for which the report composes the rounds.
     max_norm : float
-        The Euclidean norm to which every client clips its rows. It is public, and not taken from data.
+        The Euclidean norm to which every client clips its rows. It is public, and must not be computed from the data.
     batch_size : int, optional
-        b, rows of a step on W; 50 by default. A client with fewer takes all.
+        b, the rows for a step on W; 50 by default. A client with fewer rows takes all.
     rho : "growing" or float, default="growing"
-        The penalty that has each row belong to one cluster. "growing" starts at a tenth of the centers' mean squared
+        The penalty that makes each row belong to one cluster. "growing" starts at a tenth of the centers' mean squared
         norm and ends at four tenths.
     step_scale : float, optional
-        eta over b, which the largest eigenvalue of H'H is at most where memberships have a norm of 1 at most; 5 by
-        default. A step size that depended on the rows would not be a bound.
+        eta over b, the largest possible eigenvalue of H'H if memberships have a norm of at most 1; 5 by default. A step
+        size that depended on the rows would bound nothing.
     max_gradient_norm : float, optional
         G, to which the gradient of each minibatch is clipped; half of ``max_norm`` by default.
 
@@ -432,8 +429,23 @@ class DPFedCTheorem2(DPFedC):
 
     @property
     def _on_grid(self) -> bool:
-        # Whatever the rows are, each step is clipped: what is sent has the norm of all steps at most.
+        # Each step is clipped, whatever the rows are, and so is their sum.
         return False
+
+    def check_parameters(self) -> None:
+        """Raise a ValueError that names the first invalid parameter."""
+        super().check_parameters()
+        n_parts = len(self._rounds_by_steps)
+        if self.noise != "server" and n_parts > MOST_SHARES:
+            raise ValueError(
+                f"n_center_steps is {self.n_center_steps}, so that rounds differ in {n_parts} numbers of steps; "
+                f"clients accept plans of at most {MOST_SHARES} parts: give fewer steps, or noise='server'."
+            )
+
+    @property
+    def _rounds_by_steps(self) -> Counter[int]:
+        """How many rounds take each number of steps on W."""
+        return Counter(self._n_center_steps(t) for t in range(1, self.n_rounds + 1))
 
     def _round(
         self, t: int, W: Floats, S: Sequence[str], local: LocalSteps
@@ -456,14 +468,13 @@ class DPFedCTheorem2(DPFedC):
         return W + total[0] / total.n_clients, None  # (20)
 
     def parts(self) -> Mapping[str, Part]:
-        """Return none: nothing is calibrated to a budget of the run."""
+        """Return no parts: nothing is calibrated to a budget of the run."""
         return {}
 
     @property
     def frozen_plan(self) -> Plan:
-        """The noise of Theorem 2, which is that of a single round and follows from its steps on W."""
-        b, n = self.batch_size or BATCH_SIZE, self._fewest_rows
-        counts = Counter(self._n_center_steps(t) for t in range(1, self.n_rounds + 1))
+        """The noise of Theorem 2 for every single round, which depends on the number of its steps on W."""
+        b, n, counts = self.batch_size or BATCH_SIZE, self._fewest_rows, self._rounds_by_steps
         shares = {f"{Q_2} steps": Share("gaussian", 1.0, count, "replace") for Q_2, count in counts.items()}
         multipliers = {
             f"{Q_2} steps": noise_multiplier(Q_2 * min(b, n) / n, self.round_epsilon, self.delta) for Q_2 in counts
@@ -472,7 +483,7 @@ class DPFedCTheorem2(DPFedC):
 
     @property
     def plan(self) -> str:
-        """The noise that clients add, once the rows are counted; empty where the server adds it."""
+        """The plan for clients that add the noise, once the rows are counted; empty if the server adds it."""
         return "" if self.noise == "server" or not self._fewest_rows else self.frozen_plan.to_json()
 
     def with_noise(self, round_: Round) -> Round:
@@ -483,7 +494,7 @@ class DPFedCTheorem2(DPFedC):
         return replace(round_, releases=releases_of_parts(question, question.moved(), round_.parts, self.frozen_plan))
 
     def privacy_notes(self) -> list[str]:
-        """Add what the paper's epsilon is."""
+        """Add what the paper's epsilon means."""
         return [
             *super().privacy_notes(),
             f"The noise is that of the paper's Theorem 2 for epsilon {self.round_epsilon:g} in every single round; the "
@@ -496,24 +507,23 @@ class DPFedCTheorem2(DPFedC):
         return dataclasses.replace(super().report, delta=self.delta, unit=self.privacy_unit, noise=self.noise)
 
 
-# What the paper says of its noise (section V-B).
+# The paper's statements about its noise (section V-B), for comparison. No guarantee of a run rests on them.
 
 
 def sensitivity(max_gradient_norm: float, n_steps: int, eta: float) -> float:
-    """Return by how much a client's centers can move if one of its rows is replaced (Lemma 2, equation 28).
+    """Return ``2 G Q_2 / eta``, how far replacing one row can move a client's centers (Lemma 2, equation 28).
 
-    ``2 G Q_2 / eta``: each of the steps may differ by two gradients of norm G. True only where the gradient of every
-    minibatch is clipped to G, which the paper assumes.
+    Each step may differ by two gradients of norm G. This holds only if the gradient of every minibatch is clipped to G.
     """
     return 2.0 * max_gradient_norm * n_steps / eta
 
 
 def noise_multiplier(sampling_ratio: float, epsilon: float, delta: float) -> float:
-    """Return the deviation of the noise over the sensitivity for (epsilon, delta) in one round (Theorem 2).
+    """Return the noise over the sensitivity for (epsilon, delta) in one round of sampling ratio q (Theorem 2).
 
-    From equation (29), ``sigma^2 = 32 G^2 Q_2^2 q^2 ln(1.25 q / delta) / (eta^2 epsilon^2)``. Equation (31) has a
-    factor 4 where Lemmas 1 and 2 give 8; with 8 it leads to (29). The theorem is for epsilon of at most 1. For q above
-    1/2, where Theorem 1 gains nothing, (29) asks for more noise than Lemma 1 does.
+    By equation (29), ``sigma^2 = 32 G^2 Q_2^2 q^2 ln(1.25 q / delta) / (eta^2 epsilon^2)``. Equation (31) has a factor
+    4 where Lemmas 1 and 2 give 8; with 8 it leads to (29). The theorem assumes an epsilon of at most 1. For q above
+    1/2, where sampling gains nothing, (29) asks for more noise than Lemma 1 does.
     """
     logarithm = 1.25 * sampling_ratio / delta
     if logarithm <= 1:
@@ -524,9 +534,9 @@ def noise_multiplier(sampling_ratio: float, epsilon: float, delta: float) -> flo
 
 
 def total_epsilon(epsilon: float, sampling_ratio: float, p: float, n_rounds: int, c0: float) -> float:
-    """Return the paper's total of many rounds (Theorem 3): ``c0 q^2 epsilon sqrt(p R / (1 - q))``.
+    """Return ``c0 q^2 epsilon sqrt(p R / (1 - q))``, the paper's epsilon of R rounds (Theorem 3).
 
-    The paper never gives c0, and its own settings have q above 1, where this is no number.
+    The paper never gives c0. For q of 1 or more, as in its own settings, the result is NaN.
     """
     if sampling_ratio >= 1:
         return math.nan
@@ -537,16 +547,16 @@ def total_epsilon(epsilon: float, sampling_ratio: float, p: float, n_rounds: int
 
 
 def _n_drawn(n_rows: int, batch_size: int) -> int:
-    """Return how many rows a minibatch has: all of them, unless the server says how many."""
+    """Return the number of rows in a minibatch; without a batch size, all of them."""
     return min(batch_size, n_rows) if batch_size > 0 else n_rows
 
 
 def _gradient_moved(n_rows: int, batch_size: int, max_gradient_norm: float) -> tuple[Moved, Moved]:
-    """Return how far one row moves the gradient and the products of a client with so many rows at least.
+    """Return how far replacing one row moves the gradient and the products of a client with at least n_rows rows.
 
-    Where a row's memberships begin depends on its place, so that one more at the top changes those of all others.
+    A row's first memberships depend on its place, so that adding a row would change the memberships of all others.
     """
-    sample = (_n_drawn(n_rows, batch_size), n_rows)  # of more rows no larger part is drawn
+    sample = (_n_drawn(n_rows, batch_size), n_rows)  # with more rows, a smaller fraction is drawn
     of_products = math.sqrt(2.0) * MAX_MEMBERSHIP**2
     return (
         Moved(math.inf, apart=2.0 * max_gradient_norm, sample=sample, words=CLIPPED_GRADIENT),
@@ -555,11 +565,11 @@ def _gradient_moved(n_rows: int, batch_size: int, max_gradient_norm: float) -> t
 
 
 class DPFedCClient(FrameClient):
-    """The answers of a client that keeps its rows' memberships: ``recall("memberships")`` gives them."""
+    """The answers of a client, which keeps its rows' memberships: ``recall("memberships")`` returns them."""
 
     @answers()
     def update_memberships(self, W: Floats, **local: Unpack[LocalSteps]) -> None:
-        """Take the steps on H (lines 9 to 11), and send nothing."""
+        """Take the steps on H (lines 9 to 11) and send nothing."""
         self._updated_memberships(W, local)
 
     @answers(
@@ -577,13 +587,10 @@ class DPFedCClient(FrameClient):
         exponent: int,
         **local: Unpack[LocalSteps],
     ) -> tuple[GridArray, GridArray]:
-        """Take the steps on H and on W (lines 9 to 15); return W_i less W, and F_i of (14) between the two.
-
-        The average of the differences added to W is that of the centers (16).
-        """
+        """Take the steps on H, then on W (lines 9 to 15); return W_i - W, and F_i of (14) from between the two."""
         rows, H = self.rows, self._updated_memberships(W, local)
         F_i = objective(rows, H, W, Penalties(local["rho"], local["mu_h"], mu_w))
-        # The gradient of a minibatch, scaled up, is on average that of all rows (25); here eta is scaled down instead.
+        # The paper scales the gradient of a minibatch up to all rows (25); here eta is scaled down instead.
         part = self._n_drawn(batch_size) / len(rows)
         eta = center_step_size(part * H.T @ H, step_scale, part * mu_w)
         public = self.generator(local["random_state"])
@@ -597,13 +604,13 @@ class DPFedCClient(FrameClient):
         moved=lambda known, W, *, batch_size, max_gradient_norm, **local: _gradient_moved(
             known.n_rows, batch_size, max_gradient_norm
         ),
-        # What one row adds depends on its index: its memberships begin with numbers that are drawn in order.
+        # A row's first memberships are drawn in the order of the rows, so that they depend on its index.
         relation="replace",
     )
     def clipped_gradient(
         self, W: Floats, *, batch_size: int, max_gradient_norm: float, **local: Unpack[LocalSteps]
     ) -> tuple[GridArray, GridArray]:
-        """Take the steps on H; return the clipped gradient of (18) of one minibatch, and its H'H as a triangle."""
+        """Take the steps on H; return the clipped gradient (18) of one minibatch, and its H'H as a triangle."""
         rows, H = self._clipped_rows(local["max_norm"]), self._updated_memberships(W, local)
         (batch,) = self._secret_minibatches(1, batch_size)
         drawn, unit = rows_onto_grid(H[batch], np.zeros(len(W)), MAX_MEMBERSHIP)
@@ -624,13 +631,13 @@ class DPFedCClient(FrameClient):
         return np.array(float(len(self.rows)))
 
     def _clipped_rows(self, max_norm: float) -> RowsInFrame:
-        """Return the rows as integers on a grid, clipped to a norm."""
+        """Return the rows as integers on a grid, clipped to max_norm."""
         return self.enter(*Frame(np.zeros(self.rows.shape[1]), max_norm).arrays)
 
     def _updated_memberships(self, W: Floats, local: LocalSteps) -> Floats:
-        """Return the memberships of the rows, which are clipped if need be, after Q_1 steps (17), and keep them.
+        """Return and keep the memberships of the rows after Q_1 steps (17).
 
-        They begin uniformly random; so do those of a client that comes late, or has lost what it kept.
+        They start from uniform random numbers, also for a client that comes late or has lost its memberships.
         """
         kept = self.recall(MEMBERSHIPS)
         if kept is None:
@@ -653,7 +660,7 @@ class DPFedCClient(FrameClient):
         return _n_drawn(len(self.rows), batch_size)
 
     def _secret_minibatches(self, n_steps: int, batch_size: int) -> Iterator[NDArray[np.intp]]:
-        """Draw rows that the server cannot foresee, as it could from random_state: part of the guarantee."""
+        """Draw rows that the server cannot predict, as it could from random_state; the guarantee needs this."""
         return self._minibatches(
             n_steps, batch_size, lambda: np.argsort(self.noise_source.words(len(self.rows)), kind="stable")
         )
@@ -661,7 +668,7 @@ class DPFedCClient(FrameClient):
     def _minibatches(
         self, n_steps: int, batch_size: int, shuffled: Callable[[], NDArray[np.intp]]
     ) -> Iterator[NDArray[np.intp]]:
-        """Draw the rows of each step on W, without replacement, and no row twice before all were drawn (Remark 1)."""
+        """Draw the rows for each step on W without replacement; no row comes twice before all have come (Remark 1)."""
         size, waiting = self._n_drawn(batch_size), np.empty(0, dtype=np.intp)
         for _ in range(n_steps):
             if len(waiting) < size:
@@ -671,7 +678,7 @@ class DPFedCClient(FrameClient):
 
 
 class DPFedCTheorem2Client(DPFedCClient):
-    """The answers of a client that sends its centers."""
+    """The answers of a client that sends its centers, as the paper's clients do."""
 
     @answers(
         Sent("by how much the client's centers have moved", has_columns=True),
@@ -693,7 +700,7 @@ class DPFedCTheorem2Client(DPFedCClient):
         max_gradient_norm: float,
         **local: Unpack[LocalSteps],
     ) -> GridArray:
-        """Take the steps on H and on W (lines 9 to 15), each gradient clipped; return W_i less W."""
+        """Take the steps on H and on W (lines 9 to 15), with each gradient clipped; return W_i - W."""
         rows, H = self._clipped_rows(local["max_norm"]).values, self._updated_memberships(W, local)
         part = self._n_drawn(batch_size) / len(rows)
         batches = self._secret_minibatches(n_center_steps, batch_size)

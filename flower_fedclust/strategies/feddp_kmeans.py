@@ -1,8 +1,6 @@
-"""FedDP-KMeans: private k-means that starts well, because the server has a few public rows.
+"""FedDP-KMeans (Scott, Lampert and Saulpic, ICML 2025): private k-means that starts well from a few public rows.
 
-J. Scott, C. H. Lampert and D. Saulpic, "Differentially private federated k-means with server-side data", ICML 2025,
-PMLR 267:53757-53790. The steps below bear the paper's numbers; P are the clients' rows, Q the server's, Pi spans the
-data subspace, xi are the projected centers and nu the centers. Rows are samples here as they are in the paper.
+P are the clients' rows, Q the server's, Pi spans the data subspace, xi are the projected centers and nu the centers.
 """
 
 from __future__ import annotations
@@ -26,13 +24,12 @@ from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
 from flower_fedclust.privacy.releases import PrivacyUnit
 from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
-from flower_fedclust.strategies.common.frame import FrameClient
 from flower_fedclust.strategies.common.private_clusters import ClientBounds, counting, lloyd_parts
 from flower_fedclust.strategies.common.server_data import ServerDataStrategy
 
 Floats = NDArray[np.float64]
 
-#: Appendix G.4: the parts of epsilon for steps 1 and 2, and for the sums and the counts of step 3.
+#: Appendix G.4: the fractions of epsilon for steps 1 and 2, and for the sums and the counts of step 3.
 BUDGET: dict[PrivacyUnit, tuple[float, float, float, float]] = {
     "record": (0.2, 0.2, 0.45, 0.15),
     "client": (0.35, 0.1, 0.45, 0.1),
@@ -42,33 +39,32 @@ BUDGET: dict[PrivacyUnit, tuple[float, float, float, float]] = {
 class FedDPKMeans(ServerDataStrategy):
     """Private k-means: FedDP-Init (Algorithm 1), then FedDP-Lloyds (Algorithm 2).
 
-    Everything that the server needs is a sum over the clients: a second moment, one weight a server row, and the sums
-    and counts of the clusters. Each is released with noise, calibrated so that the whole run is
-    (epsilon, delta)-private.
+    The server needs only sums over the clients: a second moment, one weight for each server row, and the sums and
+    counts of the clusters. Each is released with noise, calibrated so that the whole run is (epsilon, delta)-private.
 
     Parameters
     ----------
     n_rounds : int, default=0
-        T, Lloyd steps after the initialisation; the paper finds 0 or 1 best.
+        T, Lloyd steps after the initialization; the paper finds 0 or 1 best.
     bounds : ClientBounds, optional
-        At client level: the bounds to which clients clip, in place of those that follow from rows_per_client.
+        At client level: the bounds to which clients clip, instead of bounds that follow from rows_per_client.
     margin : float in (0, 1], default=1
-        In step 3 a row counts only if it is within ``margin`` times its distance to every other projected center: 1/3
-        in Algorithm 5, part 2.
+        In step 3 a row counts only if its distance to the nearest projected center is at most ``margin`` times its
+        distance to every other one: 1/3 in Algorithm 5, part 2.
     simplify_server_data : bool, default=False
-        Whether server rows of little weight are thinned out first (SimplifyServerData, Algorithm 4).
+        Whether server rows of little weight are removed first (SimplifyServerData, Algorithm 4).
     reduce_diameter : bool, default=False
         Whether far regions are moved together first (Lemma 16).
     smallest_cluster : float, optional
-        w_min, the part of the rows in the smallest cluster, for the two options above; 1 / (2 n_clusters) by default.
+        w_min, the fraction of the rows in the smallest cluster, for these two options; 1 / (2 n_clusters) by default.
     spread : float, optional
-        sigma_max, the standard deviation of the widest cluster, for ``reduce_diameter``; by default that of the server
-        rows within their own clusters.
+        sigma_max, the standard deviation of the widest cluster, for ``reduce_diameter``; by default the spread of the
+        server rows within their own clusters.
 
     Notes
     -----
-    By default the budget is divided as in appendix G.4; each Lloyd step takes as much as step 3 divided by T, and each
-    option its part too.
+    By default the budget is divided as in appendix G.4. All Lloyd steps together take as much as step 3, and each
+    option takes a part of its own.
 
     References
     ----------
@@ -100,14 +96,14 @@ class FedDPKMeans(ServerDataStrategy):
         frame = Frame.around(server_data, centered=self.center_rows)
         if self.reduce_diameter:  # Lemma 16
             Q = frame.enter(server_data)
-            asked = self._weights_round("regions", DiameterClient.regions.asked(Q, frame=frame), Q)
+            asked = self._weights_round("regions", FedDPKMeansClient.regions.asked(Q, frame=frame), Q)
             scale = self._weights_scale("regions", Q)
             frame = yield from reduce_diameter(frame, Q, asked, scale, self._w_min, self.spread, self.n_clusters)
         Q = frame.enter(server_data)
 
         # Algorithm 1, step 1: the projection onto the top k singular vectors of P.
         Pi = yield from self._step_1(frame, Q)
-        # Step 2: how many rows each server row stands for, in the data subspace; and the centers there.
+        # Step 2: the number of rows that each server row stands for in the data subspace, and the centers there.
         projected_Q = Q @ Pi
         if self.simplify_server_data:  # Algorithm 4
             projected_Q = yield from self._simplify(frame, Q, Pi, projected_Q)
@@ -135,18 +131,18 @@ class FedDPKMeans(ServerDataStrategy):
         """Return xi, of shape (n_clusters, n_dimensions of the subspace)."""
         (weights,) = received = yield self._weights_round("weights", self._weights(frame, Pi, projected_Q), Q)
         # A weight below one standard deviation of the noise is more likely noise than rows, and could draw a center
-        # to where there is none; the paper does not say what to do with negative weights.
+        # to an empty place. The paper does not say what to do with negative weights.
         weights = np.where(weights > received.noise[0], weights, 0.0)
         if np.count_nonzero(weights) < self.n_clusters:
-            # Too little weight is left to place the centers; the server rows alone still can.
+            # If too little weight is left, the server rows alone place the centers.
             weights = np.ones(len(projected_Q))
         return weighted_kmeans(projected_Q, weights, self.n_clusters, self.rng)
 
     def _step_3(self, frame: Frame, Q: Floats, Pi: Floats, xi: Floats) -> Generator[Round, Total, Floats]:
         """Return nu, of shape (n_clusters, n_columns).
 
-        Pi has orthonormal columns, so that a row is nearest to Pi xi_r in the original space where it is nearest to
-        xi_r in the subspace: without a margin, step 3 is a Lloyd step from the lifted centers.
+        Pi has orthonormal columns, so that a row is nearest to Pi xi_r in the original space if it is nearest to xi_r
+        in the subspace: without a margin, step 3 is a Lloyd step from the lifted centers.
         """
         lifted = xi @ Pi.T
         statistic = self._statistic(("sums", "counts"), Q)
@@ -165,10 +161,9 @@ class FedDPKMeans(ServerDataStrategy):
     def _simplify(self, frame: Frame, Q: Floats, Pi: Floats, projected_Q: Floats) -> Generator[Round, Total, Floats]:
         """Return F, the server rows that stand for enough rows (Algorithm 4, SimplifyServerData).
 
-        Line 6 compares the noisy weights with 2 log n / epsilon, which is far below their noise Lap(T / epsilon), so
-        that server rows without any row would pass. The proof (Lemma 25) freezes a row at T log(T |Q|) / epsilon,
-        above all of the noise with high probability: that is taken here. If fewer than k rows are left frozen, all
-        server rows are kept.
+        Line 6 compares the noisy weights with 2 log n / epsilon, far below their noise Lap(T / epsilon), so that server
+        rows that stand for no row would pass. This uses the proof's threshold instead: T log(T |Q|) / epsilon, which
+        exceeds all of the noise with high probability (Lemma 25). If fewer than k rows are frozen, all are kept.
         """
         T = self._n_simplify_rounds
         scale = self._weights_scale("simplify", Q)
@@ -195,7 +190,7 @@ class FedDPKMeans(ServerDataStrategy):
         return self.noise_scale(part, 1.0 if self.privacy_unit == "record" else self._bounds(Q).weights)
 
     def _weights_round(self, part: str, question: Question, Q: Floats) -> Sum:
-        """Return the round for counts by server row; at client level each client clips its own."""
+        """Return the round for counts by server row; at client level each client clips its counts."""
         if self.privacy_unit == "client":
             question = question.total(self._bounds(Q).weights)
         return Sum(question, parts=[part])
@@ -204,7 +199,7 @@ class FedDPKMeans(ServerDataStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Steps 1 to 3 (step 1 is not needed where the subspace is all of space), the options, the Lloyd steps."""
+        """Steps 1 to 3 (step 1 only if the subspace is smaller than space), the options, and the Lloyd steps."""
         simplify = self._n_simplify_rounds if self.simplify_server_data else 0
         return self.reduce_diameter + self._projects + simplify + 2 + self.n_rounds
 
@@ -226,7 +221,7 @@ class FedDPKMeans(ServerDataStrategy):
         return max(1, math.ceil(10 * math.log(4 * math.log(n_server_rows) / (epsilon * self._w_min))))
 
     def parts(self) -> Mapping[str, Part]:
-        """Return those of steps 1 and 2, sums and counts of step 3, those of the Lloyd steps, and the options."""
+        """Return the parts of steps 1 to 3, of the Lloyd steps, and of the options."""
         one, two, sums, counts = BUDGET[self.privacy_unit]
         client, of_counts = FedDPKMeansClient, counting(self.privacy_unit)
         clear = (client.cluster_sums, client.cluster_means, client.clear_cluster_sums, client.clear_cluster_means)
@@ -260,11 +255,11 @@ def reduce_diameter(
     sigma_max: float | None,
     n_clusters: int,
 ) -> Generator[Round, Total, Frame]:
-    """Return a frame in which regions that are far apart have been moved together, in one round.
+    """Return a frame in which far regions have been moved together, in one round (Lemma 16).
 
-    Server rows are kept where they stand for enough rows, connected where they are near, and every connected component
-    is translated as a whole. The frame is returned unchanged where that would not make its radius smaller: components
-    are put 100 diameters apart, so that there is only something to gain if they are farther apart than that.
+    Server rows that stand for enough rows are kept and connected to their neighbors, and every connected component is
+    moved as a whole. Components are put 100 diameters apart, so that the frame only shrinks if they are farther apart
+    than that. Otherwise it is returned unchanged.
     """
     from scipy.sparse.csgraph import connected_components
     from sklearn.cluster import KMeans
@@ -277,7 +272,7 @@ def reduce_diameter(
         sigma_max = math.sqrt(within / Q.shape[1])
     D = 4 * math.log(n) * math.sqrt(Q.shape[1]) * sigma_max
     near = radius_neighbors_graph(Q, D, include_self=True)
-    # The lemma's epsilon is that of its Laplace noise, so 1 / scale; without noise there is nothing to tell from it.
+    # The lemma's epsilon is 1 / scale of its Laplace noise.
     epsilon = 1 / scale if scale > 0 else math.inf
     frozen = near.sum(axis=1) >= epsilon * n * w_min / (200 * math.log(len(Q)))
     kept = np.asarray(frozen).ravel() | (near @ weights >= n * w_min / 3)
@@ -300,20 +295,13 @@ def reduce_diameter(
 # The client half.
 
 
-class DiameterClient(FrameClient):
-    """The answer of a client that counts its rows by region."""
+class FedDPKMeansClient(ClusterClient):
+    """The client half of :class:`FedDPKMeans`; :class:`ClusterClient` answers step 3 and the Lloyd steps."""
 
     @by_row(regions=Sent("number of rows nearest to each server row", counts="every row"))
     def regions(rows: Rows, Q: Floats) -> Term:
         """Return w_q(P^j) in the original space (proof of Lemma 16)."""
         return at(rows.nearest(Q), len(Q))
-
-
-class FedDPKMeansClient(ClusterClient, DiameterClient):
-    """What a client answers: always about its rows as they are in the frame, so clipped to the radius.
-
-    Step 3 and the Lloyd steps are :class:`ClusterClient`'s.
-    """
 
     @by_row(second_moment="sum of the outer products of the rows (upper triangle)")
     def second_moment(rows: Rows) -> Term:

@@ -12,7 +12,7 @@ from flower_fedclust.engine import Failure, Outcome
 from flower_fedclust.results.result import result_of
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
-from flower_fedclust.strategies.fedsc.fedsc import FedSC
+from flower_fedclust.strategies.fedsc import FedSC
 
 RNG = np.random.default_rng(9)
 MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])

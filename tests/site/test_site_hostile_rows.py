@@ -16,7 +16,7 @@ from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.strategies.common.frame import Frame, enter
 from flower_fedclust.strategies.common.perturbed_rows import PerturbedRowsClient
 from flower_fedclust.strategies.dp_fedc import DPFedCClient
-from flower_fedclust.strategies.fedsc.fedsc import FedSCClient
+from flower_fedclust.strategies.fedsc import FedSCClient
 from flower_fedclust.strategies.maps.map_sums import FederatedMapSumsClient
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 from flower_fedclust.tables.schema import Schema

@@ -37,7 +37,7 @@ from flower_fedclust.strategies.baselines.coreset_kmedian import CoresetKMedianC
 from flower_fedclust.strategies.common.local_centers import LocalCentersClient
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
 from flower_fedclust.strategies.common.pooled_rows import PooledRowsClient
-from flower_fedclust.strategies.fedsc.fedsc import FedSCClient
+from flower_fedclust.strategies.fedsc import FedSCClient
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 from flower_fedclust.tables.columns import Figures
 from flower_fedclust.tables.preparation import Preparation

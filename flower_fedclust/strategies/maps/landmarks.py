@@ -1,7 +1,7 @@
-"""FedDL, Algorithm 1: landmarks that all clients learn together, so that they are spread as the rows are.
+"""FedDL (Qiao, Ma and Fan, AAAI 2025, Algorithm 1): landmarks that all clients learn together, spread as the rows are.
 
-D. Qiao, X. Ma and J. Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025. X_p are the rows of
-client p, Y the landmarks, S the rounds, Q the local steps. The paper's samples are columns; here they are rows.
+X_p are the rows of client p, Y the landmarks, S the rounds, Q the local steps. The paper's samples are columns; here
+they are rows.
 """
 
 from __future__ import annotations
@@ -50,35 +50,34 @@ Floats = NDArray[np.float64]
 
 Averaging = Literal["landmarks", "gradients"]
 
-#: S of Algorithm 1, where nothing is said; and where every round costs epsilon.
+#: S by default; and if every round costs epsilon.
 DEFAULT_ROUNDS, DEFAULT_NOISY_ROUNDS = 50, 10
 
-#: The name under which a client keeps the term of its MMD that does not change.
+#: The name under which a client keeps the constant term of its MMD.
 OWN_SIMILARITY = "own similarity"
 
-#: Landmarks' moves are sums of integers of so many bits; what is added to them for experiments has 15 bits more.
+#: Moves of landmarks are sums of integers of this many bits; noise for experiments has 15 bits more.
 MOVE_BITS = 38
 
-#: An MMD lies between -2 and 2, and is sent in this unit.
+#: The binary exponent of the unit in which an MMD, between -2 and 2, is sent.
 MMD_EXPONENT = -40
 
-#: Landmarks whose kernel is so wide that it is flat may move by so many times the reach of rows and landmarks at most.
+#: With a kernel so wide that it is flat, landmarks may move at most this many times as far as rows and landmarks reach.
 FARTHEST_MOVE = 64.0
 
-#: With noise on the gradients, rows and landmarks lie within so many times max_norm of 0: landmarks are spread as rows
-#: are, column by column, so that some lie farther out than any row.
+#: With noise on the gradients, rows and landmarks lie within this many times max_norm of 0. Landmarks are spread as the
+#: rows are in each column, so that some lie farther out than any row.
 REACH = 4.0
 
 
 @dataclass(frozen=True)
 class Landmarks:
-    """What FedDL ends with."""
+    """The result of FedDL."""
 
     points: Floats  #: Y, of shape (n_landmarks, n_columns).
     gamma: float  #: Of the kernel ``exp(-gamma ||x - y||^2)``, in one over the squared units of the rows.
     n_rows: float  #: Of all clients; with noise, about.
-    #: For each round, the mean over the clients that took part of their MMD from the landmarks that it began with.
-    #: Empty with noise on the gradients.
+    #: For each round, the participating clients' mean MMD from its first landmarks. Empty with noise on the gradients.
     mmds: tuple[float, ...] = ()
 
 
@@ -93,17 +92,17 @@ class LandmarkStrategy(ClippedStrategy):
         Of the kernel ``exp(-gamma ||x - y||^2)``, in one over squared units of the rows. By default 1 over twice the
         mean squared distance between rows, which follows from the deviations of the columns.
     n_rounds : int, optional
-        S, rounds of Algorithm 1 at most; by default 50, and 10 where each costs epsilon.
+        S, the largest number of rounds of Algorithm 1; by default 50, and 10 if each costs epsilon.
     n_local_steps : int, default=5
-        Q, gradient steps of a client in a round; one where each costs epsilon.
+        Q, gradient steps of a client in a round; one if each costs epsilon.
     averaging : "landmarks" or "gradients", default="landmarks"
-        What is averaged: the clients' landmarks (15), or their gradients (16), as always where these take calibrated
-        noise. With clients that are unlike and several local steps the MMD can rise, with gradients more so.
+        Whether the clients' landmarks (15) or their gradients (16) are averaged. Gradients with calibrated noise are
+        always averaged. If clients differ and take several local steps, the MMD can rise, with gradients more so.
     tol : float, default=0.0
         Algorithm 1 stops when no landmark has moved by more than this in a round, in units of the kernel's width. Not
-        used where each round costs epsilon.
+        used if each round costs epsilon.
     fraction_fit : float, default=1.0
-        The part of the clients that takes part in a round of Algorithm 1; all of them where each costs epsilon.
+        The fraction of the clients that takes part in a round of Algorithm 1; all of them if each costs epsilon.
     """
 
     n_landmarks: int = parameter(300, at_least=2)
@@ -119,14 +118,18 @@ class LandmarkStrategy(ClippedStrategy):
     def learn_landmarks(
         self, *, averaging: Averaging | None = None, relative_noise: float = 0.0, rows: str = ""
     ) -> Generator[Round, Any, Landmarks]:
-        """Run Algorithm 1, after the rounds that find the moments of the columns."""
+        """Run Algorithm 1, after the rounds that find the moments of the columns.
+
+        ``relative_noise`` is beta of appendix A: the noise that every client adds to what it sends, over the standard
+        deviation of its entries. ``rows`` names the rows to use, as in :class:`~flower_fedclust.engine.rounds.Round`.
+        """
         if self.landmarks_cost_epsilon:
             return (yield from self._learn_noisy_landmarks())
         averaging = averaging or self.averaging
         moments, frame = yield from column_moments(rows=rows)
         check_spread(moments)
-        # Line 1. All is measured from the frame's origin, in units of its radius, a power of two: so nothing overflows,
-        # and the unit of the data changes no bit. No deviation is above 1, but that of very long rows may overflow.
+        # Line 1. Everything is measured from the frame's origin in units of its radius, a power of two, so that nothing
+        # overflows and the unit of the data changes no bit. Deviations are at most 1, unless very long rows overflow.
         radius = frame.radius
         given = None if self.gamma is None else _in_other_units(self.gamma, radius, 1)
         deviation = np.fmin(moments.deviation / radius, 1.0)
@@ -157,12 +160,12 @@ class LandmarkStrategy(ClippedStrategy):
     def _exponent_of_moves(
         self, Y: Floats, frame: Frame, gamma: float, averaging: Averaging, relative_noise: float
     ) -> int:
-        """Return the exponent of the unit of what the clients send: of moves, or of gradients."""
-        # A single step where gradients are sent, in units of the step size.
+        """Return the binary exponent of the unit in which clients send moves or gradients."""
+        # Clients that send gradients take a single step, in units of the step size.
         steps = self.n_local_steps if averaging == "landmarks" else 1
         bound = min(longest_move(gamma, steps), FARTHEST_MOVE * (1.0 + float(np.abs(Y).max())))
         if averaging == "landmarks":
-            # Noise in proportion to the deviation of the landmarks themselves, wherever they are.
+            # The noise is in proportion to the deviation of the landmarks, wherever they are.
             farthest = float(np.abs(Y + frame.origin / frame.radius).max())
             return unit_exponent(bound + relative_noise * farthest, bits=MOVE_BITS)
         return unit_exponent((1.0 + relative_noise) * bound / step_size(gamma, len(Y)), bits=MOVE_BITS)
@@ -170,11 +173,10 @@ class LandmarkStrategy(ClippedStrategy):
     def _learn_noisy_landmarks(self) -> Generator[Round, Any, Landmarks]:
         """Run Algorithm 1 on gradients with noise (section 5.2).
 
-        Only the first term of the gradient (13) depends on rows, and it is a mean over rows. Its sum is released,
-        without the factor ``-4 gamma / n_y``, which the step size takes away again: one row moves it by no more than
-        :func:`~flower_fedclust.numerics.landmarks.longest_attraction`, whatever the row, so that nothing has to be
-        clipped for it; the bound of Theorem 6 rests on norms that nothing enforces. All rows weigh the same then, where
-        (8) weighs all clients the same.
+        Only the first term of the gradient (13), a mean over rows, depends on rows. Its sum is released without the
+        factor ``-4 gamma / n_y``, which the step size cancels. Any row moves it by at most
+        :func:`~flower_fedclust.numerics.landmarks.longest_attraction`, so that nothing has to be clipped; the bound of
+        Theorem 6 needs norms that nothing enforces. Here all rows weigh the same; in (8), all clients do.
         """
         assert self.max_norm is not None
         replaced = "row_count" not in self.parts()
@@ -183,7 +185,7 @@ class LandmarkStrategy(ClippedStrategy):
         Y, gamma = self._first_landmarks(moments.mean, moments.deviation, self.gamma)
         eta = step_size(gamma, len(Y))
         frame = self._landmark_frame(self.max_norm)
-        # Landmarks on the grid of the rows are the same for the clients and the server.
+        # On the grid of the rows, landmarks are the same for the clients and the server.
         Y = frame.enter(Y)
         for _ in range(self.max_landmark_rounds):
             question = LandmarksClient.landmark_attraction.asked(Y, frame=frame, gamma=gamma)
@@ -192,11 +194,11 @@ class LandmarkStrategy(ClippedStrategy):
         return Landmarks(Y, gamma, moments.n_rows)
 
     def _landmark_frame(self, max_norm: float) -> Frame:
-        """Return the frame in which rows and landmarks lie, where something of them takes noise."""
+        """Return the frame of rows and landmarks when what is sent about them takes noise."""
         return Frame(np.zeros(self.n_columns), REACH * max_norm)
 
     def _first_landmarks(self, mean: Floats, deviation: Floats, gamma: float | None) -> tuple[Floats, float]:
-        """Return Y^0, drawn with the columns' means and deviations, and gamma, by default that of the deviations."""
+        """Return Y^0, drawn with the columns' means and deviations, and gamma."""
         gamma = landmark_gamma(deviation**2) if gamma is None else gamma
         return matched_dictionary(mean, deviation, self.n_landmarks, self.rng), gamma
 
@@ -216,31 +218,30 @@ class LandmarkStrategy(ClippedStrategy):
 
     @property
     def n_landmark_rounds(self) -> int:
-        """Those of :meth:`learn_landmarks` at most."""
+        """The largest number of rounds that :meth:`learn_landmarks` takes."""
         return (1 if self.landmarks_cost_epsilon else MOMENT_ROUNDS) + self.max_landmark_rounds
 
     def landmark_parts(self, moments: float, landmarks: float, *, replaced: bool = False) -> dict[str, Part]:
-        """Return the parts of the moments and of the landmarks' gradients, with these fractions for each."""
+        """Return the parts of the moments and of the landmarks' gradients."""
         of_gradients = Part(LandmarksClient.landmark_attraction, landmarks, self.max_landmark_rounds)
         return {**moment_parts(moments, replaced=replaced), "landmarks": of_gradients}
 
 
 class CodedRowsStrategy(LandmarkStrategy):
-    """Base of the strategies whose clients send something of each row, from which the row can be computed.
+    """Base of the strategies whose clients send codes of each row, from which the row can be computed.
 
     Parameters
     ----------
-    perturb : "nothing", "data", "landmarks", "gradients", or what is sent of each row, default="nothing"
-        What takes noise. "data" (section 5.1) protects all that leaves. So does noise on what is sent of each row
-        ("distances" in Fed-tSNE and Fed-UMAP, "kernel" in Fed-SpeClust), which with epsilon goes with noise on the
+    perturb : "nothing", "data", "landmarks", "gradients", or the codes of each row, default="nothing"
+        What takes noise. Noise on "data" (section 5.1) protects everything that leaves. So does noise on the codes of
+        each row ("distances" in Fed-tSNE and Fed-UMAP, "kernel" in Fed-SpeClust), to which epsilon adds noise on the
         landmarks' gradients. Noise on "landmarks" or "gradients" alone (the paper's Fed-tSNE+) protects neither the
-        rows nor what is sent of them; with epsilon the two are one, as noise on the gradients moves the landmarks by as
-        much.
+        rows nor their codes; with epsilon both are the same, as noise on the gradients moves the landmarks as much.
     relative_noise : float, default=0.0
         beta of appendix A: the noise over the standard deviation of what it is added to. For experiments: it has no
         epsilon.
     noise : "local", default="local"
-        Each client adds all of the noise, since the server sees what is sent of every row.
+        Each client adds all of the noise, because the server sees a code of every row.
     """
 
     #: What a client sends of each row: "distances" or "kernel".
@@ -253,7 +254,7 @@ class CodedRowsStrategy(LandmarkStrategy):
     noise: Literal["local"] = parameter("local")
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         perturb, relative, private = self.perturb, self.relative_noise > 0, self.epsilon is not None
         on_landmarks = perturb in ("landmarks", "gradients")
@@ -305,7 +306,7 @@ class CodedRowsStrategy(LandmarkStrategy):
         return notes
 
     def landmarks(self) -> Generator[Round, Any, Landmarks]:
-        """Run Algorithm 1, on rows with noise where these take it."""
+        """Run Algorithm 1, on noisy rows if perturb is "data"."""
         if self.perturb == "data":
             yield from perturb_rows(self.max_norm_of_rows, relative_noise=self.relative_noise)
         return (
@@ -318,33 +319,33 @@ class CodedRowsStrategy(LandmarkStrategy):
 
     @property
     def coded_rows(self) -> str:
-        """Which rows of the clients everything is computed from."""
+        """The name of the rows from which everything is computed."""
         return NOISY_ROWS if self.perturb == "data" else ""
 
     @property
     def noise_on_codes(self) -> float:
-        """The relative noise that a client adds to what it sends of its rows."""
+        """The relative noise that a client adds to the codes of its rows."""
         return self.relative_noise if self.perturb == self.codes else 0.0
 
     # Rounds and budget.
 
     @property
     def landmarks_cost_epsilon(self) -> bool:
-        """Whether every round of Algorithm 1 is a release; rows with noise have paid for everything."""
+        """Whether every round of Algorithm 1 is a release; noisy rows have paid for everything."""
         return self.epsilon is not None and self.perturb != "data"
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Those of Algorithm 1, one each for noise on the rows, for codes, and for what the clients get back."""
+        """The rounds of Algorithm 1, and one each for noise on the rows, for codes, and for what clients get back."""
         return self.n_landmark_rounds + (self.perturb == "data") + 2
 
     @property
     def relation(self) -> Relation:
-        """For rows that are replaced, as what is sent of each row shows how many there are."""
+        """Replacing a row, because codes of each row show how many there are."""
         return "replace"
 
     def parts(self) -> Mapping[str, Part]:
-        """Return those of the moments, the landmarks' gradients and the codes; or all for the rows."""
+        """Return the parts of the moments, the landmarks' gradients and the codes; or one part for the rows."""
         if self.perturb == "data":
             return ROWS_PART
         of_codes = Part(type(self).codes_answer, 0.7, int(self.perturb == self.codes))
@@ -352,7 +353,7 @@ class CodedRowsStrategy(LandmarkStrategy):
 
 
 def _in_other_units(gamma: float, scale: float, direction: Literal[-1, 1]) -> float:
-    """Return gamma in one over squared units of ``scale`` (or back), a power of two; a normal float in any case."""
+    """Return gamma in one over squared units of ``scale``, a power of two, or back; always a normal float."""
     mantissa, power = math.frexp(gamma)
     return math.ldexp(mantissa, min(max(power + 2 * direction * (math.frexp(scale)[1] - 1), -1000), 1000))
 
@@ -367,7 +368,7 @@ def check_spread(moments: Moments) -> None:
 
 
 class LandmarksClient(MomentsClient):
-    """The answers of a client that helps to learn landmarks."""
+    """The answers of a client in Algorithm 1."""
 
     @answers(
         Sent("how far the client's own steps move the landmarks, or their gradient", has_columns=True),
@@ -385,10 +386,10 @@ class LandmarksClient(MomentsClient):
         relative_noise: float,
         exponent: int,
     ) -> tuple[GridArray, GridArray]:
-        """Return Y_p^s less Y, or the gradient after all but one of the steps (Algorithm 1, lines 5 to 11).
+        """Return Y_p^s - Y, or the gradient after all but one of the steps (Algorithm 1, lines 5 to 11).
 
-        Landmarks and gamma are measured from the origin, in units of the ball's radius, which is a power of two. Floats
-        until they are sent, so that their last digits are a processor's own: nothing is promised of them.
+        Landmarks and gamma are measured from the origin, in units of the ball's radius, a power of two. The steps are
+        taken in floats, so that their last digits depend on the processor.
         """
         scale = 1.0 / float(ball[0])
         rows = self.rows * scale - origin * scale
@@ -402,7 +403,7 @@ class LandmarksClient(MomentsClient):
         return GridArray.truncated(own, exponent), GridArray.truncated(np.array(discrepancy), MMD_EXPONENT)
 
     def _own_similarity(self, rows: Floats, gamma: float) -> float:
-        """Return the term of the MMD that no landmark changes; it takes all pairs of rows, and is computed once."""
+        """Return the term of the MMD that no landmark changes, computed once because it takes all pairs of rows."""
         if (known := self.recall(OWN_SIMILARITY)) is None:
             known = [np.array(mean_similarity(rows, gamma))]
             self.remember(OWN_SIMILARITY, known)

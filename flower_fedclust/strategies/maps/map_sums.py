@@ -1,8 +1,7 @@
 """Fed-tSNE and Fed-UMAP from sums alone: the server maps centers, and each client places its own rows among them.
 
-This form is not in the paper (D. Qiao, X. Ma and J. Fan, "Federated t-SNE and UMAP for distributed data
-visualization", AAAI 2025). The landmarks of its Algorithm 1 lie off the rows, and a map of them would show little; so
-centers are spread among the rows by Lloyd steps instead. Z is the map.
+This form is not in the paper (Qiao, Ma and Fan, AAAI 2025). The landmarks of its Algorithm 1 do not lie among the rows,
+and a map of them would show little. So Lloyd steps spread centers among the rows instead. Z is the map.
 """
 
 from __future__ import annotations
@@ -46,29 +45,29 @@ from flower_fedclust.strategies.maps.maps import Drawing
 
 Floats = NDArray[np.float64]
 
-#: Columns to which rows are reduced before centers with noise are sought among them.
+#: With noise, rows are reduced to this many columns before centers are sought among them.
 N_DIRECTIONS = 20
 
-#: Lloyd steps after each split of the centers and at the end: without noise, and with.
+#: Lloyd steps after each split of the centers, and at the end; without noise, and with it.
 LLOYD_STEPS, NOISY_LLOYD_STEPS = (2, 10), (1, 1)
 
-#: With noise: how far from their mean rows may lie before they are clipped, in root mean square distances from it.
+#: With noise, rows are clipped to this many root mean square distances from their mean.
 RADIUS = 1.25
 
-#: How far the two halves of a center are set apart, in standard deviations of the rows.
+#: The distance between the two halves of a split center, in standard deviations of the rows.
 SPLIT = 0.05
 
-#: Squared distances, of up to 52 bits, are added in two parts, the lower of so many bits, which are both exact.
+#: Squared distances of up to 52 bits are added exactly in two parts, of which the lower one has this many bits.
 LOWER_BITS = 26
 
 
 class FederatedMapSums(ClippedStrategy):
-    """What the maps from sums share: all but the drawing.
+    """Base of the maps from sums, which differ in how they draw the map.
 
     Parameters
     ----------
     n_landmarks : int, default=300
-        Centers of which the map is made; at most half as many as there are rows.
+        The number of centers on the map; at most half the number of rows.
     """
 
     n_landmarks: int = parameter(300, at_least=2)
@@ -85,7 +84,7 @@ class FederatedMapSums(ClippedStrategy):
         self.drawing.check_installed()
         exact = self.epsilon is None
         centers, sizes, known = yield from (self._exact_centers() if exact else self._noisy_centers())
-        # A center without a row would be a place on the map where nobody is.
+        # A center without rows would be an empty place on the map.
         if np.count_nonzero(sizes) >= max(self.n_clusters, N_ROWS_OF_A_MAP):
             centers, sizes = centers[sizes > 0], sizes[sizes > 0]
         neighbors, distances = nearest_others(centers, self.drawing.n_needed(len(centers)))
@@ -96,7 +95,7 @@ class FederatedMapSums(ClippedStrategy):
         return model
 
     def _exact_centers(self) -> Generator[Round, Any, tuple[Floats, Floats, dict[str, Floats]]]:
-        """Return centers among the rows, and how many rows each has."""
+        """Return centers among the rows, and the number of rows at each."""
         moments, frame = yield from column_moments()
         check_spread(moments)
         centers, sizes = yield from spread_centers(
@@ -105,10 +104,7 @@ class FederatedMapSums(ClippedStrategy):
         return frame.leave(centers), sizes, {}
 
     def _noisy_centers(self) -> Generator[Round, Any, tuple[Floats, Floats, dict[str, Floats]]]:
-        """Return centers among the rows, reduced to a few directions; about how many rows each has; and the directions.
-
-        Noise on few columns hides less of the rows.
-        """
+        """Return centers among the rows in a few directions, in which noise hides less; their sizes; the directions."""
         assert self.max_norm is not None
         moments = yield from noisy_column_moments(self.max_norm, self.n_columns)
         check_spread(moments)
@@ -148,15 +144,15 @@ class FederatedMapSums(ClippedStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """For the moments, the directions where there is noise, the centers and the places."""
+        """The rounds for the moments, the directions if there is noise, the centers and the places."""
         return (MOMENT_ROUNDS if self.epsilon is None else 2) + self._n_lloyd_rounds + 1
 
     def parts(self) -> Mapping[str, Part]:
-        """Return those of the moments, the directions, and the sums and counts of the Lloyd steps.
+        """Return the parts of the moments, the directions, and the sums and counts of the Lloyd steps.
 
-        Rows of few columns are not reduced, and what the directions would cost is for the centers.
+        Rows of few columns are not reduced, and the centers get the directions' part.
         """
-        n_columns = self.n_columns if self.client_names else math.inf  # before a run, of many
+        n_columns = self.n_columns if self.client_names else math.inf  # before a run, assume many
         reduced = n_columns > N_DIRECTIONS
         return {
             **moment_parts(0.1),
@@ -166,16 +162,16 @@ class FederatedMapSums(ClippedStrategy):
 
 
 class FedTSNESums(FederatedMapSums):
-    """Fed-tSNE from sums alone: nothing leaves a client for a row.
+    """Fed-tSNE from sums alone: nothing about a single row leaves a client.
 
-    Centers are spread among the rows, by Lloyd steps on sums over the clients. The server makes a t-SNE map of the
-    centers and sends it to the clients; each places its rows on it by itself. With ``epsilon`` every sum takes noise,
-    and rows are first reduced to the few directions in which they are spread most.
+    Lloyd steps on sums over the clients spread centers among the rows. The server makes a t-SNE map of the centers and
+    sends it to the clients, which place their own rows on it. With ``epsilon`` every sum takes noise, and rows are
+    first reduced to the few directions in which they spread most.
 
     Parameters
     ----------
     perplexity : float, default=10
-        Of t-SNE; smaller than that of :class:`FedTSNE`, since the map has fewer points.
+        t-SNE's perplexity; smaller than in :class:`FedTSNE`, because the map has fewer points.
 
     References
     ----------
@@ -201,16 +197,17 @@ class FedTSNESums(FederatedMapSums):
 
 
 class FedUMAPSums(FederatedMapSums):
-    """Fed-UMAP from sums alone: nothing leaves a client for a row.
+    """Fed-UMAP from sums alone: nothing about a single row leaves a client.
 
-    As :class:`FedTSNESums`, with UMAP in place of t-SNE.
+    The same as :class:`FedTSNESums`, with UMAP instead of t-SNE.
 
     Parameters
     ----------
     n_neighbors : int, default=10
-        Of UMAP, which counts the center itself; fewer than :class:`FedUMAP` takes, since the map has fewer points.
+        UMAP's number of neighbors, which counts the center itself; fewer than in :class:`FedUMAP`, because the map has
+        fewer points.
     min_dist : float, default=0.1
-        How near to each other rows may come on the map.
+        The smallest distance between rows on the map.
 
     References
     ----------
@@ -237,7 +234,7 @@ class FedUMAPSums(FederatedMapSums):
 
 
 def widest_directions(frame: Frame, n_directions: int, *parts: str) -> Generator[Round, Total, Floats]:
-    """Find the directions in which the rows are spread most, in one round."""
+    """Find the directions in which the rows spread most, in one round; none if all columns are kept."""
     n_columns = len(frame.origin)
     if n_directions >= n_columns:
         return np.eye(n_columns)
@@ -246,7 +243,7 @@ def widest_directions(frame: Frame, n_directions: int, *parts: str) -> Generator
 
 
 def n_splits(n_centers: int) -> int:
-    """Return how many times one center must be doubled to give so many."""
+    """Return how many times one center must be doubled to give this many."""
     return math.ceil(math.log2(max(n_centers, 1)))
 
 
@@ -261,23 +258,26 @@ def spread_centers(
     smallest: float = 0.0,
     view: Question | None = None,
 ) -> Generator[Round, Total, tuple[Floats, Floats]]:
-    """Return centers spread as the rows are (Linde, Buzo and Gray 1980, on sums).
+    """Return centers spread as the rows are (Linde, Buzo and Gray 1980, on sums), and the number of rows at each.
 
-    The first center is the frame's origin. In turn the centers of the largest cells are split, until there are twice as
-    many, and Lloyd steps follow. A cell that has lost its rows gives its center to the largest cell, to be split.
+    The first center is the frame's origin. In turn the centers of the largest cells are split until there are twice as
+    many, and Lloyd steps follow. The center of a cell with at most ``smallest`` rows goes to the largest cell.
 
-    Large is a cell of a large k-means cost, which the clients send without noise; the largest are split into several.
-    With noise it is one of many rows, each of which is split in two: this takes no release besides those of the Lloyd
-    steps, but where some clumps of rows are far denser than others, all centers together cost up to twice as much.
+    Without noise, the largest cells are those of the largest k-means cost, and they are split into several. With noise,
+    they are those with the most rows, and each is split in two: this takes no further release, but if some clumps of
+    rows are far denser than others, the k-means cost of all centers is up to twice as large.
+
+    ``deviation`` is about the standard deviation of the rows by column, ``steps`` the numbers of Lloyd steps after each
+    split and at the end, ``view`` what clients make of their rows first.
     """
     cells = _Cells(np.zeros((1, len(deviation))), np.ones(1), np.ones(1) if statistic is None else None)
-    # Rows are nowhere farther apart; and the deviation of very long ones may have overflowed.
+    # The deviation of very long rows may have overflowed.
     apart = SPLIT * np.fmin(deviation, frame.radius)
     around_zero = Frame(np.zeros(len(deviation)), frame.radius)
     after_split, last = steps
     numbers = [min(2**split, n_centers) for split in range(1, n_splits(n_centers) + 1) for _ in range(after_split)]
     for number in numbers + [n_centers] * last:
-        # On the grid of the rows, so that the server knows from where the clients measure.
+        # On the grid of the rows, so that the server knows the points from which the clients measure.
         centers = around_zero.enter(_split(cells, number, apart, smallest, rng))
         cells = yield from _lloyd_step(centers, frame, statistic, view)
     return cells.centers, np.where(cells.sizes > smallest, cells.sizes, 0.0)
@@ -285,7 +285,7 @@ def spread_centers(
 
 @dataclass(frozen=True)
 class _Cells:
-    """The centers, how many rows each has, and their k-means cost where it is known, in squared units of the grid."""
+    """Centers, the number of rows at each, and their k-means cost if it is known, in squared units of the grid."""
 
     centers: Floats
     sizes: Floats
@@ -298,19 +298,19 @@ def _lloyd_step(
     of_rows = frame if view is None else None
     if statistic is not None:
         reply = yield statistic.asked(centers, of_rows, view=view)
-        # Within the ball, where the means of clipped rows must lie whatever noise does.
+        # The means of clipped rows must lie within the ball, whatever the noise.
         return _Cells(clip_rows(statistic.next_centers(reply, centers), frame.radius), reply[1], None)
     question = SpreadCentersClient.cluster_sums_and_costs.asked(centers, frame=of_rows, view=view)
     sums, counts, (higher, lower) = yield Sum(question)
     new = centers_of(sums, counts, fallback=centers)
-    # The clients measure from the former centers; from their mean, the rows of a cell have so much less.
+    # The clients measure from the former centers; about its mean, a cell costs less.
     moved = np.ldexp(new - centers, -unit_exponent(frame.radius))
     costs = 2.0**LOWER_BITS * higher + lower - counts * np.einsum("ij,ij->i", moved, moved)
     return _Cells(new, counts, np.maximum(costs, 0.0))
 
 
 def _split(cells: _Cells, wanted: int, apart: Floats, smallest: float, rng: np.random.Generator) -> Floats:
-    """Return so many centers: those whose cells have rows, and second ones beside the centers of the largest cells."""
+    """Return the centers whose cells have rows, and second ones beside the centers of the largest cells."""
     kept = np.flatnonzero(cells.sizes > smallest)
     if len(kept) == 0:
         kept = np.array([int(cells.sizes.argmax())])
@@ -324,11 +324,11 @@ def _split(cells: _Cells, wanted: int, apart: Floats, smallest: float, rng: np.r
 
 
 def _shared_out(costs: Floats, missing: int) -> NDArray[np.intp]:
-    """Return which cell each missing center goes to: the one whose parts would cost most without it."""
+    """Return the cell that gets each missing center: the one whose parts would cost most without it."""
     parts = np.ones(len(costs))
     chosen = np.empty(missing, dtype=np.intp)
     for index in range(missing):
-        # Each of k parts has 1 / k^2 of the cost where a cell extends in two directions, and more in many.
+        # In two directions each of k parts has 1 / k^2 of the cost; in many directions it has more.
         chosen[index] = np.argmax(costs / parts**2)
         parts[chosen[index]] += 1
     return chosen
@@ -338,7 +338,7 @@ def _shared_out(costs: Floats, missing: int) -> NDArray[np.intp]:
 
 
 class ReducedRowsClient(FrameClient):
-    """The answers of a client that works on reduced rows."""
+    """The answers of a client about rows in a few directions."""
 
     @by_row(directions="sum of the outer products of the rows (upper triangle)")
     def frame_products(rows: Rows) -> Term:
@@ -352,7 +352,7 @@ class ReducedRowsClient(FrameClient):
 
 
 class SpreadCentersClient(ClusterClient):
-    """The answers of a client among whose rows centers are spread."""
+    """The answers of a client for :func:`spread_centers` without noise."""
 
     @by_row(
         sums="sum of the rows in each cluster",
@@ -362,8 +362,8 @@ class SpreadCentersClient(ClusterClient):
     def cluster_sums_and_costs(rows: Rows, centers: Floats) -> tuple[Term, Term, Term]:
         """Return the sum, the number and the k-means cost of the rows in each cluster.
 
-        The cost is exact, in two rows: how many times ``2**LOWER_BITS`` squared units of the grid, and what is left of
-        each row's. In squared units of the data it could overflow.
+        The exact cost comes in two rows: multiples of ``2**LOWER_BITS`` squared units of the grid, and the remainders.
+        In squared units of the data it could overflow.
         """
         points = rows.points(centers)
         labels = nearest_point(rows.integers, points)
@@ -377,11 +377,11 @@ class SpreadCentersClient(ClusterClient):
 
 
 class FederatedMapSumsClient(MomentsClient, ReducedRowsClient, SpreadCentersClient):
-    """What a client answers: sums, and the places of its rows, which it keeps."""
+    """The client half: a client sends sums, and keeps the places of its rows."""
 
     @answers(Sent("the places of the rows on the map", "codes", per="row", kept_as="places"))
     def place_rows(self, *model: Floats) -> Floats:
-        """Return where the rows lie on the map of the centers, to be kept."""
+        """Return the rows' places on the map of the centers, to be kept."""
         return MapModel.from_arrays(model).transform(self.rows)
 
 

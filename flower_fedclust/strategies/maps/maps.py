@@ -1,8 +1,7 @@
-"""Fed-tSNE and Fed-UMAP, Algorithm 2: maps of rows that never meet.
+"""Fed-tSNE and Fed-UMAP (Qiao, Ma and Fan, AAAI 2025, Algorithm 2): maps of rows that stay at their clients.
 
-D. Qiao, X. Ma and J. Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025. Y are the
-landmarks, B the distances of all rows to them, W those between the landmarks, Z the map. The paper's samples are
-columns; here they are rows.
+Y are the landmarks, B the distances of all rows to them, W the distances between landmarks, Z the map. The paper's
+samples are columns; here they are rows.
 """
 
 from __future__ import annotations
@@ -48,22 +47,24 @@ class Drawing:
     """A way to draw a map."""
 
     method: Literal["tsne", "umap"]
-    n_neighbors: float  #: The perplexity of t-SNE; or of UMAP the number of neighbours, a point itself counted.
-    placing: float  #: The same for a row that is placed on the map: it is to lie with the few points that are like it.
-    min_dist: float = 0.0  #: UMAP's.
+    n_neighbors: float  #: t-SNE's perplexity, or UMAP's number of neighbors, which counts the point itself.
+    placing: (
+        float  #: The same for a row that is placed on the map later; fewer, to put it near the most similar points.
+    )
+    min_dist: float = 0.0  #: UMAP's min_dist.
 
     def check_installed(self) -> None:
-        """Raise a DataError where the library is missing."""
+        """Raise a DataError if the library is missing."""
         check_installed(self.method)
 
     def n_needed(self, n_points: int) -> int:
-        """Return how many neighbours of each point the map needs."""
+        """Return how many neighbors of each point the map needs."""
         if self.method == "tsne":
             return tsne_n_neighbors(n_points, self.n_neighbors)
         return umap_n_neighbors(n_points, int(self.n_neighbors))
 
     def coordinates(self, neighbors: NDArray[np.intp], distances: Floats, rng: np.random.Generator) -> Floats:
-        """Return the map of points whose nearest others are known, of shape (n_points, 2)."""
+        """Return the map of points with known neighbors, of shape (n_points, 2)."""
         seed = int(rng.integers(2**31))
         if self.method == "tsne":
             return tsne_map(neighbors, distances, perplexity=self.n_neighbors, random_state=seed)
@@ -72,7 +73,7 @@ class Drawing:
         )
 
     def model(self, landmarks: Floats, coordinates: Floats, centers: Floats, **known: Floats | None) -> MapModel:
-        """Return the model that places rows on the map; the arguments are those of MapModel."""
+        """Return the model that places rows on the map."""
         return MapModel(
             self.method,
             landmarks,
@@ -85,7 +86,7 @@ class Drawing:
 
 
 class FederatedMap(CodedRowsStrategy):
-    """What Fed-tSNE and Fed-UMAP share: all but the drawing of the map."""
+    """Base of Fed-tSNE and Fed-UMAP, which differ in how they draw the map."""
 
     codes = "distances"
 
@@ -97,7 +98,7 @@ class FederatedMap(CodedRowsStrategy):
         """How the map is drawn."""
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if self.federated_evaluation:
             raise ValueError(
@@ -113,7 +114,7 @@ class FederatedMap(CodedRowsStrategy):
         # Step 1: the landmarks.
         landmarks = yield from self.landmarks()
         Y = landmarks.points
-        # Step 2: every client sends the distances of its rows to them.
+        # Step 2: every client sends the distances of its rows to the landmarks.
         if self.max_norm is not None and self.epsilon is not None and self.perturb == "distances":
             frame = self._landmark_frame(self.max_norm)
             question = FederatedMapClient.clipped_distances.asked(Y, *frame.arrays, max_norm=self.max_norm)
@@ -123,11 +124,11 @@ class FederatedMap(CodedRowsStrategy):
             replies = yield Gather(question, rows=self.coded_rows)
             if not self.noise_on_codes:
                 replies = usable(self, replies, partial(_not_distances, distances_between(Y)))
-        # Step 3: equations (21) and (22), of whose matrix only the nearest neighbours are ever computed.
+        # Step 3: equations (21) and (22); only the nearest neighbors in their matrix are ever computed.
         B = np.concatenate([reply.arrays[0] for reply in replies])
         self._check_enough_rows(len(B))
         neighbors, distances = nystrom_neighbors(B, distances_between(Y), self.drawing.n_needed(len(B)))
-        # Step 4: the map; and clusters on it.
+        # Step 4: the map, and clusters on it.
         Z = self.drawing.coordinates(neighbors, distances, self.rng)
         centers = weighted_kmeans(Z, None, self.n_clusters, self.rng)
         places, clusters = (split_by_client(array, replies) for array in (Z, nearest_center(Z, centers)))
@@ -147,18 +148,17 @@ class FederatedMap(CodedRowsStrategy):
 class FedTSNE(FederatedMap):
     """Fed-tSNE: a t-SNE map of rows that stay where they are.
 
-    The clients learn landmarks together, which are spread as all rows are (FedDL, Algorithm 1). Each client sends how
-    far its rows are from the landmarks; from that the server estimates how far any two rows are from each other
-    (Nystrom), and makes the map, of which each client gets the places of its own rows. Clusters are those of k-means on
-    the map.
+    The clients learn landmarks together, which are spread as all rows are (FedDL, Algorithm 1). Each client sends the
+    distances of its rows to the landmarks. From these the server estimates the distance between any two rows (Nystrom),
+    draws the map, and sends each client the places of its own rows. The clusters come from k-means on the map.
 
-    Whoever has the landmarks and a row's distances to them can compute the row
+    Anybody with the landmarks and a row's distances to them can compute the row
     (reproduce/attacks.py does it). :class:`FedTSNESums` sends sums alone.
 
     Parameters
     ----------
     perplexity : float, default=30
-        Of t-SNE.
+        t-SNE's perplexity.
 
     References
     ----------
@@ -186,14 +186,14 @@ class FedTSNE(FederatedMap):
 class FedUMAP(FederatedMap):
     """Fed-UMAP: a UMAP map of rows that stay where they are.
 
-    As :class:`FedTSNE`, with UMAP in place of t-SNE. :class:`FedUMAPSums` sends sums alone.
+    The same as :class:`FedTSNE`, with UMAP instead of t-SNE. :class:`FedUMAPSums` sends sums alone.
 
     Parameters
     ----------
     n_neighbors : int, default=15
-        Of UMAP, which counts the row itself.
+        UMAP's number of neighbors, which counts the row itself.
     min_dist : float, default=0.1
-        How near to each other rows may come on the map.
+        The smallest distance between rows on the map.
 
     References
     ----------
@@ -220,7 +220,7 @@ class FedUMAP(FederatedMap):
 
 
 def _not_distances(W: Floats, reply: Reply) -> str:
-    """Return what is wrong with the distances of a client's rows to landmarks that are W apart."""
+    """Say what is wrong with the distances of a client's rows to landmarks with distances W between them."""
     return "" if are_distances(reply.arrays[0], W) else "distances that no row can have"
 
 
@@ -228,13 +228,13 @@ def _not_distances(W: Floats, reply: Reply) -> str:
 
 
 def distances_moved(max_norm: float, n_landmarks: int) -> Moved:
-    """Return how far apart the distances of two rows of this norm can be: each by as much as the rows."""
+    """Return how far apart the distances of two rows of this norm can be: each as far as the rows."""
     words = "the client clips every row, and every distance to what a row of this norm can have"
     return Moved(math.inf, apart=2.0 * max_norm * math.sqrt(n_landmarks), words=words)
 
 
 class FederatedMapClient(LandmarksClient, PerturbedRowsClient):
-    """What a client answers: its rows' distances to the landmarks. It keeps the places that it gets."""
+    """The client half of Algorithm 2: a client sends its rows' distances to the landmarks, and keeps their places."""
 
     @answers(Sent("distances of every row to the landmarks", "codes", per="row"))
     def landmark_distances(self, Y: Floats, *, relative_noise: float) -> Floats:
@@ -246,10 +246,10 @@ class FederatedMapClient(LandmarksClient, PerturbedRowsClient):
         moved=lambda _, Y, *frame, max_norm: (distances_moved(max_norm, len(Y)),),
     )
     def clipped_distances(self, Y: Floats, *frame: Floats, max_norm: float) -> GridArray:
-        """Return B_p of rows of norm at most ``max_norm``, exactly, for noise.
+        """Return B_p of rows of norm at most ``max_norm``, as integers for the noise.
 
-        A distance is the root of an exact integer, truncated. A row of norm R has a distance between ``||y|| - R`` and
-        ``||y|| + R`` from y; what rounding takes beyond is cut, so that no two rows' distances are more than 2 R apart.
+        A distance is the truncated root of an exact integer. A row of norm R has a distance between ``||y|| - R`` and
+        ``||y|| + R`` from y. Rounding beyond is cut off, so that no two rows' distances are more than 2 R apart.
         """
         rows = self.enter(*frame)
         points, zeros = rows.points(Y), np.zeros(Y.shape[1])
@@ -264,7 +264,7 @@ class FederatedMapClient(LandmarksClient, PerturbedRowsClient):
 
     @answers()
     def keep_places(self, places: Floats, labels: NDArray[np.intp]) -> None:
-        """Keep where the rows lie, and their clusters: ``recall("places")``, ``recall("labels")``."""
+        """Keep the rows' places and clusters: ``recall("places")``, ``recall("labels")``."""
         self.remember("places", [places])
         self.remember("labels", [labels])
 

@@ -1,8 +1,7 @@
-"""Fed-SpeClust, Algorithm 3: spectral clustering by a kernel that learned landmarks reconstruct; and from sums alone.
+"""Fed-SpeClust (Qiao, Ma and Fan, AAAI 2025, Algorithm 3), from the kernel values of all rows or from sums alone.
 
-D. Qiao, X. Ma and J. Fan, "Federated t-SNE and UMAP for distributed data visualization", AAAI 2025. Y are the
-landmarks, C the kernel values of all rows with them, W those between the landmarks. The paper's samples are columns;
-here they are rows.
+Y are the landmarks, C the kernel values of all rows with them, W the kernel values between landmarks. The paper's
+samples are columns; here they are rows.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ Floats = NDArray[np.float64]
 
 
 class LandmarkKernelStrategy(LandmarkStrategy):
-    """What both forms of Fed-SpeClust share.
+    """Base of both forms of Fed-SpeClust.
 
     Parameters
     ----------
     regularization : float, default=0.01
-        Added to the diagonal of the landmarks' kernel before it is inverted. The paper has none; without it
-        directions in which the landmarks hardly differ are magnified, and noise with them.
+        Added to the diagonal of the landmarks' kernel before it is inverted. The paper adds nothing, which magnifies
+        directions in which the landmarks hardly differ, and the noise there.
     """
 
     regularization: float = parameter(0.01, at_least=0)
@@ -59,7 +58,7 @@ class LandmarkKernelStrategy(LandmarkStrategy):
             )
 
     def dictionary(self, landmarks: Landmarks) -> Dictionary:
-        """Return the landmarks as FedSC's dictionary: its kernel is ``exp(-gamma d^2)`` where 1 / (2 r^2) is gamma."""
+        """Return the landmarks as a dictionary of FedSC, whose gamma is 1 / (2 r^2)."""
         bandwidth = 1.0 / math.sqrt(2.0 * landmarks.gamma)
         return Dictionary(landmarks.points, bandwidth, self.regularization, landmarks.n_rows)
 
@@ -68,15 +67,15 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
     """Fed-SpeClust: spectral clustering by a kernel that learned landmarks reconstruct.
 
     The clients learn landmarks together, which are spread as all rows are (FedDL, Algorithm 1). Each client sends the
-    kernel values of its rows with the landmarks; the server reconstructs all others (Nystrom) and clusters.
+    kernel values of its rows with the landmarks. The server reconstructs all other values (Nystrom) and clusters.
 
-    Whoever has the landmarks and a row's kernel values with them can compute the row
+    Anybody with the landmarks and a row's kernel values with them can compute the row
     (reproduce/attacks.py does it). :class:`FedSpeClustSums` sends sums alone.
 
     Parameters
     ----------
     sparsify : bool, default=True
-        Whether each row keeps its k largest similarities only, as in FedSC (equation 25 there); the paper keeps all.
+        Whether each row keeps only its k largest similarities, as in FedSC (equation 25 there); the paper keeps all.
 
     References
     ----------
@@ -103,7 +102,7 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
         # Step 1: the landmarks.
         landmarks = yield from self.landmarks()
         dictionary = self.dictionary(landmarks)
-        # Step 2: every client sends the kernel values of its rows with them.
+        # Step 2: every client sends the kernel values of its rows with the landmarks.
         Y, bandwidth = dictionary.atoms, dictionary.bandwidth
         W = gaussian_kernel(Y, Y, bandwidth)
         if self.epsilon is None or self.perturb != "kernel":
@@ -118,7 +117,7 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
             frame = self._landmark_frame(self.max_norm)
             question = FedSpeClustClient.landmark_kernel_on_grid.asked(Y, *frame.arrays, bandwidth=bandwidth)
             replies = yield Gather(question, parts=["kernel"])
-        # Step 3: C W^-1 are codes of the rows by the landmarks, so that with W they give the kernel C W^-1 C'.
+        # Step 3: C W^-1 are codes of the rows by the landmarks; with W they give the kernel C W^-1 C'.
         C = np.concatenate([reply.arrays[0] for reply in replies])
         W[np.diag_indices_from(W)] += self.regularization
         # Step 4: spectral clustering.
@@ -127,17 +126,17 @@ class FedSpeClust(CodedRowsStrategy, LandmarkKernelStrategy, CodesStrategy):
 
 
 def _not_kernel_values(reply: Reply) -> str:
-    """Return what is wrong with the values of a Gaussian kernel that a client has sent."""
+    """Say what is wrong with the values of a Gaussian kernel that a client has sent."""
     values = reply.arrays[0]
     return "" if values.min() >= 0 and values.max() <= 1 + 1e-9 else "values that the kernel does not have"
 
 
 class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
-    """Fed-SpeClust in which the server gets nothing but sums over the clients.
+    """Fed-SpeClust in which the server receives only sums over the clients.
 
-    The clients learn landmarks together, as in :class:`FedSpeClust`. The factors that the landmarks give to rows are
-    then clustered from sums, as in :class:`FedSCSums`; no similarity of two rows is known to anybody, so that the graph
-    is dense. With ``epsilon`` every sum takes noise.
+    The clients learn landmarks together, as in :class:`FedSpeClust`. The rows' factors by the landmarks are then
+    clustered from sums, as in :class:`FedSCSums`. Nobody knows the similarity of two rows, so that the graph is dense.
+    With ``epsilon`` every sum takes noise.
 
     References
     ----------
@@ -178,12 +177,12 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Algorithm 1, a frame where max_norm gives none, and the clustering."""
+        """Algorithm 1, a frame unless max_norm gives one, and the clustering."""
         frame_rounds = FRAME_ROUNDS if self.epsilon is None else 0
         return self.n_landmark_rounds + frame_rounds + self.n_clustering_rounds
 
     def parts(self) -> Mapping[str, Part]:
-        """Return those of the moments, the landmarks' gradients, the two sums of the factors, and k-means."""
+        """Return the parts of the moments, the landmarks' gradients, the two sums of the factors, and k-means."""
         landmarks = self.landmark_parts(0.1, 0.3)
         return landmarks | self.clustering_parts(factor_sum=0.075, normalized_moment=0.375, kmeans=0.15)
 
@@ -192,10 +191,10 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
 
 
 def kernel_values_apart(W: Floats) -> float:
-    """Return how far apart the kernel values of two rows with points can be, truncated to the grid.
+    """Return how far apart the truncated kernel values of two rows can be, given the kernel W of the points.
 
-    phi(Y)' phi(x) is linear in phi(x), by a map whose norm is the root of W's largest eigenvalue, and two phi(x) are at
-    most sqrt(2) apart; and each value lies between 0 and 1. Truncation adds at most a unit to a difference.
+    phi(Y)' phi(x) is linear in phi(x), with the root of W's largest eigenvalue as its norm, and two phi(x) are at most
+    sqrt(2) apart; and each value lies between 0 and 1. Truncation adds at most a unit to a difference.
     """
     in_feature_space = math.sqrt(2.0 * float(np.linalg.eigvalsh(W)[-1])) * (1.0 + 2.0**-30)
     truncated = 2.0 * math.sqrt(len(W)) * 2.0**-BITS
@@ -208,7 +207,7 @@ def _kernel_moved(Y: Floats, frame: Frame, bandwidth: float) -> Moved:
 
 
 class FedSpeClustClient(LandmarksClient, PerturbedRowsClient, LabelsClient):
-    """What a client answers: the kernel values of its rows with the landmarks. It keeps the labels that it gets."""
+    """The client half of Algorithm 3: a client sends its rows' kernel values, and keeps their labels."""
 
     @answers(Sent("kernel values of every row with the landmarks", "codes", per="row"))
     def landmark_kernel(self, Y: Floats, *, bandwidth: float, relative_noise: float) -> Floats:
@@ -221,14 +220,14 @@ class FedSpeClustClient(LandmarksClient, PerturbedRowsClient, LabelsClient):
         moved=lambda _, Y, *frame, bandwidth: (_kernel_moved(Y, Frame.of_arrays(*frame), bandwidth),),
     )
     def landmark_kernel_on_grid(self, Y: Floats, *frame: Floats, bandwidth: float) -> GridArray:
-        """Return K(X_p, Y) as integers, as they take noise."""
+        """Return K(X_p, Y) as integers for the noise."""
         rows = self.enter(*frame)
         kernel = kernel_values(rows.integers, rows.points(Y), rows.exponent, bandwidth)
         return GridArray.truncated(kernel, -BITS)
 
 
 class FedSpeClustSumsClient(LandmarksClient, SpectralSumsClient):
-    """The client half of the sums: what it sends is in the two classes that it is made of."""
+    """The client half of :class:`FedSpeClustSums`, which has answers of its two bases alone."""
 
 
 FedSpeClust.codes_answer = FedSpeClustClient.landmark_kernel_on_grid

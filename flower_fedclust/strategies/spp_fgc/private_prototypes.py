@@ -1,7 +1,6 @@
-"""SPP-FGC with prototypes that noise covers (Algorithm 1, lines 6 and 7, as they can be done with a proof).
+"""SPP-FGC with private prototypes (Algorithm 1, lines 6 and 7, with a proof).
 
-Where a client finds clusters by itself, one row can move every other to another cluster, and the noise of the paper's
-appendix C covers nothing. Here all clients share cells, whose centers come from noisy sums; a prototype is a cell.
+All clients share cells, whose centers come from noisy sums (see spp_fgc_sums.py); a prototype is a cell.
 """
 
 from __future__ import annotations
@@ -50,20 +49,20 @@ Floats = NDArray[np.float64]
 class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
     """SPP-FGC in which the prototypes, and nothing else, are private against the server.
 
-    As :class:`SPPFGC`, but a row belongs to the nearest of centers that all clients share and that noisy sums give.
-    The counts, sums and products of each client's rows in each cell carry Laplace noise, and make its prototypes. With
-    the centers they are (epsilon, delta)-private. The graph and the prototype of each row leave as they are all the
-    same, so that the run as a whole has no epsilon; that of :class:`SPPFGCSums` has one.
+    The same as :class:`SPPFGC`, but a row belongs to the nearest of centers that all clients share and noisy sums find.
+    The counts, sums and products of each client's rows in each cell carry Laplace noise and make up its prototypes.
+    With the centers they are (epsilon, delta)-private. The graph and the prototype of each row still leave the client
+    without noise, so that the run as a whole has no epsilon. :class:`SPPFGCSums` has one.
 
     Parameters
     ----------
     n_prototypes : int, optional
-        Of all clients together; by default as in :class:`SPPFGCSums`.
+        The prototypes of all clients together; by default as in :class:`SPPFGCSums`.
     epsilon : float, default=1.0
         The privacy budget of the prototypes, and of nothing else.
     max_l1_norm : float
-        Rows are clipped to this L1 norm, the sum of their absolute values, for the prototypes. Public; not taken from
-        data.
+        For the prototypes, rows are clipped to this L1 norm, the sum of their absolute values. It is public, and must
+        not be computed from the data.
 
     References
     ----------
@@ -79,16 +78,16 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
             example={"max_l1_norm": 1.0},
         ),
     )
-    #: The graphs are not covered.
+    #: Nothing covers the graphs.
     promises = ()
 
     epsilon: float = parameter(1.0, above=0, at_most=1000)
     max_l1_norm: float = parameter(above=0)
-    #: The server is who the noise protects from.
+    #: The noise protects against the server.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     def _client_side(self) -> Generator[Round, Any, Uploads]:
-        """Find cells, then gather graphs, and the prototypes of these cells with all of their noise."""
+        """Find cells, then gather the graphs and the noisy prototypes of these cells."""
         cells = yield from self.find_cells(n_lloyd_rounds=1)
         radius = cells.frame.radius
         replies = yield Gather(
@@ -102,21 +101,21 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
             ),
             parts=[None, None, None, "prototype_sums", "prototype_products", "prototype_counts"],
         )
-        # What each client's own reply carries.
+        # The noise in each client's own reply.
         multipliers = self.frozen_plan.multipliers
         of_products = math.sqrt(2.0) * multipliers["prototype_products"] * radius**2
         changed = [prototypes_of_cells(reply, cells, of_products, multipliers["prototype_counts"]) for reply in replies]
-        # What noise has blurred is not as certain as its count says.
+        # A noisy covariance is less certain than its count says.
         deviations = np.concatenate([deviation for _, deviation in changed])
         return read_uploads([reply for reply, _ in changed], self.n_clusters, deviations)
 
     @property
     def n_protocol_rounds(self) -> int:
-        """For the cells the frame, the directions and a Lloyd step, then the graphs and the labels."""
+        """The rounds for the frame, the directions, a Lloyd step, the graphs and the labels."""
         return self.n_frame_rounds + 2 + super().n_protocol_rounds
 
     def parts(self) -> Mapping[str, Part]:
-        """Return those of the cells, a half of the budget, and those of the prototypes."""
+        """Return half of the budget for the cells, and half for the prototypes."""
         answer = SPPFGCPrivatePrototypesClient.cell_prototypes
         return {
             **self.cell_parts(origin=0.1, distances=0.05, second_moment=0.1, lloyd=0.25, n_lloyd_rounds=1),
@@ -127,14 +126,15 @@ class SPPFGCPrivatePrototypes(CellsStrategy, StructuralGraphStrategy):
 
     @property
     def relation(self) -> Relation:
-        """For rows that are added or removed: what is sent of each row is not covered."""
+        """Adding or removing a row: what is sent about each row is not covered."""
         return "add-or-remove"
 
 
 def prototypes_of_cells(reply: Reply, cells: Cells, deviation: float, scale: float) -> tuple[Reply, Floats]:
-    """Return a client's reply to ``cell_prototypes`` in the form of one to ``structural_graph``.
+    """Return a client's reply to ``cell_prototypes`` in the form of ``structural_graph``, and its covariances' noise.
 
-    Cells with hardly a row, by their noisy count, are dropped: their rows go to the nearest cell that is left.
+    Nearly empty cells, by their noisy count, are dropped, and their rows go to the nearest remaining cell.
+    ``deviation`` is that of the noise in the products, ``scale`` that of the noise in the counts.
     """
     own, neighbors, weights, sums, moments, noisy_counts = reply.arrays
     centers, frame = cells.centers, cells.frame
@@ -163,14 +163,14 @@ def prototypes_of_cells(reply: Reply, cells: Cells, deviation: float, scale: flo
 
 
 def moved_by_rows(frame: Frame) -> tuple[Moved, Moved, Moved]:
-    """Return how much a row changes sums, products and counts by cell: it is in one cell."""
+    """Return how much a row changes sums, products and counts by cell, being in one cell."""
     rows = frame.rows(np.zeros((0, len(frame.origin))))
     sums, of_products, counts = (Moved.of(term.bound) for term in (total(rows), products(rows), count(rows)))
     return sums, of_products, counts
 
 
 class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
-    """The client half: sums for the cells, graph and prototypes, and the labels that come back."""
+    """The client half of :class:`SPPFGCPrivatePrototypes`."""
 
     @answers(
         *GRAPH,
@@ -191,7 +191,7 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         rank_constraint: bool,
         diagonal: bool,
     ) -> tuple[Array | GridArray, ...]:
-        """Return E^p, the cell of each row, and of each cell what means and covariances are made of."""
+        """Return E^p, the cell of each row, and the sums, products and counts of each cell."""
         E = client_graph(self.rows, n_clusters, n_neighbors, rank_constraint=rank_constraint)
         rows = self.enter(*frame)
         labels = rows.nearest(centers)

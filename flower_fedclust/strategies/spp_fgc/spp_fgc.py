@@ -1,9 +1,7 @@
-"""SPP-FGC: clusters from the neighbour graphs of the clients' rows and Gaussian prototypes, in one shot.
+"""SPP-FGC (He, Wang, Tang, Wang, Wang and Nie, Algorithm 1): clusters from the clients' graphs and prototypes.
 
-G. He, J. Wang, L. Tang, Z. Wang, R. Wang and F. Nie, "Towards federated clustering: a client-wise private graph
-aggregation framework", Algorithm 1. Comments give its line numbers. v are a client's rows (samples are rows, in the
-paper too), E^p is its structural graph, P_k are its prototypes, E* is the global graph, S the graph nearest to it that
-has as many components as there are clusters, and A the assignments.
+v are a client's rows, E^p is its structural graph, P_k are its prototypes, E* is the global graph, S the nearest graph
+with as many components as there are clusters, and A the assignments. Comments give the lines of the algorithm.
 """
 
 from __future__ import annotations
@@ -59,13 +57,13 @@ Labels = NDArray[np.intp]
 
 PAPER = "Towards federated clustering: a client-wise private graph aggregation framework"
 
-#: Rows up to which the server solves for S, which has an entry for every two of them.
+#: The largest number of rows for which the server solves for S, which has an entry for every two rows.
 MOST_ROWS_OF_S = 8000
 
-#: By default a client has so many prototypes for each cluster, so that a cluster can have any form.
+#: By default a client has this many prototypes for each cluster, so that a cluster can have any form.
 PROTOTYPES_PER_CLUSTER = 5
 
-#: A client with many rows has one prototype for so many of them where that is more, ...
+#: A client with many rows has one prototype for this many of them if that is more, ...
 ROWS_PER_PROTOTYPE = 25
 
 #: ... up to this number.
@@ -73,24 +71,25 @@ MOST_PROTOTYPES = 100
 
 
 class StructuralGraphStrategy(ProtocolStrategy):
-    """Base of the strategies that run Algorithm 1; they differ in the prototypes that the clients upload.
+    """Base of the strategies that run Algorithm 1, which differ in the prototypes that the clients upload.
 
     Parameters
     ----------
     n_clusters : int
         C.
     n_neighbors : int, default=10
-        k at most; a client with few rows takes half of its rows over n_clusters, but 3 at least.
+        The largest k; a client with few rows takes half of its rows over n_clusters, but at least 3.
     covariance : "full" or "diagonal", optional
-        Of the prototypes; by default full for up to 64 columns.
+        The form of the prototypes' covariances; by default full for up to 64 columns.
     solver : "spectral" or "clr", default="spectral"
         "clr" finds E^p and S under the constraint that they have n_clusters components (equations 5, 11 and 32), by
-        alternating steps. S has an entry for every two rows of all clients: for comparison, at small size.
+        alternating steps. S has an entry for every two rows of all clients: use it for comparisons at small size.
     affinity : "jeffreys" or "kl", default="jeffreys"
-        "kl" is equation (10) as it is printed.
+        "kl" is equation (10) as printed.
     assignment : "eigenvectors", "components" or "rows-of-s", optional
-        "eigenvectors" of E*, the default of the solver "spectral"; the "components" of S, if there are n_clusters, and
-        else a k-means of its eigenvectors, the default of "clr"; or a k-means of the rows of S (Algorithm 1, line 15).
+        "eigenvectors" of E*, the default for solver "spectral"; the "components" of S if there are n_clusters, and
+        otherwise a k-means of its eigenvectors, the default for "clr"; or a k-means of the rows of S (Algorithm 1, line
+        15).
     """
 
     n_neighbors: int = parameter(10, at_least=1)
@@ -100,7 +99,7 @@ class StructuralGraphStrategy(ProtocolStrategy):
     assignment: Literal["eigenvectors", "components", "rows-of-s"] | None = parameter(None)
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if self.assignment is not None:
             of_solver = ("eigenvectors",) if self.solver == "spectral" else ("components", "rows-of-s")
@@ -122,16 +121,16 @@ class StructuralGraphStrategy(ProtocolStrategy):
 
     @abstractmethod
     def _client_side(self) -> Generator[Round, list[Reply], Uploads]:
-        """Return what the clients upload: each its E^p and its P_k with noise (lines 3 to 9)."""
+        """Return what the clients upload: their E^p and their P_k with noise (lines 3 to 9)."""
 
     def _server_side(self, uploads: Uploads, prototypes: Prototypes) -> Labels:
         """Return A, the cluster of every row (lines 11 to 15)."""
         C = self.n_clusters
-        # Line 12: E^g is the same for all rows of two prototypes, and so is known by what these are to each other.
+        # Line 12: E^g is the same for all rows of two prototypes, and follows from the divergence of these.
         divergences = (jeffreys if self.affinity == "jeffreys" else kullback_leibler)(prototypes)
         # Line 13.
         E = joined(uploads, prototypes, divergences, C, affinity=self.affinity)
-        # Lines 14 and 15, where a cluster need not be a component: the eigenvectors of E* itself.
+        # Lines 14 and 15 if a cluster need not be a component: the eigenvectors of E* itself.
         if self.solver == "spectral":
             return cluster_embedding(E.embedding(C, full_affinity(divergences)), C, self.rng)[1]
         # Line 14.
@@ -141,14 +140,14 @@ class StructuralGraphStrategy(ProtocolStrategy):
                 f"solver='clr' is for {MOST_ROWS_OF_S} rows at most. Take solver='spectral'."
             )
         S, F = rank_constrained_solution(E.toarray(), C)
-        # Line 15, as it is printed; or what S was made for.
+        # Line 15 as printed; or the purpose of S.
         if self.assignment == "rows-of-s":
             return cluster_embedding(S.toarray(), C, self.rng)[1]
         n_components, component = components_of(S)
         return component if n_components == C else cluster_embedding(F, C, self.rng)[1]
 
     def _model(self, uploads: Uploads, prototypes: Prototypes, labels: Labels) -> PrototypeModel:
-        """Return the model in which each prototype is in the cluster of most of its rows."""
+        """Return the model in which each prototype is in the cluster of the majority of its rows."""
         table = uploads.rows_of_prototypes(labels, self.n_clusters)
         kept = table.sum(axis=1) > 0
         return PrototypeModel(
@@ -161,7 +160,7 @@ class StructuralGraphStrategy(ProtocolStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The graphs and the labels."""
+        """One round for the graphs and one for the labels."""
         return 2
 
     def privacy_notes(self) -> list[str]:
@@ -178,43 +177,42 @@ class StructuralGraphStrategy(ProtocolStrategy):
 
 
 class SPPFGC(StructuralGraphStrategy):
-    """Clusters from graphs: each client sends the neighbour graph of its rows and Gaussian prototypes of them.
+    """Clusters from graphs: each client sends the neighbor graph of its rows, and Gaussian prototypes of them.
 
     Each client joins each row to its nearest rows (E^p, equations 3 to 6), divides its rows into prototypes, and sends
     the graph, the prototype of each row, and the prototypes' means, covariances and counts. The server joins rows of
-    different clients as far as their prototypes are alike (E*, equations 9 and 10), clusters this graph, and sends each
-    client the clusters of its rows. New rows go to the cluster of the likeliest prototype. One round, and one for the
-    labels.
+    different clients according to the similarity of their prototypes (E*, equations 9 and 10), clusters this graph, and
+    sends each client the clusters of its rows. New rows go to the cluster of the likeliest prototype.
 
-    The paper's own recipe (``solver="clr", prototypes="gmm", affinity="kl", assignment="rows-of-s"``; by name:
-    "spp-fgc-printed") does not do what it promises: on Iris with two clients its accuracy is 0.7. By default this
-    does what was found to work, at each place where the paper leaves a choice, or is wrong:
+    The paper's own recipe (``solver="clr", prototypes="gmm", affinity="kl", assignment="rows-of-s"``, also named
+    "spp-fgc-printed") does not do what it promises: on Iris with two clients its accuracy is 0.7. If the paper leaves a
+    choice or is wrong, the defaults are what works:
 
-    - no rank constraint in the clients; more, smaller prototypes ("atoms") by spectral clustering of E^p;
-    - Jeffreys' divergence in place of KL, which is not symmetric; measured by what is usual between clients, not by 1;
-      only the nearest prototypes are joined; and a row gives rows of other clients half of what it gives its own,
-      whatever their number;
-    - the clusters are those of the normalised eigenvectors of E*, not a k-means of the rows of S.
+    - clients have no rank constraint, and more, smaller prototypes ("atoms") by spectral clustering of E^p;
+    - Jeffreys' divergence replaces KL, which is not symmetric, and is scaled by its usual value between clients; only
+      the nearest prototypes are joined; and a row gives all rows of other clients together half of the weight that it
+      gives rows of its own client;
+    - the clusters come from the normalized eigenvectors of E*, not from a k-means of the rows of S.
 
-    The graph and the prototype of each row leave the client as they are, in the paper as here. So there is no epsilon
-    for the whole, with any noise on the prototypes. :class:`SPPFGCPrivatePrototypes` covers the prototypes, and
-    :class:`SPPFGCSums` does without what cannot be covered.
+    In the paper and here, the graph and the prototype of each row leave the client without noise. So the run as a whole
+    has no epsilon, whatever the noise on the prototypes. :class:`SPPFGCPrivatePrototypes` covers the prototypes, and
+    :class:`SPPFGCSums` does without the graphs.
 
     Parameters
     ----------
     n_prototypes : int, optional
-        Of each client, at most half of its rows; by default 5 a cluster, and one for 25 rows where that is more, up to
-        100.
+        Prototypes of each client, at most half the number of its rows; by default 5 for each cluster, or one for 25
+        rows if that is more, up to 100.
     prototypes : "atoms" or "gmm", default="atoms"
         "gmm" is the paper's Gaussian mixture of n_clusters components (Algorithm 1, line 6).
     epsilon : float, optional
-        The paper's epsilon, which promises nothing: that of the Laplace noise of equation (8), for each of means and
-        covariances, with the sensitivities of appendix C.II, which hold for clusters that do not change with a row.
+        The paper's epsilon, which promises nothing: the scale of the Laplace noise of equation (8) on the means and on
+        the covariances, with the sensitivities of appendix C.II, which assume that clusters do not change with a row.
         Needs ``calibration="paper"`` and ``max_l1_norm``.
     calibration : "paper", optional
-        To be given with an epsilon, in acknowledgement that it is the paper's.
+        Required with an epsilon, as an acknowledgement that it is the paper's.
     max_l1_norm : float, optional
-        R: rows are clipped to this L1 norm (1 in the paper). Public; not taken from data.
+        R: rows are clipped to this L1 norm (1 in the paper). It is public, and must not be computed from the data.
 
     References
     ----------
@@ -243,11 +241,11 @@ class SPPFGC(StructuralGraphStrategy):
     epsilon: float | None = parameter(None, above=0)
     calibration: Literal["paper"] | None = parameter(None)
     max_l1_norm: float | None = parameter(None, above=0)
-    #: The server is who the noise would protect from.
+    #: The noise would protect against the server.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if self.epsilon is not None and self.calibration is None:
             raise ValueError(
@@ -256,12 +254,12 @@ class SPPFGC(StructuralGraphStrategy):
             )
 
     def check_complete(self) -> None:
-        """Raise a ValueError unless there is a norm where there is noise."""
+        """Raise a ValueError if there is noise and no norm."""
         super().check_complete()
         check_max_l1_norm(self.max_l1_norm, self.epsilon)
 
     def _client_side(self) -> Generator[Round, list[Reply], Uploads]:
-        """Gather what lines 5 to 8 are in each client."""
+        """Gather what each client computes in lines 5 to 8."""
         replies = yield Gather(
             SPPFGCClient.structural_graph.asked(
                 n_clusters=self.n_clusters,
@@ -278,7 +276,7 @@ class SPPFGC(StructuralGraphStrategy):
         return read_uploads(replies, self.n_clusters)
 
     def privacy_notes(self) -> list[str]:
-        """Add that the paper's noise proves nothing."""
+        """Add that the paper's noise guarantees nothing."""
         notes = super().privacy_notes()
         if self.epsilon is not None:
             notes.append(
@@ -298,7 +296,10 @@ def joined(
     *,
     affinity: str = "jeffreys",
 ) -> GlobalGraph:
-    """Return E* (equations 9 and 10; Algorithm 1, lines 12 and 13), symmetric."""
+    """Return E*, symmetric (equations 9 and 10; Algorithm 1, lines 12 and 13).
+
+    With two clients, links are added until there are only n_clusters parts.
+    """
     blocks, owner = uploads.diagonal, uploads.client
     if affinity == "jeffreys":
         blocks = without_far_edges(blocks, uploads.prototype, divergences)
@@ -320,7 +321,7 @@ def joined(
 
 
 class SPPFGCClient(LabelsClient):
-    """The client half: graph and prototypes, and the labels that come back."""
+    """The client half of :class:`SPPFGC`: graph and prototypes, and the labels that come back."""
 
     @answers(
         *GRAPH,
@@ -341,7 +342,7 @@ class SPPFGCClient(LabelsClient):
         epsilon: float = math.inf,
         max_l1_norm: float = math.inf,
     ) -> tuple[Array, ...]:
-        """Return E^p and P_k, with an epsilon the latter with noise as the paper has it."""
+        """Return E^p and P_k; with an epsilon, P_k with the paper's noise."""
         v, rng = clip_rows(self.rows, max_l1_norm, norm=1), self.generator(random_state)
         # Line 5.
         E = client_graph(v, n_clusters, n_neighbors, rank_constraint=rank_constraint)
@@ -359,15 +360,15 @@ class SPPFGCClient(LabelsClient):
 
 
 def n_atoms_of(n_rows: int, n_clusters: int, wanted: int) -> int:
-    """Return how many atoms a client makes: at most half as many as it has rows."""
+    """Return the number of a client's atoms; wanted is 0 for the default, which grows with clusters and rows."""
     by_default = max(PROTOTYPES_PER_CLUSTER * n_clusters, min(n_rows // ROWS_PER_PROTOTYPE, MOST_PROTOTYPES))
     return max(1, min(wanted or by_default, n_rows // 2))
 
 
 def atoms(rows: Floats, graph: StructuralGraph, n_atoms: int, rng: np.random.Generator) -> Labels:
-    """Return small clusters of rows, by normalised spectral clustering of their graph, numbered from 0 without a gap.
+    """Return small clusters of rows by normalized spectral clustering of their graph, numbered without a gap.
 
-    Where the graph has more components than there are to be atoms, they are those of a k-means of the rows.
+    If the graph has more components than there are atoms, they come from a k-means of the rows.
     """
     if n_atoms == 1:
         return np.zeros(len(rows), dtype=np.intp)
@@ -383,9 +384,9 @@ def atoms(rows: Floats, graph: StructuralGraph, n_atoms: int, rng: np.random.Gen
 
 
 def mixture_labels(rows: Floats, n_clusters: int, rng: np.random.Generator) -> Labels:
-    """Return the clusters of a Gaussian mixture (Algorithm 1, line 6), numbered from 0 without a gap."""
+    """Return the clusters of a Gaussian mixture (Algorithm 1, line 6), numbered without a gap."""
     n_components = min(n_clusters, len(np.unique(rows, axis=0)))
-    # What scikit-learn adds to the variances is not measured in units of the rows.
+    # scikit-learn adds a constant to the variances, whatever the unit of the rows.
     offsets = rows - rows.mean(axis=0)
     offsets /= np.abs(offsets).max() or 1.0
     mixture = GaussianMixture(n_components, random_state=int(rng.integers(2**31)))
@@ -396,11 +397,11 @@ def mixture_labels(rows: Floats, n_clusters: int, rng: np.random.Generator) -> L
 
 
 def noisy_as_in_the_paper(found: Prototypes, epsilon: float, max_l1_norm: float, source: NoiseSource) -> Prototypes:
-    """Return prototypes with the Laplace noise of equation (8), scaled as in appendix C.II. It proves nothing.
+    """Return prototypes with the Laplace noise of equation (8), scaled as in appendix C.II, which guarantees nothing.
 
-    The sensitivities ``2 R / N_min`` and ``(2 sqrt(2) + 4) R^2 / N_min`` hold for clusters that are given, and the
-    latter for the Frobenius norm of the covariance where Laplace noise needs the L1 norm. N_min, the size of the
-    client's smallest cluster, depends on the rows. The counts have no noise.
+    The sensitivities ``2 R / N_min`` and ``(2 sqrt(2) + 4) R^2 / N_min`` assume fixed clusters, and the latter bounds
+    the Frobenius norm of the covariance, where Laplace noise needs the L1 norm. N_min, the size of the client's
+    smallest cluster, depends on the rows. The counts have no noise.
     """
     smallest = float(found.counts.min())
     of_means = 2.0 * max_l1_norm / smallest / epsilon

@@ -1,8 +1,7 @@
-"""SPP-FGC+: SPP-FGC on codes that each client's variational autoencoder learns, round by round.
+"""SPP-FGC+ (He, Wang, Tang, Wang, Wang and Nie, Algorithm 2): SPP-FGC on codes that an autoencoder learns in rounds.
 
-G. He, J. Wang, L. Tang, Z. Wang, R. Wang and F. Nie, "Towards federated clustering: a client-wise private graph
-aggregation framework", Algorithm 2. Comments give its line numbers. Z_k are the codes of client k's rows (samples are
-rows), P_g the global prototypes; E^p, P_k and E* are as in Algorithm 1.
+Z_k are the codes of client k's rows, P_g the global prototypes; E^p, P_k and E* are as in Algorithm 1. Comments give
+the lines of the algorithm.
 """
 
 from __future__ import annotations
@@ -53,36 +52,36 @@ Labels = NDArray[np.intp]
 #: The exponent of the unit in which the losses of clients are summed.
 LOSS_EXPONENT = -20
 
-#: By default a code has so many numbers, and more where it takes more of the principal axes to hold so much of the
-#: variance of the rows.
+#: By default a code has this many numbers, or as many as there are principal axes that hold this fraction of the rows'
+#: variance, if these are more.
 FEWEST_LATENT, HELD_VARIANCE = 10, 0.7
 
-#: Codes of more numbers are joined by what their rows' neighbours have in common, and not by distances alone.
+#: Codes of more numbers are joined by the neighbors that their rows share, not by distances alone.
 MOST_FOR_DISTANCES = 10
 
 
 class SPPFGCPlus(ProtocolStrategy):
-    """SPP-FGC on codes that are learned: for images, and whatever rows have no clusters as they are. Needs PyTorch.
+    """SPP-FGC on learned codes: for images, and other rows without clusters of their own. Needs PyTorch.
 
     Each client trains a variational autoencoder (VAE) on its rows. In each round it sends the graph and the prototypes
-    of its codes as in :class:`SPPFGC`, the server finds clusters, and sends back the mean code of each: the global
-    prototypes P_g, towards which the clients train on (equation 14).
+    of its codes as in :class:`SPPFGC`. The server finds clusters and sends back their mean codes: the global prototypes
+    P_g, towards which the clients continue to train (equation 14).
 
-    The paper does not say how codes of different clients come to mean the same. Here all begin with the same layers,
-    and the server averages the layers after every round: where they stay with the clients, these drift apart (rings in
-    20 columns: 0.50 in place of 1.00). What works besides, and is not in the paper:
+    The paper does not say how the codes of different clients become comparable. Here all clients begin with the same
+    layers, and the server averages the layers after every round. If layers stay at the clients, they drift apart (rings
+    in 20 columns: 0.50 instead of 1.00). The following also helps, and is not in the paper:
 
-    - the network begins linear, so that the first codes are coordinates along the principal axes of all rows, which
-      sums give; where a code is as wide as its row it begins as the row, with no training before the first graph;
-    - a row is drawn to the mean code of the cluster that the server's graph has found for it. Deep embedded clustering
-      draws it to the nearest mean, which cuts clusters that are not round where clustering_weight is large;
-    - as in :class:`SPPFGC`, a client has several prototypes a cluster, and not those of its DEC clusters;
-    - where a code has more than 10 numbers, an edge of the graph counts as far as both rows have the same nearest rows:
-      in many dimensions distances alone tell less.
+    - The network begins linear, so that the first codes are coordinates along the principal axes of all rows, found
+      from sums. A code that is as wide as its row begins as the row, with no training before the first graph.
+    - A row is drawn to the mean code of the cluster that the server's graph found for it. Deep embedded clustering
+      draws it to the nearest mean, which cuts clusters that are not round if clustering_weight is large.
+    - As in :class:`SPPFGC`, a client has several prototypes for each cluster, instead of its DEC clusters.
+    - If a code has more than 10 numbers, edges of the graph are weighted by the nearest rows that both rows share,
+      because distances alone say less in many dimensions.
 
-    Nothing is proved of its privacy, with any noise: graphs are sent as they are, and codes come from layers that were
-    trained on the rows, so that one row can move all codes of its client. For a guarantee, encode the rows by a network
-    that has seen none of them, and take :class:`SPPFGCSums` for the codes.
+    Nothing is proved about its privacy, whatever the noise: graphs are sent without noise, and codes come from layers
+    that were trained on the rows, so that one row can move all codes of its client. For a guarantee, encode the rows by
+    a network that was trained on other rows, and use :class:`SPPFGCSums` on the codes.
 
     Parameters
     ----------
@@ -91,28 +90,28 @@ class SPPFGCPlus(ProtocolStrategy):
     n_rounds : int, default=5
         T: rounds of training towards the global prototypes.
     n_pretraining_rounds : int, default=6
-        Rounds before, without prototypes. There are none where a code is as wide as its row.
+        Earlier rounds, without prototypes; none if a code is as wide as its row.
     n_local_steps : int, default=50
-        Steps of a client in a round, of 128 rows each; it goes through its rows once at least.
+        Steps of a client in a round, of 128 rows each; at least one pass over its rows.
     n_latent : int, optional
-        Numbers of a code; as many as there are columns where these are fewer. By default 10, or as many principal axes
-        as hold 70% of the variance of all rows, where these are more (up to half of n_hidden).
+        Numbers of a code, at most the number of columns. By default 10, or if these are more, as many principal axes as
+        hold 70% of the variance of all rows (up to half of n_hidden).
     n_hidden : int, default=256
         Units between the two layers of the encoder, and of the decoder.
     clustering_weight : float, default=0.15
         lambda of equation (14), beside the mean squared error of an entry.
     n_neighbors : int, default=10
-        k of the graph at most, as in :class:`SPPFGC`.
+        The largest k of the graph, as in :class:`SPPFGC`.
     n_prototypes : int, optional
-        Of each client, as in :class:`SPPFGC`.
+        Prototypes of each client, as in :class:`SPPFGC`.
     epsilon : float, optional
-        For Laplace noise on the prototypes as the paper has it (equation 8): that of each round, for means and
-        covariances, is such that all rounds would together spend epsilon, if the sensitivities of appendix C.II held
-        and the codes did not depend on the rows. Neither is so: it is for comparison, and the report promises nothing.
+        Adds the paper's Laplace noise to the prototypes (equation 8), such that all rounds together would spend epsilon
+        if the sensitivities of appendix C.II held and codes did not depend on rows. Neither is true: it is for
+        comparison, and the report promises nothing.
     delta : float, default=1e-6
-        Of that epsilon.
+        The delta of that epsilon.
     max_l1_norm : float, optional
-        With epsilon: codes are clipped to this L1 norm; by default twice the numbers of a code.
+        With epsilon, codes are clipped to this L1 norm; by default twice the number of entries of a code.
 
     References
     ----------
@@ -140,7 +139,7 @@ class SPPFGCPlus(ProtocolStrategy):
     epsilon: float | None = parameter(None, above=0, at_most=1000)
     delta: float = parameter(1e-6, above=0, below=1)
     max_l1_norm: float | None = parameter(None, above=0)
-    #: The server is who the noise would protect from.
+    #: The noise would protect against the server.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     # The server half.
@@ -174,9 +173,9 @@ class SPPFGCPlus(ProtocolStrategy):
         return Outcome(model, by_client, history=history)
 
     def _first_layers(self) -> Generator[Round, Any, tuple[tuple[Floats, Floats], list[Floats]]]:
-        """Return the origin and the one scale with which all rows have about mean 0 and scale 1; and the first layers.
+        """Return the origin and the scale that normalize the rows together, and the first layers.
 
-        With these layers codes are coordinates along the principal axes, or, where there is one for each column, rows.
+        By these layers, codes are coordinates along the principal axes, or the rows if codes are as wide.
         """
         moments, around = yield from column_moments()
         scale = float(np.sqrt(np.mean(moments.deviation**2)))
@@ -206,9 +205,9 @@ class SPPFGCPlus(ProtocolStrategy):
         return [layer / n_rows for layer in sums], losses / n_rows
 
     def _server_side(self, replies: Sequence[Reply], former: Floats | None = None) -> tuple[Labels, Floats]:
-        """Return the clusters of all rows, and P_g: the mean code of each; an empty one keeps its former mean."""
+        """Return the clusters of all rows, and their mean codes P_g; an empty cluster keeps its former mean."""
         uploads = read_uploads(replies, self.n_clusters)
-        # Lines 15 to 17, as Algorithm 1 has them by default.
+        # Lines 15 to 17, as in Algorithm 1 by default.
         prototypes = shrunk(uploads.prototypes)
         divergences = jeffreys(prototypes)
         E = joined(uploads, prototypes, divergences, self.n_clusters)
@@ -223,21 +222,21 @@ class SPPFGCPlus(ProtocolStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The moments and the axes; pre-training; labels, training and graphs of each round; a graph and labels."""
+        """The moments and axes, pretraining; labels, training and graphs in each round; first graph and last labels."""
         return MOMENT_ROUNDS + 1 + self.n_pretraining_rounds + 3 * self.n_rounds + 2
 
     def _n_latent_for(self, moment: Floats) -> int:
-        """Return how many numbers a code has by default. Each axis needs two hidden units (:func:`new_vae`)."""
+        """Return the default length of a code. Each axis needs two hidden units (:func:`new_vae`)."""
         return max(FEWEST_LATENT, min(n_axes_that_hold(HELD_VARIANCE, moment), self.n_hidden // 2))
 
     @property
     def _codes_are_rows(self) -> bool:
-        """Whether a code begins as its row, as it is as wide."""
+        """Whether a code is as wide as its row, and begins as the row."""
         return self.n_columns <= (self.n_latent or FEWEST_LATENT)
 
     @property
     def _n_pretraining_rounds(self) -> int:
-        """None where codes begin as the rows: there is nothing to learn before there are prototypes."""
+        """None if codes begin as the rows: without prototypes there is nothing to learn."""
         return 0 if self._codes_are_rows else self.n_pretraining_rounds
 
     def privacy_notes(self) -> list[str]:
@@ -255,7 +254,7 @@ class SPPFGCPlus(ProtocolStrategy):
         return notes
 
     def _upload(self, layers: Sequence[Floats]) -> dict[str, Any]:
-        """Return what a client is asked for in a round: each time with another seed."""
+        """Return the arguments of a client's answer in a round, with a new seed each time."""
         wanted = {
             "n_clusters": self.n_clusters,
             "n_neighbors": self.n_neighbors,
@@ -264,7 +263,7 @@ class SPPFGCPlus(ProtocolStrategy):
         }
         if self.epsilon is None:
             return wanted
-        # Means and covariances, in each round.
+        # Means and covariances in each round.
         share = Share("laplace", 1.0, 2 * (self.n_rounds + 1))
         multiplier = calibrate({"prototypes": share}, self.epsilon, self.delta)["prototypes"]
         bound = 2.0 * encoder_of(layers)[-1].size if self.max_l1_norm is None else float(self.max_l1_norm)
@@ -282,11 +281,11 @@ UPLOAD = (
 
 
 class SPPFGCPlusClient(MomentsClient, LabelsClient):
-    """The client half: it trains the VAE, and sends graph and prototypes of the codes."""
+    """The client half of :class:`SPPFGCPlus`: it trains the VAE, and sends graph and prototypes of the codes."""
 
     @answers("sum of the outer products of the rows (upper triangle)")
     def frame_products(self, *frame: Floats) -> GridArray:
-        """Return X' X of the rows in a frame, as a vector: in units of the frame, in which no square is infinite."""
+        """Return X' X of the rows as a vector, in units of the frame, so that no square overflows."""
         return GridArray(upper_triangle(second_moment(self.enter(*frame).integers, 0)[0]))
 
     @answers(
@@ -309,10 +308,7 @@ class SPPFGCPlusClient(MomentsClient, LabelsClient):
         weight: float,
         exponent: int,
     ) -> list[GridArray]:
-        """Train the layers, towards P_g if there are any (line 7); return them and the losses by how many rows it has.
-
-        The losses are their means over the training.
-        """
+        """Train the layers, towards P_g if it is not empty (line 7); return layers and mean losses times n_rows."""
         towards: dict[str, Any] = {}
         if len(P_g):
             towards = {"centers": P_g, "labels": self._own_labels(), "weight": weight}

@@ -1,4 +1,9 @@
-"""SPP-FGC by sums alone: the graph is one of prototypes, on which rows vote, and nothing else leaves a client."""
+"""SPP-FGC from sums alone: rows vote for the edges of a graph of prototypes that all clients share.
+
+SPP-FGC's privacy analysis (He et al., appendix C) omits that clusters depend on the rows: if a client finds them by
+itself, one row can move every other row to another cluster. Here a row belongs to the nearest of some centers ("cells")
+that come from noisy sums, so that it counts in one cell, whatever the other rows are.
+"""
 
 from __future__ import annotations
 
@@ -38,87 +43,85 @@ Labels = NDArray[np.intp]
 #: Lloyd steps without noise, ...
 LLOYD_ROUNDS = 10
 
-#: ... and with it, where there is one, and another for each so much of epsilon, up to a number.
+#: ... and with it: one, and another for each 30 of epsilon, up to 3.
 EPSILON_OF_A_ROUND, MOST_NOISY_LLOYD_ROUNDS = 30.0, 3
 
-#: Of the epsilon for sums and counts, the part for the sums: a count is one number, and needs less.
+#: The sums' fraction of the epsilon for sums and counts: a count is one number, and needs less.
 SUMS_PART = 0.8
 
-#: The radius of the frame is the distance within which about this part of the rows lies; the others are clipped to it.
+#: The frame's radius is the distance within which about this fraction of the rows lies; other rows are clipped.
 WITHIN_RADIUS = 0.9
 
-#: In how many rings rows are counted by their distance. The outermost ends at 2 R, each further one at the distance
-#: before it over sqrt(2); rows that are nearer than the innermost ring's end are all in this one.
+#: Rows are counted by distance in this many rings. The outermost ends at 2 R, and each next one at the previous
+#: distance over sqrt(2). The innermost ring contains all nearer rows.
 N_DISTANCES = 16
 
-#: The first centers are a k-means of points drawn from a Gaussian as wide as the rows: so many points for each center.
+#: The first centers come from a k-means of this many points for each, drawn from a Gaussian as wide as the rows.
 POINTS_PER_CENTER = 100
 
-#: At most so many cells a cluster, ...
+#: At most this many cells for each cluster, ...
 CELLS_PER_CLUSTER = 8
 
-#: ... or without noise one for so many rows, where that is more, ...
+#: ... or without noise one for this many rows if that is more, ...
 EXACT_ROWS_PER_CELL = 25
 
 #: ... up to this number.
 MOST_EXACT_CELLS = 200
 
-#: Whatever the noise, a cell is to have so many rows on average: the votes of fewer say little.
+#: Whatever the noise, a cell should have at least this many rows on average: the votes of fewer say little.
 LEAST_ROWS_PER_CELL = 16
 
-#: With noise, a cell is to have this many rows times the columns over epsilon: of fewer, noise hides the mean.
+#: With noise, a cell should have this many rows times columns over epsilon: noise hides the mean of fewer.
 NOISY_ROWS_PER_CELL = 100.0
 
-#: Where there would be fewer cells a cluster than this, each cluster has one. A cluster that has one where others have
-#: several would be joined to another, as each of its rows votes for two cells.
+#: With fewer cells for each cluster than this, each cluster has one. A cluster with one cell would be joined to another
+#: if others have several, because each of its rows votes for two cells.
 FEWEST_CELLS_PER_CLUSTER = 2.5
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Centers, and what is known of the rows around them."""
+    """Centers, and what is known about the rows around them."""
 
-    #: In whose coordinates the centers are: an origin, and a ball around it; one of the L1 norm, but for exact sums of
-    #: rows that nothing bounds.
+    #: The frame of the centers; its ball is that of the L1 norm, except for exact sums of unbounded rows.
     frame: Frame
     centers: Floats  #: Of shape (n_cells, n_columns).
-    counts: Floats  #: Rows of each in the last step, of shape (n_cells,); with noise, about. Positive.
-    n_rows: float  #: Of all clients; with noise, about.
+    counts: Floats  #: The positive, perhaps noisy number of rows of each, of shape (n_cells,).
+    n_rows: float  #: The number of rows of all clients, perhaps noisy.
 
     def __len__(self) -> int:
         return len(self.centers)
 
 
 class CellsStrategy(PrivateStrategy):
-    """Base of the strategies whose prototypes are cells, common to all clients, that noisy sums give.
+    """Base of the strategies whose prototypes are cells, which all clients share and noisy sums find.
 
-    First the origin, the radius and the directions of the rows are found, from noisy sums: Laplace noise is as large as
-    the longest row that is allowed, and the rows of most data lie in a ball that is far smaller than what can be said
-    beforehand.
+    Noisy sums first find the origin, the radius and the directions of the rows. Laplace noise is as large as the
+    longest row that is allowed, and the rows of most data lie in a ball far smaller than is known beforehand.
 
     Parameters
     ----------
     n_prototypes : int, optional
-        Of all clients together. By default 8 a cluster, or without noise one for 25 rows where that is more, up to 200;
-        but no more than one for 16 rows, and with epsilon ``n epsilon / (100 d)`` for n rows of d columns; and one a
-        cluster where that gives fewer than 2.5.
+        The prototypes of all clients together. By default 8 for each cluster, or without noise one for 25 rows if that
+        is more, up to 200; but no more than one for 16 rows, and with epsilon ``n epsilon / (100 d)`` for n rows of d
+        columns; and one for each cluster if that gives fewer than 2.5.
     max_l1_norm : float, optional
-        R: rows are clipped to this L1 norm, the sum of their absolute values; needed with an epsilon. Public; not taken
-        from data. That it is large costs little: it bounds the first two releases only.
+        R: rows are clipped to this L1 norm, the sum of their absolute values; needed with an epsilon. It is public, and
+        must not be computed from the data. A large R costs little: it bounds only the first two releases.
     """
 
     n_prototypes: int | None = parameter(None, at_least=1)
     max_l1_norm: float | None = parameter(None, above=0)
 
     def check_complete(self) -> None:
-        """Raise a ValueError unless there is a norm where there is noise."""
+        """Raise a ValueError if there is noise and no norm."""
         super().check_complete()
         check_max_l1_norm(self.max_l1_norm, self.epsilon)
 
     def cell_parts(
         self, *, origin: float, distances: float, second_moment: float, lloyd: float, n_lloyd_rounds: int
     ) -> dict[str, Part]:
-        """Return the parts of a budget that pay for :meth:`find_cells`."""
+        """Return the parts of a budget that pay for :meth:`find_cells`, given their fractions."""
         client, rest = CellsClient, 1.0 - SUMS_PART
         return {
             "origin_sums": laplace_part(client.cluster_sums, SUMS_PART * origin),
@@ -130,7 +133,10 @@ class CellsStrategy(PrivateStrategy):
         }
 
     def find_cells(self, n_lloyd_rounds: int) -> Generator[Round, list[Array], Cells]:
-        """Return cells: their frame (``n_frame_rounds``), their directions in one round, then Lloyd steps."""
+        """Find the frame (``n_frame_rounds``), the directions in one round, and the cells in Lloyd steps.
+
+        Nearly empty cells are dropped, as long as there are more cells than clusters.
+        """
         frame, n_rows = yield from self._frame()
         if self.epsilon is None and n_rows < self.n_clusters:
             raise DataError(
@@ -149,13 +155,13 @@ class CellsStrategy(PrivateStrategy):
 
     @property
     def n_frame_rounds(self) -> int:
-        """The origin and the distances; without noise the origin alone, or where no bound is given, both as sums."""
+        """Two rounds for origin and distances; without noise one for the origin, or the exact frame without a bound."""
         if self.max_l1_norm is None:
             return FRAME_ROUNDS
         return 1 if self.epsilon is None else 2
 
     def _frame(self) -> Generator[Round, list[Array], tuple[Frame, float]]:
-        """Return the mean of the rows as the origin, the radius that holds most of them, and how many there are."""
+        """Return a frame about the mean of the rows that holds most of them, and the number of rows."""
         if self.max_l1_norm is None:
             return (yield from frame_of_rows())
         bound = self.max_l1_norm
@@ -197,7 +203,7 @@ class CellsStrategy(PrivateStrategy):
         scale: float,
         n_rounds: int,
     ) -> Generator[Round, list[Array], tuple[Floats, Floats]]:
-        """Take Lloyd steps; a center that has lost its rows is set down beside one of many, but for the last step."""
+        """Take Lloyd steps; before the last one, centers without rows are moved beside centers with many."""
         for step in range(n_rounds):
             question = CellsClient.cluster_sums.asked(centers, frame=frame)
             sums, counts = yield Sum(question, parts=["lloyd_sums", "lloyd_counts"])
@@ -213,7 +219,7 @@ class CellsStrategy(PrivateStrategy):
 
     @property
     def _epsilon_of_a_sum(self) -> float | None:
-        """The epsilon with which as much noise as is in the sums would be the server's own."""
+        """The epsilon for which the server's noise would be as large as the noise in the sums."""
         if self.epsilon is None:
             return None
         own = self.frozen_plan.multipliers["origin_counts"]
@@ -221,23 +227,24 @@ class CellsStrategy(PrivateStrategy):
 
 
 class SPPFGCSums(CellsStrategy):
-    """SPP-FGC in which the server gets nothing but sums over the clients, each of which can take noise.
+    """SPP-FGC in which the server receives only sums over the clients, each of which can take noise.
 
-    The paper's clients send a graph of their rows, which no noise covers. Here the prototypes are common to all
-    clients: centers that come from noisy sums, each of which stands for the rows nearest to it. In place of the graph,
-    each row votes for the pair of its two nearest centers, so that centers between which rows lie are joined. The
-    prototypes are clustered by that graph, spectrally, and a row has the cluster of its nearest prototype. With
-    ``epsilon`` the whole run is covered, and it does not matter how the rows are distributed over the clients.
+    The paper's clients send a graph of their rows, which no noise covers. Here all clients share the prototypes:
+    centers that come from noisy sums, each of which stands for the rows nearest to it. Instead of sending a graph, each
+    row votes for the pair of its two nearest centers, which joins centers with rows between them. Spectral clustering
+    of this graph clusters the prototypes, and a row has the cluster of its nearest prototype. With ``epsilon`` the
+    whole run is covered, and it does not matter how the rows are distributed over the clients.
 
     Parameters
     ----------
     n_lloyd_rounds : int, optional
-        Lloyd steps that move the prototypes; by default 10; with epsilon 1, 2 from 30 on, and 3 from 60.
+        Lloyd steps that move the prototypes; by default 10, and with epsilon one, two from 30, and three from 60.
 
     Notes
     -----
-    Of the budget the origin, the directions and the votes have a fifth each, the radius has a tenth, and the centers
-    have three tenths. With one prototype a cluster there is nothing to vote on, and another Lloyd step has that part.
+    The origin, the directions and the votes take a fifth of the budget each, the radius takes a tenth, and the centers
+    take three tenths. With one prototype for each cluster there is nothing to vote on, and another Lloyd step takes
+    the votes' part.
 
     References
     ----------
@@ -257,7 +264,7 @@ class SPPFGCSums(CellsStrategy):
     n_lloyd_rounds: int | None = parameter(None, at_least=1)
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if self.n_prototypes is not None:
             check_integer("n_prototypes", self.n_prototypes, at_least=self.n_clusters)
@@ -266,27 +273,26 @@ class SPPFGCSums(CellsStrategy):
 
     def protocol(self) -> Protocol:
         """Find the prototypes, let the rows vote, and cluster the prototypes."""
-        # In place of Algorithm 1's lines 5 to 7: prototypes that all clients share.
+        # Instead of Algorithm 1, lines 5 to 7: prototypes that all clients share.
         cells = yield from self.find_cells(self._n_lloyd_rounds)
         if len(cells) == self.n_clusters:
             cells, clusters = (yield from self._last_step(cells)), np.arange(self.n_clusters)
         else:
-            # In place of lines 8 to 14: a graph of the prototypes.
+            # Instead of lines 8 to 14: a graph of the prototypes.
             (votes,) = yield Sum(CellsClient.votes.asked(cells.centers, frame=cells.frame), parts=["votes"])
             graph = vote_graph(votes, cells.centers, self.noise_scale("votes"))
-            # In place of line 15.
+            # Instead of line 15.
             _, clusters = cluster_embedding(vote_embedding(graph, self.n_clusters), self.n_clusters, self.rng)
         warn_of_empty_clusters(self.name, np.bincount(clusters, minlength=self.n_clusters))
         means = cells.frame.leave(cells.centers)
         return Outcome(PrototypeModel(means, clusters, self.n_clusters, counts=cells.counts))
 
     def _last_step(self, cells: Cells) -> Generator[Round, Total, Cells]:
-        """Return cells after a Lloyd step, which takes the place of the votes where there is nothing to vote on.
+        """Take a Lloyd step instead of votes if there is nothing to vote on.
 
-        Which of the two it is may depend on noisy counts, so that both must cost the same: one array, one release. A
-        row adds its entries, of L1 norm R at most, and a weight w. With ``w = R (1 - p) / p`` that is ``R / p`` in all,
-        and the noise is as large as if the sums had the part p of epsilon, and the counts the rest. The weight is a
-        number of units of the grid that the rows are on.
+        The choice may depend on noisy counts, so that both must cost the same: one array and one release. A row adds
+        its entries, of L1 norm at most R, and a weight w. With ``w = R (1 - p) / p`` the norm is ``R / p``, and the
+        noise is as large as if the sums had the fraction p of epsilon, and the counts the rest.
         """
         radius = cells.frame.radius
         weight = weight_onto_grid(radius * (1.0 - SUMS_PART) / SUMS_PART, radius)
@@ -301,7 +307,7 @@ class SPPFGCSums(CellsStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The frame, the directions, the Lloyd steps, and the votes."""
+        """The rounds for the frame, the directions, the Lloyd steps, and the votes."""
         return self.n_frame_rounds + 1 + self._n_lloyd_rounds + 1
 
     @property
@@ -313,7 +319,7 @@ class SPPFGCSums(CellsStrategy):
         return min(MOST_NOISY_LLOYD_ROUNDS, 1 + int(self.epsilon / EPSILON_OF_A_ROUND))
 
     def parts(self) -> Mapping[str, Part]:
-        """Return those of the cells, and that of the votes, or of the Lloyd step in their place."""
+        """Return the parts of the cells, and of the votes or the Lloyd step instead of them."""
         cells = self.cell_parts(
             origin=0.2, distances=0.1, second_moment=0.2, lloyd=0.3, n_lloyd_rounds=self._n_lloyd_rounds
         )
@@ -321,7 +327,7 @@ class SPPFGCSums(CellsStrategy):
 
 
 def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float | None) -> int:
-    """Return how many cells rows are worth: one a cluster, or several where noise leaves something to see in each."""
+    """Return the number of cells: one for each cluster, or several if noise leaves something visible in each."""
     worth = n_rows / LEAST_ROWS_PER_CELL
     if epsilon is not None:
         worth = min(worth, n_rows * epsilon / (NOISY_ROWS_PER_CELL * n_columns))
@@ -334,25 +340,25 @@ def n_cells_for(n_rows: float, n_clusters: int, n_columns: int, epsilon: float |
 
 
 def smallest_count(scale: float) -> float:
-    """Return the count up to which a cell has hardly a row: twice the Laplace parameter of its noise, or a half."""
+    """Return the count up to which a cell is nearly empty: twice the scale of its noise, or a half."""
     return max(0.5, 2.0 * scale)
 
 
 def moved_centers(sums: Floats, counts: Floats, centers: Floats, frame: Frame, scale: float) -> Floats:
-    """Return the means of the rows in the cells, inside the frame; a cell with hardly a row keeps its center."""
+    """Return the means of the rows in the cells, inside the frame; a nearly empty cell keeps its center."""
     return _inside(centers_of(sums, counts, centers, at_least=max(smallest_count(scale), 1.0)), frame)
 
 
 def distance_edges(max_l1_norm: float) -> Floats:
     """Return the outer ends of the rings in which distances are counted, ascending, of shape (N_DISTANCES,)."""
-    # Two points of a ball are at most its diameter apart. Of a product and powers of two, so the same on every machine.
+    # Two points of a ball are at most its diameter apart. One product and powers of two are the same on every machine.
     steps = np.arange(N_DISTANCES)[::-1]
     ends = max_l1_norm * np.where(steps % 2 == 1, math.sqrt(0.5), 1.0)
     return np.asarray(np.ldexp(ends, 1 - steps // 2))
 
 
 def radius_of(counts: Floats, max_l1_norm: float, scale: float) -> float:
-    """Return the distance within which most rows lie, from noisy counts."""
+    """Return the distance within which most rows lie, ignoring counts up to twice the scale of their noise."""
     rows = np.where(counts > 2.0 * scale, counts, 0.0)
     if not rows.any():
         return float(distance_edges(max_l1_norm)[-1])
@@ -370,7 +376,7 @@ def laplace_part(answers: Any, fraction: float, at_most: int = 1) -> Part:
 
 
 def weight_onto_grid(weight: float, radius: float) -> float:
-    """Return a weight truncated to the unit of the rows in a frame of this radius."""
+    """Truncate a weight to the unit of the rows in a frame of this radius."""
     exponent = unit_exponent(radius)
     return math.ldexp(math.floor(math.ldexp(weight, -exponent)), exponent)
 
@@ -379,14 +385,11 @@ def weight_onto_grid(weight: float, radius: float) -> float:
 
 
 class CellsClient(ClusterClient):
-    """The answers of a client among whose rows cells are found."""
+    """The answers of a client for shared cells."""
 
     @by_row(distances=Sent("number of rows at each distance from a point", counts="every row"))
     def distance_counts(rows: Rows, origin: Floats) -> Term:
-        """Return how many rows lie in each ring around the origin, by L1 distance.
-
-        Distances are integers, from rows and origin on the grid, and so are the ends of the rings.
-        """
+        """Count the rows in each ring around the origin by L1 distance, comparing integers."""
         edges = np.floor(distance_edges(math.ldexp(rows.radius, -rows.exponent)))
         distances = np.abs(rows.integers - rows.points(origin[None, :])).sum(axis=1)
         return at(np.minimum(np.searchsorted(edges, distances), N_DISTANCES - 1), N_DISTANCES)
@@ -400,31 +403,28 @@ class CellsClient(ClusterClient):
     def entry_squares(rows: Rows) -> Term:
         """Return the diagonal of X'X in the frame.
 
-        The noise on d (d + 1) / 2 products would hide the directions of wide rows; the deviations by column remain.
+        The noise on d (d + 1) / 2 products would hide the directions of wide rows, but not the deviations by column.
         """
         return squares(rows)
 
     @by_row(votes="sum of the rows in each cell, and in one more column their number times a weight")
     def weighted_cell_sums(rows: Rows, centers: Floats, *, weight: float) -> Term:
-        """Return the sums and counts of the rows in each cell as one array, of shape (n_cells, n_columns + 1).
-
-        The weight is a number of units of the rows (:func:`weight_onto_grid`).
-        """
+        """Return the sums and counts of the rows in each cell as one array; see :func:`weight_onto_grid`."""
         labels, n_cells = rows.nearest(centers), len(centers)
         return joined(at(labels, n_cells, rows), at(labels, n_cells), times=weight)
 
     @by_row(votes=Sent("number of rows that have two centers as their nearest, by pair of centers", counts="every row"))
     def votes(rows: Rows, centers: Floats) -> Term:
-        """Return the votes, in the order of the upper triangle of a table of pairs."""
+        """Count the votes, in the order of the upper triangle of a table of pairs."""
         nearest, second = two_nearest(rows.integers, rows.points(centers))
         first, last = np.minimum(nearest, second), np.maximum(nearest, second)
-        # How many pairs stand before this one.
+        # The number of pairs before this one.
         place = first * len(centers) - first * (first + 1) // 2 + last - first - 1
         return at(place, len(centers) * (len(centers) - 1) // 2)
 
 
 def two_nearest(rows: Floats, centers: Floats) -> tuple[Labels, Labels]:
-    """Return the nearest and the second nearest center of each row, both of shape (n_rows,)."""
+    """Return the nearest and the second nearest center of each row; ties between integers go to the lowest index."""
     nearest, second = np.empty(len(rows), dtype=np.intp), np.empty(len(rows), dtype=np.intp)
     for block in blocks(len(rows), len(centers)):
         distances = squared_distances(rows[block], centers)

@@ -1,4 +1,4 @@
-"""What SPP-FGC's clients upload (Algorithm 1, line 8): a graph of their rows and prototypes, on the wire and read."""
+"""What SPP-FGC's clients upload (Algorithm 1, line 8): how graphs and prototypes are sent, and how they are read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flower_fedclust.numerics.structural_graph import StructuralGraph
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: The arrays of :func:`sent_graph`. Whoever has them knows which rows of a client are alike, and about where each lies.
+#: The arrays of :func:`sent_graph`, which show which rows of a client are similar, and about where each lies.
 GRAPH = (
     Sent("prototype of every row", "codes", per="row"),
     Sent("nearest rows of every row", "codes", per="row"),
@@ -31,36 +31,36 @@ GRAPH = (
 class Uploads:
     """What the clients sent, one client after the other."""
 
-    replies: Sequence[Reply]  #: As they came.
+    replies: Sequence[Reply]
     blocks: list[csr_array]  #: The clients' graphs E^p, symmetric.
-    prototype: Labels  #: Which of all the prototypes each row belongs to, of shape (n_rows,).
+    prototype: Labels  #: The prototype of each row, numbered over all clients, of shape (n_rows,).
     prototypes: Prototypes  #: Of all clients.
-    client: Labels  #: Whose each prototype is, of shape (n_prototypes,).
-    #: Where it is known, of shape (n_prototypes,): the standard deviation of the noise in an entry of each covariance.
+    client: Labels  #: The client of each prototype, of shape (n_prototypes,).
+    #: The standard deviation of the noise in an entry of each covariance, of shape (n_prototypes,), if it is known.
     noise_deviation: Floats | None = None
 
     @property
     def n_rows(self) -> int:
-        """Of all clients."""
+        """The number of rows of all clients."""
         return len(self.prototype)
 
     @property
     def diagonal(self) -> csr_array:
-        """The clients' graphs on the diagonal of one."""
+        """One graph with the clients' graphs on its diagonal."""
         return csr_array(block_diag(self.blocks))
 
     def rows_of_prototypes(self, labels: Labels, n_clusters: int) -> Floats:
-        """Return how many rows of each prototype are in each cluster, of shape (n_prototypes, n_clusters)."""
+        """Count the rows of each prototype in each cluster; of shape (n_prototypes, n_clusters)."""
         table = np.zeros((len(self.prototypes), n_clusters))
         np.add.at(table, (self.prototype, labels), 1.0)
         return table
 
 
 def sent_graph(labels: Labels, graph: StructuralGraph, n_neighbors: int) -> tuple[Array, Array, Array]:
-    """Return the arrays in which a client's graph travels, and with it the prototype of each row.
+    """Return the arrays in which a client sends its graph and the prototype of each row.
 
-    All clients send at least n_neighbors for each row: what is missing has a weight of 0. Neighbors and weights are
-    flat, as under the rank constraint a client may need more.
+    All clients send at least n_neighbors for each row, with a weight of 0 for missing ones. The arrays are flat,
+    because a client under the rank constraint may need more.
     """
     n_rows, own = graph.neighbors.shape
     width = max(n_neighbors, own)
@@ -71,7 +71,7 @@ def sent_graph(labels: Labels, graph: StructuralGraph, n_neighbors: int) -> tupl
 
 
 def read_uploads(replies: Sequence[Reply], n_clusters: int, noise_deviation: Floats | None = None) -> Uploads:
-    """Return what the clients sent, checked."""
+    """Check and return what the clients sent: the arrays of :func:`sent_graph`, then means, covariances and sizes."""
     blocks, labels, client, n_prototypes = [], [], [], 0
     _, others = unlike_most({reply.client: reply.arrays[4].ndim for reply in replies})
     for index, reply in enumerate(replies):
@@ -113,11 +113,11 @@ def _fits_together(arrays: Sequence[Array]) -> bool:
 
 
 def are_indices(array: Array, size: int) -> bool:
-    """Tell whether these are positions in something of this size, in one dimension."""
+    """Tell whether this is a one-dimensional array of indices below size."""
     return bool(array.ndim == 1 and array.size > 0 and ((array >= 0) & (array < size)).all())
 
 
 def check_fits(client: str, fits: bool) -> None:
-    """Raise a DataError that names the client unless what it sent fits together."""
+    """Raise a DataError that names the client unless its arrays fit together."""
     if not fits:
         raise DataError(f"client {client} sent a graph and prototypes that do not fit together.")

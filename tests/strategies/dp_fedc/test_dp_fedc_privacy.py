@@ -22,6 +22,7 @@ from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.factorisation import Penalties, membership_step_divisor
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.accounting import MOST_SHARES, Plan
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies import dp_fedc
 from flower_fedclust.strategies.dp_fedc import (
@@ -30,6 +31,7 @@ from flower_fedclust.strategies.dp_fedc import (
     DPFedCTheorem2Client,
     noise_multiplier,
     sensitivity,
+    total_epsilon,
 )
 
 ALLOWANCE = 1 + 1e-9
@@ -218,13 +220,6 @@ def test_epsilon_is_composed_over_the_rounds_for_which_a_client_is_drawn(epsilon
     assert report.unprotected == []
 
 
-def test_fewer_rounds_for_a_client_are_less_noise():
-    noise = [
-        rounds_of(n_rounds=10, fraction_fit=fraction)[0][0][0].releases[0].noise_multiplier for fraction in (0.4, 0.8)
-    ]
-    assert noise[0] < noise[1]
-
-
 def test_a_strategy_that_knows_no_clients_yet_expects_one_to_be_drawn_in_every_round():
     shares = DPFedC(3, n_rounds=7, **PRIVATE).shares()
     assert {name: (share.count, share.fraction) for name, share in shares.items()} == {
@@ -237,11 +232,6 @@ def test_first_centers_that_were_given_are_said_to_be_public():
     _, result = rounds_of(n_rounds=2, init=MEANS)
     assert any("The first centers were given and count as public" in note for note in result.privacy.notes)
     assert not any("first centers" in note for note in rounds_of(n_rounds=2)[1].privacy.notes)
-
-
-def test_max_norm_without_epsilon_changes_nothing():
-    one, other = (simulate(DPFedC(3, n_rounds=3, max_norm=norm), CLIENTS, seed=0) for norm in (None, 0.5))
-    assert np.array_equal(one.model.components_, other.model.components_)
 
 
 # The noise
@@ -444,8 +434,43 @@ def test_centers_of_theorem_2_are_the_mean_of_those_that_were_drawn_and_the_nois
 def test_theorem_2_has_no_budget_of_the_run_and_needs_a_bound_on_the_rows():
     assert {"epsilon", "budget"}.isdisjoint(DPFedCTheorem2.parameter_names())
     assert DPFedCTheorem2.required_parameters() == ("n_clusters", "max_norm")
-    with pytest.raises(ValueError, match="rho is 'paper', which nothing protects"):
+    with pytest.raises(ValueError, match="rho"):
         theorem_2(rho="paper")
+
+
+def test_a_plan_of_theorem_2_that_clients_would_refuse_is_refused_at_construction():
+    for noise in ("clients", "local"):
+        with pytest.raises(ValueError, match="n_center_steps"):
+            theorem_2(n_center_steps=400, noise=noise)
+    theorem_2(n_center_steps=400)
+    strategy = theorem_2(n_center_steps=250, n_rounds=100, noise="clients", fraction_fit=1.0, batch_size=1)
+    steps = [strategy._n_center_steps(t) for t in range(1, 101)]
+    assert 20 < len(set(steps)) <= MOST_SHARES
+    strategy._fewest_rows = 10
+    assert Plan.from_dict(json.loads(strategy.frozen_plan.to_json())) == strategy.frozen_plan
+
+
+@pytest.mark.parametrize("q", [0.02, 0.5, 1.0, 5.5])
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-4), (0.1, 1e-6), (20.0, 1e-2)])
+def test_noise_is_equation_29(q, epsilon, delta):
+    G, Q_2, eta = 0.7, 4, 250.0
+    variance = 32 * G**2 * Q_2**2 * q**2 * math.log(1.25 * q / delta) / (eta**2 * epsilon**2)
+    deviation = sensitivity(G, Q_2, eta) * noise_multiplier(q, epsilon, delta)
+    assert deviation**2 == pytest.approx(variance, rel=1e-12)
+    # Lemma 1 for what is (epsilon / 2q, delta / q)-private on the sampled rows, by Theorem 1.
+    lemma_1 = math.sqrt(2 * math.log(1.25 * q / delta)) / (epsilon / (2 * q))
+    assert noise_multiplier(q, epsilon, delta) == pytest.approx(lemma_1, rel=1e-12)
+
+
+@pytest.mark.parametrize(("q", "delta"), [(1e-7, 1e-6), (0.08, 0.1), (0.4, 0.5)])
+def test_noise_that_equation_29_does_not_give_is_refused(q, delta):
+    with pytest.raises(ValueError, match="delta"):
+        noise_multiplier(q, 1.0, delta)
+
+
+def test_total_is_equation_32_and_no_number_where_all_rows_are_used():
+    assert total_epsilon(0.7, 0.1, 1.0, 7, 2.5) == pytest.approx(2.5 * 0.1**2 * 0.7 * math.sqrt(7 / 0.9), rel=1e-12)
+    assert math.isnan(total_epsilon(1.0, 1.0, 0.3, 100, 1.0))
 
 
 # How good the clusters are

@@ -56,12 +56,3 @@ def test_clear_means_are_those_of_a_slow_loop():
         np.mean(own, axis=0) - center if own else np.zeros(D) for own, center in zip(clusters, LIFTED, strict=True)
     ]
     np.testing.assert_allclose(offsets.values, expected, atol=100 * 2.0**-23)
-
-
-def test_smaller_margin_keeps_fewer_rows():
-    kept = [
-        client().clear_cluster_sums(LIFTED, XI, PI, frame=ball(100.0), margin=margin)[1].integers.sum()
-        for margin in (0.1, 1 / 3, 0.7, 1.0)
-    ]
-    assert kept == sorted(kept)
-    assert kept[-1] == len(ROWS)

@@ -117,18 +117,6 @@ def test_as_many_clusters_as_columns_need_no_projection(data, n_columns):
     np.testing.assert_allclose(result.model.cluster_centers_, expected, rtol=0, atol=1e-5)
 
 
-def test_noise_off_survives_a_missing_client_although_the_clients_would_have_drawn_the_noise(data):
-    rows, _, server_rows = data
-
-    class Lossy(FedDPKMeans):
-        def aggregate_fit(self, server_round, results, failures):
-            results = sorted(results, key=lambda pair: int(pair[0].cid))
-            return super().aggregate_fit(server_round, results[: 4 if server_round == 1 else 3], failures)
-
-    strategy = Lossy(K, server_data=server_rows, epsilon=None, noise="clients", random_state=3)
-    assert len(simulate(strategy, np.split(rows, 4)).failures) == 3
-
-
 @pytest.mark.parametrize("margin", [1.0, 1 / 3])
 @pytest.mark.parametrize("n_rounds", [0, 1])
 def test_noise_off_at_client_level_gives_the_mean_of_the_clients_means(data, n_rounds, margin):
@@ -168,28 +156,6 @@ def test_noise_off_at_client_level_gives_the_mean_of_the_clients_means(data, n_r
                     means[r].append(np.mean(own[r], axis=0))
         nu = np.array([np.mean(of_clients, axis=0) for of_clients in means])
     np.testing.assert_allclose(centers, nu + origin, rtol=0, atol=1e-5)
-
-
-def test_names_of_the_clients_change_the_centers_by_at_most_rounding(data):
-    rows, _, server_rows = data
-    clients = np.split(rows, 4)
-    centers = []
-    for names in (None, ["d", "c", "b", "a"], ["10", "9", "x", "1"]):
-        strategy = FedDPKMeans(K, server_data=server_rows, epsilon=None, random_state=3)
-        centers.append(simulate(strategy, clients, names=names).model.cluster_centers_)
-    assert np.abs(centers[0] - centers[1]).max() <= 1e-5
-    assert np.abs(centers[0] - centers[2]).max() <= 1e-5
-
-
-def test_pooled_rows_moved_by_a_constant_move_the_centers_by_it(data):
-    rows, classes, server_rows = data
-    shift = np.arange(D) * 10.0
-    centers = []
-    for moved in (np.zeros(D), shift):
-        strategy = FedDPKMeans(K, server_data=server_rows + moved, epsilon=None, random_state=3)
-        clients = [part + moved for part in splits(rows, classes)["halves"]]
-        centers.append(simulate(strategy, clients).model.cluster_centers_)
-    np.testing.assert_allclose(centers[1] - shift, centers[0], rtol=0, atol=1e-5)
 
 
 def test_clusters_without_any_weight_left_are_placed_by_the_server_rows(data):

@@ -3,17 +3,14 @@
 import math
 from fractions import Fraction
 
-import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting import pld
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flower_fedclust.checking import watched_run
-from flower_fedclust.engine import ClientData, Sum
+from flower_fedclust.engine import ClientData
 from flower_fedclust.exact.sums import is_off_diagonal, triangle_to_symmetric
-from flower_fedclust.privacy.accounting import delta_of_composition
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.common.private_clusters import ClientBounds
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans, FedDPKMeansClient
@@ -150,111 +147,6 @@ def test_sensitivity_is_no_larger_than_it_has_to_be(yielded, unit):
         assert found == pytest.approx([radius**2, 1.0, radius, 1.0])
 
 
-@pytest.mark.parametrize("unit", ["record", "client"])
-@pytest.mark.parametrize("option", OPTIONS)
-def test_every_round_is_a_sum_and_every_array_of_it_carries_a_release(yielded, option, unit):
-    rounds, result, *_ = yielded(option, unit)
-    for round_ in rounds:
-        assert isinstance(round_, Sum)
-        assert round_.releases
-        assert all(release is not None and release.noise_multiplier > 0 for release in round_.releases)
-    assert result.privacy.unprotected == []
-    assert result.privacy.covers_everything
-    assert result.privacy.unit == unit
-    released = [release for round_ in rounds for release in round_.releases]
-    assert [message.release for message in result.privacy.releases] == released
-
-
-def test_options_take_the_rounds_that_they_say(yielded):
-    for option, tasks in {
-        "plain": ["second_moment", "weights", "cluster_sums"],
-        "lloyd": ["second_moment", "weights", "cluster_sums", "cluster_sums", "cluster_sums"],
-        "margin": ["second_moment", "weights", "clear_cluster_sums"],
-        "all_of_space": ["weights", "cluster_sums"],
-        "far_regions": ["regions", "second_moment", "weights", "cluster_sums"],
-    }.items():
-        rounds, *_ = yielded(option, "record")
-        assert [round_.task for round_ in rounds] == tasks
-    rounds, *_ = yielded("simplify", "record")
-    tasks = [round_.task for round_ in rounds]
-    assert tasks[0] == "second_moment"
-    assert tasks[-1] == "cluster_sums"
-    assert set(tasks[1:-1]) == {"weights"}
-    assert len(tasks) > 4
-
-
-def epsilon_composed(releases, delta):
-    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, 1e-4)
-    for release in releases:
-        event = (
-            dp_accounting.GaussianDpEvent(release.noise_multiplier)
-            if release.mechanism == "gaussian"
-            else dp_accounting.LaplaceDpEvent(release.noise_multiplier)
-        )
-        accountant.compose(event)
-    return accountant.get_epsilon(delta)
-
-
-@given(
-    unit=st.sampled_from(["record", "client"]),
-    noise=st.sampled_from(["server", "clients", "local"]),
-    epsilon=st.floats(0.3, 4.0),
-    delta=st.sampled_from([1e-6, 1e-5, 1e-3]),
-    n_clusters=st.sampled_from([2, 3, 6]),
-    n_rounds=st.integers(0, 2),
-    simplify=st.booleans(),
-    diameter=st.booleans(),
-    margin=st.sampled_from([1.0, 1 / 3]),
-    budget=st.sampled_from([None, {"weights": 0.5}, {"sums": 0.1, "counts": 0.3}]),
-)
-@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])  # shrinking would take minutes
-def test_epsilon_of_the_report_is_what_the_releases_compose_to_and_at_most_the_one_asked_for(
-    unit, noise, epsilon, delta, n_clusters, n_rounds, simplify, diameter, margin, budget
-):
-    rounds, result, *_ = rounds_of(
-        n_clusters=n_clusters,
-        privacy_unit=unit,
-        noise=noise,
-        epsilon=epsilon,
-        delta=delta,
-        n_rounds=n_rounds,
-        simplify_server_data=simplify,
-        reduce_diameter=diameter,
-        margin=margin,
-        budget=budget,
-    )
-    report = result.privacy
-    releases = [release for round_ in rounds for release in round_.releases]
-    composed = epsilon_composed(releases, delta_of_composition(delta))
-    # Privacy loss is stored in steps and rounded up: that is all the difference there may be.
-    assert report.composed_epsilon == pytest.approx(composed, rel=1e-3)
-    assert report.composed_epsilon <= epsilon * (1 + 1e-9)
-    assert report.epsilon == epsilon
-    assert (report.requested_epsilon, report.delta, report.unit, report.noise) == (epsilon, delta, unit, noise)
-    assert report.unprotected == []
-    if not simplify:
-        assert report.composed_epsilon >= 0.99 * epsilon
-
-
-def test_budget_of_the_first_step_goes_to_the_others_where_it_is_skipped(yielded):
-    weights = {}
-    for option in ("plain", "all_of_space"):
-        rounds, *_ = yielded(option, "record")
-        weights[option] = rounds[-2].releases[0].noise_multiplier
-    assert weights["all_of_space"] < weights["plain"]
-
-
-def test_parts_of_the_budget_stand_in_the_proportion_that_was_asked_for(yielded):
-    rounds, *_ = rounds_of(budget={"second_moment": 0.2, "weights": 0.2, "sums": 0.3, "counts": 0.3})
-    second_moment, weights, sums, counts = (release for round_ in rounds for release in round_.releases)
-    assert second_moment.noise_multiplier > sums.noise_multiplier
-    assert weights.noise_multiplier / counts.noise_multiplier == pytest.approx(0.3 / 0.2)
-    default, *_ = yielded("plain", "record")
-    assert default[1].releases[0].noise_multiplier / default[2].releases[1].noise_multiplier == pytest.approx(
-        0.15 / 0.2
-    )
-
-
 def test_shares_have_names_and_all_lloyd_steps_together_have_what_step_3_has():
     server_rows, _ = groups(0)
     options = {"n_rounds": 5, "simplify_server_data": True, "reduce_diameter": True}
@@ -277,17 +169,6 @@ def test_bounds_that_the_user_gives_are_the_sensitivities_at_client_level():
     assert (second_moment.sensitivity, weights.sensitivity) == pytest.approx((123.0, 7.0), rel=1e-14)
     assert presence.sensitivity == pytest.approx(np.sqrt(3))
     assert means.sensitivity == pytest.approx(0.5, rel=1e-14)
-
-
-def test_as_many_server_rows_as_clusters_are_enough_at_client_level():
-    server_rows, clients = groups(0)
-    strategy = FedDPKMeans(3, server_data=server_rows[[0, 15, 30]], privacy_unit="client")
-    assert simulate(strategy, clients, seed=0).privacy.covers_everything
-
-
-def test_report_says_that_server_rows_are_public():
-    _, result, *_ = rounds_of()
-    assert any("48 server rows are taken to be public" in note for note in result.privacy.notes)
 
 
 def test_centers_lie_within_the_radius_whatever_the_noise():

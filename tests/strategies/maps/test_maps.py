@@ -1,9 +1,6 @@
 """Fed-tSNE and Fed-UMAP, from distances and from sums: figures, the steps, odd rows, failures and parameters."""
 
-import re
-import warnings
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,9 +10,7 @@ from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 
-from flower_fedclust import DataError, ProtocolError, simulate
-from flower_fedclust.engine import answers
-from flower_fedclust.exact.grid import GridArray
+from flower_fedclust import DataError, simulate
 from flower_fedclust.models import maps as models
 from flower_fedclust.numerics.embedding import tsne_map
 from flower_fedclust.numerics.nystrom import distances_between, nearest_others, nystrom_neighbors
@@ -159,18 +154,6 @@ def test_map_from_distances_is_nearly_as_good_as_that_of_the_pooled_rows(of_digi
     assert result.metrics["nmi"] > nmi - 0.06
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("option", "scheme"), [("sums", "iid"), ("sums", "one class a client"), ("umap sums", "one class a client")]
-)
-def test_map_from_sums_is_nearly_as_good(of_digits, option, scheme):
-    accuracy, nmi = of_digits("pooled", None)
-    result, found_accuracy, found_nmi = of_digits(option, scheme)
-    assert found_accuracy > accuracy - 0.04
-    assert found_nmi > nmi - 0.06
-    assert result.metrics["nmi"] > 0.79
-
-
 def test_who_has_which_rows_does_not_matter_to_sums():
     one, other = (
         simulate(FedTSNESums(10), [DIGITS[part] for part in parts], seed=0).model for parts in PARTITIONS.values()
@@ -185,58 +168,6 @@ def test_new_rows_are_placed_near_their_class(of_digits, option):
     known = np.concatenate([DIGIT_CLASSES[part] for part in PARTITIONS["one class a client"]])
     classifier = KNeighborsClassifier(10).fit(np.concatenate(result.embedding), known)
     assert classifier.score(result.model.transform(NEW_DIGITS), NEW_CLASSES) > 0.9
-
-
-def mmds_of_digits(option, scheme):
-    strategy, options = OPTIONS[option]
-    return simulate(strategy(10, **options), [DIGITS[part] for part in PARTITIONS[scheme]], seed=0).history["mmd"]
-
-
-@pytest.mark.long
-def test_history_has_an_mmd_a_round_which_falls():
-    mmds = mmds_of_digits("distances", "iid")
-    assert len(mmds) == 25
-    assert mmds[-1] < mmds[0]
-    assert all(later <= earlier + 1e-4 for earlier, later in pairwise(mmds))
-    unlike = mmds_of_digits("one local step", "one class a client")
-    assert len(unlike) == 25
-    assert unlike[-1] < unlike[0]
-
-
-# The landmarks
-
-
-def test_fraction_fit_asks_fewer_clients_for_landmarks_and_nowhere_else():
-    result = run(clients=np.array_split(ROWS, 8), fraction_fit=0.25, n_rounds=4)
-    asked = {}
-    for row in result.traffic:
-        asked.setdefault((row.round, row.task), set()).add(row.client)
-    assert {task: len(names) for (_, task), names in asked.items()} == {
-        "enrol": 8, "entry_exponent": 8, "column_sums": 8, "reach": 8, "column_spread": 8, "landmark_steps": 2,
-        "landmark_distances": 8, "keep_places": 8,
-    }  # fmt: skip
-    assert len({frozenset(names) for (_, task), names in asked.items() if task == "landmark_steps"}) > 1
-
-
-@pytest.mark.parametrize(
-    ("strategy_type", "options", "n_rounds"),
-    [
-        (FedTSNE, {"n_rounds": 0}, 7),
-        (FedTSNE, {"n_rounds": 3}, 10),
-        (FedTSNE, {"perturb": "data", "relative_noise": 0.1}, 10),
-        (FedTSNE, {"perturb": "distances", "epsilon": 9.0, "max_norm": 12.0}, 6),
-        (FedTSNESums, {}, 4 + 1 + 2 * 5 + 10 + 1),
-        (FedTSNESums, PRIVATE, 1 + 1 + 5 + 1 + 1),
-        (FedTSNESums, {"n_landmarks": 4}, 4 + 1 + 2 * 2 + 10 + 1),
-    ],
-    ids=str,
-)
-def test_number_of_rounds_is_that_of_the_traffic_table(strategy_type, options, n_rounds):
-    result = run(strategy_type, **options)
-    assert sorted({row.round for row in result.traffic}) == list(range(1, n_rounds + 1))
-    # Four columns are no more than the directions, which so cost no round.
-    spared = strategy_type is FedTSNESums and "epsilon" in options
-    assert made(strategy_type, **options).num_rounds == n_rounds + spared
 
 
 # The map
@@ -280,14 +211,6 @@ def test_clients_keep_the_places_and_the_clusters_of_their_rows(strategy_type):
         assert np.array_equal(labels, np.linalg.norm(places[:, None] - centers[None], axis=2).argmin(axis=1))
 
 
-def test_nobody_else_gets_the_places_of_a_client():
-    strategy_type, log = watched(FedTSNE)
-    run(strategy_type)
-    for task, name, parameters, *_ in log:
-        if task == "keep_places":
-            assert [len(array) for array in parameters] == [len(CLIENTS[int(name)])] * 2
-
-
 @pytest.mark.parametrize("private", [{}, PRIVATE], ids=["plain", "epsilon"])
 @pytest.mark.parametrize("strategy_type", [FedTSNESums, FedUMAPSums])
 def test_clients_and_model_place_rows_alike_on_a_map_from_sums(strategy_type, private):
@@ -303,34 +226,11 @@ def test_clients_and_model_place_rows_alike_on_a_map_from_sums(strategy_type, pr
     assert result.history == {}
 
 
-@pytest.mark.parametrize("private", [{}, PRIVATE], ids=["plain", "epsilon"])
-def test_nothing_with_one_entry_a_row_reaches_the_server_in_sums(private):
-    strategy_type, log = watched(FedTSNESums)
-    clients = [rows[:size] for rows, size in zip(np.split(np.tile(ROWS, (3, 1)), 3), (97, 83, 71), strict=True)]
-    result = run(strategy_type, clients=clients, **private)
-    sizes = {str(index): len(rows) for index, rows in enumerate(clients)}
-    assert {task for task, *_ in log} > {"cluster_sums" if private else "cluster_sums_and_costs", "place_rows"}
-    for _, name, _, sent, _ in log:
-        assert sizes[name] not in {side for array in sent for side in array.shape}
-    assert {len(sent) for task, _, _, sent, _ in log if task == "place_rows"} == {0}
-    messages = [message for message in result.privacy.messages if message.task != "enrol"]
-    assert {message.detail for message in messages} == {"sum over the clients"}
-
-
-def test_at_most_half_as_many_centers_as_rows_are_mapped():
-    assert len(run(FedTSNESums, n_landmarks=300).model.landmarks_) <= 50
-    assert len(run(FedTSNESums, n_landmarks=30).model.landmarks_) == 30
-
-
 def test_centers_lie_where_the_rows_do():
     far = [rows + 1e4 for rows in CLIENTS]
     near, moved = (run(FedTSNESums, clients=clients).model.landmarks_ for clients in (CLIENTS, far))
     np.testing.assert_allclose(near + 1e4, moved, atol=1e-6)
     assert np.linalg.norm(near[:, None] - ROWS[None], axis=2).min(axis=1).max() < 2.5
-
-
-def test_rows_are_placed_by_fewer_neighbors_on_a_map_from_sums():
-    assert [run(strategy_type).model.n_neighbors for strategy_type in METHODS] == [5.0, 3.0, 5.0, 3.0]
 
 
 def test_clusters_of_the_map_weigh_a_center_by_its_rows():
@@ -382,14 +282,6 @@ def failing(strategy_type, failing_task, names):
     return type("Strategy", (strategy_type,), {"client_type": Failing})
 
 
-@pytest.mark.parametrize("task", ["entry_exponent", "column_sums", "reach", "column_spread", "landmark_steps"])
-def test_client_that_fails_before_the_distances_is_on_the_map(task):
-    result = run(failing(FedTSNE, task, {"1"}), labels=LABELS)
-    assert [len(places) for places in result.embedding] == [20, 25, 30, 25]
-    assert {(failure.task, failure.client) for failure in result.failures} == {(task, "1")}
-    assert result.metrics["accuracy"] == 1.0
-
-
 def test_client_that_sends_no_distances_has_no_places_and_the_others_have_theirs():
     result = run(failing(FedTSNE, "landmark_distances", {"1"}), labels=LABELS)
     assert [len(labels) for labels in result.labels] == [20, 0, 30, 25]
@@ -402,49 +294,14 @@ def test_client_that_sends_no_distances_has_no_places_and_the_others_have_theirs
     assert result.model.transform(CLIENTS[1]).shape == (25, 2)
 
 
-def test_result_with_a_client_without_places_is_saved(tmp_path):
-    folder = run(failing(FedTSNE, "landmark_distances", {"1"})).save(tmp_path / "run")
-    assert (folder / "embedding" / "1.csv").read_text().splitlines() == ["x,y"]
-    assert len((folder / "embedding" / "0.csv").read_text().splitlines()) == 21
-
-
-@pytest.mark.parametrize("task", ["column_spread", "cluster_sums_and_costs", "place_rows"])
-def test_client_that_fails_in_sums_is_on_the_map_of_the_model(task):
-    result = run(failing(FedTSNESums, task, {"1"}), labels=LABELS)
-    assert [len(places) for places in result.embedding] == [20, 25, 30, 25]
-    assert {(failure.task, failure.client) for failure in result.failures} == {(task, "1")}
-    assert result.metrics["accuracy"] == 1.0
-
-
-def test_client_without_noisy_rows_is_left_out_and_its_own_rows_are_never_used():
-    result = run(failing(FedTSNE, "perturb_rows", {"1"}), perturb="data", epsilon=900.0, max_norm=12.0)
-    assert [len(labels) for labels in result.labels] == [20, 0, 30, 25]
-    assert any("client 1 has not kept its noisy rows" in failure.reason for failure in result.failures)
-
-
-def test_too_few_clients_end_the_run_with_a_sentence():
-    with pytest.raises(ProtocolError, match=r"\('landmark_distances'\): 1 clients answered and 2 have to"):
-        run(failing(FedTSNE, "landmark_distances", {"0", "1", "2"}))
-    with pytest.raises(ProtocolError, match=r"\('cluster_sums_and_costs'\): 3 clients answered and 4 have to"):
-        run(failing(FedTSNESums, "cluster_sums_and_costs", {"2"}), min_clients=4)
-
-
 # Rows that are odd
 
 
 @pytest.mark.parametrize("strategy_type", FORMS)
 @pytest.mark.parametrize("value", [0.0, 0.1])
 def test_rows_that_are_all_equal_are_refused_in_a_sentence(value, strategy_type):
-    with pytest.raises(DataError, match="all rows are equal, so that there is no map of them; give rows that differ"):
+    with pytest.raises(DataError, match="all rows are equal"):
         run(strategy_type, clients=[np.full((20, 3), value)] * 3)
-
-
-@pytest.mark.parametrize("gamma", [1e-300, 1e-12, 1e9, 1e200])
-def test_a_kernel_that_is_0_or_1_everywhere_gives_a_map_all_the_same(gamma):
-    result = run(gamma=gamma, labels=LABELS)
-    assert finite(result)
-    assert np.isfinite(result.history["mmd"]).all()
-    assert result.metrics["accuracy"] > 0.9
 
 
 @pytest.mark.parametrize("strategy_type", METHODS)
@@ -456,82 +313,8 @@ def test_few_rows_have_a_map(n_rows, strategy_type):
 
 
 def test_three_rows_have_no_map_from_distances_and_a_sentence_says_so():
-    with pytest.raises(DataError, match=r"the clients have 3 rows together; a map of 3 clusters needs 4\."):
+    with pytest.raises(DataError, match="3 rows"):
         run(clients=[ROWS[:2], ROWS[2:3]])
-
-
-@pytest.mark.parametrize("strategy_type", FORMS)
-def test_more_clusters_than_rows_are_refused_before_anything_is_sent(strategy_type):
-    with pytest.raises(ValueError, match="n_clusters is 8 and the clients have 6 rows together; ask for fewer"):
-        run(strategy_type, clients=[ROWS[:3], ROWS[3:6]], n_clusters=8)
-
-
-@pytest.mark.parametrize(
-    ("strategy_type", "options"),
-    [
-        *((strategy_type, {"clients": [ROWS[:3], ROWS[3:6]], "n_clusters": 6}) for strategy_type in FORMS),
-        (FedTSNESums, {"n_landmarks": 5, "n_clusters": 9}),
-    ],
-)
-def test_as_many_clusters_as_points_are_a_map_or_a_sentence_of_our_own(strategy_type, options):
-    try:
-        result = run(strategy_type, **options)
-    except ValueError as error:
-        assert "n_samples" not in str(error)  # noqa: PT017
-    else:
-        assert finite(result)
-        assert len(result.model.map_centers_) == options["n_clusters"]
-
-
-@pytest.mark.parametrize("strategy_type", FORMS)
-@pytest.mark.parametrize("n_landmarks", [2, 3])
-def test_two_landmarks_are_enough_for_a_map(n_landmarks, strategy_type):
-    assert finite(run(strategy_type, n_landmarks=n_landmarks))
-
-
-@pytest.mark.parametrize("strategy_type", FORMS)
-@pytest.mark.parametrize("perplexity", [1.0, 1000.0])
-def test_perplexity_is_as_large_as_the_rows_allow(perplexity, strategy_type):
-    result = run(strategy_type, labels=LABELS, perplexity=perplexity)
-    assert finite(result)
-    assert perplexity == 1.0 or result.metrics["accuracy"] > 0.9
-
-
-@pytest.mark.parametrize(("strategy_type", "n_neighbors"), [(FedUMAPSums, 2), (FedUMAP, 1000)])
-def test_neighbors_are_as_many_as_the_rows_allow(strategy_type, n_neighbors):
-    assert finite(run(strategy_type, n_neighbors=n_neighbors))
-
-
-@pytest.mark.parametrize("strategy_type", FORMS)
-def test_clients_with_one_row_each_are_on_the_map(strategy_type):
-    labels = [[label] for label in CLASSES[:24]]
-    result = run(strategy_type, clients=[row[None] for row in ROWS[:24]], labels=labels)
-    assert finite(result)
-    assert [len(places) for places in result.embedding] == [1] * 24
-    assert result.metrics["accuracy"] > 0.9
-
-
-@pytest.mark.parametrize("strategy_type", METHODS)
-def test_rows_of_two_values_have_a_map(strategy_type):
-    part = np.repeat([[0.0, 0], [1, 1]], 5, axis=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert finite(run(strategy_type, clients=[part] * 3, n_clusters=2))
-
-
-@pytest.mark.parametrize("strategy_type", FORMS)
-def test_clients_with_the_same_rows_have_the_same_clusters(strategy_type):
-    result = run(strategy_type, clients=[ROWS[:40]] * 2)
-    assert strategy_type is FedTSNE or np.array_equal(*result.embedding)
-    assert np.mean(result.labels[0] == result.labels[1]) > 0.95
-
-
-@pytest.mark.parametrize("strategy_type", FORMS)
-@pytest.mark.parametrize("change", [(1e-9, 0.0), (1e9, 0.0), (1.0, 1e7)], ids=["tiny", "huge", "far"])
-def test_unit_and_origin_of_the_rows_do_not_matter(change, strategy_type):
-    factor, offset = change
-    result = run(strategy_type, clients=[part * factor + offset for part in CLIENTS], labels=LABELS)
-    assert result.metrics["accuracy"] == 1.0
 
 
 @pytest.mark.parametrize("strategy_type", METHODS)
@@ -543,31 +326,6 @@ def test_another_unit_of_the_rows_gives_the_same_map_bit_for_bit(factor, strateg
     assert np.array_equal(one.model.transform(ROWS + 0.1), other.model.transform((ROWS + 0.1) * factor))
 
 
-@pytest.mark.parametrize("strategy_type", METHODS)
-@pytest.mark.parametrize("factor", [1e-150, 1e-20, 1e140])
-def test_rows_of_extreme_units_have_a_map_of_their_classes(factor, strategy_type):
-    # Their maps are not those of the rows themselves: such a unit rounds, and maps are chaotic.
-    result = run(strategy_type, clients=[part * factor for part in CLIENTS], labels=LABELS)
-    assert finite(result)
-    assert result.metrics["accuracy"] == 1.0
-
-
-def test_landmarks_that_coincide_are_as_good_as_one():
-    class Coinciding(FedTSNE.client_type):
-        @answers(*FedTSNE.client_type.landmark_steps.answer.sends)
-        def landmark_steps(self, Y, *frame, exponent, **arguments):
-            moves, discrepancy = super().landmark_steps(Y, *frame, exponent=exponent, **arguments)
-            moved = Y + moves.values
-            moved[len(Y) // 2 :] = moved[: len(Y) - len(Y) // 2]
-            return GridArray.truncated(moved - Y, exponent), discrepancy
-
-    result = run(type("Strategy", (FedTSNE,), {"client_type": Coinciding}), labels=LABELS)
-    # But for the unit in which moves are sent.
-    assert len(np.unique(np.round(result.model.landmarks_, 6) + 0.0, axis=0)) == 10
-    assert finite(result)
-    assert result.metrics["accuracy"] == 1.0
-
-
 def test_noise_that_hides_the_spread_does_not_say_that_the_rows_are_equal():
     assert finite(run(FedTSNESums, epsilon=0.01, max_norm=12.0))
 
@@ -576,49 +334,24 @@ def test_noise_that_hides_the_spread_does_not_say_that_the_rows_are_equal():
 
 EPSILON, RELATIVE = {"epsilon": 1.0, "max_norm": 1.0}, {"relative_noise": 0.1}
 BAD = [
-    ({"perturb": "kernel"}, "perturb is 'kernel'; it must be one of: nothing, data, landmarks, gradients, distances"),
-    ({"noise": "server"}, "noise is 'server'; it must be one of: local"),
-    (RELATIVE, "relative_noise is given and perturb is 'nothing'; say what it is added to"),
-    *(
-        (
-            {"perturb": "landmarks", "averaging": "gradients", **level},
-            "perturb is 'landmarks' and averaging is 'gradients', where no client sends landmarks; set "
-            "perturb='gradients' or averaging='landmarks'.",
-        )
-        for level in (RELATIVE, EPSILON)
-    ),
-    *(
-        (
-            {"perturb": perturb, "n_rounds": 0, **level},
-            f"perturb is '{perturb}' and n_rounds is 0, so that no client sends {perturb}; give 1 or more.",
-        )
-        for level in (RELATIVE, EPSILON)
-        for perturb in ("landmarks", "gradients")
-    ),
-    (
-        {"perturb": "data", **RELATIVE, **EPSILON},
-        "epsilon and relative_noise are both given; relative noise has no epsilon, so give one",
-    ),
-    *(
-        (
-            {"perturb": perturb},
-            f"perturb is '{perturb}' and there is no noise level; give epsilon and max_norm, or relative_noise",
-        )
-        for perturb in ("data", "landmarks", "gradients", "distances")
-    ),
-    ({"epsilon": 1.0, "perturb": "data"}, "max_norm is missing; noise for an epsilon needs a norm to which rows are"),
-    (EPSILON, "epsilon is given and perturb is 'nothing'; say what takes the noise"),
-    (
-        {"federated_evaluation": True},
-        "federated_evaluation would send each client what all rows have sent, which is in the model; take FedTSNESums",
-    ),
+    ({"perturb": "kernel"}, "perturb"),
+    ({"noise": "server"}, "noise"),
+    (RELATIVE, "relative_noise"),
+    ({"perturb": "landmarks", "averaging": "gradients", **RELATIVE}, "averaging"),
+    ({"perturb": "landmarks", "averaging": "gradients", **EPSILON}, "averaging"),
+    ({"perturb": "landmarks", "n_rounds": 0, **RELATIVE}, "n_rounds"),
+    ({"perturb": "gradients", "n_rounds": 0, **EPSILON}, "n_rounds"),
+    ({"perturb": "data", **RELATIVE, **EPSILON}, "relative_noise"),
+    *(({"perturb": perturb}, "perturb") for perturb in ("data", "landmarks", "gradients", "distances")),
+    ({"epsilon": 1.0, "perturb": "data"}, "max_norm"),
+    (EPSILON, "epsilon"),
+    ({"federated_evaluation": True}, "federated_evaluation"),
 ]
 
 
-@pytest.mark.parametrize(("options", "sentence"), BAD)
-def test_parameters_that_do_not_go_together_are_named_in_a_sentence(options, sentence):
-    with pytest.raises(ValueError, match=re.escape(sentence)):
+@pytest.mark.parametrize(("options", "name"), BAD)
+def test_a_wrong_parameter_is_named(options, name):
+    with pytest.raises(ValueError, match=name):
         FedTSNE(3, **options).check_complete()
-    strategy = FedTSNE(3).set_params(**options)
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        simulate(strategy, CLIENTS)
+    with pytest.raises(ValueError, match=name):
+        simulate(FedTSNE(3).set_params(**options), CLIENTS)

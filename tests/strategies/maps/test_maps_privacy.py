@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from flower_fedclust import ClientData, check_strategy, simulate
-from flower_fedclust.engine import Gather, Sum
+from flower_fedclust.engine import Gather
 from flower_fedclust.engine.replies import values_of
 from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.sums import is_off_diagonal
@@ -130,40 +130,6 @@ def test_perturbed_maps_keep_the_promises_of_every_strategy(perturb):
 # Sums
 
 
-@pytest.mark.parametrize("noise", PLACES)
-def test_run_of_sums_is_covered_and_costs_what_its_releases_compose_to(noise):
-    clients = [np.tile(rows, (40, 1)) for rows in CLIENTS]
-    rounds, result, _ = of_sums(1.5, delta=1e-5, noise=noise, clients=clients)
-    report = result.privacy
-    assert [message.release for message in report.releases] == released(rounds)
-    assert report.covers_everything
-    assert report.unprotected == []
-    assert report.composed_epsilon == pytest.approx(composed_epsilon(released(rounds), 1e-5), rel=1e-3)
-    assert 0.98 * 1.5 <= report.composed_epsilon <= report.epsilon == 1.5
-    assert report.neighbours.startswith("one row of one client, added or removed")
-    assert not any("The server can read the rows" in note for note in report.notes)
-
-
-@pytest.mark.parametrize("n_landmarks", [300, 4, 7])
-def test_fewer_rounds_than_were_reckoned_with_cost_less(n_landmarks):
-    rounds, result, _ = of_sums(4.0, n_landmarks=n_landmarks)
-    assert result.privacy.composed_epsilon == pytest.approx(composed_epsilon(released(rounds), 1e-6), rel=1e-3)
-    assert result.privacy.composed_epsilon <= result.privacy.epsilon == 4.0
-    assert result.privacy.covers_everything
-
-
-@pytest.mark.parametrize("private", [{}, {"epsilon": 8.0, "max_norm": MAX_NORM}])
-def test_every_round_is_a_sum_and_no_message_has_an_entry_for_each_row(private):
-    rounds, result, log = rounds_of(FedTSNESums, **private)
-    assert all(isinstance(round_, Sum) for round_ in rounds)
-    messages = [message for message in result.privacy.messages if message.task != "enrol"]
-    assert {message.detail for message in messages} == {"sum over the clients"}
-    sizes = {str(index): len(rows) for index, rows in enumerate(CLIENTS)}
-    for task, name, _, sent, _ in log:
-        assert sizes[name] not in {side for array in sent for side in array.shape}
-        assert (sent == []) == (task in ("enrol", "place_rows"))
-
-
 def test_releases_of_sums_have_the_sensitivities_of_a_row_that_is_added():
     rounds, _, _ = of_sums()
     declared = {round_.task: [release.sensitivity for release in round_.releases if release] for round_ in rounds}
@@ -177,31 +143,6 @@ def test_releases_of_sums_have_the_sensitivities_of_a_row_that_is_added():
     mechanisms = {round_.task: [release.mechanism for release in round_.releases if release] for round_ in rounds}
     assert mechanisms["cluster_sums"] == ["gaussian", "laplace"]
     assert mechanisms["clipped_column_sums"] == ["gaussian"] * 3
-
-
-def test_one_row_moves_no_sum_by_more_than_its_sensitivity_and_the_bounds_are_reached():
-    rounds, _, _ = of_sums()
-    farthest = {}
-    for seed in range(30):
-        rows = odd_rows(6, seed)
-        for round_ in rounds:
-            if not any(round_.releases):
-                continue
-            replies = [reply_to(round_, side) for side in (rows, rows[1:])]
-            for index, (one, two, release) in enumerate(zip(*replies, round_.releases, strict=True)):
-                share = share_of(one, two, release)
-                assert share <= 1
-                farthest[round_.task, index] = max(farthest.get((round_.task, index), 0.0), share)
-    hard = ("cluster_sums", 0), ("clipped_column_sums", 1)
-    assert min(value for key, value in farthest.items() if key not in hard) > 0.99
-    # A row in the direction of a column has all its square in one entry; one in the plane keeps its length.
-    moments = next(round_ for round_ in rounds if round_.task == "clipped_column_sums")
-    squares = reply_to(moments, np.eye(25)[:1] * 1e9)[1].values
-    assert np.linalg.norm(squares) == pytest.approx(MAX_NORM**2, rel=1e-5)
-    cells = next(round_ for round_ in rounds if round_.task == "cluster_sums")
-    view = cells.question.view
-    along = view.frame.origin + 1e6 * view.arrays[0][:, :1].T
-    assert np.linalg.norm(reply_to(cells, along)[0].values) == pytest.approx(cells.releases[0].sensitivity)
 
 
 def test_what_directions_would_cost_goes_to_the_centers_where_rows_have_few_columns():
@@ -236,15 +177,6 @@ def test_centers_reckon_with_the_noise_that_reaches_the_sums(monkeypatch, noise)
     assert seen["smallest"] == pytest.approx(seen["noise"][1])
 
 
-def test_rounds_that_cost_epsilon_are_fewer_by_default():
-    private = {"epsilon": 1.0, "max_norm": 1.0}
-    assert FedTSNE(3).num_rounds == 1 + 4 + 50 + 2
-    assert FedTSNE(3, perturb="data", **private).num_rounds == 1 + 1 + 4 + 50 + 2
-    for perturb in ("gradients", "landmarks", "distances"):
-        assert FedTSNE(3, perturb=perturb, **private).num_rounds == 1 + 1 + 10 + 2
-        assert FedTSNE(3, perturb=perturb, relative_noise=0.1).num_rounds == 1 + 4 + 50 + 2
-
-
 # Perturbed data
 
 
@@ -271,40 +203,6 @@ def test_perturbed_data_cover_everything_with_one_release():
     derived = {message.task for message in report.messages if message.post_processing}
     assert derived >= {"landmark_steps", "landmark_distances"}
     assert not any("The server can read the rows" in note for note in report.notes)
-
-
-@pytest.mark.parametrize("noise", [{"epsilon": 5.0, "max_norm": MAX_NORM}, {"relative_noise": 0.2}], ids=str)
-def test_run_on_noisy_rows_is_the_plain_run_on_the_rows_that_the_clients_kept(noise):
-    class Forgetful(FederatedMapClient):
-        """Loses its rows with the noisy ones made."""
-
-        @property
-        def data(self):
-            if self.recall(NOISY_ROWS) is not None:
-                return ClientData(np.full_like(self._given_data.rows, 1e9))  # nothing that anybody should use
-            return self._given_data
-
-    _, result, log = rounds_of(client_type=Forgetful, perturb="data", **noise)
-    assert result.failures == []
-    kept = {name: noisy for task, name, _, _, noisy in log if task == "perturb_rows"}
-    assert all(sent == [] for task, _, _, sent, _ in log if task == "perturb_rows")
-    assert not any(np.allclose(kept[str(index)], rows) for index, rows in enumerate(CLIENTS))
-    _, plain, _ = rounds_of(clients=[kept[str(index)] for index in range(4)])
-    for one, other in zip(result.model.to_arrays(), plain.model.to_arrays(), strict=True):
-        assert np.array_equal(one, other)
-    for one, other in zip(result.labels, plain.labels, strict=True):
-        assert np.array_equal(one, other)
-
-
-def test_noisy_rows_are_the_clipped_rows_with_noise_of_the_calibrated_deviation():
-    clients = [np.random.default_rng(seed).normal(size=(300, 25)) * 3.0 for seed in range(2)]  # all are longer
-    _, result, log = local("data", clients=clients)
-    (message,) = result.privacy.releases
-    for index in range(2):
-        kept = next(noisy for _, name, _, _, noisy in log if name == str(index) and noisy is not None)
-        norms = np.linalg.norm(clients[index], axis=1, keepdims=True)
-        noise = kept - clients[index] * np.minimum(1.0, MAX_NORM / norms)
-        assert np.std(noise) == pytest.approx(message.release.scale, rel=0.04)
 
 
 # Perturbed distances
@@ -374,25 +272,6 @@ def test_what_takes_noise_of_a_row_is_the_same_bits_whatever_rows_stand_beside_i
     assert np.array_equal(total, sum(reply_to(attraction, row[None], FederatedMapClient)[0].integers for row in rows))
 
 
-def test_distances_get_the_noise_of_their_release():
-    _, result, log = local("distances", n_landmarks=60)
-    (release,) = (message.release for message in result.privacy.releases if message.task == "clipped_distances")
-    noise = []
-    for task, name, parameters, sent, _ in log:
-        if task == "clipped_distances":
-            rows = CLIENTS[int(name)]
-            norms = np.linalg.norm(rows, axis=1, keepdims=True)
-            clipped = rows * np.minimum(1.0, MAX_NORM / norms)
-            noise.append(sent[0] - np.linalg.norm(clipped[:, None] - parameters[0][None], axis=2))
-    assert np.std(np.concatenate(noise)) == pytest.approx(release.scale, rel=0.04)
-
-
-def test_perturbed_distances_without_a_round_of_landmarks_are_covered_too():
-    report = local("distances", n_rounds=0)[1].privacy
-    assert report.covers_everything
-    assert 0.98 * 5.0 <= report.composed_epsilon <= report.epsilon == 5.0
-
-
 # Noise that protects nothing
 
 
@@ -407,18 +286,6 @@ def test_noise_on_the_landmarks_gives_the_run_no_guarantee_and_a_note_says_why(p
     assert "The run as a whole has NO such guarantee" in report.guarantee()
     (note,) = (note for note in report.notes if "The server can read the rows" in note)
     assert "Noise on the landmarks changes nothing of that" in note
-
-
-@pytest.mark.parametrize("perturb", ["data", "gradients", "landmarks", "distances"])
-def test_relative_noise_has_no_epsilon(perturb):
-    report = rounds_of(perturb=perturb, relative_noise=0.2)[1].privacy
-    assert report.epsilon == float("inf")
-    assert report.releases == []
-    assert not report.covers_everything
-    assert report.guarantee().startswith("None.")
-    assert report.to_dict()["epsilon"] is None
-    assert any("The noise is relative to the spread" in note and "no epsilon" in note for note in report.notes)
-    assert {"landmark_distances", "landmark_steps"} <= {message.task for message in report.unprotected}
 
 
 def test_relative_noise_is_on_what_it_is_said_to_be_on():

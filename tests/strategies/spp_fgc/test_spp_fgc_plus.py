@@ -159,20 +159,6 @@ def test_noise_on_the_prototypes_is_shared_out_over_the_rounds(blobs, monkeypatc
     assert 10.0 / 8 <= epsilon_of_a_round(3) <= 1.5 * 10.0 / 8
 
 
-def test_noise_moves_the_prototypes(blobs):
-    plain, noisy = (
-        simulate(SPPFGCPlus(3, random_state=0, epsilon=epsilon, **TINY), blobs, seed=0) for epsilon in (None, 0.1)
-    )
-    assert not np.allclose(plain.model.latent_centers_, noisy.model.latent_centers_)
-
-
-def test_clients_of_one_row_and_of_equal_rows_take_part(blobs):
-    clients = [*blobs, blobs[0][:1], np.repeat(blobs[0][:1], 6, axis=0)]
-    result = simulate(SPPFGCPlus(3, random_state=0, **TINY), clients)
-    assert [len(labels) for labels in result.labels] == [len(rows) for rows in clients]
-    assert result.failures == []
-
-
 def test_fewer_rows_than_clusters_is_one_sentence():
     rows = [np.array([[0.0, 1], [1, 0]]), np.array([[2.0, 2], [1, 1]])]
     with pytest.raises(ValueError, match="n_clusters is 6 and the clients have 4 rows together"):
@@ -190,6 +176,5 @@ def test_a_client_that_missed_its_clusters_says_so():
 def test_without_torch_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     rows = [np.random.default_rng(i).normal(size=(9, 2)) for i in range(2)]
-    sentence = r'^SPP-FGC\+ needs PyTorch; install it with: pip install "flower-fedclust\[deep\]"\.$'
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match="PyTorch"):
         simulate(SPPFGCPlus(2), rows)

@@ -1,7 +1,6 @@
-"""FedSC: federated spectral clustering through a dictionary that all clients share.
+"""FedSC (Qiao, Ding and Fan, NeurIPS 2023): spectral clustering through a dictionary that all clients share.
 
-D. Qiao, C. Ding and J. Fan, "Federated spectral clustering via secure similarity reconstruction", NeurIPS 2023. The
-paper writes samples as columns. Here they are rows: the rows of Z are atoms, and those of C are the codes of rows.
+The paper's samples are columns. Here they are rows: the rows of Z are atoms, and the rows of C are codes.
 """
 
 from __future__ import annotations
@@ -77,22 +76,22 @@ from flower_fedclust.strategies.common.spectral_sums import SpectralSumsClient, 
 
 Floats = NDArray[np.float64]
 
-#: S, where nothing is said and a round costs no epsilon.
+#: S by default, if a round costs no epsilon.
 DEFAULT_ROUNDS = 10
 
-#: How much finer than rows the dictionaries of clients are, which are averaged.
+#: The unit of the clients' dictionaries is this many bits finer than the unit of rows, because they are averaged.
 ATOM_BITS = 13
 
-#: The unit of objectives is 2 to this: they are between 0 and half of the number of rows.
+#: The binary exponent of the unit of objectives, which lie between 0 and half of the number of rows.
 OBJECTIVE_EXPONENT = -32
 
-#: Bandwidths in radii of the frame: with a smaller one no two rows are alike, with a larger one all are.
+#: Bandwidths in radii of the frame: with a smaller one no two rows are similar, with a larger one all are.
 NARROWEST, WIDEST = 1e-100, 1e100
 
-#: How many made-up rows tell the server how long a row's gradient is, and how long a step may be.
+#: From this many made-up rows the server learns how long a row's gradient is, and how long a step may be.
 N_MADE_UP_ROWS = 512
 
-#: Noise without epsilon, and what has to be perturbed for it.
+#: Each level of noise without epsilon, and the value of perturb that it needs.
 RELATIVE_NOISE = {
     "relative_data_noise": "data",
     "relative_dictionary_noise": "factors",
@@ -106,22 +105,21 @@ class DictionaryStrategy(ClippedStrategy):
     Parameters
     ----------
     n_atoms : int, optional
-        d. By default 10 a cluster and at least 50, but no more than half of the rows.
+        d. By default 10 for each cluster and at least 50, but no more than half of the rows.
     bandwidth : float, optional
         r of the kernel, in the units of the rows. By default the mean over clients of the mean distance between a
-        client's rows (equation 42); where the sums take noise, the root mean square distance that the noisy moments
-        give.
+        client's rows (equation 42); if the sums take noise, the root mean square distance by the noisy moments.
     regularization : float, default=0.01
         lambda, the penalty on the codes.
     n_rounds : int, optional
-        S at most, each one step of averaging; by default 10, and 0 where each would cost epsilon: the first dictionary
-        is drawn with the means and deviations of the columns, and the steps improve the kernel more than the clusters.
+        S, the largest number of averaging steps; by default 10, and 0 if each costs epsilon: the first dictionary is
+        drawn with the means and deviations of the columns, and the steps improve the kernel more than the clusters.
     n_local_steps : int, default=5
-        Q, gradient steps of a client in a round; 1 where each costs epsilon.
+        Q, gradient steps of a client in a round; 1 if each costs epsilon.
     tol : float, default=1e-3
-        Stage I stops when no atom has moved by more than this part of the bandwidth.
+        Stage I stops when no atom has moved by more than this fraction of the bandwidth.
     fraction_fit : float in (0, 1], default=1.0
-        The part of the clients that takes part in a round of stage I; all of them where each costs epsilon.
+        The fraction of the clients that takes part in a round of stage I; all of them if each costs epsilon.
     """
 
     n_atoms: int | None = parameter(None, at_least=1)
@@ -137,13 +135,17 @@ class DictionaryStrategy(ClippedStrategy):
     def learn_dictionary(
         self, *, rows: str = "", relative_noise: float = 0.0
     ) -> Generator[Round, Any, tuple[Dictionary, Frame, list[float]]]:
-        """Run stage I, in at most ``n_dictionary_rounds`` rounds."""
+        """Run stage I; return the dictionary, the frame, and without noise each round's mean objective (7).
+
+        ``rows`` names the rows to use, as in :class:`~flower_fedclust.engine.rounds.Round`. ``relative_noise`` is
+        alpha_z of appendix D.4: the noise that every client adds to its dictionary, over the deviation of its entries.
+        """
         if self.has_noisy_dictionary:
             return *(yield from self._learn_with_noise()), []
         moments, frame = yield from column_moments(rows=rows)
         first = self._first_dictionary(moments)
         Z, objectives = first.atoms - frame.origin, []  # line 1
-        for _ in range(self.n_steps):  # lines 3 to 21; the base draws the clients (lines 2 and 20)
+        for _ in range(self.n_steps):  # lines 3 to 21; the engine draws the clients (lines 2 and 20)
             question = DictionaryClient.dictionary_steps.asked(
                 Z, *frame.arrays, **first.kernel, n_steps=self.n_local_steps, relative_noise=relative_noise
             )
@@ -155,12 +157,12 @@ class DictionaryStrategy(ClippedStrategy):
         return dataclasses.replace(first, atoms=leave_within_range(frame, Z)), with_room(frame), objectives
 
     def _learn_with_noise(self) -> Generator[Round, Any, tuple[Dictionary, Frame]]:
-        """Run stage I with one local step a round (Q = 1), of which the noisy sum over the rows is released.
+        """Run stage I with one local step in each round (Q = 1), and release its noisy sum over the rows.
 
-        With Q = 1 the mean of the clients' dictionaries (11) is a step along the sum of their gradients. That is a sum
-        over rows: each row's part is clipped, which bounds what a row can do, where Theorem 3.9 assumes four bounds
-        that nothing enforces. Neither the bound nor the length of the step depends on a row: the server takes both from
-        rows that it makes up, with the noisy moments. Lengths are in bandwidths here, the gradient's too.
+        With Q = 1 the mean of the clients' dictionaries (11) is a step along the sum of their gradients, which is a sum
+        over rows. Clipping each row's gradient bounds its influence, where Theorem 3.9 assumes four bounds that nothing
+        enforces. Neither the bound nor the step size depends on a row: the server takes both from rows that it makes
+        up by the noisy moments. All lengths, including the gradient's, are in bandwidths.
         """
         assert self.max_norm is not None
         frame = with_room(Frame(np.zeros(self.n_columns), self.max_norm))
@@ -193,7 +195,7 @@ class DictionaryStrategy(ClippedStrategy):
         return found, frame
 
     def _first_dictionary(self, moments: Moments) -> Dictionary:
-        """Return Z^0, and the kernel that it is for."""
+        """Return Z^0 and its kernel."""
         bandwidth = checked_bandwidth(self.bandwidth, moments)
         n_atoms = n_atoms_of(self.n_atoms, self.n_clusters, moments.n_rows)
         Z = matched_dictionary(moments.mean, moments.deviation, n_atoms, self.rng)
@@ -215,11 +217,11 @@ class DictionaryStrategy(ClippedStrategy):
 
     @property
     def n_dictionary_rounds(self) -> int:
-        """The moments (four rounds, or one with noise), and S."""
+        """Four rounds for the moments, or one with noise; and S."""
         return (1 if self.has_noisy_dictionary else MOMENT_ROUNDS) + self.n_steps
 
     def dictionary_parts(self, moments: float, steps: float, *, replaced: bool = False) -> dict[str, Part]:
-        """Return the parts of a budget that pay for stage I, with their fractions."""
+        """Return the parts of a budget that pay for stage I."""
         of_steps = Part(DictionaryClient.clipped_gradient, steps, self.n_steps)
         return {**moment_parts(moments, replaced=replaced), "dictionary_steps": of_steps}
 
@@ -227,30 +229,30 @@ class DictionaryStrategy(ClippedStrategy):
 class FedSC(DictionaryStrategy, CodesStrategy):
     """FedSC: spectral clustering of all rows by a kernel that the server reconstructs from codes, not from rows.
 
-    The clients learn a dictionary Z of a few atoms together, by sums alone. Then every client sends the code of each of
-    its rows: how the row is made of the atoms in the feature space of a Gaussian kernel. From dictionary and codes the
-    server reconstructs how similar any two rows are, keeps the largest similarities of each row, clusters the graph,
-    and sends each client the clusters of its rows.
+    The clients learn a dictionary Z of a few atoms together, from sums alone. Then every client sends a code for each
+    of its rows, which combines the atoms in the feature space of a Gaussian kernel. From the dictionary and the codes
+    the server reconstructs the similarity of any two rows, keeps the largest similarities of each row, clusters this
+    graph, and sends each client the clusters of its rows.
 
-    Whoever has the dictionary and a row's code can compute the row: without ``perturb`` nothing is hidden from the
-    server (reproduce/attacks.py does it). :class:`FedSCSums` sends no codes.
+    Anybody with the dictionary and a row's code can compute the row (reproduce/attacks.py does it): without
+    ``perturb``, nothing is hidden from the server. :class:`FedSCSums` sends no codes.
 
     Parameters
     ----------
     perturb : "nothing", "data" or "factors", default="nothing"
-        "data" (section 3.1): each client adds noise to its rows, once, and all else is computed from these. "factors"
-        (section 3.2): noise on the dictionary in every round and on the codes.
+        "data" (section 3.1): each client adds noise to its rows once, and everything is computed from the noisy rows.
+        "factors" (section 3.2): noise on the dictionary in every round and on the codes.
     relative_data_noise : float, default=0.0
         beta, with "data": the noise over the standard deviation of the client's entries. For experiments: it has no
-        epsilon. The same holds for the next two.
+        epsilon. The same is true of the next two.
     relative_dictionary_noise, relative_code_noise : float, default=0.0
         alpha_z and alpha_c of appendix D.4, with "factors": the noise over the standard deviation of the client's
         dictionary or codes.
     epsilon : float, optional
-        The total privacy budget, with "data" or "factors": differential privacy of each record against the server.
+        The total privacy budget, with "data" or "factors", for each record against the server.
     max_code_norm : float, optional
-        tau_C, with "factors": codes are clipped to it. By default they are not: two codes are never farther apart than
-        ``1 / sqrt(2 lambda)``.
+        tau_C, with "factors": codes are clipped to this norm. By default they are not clipped, because two codes are
+        never farther apart than ``1 / sqrt(2 lambda)``.
 
     References
     ----------
@@ -287,11 +289,11 @@ class FedSC(DictionaryStrategy, CodesStrategy):
     relative_code_noise: float = parameter(0.0, at_least=0)
     max_code_norm: float | None = parameter(None, above=0)
 
-    #: The server is who the noise protects from.
+    #: The noise protects against the server.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         if self.epsilon is not None and self.perturb == "nothing":
             raise ValueError(
                 "epsilon is given and perturb is 'nothing'; set perturb='data' or 'factors', or take FedSCSums."
@@ -340,7 +342,7 @@ class FedSC(DictionaryStrategy, CodesStrategy):
     def _codes(self, dictionary: Dictionary, frame: Frame, rows: str) -> Generator[Round, Any, list[Reply]]:
         """Return the clients' codes.
 
-        The paper sends C_p^S, which belongs to the dictionary before the last average; these belong to the last one.
+        The paper sends C_p^S, codes by the dictionary before the last average; these are codes by the last average.
         """
         Z, r = dictionary.atoms, dictionary.bandwidth
         if not self.has_noisy_dictionary:
@@ -362,7 +364,7 @@ class FedSC(DictionaryStrategy, CodesStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The noise on the rows, stage I, the codes, and the labels."""
+        """One round for noise on the rows, stage I, the codes, and the labels."""
         return (self.perturb == "data") + self.n_dictionary_rounds + 2
 
     @property
@@ -371,7 +373,7 @@ class FedSC(DictionaryStrategy, CodesStrategy):
         return self.perturb == "factors" and self.epsilon is not None
 
     def parts(self) -> Mapping[str, Part]:
-        """Return that of the rows with "data"; with "factors" those of the moments, the dictionary and the codes."""
+        """Return one part for the rows with "data"; with "factors", the moments, the dictionary and the codes."""
         if self.perturb == "nothing":
             return {}
         if self.perturb == "data":
@@ -395,14 +397,14 @@ class FedSC(DictionaryStrategy, CodesStrategy):
 
 
 class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
-    """FedSC in which the server gets nothing but sums over the clients.
+    """FedSC in which the server receives only sums over the clients.
 
     With the rows' factors F, whose inner products are the reconstructed kernel, the degrees of the dense graph are
-    ``F (F' 1)``, and its normalised eigenvectors follow from ``F' D^-1 F``, which is as wide as there are atoms. Both
-    are sums over rows. Each client embeds its own rows with these eigenvectors, and the k-means at the end is Lloyd's
-    algorithm on sums. So the protocol runs under secure aggregation as it is, and every sum can take noise.
+    ``F (F' 1)``, and its normalized eigenvectors follow from ``F' D^-1 F``, a matrix with a row for each atom. Both are
+    sums over rows. Each client embeds its own rows with these eigenvectors, and the final k-means is Lloyd's algorithm
+    on sums. So the protocol works with secure aggregation, and every sum can take noise.
 
-    The graph is dense: it does not separate rings and moons, as the sparse one of :class:`FedSC` does.
+    The graph is dense. It does not separate rings and moons, as the sparse graph of :class:`FedSC` does.
 
     References
     ----------
@@ -419,7 +421,7 @@ class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
     )
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if self.n_atoms is not None and self.n_atoms < self.n_clusters:
             raise ValueError(f"n_atoms is {self.n_atoms} and n_clusters is {self.n_clusters}; give as many at least.")
@@ -440,20 +442,20 @@ class FedSCSums(DictionaryStrategy, SpectralSumsStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """Stage I, and the clustering."""
+        """Stage I and the clustering."""
         return self.n_dictionary_rounds + self.n_clustering_rounds
 
     def parts(self) -> Mapping[str, Part]:
-        """Return those of the moments, the dictionary, the two sums of the factors, and k-means."""
+        """Return the parts of the moments, the dictionary, the two sums of the factors, and k-means."""
         stage_1 = self.dictionary_parts(0.1, 0.1)
         return stage_1 | self.clustering_parts(factor_sum=0.1, normalized_moment=0.5, kmeans=0.2)
 
 
 def longest_code(to_codes: Floats, regularization: float) -> float:
-    """Return a bound on the norm of a code, whatever the row.
+    """Return a bound on the norm of any row's code.
 
-    ``(K(Z, Z) + lambda I)^-1 phi(Z)'`` has the norm ``1 / (2 sqrt(lambda))`` at most. Without lambda, d kernel values
-    have a norm of ``sqrt(d)`` at most.
+    ``(K(Z, Z) + lambda I)^-1 phi(Z)'`` has a norm of at most ``1 / (2 sqrt(lambda))``. Without lambda, d kernel values
+    have a norm of at most ``sqrt(d)``.
     """
     if regularization > 0:
         return 0.5 / math.sqrt(regularization)
@@ -461,16 +463,16 @@ def longest_code(to_codes: Floats, regularization: float) -> float:
 
 
 def in_bandwidths(points: Floats, bandwidth: float) -> Floats:
-    """Return points in units of the bandwidth, drawn in where squares would overflow."""
+    """Return points in units of the bandwidth, clipped so that squares do not overflow."""
     with np.errstate(over="ignore"):
         return np.clip(points / bandwidth, -FARTHEST, FARTHEST)
 
 
 def n_atoms_of(given: int | None, n_clusters: int, n_rows: float) -> int:
-    """Return d: what was given, or ten atoms a cluster and 50 at least, but no more than half of the rows.
+    """Return d: at most the number of rows; by default ten for each cluster, at least 50, at most half of the rows.
 
     The paper's rule (equation 43) needs the eigenvalues of the pooled kernel, which nobody has; its Table 4 counts
-    atoms in multiples of the number of clusters. More atoms than rows are of no use: at most as many are taken.
+    atoms in multiples of the number of clusters.
     """
     n_rows = max(int(n_rows), n_clusters)
     if given is not None:
@@ -482,7 +484,7 @@ def n_atoms_of(given: int | None, n_clusters: int, n_rows: float) -> int:
 
 
 class DictionaryClient(MomentsClient):
-    """The answers of a client that helps to learn a dictionary."""
+    """The answers of a client in stage I."""
 
     @answers(
         Sent("dictionary after the client's own steps", has_columns=True),
@@ -498,10 +500,7 @@ class DictionaryClient(MomentsClient):
         n_steps: int,
         relative_noise: float,
     ) -> tuple[GridArray, GridArray, GridArray]:
-        """Return Z_p^s (Algorithm 1, lines 8 to 15), and the objective before the steps.
-
-        Both are computed in floats, with lengths in radii of the frame, and truncated.
-        """
+        """Return Z_p^s (Algorithm 1, lines 8 to 15) and the objective before the steps, both computed in floats."""
         rows = self.enter(*frame)
         power = rows.exponent + BITS
         X, start, origin = rows.integers * 2.0**-BITS, np.ldexp(Z, -power), np.ldexp(frame[0], -power)
@@ -509,7 +508,7 @@ class DictionaryClient(MomentsClient):
         r = min(max(math.ldexp(mantissa, exponent - power), NARROWEST), WIDEST)
         C = codes(X, start, r, regularization)
         value = objective(X, start, C, r, regularization)
-        # The noise is relative to the entries as they are in the coordinates of the data.
+        # The noise is relative to the entries in the coordinates of the data.
         own = dictionary_steps(X, start, C, r, n_steps) + origin
         own = add_relative_noise(own, relative_noise, self.noise_source) - origin
         return (
@@ -529,7 +528,7 @@ class DictionaryClient(MomentsClient):
         code_bound: float,
         bound: float,
     ) -> Term:
-        """Return the sum of the gradients (15) of single rows, each clipped to ``bound``; lengths are in bandwidths."""
+        """Return the sum of the rows' gradients (15), each clipped to ``bound``, with lengths in bandwidths."""
         return dictionary_gradient(rows.clipped(max_norm), Z, bandwidth, to_codes, code_bound, bound)
 
 
@@ -545,11 +544,11 @@ def codes_moved(Z: Floats, to_codes: Floats, frame: Frame, bandwidth: float, bou
 
 
 class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
-    """What a client answers besides: the codes of its rows."""
+    """The client half of :class:`FedSC`."""
 
     @answers(Sent("code of every row", "codes", per="row"))
     def codes(self, Z: Floats, *, bandwidth: float, regularization: float, relative_noise: float) -> Floats:
-        """Return C_p (equation 14), with relative noise where that was asked for."""
+        """Return C_p (equation 14), with relative noise."""
         return add_relative_noise(codes(self.rows, Z, bandwidth, regularization), relative_noise, self.noise_source)
 
     @answers(
@@ -561,7 +560,7 @@ class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
     def clipped_codes(
         self, Z: Floats, to_codes: Floats, *frame: Floats, bandwidth: float, max_norm: float, bound: float
     ) -> GridArray:
-        """Return C_p of the clipped rows, each code clipped too: integers, as they take noise."""
+        """Return C_p of the clipped rows, with each code clipped too, as integers for the noise."""
         rows = self.enter(*frame)
         points = rows.points(Z)
         kernel = kernel_values(rows.clipped(max_norm).integers, points, rows.exponent, bandwidth)
@@ -569,7 +568,7 @@ class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):
 
 
 class FedSCSumsClient(DictionaryClient, SpectralSumsClient):
-    """The client half: what it sends is in the two classes that it is made of. None of it has an entry for a row."""
+    """The client half of :class:`FedSCSums`, which has answers of its two bases alone."""
 
 
 FedSC.client_type = FedSCClient

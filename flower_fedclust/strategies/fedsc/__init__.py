@@ -1,1 +1,0 @@
-"""FedSC (Qiao, Ding and Fan, NeurIPS 2023) and its variant by sums alone."""
