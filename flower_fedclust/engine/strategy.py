@@ -607,8 +607,8 @@ class PrivateStrategy(ProtocolStrategy):
 
     def all_shares(self) -> dict[str, Share]:
         """Return :meth:`all_parts` as the accounting reads them."""
-        parts = self.all_parts()
-        return shares_of(parts, relation_of(parts))
+        inner = self if self.tables is None else self.tables.likely(self)
+        return shares_of(self.all_parts(), inner.relation)
 
     def make_plan(self) -> Plan:
         """Return what all of the run's noise will be, by what is known now."""
