@@ -21,7 +21,7 @@ from flower_fedclust.harness.compare import Results
 from flower_fedclust.harness.comparison import comparison_from, settings_from_toml
 from flower_fedclust.harness.page import write_report
 from flower_fedclust.harness.runner import run_comparison
-from flower_fedclust.results.labels import read_labels
+from flower_fedclust.results.files import read_labels
 from flower_fedclust.site.policy import SiteSettings
 from flower_fedclust.tables import Schema
 

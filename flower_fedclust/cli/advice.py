@@ -270,8 +270,7 @@ def choose_k(
 
 def number_figure(number: ClusterNumber, path: str | Path) -> Path:
     """Draw the silhouette by the number of clusters, beside that of one Gaussian, as a PNG."""
-    from flower_fedclust.results.pictures.figures import figure_of, saved_figure
-    from flower_fedclust.results.pictures.groupings import TEN_COLORS
+    from flower_fedclust.results.pictures import TEN_COLORS, figure_of, saved_figure
 
     figure = figure_of(7.0, 4.2)
     axes = figure.subplots()

@@ -106,8 +106,7 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     from flower_fedclust.data import read_table
     from flower_fedclust.data.frames import select
     from flower_fedclust.models import Model
-    from flower_fedclust.results.labels import write_labels
-    from flower_fedclust.results.saving import find_folder
+    from flower_fedclust.results.files import find_folder, write_labels
 
     out = Path(out)
     if out.exists():
@@ -169,7 +168,7 @@ def write_app(folder: str | Path, api: str = "message") -> Path:
     from importlib.metadata import distribution
 
     from flower_fedclust.numerics.checks import check_choice
-    from flower_fedclust.results.saving import empty_folder
+    from flower_fedclust.results.files import empty_folder
 
     check_choice("api", api, ("message", "strategy"))
     path = empty_folder(folder)

@@ -58,8 +58,8 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parsing, reading
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.privacy.report import PLACE_SENTENCES, Message, PrivacyReport
-from flower_fedclust.results.labels import read_labels
-from flower_fedclust.results.pictures.groupings import NO_COLOR, Grouping, base64_text, groupings_of, natural_order
+from flower_fedclust.results.files import read_labels
+from flower_fedclust.results.pictures import NO_COLOR, Grouping, base64_text, groupings_of, natural_order
 
 
 def write_report(folder: str | Path) -> Path:

@@ -15,8 +15,16 @@ from numpy.typing import ArrayLike, NDArray
 from flower_fedclust.harness.page import page
 from flower_fedclust.harness.results import plural
 from flower_fedclust.numerics.checks import checked_rows
-from flower_fedclust.results.pictures.figures import figure_of, made_folder_of, saved_figure
-from flower_fedclust.results.pictures.groupings import NO_COLOR, TEN_COLORS, Grouping, base64_text, groupings_of
+from flower_fedclust.results.pictures import (
+    NO_COLOR,
+    TEN_COLORS,
+    Grouping,
+    base64_text,
+    figure_of,
+    groupings_of,
+    made_folder_of,
+    saved_figure,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,8 +20,7 @@ from flower_fedclust.inputs import Clients, Strategy, prepared_rows, strategy_of
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_integer, check_real, checked_rows
 from flower_fedclust.privacy.releases import NoisePlace, Release
-from flower_fedclust.results.pictures.figures import figure_of, saved_figure
-from flower_fedclust.results.pictures.groupings import TEN_COLORS
+from flower_fedclust.results.pictures import TEN_COLORS, figure_of, saved_figure
 from flower_fedclust.simulation import simulate
 from flower_fedclust.tables.schema import Schema
 

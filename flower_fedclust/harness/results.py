@@ -20,7 +20,7 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import read_csv
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.doubts import ABOUT_NOTHING, collapse_of
-from flower_fedclust.results.labels import read_labels
+from flower_fedclust.results.files import read_labels
 
 #: The measures that can decide which strategy is best; the first that any trial has does. Accuracy comes last if there
 #: are more or fewer clusters than classes, because it then counts every further cluster as wrong and rewards one large

@@ -27,8 +27,8 @@ from flower_fedclust.engine import ClientData, Journal, MessageStrategy, Protoco
 from flower_fedclust.engine.disk import make_private, replace_private
 from flower_fedclust.inputs import Strategy, strategy_of
 from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.results.files import empty_folder, write_report
 from flower_fedclust.results.result import Result, result_of
-from flower_fedclust.results.saving import empty_folder, write_report
 
 #: Where run_app saves results by default. The working directory is wherever the SuperLink was once started, and nobody
 #: would look there.

@@ -50,7 +50,7 @@ from flower_fedclust.models import TableModel
 from flower_fedclust.numerics.checks import check_integer
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.registry import strategies
-from flower_fedclust.results.labels import as_cell
+from flower_fedclust.results.files import as_cell
 from flower_fedclust.results.result import Result
 from flower_fedclust.simulation import simulate
 

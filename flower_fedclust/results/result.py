@@ -1,4 +1,4 @@
-"""The result of a run: from a strategy that has run, or from the folder of one."""
+"""The result of a run, from a strategy that has run or from a folder."""
 
 from __future__ import annotations
 
@@ -13,24 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.data.federation import ROW
-from flower_fedclust.results.doubts import doubts_about, doubts_about_labels, doubts_about_scale
-from flower_fedclust.results.findings import Findings
+from flower_fedclust.engine import ClientData, ProtocolStrategy
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import kmeans_cost
 from flower_fedclust.numerics.metrics import add_tables, agreement, count_table
 from flower_fedclust.numerics.validity import ClusterSums
-from flower_fedclust.results.pictures.clusters import cluster_figure
-from flower_fedclust.results.pictures.figures import saved_figure
-from flower_fedclust.engine import ClientData, ProtocolStrategy
-from flower_fedclust.results.saving import read_findings, save_findings
-from flower_fedclust.results.text import as_html, as_text
+from flower_fedclust.results.doubts import doubts_about, doubts_about_labels, doubts_about_scale
+from flower_fedclust.results.files import read_result, save_result
+from flower_fedclust.results.pictures import cluster_figure, saved_figure
+from flower_fedclust.results.result_data import ResultData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, repr=False)
-class Result(Findings):
+class Result(ResultData):
     """What a run leaves behind.
 
     Parameters
@@ -39,7 +37,7 @@ class Result(Findings):
     model : Model
         ``model.predict(rows)`` labels rows that were not in the run.
     labels : list of ndarray of shape (n_i,)
-        The cluster of each row, in the order of the clients given. Empty where the rows stayed elsewhere.
+        The cluster of each row, in the order of the clients given. Empty if the rows are not in this process.
     names : list of str
         The clients, in the same order.
     privacy : PrivacyReport
@@ -48,43 +46,36 @@ class Result(Findings):
     failures : list of Failure
         Clients that did not answer, with the reason.
     metrics : dict of str to float
-        "cost", "cost_per_row", unless they are beyond the largest float; and, where true classes were given,
-        "accuracy", "nmi" and "ari"; and what they are worth: "cost_of_one_cluster", the cost per row if all rows were
-        in one cluster, "largest_cluster", the part of the rows in the largest, and "silhouette", "davies_bouldin" and
-        "calinski_harabasz" of models with centers among the rows.
+        "cost" and "cost_per_row", unless they overflow; "accuracy", "nmi" and "ari" if true classes were given;
+        "cost_of_one_cluster", the cost per row if all rows were in one cluster; "largest_cluster", the fraction of the
+        rows in the largest cluster; and, for models with centers among the rows, "silhouette", "davies_bouldin" and
+        "calinski_harabasz".
     seconds : float
-        Wall-clock time of the run, evaluation apart.
+        Wall-clock time of the run without the evaluation.
     embedding : list of ndarray of shape (n_i, 2)
-        For strategies that make a map.
+        Places of the rows, for strategies that make a map.
     history : dict of str to list of float
-        What the strategy watched over its rounds (an objective, say), by name.
+        What the strategy recorded over its rounds (such as an objective), by name.
     doubts : tuple of Doubt
-        What speaks against the result, the worst first; empty if nothing does.
+        Reasons to doubt the result, the worst first.
     number : ClusterNumber, optional
-        How many clusters there are, where the strategy chose.
+        The number of clusters, if the strategy chose it.
     sizes : ReleasedSizes, optional
-        How many rows each cluster has, as the run last released it.
+        The number of rows in each cluster, as the run last released it.
     clusters : Clusters, optional
-        What the clusters are, in the table's own units, where the run described them (``describe=True``).
+        A description of the clusters in the table's own units, if the run made one (``describe=True``).
     row_ids : list of ndarray of shape (n_i,)
-        What tells the rows of each client apart: their ids, or their numbers in the table that they came from. Also of
-        those that have no label.
+        Ids of each client's rows, or their numbers in the original table; also for rows without a label.
     id_column : str
-        What these ids are called.
+        The name of these ids.
     server_row_ids : ndarray of shape (n_server_rows,), optional
-        Those of the rows that were taken out of the clients' table for the server.
+        Ids of the rows that were taken out of the clients' table for the server.
     """
 
-    def __repr__(self) -> str:
-        return as_text(self)
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
-
     def plot(self, path: str | Path | None = None) -> Figure:
-        """Draw the clusters: where their centers lie, how large they are, what sets each apart, and what is noise.
+        """Draw where the clusters lie, how large they are, what distinguishes each, and what could be noise.
 
-        From what the run has released; only where it released no sizes, from the labels.
+        Uses what the run has released; only if it released no sizes, the labels.
 
         Parameters
         ----------
@@ -106,19 +97,18 @@ class Result(Findings):
         return figure
 
     def save(self, folder: str | Path) -> Path:
-        """Write the result into a folder of its own.
+        """Write the result into a folder of its own, which only its owner can open.
 
-        ``model.json`` and ``model.npz`` (what the model is, and its arrays), ``centers.csv`` (k-means-like models),
-        ``labels/CLIENT.csv``, ``embedding/CLIENT.csv`` (maps), ``metrics.json``, ``privacy.json``, ``privacy.txt``,
-        ``traffic.csv``, ``result.json``; ``clusters.csv`` and ``clusters.txt`` where the clusters were described.
-        Nobody but its owner may look into the folder. A file of labels has a line for every row of the client, also
-        where it has no cluster, and why; rows that were made public for the server stand in ``left-out.csv``.
-        :func:`flower_fedclust.load` reads all of it.
+        ``model.json`` and ``model.npz`` (a description of the model, and its arrays), ``centers.csv`` (k-means-like
+        models), ``labels/CLIENT.csv``, ``embedding/CLIENT.csv`` (maps), ``metrics.json``, ``privacy.json``,
+        ``privacy.txt``, ``traffic.csv``, ``result.json``; ``clusters.csv`` and ``clusters.txt`` if the clusters were
+        described. A file of labels has a line for every row of the client, and the reason if a row has no cluster. Rows
+        that were made public for the server are in ``left-out.csv``. :func:`flower_fedclust.load` reads all of it.
 
         Parameters
         ----------
         folder : str or Path
-            Made if need be; it must not hold another result.
+            Created if it does not exist; it must be empty.
 
         Returns
         -------
@@ -128,9 +118,9 @@ class Result(Findings):
         Raises
         ------
         FileExistsError
-            If the folder already holds files.
+            If the folder holds anything.
         """
-        return save_findings(self, folder)
+        return save_result(self, folder)
 
 
 def load(folder: str | Path) -> Result:
@@ -139,41 +129,32 @@ def load(folder: str | Path) -> Result:
     Parameters
     ----------
     folder : str or Path
-        That of one strategy: of a folder that ``fedclust run`` wrote, the one inside.
+        The folder of one strategy; in a folder that ``fedclust run`` wrote, the one inside.
 
     Returns
     -------
     Result
-        With the model, which predicts as it did, the labels, the privacy report and everything else.
+        Complete: the model predicts as before, and labels, privacy report and all else are there.
 
     Raises
     ------
     FileNotFoundError
         If the folder holds no result.
     ValueError
-        If a file cannot be read, or was written by a version whose files this one does not read.
+        If a file is damaged, or another version wrote it in another format.
     """
-    return Result(**read_findings(folder))
+    return Result(**read_result(folder))
 
 
 def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], seconds: float) -> Result:
-    """Gather the result of a strategy that has run.
+    """Return the result of a strategy that has run, with the clients in the order of ``data``.
 
-    Parameters
-    ----------
-    strategy : ProtocolStrategy
-    data : mapping of str to ClientData
-        The clients whose rows are at hand, by name, in the order wanted; labels and metrics are computed here,
-        outside of the protocol. Empty in a deployment: then the metrics are those of the federated evaluation.
-    seconds : float
-
-    Returns
-    -------
-    Result
+    Labels and metrics are computed here from the rows in ``data``, outside of the protocol. In a deployment ``data`` is
+    empty, and the metrics come from the federated evaluation.
     """
     outcome = strategy.outcome
     model, clients = outcome.model, list(data.values())
-    none = np.empty((0, 2))  # of a client that did not take part
+    none = np.empty((0, 2))  # for a client that took no part
     places = [None if outcome.embedding is None else outcome.embedding.get(name, none) for name in data]
     inner = model
     if isinstance(model, TableModel):
@@ -213,9 +194,9 @@ def _metrics(
     model: Model, cost: float, data: Sequence[ClientData], labels: Sequence[NDArray[np.intp]]
 ) -> dict[str, float]:
     n_rows = sum(client.n_rows for client in data)
-    # A cost beyond the largest float says nothing: it is left out, as is the cost of a model without one.
+    # A cost that overflows, or that the model does not have, is left out.
     metrics = {"cost": cost, "cost_per_row": cost / n_rows} if math.isfinite(cost) else {}
-    if metrics and isinstance(model, KMeansModel):  # others have a cost in a space of their own
+    if metrics and isinstance(model, KMeansModel):  # other models measure cost in another space
         center = sum(client.rows.sum(axis=0) for client in data) / n_rows
         of_one = sum(kmeans_cost(client.rows, center[None, :]) for client in data) / n_rows
         if math.isfinite(of_one):

@@ -32,8 +32,8 @@ from flower_fedclust.harness.page import (
 )
 from flower_fedclust.harness.results import NOTHING, Spread, deviation_text, number_text, read_comparison
 from flower_fedclust.harness.verdict import verdict
-from flower_fedclust.results.labels import read_labels
-from flower_fedclust.results.pictures.groupings import group_colors
+from flower_fedclust.results.files import read_labels
+from flower_fedclust.results.pictures import group_colors
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'&@@TITLE@@"
 BACKS = ("page", "panel", "best")

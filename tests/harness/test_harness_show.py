@@ -15,7 +15,7 @@ import flower_fedclust as fc
 from flower_fedclust.checking.runs import watched_run
 from flower_fedclust.cli.advice import rehearse
 from flower_fedclust.harness.run import run_and_save, show_all
-from flower_fedclust.results.labels import write_labels
+from flower_fedclust.results.files import write_labels
 
 RNG = np.random.default_rng(0)
 CLIENTS = [RNG.normal(size=(40, 5)) for _ in range(3)]
@@ -96,14 +96,14 @@ def test_a_full_disk_leaves_a_whole_result_without_labels_or_none_at_all(results
     with pytest.raises(OSError, match="No space left"):
         write_labels(tmp_path / "labels.csv", range(2), rows())
     assert not (tmp_path / "labels.csv").exists()
-    monkeypatch.setattr("flower_fedclust.results.saving.write_labels", full)
+    monkeypatch.setattr("flower_fedclust.results.files.write_labels", full)
     kept, path, failed = run_and_save([fc.KFED(3)], lambda _: results[1], tmp_path / "small")
     loaded = fc.load(path)
     assert not loaded.labels
     assert np.array_equal(loaded.model.predict(CLIENTS[0]), kept[0].labels[0])
     with pytest.raises(OSError, match=r"without the labels of its rows: .*No space left .*; .fedclust predict. finds"):
         show_all(kept, "run", path, Console(quiet=True), failed)
-    monkeypatch.setattr("flower_fedclust.results.saving.write_report", full)
+    monkeypatch.setattr("flower_fedclust.results.files.write_report", full)
     _, path, failed = run_and_save([fc.KFED(3)], lambda _: results[1], tmp_path / "none")
     assert "nothing of its result can be saved in" in str(failed["k-fed"])
     assert not list(path.iterdir())

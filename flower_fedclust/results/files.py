@@ -1,0 +1,318 @@
+"""A result as a folder of CSV, JSON and NumPy arrays, without pickles, and files of labels."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import repeat
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.data.federation import ROW
+from flower_fedclust.engine import Failure, Traffic
+from flower_fedclust.engine.rounds import ReleasedSizes
+from flower_fedclust.format import read_stamped, stamp
+from flower_fedclust.models import Model
+from flower_fedclust.numerics.validity import ClusterNumber
+from flower_fedclust.outside import parsing, read_csv, read_json, reading
+from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.results.doubts import Doubt
+from flower_fedclust.results.result_data import ResultData
+from flower_fedclust.tables.description import Clusters
+
+T = TypeVar("T")
+
+_DESCRIPTION, _METRICS, _TRAFFIC, _PRIVACY = "result.json", "metrics.json", "traffic.csv", "privacy.json"
+#: The file of rows that no client had, and the reason it states.
+_LEFT_OUT, _MADE_PUBLIC = "left-out.csv", "made public for the server"
+#: The columns of a file of labels, after the ids.
+_CLUSTER, _REASON = "cluster", "why"
+
+#: Bytes of a client's name in the name of a file; file systems allow 255 for the whole name.
+LONGEST_FILE_NAME = 200
+
+# A spreadsheet reads a cell that begins like this as a formula.
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
+
+# Files of labels.
+
+
+def as_cell(text: object) -> object:
+    """Return a name or id with a quote in front if a spreadsheet would run it; text that is a number stays as it is."""
+    if not isinstance(text, str) or _FORMULA.match(text) is None:
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+def from_cell(text: str) -> str:
+    """Undo :func:`as_cell`."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+@dataclass(frozen=True)
+class LabelFile:
+    """The contents of a file of labels."""
+
+    row_ids: NDArray[Any]  #: Ids or numbers of all rows, of shape (n_rows,).
+    labels: NDArray[np.intp]  #: Labels of the rows that have one, of shape (n_labels,).
+    id_column: str = ROW
+    why: str = ""  #: Why the first row without a label has none.
+
+
+def write_labels(
+    path: Path,
+    row_ids: Iterable[Any],
+    labels: Iterable[int | None],
+    *,
+    id_column: str = ROW,
+    why: Iterable[str] | None = None,
+) -> None:
+    """Write a new file of labels, which only its owner can read.
+
+    A row that was left out has the label None and a reason in ``why``. If the ids' name is also the name of another
+    column, "(id)" is appended.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
+            table = csv.writer(file)
+            name = f"{id_column} (id)" if id_column in (_CLUSTER, _REASON) else id_column
+            table.writerow([as_cell(name), _CLUSTER, *([] if why is None else [_REASON])])
+            cells = map(as_cell, row_ids)
+            table.writerows(zip(cells, labels, strict=True) if why is None else zip(cells, labels, why, strict=True))
+    except BaseException:
+        path.unlink(missing_ok=True)  # a truncated file looks like a whole one
+        raise
+
+
+def _write_left_out(path: Path, row_ids: NDArray[Any], *, id_column: str, why: str) -> None:
+    """Write a file for rows that have no labels, all for one reason."""
+    n_rows = len(row_ids)
+    write_labels(path, row_ids.tolist(), repeat(None, n_rows), id_column=id_column, why=repeat(why, n_rows))
+
+
+def read_labels(path: Path) -> LabelFile:
+    """Read a file that :func:`write_labels` wrote; ids are text unless all are integers."""
+    import pandas as pd
+
+    with reading(path, "a file of labels", "run again, or predict again") as file:
+        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+        clusters, ids = frame[_CLUSTER], frame.iloc[:, 0]
+        has_none = (clusters == "").to_numpy()
+        reasons = frame[_REASON][has_none].tolist() if _REASON in frame else []
+        labels = clusters[~has_none].astype(np.intp).to_numpy()
+        return LabelFile(_as_ids([from_cell(name) for name in ids]), labels, from_cell(frame.columns[0]), *reasons[:1])
+
+
+def _as_ids(names: list[str]) -> NDArray[Any]:
+    """Return integers as numbers, unless one is written unusually, such as 007."""
+    try:
+        numbers = np.array([int(name) for name in names], dtype=np.int64)
+    except (ValueError, OverflowError):
+        return np.array(names)
+    return numbers if list(map(str, numbers.tolist())) == names else np.array(names)
+
+
+# Folders.
+
+
+def empty_folder(path: str | Path) -> Path:
+    """Return the absolute path of a folder that does not exist or is empty; raise FileExistsError otherwise."""
+    path = Path(path).absolute()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(f"{path} already holds something; choose a new folder, so that nothing is lost.")
+    return path
+
+
+def find_folder(folder: str | Path, file: str) -> Path:
+    """Return the folder itself, or the only folder inside that holds a file of this name."""
+    path = Path(folder).absolute()
+    if not path.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}.")
+    inside = [] if (path / file).exists() else sorted(found.parent for found in path.glob(f"*/{file}"))
+    if len(inside) > 1:
+        raise ValueError(
+            f"{folder} holds {len(inside)} results; name one of the folders {', '.join(one.name for one in inside)}."
+        )
+    return inside[0] if inside else path
+
+
+def _file_names(names: Sequence[str]) -> list[str]:
+    """Return distinct names that any file system takes, as similar as possible to the clients' names."""
+    safe = ["".join(letter if _is_safe(letter) else "_" for letter in name) for name in names]
+    safe = [name.encode()[:LONGEST_FILE_NAME].decode(errors="ignore") for name in safe]
+    numbered = [f"{index}-{name}" for index, name in enumerate(safe)]
+    chosen = [
+        file if file == name and name.strip(".") and not name.startswith("-") else number
+        for file, name, number in zip(safe, names, numbered, strict=True)
+    ]
+    return chosen if len({file.lower() for file in chosen}) == len(chosen) else numbered
+
+
+def _is_safe(letter: str) -> bool:
+    """Tell whether a file name may contain a letter, also on systems that write names in ASCII."""
+    try:
+        letter.encode(sys.getfilesystemencoding())
+    except UnicodeEncodeError:
+        return False
+    return letter.isalnum() or letter in "-_."
+
+
+def write_report(report: PrivacyReport, folder: Path) -> None:
+    """Write ``privacy.json`` and ``privacy.txt`` into a folder."""
+    (folder / _PRIVACY).write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
+    (folder / "privacy.txt").write_text(f"{report}\n", encoding="utf-8")
+
+
+def save_result(result: ResultData, folder: str | Path) -> Path:
+    """Write a result into an empty folder; see :meth:`flower_fedclust.Result.save`."""
+    path = empty_folder(folder)
+    is_new = not path.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(exist_ok=not is_new)  # only one of two processes that save at once can create it
+    path.chmod(0o700)  # labels reveal as much as rows
+    try:
+        _write_files(result, path)
+    except BaseException:  # such as a full disk: half a result would block the next attempt
+        for left in path.iterdir():
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+        if is_new:
+            path.rmdir()
+        raise
+    return path
+
+
+def _write_files(result: ResultData, path: Path) -> None:
+    """Write the files of a result. The last, result.json, shows that the result is complete."""
+    result.model.save(path)
+    centers = getattr(result.model, "cluster_centers_", None)
+    if centers is not None:
+        np.savetxt(path / "centers.csv", centers, delimiter=",", fmt="%.17g")
+    files = _file_names(result.names)
+    if result.labels:
+        (path / "labels").mkdir()
+        for index in range(len(result.labels)):
+            _write_labels_of_client(result, index, path / "labels" / f"{files[index]}.csv")
+    if result.server_row_ids is not None:
+        _write_left_out(path / _LEFT_OUT, result.server_row_ids, id_column=result.id_column, why=_MADE_PUBLIC)
+    if result.embedding:
+        (path / "embedding").mkdir()
+        for file, places in zip(files, result.embedding, strict=False):
+            name = path / "embedding" / f"{file}.csv"
+            np.savetxt(name, places, delimiter=",", fmt="%.17g", header="x,y", comments="")
+    (path / _METRICS).write_text(json.dumps(result.summary(), indent=2) + "\n", encoding="utf-8")
+    if result.clusters is not None:
+        result.clusters.to_csv(path / "clusters.csv")
+        (path / "clusters.txt").write_text(f"{result.clusters}\n", encoding="utf-8")
+    write_report(result.privacy, path)
+    with (path / _TRAFFIC).open("w", newline="", encoding="utf-8") as opened:
+        table = csv.DictWriter(opened, [column.name for column in fields(Traffic)])
+        table.writeheader()
+        table.writerows({**asdict(row), "client": as_cell(row.client)} for row in result.traffic)
+    description = {
+        **stamp(),
+        "clients": result.names,
+        "files": files,
+        "sizes": None if result.sizes is None else {**asdict(result.sizes), "counts": result.sizes.counts.tolist()},
+        "clusters": None if result.clusters is None else result.clusters.to_dict(),
+    }
+    (path / _DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_labels_of_client(result: ResultData, index: int, path: Path) -> None:
+    """Write a client's labels or, if it has none, the reason."""
+    name, labels = result.names[index], result.labels[index]
+    ids = result.row_ids[index] if result.row_ids else np.arange(len(labels))
+    if len(labels) == len(ids):
+        write_labels(path, ids.tolist(), labels.tolist(), id_column=result.id_column)
+        return
+    reasons = [failure.reason for failure in result.failures if failure.client == name]
+    why = reasons[-1] if reasons else f"client {name} took no part."
+    _write_left_out(path, ids, id_column=result.id_column, why=why)
+
+
+def read_result(folder: str | Path) -> dict[str, Any]:
+    """Return the fields of the result that :func:`save_result` wrote; see :func:`flower_fedclust.load`."""
+    path = find_folder(folder, _DESCRIPTION)
+    description = read_stamped(path / _DESCRIPTION, beside=path / "model.npz")
+    again = "run again"
+    model, summary = Model.load(path), read_json(path / _METRICS, again)
+    privacy = read_json(path / _PRIVACY, again)
+    with parsing(str(path), "a saved result", again):
+        names = [str(name) for name in description["clients"]]
+        files = [_checked_file_name(name) for name in description["files"]]
+        # A deployment has no labels. Otherwise there is a file for each client, in their order.
+        read = [read_labels(path / "labels" / f"{name}.csv") for name in files if (path / "labels").exists()]
+        public = read_labels(path / _LEFT_OUT) if (path / _LEFT_OUT).exists() else None
+        places = [path / "embedding" / f"{name}.csv" for name in files if (path / "embedding").exists()]
+        return {
+            "strategy": summary["strategy"],
+            "model": model,
+            "labels": [one.labels for one in read],
+            "names": names,
+            "privacy": PrivacyReport.from_dict(privacy),
+            "traffic": [_traffic(row) for row in read_csv(path / _TRAFFIC, again)],
+            "failures": [Failure(**failure) for failure in summary["failures"]],
+            "metrics": summary["metrics"],
+            "seconds": summary["seconds"],
+            "embedding": [_places(place) for place in places],
+            "history": {
+                name: [math.nan if value is None else value for value in values]
+                for name, values in summary["history"].items()
+            },
+            "doubts": tuple(Doubt(**doubt) for doubt in summary["doubts"]),
+            "row_ids": [one.row_ids for one in read],
+            "id_column": next((one.id_column for one in read), "row"),
+            "server_row_ids": None if public is None else public.row_ids,
+            "number": _unless_none(summary["number"], _number),
+            "sizes": _unless_none(description["sizes"], _sizes),
+            "clusters": _unless_none(description["clusters"], Clusters.from_dict),
+        }
+
+
+def _unless_none(written: Any, read: Callable[[Any], T]) -> T | None:
+    return None if written is None else read(written)
+
+
+def _number(written: dict[str, Any]) -> ClusterNumber:
+    """Undo :meth:`ClusterNumber.to_dict`, which writes numbers that are not finite as None."""
+    kept = {one.name: written[one.name] for one in fields(ClusterNumber)}
+    found: dict[str, Any] = {name: [math.nan if one is None else one for one in kept[name]] for name in kept}
+    return ClusterNumber(**found)
+
+
+def _sizes(written: dict[str, Any]) -> ReleasedSizes:
+    return ReleasedSizes(**{**written, "counts": np.array(written["counts"], dtype=np.float64)})
+
+
+def _places(path: Path) -> NDArray[np.float64]:
+    with reading(path, "a map", "run again") as file:
+        return np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2).reshape(-1, 2)
+
+
+def _checked_file_name(name: Any) -> str:
+    """Return a file's name; raise a ValueError if it leads out of the folder."""
+    if not isinstance(name, str) or name in ("", ".", "..") or any(mark in name for mark in "/\\\0"):
+        raise ValueError("it names a file outside its folder")
+    return name
+
+
+def _traffic(row: dict[str, str]) -> Traffic:
+    up, down = int(row["bytes_up"]), int(row["bytes_down"])
+    client = from_cell(row["client"])
+    return Traffic(int(row["round"]), row["task"], client, bytes_down=down, bytes_up=up, ledger=row["ledger"])

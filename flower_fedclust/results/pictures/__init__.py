@@ -1,1 +1,0 @@
-"""Pictures of clusters, and what all pictures share."""
