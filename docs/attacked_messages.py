@@ -35,28 +35,28 @@ from reproduce import attacks  # noqa: E402
 
 BEGIN, END = "<!-- by docs/attacked_messages.py -->\n", "<!-- end -->\n"
 
-#: Rows that might have come in the place of a client's first one; and how much longer one of them is.
+#: How many rows replace a client's first one in turn, and how much longer one of them is.
 N_OTHERS, FAR = 9, 100.0
 
-#: Of strategies that have it, so that they ask for what they only need where there are fewer axes than columns.
+#: With fewer axes than columns, some strategies ask for more.
 FEWER_AXES = {"n_latent": 2}
 
 
 class Victim:
-    """A client of a run, what it has sent, and what it would have sent with other rows."""
+    """A client of a run: what it sent, and what it would have sent with other rows."""
 
     def __init__(self, run: WatchedRun, others: np.ndarray, labels: dict[str, np.ndarray]) -> None:
         self.run, self.labels, self.others, self._known = run, labels, others, {}
 
     def sent_with(self, client: str, rows: np.ndarray, number: int) -> list[np.ndarray]:
-        """Return what the client sends in a round if it has these rows, in the units of the data."""
+        """Return what the client sends in a round if it has these rows."""
         key = client, rows.tobytes()
         if key not in self._known:
             self._known[key] = shadow_answers(self.run, client, rows)
         return values_of(self._known[key].get(number) or [])
 
     def attacked(self, exchange: Exchange, index: int, name: str) -> str:
-        """Return what the attack gives, in words and a number."""
+        """Return what the attack finds, in words and a number."""
         rows = self.run.data[exchange.client].rows
         observed = exchange.arrays[index]
         asked = [np.asarray(array, dtype=float) for array in decode(exchange.ins.parameters)]
@@ -92,7 +92,7 @@ class Victim:
         return self.replayed(exchange, index, rows)
 
     def agreed(self, client: str, found: np.ndarray) -> str:
-        """Return how many rows are in their true cluster."""
+        """Return the share of rows in their true cluster."""
         table = add_tables([count_table(self.labels[client], found, int(found.max()) + 1)])
         return f"{agreement(table)['accuracy']:.2f} of the rows in their true cluster"
 
@@ -105,12 +105,12 @@ class Victim:
         return nearest.reshape(n_rows, -1), exchange.arrays[weights].reshape(n_rows, -1)
 
     def expected(self, exchange: Exchange, rows: np.ndarray) -> np.ndarray:
-        """Return the first row as the sum holds it: less the origin that the server has sent, if it has."""
+        """Return the first row as it is in the sum: minus the origin, if the server sent one."""
         origins = [array for array in decode(exchange.ins.parameters) if array.shape == rows[0].shape]
         return rows[0] - (origins[0] if origins else 0.0)
 
     def replayed(self, exchange: Exchange, index: int, rows: np.ndarray) -> str:
-        """Return how many other rows, and whether no row, would have given another message."""
+        """Return how many other rows, and whether the row's absence, would have given another message."""
         answers = []
         # One of them is long: an exponent says no more of a row than about how long it is.
         for row in [FAR * self.others[0], *self.others[1:N_OTHERS], None]:
@@ -119,7 +119,9 @@ class Victim:
             answers.append(sent[index : index + 1])
         scores = attacks.row_by_replay([exchange.arrays[index]], answers)
         told = int(np.sum(scores[:-1] < 0))
-        return f"{told} of {N_OTHERS} other rows are ruled out" + (", no row is, too" if scores[-1] < 0 else "")
+        return f"{told} of {N_OTHERS} other rows are ruled out" + (
+            ", and so is the row's absence" if scores[-1] < 0 else ""
+        )
 
 
 WANTED = {
@@ -130,7 +132,7 @@ WANTED = {
 
 
 def every_message() -> Iterator[tuple[str, str, str, str, str]]:
-    """Yield strategy, message, kind, attack and outcome for each message that nothing protects, once each."""
+    """Yield strategy, message, kind, attack and outcome for each unprotected message, once each."""
     seen: set[tuple[str, str]] = set()
     for name, entry in strategies().items():
         accepted = accepted_parameters(name)
@@ -149,7 +151,7 @@ def every_message() -> Iterator[tuple[str, str, str, str, str]]:
                 continue
             asked = [one for one in run.asked(message.round) if one.res is not None]
             index = [sent.content for sent in run.rounds[message.round].answer.sends].index(message.content)
-            # Another strategy sends the same of rows that are in the columns of the data.
+            # Another strategy sends the same for rows in the columns of the data.
             if attack == "row_from_sums" and asked[0].arrays[index].shape[-1] != subject.n_columns:
                 continue
             seen.add(key)

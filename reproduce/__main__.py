@@ -16,17 +16,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markdown import Markdown
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from reproduce.measures import DRAWINGS
 from reproduce.tables import (
-    DRAWS,
     Draws,
     Paper,
     PaperTable,
@@ -49,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paper", nargs="?", help=f"a paper or one of its strategies: {', '.join(paper_names())}")
     parser.add_argument("--table", action="append", default=[], help="one of its tables; may be repeated")
     parser.add_argument("--seeds", type=int, help="how many seeds; by default each table's own number")
-    parser.add_argument("--out", type=Path, help="a folder for the results and for pictures")
+    parser.add_argument("--out", type=Path, help="a folder for the results")
     parser.add_argument("--list", action="store_true", help="list the tables, their time, and what is not reproduced")
     given = parser.parse_args(arguments)
     console = Console()
@@ -63,8 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"name a paper: {', '.join(paper_names())}")
         if given.seeds is not None and given.seeds < 1:
             parser.error("--seeds must be at least 1")
-        paper = find_paper(given.paper)
-        return 0 if reproduce(paper, console, given.table, given.seeds, given.out) else 1
+        return 0 if reproduce(find_paper(given.paper), console, given.table, given.seeds, given.out) else 1
     except (ValueError, FileExistsError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
@@ -74,15 +71,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def list_papers(papers: Sequence[Paper], console: Console) -> None:
     """Print what can be run, about how long it takes, and what is not reproduced and why."""
-    shown = Table("paper", "table", "what it is", "seeds", "takes about", highlight=False)
+    shown = Table("paper", "table", "what it is", "seeds", "minutes", highlight=False)
     for paper in papers:
         for table in paper.tables:
-            why_not, minutes = table.why_not(), table.minutes * table.n_seeds
+            why_not, minutes = table.why_not(), table.minutes * table.seeds
             what = table.title if why_not is None else f"{table.title} (not now: {why_not})"
-            long = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.0f} h"
-            long = "less than a minute" if minutes < 1 else long
             # Text, because a string's brackets (of an extra) are markup.
-            shown.add_row(paper.name, table.name, Text(what), str(table.n_seeds), long)
+            shown.add_row(
+                paper.name, table.name, Text(what), str(table.seeds), f"{minutes:.0f}" if minutes > 1 else "<1"
+            )
         shown.add_section()
     console.print(shown)
     for paper in papers:
@@ -90,56 +87,41 @@ def list_papers(papers: Sequence[Paper], console: Console) -> None:
 
 
 def reproduce(
-    paper: Paper,
-    console: Console,
-    tables: Sequence[str] = (),
-    n_seeds: int | None = None,
-    out: Path | None = None,
+    paper: Paper, console: Console, tables: Sequence[str] = (), n_seeds: int | None = None, out: Path | None = None
 ) -> bool:
     """Run tables of a paper and print each; return whether something was run and no row failed."""
     chosen = paper.chosen(list(tables))
     not_run = {table.title: why for table in chosen if (why := table.why_not()) is not None}
-    not_run |= {one.title: "it is a picture; give a folder with --out." for one in chosen if one.draw and out is None}
     runnable = [table for table in chosen if table.title not in not_run]
     words = [paper.name, *(word for table in tables for word in ("--table", table))]
     command = shlex.join(["python", "-m", "reproduce", *words, *([] if n_seeds is None else ["--seeds", str(n_seeds)])])
     draws = Draws() if out is None else _open_folder(out, paper)
     done: list[tuple[PaperTable, list[RowOutcome]]] = []
     for table in runnable:
-        if table.draw and out is not None:
-            _print_list(console, f"{table.title}:", DRAWINGS[table.draw](out))
-            continue
         outcomes: list[RowOutcome] = []
         done.append((table, outcomes))
         bar = Progress(console=console)
-        bar.add_task("runs", total=len(table.rows) * (table.n_seeds if n_seeds is None else n_seeds))
+        task = bar.add_task("runs", total=len(table.rows) * (n_seeds or table.seeds))
         with Live(bar, console=console) as live:
-            for outcome in run_table(table, n_seeds, on_run=lambda: bar.advance(bar.task_ids[0]), draws=draws):  # noqa: B023
+            for outcome in run_table(table, n_seeds, on_run=lambda: bar.advance(task), draws=draws):  # noqa: B023
                 outcomes.append(outcome)
-                live.update(Group(rich_table(table, outcomes), bar))
+                live.update(Group(Markdown("\n".join(table_lines(table, outcomes))), bar))
                 if out is not None:
                     _write(out, paper, done, not_run, command)
-            live.update(rich_table(table, outcomes))
-    if out is not None:
-        _write(out, paper, done, not_run, command)
+            live.update(Markdown("\n".join(table_lines(table, outcomes))))
     failed = [f"{table.name}, {one.row.name}: {one.reason}" for table, rows in done for one in rows if one.reason]
     _print_list(console, "Could not be run:", failed)
     _print_list(console, "Not reproduced:", _lines({**not_run, **paper.not_reproduced}))
     return bool(runnable) and not failed
 
 
-def rich_table(table: PaperTable, outcomes: Sequence[RowOutcome]) -> Table:
-    """Return a table with a line for each row and column: our figure, the paper's and the difference."""
-    shown = Table(title=table.title, caption=table.remark or None, caption_justify="left", highlight=False)
-    shown.add_column("", overflow="fold")
-    shown.add_column("measure", overflow="fold")
-    for heading in ("ours", table.beside, "difference"):
-        shown.add_column(heading, justify="right")
-    for outcome in outcomes:
-        for cells in _cells(outcome):
-            shown.add_row(*cells)
-        shown.add_section()
-    return shown
+def table_lines(table: PaperTable, rows: Sequence[RowOutcome]) -> list[str]:
+    """Return a table in Markdown: for each row and measure our figure, the paper's and the difference."""
+    n_seeds = rows[0].n_seeds if rows else table.seeds
+    seeds = "One seed" if n_seeds == 1 else f"Mean ± standard deviation of {n_seeds} seeds"
+    lines = [f"## {table.title}", "", f"{seeds}. {table.remark}".rstrip(), ""]
+    lines += [f"| | measure | ours | {table.beside} | difference |", "|---|---|--:|--:|--:|"]
+    return [*lines, *(f"| {' | '.join(map(_escaped, cells))} |" for row in rows for cells in _cells(row)), ""]
 
 
 def markdown(paper: Paper, outcomes: Outcomes, not_run: Mapping[str, str], command: str) -> str:
@@ -147,16 +129,7 @@ def markdown(paper: Paper, outcomes: Outcomes, not_run: Mapping[str, str], comma
     versions = ", ".join(f"{name} {version}" for name, version in installed_versions().items())
     lines = [f"# {paper.name}, reproduced", "", f"{paper.source}.", ""]
     lines += [f"`{command}`, {date.today().isoformat()}; {versions}.", ""]
-    for table, rows in outcomes:
-        lines += [f"## {table.title}", ""]
-        if rows:
-            n_seeds = rows[0].n_seeds
-            seeds = "One seed" if n_seeds == 1 else f"Mean ± standard deviation of {n_seeds} seeds"
-            lines += [f"{seeds}. {table.remark}".rstrip(), ""]
-        lines += [f"| | measure | ours | {table.beside} | difference |", "|---|---|--:|--:|--:|"]
-        for outcome in rows:
-            lines += [f"| {' | '.join(map(_escaped, cells))} |" for cells in _cells(outcome)]
-        lines.append("")
+    lines += [line for table, rows in outcomes for line in table_lines(table, rows)]
     reasons = _lines({**not_run, **paper.not_reproduced})
     return "\n".join([*lines, "## Not reproduced", "", *(f"- {_escaped(line)}" for line in reasons), ""])
 
@@ -174,34 +147,29 @@ def _cells(outcome: RowOutcome) -> Iterator[tuple[str, ...]]:
 
 
 def _open_folder(out: Path, paper: Paper) -> Draws:
-    if out.exists() and any(out.iterdir()) and not (out / DRAWS).exists():
+    draws = out / "draws.jsonl"
+    if out.exists() and any(out.iterdir()) and not draws.exists():
         raise FileExistsError(f"{out} already holds something else; name a new folder.")
     out.mkdir(parents=True, exist_ok=True)
-    return Draws(out / DRAWS, paper.name)
+    return Draws(draws, paper.name)
 
 
 def _write(out: Path, paper: Paper, outcomes: Outcomes, not_run: Mapping[str, str], command: str) -> None:
     unfinished = out / ".unfinished"
     unfinished.write_text(markdown(paper, outcomes, not_run, command), encoding="utf-8")
     unfinished.replace(out / "results.md")
-    lines = [line for table, rows in outcomes for outcome in rows for line in _csv_lines(table, outcome)]
     with unfinished.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("table", "row", "column", "seeds", "ours", "deviation", *_PRINTED, "seconds", "reason"))
-        writer.writerows(lines)
+        printed = ("printed", "printed_deviation", "difference")
+        writer.writerow(("table", "row", "column", "seeds", "ours", "deviation", *printed, "seconds", "reason"))
+        for table, outcome in ((table, outcome) for table, rows in outcomes for outcome in rows):
+            row, seconds = outcome.row, round(outcome.seconds, 3)
+            for column, ours in (outcome.ours or {"": ("", "")}).items():
+                beside = (*row.printed.get(column, ("", "")), outcome.difference(column))
+                writer.writerow(
+                    (table.name, row.name, column, outcome.n_seeds, *ours, *beside, seconds, outcome.reason)
+                )
     unfinished.replace(out / "results.csv")
-
-
-_PRINTED = ("printed", "printed_deviation", "difference")
-
-
-def _csv_lines(table: PaperTable, outcome: RowOutcome) -> Iterator[tuple[Any, ...]]:
-    seconds = round(outcome.seconds, 3)
-    if outcome.reason:
-        yield table.name, outcome.row.name, "", outcome.n_seeds, *[""] * 5, seconds, outcome.reason
-    for column, ours in outcome.ours.items():
-        printed = (*outcome.row.printed.get(column, ("", "")), outcome.difference(column))
-        yield table.name, outcome.row.name, column, outcome.n_seeds, *ours, *printed, seconds, ""
 
 
 def _lines(reasons: Mapping[str, str]) -> list[str]:

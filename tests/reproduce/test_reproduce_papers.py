@@ -12,9 +12,9 @@ from flower_fedclust.data import Table, load_dataset, partition
 from flower_fedclust.data.datasets import DATASETS
 from flower_fedclust.registry import accepted_parameters, strategies
 from flower_fedclust.simulation import simulate
-from reproduce.measures import DATA, DRAWINGS, MEASURES, split_rows
+from reproduce.measures import DATA, MEASURES, split_rows
 from reproduce.spp_fgc import SPPFGCWithoutGraphs
-from reproduce.tables import HERE, find_paper, paper_names, run_table
+from reproduce.tables import HERE, Experiment, find_paper, paper_names, run_table
 
 PAPERS = {name: find_paper(name) for name in paper_names()}
 
@@ -22,7 +22,7 @@ PAPERS = {name: find_paper(name) for name in paper_names()}
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_row_names_what_exists(name):
     for table in PAPERS[name].tables:
-        assert bool(table.rows) != (table.draw in DRAWINGS)
+        assert table.rows
         names = [row.name for row in table.rows]
         assert len(set(names)) == len(names)
         for row in table.rows:
@@ -38,9 +38,9 @@ def test_every_row_names_what_exists(name):
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_setting_of_a_table_reaches_one_of_its_rows(name):
-    for table in tomllib.loads((HERE / f"{name}.toml").read_text())["tables"]:
-        (read,) = PAPERS[name].chosen([table["name"]])
-        for setting in table.get("settings", {}):
+    for table, text in tomllib.loads((HERE / f"{name}.toml").read_text())["tables"].items():
+        (read,) = PAPERS[name].chosen([table])
+        for setting in text.get("settings", {}):
             assert any(hasattr(row, setting) or setting in row.parameters for row in read.rows), setting
 
 
@@ -140,7 +140,7 @@ def test_cost_over_the_optimum_falls_with_epsilon():
 
 @pytest.mark.parametrize("n_clients", [5, 10])
 def test_whole_classes_are_never_shared(n_clients):
-    rows = split_rows(load_dataset("digits"), "whole-classes", n_clients, seed=0)
+    rows = split_rows(load_dataset("digits"), Experiment("", (), clients=n_clients, split="whole-classes"), seed=0)
     classes = [set(labels.tolist()) for labels in rows.labels]
     assert [len(own) for own in classes] == [10 // n_clients] * n_clients
     assert set.union(*classes) == set(range(10))
@@ -149,7 +149,7 @@ def test_whole_classes_are_never_shared(n_clients):
 @pytest.mark.parametrize(("level", "at_home", "elsewhere"), [(0.0, 50, 50), (0.6, 320, 20), (1.0, 500, 0)])
 def test_a_part_of_each_class_gathers_with_one_client_and_the_rest_is_dealt_out(level, at_home, elsewhere):
     table = Table(np.zeros((5000, 1)), np.repeat(np.arange(10), 500))
-    rows = split_rows(table, f"gathered:{level}", 10, seed=0)
+    rows = split_rows(table, Experiment("", (), gathered=level), seed=0)
     counts = np.array([np.bincount(labels, minlength=10) for labels in rows.labels])
     assert (counts == np.where(np.eye(10, dtype=bool), at_home, elsewhere)).all()
 

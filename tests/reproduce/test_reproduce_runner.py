@@ -7,7 +7,7 @@ import pytest
 
 from reproduce import __main__ as command
 from reproduce import tables
-from reproduce.measures import DRAWINGS, MEASURES
+from reproduce.measures import MEASURES
 from reproduce.tables import Figure, find_paper, run_table
 
 TOML = """
@@ -27,12 +27,10 @@ strategies = ["k-fed"]
 [lists]
 both = ["k-FED", "pooled"]
 
-[[tables]]
-name = "toy"
+[tables.toy]
 title = "Table 1: a toy"
 columns = ["accuracy", "NMI"]
-n_seeds = 2
-minutes = 0
+run = {seeds = 2, minutes = 0}
 remark = "Made up."
 settings = {data = "iris", clients = 3, n_init = 2}
 rows = [
@@ -40,13 +38,6 @@ rows = [
     {name = "broken", measure = "broken"},
     {name = "{method}|{row_noise}", method = "@both", row_noise = [0.5, 1.0]},
 ]
-
-[[tables]]
-name = "picture"
-title = "Figure 1: a line"
-n_seeds = 1
-minutes = 0
-draw = "line"
 """
 CSV = """table,row,column,mean,deviation
 toy,seeds as they are,accuracy,0.4,0.1
@@ -72,7 +63,6 @@ def asked(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     monkeypatch.setitem(MEASURES, "seed", measured)
     monkeypatch.setitem(MEASURES, "broken", broken)
-    monkeypatch.setitem(DRAWINGS, "line", lambda folder: [f"drawn in {folder.name}"])
     monkeypatch.setattr(command, "find_paper", lambda name: find_paper(name, tmp_path))
     monkeypatch.setattr(command, "paper_names", lambda: ["toys"])
     return seeds
@@ -105,12 +95,11 @@ def test_figures_are_written_as_papers_print_them():
 
 def test_results_are_printed_and_saved(asked, tmp_path, capsys):
     out = tmp_path / "out"
-    assert command.main(["toys", "--table", "toy", "--table", "picture", "--seeds", "1", "--out", str(out)]) == 1
+    assert command.main(["toys", "--table", "toy", "--seeds", "1", "--out", str(out)]) == 1
     printed = capsys.readouterr().out
     assert "toy, broken: the rows are gone." in printed
-    assert "drawn in out" in printed
     text = (out / "results.md").read_text()
-    assert "`python -m reproduce toys --table toy --table picture --seeds 1`" in text
+    assert "`python -m reproduce toys --table toy --seeds 1`" in text
     assert "flwr 1." in text
     assert str(tmp_path) not in text
     assert "| seeds as they are | accuracy | 0.0000 | 0.4000 ± 0.1000 | -0.4000 |" in text
@@ -137,7 +126,7 @@ def test_the_same_command_continues_an_interrupted_one(asked, tmp_path, monkeypa
     assert command.main(arguments) == 130
     assert "seeds as they are" in (tmp_path / "out" / "results.md").read_text()
     with (tmp_path / "out" / "draws.jsonl").open("a") as file:
-        file.write('{"table": "toy", "row')  # cut off
+        file.write('{"of": ["toy", "row')  # cut off
     monkeypatch.setitem(MEASURES, "broken", lambda row, seed: {"accuracy": seed / 3})
     assert command.main(arguments) == 0
     assert asked == [0, 1]
@@ -160,13 +149,12 @@ def test_a_wrong_argument_is_refused_before_anything_runs(asked, tmp_path, argum
 
 
 def test_what_cannot_run_says_what_it_needs(asked, tmp_path, monkeypatch, capsys):
-    text = TOML.replace('remark = "Made up."', 'needs = ["mlxtend", "openTSNE"]')
+    text = TOML.replace("minutes = 0", 'minutes = 0, needs = ["mlxtend", "openTSNE"]')
     (tmp_path / "toys.toml").write_text(text)
     monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
     assert command.main(["toys"]) == 1
     printed = capsys.readouterr().out
     assert "pip install 'flower-fedclust[mnist,maps]'" in printed
-    assert "Figure 1: a line: it is a picture; give a folder with --out." in printed
     assert asked == []
 
 
@@ -182,4 +170,4 @@ def test_draws_are_lines_of_json(asked, tmp_path):
     command.main(["toys", "--table", "toy", "--seeds", "1", "--out", str(tmp_path / "out")])
     head, first, *_ = map(json.loads, (tmp_path / "out" / "draws.jsonl").read_text().splitlines())
     assert head["paper"] == "toys"
-    assert (first["row"], first["seed"], first["figures"]) == ("seeds as they are", 0, {"accuracy": 0.0, "NMI": 0.5})
+    assert (first["of"], first["figures"]) == (["toy", "seeds as they are", 0], {"accuracy": 0.0, "NMI": 0.5})
