@@ -217,8 +217,8 @@ def _of_positions(counts: NDArray[np.float64], sum_deviation: float, drowned: se
     if not reached:
         return []
     sentence = (
-        f"Noise may have moved the center of {_listed(reached, model.n_clusters).lower()} halfway to the nearest other: "
-        "use a larger epsilon, more rows or fewer clusters."
+        f"Noise may have moved the center of {_listed(reached, model.n_clusters).lower()} halfway to the nearest "
+        "other: use a larger epsilon, more rows or fewer clusters."
     )
     return [Doubt("noisy-center", sentence, {"clusters": reached, "moved": [float(moved[one]) for one in reached]})]
 
@@ -248,8 +248,8 @@ def _of_columns(model: TableModel) -> list[Doubt]:
         return []
     named = ", ".join(f"'{name}'" for name in crowded)
     sentence = (
-        f"Most values of {named} lie in a small part of the bounds that the run found, so they hardly count: set public "
-        "bounds in the schema, or use more rows or a larger epsilon."
+        f"Most values of {named} lie in a small part of the bounds that the run found, so they hardly count: set "
+        "public bounds in the schema, or use more rows or a larger epsilon."
     )
     return [Doubt("crowded-column", sentence, {"columns": crowded})]
 

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
-from flower_fedclust.models import SpectralModel
 from flower_fedclust.engine import Failure, Outcome
+from flower_fedclust.models import SpectralModel
 from flower_fedclust.results.result import result_of
 from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
 from flower_fedclust.strategies.fedsc import FedSC
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import flower_fedclust as fc
-from flower_fedclust.data import FederatedRows, hold_out_server_rows, partition, read_table
 from flower_fedclust.cli.files import predict_file
+from flower_fedclust.data import FederatedRows, hold_out_server_rows, partition, read_table
 from flower_fedclust.engine import Failure
 
 RNG = np.random.default_rng(3)
@@ -91,7 +91,7 @@ def test_tables_are_found_by_their_columns_names_and_others_are_refused(result):
     model = result.model
     assert np.array_equal(model.predict(NEW[["pulse", "dose", "age"]]), model.predict(NEW.to_numpy()))
     assert model.cost(NEW[["pulse", "dose", "age"]]) == model.cost(NEW)
-    with pytest.raises(ValueError, match="'dose'.*'Dose'"):
+    with pytest.raises(ValueError, match=r"'dose'.*'Dose'"):
         model.predict(NEW.rename(columns={"dose": "Dose"}))
     with pytest.raises(ValueError, match="row 2, column 'age'"):
         model.predict(NEW.assign(age=NEW["age"].mask(NEW.index == 2)))

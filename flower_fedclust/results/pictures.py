@@ -1,0 +1,338 @@
+"""Pictures of a result, from what the run has released, and the colors and groups of rows that pictures share.
+
+Functions that draw raise a ValueError if matplotlib is not installed.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flower_fedclust.engine.rounds import DEVIATIONS
+from flower_fedclust.models import TableModel
+from flower_fedclust.results.result_data import ResultData
+from flower_fedclust.tables.description import SHAPES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+#: The most lines of a profile: columns, or categories of columns.
+MOST_LINES = 24
+_LONGEST_NAME = 28
+#: With more clusters, not every cluster has its number at an axis.
+_MOST_NUMBERS = 40
+#: Titles for the spaces of the points that stand for clusters.
+_SPACES = {"rows": "", "map": " on the map", "embedding": " in the embedding", "codes": " among the codes"}
+# The inside of a cluster that could be noise: it is outlined, not filled.
+_HOLLOW = "#ffffff"
+
+
+# Figures and files.
+
+
+def figure_of(width: float, height: float) -> Figure:
+    """Return an empty figure; width and height are in inches."""
+    # pyplot would choose a backend for the whole process and keep every figure.
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("Pictures need matplotlib; install the extra, pip install 'flower-fedclust[maps]'.") from None
+    return Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
+
+
+def saved_figure(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as a PNG, and return its absolute path."""
+    file = made_folder_of(path)
+    figure.savefig(file, format="png")
+    return file
+
+
+def made_folder_of(path: str | Path) -> Path:
+    """Create the folder of a file, and return the absolute path of the file."""
+    file = Path(path).absolute()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file
+
+
+# The clusters of a result.
+
+
+def cluster_figure(result: ResultData) -> Figure:
+    """Draw where the clusters lie, how large they are, and what distinguishes each.
+
+    The plane holds the first two principal components of the released centers, or the map; no row is used. Discs are as
+    large as the clusters. The ring around a center, and the bar of a size, is two standard deviations of its noise. A
+    cluster that noise alone could have produced is hollow.
+    """
+    model, centers = result.model, result.model.cluster_points
+    shares, errors, moved = _sizes(result, model.n_clusters)
+    is_noise = shares <= DEVIATIONS * errors
+    colors = [_HOLLOW if noise else color for noise, color in zip(is_noise, group_colors(len(shares)), strict=True)]
+    among_rows = centers if model.space == "rows" else None
+    profile = _profile(result, among_rows, np.where(is_noise, 0.0, shares))
+    panels = [*(["plane"] if centers is not None else []), "sizes", *(["profile"] if profile is not None else [])]
+    height = max(4.2, 1.2 + 0.24 * max(len(shares), 0 if profile is None else len(profile[0])))
+    figure = figure_of(5.2 * len(panels), min(height, 12.0))
+    for axes, name in zip(np.ravel(figure.subplots(1, len(panels))), panels, strict=True):
+        if name == "plane" and centers is not None:
+            _draw_plane(axes, centers, shares, moved, colors, model.space)
+        elif name == "sizes":
+            _draw_sizes(axes, shares, errors, colors)
+            if result.clusters is None and not _has_sizes(result, model.n_clusters) and result.privacy.releases:
+                axes.set_xlabel("% of the rows, counted from labels, which no guarantee covers")
+        elif profile is not None:
+            _draw_profile(figure, axes, *profile)
+    figure.suptitle(f"{result.strategy}: {len(shares)} clusters", parse_math=False)
+    return figure
+
+
+def _sizes(result: ResultData, n_clusters: int) -> tuple[Floats, Floats, Floats]:
+    """Return the share of each cluster, its error, and how far noise moves its center; 0 if unknown."""
+    nothing = np.zeros(n_clusters)
+    if result.clusters is not None:
+        sizes = result.clusters.frame.query("what == 'share of rows'")
+        return sizes["value"].to_numpy(), sizes["error"].to_numpy(), _moved(result, n_clusters)
+    if result.sizes is not None and _has_sizes(result, n_clusters):
+        total = max(float(np.maximum(result.sizes.counts, 0.0).sum()), np.finfo(float).tiny)
+        shares = np.maximum(result.sizes.counts, 0.0) / total
+        return shares, np.full(n_clusters, result.sizes.deviation / total), _moved(result, n_clusters)
+    if result.labels:
+        counts = np.bincount(np.concatenate(result.labels), minlength=n_clusters)
+        return counts / max(int(counts.sum()), 1), nothing, nothing
+    return np.full(n_clusters, 1 / n_clusters), nothing, nothing
+
+
+def _has_sizes(result: ResultData, n_clusters: int) -> bool:
+    """Tell whether the run has released a size for each cluster."""
+    return result.sizes is not None and len(result.sizes.counts) == n_clusters
+
+
+def _moved(result: ResultData, n_clusters: int) -> Floats:
+    if result.sizes is None or not _has_sizes(result, n_clusters):
+        return np.zeros(n_clusters)
+    counts = result.sizes.counts
+    return np.divide(result.sizes.sum_deviation, counts, out=np.zeros(n_clusters), where=counts > 0)
+
+
+def _profile(result: ResultData, centers: Floats | None, shares: Floats) -> tuple[list[str], Floats, str] | None:
+    """Return names, how each cluster differs in each (NaN if noise hides it), and the unit of the differences."""
+    if result.clusters is not None:
+        frame = result.clusters.frame
+        frame = frame[(frame["column"] != "") & ~frame["what"].isin(SHAPES)]
+        named = frame.assign(name=frame["column"] + np.where(frame["what"] == "mean", "", ": " + frame["what"]))
+        table = named.pivot(index="name", columns="cluster", values="effect")
+        names, values = list(table.index), table.to_numpy().T
+        unit = "difference from the rest, in standard deviations"
+    elif centers is not None and np.count_nonzero(shares) > 1:
+        weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
+        values = centers - weights @ centers
+        spread = np.sqrt(weights @ values**2)
+        values = np.divide(values, spread, out=np.zeros_like(values), where=spread > 0)
+        values[shares == 0] = np.nan
+        # The columns in which the centers differ most.
+        order = np.argsort(-spread, kind="stable")
+        names = [str(column) for column in getattr(result.model, "columns_", None) or range(centers.shape[1])]
+        if isinstance(result.model, TableModel):
+            names = result.model.preparation.names
+        kept = np.sort(order[:MOST_LINES])
+        return (
+            [names[index] for index in kept],
+            values[:, kept],
+            "difference from the mean, in standard deviations of the centers",
+        )
+    else:
+        return None
+    largest = np.nanmax(np.abs(np.nan_to_num(values)), axis=0)
+    kept = np.sort(np.argsort(-largest, kind="stable")[:MOST_LINES])
+    return [names[index] for index in kept], values[:, kept], unit
+
+
+def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colors: list[str], space: str) -> None:
+    from matplotlib.patches import Circle
+
+    weights = shares / max(float(shares.sum()), np.finfo(float).tiny)
+    offsets = centers - weights @ centers
+    _, _, directions = np.linalg.svd(np.sqrt(np.maximum(weights, 1e-12))[:, None] * offsets, full_matrices=False)
+    places = centers if space == "map" else offsets @ directions[:2].T
+    if places.shape[1] < 2:
+        places = np.column_stack([places, np.zeros((len(places), 2 - places.shape[1]))])
+    axes.scatter(
+        places[:, 0], places[:, 1], s=30 + 4000 * shares, c=colors, alpha=0.75, edgecolors=_edges(colors), linewidths=1
+    )
+    size = 9 if len(places) <= _MOST_NUMBERS else 5
+    for index, (place, noise) in enumerate(zip(places, moved, strict=True)):
+        if noise > 0:
+            around = {"fill": False, "linestyle": ":", "edgecolor": "#555555", "linewidth": 0.8}
+            axes.add_patch(Circle(tuple(place), DEVIATIONS * noise, **around))
+        axes.annotate(str(index), tuple(place), ha="center", va="center", fontsize=size, weight="bold")
+    reach = max(float(np.ptp(places, axis=0).max()), 1e-12)
+    middle = (places.max(axis=0) + places.min(axis=0)) / 2
+    axes.set_xlim(middle[0] - 0.75 * reach, middle[0] + 0.75 * reach)
+    axes.set_ylim(middle[1] - 0.75 * reach, middle[1] + 0.75 * reach)
+    axes.set_aspect("equal", adjustable="box")
+    axes.set(xticks=[], yticks=[], title=f"where the centers lie{_SPACES[space]}")
+
+
+def _edges(colors: list[str]) -> list[str]:
+    return ["#777777" if color == _HOLLOW else color for color in colors]
+
+
+def _numbered(clusters: Sized, most: int = _MOST_NUMBERS) -> slice:
+    """Return which clusters have their number at an axis: all, every second, and so on."""
+    return slice(None, None, -(-len(clusters) // most))
+
+
+def _draw_sizes(axes: Axes, shares: Floats, errors: Floats, colors: list[str]) -> None:
+    at = np.arange(len(shares))
+    bars = 100 * DEVIATIONS * errors if errors.any() else None
+    thin = {"elinewidth": 0.9, "capsize": 2}
+    axes.barh(at, 100 * shares, xerr=bars, color=colors, edgecolor=_edges(colors), height=0.7, error_kw=thin)
+    axes.set_yticks(at[_numbered(at)])
+    axes.invert_yaxis()
+    axes.set_xlim(0, min(axes.get_xlim()[1], 100))  # error bars may extend beyond 0 and 100
+    axes.set(xlabel="% of the rows", ylabel="cluster", title="how large they are")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _draw_profile(figure: Figure, axes: Axes, names: list[str], values: Floats, unit: str) -> None:
+    import matplotlib
+
+    scale: Any = matplotlib.colormaps["RdBu_r"].with_extremes(bad="#e4e4e4")
+    limit = max(float(np.nanmax(np.abs(np.nan_to_num(values)))), 1e-12)
+    picture = axes.imshow(np.ma.masked_invalid(values.T), cmap=scale, vmin=-limit, vmax=limit, aspect="auto")
+    axes.set_xticks(range(len(values))[_numbered(values, _MOST_NUMBERS // 2)])
+    axes.set_yticks(range(len(names)))
+    axes.set_yticklabels([one if len(one) <= _LONGEST_NAME else f"{one[: _LONGEST_NAME - 1]}…" for one in names])
+    for text in axes.get_yticklabels():
+        text.set_parse_math(False)
+        text.set_fontsize(8)
+    axes.set(xlabel="cluster", title="what distinguishes them")
+    bar = figure.colorbar(picture, ax=axes, location="bottom", shrink=0.8, pad=0.02, aspect=40)
+    bar.set_label(unit + ("; gray: few rows, or noise" if np.isnan(values).any() else ""), fontsize=8)
+
+
+# Colors and groups of rows.
+
+#: Ten colors that people with color blindness can distinguish: Petroff 2021, "Accessible Color Sequences for Data
+#: Visualization".
+TEN_COLORS = (
+    *("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6"),
+    *("#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd"),
+)
+#: For rows without a class.
+NO_COLOR = "#c8c8c8"
+# Viridis at even steps: its colors differ in lightness as well as in hue.
+_VIRIDIS = (
+    *("#440154", "#482878", "#3e4989", "#31688e", "#26828e"),
+    *("#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"),
+)
+
+
+def group_colors(n_groups: int) -> list[str]:
+    """Return a color ("#rrggbb") for each group.
+
+    Up to 10 groups get ``TEN_COLORS``, up to 40 also lighter and darker shades of these; more get a scale from dark
+    violet to light yellow.
+    """
+    if n_groups > 4 * len(TEN_COLORS):
+        scale = np.array([_red_green_blue(color) for color in _VIRIDIS])
+        at = np.linspace(0, len(scale) - 1, n_groups)
+        return [_hexadecimal([np.interp(x, range(len(scale)), channel) for channel in scale.T]) for x in at]
+    colors = []
+    for index in range(n_groups):
+        shade, color = divmod(index, len(TEN_COLORS))
+        towards, share = ((0.0, 0.0), (0.0, 0.45), (255.0, 0.5), (0.0, 0.7))[shade]
+        colors.append(_hexadecimal((1 - share) * _red_green_blue(TEN_COLORS[color]) + share * towards))
+    return colors
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """One way to color the rows: the group of each row (a client, a class, a cluster), and the names of the groups."""
+
+    name: str
+    groups: list[str]
+    colors: list[str]
+    codes: NDArray[np.intp]
+
+
+def groupings_of(
+    places: Sequence[NDArray[np.float64]],
+    names: Sequence[str],
+    labels: Sequence[ArrayLike | None] | None,
+    columns: Mapping[str, Sequence[ArrayLike | None]],
+) -> list[Grouping]:
+    """Return the ways to color rows: by client, by class if classes are known, and by each column.
+
+    Every sequence has one entry for each client; only the lengths of ``places`` matter.
+    """
+    sizes = [len(part) for part in places]
+    clients = Grouping(
+        "client", [str(name) for name in names], group_colors(len(names)), np.repeat(np.arange(len(names)), sizes)
+    )
+    for name in ("client", "class", "row"):
+        if name in columns:
+            raise ValueError(f"A column is called {name!r}, which has another meaning here; give it another name.")
+    named = ({} if labels is None else {"class": labels}) | dict(columns)
+    return [clients, *(_grouping(name, values, names, sizes) for name, values in named.items())]
+
+
+def _grouping(name: str, values: Sequence[ArrayLike | None], clients: Sequence[str], sizes: Sequence[int]) -> Grouping:
+    """Return the rows grouped by a value; rows without a value are the last group."""
+    what = "labels" if name == "class" else f"column {name!r}"
+    if len(values) != len(sizes):
+        raise ValueError(
+            f"{what} has {len(values)} arrays but there are {len(sizes)} clients; pass one array per client."
+        )
+    texts: list[str | None] = []
+    for client, part, size in zip(clients, values, sizes, strict=True):
+        array = np.full(size, None) if part is None else np.asarray(part)
+        if array.shape != (size,):
+            raise ValueError(
+                f"{what}: client {client} has values of shape {array.shape}; give one for each of {size} rows."
+            )
+        texts += [_text(value) for value in array.tolist()]
+    groups: list[str] = sorted({text for text in texts if text is not None}, key=natural_order)
+    colors = group_colors(len(groups))
+    number: dict[str | None, int] = {**{text: index for index, text in enumerate(groups)}, None: len(groups)}
+    if None in texts:
+        groups.append(f"(no {name})")
+        colors.append(NO_COLOR)
+    return Grouping(name, groups, colors, np.array([number[text] for text in texts], dtype=np.intp))
+
+
+def _text(value: Any) -> str | None:
+    """Return a value as text; 1.0 becomes "1", because two clients' files may differ in this."""
+    if value is None or value != value:
+        return None
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def natural_order(text: str) -> tuple[list[tuple[bool, int, str]], str]:
+    """Return a key that sorts "site 10" after "site 9"."""
+    pieces = re.findall(r"[0-9]+|[^0-9]+", text)
+    return [(not piece.isdecimal(), int(piece) if piece.isdecimal() else 0, piece) for piece in pieces], text
+
+
+def base64_text(array: NDArray[Any], dtype: str) -> str:
+    """Return the bytes of an array, converted to a type, as text for a page."""
+    return base64.b64encode(np.ascontiguousarray(array, dtype=dtype).tobytes()).decode()
+
+
+def _red_green_blue(color: str) -> NDArray[np.float64]:
+    return np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)], dtype=np.float64)
+
+
+def _hexadecimal(channels: ArrayLike) -> str:
+    return "#" + "".join(f"{round(float(channel)):02x}" for channel in np.asarray(channels))
