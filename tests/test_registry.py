@@ -15,7 +15,6 @@ import pytest
 
 from flower_fedclust import registry
 from flower_fedclust.engine import ProtocolClient, ProtocolStrategy
-from flower_fedclust.names import look_up
 from flower_fedclust.registry import (
     ENTRY_POINT,
     accepted_parameters,
@@ -86,57 +85,42 @@ def test_a_strategy_calls_itself_as_the_registry_does(name):
     parameters = {"server_data": PUBLIC} if "server_data" in accepted else {}
     made = make_strategy(name, n_clusters=3, **parameters | find(name).example)
     assert made.name == name
-    assert type(made) is find(name).strategy
-
-
-@pytest.mark.parametrize("name", list(strategies()))
-def test_every_name_has_a_line_and_a_client_half_of_its_own(name):
     entry = find(name)
-    assert entry.summary
-    assert "\n" not in entry.summary
+    assert type(made) is entry.strategy
     assert issubclass(entry.strategy.client_type, ProtocolClient)
     assert entry.strategy.__doc__
+    assert entry.summary
+    assert "\n" not in entry.summary
 
 
-def test_a_misspelt_parameter_names_the_nearest():
-    with pytest.raises(ValueError, match=re.escape("There is no parameter of k-fed called 'n_cluster'")):
-        make_strategy("k-fed", n_cluster=3)
-
-
-def test_a_parameter_that_the_name_stands_for_cannot_be_given():
-    with pytest.raises(ValueError, match="There is no parameter of dp-lloyd-sphere-packing called 'init'"):
-        make_strategy("dp-lloyd-sphere-packing", n_clusters=3, server_data=PUBLIC, init="server-lloyds")
-
-
-def test_a_missing_parameter_is_named():
-    with pytest.raises(ValueError, match="feddp-kmeans needs n_clusters and server_data"):
-        make_strategy("feddp-kmeans")
+@pytest.mark.parametrize(
+    ("name", "parameters", "named"),
+    [
+        ("k-fed", {"n_cluster": 3}, "'n_cluster'"),
+        (
+            "dp-lloyd-sphere-packing",
+            {"server_data": PUBLIC, "init": "server-lloyds"},
+            "'init'",
+        ),  # the name stands for it
+        ("feddp-kmeans", {}, "n_clusters and server_data"),
+    ],
+)
+def test_parameters_that_cannot_be_given_or_are_missing_are_named(name, parameters, named):
+    with pytest.raises(ValueError, match=named):
+        make_strategy(name, **parameters)
 
 
 def test_strategies_that_share_an_epsilon_take_it_where_their_names_say_so():
     assert "epsilon" not in accepted_parameters("federated-kmeans")
     private = make_strategy("federated-kmeans-private", n_clusters=3, epsilon=1.0, max_norm=2.0)
     assert (private.name, private.epsilon) == ("federated-kmeans-private", 1.0)
-    with pytest.raises(ValueError, match="epsilon is None; it must be a finite number"):
+    with pytest.raises(ValueError, match="epsilon"):
         make_strategy("federated-kmeans-private", n_clusters=3, epsilon=None, max_norm=2.0)
 
 
 def test_client_halves_are_listed_once_each():
     names = ["dp-lloyd-server-lloyds", "dp-lloyd-sphere-packing", "k-fed"]
     assert client_types(names) == [find(names[0]).strategy.client_type, find("k-fed").strategy.client_type]
-
-
-def test_no_two_classes_of_ours_have_one_name():
-    names = [
-        entry.name
-        for cls in {entry.strategy for entry in strategies().values()}
-        for entry in cls.entries
-        if "entries" in vars(cls)
-    ]
-    assert sorted(names) == sorted(strategies())
-
-
-# Strategies of other packages.
 
 
 @pytest.mark.parametrize("target", ["somebody_a", "somebody_a:Theirs"])
@@ -149,22 +133,20 @@ def test_an_entry_point_names_a_module_or_a_class(install, target):
 
 def test_ours_stay_where_another_package_has_a_name_of_ours(install):
     install("somebody_b", name="k-fed")
-    with pytest.warns(UserWarning, match="strategy 'k-fed' of somebody_b is left out: the name is taken"):
+    with pytest.warns(UserWarning, match="'k-fed' of somebody_b"):
         found = strategies()
     assert found["k-fed"].strategy.__module__ == "flower_fedclust.strategies.baselines.kfed"
 
 
 def test_a_package_that_does_not_import_takes_nothing_of_ours_away(install):
     install("somebody_c", text="import there_is_no_such_module")
-    with pytest.warns(UserWarning, match="the strategies of somebody_c are left out: ModuleNotFoundError"):
+    with pytest.warns(UserWarning, match="somebody_c"):
         assert "feddp-kmeans" in strategies()
 
 
 def test_an_entry_point_that_names_something_else_is_left_out_with_a_warning(install):
     install("somebody_e", target="somebody_e:NoStrategy")
-    with pytest.warns(
-        UserWarning, match="somebody_e:NoStrategy is left out: it is no strategy with entries of its own"
-    ):
+    with pytest.warns(UserWarning, match="somebody_e:NoStrategy"):
         assert "feddp-kmeans" in strategies()
 
 
@@ -239,10 +221,6 @@ def test_the_table_has_every_class_with_names_and_all_its_names():
 
 def test_a_strategy_that_is_asked_for_alone_is_the_one_among_all():
     assert {name: find(name) for name in strategies()} == strategies()
-
-
-def test_names_are_looked_up_as_everything_else_is():
-    assert look_up("k-fed", strategies(), "strategy") is strategies()["k-fed"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "strategies").glob("*.toml")), ids=lambda p: p.stem)
