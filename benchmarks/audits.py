@@ -1,9 +1,8 @@
-"""Audit every strategy of the registry in every way in which it can be private; write the table of the docs.
+"""Audit every strategy of the registry in each of its private forms.
 
-``python benchmarks/audits.py``           audits them all; ends with 1 if a promise is broken
-``python benchmarks/audits.py --write``   writes docs/audited.md as well
-``python benchmarks/audits.py --seeds 16``  makes small audits of them all, with tables of their own for each seed, and
-counts how many sound strategies are called broken; ``--first`` is for doing that in parts
+python benchmarks/audits.py              ends with 1 if a promise is broken
+python benchmarks/audits.py --write      also writes docs/audited.md
+python benchmarks/audits.py --seeds 16   counts false alarms of small audits, with other tables for each seed
 """
 
 from __future__ import annotations

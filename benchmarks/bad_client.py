@@ -2,10 +2,9 @@
 
     python benchmarks/bad_client.py [--strategies a,b] [--faults x,y]
 
-A case ends well as "survived" (the run ends, names the bad client and nobody else, and finds what it finds without
-that client), as "ended" (one sentence that names the bad client and nobody else, with the privacy report of what had
-left), or as "harmless" (nothing shows: what was sent is what a client might have, and it moves the result by no more
-than the rows of one client of four can).
+A case ends well in one of three ways. "survived": the run ends, names only the bad client, and finds what it finds
+without that client. "ended": one sentence names only the bad client, and the privacy report lists what had left.
+"harmless": the message could be an honest one, and it moves the result no more than one client's rows can.
 """
 
 from __future__ import annotations

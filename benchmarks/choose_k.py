@@ -1,4 +1,4 @@
-"""How often the number of blobs is found, and how often one Gaussian gets "no clear number", at epsilon 1.
+"""How often choose-k finds the number of blobs, and says "no clear number" for one Gaussian, at epsilon 1.
 
 python benchmarks/choose_k.py
 """

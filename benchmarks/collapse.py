@@ -1,8 +1,8 @@
-"""What every strategy says of its result on a table of six groups at epsilon 1, where several find nothing.
+"""The doubts of every strategy on a table of six groups at epsilon 1, where several strategies find nothing.
 
-python benchmarks/collapse.py [STRATEGY ...]
+    python benchmarks/collapse.py [STRATEGY ...]
 
-It is the table of tests/harness/unequal.py: with all rows in one cluster accuracy is .745, and NMI is 0.
+The table is that of tests/harness/unequal.py. With all rows in one cluster, accuracy is .745 and NMI is 0.
 """
 
 from __future__ import annotations

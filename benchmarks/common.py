@@ -1,4 +1,4 @@
-"""What the benchmarks share: a clock, the peak memory, processes of their own, and slopes on log axes."""
+"""Shared by the benchmarks: time, peak memory, a process for each case, and slopes on log axes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ DELTA = 1e-6
 def timed(
     work: Callable[[], object], runs: int = 5, *, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float, float, float]:
-    """Return the least, the median and the greatest time in seconds, after a run that does not count.
-
-    By the clock on the wall; ``time.process_time`` counts what the processor did for it.
-    """
+    """Return the least, the median and the greatest time in seconds, after a first run that does not count."""
     work()
     seconds = []
     for _ in range(runs):
@@ -35,7 +32,7 @@ def timed(
 
 
 def measured(work: Callable[[], object]) -> dict[str, float]:
-    """Return the seconds of some work, the peak memory of this process during it, and the memory before it."""
+    """Return the seconds of some work, the peak memory during it, and the memory before it."""
     forget_peak_memory()
     before = peak_memory_mb() or float("nan")
     start = time.perf_counter()
@@ -46,7 +43,7 @@ def measured(work: Callable[[], object]) -> dict[str, float]:
 def in_own_process(
     work: Callable[..., dict[str, float]], *arguments: Any, limit: float | None = None
 ) -> dict[str, float] | str:
-    """Return what a function returns in a process of its own, or why it returns nothing, within a time limit."""
+    """Run a function in its own process; return its result, or why there is none within the time limit."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", "flower_fedclust", "sklearn.cluster", work.__module__])
     receiver, sender = context.Pipe(duplex=False)
@@ -69,12 +66,12 @@ def in_own_process(
 def _answer(sender: Any, work: Callable[..., dict[str, float]], arguments: Sequence[Any]) -> None:
     try:
         sender.send(work(*arguments))
-    except Exception as error:  # the next point is measured whatever this one says
+    except Exception as error:  # the next point is measured anyway
         sender.send(f"{type(error).__name__}: {error}")
 
 
 def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The slope of a line through points on log axes: 1 is linear, 2 is quadratic."""
+    """Return the slope of a line through points on log axes: 1 is linear, 2 is quadratic."""
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 

@@ -4,12 +4,12 @@
     python benchmarks/deployed.py in-process [NAME ...]
     python benchmarks/deployed.py kills [server] [sites] [written] [superlink]
 
-A SuperLink with TLS and three sites (``fedclust site``), each with a key, are started as ``deploy/one_machine.py``
-starts them. ``strategies`` runs every family twice: with a policy that lets out nothing without noise, and, where that
-refuses, with one that lists the kinds of messages which the family sends; ``in-process`` does the same without a
-network, in minutes. ``kills`` kills -9, in a run of five rounds without noise, the server process in every round, each
-site while it answers and just after it has written its answer down, and the SuperLink; each time the same command goes
-on, and the labels have to be those of a run that nothing disturbed.
+``strategies`` starts a SuperLink with TLS and three sites (``fedclust site``), as ``deploy/one_machine.py`` does, and
+runs every family twice: with a policy that sends nothing without noise and, where that refuses, with a policy that
+lists the kinds of messages which the family sends. ``in-process`` does the same without a network, in minutes.
+``kills`` kills processes (kill -9) in a run of five rounds without noise: the server process in every round, each
+site while it answers and just after it has written its answer, and the SuperLink. Each time the same command
+continues, and the labels have to equal those of an undisturbed run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How many of the numbers that describe clusters lie within two of their standard errors, at a total epsilon of 1.
+"""How many numbers of a description of clusters lie within two of their standard errors, at a total epsilon of 1.
 
-python benchmarks/describe.py adult.csv
+    python benchmarks/describe.py adult.csv
 
-The file has the columns of Adult (UCI), without a header; it does not come with the package.
+The file has the columns of Adult (UCI) without a header. It does not come with the package.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Growth of every strategy in clients, rows, columns, clusters and rounds: seconds, peak memory, slopes on log axes.
 
-OMP_NUM_THREADS=1 python benchmarks/growth.py                              every strategy on every axis
-OMP_NUM_THREADS=1 python benchmarks/growth.py --strategies k-fed,feddp-kmeans --axes clients --limit 60
-OMP_NUM_THREADS=1 python benchmarks/growth.py clients-100000               100,000 clients of 20 rows, 50 columns
+    OMP_NUM_THREADS=1 python benchmarks/growth.py                    every strategy on every axis
+    OMP_NUM_THREADS=1 python benchmarks/growth.py --strategies k-fed,feddp-kmeans --axes clients --limit 60
+    OMP_NUM_THREADS=1 python benchmarks/growth.py clients-100000     100,000 clients of 20 rows and 50 columns
 
-A slope of 1 is linear growth; one above 1.2 is marked with "!". It is that of the last two points, because the fixed
-costs of a run hide the growth at small sizes. One point per process; a point beyond the time limit ends its axis, and
-then counts as the limit if that makes the slope larger.
+A slope of 1 is linear growth; "!" marks slopes above 1.2. The slope is that of the last two points, because the fixed
+costs of a run hide the growth at small sizes. Each point runs in its own process. A point beyond the time limit ends
+its axis, and counts as the limit if that makes the slope larger.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How far worst-case neighbors move what each strategy releases, over what it declares; at most 1, exactly.
+"""How far worst-case neighbors move each release, over its declared bound: at most 1, exactly.
 
-python benchmarks/neighbours.py [NAME ...]   every strategy with noise, in each place and for each unit; or some of them
+    python benchmarks/neighbours.py [NAME ...]   every strategy with noise, in each place and for each unit; or some
 
-Two hundred pairs of tables and more for each: rows on ties beside other numbers of rows, duplicates, one row and two,
-the longest rows, 1e300, the largest float, denormals, rows of all sizes between, clients that are not there.
+At least two hundred pairs of tables for each: ties, other numbers of rows, duplicates, one row and two, the longest
+rows, 1e300, the largest float, denormals, rows of all sizes in between, and absent clients.
 """
 
 from __future__ import annotations

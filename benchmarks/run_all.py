@@ -1,4 +1,4 @@
-"""Run every benchmark, each in a process of its own."""
+"""Run every benchmark but the longest, each in its own process."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Whether clients answer with the same bits on other processors, where noise is added to what they say.
+"""Whether clients answer with the same bits on other processors, in rounds whose answers carry noise.
 
-python benchmarks/same_bits.py
+    python benchmarks/same_bits.py
 
-Each strategy with noise runs once. Then one client's messages are answered again by processes that use OpenBLAS'
-kernels for other processors, and NumPy without the instructions of this one; answers to rounds with a release are
-compared.
+Each strategy with noise runs once. Processes that use OpenBLAS' kernels for other processors, and NumPy without some of
+this processor's instructions, then answer one client's messages again. Answers to rounds with a release are compared.
 """
 
 from __future__ import annotations

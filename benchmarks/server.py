@@ -5,7 +5,7 @@
 
 Cases: fedsc (stage II on codes of 300 atoms), scikit-learn (SpectralClustering on the same rows), spp-fgc and
 spp-fgc-moons (all between the replies of ten clients and the clusters), maps (Fed-UMAP and Fed-tSNE, 500 landmarks) and
-pooled-maps (umap-learn and openTSNE on the same rows; extras: maps, mnist). One size per process.
+pooled-maps (umap-learn and openTSNE on the same rows; extras: maps, mnist). Each size runs in its own process.
 """
 
 from __future__ import annotations
@@ -40,18 +40,25 @@ def scored(work: Callable[[], np.ndarray], truth: np.ndarray) -> Numbers:
 
 
 def fedsc(n_rows: int) -> Numbers:
-    from flower_fedclust.numerics.dictionary import codes, matched_dictionary
+    from flower_fedclust.numerics.dictionary import codes, kernel_root, matched_dictionary
     from flower_fedclust.numerics.kernel import mean_distance
-    from flower_fedclust.strategies.common.spectral import Dictionary, cluster_codes
+    from flower_fedclust.numerics.spectral import graph_embedding, n_neighbors_of, similarity_graph
+    from flower_fedclust.strategies.common.spectral import cluster_embedding
 
     rows, truth = blobs(n_rows)
     rng = np.random.default_rng(0)
     Z = matched_dictionary(rows.mean(axis=0), rows.std(axis=0), ATOMS, rng)
-    dictionary = Dictionary(Z, mean_distance(rows), REGULARIZATION, n_rows)
-    # What the server gets: codes, in pieces, as the clients send them; the rows are gone before the clock starts.
-    C = np.concatenate([codes(one, Z, dictionary.bandwidth, REGULARIZATION) for one in np.array_split(rows, 50)])
+    bandwidth = mean_distance(rows)
+    # The server gets codes in pieces; the rows are gone before the clock starts.
+    C = np.concatenate([codes(one, Z, bandwidth, REGULARIZATION) for one in np.array_split(rows, 50)])
     del rows
-    return scored(lambda: cluster_codes(dictionary, C, 10, rng)[1], truth)
+
+    def stage_two() -> np.ndarray:
+        F = C @ kernel_root(Z, bandwidth)
+        graph = similarity_graph(F, n_neighbors_of(n_rows), block_entries=2**23)
+        return cluster_embedding(graph_embedding(graph, 10, F), 10, rng)[1]
+
+    return scored(stage_two, truth)
 
 
 def scikit_learn(n_rows: int) -> Numbers:

@@ -1,12 +1,12 @@
-"""What the policy and the ledger of a site cost: runs of 100 sites with them, and without.
+"""What the policy and the ledger of a site cost: runs of 100 sites with and without them.
 
     OMP_NUM_THREADS=1 python benchmarks/sites.py [N_ROWS]
 
-Every site has N_ROWS rows (20,000) of 50 columns, a policy, and a ledger of its own, and waits for the disk before an
-answer leaves. All are in one process, and on one disk. Sites are asked one after another, where every wait counts, and
-as Flower asks them where nobody says, several at a time. Processor time is printed beside, which no other program
-changes much. In a deployment Flower starts a process for each message: what that takes before it does anything is there
-as well. Then what grows with what a site has answered: a ledger of 10,000 answers.
+Every site has N_ROWS rows (20,000) of 50 columns, a policy and a ledger, and waits for the disk before an answer
+leaves. All sites share one process and one disk. They are asked one after another, where every wait counts, and
+several at a time, as Flower does by default. Processor time, which other programs hardly change, is printed beside.
+So are the time that a process for each message takes before it does anything, as in a deployment, and the cost of a
+ledger of 10,000 answers.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Time and peak memory of whole runs, on one thread; one case per process, so that the peak memory is its own.
+"""Time and peak memory of whole runs, on one thread; each case in its own process.
 
-OMP_NUM_THREADS=1 python benchmarks/speed.py record        FedDP-KMeans, 100 clients of 1,000 rows
-OMP_NUM_THREADS=1 python benchmarks/speed.py client        the same at client level, 2,000 clients of 50 rows
-OMP_NUM_THREADS=1 python benchmarks/speed.py client-5000   5,000 clients of 50 rows
-OMP_NUM_THREADS=1 python benchmarks/speed.py private-million       PrivateKMeans, 1,000,000 rows, beside scikit-learn
-OMP_NUM_THREADS=1 python benchmarks/speed.py private-client-5000   PrivateKMeans, 5,000 clients of 50 rows
-OMP_NUM_THREADS=1 python benchmarks/speed.py dp-fedc       DP-FedC on 5,000 digits over 100 clients (extra: mnist)
-OMP_NUM_THREADS=1 python benchmarks/speed.py lloyd         one Lloyd step of one client, beside scikit-learn's
-OMP_NUM_THREADS=1 python benchmarks/speed.py ray           inline and Ray, checked to give the same result
+    OMP_NUM_THREADS=1 python benchmarks/speed.py CASE
+
+record                FedDP-KMeans, 100 clients of 1,000 rows
+client                the same at client level, 2,000 clients of 50 rows
+client-5000           5,000 clients of 50 rows
+private-million       PrivateKMeans, 1,000,000 rows, beside scikit-learn
+private-client-5000   PrivateKMeans, 5,000 clients of 50 rows
+dp-fedc               DP-FedC on 5,000 digits over 100 clients (extra: mnist)
+lloyd                 one Lloyd step of one client, beside scikit-learn's
+ray                   inline and Ray, checked to give the same result
 """
 
 from __future__ import annotations

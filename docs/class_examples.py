@@ -1,4 +1,4 @@
-"""The example on the page of each class. ``make check`` runs them all."""
+"""The example on each class's page. ``make check`` runs them all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sites = partition(flowers, "iid", n_clients=4)
 
 
 def of_strategy(entry: Entry) -> str:
-    """Return the example of a strategy: itself on the iris flowers of four sites."""
+    """Return an example that runs a strategy on the iris flowers of four sites."""
     needs_rows = "server_data" in entry.strategy.required_parameters()
     given = {**entry.example, **entry.fixed}
     parameters = ["n_clusters=3", *(["server_data=sites.server_rows"] if needs_rows else [])]
@@ -36,7 +36,7 @@ model = fc.simulate(fc.{strategy}, sites.clients).model
 """
 
 
-_PREDICTED = "print(model.predict(sites.server_rows))  # the cluster of rows that were not in the run"
+_PREDICTED = "print(model.predict(sites.server_rows))  # clusters of rows that were not in the run"
 
 _RESULT = f"""\
 {_SITES}
@@ -200,7 +200,7 @@ print(result.model.predict(tables["south"])[:10])  # raw tables, columns in any 
 _JOURNAL = f"""\
 {_SITES}
 strategy = fc.PrivateKMeans(3, epsilon=5.0, max_norm=12.0)
-result = fc.simulate(strategy, sites.clients, journal="journal")  # killed on the way? The same line goes on from there
+result = fc.simulate(strategy, sites.clients, journal="journal")  # after an interruption, the same line continues
 print(result.metrics)
 """
 
@@ -255,7 +255,7 @@ import numpy as np
 
 import flower_fedclust as fc
 
-sums = fc.GridArray.clipped(np.array([3.0, 4.0]), 1.0)  # to the norm 1
+sums = fc.GridArray.clipped(np.array([3.0, 4.0]), 1.0)  # to a norm of 1
 print(sums.integers, sums.exponent)  # integers, in units of a power of two
 """,
     "Frame": """\
@@ -263,7 +263,7 @@ import numpy as np
 
 import flower_fedclust as fc
 
-frame = fc.Frame(np.array([40.0, 2.0]), radius=30.0)  # public: a point, and how far rows count
+frame = fc.Frame(np.array([40.0, 2.0]), radius=30.0)  # public: a point, and the largest distance from it
 rows = frame.enter(np.array([[44.0, 1.5], [110.0, 0.5]]))
 print(frame.leave(rows))  # the second row was clipped
 """,

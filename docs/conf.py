@@ -1,7 +1,7 @@
-"""The site: these pages, the docstrings, and what follows from the registry of strategies.
+"""The site: these pages, the docstrings, and what the registry of strategies says.
 
-``make docs`` builds it and runs its notebooks. With ``NOTEBOOKS=off`` they are shown as they are written, without what
-they print; the tests build the site so.
+``make docs`` builds it and runs its notebooks. With ``NOTEBOOKS=off``, as in the tests, the notebooks are shown without
+their output.
 """
 
 import os
@@ -20,7 +20,7 @@ version = release = version_of("flower-fedclust")
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 
-highlight_language = "none"  # what a block without a language is: text, and commands
+highlight_language = "none"  # blocks without a language are text or commands
 pygments_dark_style = "github-dark"
 
 html_theme = "furo"
@@ -28,7 +28,7 @@ html_title = "flower-fedclust"
 html_logo = html_favicon = "_static/logo.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_copy_source = False  # the pages hold what is generated below, which a copy would not show
+html_copy_source = False  # a copy would not show the blocks that are inserted below
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#2f6f5e", "color-brand-content": "#22618f"},
     "dark_css_variables": {"color-brand-primary": "#7cc7b2", "color-brand-content": "#8cc2ea"},
@@ -38,22 +38,22 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "attrs_inline"]
 nb_execution_mode = "off" if os.environ.get("NOTEBOOKS") == "off" else "force"
 nb_execution_raise_on_error = True
-nb_execution_timeout = 900  # the longest cell runs a deployment, whose processes share the machine
+nb_execution_timeout = 900  # the longest cell runs a deployment on one machine
 nb_merge_streams = True
 napoleon_google_docstring = False
-napoleon_use_ivar = True  # attributes are listed with their class, and have no entries of their own
-autodoc_typehints = "none"  # the docstrings say types, shapes and units
+napoleon_use_ivar = True  # attributes are listed with their class
+autodoc_typehints = "none"  # the docstrings state types, shapes and units
 autodoc_member_order = "bysource"
 add_module_names = False
 maximum_signature_line_length = 72
 suppress_warnings = [
-    "ref.python",  # a shape such as (n_clusters, n_columns) is no reference
-    "myst-nb.lexer",  # a notebook that was not run does not know its language
+    "ref.python",  # a shape such as (n_clusters, n_columns) is not a reference
+    "myst-nb.lexer",  # without a run, a notebook does not know its language
 ]
 
 
 def fill_in(app: object, page: str, source: list[str]) -> None:
-    """Put in place what follows from the registry."""
+    """Insert what comes from the registry."""
     source[0] = site_pages.filled_in(source[0])
     name = page.rpartition("/")[2]
     if page == f"papers/{name}" and (Path(app.srcdir) / "reproduced" / f"{name}.md").exists():  # type: ignore[attr-defined]
@@ -63,9 +63,9 @@ def fill_in(app: object, page: str, source: list[str]) -> None:
 
 
 def setup(app: object) -> None:
-    """Register what is done before the pages are read, and to each of them."""
+    """Register what runs before the pages are read, and for each page."""
     app.connect("builder-inited", lambda app: site_pages.write_class_pages())  # type: ignore[attr-defined]
-    # These follow from the registry, which Sphinx does not watch.
+    # These depend on the registry, which Sphinx does not watch.
     app.connect(  # type: ignore[attr-defined]
         "env-get-outdated",
         lambda app, env, *changes: [page for page in env.found_docs if page.startswith(("reference/", "choosing"))],

@@ -1,4 +1,4 @@
-"""What the site takes from the code: a table of strategies, the chooser, and a page with an example for each class."""
+"""Parts of the site that come from the code: the table of strategies, the chooser, and a page for each class."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from flower_fedclust.engine.rounds import KINDS
 from flower_fedclust.registry import find, strategies
 
 DOCS = Path(__file__).parent
-#: Where the pages of classes are written; nobody keeps them.
+#: The pages of classes are written here; they are not kept.
 API = DOCS / "api"
 
-#: The questions of the chooser: of each its name, what is asked, and the answers with what they say.
+#: The chooser's questions: name, question, and answers with their labels.
 QUESTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     (
         "finds",
@@ -52,7 +52,7 @@ QUESTIONS: tuple[tuple[str, str, Mapping[str, str]], ...] = (
     ("rounds", "How often can the sites be asked?", {"many": "as often as it takes", "few": "at most three times"}),
 )
 
-#: What can be given up where nothing fits, the least first, and how that is said.
+#: Wishes that can be dropped if nothing fits, the least important first, and how the chooser says it.
 _GIVEN_UP = (
     ("rounds", "many", "it asks the sites more often"),
     ("sees", "rows", "more leaves a site"),
@@ -63,7 +63,7 @@ _GIVEN_UP = (
 
 
 def strategy_table() -> str:
-    """Return a table of all strategies, from what they declare."""
+    """Return a table of all strategies, from their declarations."""
     lines = ["| strategy | what it does | source | reveals | guarantee |", "|---|---|---|---|---|"]
     for name, entry in strategies().items():
         guarantee = " or ".join(entry.units) or "none"
@@ -84,7 +84,7 @@ def _n_rounds(name: str) -> int:
 
 
 def fits(entry: Entry, wishes: Mapping[str, str]) -> bool:
-    """Tell whether a strategy does what was answered."""
+    """Tell whether a strategy fits the answers."""
     needs_rows = "server_data" in entry.strategy.required_parameters()
     allowed = KINDS[: KINDS.index(wishes["sees"]) + 1]
     return (
@@ -97,17 +97,17 @@ def fits(entry: Entry, wishes: Mapping[str, str]) -> bool:
 
 
 def _rank(entry: Entry, wishes: Mapping[str, str]) -> tuple[bool, int]:
-    """Return what the best of those that fit has the least of."""
+    """Return the key by which the best of the fitting strategies is the least."""
     sees = max(KINDS.index(kind) for kind in entry.reveals)
     if not wishes["unit"]:
-        return False, -sees  # what may leave is made use of
+        return False, -sees  # prefer a strategy that uses what may leave
     return wishes["public"] == "yes" and "server_data" not in entry.strategy.required_parameters(), sees
 
 
 def choose(wishes: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """Return the strategy for five answers, and what had to be given up because nothing does it all."""
+    """Return the strategy for five answers, and the wishes that had to be dropped."""
     subsets = [steps for size in range(len(_GIVEN_UP)) for steps in combinations(_GIVEN_UP, size)]
-    # Noise is given up last of all.
+    # Noise is dropped last.
     for steps in sorted(subsets, key=lambda steps: _GIVEN_UP[-1] in steps):
         changed = {**wishes, **{question: answer for question, answer, _ in steps}}
         if found := [entry for entry in strategies().values() if fits(entry, changed)]:
@@ -116,7 +116,7 @@ def choose(wishes: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
 
 
 def chooser() -> str:
-    """Return the five questions, with the answer to each way of answering them."""
+    """Return the five questions, with a strategy for every combination of answers."""
     names = [name for name, _, _ in QUESTIONS]
     table = {}
     for answers in product(*(options for _, _, options in QUESTIONS)):
@@ -144,14 +144,14 @@ def chooser() -> str:
 
 
 def strategy_classes() -> str:
-    """Return the reference of all strategies' classes, as blocks that :func:`write_class_pages` turns into pages."""
+    """Return the reference of all strategies' classes; :func:`write_class_pages` turns its blocks into pages."""
     classes = dict.fromkeys(entry.strategy for entry in strategies().values())
     blocks = [f"```{{eval-rst}}\n.. autoclass:: {found.__module__}.{found.__name__}\n```" for found in classes]
     return "\n\n".join(blocks)
 
 
 def other_names() -> str:
-    """Return the reference of public names that no page of the reference has yet."""
+    """Return the reference of the public names that no other page describes."""
     pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
     blocks = []
     for name in fc.__all__:
@@ -162,7 +162,7 @@ def other_names() -> str:
     return "\n\n".join(blocks)
 
 
-#: What pages may ask for, by the name between double braces.
+#: Blocks that pages insert by a name between double braces.
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "strategies": strategy_table,
     "chooser": chooser,
@@ -172,7 +172,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
 
 
 def filled_in(text: str) -> str:
-    """Return a page with what it asks for."""
+    """Return a page with its blocks inserted."""
     for name, made in BLOCKS.items():
         if f"{{{{ {name} }}}}" in text:
             text = text.replace(f"{{{{ {name} }}}}", made())
@@ -183,12 +183,12 @@ _CLASS = re.compile(r"```\{eval-rst\}\n(\.\. autoclass:: ([\w.]+)\n.*?)```\n*", 
 
 
 def page_of(path: str) -> str:
-    """Return the name of the page of a class."""
+    """Return the name of a class's page."""
     return path.rpartition(".")[2]
 
 
 def example_of(path: str) -> str | None:
-    """Return code that uses a class, complete as it stands; None if nobody has written any."""
+    """Return a complete example of a class, or None if there is none."""
     name = page_of(path)
     if name in class_examples.EXAMPLES:
         return class_examples.EXAMPLES[name]
@@ -197,18 +197,18 @@ def example_of(path: str) -> str | None:
 
 
 def described_classes() -> dict[str, str]:
-    """Return all classes that the reference names, with the directives that describe them."""
+    """Return all classes of the reference with their directives."""
     texts = [filled_in(page.read_text(encoding="utf-8")) for page in sorted((DOCS / "reference").glob("*.md"))]
     return {path: block for text in texts for path, block in class_blocks(text)}
 
 
 def class_blocks(text: str) -> list[tuple[str, str]]:
-    """Return the classes that a page of the reference names, with the directives that describe them."""
+    """Return the classes of one page of the reference with their directives."""
     return [(found.group(2), found.group(1)) for found in _CLASS.finditer(text)]
 
 
 def with_list_of_classes(text: str) -> str:
-    """Return a page of the reference whose classes are listed, and described on pages of their own."""
+    """Return a page of the reference with a list of its classes, which have their own pages."""
     found = class_blocks(text)
     if not found:
         return text
@@ -233,7 +233,7 @@ def _first_sentence(path: str) -> str:
 
 
 def write_class_pages() -> None:
-    """Write a page for each class that a page of the reference names."""
+    """Write a page for each class of the reference."""
     API.mkdir(exist_ok=True)
     wanted = {}
     for path, block in described_classes().items():

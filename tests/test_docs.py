@@ -29,10 +29,10 @@ from flower_fedclust.numerics import map_quality
 from flower_fedclust.registry import strategies
 
 DOCS = Path(__file__).parents[1] / "docs"
-MADE = {"_build", "api", "jupyter_execute"}  # nobody keeps these
+MADE = {"_build", "api", "jupyter_execute"}  # not kept
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if not MADE & set(page.parts))
 MODULES = (flower_fedclust.data, flower_fedclust.engine, map_quality)
-# What a page loads by itself: links are only followed by a reader.
+# What a page loads by itself; only a reader follows links.
 LOADS = r'<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*?\b(?:src|srcset|data)="([^"]*)"'
 LINKED = r'<link\b(?![^>]*rel="(?:canonical|index|search|next|prev)")[^>]*?\bhref="([^"]*)"'
 
@@ -53,7 +53,7 @@ def public_names(module) -> set[str]:
 
 
 def write_rows(folder):
-    """Write into a folder what a reader of the pages would have there."""
+    """Write the files that a reader of the pages would have."""
     rng = np.random.default_rng(0)
     lines = ["site,kind,age,dose"]
     for index in range(600):
@@ -149,7 +149,7 @@ def test_every_command_of_the_pages_runs(tmp_path, monkeypatch, page_of_strategi
 
 
 def test_every_command_and_option_that_a_page_names_exists():
-    """Of commands in the text, too, which nobody can run as they stand."""
+    """Also checks commands in the text, which cannot be run literally."""
     known = typer.main.get_command(app)
     for page in [*PAGES, "../README.md"]:
         for words in re.findall(r"`fedclust ([^`]+)`", (DOCS / page).read_text().replace("\n", " ")):

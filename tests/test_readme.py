@@ -47,7 +47,7 @@ def people(n_rows: int, seed: int) -> pd.DataFrame:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """What a reader has: a table a site, one with all rows, and one of numbers."""
+    """A reader's files: a table for each site, one with all rows, and one of numbers."""
     monkeypatch.chdir(tmp_path)
     tables = {"north": people(300, 0), "south": people(200, 1)}
     for site, table in tables.items():
@@ -78,7 +78,7 @@ def test_every_command_of_the_readme_runs(folder):
         if words[0] == "compare":  # all strategies take too long here
             words[words.index("all")] = "k-fed,pooled-kmeans"
             words += ["--jobs", "1", "--seeds", "1"]
-        if words[0] == "schema":  # written above as a reader would mend it
+        if words[0] == "schema":  # columns.toml is the finished draft
             words[words.index("columns.toml")] = "draft.toml"
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, f"{words}: {result.output}"
