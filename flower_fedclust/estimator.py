@@ -1,4 +1,4 @@
-"""A strategy as an estimator of scikit-learn, for pipelines, searches and scores that exist already."""
+"""A strategy as a scikit-learn estimator, for existing pipelines, searches and scores."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ def as_estimator(
     schema: Schema | str | Path | Mapping[str, Any] | None = None,
     seed: int | None = None,
 ) -> FederatedClustering:
-    """Return a strategy as a scikit-learn estimator, which runs it on rows that are all in this process.
+    """Return a scikit-learn estimator that runs a strategy on rows in this process.
 
     Parameters
     ----------
     strategy : ProtocolStrategy
-        Not changed: each fit runs a copy. Its parameters are ``strategy__n_clusters`` and so on.
+        It is not changed: each fit runs a copy. Its parameters are ``strategy__n_clusters`` and so on.
     schema : Schema, mapping, TOML text, or the name of a TOML file, optional
-        What is public of the columns, where ``fit`` takes tables with text, dates or gaps.
+        Public facts about the columns; needed if ``fit`` takes tables with text, dates or gaps.
     seed : int, optional
-        Makes all randomness repeatable, the noise too: then it protects nobody. See :func:`flower_fedclust.simulate`.
+        Makes all randomness repeatable, including the noise, which then protects nobody. See
+        :func:`flower_fedclust.simulate`.
 
     Returns
     -------
@@ -67,13 +68,13 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     labels_ : ndarray of shape (n_rows,)
-        The cluster of each row; -1 of one whose client took no part.
+        The cluster of each row; -1 if its client took no part.
     model_ : Model
     result_ : Result
-        With the privacy report: which rows no noise covers is as true here as anywhere.
+        With the privacy report, which holds here as in any other run.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_columns,)
-        Where the columns have names.
+        If the columns have names.
     """
 
     def __init__(
@@ -94,23 +95,23 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : array-like of shape (n_rows, n_columns), or table
         y : object
-            Not used.
+            Ignored.
         groups : array-like of shape (n_rows,), optional
-            Whose row each is: one client for each value. By default one client has all of them, and may be alone.
+            The client of each row; one client for each value. By default a single client has all rows.
 
         Raises
         ------
         ValueError
-            If the rows or the groups cannot be right.
+            If the rows or the groups are invalid.
         """
         check_is_strategy(self.strategy)
         rows = self._checked(X, reset=True)
         check_same_order(groups, as_frame(X, "X"), "X", "groups")
         owners = np.zeros(len(rows), dtype=np.intp) if groups is None else np.asarray(groups)
         if owners.shape != (len(rows),):
-            raise ValueError(f"groups has the shape {owners.shape} for {len(rows)} rows; give one group a row.")
+            raise ValueError(f"groups has shape {owners.shape} for {len(rows)} rows; give one group for each row.")
         if (missing := pd.isna(owners)).any():
-            raise ValueError(f"row {missing.argmax()} has no group; give every row one.")
+            raise ValueError(f"groups: row {missing.argmax()} has none; give every row one.")
         names, codes = np.unique(owners, return_inverse=True)
         strategy = clone(self.strategy)
         if len(names) == 1 and strategy.min_clients is None:
@@ -139,19 +140,19 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self.model_.predict(self._checked(X, reset=False))
 
     def score(self, X: Any, y: object = None) -> float:  # noqa: ARG002
-        """Return the opposite of the cost of rows, so that more is better."""
+        """Return the negative cost of rows, so that more is better."""
         check_is_fitted(self)
         return -self.model_.cost(self._checked(X, reset=False))
 
     @available_if(_makes_maps)  # type: ignore[untyped-decorator]
     def transform(self, X: Any) -> NDArray[np.float64]:
-        """Return where rows lie on the map, of shape (n_rows, 2); strategies that make no map have no such method."""
+        """Return where rows lie on the map, of shape (n_rows, 2); only for strategies that make a map."""
         check_is_fitted(self)
         places: NDArray[np.float64] = self.model_.transform(self._checked(X, reset=False))  # type: ignore[attr-defined]
         return places
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
-        """Return rows of finite numbers; with a schema the table."""
+        """Return rows of finite numbers or, with a schema, the table."""
         frame = as_frame(X, "X")
         if self.schema is None:
             names = getattr(self, "feature_names_in_", None)
@@ -161,7 +162,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             given = X if frame is None else frame
             return validate_data(self, given, reset=reset, dtype=np.float64, order="C", ensure_min_samples=fewest)
         if frame is None:
-            raise ValueError("X has no names of columns, by which a schema finds them; give a table.")
+            raise ValueError("X has no column names, which a schema needs; give a table.")
         if reset:
             self.n_features_in_ = len(frame.columns)
             self.feature_names_in_ = np.array(frame.columns, dtype=object)

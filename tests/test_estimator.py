@@ -1,5 +1,3 @@
-"""A strategy is an estimator of scikit-learn."""
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,7 +16,7 @@ TABLE = pd.DataFrame(ROWS, columns=["age", "dose"])
 
 
 @parametrize_with_checks([fc.as_estimator(fc.FederatedKMeans(3), seed=0)])
-def test_it_is_what_scikit_learn_asks_for(estimator, check):
+def test_scikit_learns_own_checks_pass(estimator, check):
     check(estimator)
 
 
@@ -32,7 +30,7 @@ def test_it_finds_what_simulate_finds_in_the_order_of_the_rows():
     assert fitted.result_.names == names
     assert np.array_equal(fitted.predict(TABLE[["dose", "age"]]), fitted.labels_)
     assert not hasattr(fitted, "transform")
-    with pytest.raises(ValueError, match="X has other columns than the estimator: it lacks 'dose' and adds 'dosis'"):
+    with pytest.raises(ValueError, match=r"'dose'.*'dosis'"):
         fitted.predict(TABLE.rename(columns={"dose": "dosis"}))
 
 
@@ -48,11 +46,11 @@ def test_a_fit_changes_no_parameter():
     estimator = fc.as_estimator(fc.FederatedKMeans(3), seed=0).fit(ROWS)
     assert estimator.strategy.min_clients is None
     assert clone(estimator).get_params()["strategy__n_clusters"] == 3
-    with pytest.raises(fc.DataError, match="X: the groups have the index of the table in another order"):
+    with pytest.raises(fc.DataError, match="groups"):
         estimator.fit(pd.DataFrame(ROWS), groups=pd.Series(SITES)[::-1])
-    with pytest.raises(ValueError, match=r"groups has the shape \(2,\) for 60 rows; give one group a row"):
+    with pytest.raises(ValueError, match="groups"):
         estimator.fit(ROWS, groups=["a", "b"])
-    with pytest.raises(ValueError, match="row 1 has no group; give every row one"):
+    with pytest.raises(ValueError, match="groups: row 1"):
         estimator.fit(ROWS, groups=np.where(np.arange(60) == 1, np.nan, 2))
 
 
@@ -72,7 +70,7 @@ def test_a_schema_takes_tables_with_text(few_iterations):
     }
     fitted = fc.as_estimator(fc.FederatedKMeans(3), schema=schema, seed=0).fit(table, groups=SITES)
     assert np.array_equal(fitted.predict(table[["kind", "dose", "age"]]), fitted.labels_)
-    with pytest.raises(ValueError, match="X has no names of columns, by which a schema finds them"):
+    with pytest.raises(ValueError, match="X has no column names"):
         fitted.predict(ROWS)
     maps = fc.as_estimator(fc.FedTSNESums(3), seed=0).fit(ROWS, groups=SITES)
     assert maps.transform(ROWS).shape == (60, 2)
