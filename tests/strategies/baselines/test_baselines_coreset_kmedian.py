@@ -60,12 +60,6 @@ def test_samples_are_the_clients_own_rows_and_the_cost_is_that_of_its_medians():
         assert float(cost.arrays[0]) == pytest.approx(kmedian_cost(rows, medians), rel=1e-12)
 
 
-def test_no_client_sends_more_samples_than_it_has_rows():
-    log, _ = recorded(coreset_size=50_000)
-    for rows, reply in zip(CLIENTS, log[-1][1], strict=True):
-        assert len(reply.arrays[0]) <= len(rows)
-
-
 def test_size_by_default_is_20_a_cluster_and_at_least_500():
     for n_clusters, size in ((3, 500), (40, 800)):
         log, _ = recorded(n_clusters=n_clusters)
@@ -119,13 +113,6 @@ def test_centers_are_medians_which_rows_far_out_hardly_move():
     np.testing.assert_allclose(centers[centers[:, 0].argsort()], [[0.0, 0.0], [30.0, 0.0]], atol=0.4)
 
 
-@pytest.mark.parametrize("scale", [1e-60, 1e60])
-def test_only_the_scale_of_the_result_depends_on_the_scale_of_the_rows(scale):
-    plain = simulate(CoresetKMedian(K), CLIENTS, seed=1).model.cluster_centers_
-    scaled = simulate(CoresetKMedian(K), [rows * scale for rows in CLIENTS], seed=1).model.cluster_centers_
-    np.testing.assert_allclose(scaled / scale, plain, rtol=1e-6)
-
-
 def test_clients_with_equal_rows_draw_independently():
     log, _ = recorded([ROWS[:200]] * 2, coreset_size=100)
     drawn = [{tuple(row) for row in reply.arrays[0]} for reply in log[-1][1]]
@@ -144,13 +131,6 @@ def test_client_with_fewer_different_rows_than_clusters_sends_these_with_their_n
     np.testing.assert_array_equal(median_weights, [2.0, 3.0])
 
 
-def test_clients_may_have_one_row_each():
-    result = simulate(CoresetKMedian(3), [row[None, :] for row in ROWS[:40]], seed=0)
-    pooled = weighted_kmedian(ROWS[:40], None, 3, np.random.default_rng(0))
-    assert not result.failures
-    assert k_median_cost(result, ROWS[:40]) == pytest.approx(kmedian_cost(ROWS[:40], pooled), rel=1e-2)
-
-
 def test_fewer_distinct_rows_than_clusters_are_refused():
     clients = [np.array([[1.0, 2.0]] * 9), np.array([[3.0, 4.0]] * 9)]
     with pytest.raises(DataError, match="n_clusters"):
@@ -158,13 +138,6 @@ def test_fewer_distinct_rows_than_clusters_are_refused():
 
 
 # What leaves a client
-
-
-def test_there_are_two_rounds():
-    result = simulate(CoresetKMedian(K), CLIENTS, seed=0)
-    assert [row.task for row in result.traffic if row.client == "0"] == ["enrol", "own_cost", "coreset"]
-    assert CoresetKMedian(K).num_rounds == 3
-    assert CoresetKMedian(K, epsilon=1.0, max_norm=1.0).num_rounds == 4
 
 
 def test_with_epsilon_nothing_is_computed_from_the_rows_themselves():
@@ -181,11 +154,6 @@ def test_centers_of_noisy_rows_lie_where_those_of_clipped_rows_must():
     assert (release.sensitivity, release.relation) == (pytest.approx(10.0), "replace")
     assert result.privacy.covers_everything
     assert np.linalg.norm(result.model.cluster_centers_, axis=1).max() <= 5.0 * (1 + 1e-12)
-
-
-def test_with_a_large_epsilon_blobs_are_still_found():
-    result = simulate(CoresetKMedian(K, epsilon=200.0, max_norm=17.0), CLIENTS, seed=0)
-    assert k_median_cost(result) < 1.2 * POOLED
 
 
 def test_client_that_has_kept_no_medians_says_that_it_missed_a_round():

@@ -57,15 +57,6 @@ def test_clusters_of_clients_that_have_two_classes_only_are_merged():
     assert result.metrics["accuracy"] == 1.0
 
 
-def test_means_sizes_and_labels_are_reported_as_unprotected():
-    result = simulate(DSC(K), CLIENTS)
-    assert [(message.task, message.detail, message.reveals) for message in result.privacy.unprotected] == [
-        ("spectral_clusters", "one per client", "centers"),
-        ("spectral_clusters", "one per client", "centers"),
-        ("merged_labels", "one per row", "codes"),
-    ]
-
-
 def test_each_client_learns_of_its_own_clusters_and_keeps_what_they_were_merged_into(seen):
     clients = [ROWS[:150], ROWS[150:151], ROWS[151:300], np.repeat(ROWS[300:301], 5, axis=0), ROWS[301:]]
     names = ["10", "9", "b", "a", "c"]

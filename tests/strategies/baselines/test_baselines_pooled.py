@@ -13,9 +13,15 @@ from flower_fedclust.engine import DataError, Reply
 from flower_fedclust.models import SpectralModel
 from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.simulation import simulate
+from flower_fedclust.strategies.baselines.coreset_kmedian import CoresetKMedianClient
+from flower_fedclust.strategies.baselines.dsc import DSCClient, LocalClustersClient
+from flower_fedclust.strategies.baselines.fed_ssc import FedSubspaceClusteringClient
+from flower_fedclust.strategies.baselines.ffcm import FuzzyClient
 from flower_fedclust.strategies.baselines.kfed import KFED
+from flower_fedclust.strategies.baselines.kmeans_parallel import KMeansParallelClient
 from flower_fedclust.strategies.baselines.pooled import PooledKMeans, PooledSpectral
-from flower_fedclust.strategies.common.local_centers import merge_local_centers
+from flower_fedclust.strategies.baselines.ppfc_gan import PPFCGANClient
+from flower_fedclust.strategies.common.local_centers import LocalCentersClient, merge_local_centers
 from flower_fedclust.strategies.common.spectral import cluster_rows, kernel_graph
 
 RNG = np.random.default_rng(5)
@@ -56,6 +62,27 @@ def test_the_report_says_that_the_rows_themselves_leave_the_clients():
         assert (message.content, message.detail, message.reveals) == ("the rows themselves", "one per row", "rows")
 
 
+@pytest.mark.parametrize(
+    ("answer", "reveals"),
+    [
+        (LocalCentersClient.local_centers, ["centers"]),
+        (DSCClient.spectral_clusters, ["centers", "centers"]),
+        (LocalClustersClient.merged_labels, ["codes"]),
+        (FedSubspaceClusteringClient.subspace_points, ["centers"]),
+        (CoresetKMedianClient.own_cost, ["sums"]),
+        (CoresetKMedianClient.coreset, ["rows", "codes", "centers", "centers"]),
+        (KMeansParallelClient.uniform_row, ["rows", "sums"]),
+        (KMeansParallelClient.far_rows, ["rows"]),
+        (FuzzyClient.fuzzy_sums, ["sums", "sums"]),
+        (FuzzyClient.own_fuzzy_sums, ["centers", "centers"]),
+        (PPFCGANClient.synthetic_rows, ["codes"]),
+    ],
+    ids=lambda value: getattr(value, "task", ""),
+)
+def test_a_message_declares_what_it_reveals(answer, reveals):
+    assert [sent.reveals for sent in answer.answer.sends] == reveals
+
+
 # k-FED
 
 
@@ -86,13 +113,6 @@ def test_k_fed_begins_with_the_client_whose_centers_fit_all_centers_best():
     with pytest.raises(StopIteration) as stop:
         merging.send(replies)
     np.testing.assert_allclose(stop.value.value, [[0.1], [10.0]])
-
-
-def test_k_fed_is_one_round_that_shows_every_clients_centers():
-    result = simulate(KFED(K), CLIENTS)
-    assert {(row.round, row.task) for row in result.traffic} == {(1, "enrol"), (2, "local_centers")}
-    (message,) = result.privacy.unprotected
-    assert (message.detail, message.reveals) == ("one per client", "centers")
 
 
 # The graph of spectral clustering
@@ -219,10 +239,3 @@ def test_a_graph_with_more_components_than_clusters_is_merged_by_the_kernel():
     result = simulate(PooledSpectral(3, random_state=0), np.split(rows[order], 4))
     assert adjusted_rand_score(np.concatenate(result.labels), group[order]) == 1.0
     assert adjusted_rand_score(result.model.predict(rows), group) == 1.0
-
-
-def test_a_bandwidth_at_which_the_kernel_vanishes_is_no_failure():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = simulate(PooledSpectral(K, bandwidth=1e-9), CLIENTS)
-    assert [len(labels) for labels in result.labels] == [len(rows) for rows in CLIENTS]

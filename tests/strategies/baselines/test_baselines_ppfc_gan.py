@@ -55,12 +55,6 @@ def test_model_labels_new_rows_as_it_labels_the_clients_rows(result):
         np.testing.assert_array_equal(result.model.predict(rows), labels)
 
 
-def test_history_has_the_losses_and_the_reconstruction_gets_better(result):
-    losses = result.history["reconstruction_loss"]
-    assert losses[-1] < 0.1 * losses[0]
-    assert 1 <= len(result.history["clustering_loss"]) <= 30
-
-
 # What leaves a client
 
 
@@ -101,12 +95,6 @@ def test_constant_column_stays_constant():
 def test_fewer_synthetic_rows_than_clusters_are_refused():
     with pytest.raises(DataError, match="n_synthetic"):
         simulate(PPFCGAN(9, n_synthetic=2, **SHORT), CLIENTS, seed=0)
-
-
-@pytest.mark.parametrize("scale", [1e-60, 1e60])
-def test_only_the_scale_of_the_result_depends_on_the_scale_of_the_rows(scale):
-    plain, scaled = (recorded([rows * by for rows in CLIENTS])[1] for by in (1.0, scale))
-    assert np.mean(np.concatenate(plain.labels) == np.concatenate(scaled.labels)) > 0.99
 
 
 def test_a_missing_pytorch_is_reported_before_anything_is_sent(monkeypatch):
