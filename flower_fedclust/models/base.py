@@ -129,7 +129,7 @@ class Model(ABC):
 
     @property
     def stays_with_server(self) -> bool:
-        """Whether the model holds what single rows have sent, so that it goes to no client."""
+        """Whether the model holds data about single rows, and therefore is not sent to clients."""
         return False
 
     def cluster(self, rows: ArrayLike, places: Floats | None = None) -> Clustered:

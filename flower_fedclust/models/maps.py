@@ -130,11 +130,11 @@ class MapModel(CenterModel, name="map"):
 
     @property
     def stays_with_server(self) -> bool:
-        """Whether it is a map of rows that have sent their distances."""
+        """Whether it is a map of rows, whose distances from the landmarks it holds."""
         return self._distances is not None
 
     def to_arrays(self) -> list[Floats]:
-        """Return the settings, the landmarks, the map, its centers, and what else there is."""
+        """Return the settings, the landmarks, the map, its centers, and the optional arrays (or empty ones)."""
         settings = np.array([self._METHODS.index(self.method), self.n_neighbors, self.min_dist])
         empty = np.empty((0, 0))
         return [

@@ -20,7 +20,7 @@ LONGEST_PREPARATION = 2**25
 class TableModel(Model, name="table"):
     """Clusters of the rows of raw tables, with text, dates and gaps: a table is prepared, and its rows are clustered.
 
-    Other attributes are those of the model of the prepared rows, such as ``cluster_centers_``.
+    Other attributes, such as ``cluster_centers_``, come from the model of the prepared rows.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ class CoresetKMedian(PerturbedRowsStrategy):
     noise unless epsilon is large.
 
     The objective is a sum of distances, not of their squares, so a few outliers pull the centers less than in k-means.
-    As for all strategies, the cost in the metrics is that of k-means. ``history["coreset_cost"]`` holds the k-median
+    As for all strategies, the metrics hold the k-means cost. ``history["coreset_cost"]`` holds the k-median
     cost of the result, as estimated by the coreset.
 
     Parameters

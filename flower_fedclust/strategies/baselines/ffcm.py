@@ -50,7 +50,7 @@ class FuzzyStrategy(FirstCentersStrategy):
     Parameters
     ----------
     fuzzifier : float, default=2.0
-        m, above 1: near 1 the clusters are those of k-means. In many columns it must be smaller than 2, or all centers
+        m, above 1: near 1 it finds k-means clusters. In many columns it must be smaller than 2, or all centers
         move to the mean of the rows.
     merge : "average" or "k-means", default="average"
         The paper's first rule, the weighted average of the local centers with the same number, needs only sums over the
@@ -155,7 +155,7 @@ class FFCM(FuzzyStrategy):
         """Send the centers, let the clients move them, and merge the results, until nothing moves."""
         frame, n_rows = yield from frame_of_rows()
         given = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
-        # A center that is farther still has hardly any weight, unless all are.
+        # A center even farther away has almost no weight, unless all centers are.
         frame, first = frame_with_centers(frame, given, times_the_reach=256.0)
         asked = FuzzyClient.fuzzy_sums if self.merge == "average" else FuzzyClient.own_fuzzy_sums
         centers, more_bits = first, more_bits_for(n_rows)

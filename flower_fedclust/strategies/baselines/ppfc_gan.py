@@ -66,7 +66,7 @@ class PPFCGAN(ProtocolStrategy):
     n_pretraining_epochs : int, optional
         How often the autoencoder goes through the synthetic rows; defaults to as often as 1,000 steps take.
     n_targets : int, default=30
-        The most times that DEC computes target assignments and approaches them. With 0 the clusters are those of a
+        The most times that DEC computes target assignments and approaches them. With 0 the clusters come from a
         k-means of the autoencoder's codes.
     n_hidden : int, default=128
         Units of each hidden layer of the autoencoder.
