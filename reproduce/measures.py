@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,24 +24,16 @@ MEASURES: dict[str, Measure] = {}
 DATA: dict[str, Callable[[], Table]] = {}
 
 
-def measure(name: str) -> Callable[[Measure], Measure]:
-    """Register a measure under its name in the TOML files."""
-
-    def register(function: Measure) -> Measure:
-        MEASURES[name] = function
+def _registered(registry: dict[str, Any], name: str) -> Callable[[Any], Any]:
+    def register(function: Any) -> Any:
+        registry[name] = function
         return function
 
     return register
 
 
-def data(name: str) -> Callable[[Callable[[], Table]], Callable[[], Table]]:
-    """Register a data set under its name in the TOML files."""
-
-    def register(function: Callable[[], Table]) -> Callable[[], Table]:
-        DATA[name] = function
-        return function
-
-    return register
+#: Decorators that register a measure or a data set under its name in the TOML files.
+measure, data = partial(_registered, MEASURES), partial(_registered, DATA)
 
 
 @lru_cache(maxsize=1)
