@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from flwr.app import Context
-from flwr.server import ServerConfig
-from flwr.server.compat import start_grid
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from apps.config import given, listed, parameters, schema, simulated_rows, strategy_names, text
-from flower_fedclust import ClientData, ProtocolStrategy, Result
 from flower_fedclust.data import FederatedRows, read_table
-from flower_fedclust.harness.run import RESULTS, run_and_save, settled_number_of_nodes, show_all
+from flower_fedclust.harness.run import RESULTS, run_and_save, run_on_grid, settled_number_of_nodes, show_all
 from flower_fedclust.inputs import can_use_server_rows, clients_of, make_strategies
 from flower_fedclust.numerics.checks import check_integer
-from flower_fedclust.results.result import result_of
 
 app = ServerApp()
 
@@ -56,7 +51,7 @@ def main(grid: Grid, context: Context) -> None:
     clients, timeout = clients_of(rows), float(config["round-timeout"])
     results, path, failed = run_and_save(
         strategies,
-        lambda strategy: _run(strategy, grid, timeout, clients),
+        lambda strategy: run_on_grid(strategy, grid, timeout, clients),
         text(config, "out"),
         parent=RESULTS,
         labels=rows.labels,
@@ -65,12 +60,6 @@ def main(grid: Grid, context: Context) -> None:
     n_clients = max((len(result.names) for result in results), default=0)
     title = f"{config['dataset'] or 'rows of the SuperNodes'}: {n_clients} clients, {config['n-clusters']} clusters"
     show_all(results, title, path, Console(), failed)
-
-
-def _run(strategy: ProtocolStrategy, grid: Grid, timeout: float, clients: dict[str, ClientData]) -> Result:
-    start = time.perf_counter()
-    start_grid(grid=grid, strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds, round_timeout=timeout))
-    return result_of(strategy, clients, time.perf_counter() - start)
 
 
 def _rows_of_the_server(config: Any, names: list[str]) -> FederatedRows:

@@ -1,8 +1,7 @@
-"""The strategies by the names that ``fedclust`` and ``flwr run`` know them by: ours, and those of other packages.
+"""The strategies by the names that ``fedclust`` and ``flwr run`` know: ours, and those of other packages.
 
-Another package names the modules or classes of its own under the entry point ``flower_fedclust.strategies``; and
-``module:Class`` names any class at all. Whoever asks for one strategy imports its module alone, as a site has a new
-process for every message.
+Other packages list modules or classes under the entry point ``flower_fedclust.strategies``; ``module:Class`` names any
+class. Looking up one strategy imports only its module, because a site has a new process for every message.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from flower_fedclust.names import look_up
 if TYPE_CHECKING:
     from flower_fedclust.engine import Entry, ProtocolClient, ProtocolStrategy
 
-#: The strategies of this package: of each class its module, and the names that the class gives in its ``entries``.
+#: The strategies of this package: class -> (module, names in its ``entries``).
 CLASSES = {
     "DPFedC": ("strategies.dp_fedc", "dp-fedc"),
     "DPFedCTheorem2": ("strategies.dp_fedc", "dp-fedc-theorem-2"),
@@ -89,14 +88,14 @@ def strategies() -> dict[str, Entry]:
 
 
 def find_class(name: str) -> type[ProtocolStrategy] | None:
-    """Return the class of this package, or of another that registers its own, which is called so; None if none is."""
+    """Return the class with this name, of this package or of one that registers its own; None if there is none."""
     if name in CLASSES:
         return _class(name)
     return next((entry.strategy for entry in strategies().values() if entry.strategy.__name__ == name), None)
 
 
 def _classes(module: ModuleType) -> Iterator[type[ProtocolStrategy]]:
-    """Yield the strategies that a module defines, and not those that it imports."""
+    """Yield the strategies that a module defines; those that it imports are left out."""
     from flower_fedclust.engine import ProtocolStrategy
 
     for value in vars(module).values():
@@ -122,19 +121,13 @@ def _of_entry_point(point: EntryPoint) -> list[type[ProtocolStrategy]]:
     if isinstance(loaded, ModuleType):
         return list(_classes(loaded))
     if not (isinstance(loaded, type) and "entries" in vars(loaded)):
-        warnings.warn(f"{point.value} is left out: it is no strategy with entries of its own.", stacklevel=3)
+        warnings.warn(f"{point.value} is left out: it is not a strategy with entries of its own.", stacklevel=3)
         return []
     return [loaded]
 
 
 def find(name: str) -> Entry:
-    """Return a strategy by its name, or by ``module:Class``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such strategy; the message gives the nearest name.
-    """
+    """Return a strategy by its name, or by ``module:Class``; a ValueError gives the nearest name."""
     if name in _CLASS_OF:
         return _named([_class(_CLASS_OF[name])])[name]
     if ":" not in name or name in strategies():
@@ -149,37 +142,18 @@ def find(name: str) -> Entry:
     if not (isinstance(loaded, type) and issubclass(loaded, ProtocolStrategy)):
         raise ValueError(f"There is no strategy '{name}': {class_name} is no subclass of ProtocolStrategy.")
     summary = (loaded.__doc__ or "").strip().partition("\n")[0]
-    own = vars(loaded).get("entries") or (Entry(name, summary),)  # those of a base stand for the base
+    own = vars(loaded).get("entries") or (Entry(name, summary),)  # entries are not inherited
     return replace(own[0], strategy=loaded)
 
 
 def accepted_parameters(name: str) -> set[str]:
-    """Return the names of the parameters that a user may give to a strategy.
-
-    Raises
-    ------
-    ValueError
-        If there is no such strategy; the message gives the nearest name.
-    """
+    """Return the names of the parameters that a user may give to a strategy."""
     entry = find(name)
     return set(entry.strategy.parameter_names()) - set(entry.fixed)
 
 
 def make_strategy(name: str, **parameters: Any) -> ProtocolStrategy:
-    """Return a strategy by its name.
-
-    Parameters
-    ----------
-    name : str
-    **parameters
-        Its parameters.
-
-    Raises
-    ------
-    ValueError
-        If there is no such strategy or no such parameter (the message gives the nearest name), or if a parameter
-        cannot be right.
-    """
+    """Return a strategy by its name with its parameters; a ValueError names the nearest, or what is missing."""
     entry = find(name)
     accepted = dict.fromkeys(sorted(accepted_parameters(name)))
     for parameter in parameters:
@@ -197,11 +171,5 @@ def make_strategy(name: str, **parameters: Any) -> ProtocolStrategy:
 
 
 def client_types(names: Iterable[str]) -> list[type[ProtocolClient]]:
-    """Return the client halves of strategies, for :func:`flower_fedclust.client_app`.
-
-    Parameters
-    ----------
-    names : iterable of str
-        Names of strategies.
-    """
+    """Return the client halves of strategies, for :func:`flower_fedclust.client_app`."""
     return list(dict.fromkeys(find(name).strategy.client_type for name in names))

@@ -217,43 +217,43 @@ class Comparison:
         point: Mapping[str, Any],
     ) -> Trial:
         given = {**_own(strategy, self.parameters), **point, "epsilon": epsilon, "delta": self.delta}
+        parameters = {name: given[name] for name in given if name in accepted_parameters(strategy)}
         variant = ", ".join(f"{name}={json.dumps(value)}" for name, value in point.items()) or None
+        return self._made_trial(find(strategy), strategy, choice, n_clusters, epsilon, variant, parameters)
+
+    def _trial_of(self, made: ProtocolStrategy, choice: RowsChoice) -> Trial:
+        """Return the trial of a strategy that was given as an object."""
+        cls = type(made)
+        entries = [entry for entry in vars(cls).get("entries", ()) if entry.name == made.name]
+        entry = replace(entries[0] if entries else Entry(made.name, ""), strategy=cls)
+        variant = _described(made, without=("n_clusters", "epsilon", "delta")) or None
+        parameters = {"delta": made.delta} if hasattr(made, "delta") else {}
+        known = (choice, made.most_clusters, made.epsilon, variant, parameters)
+        return replace(self._made_trial(entry, made.name, *known), made=made)
+
+    def _made_trial(
+        self,
+        entry: Entry,
+        strategy: str,
+        choice: RowsChoice,
+        n_clusters: int | None,
+        epsilon: float | None,
+        variant: str | None,
+        parameters: Mapping[str, Any],
+    ) -> Trial:
         return Trial(
             key=self._key(strategy, choice, n_clusters, epsilon, variant),
             strategy=strategy,
-            entry=find(strategy),
+            entry=entry,
             data=_data_name(choice.dataset or choice.data or choice.given),
             choice=choice,
             n_clusters=n_clusters,
             epsilon=epsilon,
             seed=choice.seed,
-            parameters={name: given[name] for name in given if name in accepted_parameters(strategy)},
+            parameters=parameters,
             variant=variant,
             engine=self.engine,
             needs_server_rows=needs_server_rows(self.names, self.n_server_rows),
-        )
-
-    def _trial_of(self, strategy: ProtocolStrategy, choice: RowsChoice) -> Trial:
-        """Return the trial of a strategy that was given as an object."""
-        cls = type(strategy)
-        entries = [entry for entry in vars(cls).get("entries", ()) if entry.name == strategy.name]
-        entry = entries[0] if entries else Entry(strategy.name, "")
-        variant = _described(strategy, without=("n_clusters", "epsilon", "delta")) or None
-        n_clusters = strategy.most_clusters
-        return Trial(
-            key=self._key(strategy.name, choice, n_clusters, strategy.epsilon, variant),
-            strategy=strategy.name,
-            entry=replace(entry, strategy=cls),
-            data=_data_name(choice.dataset or choice.data or choice.given),
-            choice=choice,
-            n_clusters=n_clusters,
-            epsilon=strategy.epsilon,
-            seed=choice.seed,
-            parameters={"delta": strategy.delta} if hasattr(strategy, "delta") else {},
-            variant=variant,
-            engine=self.engine,
-            needs_server_rows=needs_server_rows(self.names, self.n_server_rows),
-            made=strategy,
         )
 
     def _key(

@@ -45,27 +45,9 @@ def map_figure(
 ) -> Path:
     """Draw a map of rows as a PNG: colored by columns that are given, by client, and by class if classes are known.
 
-    The rows are drawn in a random order, so that no client covers another. Up to 40 clients or classes are named in a
-    legend; more clients are shown on a scale of colors. Classes are also named on the map.
-
-    Parameters
-    ----------
-    embedding : sequence of array-like of shape (n_i, 2)
-        The places of each client's rows.
-    names : sequence of str
-        The clients, in the same order.
-    labels : sequence of array-like of shape (n_i,), optional
-        True classes of each client's rows, of any type; None for a client without classes, or for all.
-    path : str or Path
-        The PNG to write; its folder is made if it does not exist.
-    title : str, optional
-    columns : mapping of str to sequence of array-like of shape (n_i,), optional
-        More values to color by, before all others: ``{"cluster": result.labels}``.
-
-    Raises
-    ------
-    ValueError
-        If lengths differ, or a map does not have two columns of finite numbers.
+    There is an array of places, and one of labels and of each column or None, for each client. The rows are drawn in a
+    random order, so that no client covers another. Up to 40 clients or classes are named in a legend; more clients are
+    shown on a scale of colors. Classes are also named on the map.
     """
     places = _checked_places(embedding, names)
     given = columns or {}
@@ -96,23 +78,10 @@ def map_page(
     title: str = "",
     columns: Mapping[str, Sequence[ArrayLike | None]] | None = None,
 ) -> Path:
-    """Write a map of rows as one interactive HTML file, which needs no network and no other file.
+    """Write a map of rows, given as for :func:`map_figure`, as one interactive HTML file that needs no network.
 
     The file contains the place (in single precision), the client, the class and the columns of every row, so it must be
-    protected as they are.
-
-    Parameters
-    ----------
-    embedding, names, labels, path, title
-        As for :func:`map_figure`.
-    columns : mapping of str to sequence of array-like of shape (n_i,), optional
-        More values to color by and to show, in the same form as the labels: ``{"cluster": result.labels}``.
-
-    Raises
-    ------
-    ValueError
-        If lengths differ, a map does not have two columns of finite numbers, or a column has the name "client", "class"
-        or "row".
+    protected as they are. A column cannot be called "client", "class" or "row".
     """
     places = _checked_places(embedding, names)
     groupings = groupings_of(places, names, labels, columns or {})
@@ -138,11 +107,6 @@ def curve_figure(history: Mapping[str, Sequence[float]], path: str | Path, *, ti
     """Draw what a strategy recorded over its rounds (``Result.history``) as a PNG, one curve below another.
 
     A positive curve that spans a factor of more than 100 has a logarithmic scale. A value that is not finite is a gap.
-
-    Raises
-    ------
-    ValueError
-        If there is no curve, or a curve is empty or holds something that is not a number.
     """
     curves = {name: _checked_curve(name, values) for name, values in history.items()}
     if not curves:
