@@ -71,8 +71,7 @@ def scikit_learn(n_rows: int) -> Numbers:
 def spp_fgc(n_rows: int, data: str = "mixture") -> Numbers:
     from flower_fedclust.numerics.prototypes import Prototypes
     from flower_fedclust.simulation import simulate
-    from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC
-    from flower_fedclust.strategies.spp_fgc.uploads import Uploads
+    from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC, Uploads
 
     if data == "moons":
         table = load_dataset("moons", n_rows=n_rows)

@@ -18,8 +18,7 @@ from flower_fedclust.numerics.prototypes import Prototypes, jeffreys
 from flower_fedclust.numerics.structural_graph import rank_constrained_solution
 from flower_fedclust.registry import make_strategy
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC, joined
-from flower_fedclust.strategies.spp_fgc.uploads import Uploads
+from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC, Uploads, joined
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]

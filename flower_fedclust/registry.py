@@ -35,7 +35,7 @@ CLASSES = {
     "FedSpeClustSums": ("strategies.maps.speclust", "fed-speclust-sums"),
     "PEMeans": ("strategies.pe_means", "pe-means"),
     "PrivateKMeans": ("strategies.private_kmeans", "private-kmeans"),
-    "SPPFGCPrivatePrototypes": ("strategies.spp_fgc.private_prototypes", "spp-fgc-private-prototypes"),
+    "SPPFGCPrivatePrototypes": ("strategies.spp_fgc.spp_fgc", "spp-fgc-private-prototypes"),
     "SPPFGC": ("strategies.spp_fgc.spp_fgc", "spp-fgc", "spp-fgc-printed"),
     "SPPFGCPlus": ("strategies.spp_fgc.spp_fgc_plus", "spp-fgc-plus"),
     "SPPFGCSums": ("strategies.spp_fgc.spp_fgc_sums", "spp-fgc-sums"),

@@ -16,8 +16,7 @@ from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.prototypes import Prototypes
 from flower_fedclust.numerics.spectral import top_graph_eigenvectors, unit_rows
 from flower_fedclust.strategies.common.spectral import cluster_embedding
-from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC
-from flower_fedclust.strategies.spp_fgc.uploads import Uploads
+from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC, Uploads
 from reproduce.measures import agreement_scores, data, measure, run
 from reproduce.tables import Experiment
 

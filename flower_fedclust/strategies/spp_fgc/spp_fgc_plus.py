@@ -43,8 +43,16 @@ from flower_fedclust.privacy.accounting import Share, calibrate
 from flower_fedclust.privacy.releases import NoisePlace
 from flower_fedclust.strategies.common.moments import MOMENT_ROUNDS, MomentsClient, column_moments
 from flower_fedclust.strategies.common.spectral import LabelsClient, cluster_embedding, send_labels
-from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER, atoms, joined, n_atoms_of, noisy_as_in_the_paper
-from flower_fedclust.strategies.spp_fgc.uploads import GRAPH, read_uploads, sent_graph
+from flower_fedclust.strategies.spp_fgc.spp_fgc import (
+    GRAPH,
+    PAPER,
+    atoms,
+    joined,
+    n_atoms_of,
+    noisy_as_in_the_paper,
+    read_uploads,
+    sent_graph,
+)
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]

@@ -34,7 +34,8 @@ from flower_fedclust.numerics.votes import vote_embedding, vote_graph
 from flower_fedclust.strategies.common.clusters import ClusterClient
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust.strategies.common.spectral import cluster_embedding
-from flower_fedclust.strategies.spp_fgc.spp_fgc import PAPER
+
+PAPER = "Towards federated clustering: a client-wise private graph aggregation framework"
 
 Floats = NDArray[np.float64]
 

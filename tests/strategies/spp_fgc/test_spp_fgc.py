@@ -16,8 +16,7 @@ from flower_fedclust.numerics.global_graph import without_far_edges
 from flower_fedclust.numerics.prototypes import jeffreys, kullback_leibler, shrunk
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.spp_fgc import spp_fgc
-from flower_fedclust.strategies.spp_fgc.private_prototypes import SPPFGCPrivatePrototypes
-from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC
+from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC, SPPFGCPrivatePrototypes
 
 RNG = np.random.default_rng(0)
 MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])

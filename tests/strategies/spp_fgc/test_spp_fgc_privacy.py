@@ -10,8 +10,7 @@ from flower_fedclust.engine import ClientData, Gather
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.spp_fgc.private_prototypes import SPPFGCPrivatePrototypes
-from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC
+from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGC, SPPFGCPrivatePrototypes
 from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import SUMS_PART, SPPFGCSums
 
 BOUND = 20.0

@@ -12,10 +12,16 @@ from flower_fedclust.numerics.prototypes import prototypes_of
 from flower_fedclust.numerics.structural_graph import client_graph, neighbors_of_client, structural_graph
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import SeededNoise
-from flower_fedclust.strategies.spp_fgc.private_prototypes import SPPFGCPrivatePrototypesClient, prototypes_of_cells
-from flower_fedclust.strategies.spp_fgc.spp_fgc import SPPFGCClient, atoms, mixture_labels, noisy_as_in_the_paper
+from flower_fedclust.strategies.spp_fgc.spp_fgc import (
+    SPPFGCClient,
+    SPPFGCPrivatePrototypesClient,
+    atoms,
+    mixture_labels,
+    noisy_as_in_the_paper,
+    prototypes_of_cells,
+    read_uploads,
+)
 from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import Cells
-from flower_fedclust.strategies.spp_fgc.uploads import read_uploads
 
 RNG = np.random.default_rng(0)
 MEANS = np.array([[0.0, 0, 0], [9, 0, 0], [0, 9, 0]])
