@@ -6,12 +6,11 @@ from itertools import chain, pairwise
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from watching import failing, watched
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
-from flower_fedclust.engine import ClientData, DataError
-from flower_fedclust.engine.replies import values_of
-from flower_fedclust.engine.wire import received_arrays
+from flower_fedclust.engine import ClientData
 from flower_fedclust.exact.factorisation import Penalties, membership_steps
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies import dp_fedc
@@ -30,22 +29,7 @@ W_0 = np.abs(RNG.normal(size=(3, 4)))
 H_0 = {str(index): RNG.uniform(size=(len(rows), 3)) for index, rows in enumerate([*CLIENTS, ROWS])}
 
 
-class WatchedClient(DPFedCClient):
-    """Leaves behind every message: round, task, client, what it was told, what it keeps and what it sent."""
-
-    log: list  # set by the fixture
-
-    def fit(self, parameters, config):
-        sent, n_examples, facts = super().fit(parameters, config)
-        kept = self.recall(MEMBERSHIPS)
-        arrived = values_of(received_arrays(sent, facts))
-        self.log.append(
-            (config["round"], config["task"], self.name, parameters, None if kept is None else kept[0], arrived)
-        )
-        return sent, n_examples, facts
-
-
-class BegunClient(WatchedClient):
+class BegunClient(DPFedCClient):
     """Begins with memberships that the test knows."""
 
     def recall(self, key):
@@ -53,18 +37,8 @@ class BegunClient(WatchedClient):
         return [H_0[self.name]] if kept is None and key == MEMBERSHIPS else kept
 
 
-class WatchedDPFedC(DPFedC):
-    client_type = WatchedClient
-
-
 class BegunDPFedC(DPFedC):
     client_type = BegunClient
-
-
-@pytest.fixture
-def log():
-    WatchedClient.log = []
-    return WatchedClient.log
 
 
 def algorithm_1(X, W, H, drawn, *, Q_1=10, Q_hat=10, rho, mu_h, mu_w=0.0, alpha=5.0, update_all=True):
@@ -115,12 +89,12 @@ def drawn_by_round(result):
 @pytest.mark.parametrize("rows", [ROWS, ROWS - 4.0], ids=["not negative", "negative"])
 def test_one_client_is_the_pooled_algorithm(rows, options, monkeypatch):
     monkeypatch.setitem(H_0, "0", H_0["5"])
-    WatchedClient.log = log = []
-    strategy = BegunDPFedC(3, n_rounds=12, init=W_0, batch_size=999, min_clients=1, fraction_fit=1.0, **options)
+    watched_type, _, messages = watched(BegunDPFedC)
+    strategy = watched_type(3, n_rounds=12, init=W_0, batch_size=999, min_clients=1, fraction_fit=1.0, **options)
     result = simulate(strategy, [rows])
     W, H = by_the_paper([rows], [["0"]] * 12, **options)
     np.testing.assert_allclose(result.model.components_, W, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(log[-1][4], H["0"], rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(messages[-1].kept[MEMBERSHIPS], H["0"], rtol=1e-6, atol=1e-8)
     assert result.model.penalties == Penalties(options["rho"], options["mu_h"])
 
 
@@ -135,13 +109,14 @@ def test_one_client_is_the_pooled_algorithm(rows, options, monkeypatch):
         {"fraction_fit": 1.0, "rho": 1.0, "mu_h": 0.1, "n_center_steps": 0},
     ],
 )
-def test_several_clients_are_algorithm_1_with_the_clients_that_were_drawn(log, options):
-    result = simulate(BegunDPFedC(3, n_rounds=9, init=W_0, batch_size=999, random_state=4, **options), CLIENTS)
+def test_several_clients_are_algorithm_1_with_the_clients_that_were_drawn(options):
+    strategy_type, _, messages = watched(BegunDPFedC)
+    result = simulate(strategy_type(3, n_rounds=9, init=W_0, batch_size=999, random_state=4, **options), CLIENTS)
     names = {"fraction_fit": None, "step_scale": "alpha", "n_membership_steps": "Q_1", "n_center_steps": "Q_hat"}
     papers = {names.get(name, name): value for name, value in options.items() if name != "fraction_fit"}
     W, H = by_the_paper(CLIENTS, drawn_by_round(result), **papers)
     np.testing.assert_allclose(result.model.components_, W, rtol=1e-6, atol=1e-8)
-    kept = {name: memberships for _, _, name, _, memberships, _ in log if memberships is not None}
+    kept = {each.client: each.kept[MEMBERSHIPS] for each in messages if MEMBERSHIPS in each.kept}
     for name, memberships in kept.items():
         np.testing.assert_allclose(memberships, H[name], rtol=1e-6, atol=1e-8)
     assert set(kept) == set(H_0) - {"5"}
@@ -228,18 +203,19 @@ def test_a_small_batch_counts_for_its_part_of_the_rows_in_the_step_size_and_in_t
 # Who does what
 
 
-def test_all_clients_update_their_memberships_and_only_those_drawn_upload(log):
-    result = simulate(WatchedDPFedC(3, n_rounds=6, fraction_fit=0.4, random_state=0), CLIENTS)
+def test_all_clients_update_their_memberships_and_only_those_drawn_upload():
+    strategy_type, _, messages = watched(DPFedC)
+    result = simulate(strategy_type(3, n_rounds=6, fraction_fit=0.4, random_state=0), CLIENTS)
     for number in range(2, 8):
         rows = [row for row in result.traffic if row.round == number]
         assert sorted(row.client for row in rows) == ["0", "1", "2", "3", "4"]
         assert Counter(row.task for row in rows) == {"factorise": 2, "update_memberships": 3}
         assert all((row.bytes_up > 0) is (row.task == "factorise") for row in rows)
     kept = defaultdict(list)
-    for _, task, name, _, memberships, sent in log:
-        if task != "enrol":
-            kept[name].append(memberships)
-        assert task == "factorise" or sent == []
+    for each in messages:
+        if each.task != "enrol":
+            kept[each.client].append(each.kept[MEMBERSHIPS])
+        assert each.task == "factorise" or each.sent == []
     for each in kept.values():
         assert not any(np.array_equal(one, other) for one, other in pairwise(each))
     assert {message.task for message in result.privacy.messages} == {"enrol", "factorise"}
@@ -256,34 +232,15 @@ def test_centers_can_be_watched_round_by_round():
 # Clients that miss rounds
 
 
-def failing(names, rounds):
-    """A DP-FedC whose clients of these names fail in these rounds of Flower, of which the first is 2."""
-
-    class Failing(WatchedClient):
-        def fit(self, parameters, config):
-            self.number = config["round"]
-            return super().fit(parameters, config)
-
-        @property
-        def rows(self):
-            if self.name in names and self.number in rounds:
-                raise DataError(f"client {self.name} fails.")
-            return super().rows
-
-    class Strategy(DPFedC):
-        client_type = Failing
-
-    return Strategy
-
-
-def test_client_that_misses_rounds_goes_on_with_what_it_has_kept(log):
-    strategy = failing({"1"}, {4, 5})(3, n_rounds=8, rho=1.0, mu_h=0.1, fraction_fit=1.0, random_state=0)
+def test_client_that_misses_rounds_goes_on_with_what_it_has_kept():
+    strategy_type, _, messages = watched(failing(DPFedC, "", {"1"}, rounds={4, 5}))
+    strategy = strategy_type(3, n_rounds=8, rho=1.0, mu_h=0.1, fraction_fit=1.0, random_state=0)
     result = simulate(strategy, CLIENTS, labels=LABELS)
     assert {(failure.round, failure.client, failure.reason) for failure in result.failures} == {
         (4, "1", "client 1 fails."),
         (5, "1", "client 1 fails."),
     }
-    of_one = {number: (parameters, kept) for number, _, name, parameters, kept, _ in log if name == "1"}
+    of_one = {each.round: (each.received, each.kept.get(MEMBERSHIPS)) for each in messages if each.client == "1"}
     before, (parameters, after) = of_one[3][1], of_one[6]
     assert np.array_equal(of_one[5][1], before)
     expected = membership_steps(CLIENTS[1], before, parameters[0], Penalties(1.0, 0.1), 10)

@@ -8,12 +8,11 @@ import pytest
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
+from watching import failing, watched
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.data.partition import partition
 from flower_fedclust.engine import DataError, Sent, answers
-from flower_fedclust.engine.replies import values_of
-from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.numerics.dictionary import kernel_root
 from flower_fedclust.numerics.spectral import similarity_graph
 from flower_fedclust.simulation import simulate
@@ -28,27 +27,11 @@ CLIENTS = np.split(ROWS, CUTS)
 LABELS = np.split(CLASSES, CUTS)
 
 
-class WatchedClient(FedSCClient):
-    """Leaves behind every message: who was asked for what, what it was sent, what it sent, and what it keeps."""
-
-    log: list  # set by the fixture
-
-    def fit(self, parameters, config):
-        sent, n_examples, facts = super().fit(parameters, config)
-        labels = self.recall("labels")
-        values = values_of(received_arrays(sent, facts))
-        self.log.append((config["task"], self.name, parameters, values, None if labels is None else labels[0]))
-        return sent, n_examples, facts
-
-
-class WatchedFedSC(FedSC):
-    client_type = WatchedClient
-
-
-@pytest.fixture
-def log():
-    WatchedClient.log = []
-    return WatchedClient.log
+def run_of(clients=CLIENTS, n_clusters=3, labels=None, names=None, **options):
+    """Return the result and the messages of a run."""
+    strategy, _, messages = watched(FedSC)
+    result = simulate(strategy(n_clusters, random_state=0, **options), clients, labels=labels, names=names)
+    return result, messages
 
 
 def federation(name, seed, n_clients=8):
@@ -106,9 +89,9 @@ def test_objective_falls_in_every_round(figures, name):
 # Stage I
 
 
-def test_fraction_fit_asks_fewer_clients_in_stage_one_and_nowhere_else(log):
+def test_fraction_fit_asks_fewer_clients_in_stage_one_and_nowhere_else():
     clients = np.array_split(ROWS, 8)
-    result = simulate(WatchedFedSC(3, fraction_fit=0.25, n_rounds=4, random_state=0), clients)
+    result, _ = run_of(clients, fraction_fit=0.25, n_rounds=4)
     asked = {}
     for row in result.traffic:
         asked.setdefault((row.round, row.task), set()).add(row.client)
@@ -119,11 +102,11 @@ def test_fraction_fit_asks_fewer_clients_in_stage_one_and_nowhere_else(log):
     assert len({frozenset(names) for (_, task), names in asked.items() if task == "dictionary_steps"}) > 1
 
 
-def test_codes_belong_to_the_dictionary_of_the_model_and_solve_equation_14(log):
-    result = simulate(WatchedFedSC(3, n_rounds=2, regularization=0.02, random_state=0), CLIENTS)
+def test_codes_belong_to_the_dictionary_of_the_model_and_solve_equation_14():
+    result, messages = run_of(n_rounds=2, regularization=0.02)
     Z, r = result.model.dictionary_, result.model.bandwidth_
     kernel = np.array([[np.exp(-np.sum((one - other) ** 2) / (2 * r**2)) for other in Z] for one in Z])
-    for task, name, parameters, sent, _ in log:
+    for task, name, parameters, sent, *_ in messages:
         if task == "codes":
             assert np.array_equal(parameters[0], Z)
             of_rows = np.array([[np.exp(-np.sum((x - z) ** 2) / (2 * r**2)) for z in Z] for x in CLIENTS[int(name)]])
@@ -154,10 +137,10 @@ def slow_labels(codes, Z, r, n_clusters, n_neighbors):
     ("options", "n_neighbors"),
     [({}, 6), ({"n_neighbors": 20}, 20), ({"sparsify": False}, None), ({"n_neighbors": 10_000}, 149)],
 )
-def test_labels_are_those_of_spectral_clustering_with_the_reconstructed_kernel(log, options, n_neighbors):
+def test_labels_are_those_of_spectral_clustering_with_the_reconstructed_kernel(options, n_neighbors):
     iris = federation("iris", 0)
-    result = simulate(WatchedFedSC(3, random_state=0, **options), iris.clients)
-    codes = np.concatenate([sent[0] for task, _, _, sent, _ in log if task == "codes"])
+    result, messages = run_of(iris.clients, **options)
+    codes = np.concatenate([each.sent[0] for each in messages if each.task == "codes"])
     expected = slow_labels(codes, result.model.dictionary_, result.model.bandwidth_, 3, n_neighbors)
     assert adjusted_rand_score(np.concatenate(result.labels), expected) > 0.97
 
@@ -177,13 +160,13 @@ def test_working_memory_changes_nothing():
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
-def test_a_graph_with_more_components_than_clusters_is_merged_by_the_kernel(log):
+def test_a_graph_with_more_components_than_clusters_is_merged_by_the_kernel():
     places = np.array([[0.0, 0], [1, 0], [20, 0], [21, 0], [10, 17], [11, 17]])
     group = np.repeat(np.arange(3), 60)
     rows = np.repeat(places, 30, axis=0) + np.random.default_rng(0).normal(size=(180, 2)) * 0.05
     order = np.random.default_rng(1).permutation(180)
-    result = simulate(WatchedFedSC(3, n_neighbors=3, random_state=0), np.split(rows[order], 4))
-    codes = np.concatenate([sent[0] for task, _, _, sent, _ in log if task == "codes"])
+    result, messages = run_of(np.split(rows[order], 4), n_neighbors=3)
+    codes = np.concatenate([each.sent[0] for each in messages if each.task == "codes"])
     F = codes @ kernel_root(result.model.dictionary_, result.model.bandwidth_)
     assert connected_components(similarity_graph(F, 3))[0] > 3
     assert adjusted_rand_score(np.concatenate(result.labels), group[order]) == 1.0
@@ -193,9 +176,9 @@ def test_a_graph_with_more_components_than_clusters_is_merged_by_the_kernel(log)
 # What a run leaves behind
 
 
-def test_clients_keep_their_labels(log):
-    result = simulate(WatchedFedSC(3, random_state=0), CLIENTS, names=["10", "9", "b", "a"], labels=LABELS)
-    kept = {name: labels for task, name, *_, labels in log if task == "keep_labels"}
+def test_clients_keep_their_labels():
+    result, messages = run_of(names=["10", "9", "b", "a"], labels=LABELS)
+    kept = {each.client: each.kept["labels"] for each in messages if each.task == "keep_labels"}
     assert set(kept) == set(result.names)
     assert result.metrics["accuracy"] == 1.0
     for name, labels, rows in zip(result.names, result.labels, CLIENTS, strict=True):
@@ -206,28 +189,8 @@ def test_clients_keep_their_labels(log):
 # Clients that fail
 
 
-def failing(task, names):
-    """A FedSC whose clients of these names fail at a task."""
-
-    class Failing(FedSCClient):
-        def fit(self, parameters, config):
-            self.task = config["task"]
-            return super().fit(parameters, config)
-
-        @property
-        def rows(self):
-            if self.task == task and self.name in names:
-                raise DataError(f"client {self.name} fails.")
-            return super().rows
-
-    class Strategy(FedSC):
-        client_type = Failing
-
-    return Strategy
-
-
-def test_client_that_sends_no_codes_gets_no_labels_and_the_others_get_theirs(log):
-    result = simulate(failing("codes", {"1"})(3, random_state=0), CLIENTS, labels=LABELS)
+def test_client_that_sends_no_codes_gets_no_labels_and_the_others_get_theirs():
+    result = simulate(failing(FedSC, "codes", {"1"})(3, random_state=0), CLIENTS, labels=LABELS)
     assert [len(labels) for labels in result.labels] == [20, 0, 40, 25]
     assert result.metrics["accuracy"] == 1.0
     assert {row.client for row in result.traffic if row.task == "keep_labels"} == {"0", "2", "3"}

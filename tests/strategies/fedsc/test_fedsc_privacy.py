@@ -7,11 +7,11 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import pld
+from watching import watched
 
 from flower_fedclust.data.datasets import load_dataset
 from flower_fedclust.engine import ClientData, Gather
 from flower_fedclust.engine.replies import values_of
-from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.numerics.vectors import clip_rows
@@ -28,59 +28,14 @@ ROWS = MEANS[CLASSES] + np.random.default_rng(0).normal(size=(160, 3)) * 0.5
 CLIENTS = np.split(ROWS, [31, 62, 109])
 
 
-class Recorded:
-    """A strategy that notes the rounds it yields."""
-
-    yielded: list  # set by rounds_of
-
-    def protocol(self):
-        generator = super().protocol()
-        brought = None
-        while True:
-            try:
-                round_ = generator.send(brought)
-            except StopIteration as stop:
-                return stop.value
-            self.yielded.append(self.with_noise(round_))
-            brought = yield round_
+def run_of(strategy_type=FedSC, clients=CLIENTS, n_clusters=3, **options):
+    """Return the rounds, the result and the messages of a run."""
+    strategy, rounds, messages = watched(strategy_type)
+    return rounds, simulate(strategy(n_clusters, **options), clients, seed=0), messages
 
 
-class RecordedFedSC(Recorded, FedSC):
-    pass
-
-
-class RecordedFedSCSums(Recorded, FedSCSums):
-    pass
-
-
-def rounds_of(strategy_type, clients=CLIENTS, seed=0, **options):
-    strategy = strategy_type(3, **options)
-    strategy.yielded = []
-    return strategy.yielded, simulate(strategy, clients, seed=seed)
-
-
-def recorded_messages(client_type):
-    """A client that leaves behind every message, and the noisy rows that it keeps."""
-
-    class Watched(client_type):
-        log: list = []  # noqa: RUF012
-
-        def fit(self, parameters, config):
-            sent, n_examples, facts = super().fit(parameters, config)
-            noisy = self.recall(NOISY_ROWS)
-            sent_values = values_of(received_arrays(sent, facts))
-            self.log.append((config["task"], self.name, parameters, sent_values, None if noisy is None else noisy[0]))
-            return sent, n_examples, facts
-
-    return Watched
-
-
-def watched(strategy_type, *arguments, clients=CLIENTS, seed=0, **options):
-    class Strategy(strategy_type):
-        client_type = recorded_messages(strategy_type.client_type)
-
-    result = simulate(Strategy(*arguments, **options), clients, seed=seed)
-    return Strategy.client_type.log, result
+def rounds_of(strategy_type, **options):
+    return run_of(strategy_type, **options)[:2]
 
 
 def reply_to(client_type, round_, rows, **replaced):
@@ -147,7 +102,7 @@ def test_every_later_message_is_computed_from_the_noisy_rows_alone(noise):
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (3.0, 1e-4), (20.0, 1e-6)])
 def test_report_on_perturbed_data_covers_everything_with_one_release(epsilon, delta):
-    rounds, result = rounds_of(RecordedFedSC, perturb="data", epsilon=epsilon, delta=delta, max_norm=MAX_NORM)
+    rounds, result = rounds_of(FedSC, perturb="data", epsilon=epsilon, delta=delta, max_norm=MAX_NORM)
     report = result.privacy
     (message,) = report.releases
     release = message.release
@@ -169,7 +124,7 @@ def test_report_on_perturbed_data_covers_everything_with_one_release(epsilon, de
 
 
 def test_a_row_that_is_replaced_moves_the_rows_before_noise_by_the_sensitivity_at_most():
-    rounds, _ = rounds_of(RecordedFedSC, perturb="data", epsilon=3.0, max_norm=MAX_NORM, n_rounds=0)
+    rounds, _ = rounds_of(FedSC, perturb="data", epsilon=3.0, max_norm=MAX_NORM, n_rounds=0)
     (release,) = rounds[0].releases
     rng = np.random.default_rng(0)
     for scale, _ in itertools.product([1e-3, 1.0, 10.0, 1e8, 1e200], range(20)):
@@ -194,7 +149,7 @@ def test_a_row_that_is_replaced_moves_the_rows_before_noise_by_the_sensitivity_a
     ],
 )
 def test_relative_noise_promises_nothing(options):
-    report = rounds_of(RecordedFedSC, n_rounds=1, **options)[1].privacy
+    report = rounds_of(FedSC, n_rounds=1, **options)[1].privacy
     assert report.epsilon == float("inf")
     assert report.releases == []
     assert not report.covers_everything
@@ -206,20 +161,22 @@ def test_relative_noise_promises_nothing(options):
 
 def test_relative_noise_has_the_deviation_that_it_says():
     clients = [np.random.default_rng(seed).normal(size=(700, 3)) * [1.0, 5.0, 2.0] for seed in range(2)]
-    plain, _ = watched(FedSC, 3, clients=clients, n_rounds=1)
+    plain = run_of(clients=clients, n_rounds=1)[2]
     for option, task in {"relative_dictionary_noise": "dictionary_steps", "relative_code_noise": "codes"}.items():
-        noisy, _ = watched(FedSC, 3, clients=clients, n_rounds=1, perturb="factors", **{option: 0.5})
+        noisy = run_of(clients=clients, n_rounds=1, perturb="factors", **{option: 0.5})[2]
         for name in ("0", "1"):
-            (without,), (with_noise,) = ([sent[0] for t, n, _, sent, _ in log if (t, n) == (task, name)] for log in
-                                         (plain, noisy))  # fmt: skip
+            (without,), (with_noise,) = (
+                [each.sent[0] for each in messages if (each.task, each.client) == (task, name)]
+                for messages in (plain, noisy)
+            )
             assert (with_noise - without).std() == pytest.approx(0.5 * without.std(), rel=0.15)
-    log, _ = watched(FedSC, 3, clients=clients, n_rounds=1, perturb="data", relative_data_noise=0.5)
-    (kept,) = (noisy for task, name, _, _, noisy in log if (task, name) == ("perturb_rows", "1"))
+    messages = run_of(clients=clients, n_rounds=1, perturb="data", relative_data_noise=0.5)[2]
+    (kept,) = (each.kept[NOISY_ROWS] for each in messages if (each.task, each.client) == ("perturb_rows", "1"))
     assert (kept - clients[1]).std() == pytest.approx(0.5 * clients[1].std(), rel=0.06)
 
 
 def test_plain_run_says_that_the_server_can_read_the_rows():
-    report = rounds_of(RecordedFedSC, n_rounds=1)[1].privacy
+    report = rounds_of(FedSC, n_rounds=1)[1].privacy
     assert any("The server can read the rows" in note and "Nothing is hidden" in note for note in report.notes)
     assert not report.covers_everything
     (codes,) = (message for message in report.unprotected if message.task == "codes")
@@ -246,9 +203,7 @@ def factor_rounds():
 
     def get(option):
         if option not in made:
-            made[option] = rounds_of(
-                RecordedFedSC, perturb="factors", epsilon=4.0, max_norm=MAX_NORM, **FACTORS[option]
-            )
+            made[option] = rounds_of(FedSC, perturb="factors", epsilon=4.0, max_norm=MAX_NORM, **FACTORS[option])
         return made[option]
 
     return get
@@ -310,7 +265,7 @@ def sum_rounds():
 
     def get(option):
         if option not in made:
-            made[option] = rounds_of(RecordedFedSCSums, epsilon=4.0, max_norm=MAX_NORM, **SUMS[option])
+            made[option] = rounds_of(FedSCSums, epsilon=4.0, max_norm=MAX_NORM, **SUMS[option])
         return made[option]
 
     return get
@@ -357,9 +312,9 @@ def test_sensitivities_of_sums_are_no_larger_than_they_have_to_be(sum_rounds):
 def test_rows_are_recovered_from_what_the_server_of_a_plain_run_receives(name):
     table = load_dataset(name)
     clients = np.array_split(table.rows, 4)
-    log, result = watched(FedSC, len(set(table.labels)), clients=clients, n_rounds=1)
+    _, result, messages = run_of(clients=clients, n_clusters=len(set(table.labels)), n_rounds=1)
     model = result.model
-    for task, client, parameters, sent, _ in log:
+    for task, client, parameters, sent, *_ in messages:
         if task == "codes":
             recovered = rows_from_codes(parameters[0], sent[0], bandwidth=model.bandwidth_, regularization=0.01)
             assert relative_errors(recovered, clients[int(client)]).max() < 1e-6
@@ -370,9 +325,9 @@ def test_rows_are_not_recovered_from_a_run_with_epsilon(perturb):
     rows = load_dataset("iris").rows
     rows = rows - [6.0, 3.0, 4.0, 1.0]
     clients = np.array_split(rows, 4)
-    log, result = watched(FedSC, 3, clients=clients, perturb=perturb, epsilon=5.0, max_norm=4.0)
+    _, result, messages = run_of(clients=clients, perturb=perturb, epsilon=5.0, max_norm=4.0)
     errors = []
-    for task, client, parameters, sent, _ in log:
+    for task, client, parameters, sent, *_ in messages:
         if task in ("codes", "clipped_codes"):
             recovered = rows_from_codes(parameters[0], sent[0], bandwidth=result.model.bandwidth_, regularization=0.01)
             errors.append(relative_errors(recovered, clients[int(client)]))
@@ -381,7 +336,7 @@ def test_rows_are_not_recovered_from_a_run_with_epsilon(perturb):
 
 
 def test_clipping_is_to_the_norm_that_was_given():
-    rounds, _ = rounds_of(RecordedFedSC, perturb="factors", epsilon=4.0, max_norm=1.0)
+    rounds, _ = rounds_of(FedSC, perturb="factors", epsilon=4.0, max_norm=1.0)
     moments = rounds[0]
     total, squares, count = reply_to(FedSCClient, moments, ROWS)
     clipped = clip_rows(ROWS, 1.0)

@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.model_selection import cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
+from watching import failing, watched
 
 from flower_fedclust import DataError, simulate
 from flower_fedclust.models import maps as models
@@ -50,20 +51,6 @@ def on_one_thread():
     """Threads that wait for each other on a busy machine take longer than one."""
     with one_thread():
         yield
-
-
-def watched(strategy_type):
-    """A strategy whose clients leave behind every message: task, name, what was sent and answered, what is kept."""
-    log = []
-
-    class Watched(strategy_type.client_type):
-        def fit(self, parameters, config):
-            sent, n_examples, facts = super().fit(parameters, config)
-            kept = {key: found[0] for key in ("places", "labels") if (found := self.recall(key)) is not None}
-            log.append((config["task"], self.name, parameters, sent, kept))
-            return sent, n_examples, facts
-
-    return type("Strategy", (strategy_type,), {"client_type": Watched}), log
 
 
 def made(strategy_type, n_clusters=3, **options):
@@ -174,9 +161,9 @@ def test_new_rows_are_placed_near_their_class(of_digits, option):
 
 
 def test_map_is_that_of_the_nystrom_distances_that_the_clients_sent():
-    strategy_type, log = watched(FedTSNE)
+    strategy_type, _, messages = watched(FedTSNE)
     result = run(strategy_type)
-    sent = {name: sent[0] for task, name, _, sent, _ in log if task == "landmark_distances"}
+    sent = {each.client: each.sent[0] for each in messages if each.task == "landmark_distances"}
     Y = result.model.landmarks_
     for name, B in sent.items():
         np.testing.assert_allclose(B, np.linalg.norm(CLIENTS[int(name)][:, None] - Y[None], axis=2), rtol=1e-9)
@@ -196,10 +183,10 @@ def test_map_is_that_of_the_nystrom_distances_that_the_clients_sent():
 
 @pytest.mark.parametrize("strategy_type", [FedTSNE, FedUMAP])
 def test_clients_keep_the_places_and_the_clusters_of_their_rows(strategy_type):
-    strategy_type, log = watched(strategy_type)
+    strategy_type, _, messages = watched(strategy_type)
     names = ["10", "9", "b", "a"]
     result = run(strategy_type, names=names, labels=LABELS)
-    kept = {name: found for task, name, *_, found in log if task == "keep_places"}
+    kept = {each.client: each.kept for each in messages if each.task == "keep_places"}
     assert set(kept) == set(names)
     assert result.metrics["accuracy"] == 1.0
     for name, labels, places, rows in zip(names, result.labels, result.embedding, CLIENTS, strict=True):
@@ -214,9 +201,9 @@ def test_clients_keep_the_places_and_the_clusters_of_their_rows(strategy_type):
 @pytest.mark.parametrize("private", [{}, PRIVATE], ids=["plain", "epsilon"])
 @pytest.mark.parametrize("strategy_type", [FedTSNESums, FedUMAPSums])
 def test_clients_and_model_place_rows_alike_on_a_map_from_sums(strategy_type, private):
-    strategy_type, log = watched(strategy_type)
+    strategy_type, _, messages = watched(strategy_type)
     result = run(strategy_type, labels=LABELS, **private)
-    kept = {name: found["places"] for task, name, *_, found in log if task == "place_rows"}
+    kept = {each.client: each.kept["places"] for each in messages if each.task == "place_rows"}
     assert set(kept) == {"0", "1", "2", "3"}
     for name, (places, labels, rows) in enumerate(zip(result.embedding, result.labels, CLIENTS, strict=True)):
         assert np.array_equal(kept[str(name)], places)
@@ -263,23 +250,6 @@ def test_min_dist_is_that_of_the_map_and_of_the_placed_rows():
 
 
 # Clients that fail
-
-
-def failing(strategy_type, failing_task, names):
-    """A strategy whose clients of these names fail at a task."""
-
-    class Failing(strategy_type.client_type):
-        def fit(self, parameters, config):
-            self.task = config["task"]
-            return super().fit(parameters, config)
-
-        @property
-        def rows(self):
-            if self.task == failing_task and self.name in names:
-                raise DataError(f"client {self.name} fails.")
-            return super().rows
-
-    return type("Strategy", (strategy_type,), {"client_type": Failing})
 
 
 def test_client_that_sends_no_distances_has_no_places_and_the_others_have_theirs():

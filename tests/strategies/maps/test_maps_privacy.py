@@ -8,11 +8,10 @@ import dp_accounting
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from watching import watched
 
 from flower_fedclust import ClientData, check_strategy, simulate
 from flower_fedclust.engine import Gather
-from flower_fedclust.engine.replies import values_of
-from flower_fedclust.engine.wire import received_arrays
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.models import maps as models
 from flower_fedclust.numerics.landmarks import longest_attraction
@@ -49,33 +48,11 @@ def few_iterations():
         yield
 
 
-def rounds_of(strategy_type=FedTSNE, clients=CLIENTS, seed=0, client_type=None, **options):
-    """Return the rounds, the result, and of each message: task, client, what it got, what it sent, noisy rows."""
-    rounds, log = [], []
-
-    class Watched(client_type or strategy_type.client_type):
-        def fit(self, parameters, config):
-            sent, n_examples, facts = super().fit(parameters, config)
-            noisy = self.recall(NOISY_ROWS)
-            values = values_of(received_arrays(sent, facts))
-            log.append((config["task"], self.name, parameters, values, None if noisy is None else noisy[0]))
-            return sent, n_examples, facts
-
-    class Recorded(strategy_type):
-        client_type = Watched
-
-        def protocol(self):
-            generator, brought = super().protocol(), None
-            while True:
-                try:
-                    round_ = generator.send(brought)
-                except StopIteration as stop:
-                    return stop.value
-                rounds.append(self.with_noise(round_))
-                brought = yield round_
-
+def rounds_of(strategy_type=FedTSNE, clients=CLIENTS, **options):
+    """Return the rounds, the result and the messages of a run."""
+    strategy, rounds, messages = watched(strategy_type)
     fast = {"n_landmarks": 30} | ({"n_rounds": 2} if strategy_type is FedTSNE else {})
-    return rounds, simulate(Recorded(3, **(fast | options)), clients, seed=seed), log
+    return rounds, simulate(strategy(3, **(fast | options)), clients, seed=0), messages
 
 
 def of_sums(epsilon=8.0, **options):
@@ -291,8 +268,8 @@ def test_noise_on_the_landmarks_gives_the_run_no_guarantee_and_a_note_says_why(p
 def test_relative_noise_is_on_what_it_is_said_to_be_on():
     def sent_of(**options):
         rounds, _, log = rounds_of(n_rounds=1, **options)
-        sent_by = {(task, name): sent[0] for task, name, _, sent, _ in log if sent}
-        for task, name, got, sent, _ in log:
+        sent_by = {(task, name): sent[0] for task, name, _, sent, *_ in log if sent}
+        for task, name, got, sent, *_ in log:
             if task == "landmark_steps":
                 # The landmarks, of whose deviation the noise is, less where they were: in units of the radius.
                 sent_by[task, name] = got[0] + got[1] / got[2][0] + sent[0]
@@ -332,7 +309,7 @@ def attacked(log):
     """The errors of all rows, recovered from what the server sent and received."""
     errors = [
         relative_errors(rows_from_distances(parameters[0], sent[0]), DIGIT_CLIENTS[int(name)])
-        for task, name, parameters, sent, _ in log
+        for task, name, parameters, sent, *_ in log
         if task in ("landmark_distances", "clipped_distances")
     ]
     assert len(errors) == 4
@@ -352,7 +329,7 @@ def test_rows_are_recovered_from_what_the_server_receives(options):
 def test_rows_are_not_recovered_from_a_run_with_epsilon_that_covers_them(perturb):
     _, _, log = rounds_of(**WIDE, perturb=perturb, epsilon=5.0, max_norm=4.0)
     assert np.median(attacked(log)) > 1.0
-    for task, _, parameters, sent, noisy in log:
+    for task, _, parameters, sent, kept, _ in log:
         if perturb == "data" and task == "landmark_distances":
             # The attack finds the noisy rows, and no more.
-            assert relative_errors(rows_from_distances(parameters[0], sent[0]), noisy).max() < 1e-6
+            assert relative_errors(rows_from_distances(parameters[0], sent[0]), kept[NOISY_ROWS]).max() < 1e-6

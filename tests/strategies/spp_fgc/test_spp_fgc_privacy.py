@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from watching import watched
 
 from flower_fedclust.engine import ClientData, Gather
 from flower_fedclust.exact.rows import Frame
@@ -16,34 +17,6 @@ from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import SUMS_PART, SPPFGCSum
 BOUND = 20.0
 
 
-class Recording:
-    """Notes the rounds that a strategy yields, and what they brought."""
-
-    def protocol(self):
-        self.seen.clear()
-        generator = super().protocol()
-        brought = None
-        while True:
-            try:
-                round_ = generator.send(brought)
-            except StopIteration as stop:
-                return stop.value
-            brought = yield round_
-            self.seen.append((self.with_noise(round_), brought))
-
-
-class Sums(Recording, SPPFGCSums):
-    pass
-
-
-class Private(Recording, SPPFGCPrivatePrototypes):
-    pass
-
-
-class Graphs(Recording, SPPFGC):
-    pass
-
-
 def clients_of(n_columns=3, n_rows=40, seed=0):
     rng = np.random.default_rng(seed)
     means = np.zeros((3, n_columns))
@@ -53,27 +26,27 @@ def clients_of(n_columns=3, n_rows=40, seed=0):
 
 def ran(kind, n_columns=3, *, seed=0, **options):
     clients = clients_of(n_columns)
-    strategy = kind(3, **({"epsilon": 5.0, "max_l1_norm": BOUND} | options))
-    strategy.seen = []
+    strategy_type, rounds, _ = watched(kind)
+    strategy = strategy_type(3, **({"epsilon": 5.0, "max_l1_norm": BOUND} | options))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = simulate(strategy, clients, seed=seed)
-    return strategy.seen, result, clients
+    return rounds, result
 
 
 RUNS = {
-    "refined": (Sums, 3, {}),
-    "refined_one_column": (Sums, 1, {"noise": "clients", "delta": 1e-3, "n_lloyd_rounds": 3}),
-    "refined_wide": (Sums, 66, {}),
-    "votes": (Sums, 3, {"epsilon": 500.0, "n_prototypes": 9, "n_lloyd_rounds": 2}),
-    "votes_local": (Sums, 3, {"n_prototypes": 30, "noise": "local", "epsilon": 4.0, "delta": 1e-3}),
-    "prototypes": (Private, 3, {"delta": 1e-3}),
-    "prototypes_diagonal": (Private, 3, {"covariance": "diagonal", "n_prototypes": 5, "epsilon": 0.4}),
-    "prototypes_one_column": (Private, 1, {}),
-    "prototypes_wide": (Private, 66, {}),
+    "refined": (SPPFGCSums, 3, {}),
+    "refined_one_column": (SPPFGCSums, 1, {"noise": "clients", "delta": 1e-3, "n_lloyd_rounds": 3}),
+    "refined_wide": (SPPFGCSums, 66, {}),
+    "votes": (SPPFGCSums, 3, {"epsilon": 500.0, "n_prototypes": 9, "n_lloyd_rounds": 2}),
+    "votes_local": (SPPFGCSums, 3, {"n_prototypes": 30, "noise": "local", "epsilon": 4.0, "delta": 1e-3}),
+    "prototypes": (SPPFGCPrivatePrototypes, 3, {"delta": 1e-3}),
+    "prototypes_diagonal": (SPPFGCPrivatePrototypes, 3, {"covariance": "diagonal", "n_prototypes": 5, "epsilon": 0.4}),
+    "prototypes_one_column": (SPPFGCPrivatePrototypes, 1, {}),
+    "prototypes_wide": (SPPFGCPrivatePrototypes, 66, {}),
 }
-OF_SUMS = [name for name, (kind, *_) in RUNS.items() if kind is Sums]
-OF_PROTOTYPES = [name for name, (kind, *_) in RUNS.items() if kind is Private]
+OF_SUMS = [name for name, (kind, *_) in RUNS.items() if kind is SPPFGCSums]
+OF_PROTOTYPES = [name for name, (kind, *_) in RUNS.items() if kind is SPPFGCPrivatePrototypes]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +65,7 @@ def run_of():
 
 def released(seen):
     """The rounds that carry a release."""
-    return [round_ for round_, _ in seen if any(round_.releases)]
+    return [round_ for round_ in seen if any(round_.releases)]
 
 
 def reply_to(round_, rows):
@@ -132,7 +105,7 @@ def rows_that_nobody_foresaw(rng, n_columns, largest):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_one_row_moves_no_reply_by_more_than_the_sensitivities_allow(run_of, name):
-    seen, *_ = run_of(name)
+    seen, _ = run_of(name)
     n_columns = RUNS[name][1]
     for seed in range(12 if n_columns < 9 else 4):
         rng = np.random.default_rng(seed)
@@ -146,7 +119,7 @@ def test_one_row_moves_no_reply_by_more_than_the_sensitivities_allow(run_of, nam
 
 @pytest.mark.parametrize("name", RUNS)
 def test_sensitivities_are_no_larger_than_they_have_to_be(run_of, name):
-    seen, *_ = run_of(name)
+    seen, _ = run_of(name)
     extreme = np.eye(RUNS[name][1])[:1] * -1e12
     for round_ in released(seen):
         for array, release in reply_to(round_, extreme):
@@ -155,7 +128,7 @@ def test_sensitivities_are_no_larger_than_they_have_to_be(run_of, name):
 
 @pytest.mark.parametrize("name", OF_PROTOTYPES)
 def test_report_of_graphs_says_that_they_are_not_covered(run_of, name):
-    seen, result, _ = run_of(name)
+    seen, result = run_of(name)
     report = result.privacy
     assert not report.covers_everything
     assert {message.content for message in report.unprotected} == {
@@ -164,7 +137,7 @@ def test_report_of_graphs_says_that_they_are_not_covered(run_of, name):
     assert report.noise == "local"
     assert any("no noise covers either, so that nothing is promised for the run" in note for note in report.notes)
     assert "The run as a whole has NO such guarantee" in report.guarantee()
-    gathered = next(round_ for round_, _ in seen if round_.task == "cell_prototypes")
+    gathered = next(round_ for round_ in seen if round_.task == "cell_prototypes")
     assert isinstance(gathered, Gather)
     assert [release is None for release in gathered.releases] == [True, True, True, False, False, False]
 
@@ -179,9 +152,9 @@ def test_report_of_graphs_says_that_they_are_not_covered(run_of, name):
     ids=["no_noise", "paper", "printed"],
 )
 def test_noise_of_the_paper_is_no_release_and_the_report_says_so(options):
-    seen, result, _ = ran(Graphs, **options)
+    seen, result = ran(SPPFGC, **options)
     report = result.privacy
-    assert not any(release for round_, _ in seen for release in round_.releases)
+    assert not any(release for round_ in seen for release in round_.releases)
     assert report.releases == []
     assert report.epsilon == np.inf
     assert not report.covers_everything
@@ -195,7 +168,7 @@ def test_noise_of_the_paper_is_no_release_and_the_report_says_so(options):
 
 
 def test_radius_of_the_frame_is_what_bounds_the_later_sums(run_of):
-    seen, *_ = run_of("refined")
+    seen, _ = run_of("refined")
     rounds = released(seen)
     frame = rounds[2].question.frame
     radius = frame.radius
