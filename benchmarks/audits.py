@@ -24,10 +24,10 @@ from flower_fedclust.engine import ProtocolStrategy
 from flower_fedclust.engine.parameters import _declared
 from flower_fedclust.registry import accepted_parameters, strategies
 
-#: Of small audits: how often the noise is drawn, and for how long.
+#: Draws of the noise and seconds of a small audit.
 SMALL = 150, 1.0
 
-#: What makes a run short, for strategies that have it.
+#: Parameters that make a run short.
 SHORT = {
     "n_rounds": 3,
     "n_lloyd_rounds": 2,
@@ -48,14 +48,15 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "audited.md"
 BEGINNING = """# What did audits of this version find?
 
 Every strategy that can be private, for every place of the noise and every unit of privacy, on small made-up tables
-({runs} runs or {seconds:g} seconds each). Written by `python benchmarks/audits.py --write`; what the columns mean is on
-[the page on audits](audit.md).
+({runs} runs or {seconds:g} seconds each). `python benchmarks/audits.py --write` writes this page.
 
 - *promised*: the epsilon that was asked for, at delta 1e-6; *counted*: what the audit composes the releases to.
-- *these neighbours*: what the worst neighbours that were found lose through the declared noise. Near *promised* means
-  that the audit has tried what the guarantee is about.
-- *at least*: the lower bound on epsilon from what was drawn. So few runs show little of an epsilon of 1.
-- *moved*: the largest realised over declared sensitivity, of all releases.
+- *these neighbors*: epsilon of the worst neighbors found, through the declared noise. If it is near *promised*, the
+  audit has tried the case that the guarantee is about.
+- *at least*: the lower bound on epsilon from the noise that was drawn. So few runs show little of an epsilon of 1.
+- *moved*: the largest change between neighbors over the declared sensitivity, of all releases.
+
+[The page on audits](audit.md) explains what is done.
 
 """
 
@@ -84,28 +85,25 @@ def _choices(cls: type[ProtocolStrategy]) -> dict[str, tuple[Any, ...]]:
 def audit_every(
     runs: int, seconds: float, say: Callable[[str], None], *, seed: int | None = None, false_alarm: float = 1e-6
 ) -> list[tuple[str, dict[str, Any], AuditResult]]:
-    """Audit every strategy of the registry in every way in which it can be private.
-
-    A seed is that of the tables and of what strategies choose at random.
-    """
+    """Audit every strategy in every way in which it can be private; the seed is for tables and random choices."""
     found = []
     for name, parameters in every_private_strategy():
         given = {"n_clusters": 3, **parameters, "random_state": seed}
-        with suppress(ValueError):  # a class that is never private for that unit, or there
+        with suppress(ValueError):  # this class cannot be private for that unit, or at that place
             start = time.process_time()
             result = audit_by_name(
                 name, given, 4, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, show=False
             )
             found.append((name, parameters, result))
             used = time.process_time() - start
-            say(f"{used:6.1f} s of CPU  {name} ({result.place}, {result.unit}): {result.sentence}")
+            say(f"{used:6.1f} s of CPU  {name} ({result.noise}, {result.unit}): {result.sentence}")
     return found
 
 
 def table_of(audits: list[tuple[str, dict[str, Any], AuditResult]]) -> str:
     """Return the verdicts as a table in Markdown."""
     lines = [
-        "| strategy | noise by | per | promised | counted | these neighbours | at least | moved | verdict |",
+        "| strategy | noise by | per | promised | counted | these neighbors | at least | moved | verdict |",
         "|---|---|---|---:|---:|---:|---:|---:|---|",
     ]
     for name, _, result in audits:
@@ -114,7 +112,7 @@ def table_of(audits: list[tuple[str, dict[str, Any], AuditResult]]) -> str:
         loss = result.loss
         measured = ("", "") if loss is None else (f"{loss.expected:.3f}", f"{loss.epsilon_at_least:.3f}")
         lines.append(
-            f"| `{name}` | {result.place} | {result.unit} | {epsilon} | {result.epsilon_counted:.3f} | {measured[0]} | "
+            f"| `{name}` | {result.noise} | {result.unit} | {epsilon} | {result.epsilon_counted:.3f} | {measured[0]} | "
             f"{measured[1]} | {moved:.6f} | {result.sentence} |"
         )
     return "\n".join(lines) + "\n"
@@ -140,7 +138,7 @@ def main() -> int:
 
 
 def false_alarms(seeds: range) -> int:
-    """Make small audits with each seed; say how many promises were called broken, and return 1 if too many were."""
+    """Count how many sound strategies small audits call broken; return 1 if there are too many."""
     verdicts: Counter[str] = Counter()
     start = time.process_time()
     for seed in seeds:

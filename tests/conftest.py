@@ -39,32 +39,29 @@ def pytest_collection_finish():
 
 @contextmanager
 def chance(name):
-    """What has no seed draws what it drew the last time under this name.
+    """Replace the operating system's entropy: whatever has no seed draws what it drew last time under this name.
 
-    A test of noise that fails by chance once in a thousand runs is no trouble; a thousand of them are.
+    For tests of statistics only, which a sound program may fail once in a thousand runs.
     """
     drawn = random.Random(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np.random.bit_generator, "randbits", drawn.getrandbits)
         patch.setattr(os, "urandom", drawn.randbytes)
         random.seed(name)
-        np.random.seed(drawn.getrandbits(32))  # noqa: NPY002
         yield
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    with chance(item.nodeid):
-        return (yield)
+@pytest.fixture(scope="session")
+def repeatable():
+    """Return :func:`chance`, for fixtures of modules."""
+    return chance
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef, request):
-    """A fixture of many tests draws the same, whichever of them comes first."""
-    if fixturedef.scope == "function":
-        return (yield)
-    with chance(f"{fixturedef.baseid} {fixturedef.argname} {getattr(request, 'param', None)!r}"):
-        return (yield)
+@pytest.fixture
+def repeatable_noise(request):
+    """The test draws the same noise in every run."""
+    with chance(request.node.nodeid):
+        yield
 
 
 def start_twice(patch):

@@ -96,12 +96,14 @@ def catch(fault: Fault, copy: Path) -> tuple[bool, str]:
     """Run the tests that must catch a fault, up to the first that does; say whether one did, and a line about it."""
     start = time.perf_counter()
     environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-rf", f"--timeout={TIMEOUT}"]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", f"--timeout={TIMEOUT}"]
     command = [sys.executable, "-m", "pytest", *options, *fault.caught_by]
     with planted(fault, copy):
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - start
-    failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    failed = [
+        line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR ")) and "::" in line
+    ]
     if failed:
         return True, f"caught     {fault.id} ({seconds:.0f} s): {failed[0]}"
     if done.returncode != 0:  # pytest itself fails if a test does not exist, or cannot be imported
