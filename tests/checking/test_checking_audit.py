@@ -37,9 +37,13 @@ EVERYWHERE = pytest.mark.parametrize("place", ["server", "clients", "local"])
 POINTS = np.random.default_rng(0).normal(size=(3, 4))
 
 
+pytestmark = pytest.mark.usefixtures("repeatable_noise")
+
+
 @pytest.fixture(scope="module")
-def sound():
-    return audit(Means(2), runs=800, seed=0)
+def sound(repeatable):
+    with repeatable("sound"):
+        return audit(Means(2), runs=800, seed=0)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """How far worst-case neighbors move each release, over its declared bound: at most 1, exactly.
 
-    python benchmarks/neighbours.py [NAME ...]   every strategy with noise, in each place and for each unit; or some
+    python benchmarks/neighbors.py [NAME ...]   every strategy with noise, in each place and for each unit; or some
 
 At least two hundred pairs of tables for each: ties, other numbers of rows, duplicates, one row and two, the longest
 rows, 1e300, the largest float, denormals, rows of all sizes in between, and absent clients.
