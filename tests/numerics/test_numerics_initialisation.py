@@ -105,15 +105,6 @@ def test_awasthi_sheffet_finds_the_means_of_separated_gaussians(seed):
     np.testing.assert_allclose(by_first_column(centers), by_first_column(means), atol=1e-9)
 
 
-def test_awasthi_sheffet_finds_means_in_more_columns_than_rows():
-    means = np.zeros((3, 400))
-    means[[0, 1, 2], [0, 1, 2]] = 100.0
-    rows, labels = make_blobs(60, centers=means, cluster_std=0.5, random_state=0)
-    centers = awasthi_sheffet(rows, 3, rng())
-    expected = np.stack([rows[labels == index].mean(axis=0) for index in range(3)])
-    np.testing.assert_allclose(by_first_column(centers), by_first_column(expected), atol=1e-9)
-
-
 @pytest.mark.parametrize("n_different", [1, 2, 3])
 def test_awasthi_sheffet_of_few_different_rows_returns_each_of_them(n_different):
     different = rng().normal(size=(n_different, 4))

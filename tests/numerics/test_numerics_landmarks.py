@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import load_digits
 
 from flower_fedclust.numerics import blocks
-from flower_fedclust.numerics.dictionary import matched_dictionary
 from flower_fedclust.numerics.landmarks import (
     attraction_sum,
     curvature,
@@ -148,12 +146,6 @@ def test_no_landmark_is_moved_farther_than_the_bound(seed, n_landmarks, n_steps,
     assert np.linalg.norm(moves, axis=1).max() <= longest_move(gamma, n_steps) * (1 + 1e-9)
 
 
-def test_a_step_can_move_a_landmark_by_all_that_its_bound_says():
-    # All rows on one side and all other landmarks on the other, at the distance of the longest pull.
-    rows, Y = np.full((3, 1), 1.0), np.array([[0.0], *[[-1.0]] * 4])
-    assert landmark_moves(rows, Y, 0.5, 1)[0, 0] == pytest.approx(longest_move(0.5, 1))
-
-
 # Curvature and steps
 
 
@@ -208,21 +200,6 @@ def test_no_step_raises_the_objective(seed, n_rows, n_landmarks, spread, repeate
             moved = landmark_steps(rows, moved, gamma, 1)
             values.append(mmd(rows, moved, gamma))
         assert (np.diff(values) <= 1e-13).all()
-
-
-@pytest.mark.parametrize("partition", ["iid", "one class a client"])
-def test_rounds_of_one_step_never_raise_the_mean_objective(partition):
-    rows, labels = load_digits(return_X_y=True)
-    rows = rows[:600] / 16
-    order = np.random.default_rng(0).permutation(600) if partition == "iid" else np.argsort(labels[:600])
-    clients = np.array_split(rows[order], 10)
-    gamma = landmark_gamma(rows.var(axis=0))
-    Y = matched_dictionary(rows.mean(axis=0), rows.std(axis=0), 40, np.random.default_rng(0))
-    values = []
-    for _ in range(20):
-        values.append(np.mean([mmd(client, Y, gamma) for client in clients]))
-        Y = np.mean([landmark_steps(client, Y, gamma, 1) for client in clients], axis=0)
-    assert (np.diff(values) < 0).all()
 
 
 # gamma

@@ -73,14 +73,6 @@ def test_landmarks_that_coincide_are_neighbors_of_each_other_and_not_of_themselv
 # Nystrom distances
 
 
-def test_with_the_rows_as_landmarks_the_distances_are_exact():
-    rows, _ = random_case(n_rows=60)
-    D = cdist(rows, rows)
-    neighbors, distances = nystrom_neighbors(landmark_distances(rows, rows), distances_between(rows), 10)
-    np.fill_diagonal(D, np.inf)
-    assert_neighbors(D, neighbors, distances, 10)
-
-
 @pytest.mark.parametrize("n_neighbors", [1, 5, 79])
 @pytest.mark.usefixtures("in_blocks")
 def test_neighbors_are_those_of_the_dense_matrix(n_neighbors):
