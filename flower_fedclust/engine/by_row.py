@@ -1,9 +1,8 @@
-"""Answers by row: pure functions of a batch of rows and of the message, which the engine adds up.
+"""Answers by row: pure functions of a batch of rows and of the message, whose results the engine adds up.
 
-The function has no access to the client, so that what a row adds cannot depend on its index or on other rows. It
-returns terms (:mod:`flower_fedclust.exact.terms`), which clip each row and state the bound that they enforce: nobody
-states it again. A finish is a function of one client's own totals and of its number of rows, for a guarantee that
-covers all that the client has.
+Such a function has no access to the client, so what a row adds cannot depend on its index or on other rows. It returns
+terms (:mod:`flower_fedclust.exact.terms`), which clip each row and state the bound that they enforce. A finish is a
+function of one client's own totals and number of rows, for guarantees that cover all rows of a client.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ from flower_fedclust.numerics.blocks import blocks
 
 Floats = NDArray[np.float64]
 
-#: RoundLog of a batch of rows, so that it stays in a core's cache.
+#: Entries of a batch of rows: small enough for a core's cache.
 BATCH_ENTRIES = 2**18
 
 
 @dataclass(frozen=True)
 class Finish:
-    """What a client does with its own totals, and to which norm it clips the result."""
+    """How a client finishes its own totals, and the norms to which it clips the result."""
 
     kind: str  #: "mean" or "total".
-    at_most: tuple[float | None, ...]  #: One for each array; None: as far as a single row can change the array.
+    at_most: tuple[float | None, ...]  #: One for each array; None: the most that a single row can change the array.
 
 
 class ByRow(Askable[..., Any]):
@@ -73,7 +72,7 @@ class ByRow(Askable[..., Any]):
         return replace(super().asked(*arrays, **arguments), asks=self, frame=frame, view=view)
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        """On a client it is the answer from the client's own rows; on the class it makes questions."""
+        """Return the answer on a class, and a function that answers from the client's rows on a client."""
         return (
             self if instance is None else lambda *args, **kwargs: self.reply_of(instance, self.asked(*args, **kwargs))
         )
@@ -84,12 +83,12 @@ class ByRow(Askable[..., Any]):
         return replace(question, answer=_finished(self.answer, finish), finish=finish)
 
     def terms(self, question: Question, values: Floats) -> tuple[Term, ...]:
-        """Return what a batch of rows adds, one term for each array."""
+        """Return what a batch of rows adds: one term for each array."""
         found = self.function(_rows_of(question, values), *question.arrays, **question.arguments)
         return found if isinstance(found, tuple) else (found,)
 
     def nothing(self, question: Question) -> tuple[Term, ...]:
-        """Return what no rows add: the shapes, units and bounds, which follow from the message alone."""
+        """Return the terms of no rows: their shapes, units and bounds follow from the message alone."""
         return self.terms(question, np.zeros((0, _n_columns(question))))
 
     def reply(self, question: Question, values: Floats) -> list[GridArray]:
@@ -126,7 +125,7 @@ class ByRow(Askable[..., Any]):
         return self.reply(question, client.rows)
 
     def _check_form(self, terms: tuple[Term, ...], nothing: tuple[Term, ...], n_rows: int) -> None:
-        """Check that what rows add has the shape, the unit and the bound that noise and site were told of."""
+        """Check that terms have the shape, unit and bound from which noise and site computed theirs."""
         if [term.form for term in terms] != [term.form for term in nothing]:
             raise RuntimeError(
                 f"'{self.answer.task}' returns a term whose shape, unit or bound depends on the rows; let them follow "
@@ -136,7 +135,7 @@ class ByRow(Askable[..., Any]):
             raise RuntimeError(f"'{self.answer.task}' adds more than one vector for each row; add one at most.")
 
     def _check_capacity(self, terms: Iterable[Term]) -> None:
-        """Raise an OverflowError if a row could add so much that a sum over the most rows overflows."""
+        """Raise an OverflowError if a sum over as many rows as a client may have could overflow."""
         if any(term.largest > 2**ENTRY_BITS for term in terms):
             raise OverflowError(
                 f"'{self.answer.task}' adds up integers of more than {ENTRY_BITS} bits, so that a sum could overflow; "
@@ -145,7 +144,7 @@ class ByRow(Askable[..., Any]):
 
 
 class Finisher(ByRow):
-    """A finish with a function of its own, which takes the totals of an answer by row and its own arguments."""
+    """A finish that an author wrote: a function of the totals of an answer by row and of its own arguments."""
 
     def __init__(self, of: ByRow, function: Callable[..., Any], sends: Mapping[str, Sent], own: Iterable[str]) -> None:
         super().__init__(function, sends)
@@ -167,7 +166,7 @@ class Finisher(ByRow):
 
 
 class View:
-    """Rows computed from rows, each from its own: asked for as the view of another question."""
+    """Rows computed from rows, one from each: named as the view of another question."""
 
     def __init__(self, function: Callable[..., Rows]) -> None:
         self.function = function

@@ -1,4 +1,4 @@
-"""The client's side: a ``NumPyClient`` that answers for its methods that are marked ``@answers``, and no others."""
+"""The client's side: a ``NumPyClient`` that answers only for what its class declares, if its operator consents."""
 
 from __future__ import annotations
 
@@ -38,35 +38,33 @@ from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
 
-#: What a client answers to whom nothing else is said; made once, as clients are made anew for every message.
+#: The default consent, made once because Flower makes a new client for every message.
 EVERYTHING = Consent()
 
-#: RoundLog of the rows that are evaluated at a time, so that no array besides the rows themselves is large.
+#: Entries of the rows that are evaluated at a time, so that no array besides the rows is large.
 EVALUATED_ENTRIES = 2**20
 
-#: The task with which every run begins: who is there, and with which columns.
+#: The first task of every run: each client gives its name and its columns.
 ENROL = "enrol"
 
 
 class ProtocolClient(Memory, NumPyClient):
     """A client that answers for its methods that are marked with ``@answers``.
 
-    Flower makes a new object for every message; what has to be remembered goes through :meth:`remember`.
+    Flower makes a new client for every message; :meth:`remember` keeps what later messages need.
 
     Parameters
     ----------
     data : ClientData, or callable without arguments that returns it
-        A callable is called when the first message is answered, so that what is wrong with the data reaches the
-        server as one sentence.
+        A callable is called when the first message is answered, so that the server hears what is wrong with the data.
     name : str
-        What the server calls this client; different from that of every other.
+        What the server calls this client; no two clients may have the same name.
     context : flwr.app.Context, optional
         Where :meth:`remember` keeps things.
     consent : Consent, or the policy of a site, optional
         What the client answers; by default everything.
     noise_seed : int, optional
-        For experiments only: makes the client's noise repeatable, and so worthless as protection. It comes from
-        whoever makes the client, never from a message.
+        For experiments only: repeatable noise protects nobody. The seed never comes from a message.
 
     Attributes
     ----------
@@ -97,18 +95,18 @@ class ProtocolClient(Memory, NumPyClient):
         self._stand_in: NDArray[np.float64] | None = None
         self._source: NoiseSource = OperatingSystemNoise()
         self._derives_from = ""
-        self._has_looked = False  # at rows, in the answer that is being computed
+        self._has_looked = False  # whether the current answer has read rows
         #: Why the last message was not answered, for whoever made the client; the server hears less.
         self.error: Exception | None = None
 
     @classmethod
     def key(cls) -> str:
-        """Return the name by which a message says which class has to answer."""
+        """Return the name under which messages ask for this class."""
         return f"{cls.__module__}.{cls.__qualname__}"
 
     @property
     def source(self) -> ClientData:
-        """What the client has: rows, or a table."""
+        """The client's rows or table, as loaded."""
         self._check_may_look()
         self._has_looked = True
         return self._own
@@ -122,7 +120,7 @@ class ProtocolClient(Memory, NumPyClient):
 
     @property
     def data(self) -> ClientData:
-        """The rows, labels and column names; of a table, as it was prepared."""
+        """The rows, labels and column names; a table as prepared rows."""
         self._check_may_look()
         prepared, self._has_looked = self._prepared, True
         return prepared
@@ -138,7 +136,7 @@ class ProtocolClient(Memory, NumPyClient):
 
     @property
     def rows(self) -> NDArray[np.float64]:
-        """The rows, of shape (n_rows, n_columns): its own, or what it has kept in their place if a round says so."""
+        """The rows, of shape (n_rows, n_columns): the client's own, or the kept rows that the round names."""
         if self._stand_in is None:
             return self.data.rows
         self._has_looked = True
@@ -146,15 +144,15 @@ class ProtocolClient(Memory, NumPyClient):
 
     @property
     def noise_source(self) -> NoiseSource:
-        """Randomness for a method that draws noise itself; another for every message."""
+        """Randomness for a method that draws noise itself, fresh for every message."""
         return self._source
 
     def generator(self, random_state: int) -> np.random.Generator:
-        """Return randomness that protects nobody: this client's alone, the same wherever and with whom it runs."""
+        """Return a generator that protects nobody; it depends on the seed and the client's name alone."""
         return np.random.default_rng([random_state, *self.name.encode()])
 
     def moved(self, kept: str, question: Question, n_rows: int = 1) -> tuple[Moved, ...] | None:
-        """Return how far one row of this client moves each array of an answer, without looking at the rows."""
+        """Return how much one row can change each array of an answer, without reading the rows; None if unknown."""
         if not self._is_of_one_row(kept):
             return None
         kept_preparation = self.recall(PREPARATION)
@@ -167,14 +165,14 @@ class ProtocolClient(Memory, NumPyClient):
     def fit(self, parameters: list[Array], config: dict[str, Any]) -> tuple[list[Array], int, dict[str, Any]]:
         """Answer one task.
 
-        The number of examples is always 1: the true one would tell how many rows the client has.
+        The number of examples is always 1: the true number would reveal how many rows the client has.
         """
         facts: dict[str, Any] = {"format": FORMAT, "client": self.name}
         try:
             with one_thread():
                 parameters = [] if config.get(EMPTY) else parameters
                 if config["task"] == ENROL:
-                    if not config.get("goes_on"):  # of a run that was interrupted, what it left is its own
+                    if not config.get("goes_on"):  # an interrupted run needs what it left here
                         self._forget()
                     facts["columns"] = self._columns(config)
                     self._check_unchanged()
@@ -218,10 +216,9 @@ class ProtocolClient(Memory, NumPyClient):
     # Behind them.
 
     def _reason(self, error: Exception) -> str:
-        """Return what the server may know of an error, in one sentence.
+        """Return what the server may know about an error, in one sentence.
 
-        A DataError names a row and a column. What the message of any other error quotes may be a value: it stays here,
-        in the client's log.
+        A DataError names a row and a column. Any other error may quote a value, so its text stays in the client's log.
         """
         self.error = error
         if isinstance(error, DataError):
@@ -275,7 +272,7 @@ class ProtocolClient(Memory, NumPyClient):
         return []
 
     def _computed(self, asked: Askable[..., Any], question: Question) -> list[Sendable]:
-        """Return what a method makes of the rows."""
+        """Return what a declared method computes from the rows."""
         answer, self._has_looked = question.answer, False
         try:
             reply = asked.reply_of(self, question)
@@ -283,7 +280,7 @@ class ProtocolClient(Memory, NumPyClient):
             is_paid_for = answer.sends and not answer.keeps
             if self.consent.says_what_failed or is_paid_for or not self._has_looked:
                 raise
-            # Whether it worked would be an answer, which costs nothing: something is kept in any case.
+            # Success or failure would be an answer that costs nothing, so something is kept in either case.
             self._reason(error)
             reply = [GridArray(np.zeros((self._own.n_rows, 1))) for _ in answer.sends]
         given = list(reply) if isinstance(reply, (list, tuple)) else [] if reply is None else [reply]
@@ -300,16 +297,16 @@ class ProtocolClient(Memory, NumPyClient):
         return found
 
     def _releases(self, question: Question, kept: str, config: Mapping[str, Any]) -> tuple[Release | None, ...]:
-        """Return the noise that the arrays leave with, from the client's own bounds and the plan of the run."""
+        """Return the noise that each array needs, from the client's own bounds and the run's plan."""
         if "parts" not in config:
             return ()
         parts, plan = parse_json(config["parts"]), _read_plan(str(config.get("plan", "")))
         if not isinstance(parts, list) or not all(name is None or isinstance(name, str) for name in parts):
-            raise DataError("a message names parts of a budget that are no names.")
+            raise DataError("a message names parts of a budget, and they are not texts.")
         return releases_of_parts(question, self.moved(kept, question), parts, plan)
 
     def _put_in_order(self, config: Mapping[str, Any]) -> None:
-        """Take the columns in the order of the run, if the server says that somebody has them in another."""
+        """Put the columns into the order of the run, if the message states one."""
         if "columns" in config and self.source.columns is not None:
             columns = parse_json(str(config["columns"]))
             if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
@@ -317,7 +314,7 @@ class ProtocolClient(Memory, NumPyClient):
             self._own = self._own.in_order(columns, "the run")
 
     def _check_unchanged(self) -> None:
-        """Raise a DataError if what is loaded anew for each message is not what it was when the run began."""
+        """Raise a DataError if data that is loaded for every message has changed since the run began."""
         if not callable(self._given_data) or self.context is None:
             return
         found, before = self.source.fingerprint(), self.recall("fingerprint")
@@ -359,7 +356,7 @@ def _read_plan(text: str) -> Plan:
 
 
 def said_instead(name: str, reason: str) -> dict[str, Any]:
-    """Return what a client says where it does not answer."""
+    """Return the facts of a reply that gives no answer but a reason."""
     return {"format": FORMAT, "client": name, "failure": reason}
 
 
@@ -370,7 +367,7 @@ def client_name(context: Context) -> str:
 
 
 class _Dispatcher(NumPyClient):
-    """Hands each message to the class that it names, if that is one of those that this client answers for."""
+    """Hands each message to the client class that it names."""
 
     def __init__(self, types: Iterable[type[ProtocolClient]], **arguments: Any) -> None:
         self._types = {client_type.key(): client_type for client_type in types}

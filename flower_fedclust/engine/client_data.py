@@ -1,4 +1,4 @@
-"""The rows of one client, checked once; and what is kept of them from round to round."""
+"""The rows of one client, checked once, and results computed from them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: So many rows are looked at to see whether data has changed.
+#: How many rows are compared to see whether data has changed.
 SAMPLE = 10_000
 
-#: Of tables of fewer entries nothing is kept that could be computed again.
+#: Results computed from tables with fewer entries are not cached.
 SMALL_TABLE = 4096
 
 
@@ -211,8 +211,7 @@ class ClientData:
     def derived(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return what ``compute`` makes of the rows, and keep it in place of what was kept before.
 
-        Round after round the same is asked of rows that do not change. Of small tables nothing is kept: computing it
-        again takes no longer than the rest of an answer.
+        Rounds ask the same of rows that do not change. For small tables the result is computed again, which is as fast.
         """
         kept = self._derived
         if key not in kept:

@@ -13,40 +13,40 @@ from flower_fedclust.privacy.releases import Release
 
 @dataclass(frozen=True)
 class Request:
-    """What one message asks of a client, as far as it concerns what leaves."""
+    """What one message asks a client to send."""
 
     name: str  #: The client.
-    answer: Answer  #: What it would send.
-    #: With which noise of its own each array would leave, from the client's bounds and the plan of the run.
+    answer: Answer  #: What the client would send.
+    #: The client's own noise on each array, from its bounds and the run's plan.
     releases: tuple[Release | None, ...]
     n_shares: int = 1  #: Among how many clients the noise is divided.
-    #: Whether the rows in question are kept ones that carry noise: what is computed from them reveals no more.
+    #: Whether the answer is computed from kept rows that carry noise, and so reveals nothing more.
     is_derived: bool = False
-    #: How many rows the client has: for a policy that lets the number leave, and for no other.
+    #: How many rows the client has; only for a policy that lets the number leave.
     n_rows: int = 0
     n_clients: int = 0  #: How many clients are asked, as the server says.
     plan: str = ""  #: The plan of the run's releases that the message announces, as JSON.
-    #: Takes how many rows the client has at least, as is public; see :meth:`moved`.
+    #: Takes the public minimum number of rows; see :meth:`moved`.
     find_moved: Callable[[int], tuple[Moved, ...] | None] = field(default=lambda n_rows: None, repr=False)
 
     def moved(self, n_rows: int) -> tuple[Moved | None, ...]:
-        """Return how far a row moves each array, as the client knows; None where it does not."""
+        """Return how much one row can change each array; None where that is unknown."""
         return self.find_moved(n_rows) or (None,) * len(self.answer.sends)
 
     @property
     def noisy(self) -> list[bool]:
-        """Whether all of the noise of a release would be on each array, and no share of it."""
+        """Whether each array would carry all of its noise, not just a share."""
         return [
             release is not None and release.noise_multiplier > 0 and self.n_shares == 1 for release in self.releases
         ]
 
 
 class Approval(Protocol):
-    """Whoever decides what a client answers: a :class:`Consent`, or the policy of a site."""
+    """Decides what a client answers: a :class:`Consent`, or the policy of a site."""
 
     @property
     def says_what_failed(self) -> bool:
-        """Whether the server hears that a task failed which would have sent nothing."""
+        """Whether the server hears about the failure of a task that sends nothing."""
 
     def check(self, request: Request) -> None:
         """Raise an exception unless all that a method sends may leave."""

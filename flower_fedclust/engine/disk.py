@@ -1,4 +1,4 @@
-"""Files that are their owner's alone, and that outlive a machine which stops."""
+"""Private files that survive a crash of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, Any
 
 
 def make_private(folder: Path) -> Path:
-    """Make a folder, with those above it, that its owner alone can enter; return it."""
+    """Create a folder, and its parents, that only its owner can enter; return it."""
     if not folder.exists():
         make_private(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -21,12 +21,12 @@ def make_private(folder: Path) -> Path:
 
 
 def open_private(path: Path, flags: int = os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode: str = "wb") -> IO[bytes]:
-    """Open a file that its owner alone can read; a new one, unless ``flags`` and ``mode`` say otherwise."""
+    """Open a file that only its owner can read; by default a new one."""
     return os.fdopen(os.open(path, flags, 0o600), mode)
 
 
 def replace_private(path: Path, content: bytes, before: Sequence[IO[bytes]] = ()) -> None:
-    """Write a file whole or not at all, and return when it is on the disk; files of ``before`` are there earlier."""
+    """Write a file atomically, and return when it is on the disk, after the files of ``before``."""
     fresh = path.with_name(f"{path.name}.new")
     with open_private(fresh) as file:
         file.write(content)
@@ -36,7 +36,7 @@ def replace_private(path: Path, content: bytes, before: Sequence[IO[bytes]] = ()
 
 
 def wait_for_disk(files: Sequence[IO[bytes]]) -> None:
-    """Return when what was written to some files is on the disk: two that wait together wait hardly longer than one."""
+    """Return when files are on the disk. Waiting for several at once takes little longer than for one."""
     for file in files:
         file.flush()
     others = [_waiting().submit(os.fsync, file.fileno()) for file in files[1:]]
@@ -50,7 +50,7 @@ def wait_for_disk(files: Sequence[IO[bytes]]) -> None:
 
 @lru_cache(maxsize=1)
 def _waiting() -> ThreadPoolExecutor:
-    """Return threads that do nothing but wait: a new one for each file would cost more than it waits for."""
+    """Return a pool of threads that wait; starting a thread for each file would take longer than the wait."""
     return ThreadPoolExecutor(8, thread_name_prefix="fsync")
 
 
@@ -70,7 +70,7 @@ def wait_for_names(folder: Path) -> None:
 
 
 def joined(about: Mapping[str, Any], tensors: Sequence[bytes]) -> bytes:
-    """Return facts, which are ready for JSON, and bytes as one piece."""
+    """Return facts, as JSON, and bytes as one piece."""
     return b"".join([json.dumps({**about, "sizes": [len(tensor) for tensor in tensors]}).encode(), b"\n", *tensors])
 
 

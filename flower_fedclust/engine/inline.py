@@ -49,9 +49,9 @@ def run_inline(
 
 @contextmanager
 def _rare_garbage_collection() -> Iterator[None]:
-    """Let Python look for cycles less often: thousands of replies live until a round ends, and none is a cycle.
+    """Collect cycles less often: thousands of replies live until a round ends, and none is a cycle.
 
-    With 2,000 clients a fifth of the time went into looking through them again and again.
+    With 2,000 clients the collector took a fifth of the time.
     """
     former = gc.get_threshold()
     gc.set_threshold(max(former[0], 100_000) if former[0] else 0, *former[1:])
@@ -62,9 +62,9 @@ def _rare_garbage_collection() -> Iterator[None]:
 
 
 class _ServerOfThisThread(Server):
-    """Flower's Server, for which clients answer one after the other in its own thread.
+    """Flower's Server with clients that answer one after the other in its own thread.
 
-    Flower hands each message to a pool of threads, which for thousands of clients takes as long as their answers do.
+    Flower's pool of threads takes as long for thousands of clients as their answers do.
     """
 
     def fit_round(
@@ -84,7 +84,7 @@ class _ServerOfThisThread(Server):
 
 
 class _InlineClient(Address):
-    """A client in this process. Flower makes a client anew for each message, and so does this."""
+    """A client in this process, made anew for every message, as Flower does."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class _InlineClient(Address):
 
 
 class _Decoded:
-    """Decodes a message once for all the clients that it is sent to; they may read the arrays, not write them."""
+    """Decodes a message once for all its clients; the arrays are read-only."""
 
     def __init__(self) -> None:
         self._parameters: Parameters | None = None

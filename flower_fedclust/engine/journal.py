@@ -1,8 +1,8 @@
-"""What a run's server has received, on disk, so that a run that was interrupted goes on where it was.
+"""What a run's server has received, on disk, so that an interrupted run can go on.
 
-A strategy is a generator: whoever gives it once more what it was given before has it where it was. The journal holds
-that and nothing else: what the protocol got of each round, with the noise that the server added, and what the reports
-say of it. What a client sent for itself is not in it where only a sum, or a noisy reply, goes to the protocol.
+A strategy is a generator: given again what it was given before, it reaches the same point. The journal holds only that:
+what the protocol got from each round, with the server's noise, and what the log says of the round. A single client's
+reply is in it only if the protocol saw it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from flower_fedclust.privacy.report import Message
 #: What a client remembers: arrays by client and key.
 Memories = dict[str, dict[str, list[Array]]]
 
-#: The file that every round is added to, and how many characters before each piece tell whether it is whole.
+#: The file to which every round is appended, and the length of the header with the checksum of each piece.
 ROUNDS, HEAD = "rounds", 24
 
 
 @dataclass(frozen=True)
 class RoundLog:
-    """What the books say of one round, the evaluation of the model apart."""
+    """What a run's log says of one round, without the evaluation of the model."""
 
     messages: Sequence[Message]
     traffic: Sequence[Traffic]
     failures: Sequence[Failure]
-    #: By the name of kept rows: which clients may have true ones, after the round.
+    #: Name of kept rows -> the clients that may have true rows under it after the round.
     without_noise: Mapping[str, Sequence[str]]
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,23 +78,23 @@ class RoundLog:
 class Record:
     """What one round left at the server."""
 
-    number: int  #: Of the round; the first is that in which the clients enrolled.
+    number: int  #: Of the round; clients enrol in the first.
     digest: str  #: Of what was asked; see :func:`digest_of`.
     received: Total | list[Reply] | None  #: What the protocol got.
-    entries: RoundLog  #: What the books say of the round.
-    facts: Mapping[str, Any]  #: What else a run needs to go on, ready for JSON.
+    entries: RoundLog  #: What the log says of the round.
+    facts: Mapping[str, Any]  #: What else a run needs to go on, as JSON.
 
 
 class Journal:
     """The journal of one run, in a folder of its own.
 
-    Give it to :func:`fedclust.simulate <flower_fedclust.simulate>`, or to a strategy as ``strategy.journal``. A folder
-    that holds the journal of a run which was interrupted has it go on.
+    Pass the folder to :func:`~flower_fedclust.simulate`, or set ``strategy.journal``. If the folder holds the journal
+    of an interrupted run, that run goes on.
 
     Parameters
     ----------
     folder : str or Path
-        Made if need be, for its owner alone.
+        Created if needed, readable by its owner alone.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -104,10 +104,10 @@ class Journal:
         self._lock = FileLock(self.folder / "lock")
         self._file: IO[bytes] | None = None
         self._asked: set[int] = set()
-        self._last_memory: Path | None = None  # where it may not be on the disk yet
+        self._last_memory: Path | None = None  # a file that may not be on the disk yet
 
     def begin(self, strategy: str, parameters: Mapping[str, Any], run_id: str) -> dict[str, Any]:
-        """Open the journal, and return what it says of its run: of a new one its name, and a seed."""
+        """Open the journal, and return its head: the name of the run, and entropy for its seed."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             self._lock.acquire(timeout=0)
@@ -154,7 +154,7 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         """Let another run open the journal."""
-        with self._named(), ExitStack() as stack:  # each also where the one before fails, as on a full disk
+        with self._named(), ExitStack() as stack:  # later steps run even if one fails, as on a full disk
             stack.callback(self._lock.release)
             if self._file is not None:
                 stack.callback(setattr, self, "_file", None)
@@ -162,9 +162,9 @@ class Journal:
                 self.wait()
 
     def ask(self, number: int, digest: str) -> bool:
-        """Write that a round is asked, and what rounds before it brought; tell whether it was asked without an end.
+        """Write that a round is asked; return whether it was asked before the interruption.
 
-        All of it is on the disk when this returns, before anybody is asked.
+        When this returns, this and all earlier rounds are on the disk.
         """
         before = number in self._asked
         self._asked.add(number)
@@ -174,9 +174,9 @@ class Journal:
         return before
 
     def keep(self, record: Record) -> None:
-        """Write a record. A process that is killed loses nothing of it; a machine that stops may, until :meth:`wait`.
+        """Write a record. It survives the process at once, and a machine that stops only after :meth:`wait`.
 
-        What is lost then is a round that is asked again, before anything that follows from it was asked of anybody.
+        A round that is lost is asked again, before anything that follows from it is asked.
         """
         replies = record.received
         arrays: list[Array] = []
@@ -234,7 +234,7 @@ class Journal:
             return _memories_from_bytes(content) if content else {}
 
     def _open(self, size: int) -> None:
-        """Go on after so many bytes: what stands behind them was being written when the machine stopped."""
+        """Continue after so many bytes, and drop the incomplete rest."""
         self._file = open_private(self.folder / ROUNDS, os.O_RDWR | os.O_CREAT, "r+b")
         self._file.seek(size)
         self._file.truncate()
@@ -247,7 +247,7 @@ class Journal:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Say in an error of the disk, such as that it is full, where the journal is."""
+        """Add the journal's folder to errors of the disk, such as that it is full."""
         try:
             yield
         except OSError as error:
@@ -255,7 +255,7 @@ class Journal:
             raise
 
     def _pieces(self) -> Iterator[tuple[int, dict[str, Any], list[bytes]]]:
-        """Yield what was written whole: where it ends, facts, and arrays as bytes."""
+        """Yield the complete pieces: where each ends, its facts, and its arrays as bytes."""
         content = _content(self.folder / ROUNDS)
         end = 0
         while head := content[end : end + HEAD]:
@@ -266,7 +266,7 @@ class Journal:
                 about, tensors = parted(piece) if crc32(piece) == int(head[:8], 16) else ({}, [])
             except ValueError:
                 return
-            # Of what clients remember the last is there alone, and perhaps not whole.
+            # Only the last file of what clients remember exists, and it may be incomplete.
             if not about or (end == len(content) and not self._has_memory(about)):
                 return
             yield end, about, tensors
@@ -279,7 +279,7 @@ class Journal:
 
 
 def digest_of(round_: Round | None) -> str:
-    """Return a digest of what a round asks of whom; None stands for the enrolment."""
+    """Return a digest of a round's questions; None stands for the enrolment."""
     if round_ is None:
         return "enrol"
     hashed = hashlib.sha256()
@@ -316,7 +316,7 @@ def _record(about: Mapping[str, Any], tensors: list[bytes]) -> Record:
 
 
 def _writable(tensors: list[bytes]) -> list[Array]:
-    # Copies: what a protocol gets of a round may be written to.
+    # Copies, because a protocol may write to what it gets.
     return [array.copy(order="K") for array in decode(Parameters(tensors, "numpy.ndarray"))]
 
 

@@ -1,4 +1,4 @@
-"""What a client remembers from one message to the next, and the rows that it has kept in the place of its own."""
+"""What a client remembers from one message to the next, kept rows among it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from flower_fedclust.numerics.checks import DataError
 if TYPE_CHECKING:
     from flower_fedclust.engine.client_data import ClientData
 
-#: What ends the key under which it stands from which rows with noise something was computed that is remembered.
+#: A key with this suffix holds the name of the noisy rows from which the value under the key was computed.
 OF = " of"
 
 
 class MissedRoundError(Exception):
-    """A client does not have what an earlier round would have left with it; this says nothing of its rows."""
+    """A client lacks what an earlier round left with others. This reveals nothing about its rows."""
 
 
 class Memory:
@@ -32,9 +32,9 @@ class Memory:
     name: str
     context: Context | None
     _stand_in: NDArray[np.float64] | None
-    _derives_from: str  # kept rows with noise, to which alone a method that is being called may look
+    _derives_from: str  # the noisy rows that the current method may read; it may read no others
 
-    if TYPE_CHECKING:  # what a client has besides
+    if TYPE_CHECKING:  # a client also has these
 
         @property
         def source(self) -> ClientData:
@@ -57,7 +57,7 @@ class Memory:
     def recall(self, key: str) -> list[Array] | None:
         """Return what :meth:`remember` kept under this key, or None.
 
-        While an answer is computed from rows that carry noise, that is what was remembered from the same rows.
+        While an answer is computed from noisy rows, only what was computed from the same rows is returned.
         """
         if self._derives_from:
             origin = self._kept(f"{key}{OF}")
@@ -67,22 +67,22 @@ class Memory:
 
     def _kept(self, key: str) -> list[Array] | None:
         if self.context is None or f"fedclust.{key}" not in self.context.state:
-            return None  # so it is most often, and to ask for what is missing takes long
+            return None  # the usual case; looking up a missing record is slow
         record = self.context.state[f"fedclust.{key}"]
         if not isinstance(record, ArrayRecord):
             return None
         kept = Parameters([array.data for array in record.values()], "numpy.ndarray")
-        return [array.copy("K") for array in decode(kept)]  # as Flower's own function, which takes longer
+        return [array.copy("K") for array in decode(kept)]  # faster than Flower's own function
 
     def _forget(self) -> None:
-        """Drop what an earlier run has left: a run that took it for its own would not be what its report says."""
+        """Drop what an earlier run has left, which this run's report does not cover."""
         self._stand_in = None
         if self.context is not None:
             for key in [key for key in self.context.state if key.startswith("fedclust.")]:
                 del self.context.state[key]
 
     def _check_may_look(self) -> None:
-        """Raise a DataError in a method whose answer is said to follow from rows with noise, and which reads others."""
+        """Raise a DataError if a method that should read noisy rows only reads the client's own."""
         if self._derives_from:
             raise DataError(
                 f"client {self.name}: what was asked for takes the client's own rows, and not its {self._derives_from}."
@@ -94,21 +94,21 @@ class Memory:
         kept = self.recall(key)
         if kept is None:
             raise MissedRoundError(f"client {self.name} has not kept its {key}; it missed the round that makes them.")
-        # Of what a method remembers for itself nobody says that it may stand for rows.
+        # Only what is declared with kept_as may stand for rows.
         if key not in _kept_by(type(self)):  # type: ignore[arg-type]  # mypy #11470
             raise DataError(f"{type(self).__name__} keeps no rows called '{key}'.")
         return np.asarray(kept[0], dtype=np.float64)
 
     def _has_noise(self, key: str) -> bool:
-        """Tell whether the rows kept under this name carry noise: what is computed from them reveals no more."""
+        """Return whether kept rows carry noise, so that computing from them reveals nothing more."""
         return bool(key) and self._origin(key)[0]
 
     def _is_of_one_row(self, key: str) -> bool:
-        """Tell whether each of the rows kept under this name follows from one row of the client alone."""
+        """Return whether each kept row depends on a single row of the client."""
         return not key or self._origin(key)[1]
 
     def _origin(self, key: str) -> tuple[bool, bool]:
-        """Return whether rows kept under this name carry noise, and whether each is of one row: no rows, neither."""
+        """Return whether kept rows carry noise, and whether each depends on a single row; False if none are kept."""
         kept = self.recall(key)
         return (False, False) if kept is None else (bool(kept[1][0]), bool(kept[1][1]))
 

@@ -136,7 +136,7 @@ class MessageStrategy(Strategy):
 def _read(
     replies: Iterable[Message], to_res: Callable[[RecordDict], R]
 ) -> tuple[list[tuple[ClientProxy, R]], list[Any]]:
-    """Return the replies as Flower's older interface has them, and why others are none: any record can be in any."""
+    """Return the replies in the form of Flower's older interface, and the errors of the others."""
     results: list[tuple[ClientProxy, R]] = []
     failures: list[Any] = []
     for reply in replies:

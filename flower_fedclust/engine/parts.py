@@ -51,12 +51,12 @@ def relation_of(parts: Mapping[str, Part]) -> Relation:
 
 
 def _only_replaced(answer: Askable[..., Any], sends: Iterable[Sent]) -> bool:
-    """Return whether arrays of an answer hide a row that is replaced, and not that there is one more or less."""
+    """Return whether arrays hide that a row is replaced, but not that there is one row more or less."""
     return answer.relation == "replace" or any(sent.per == "row" for sent in sends)
 
 
 def shares_of(parts: Mapping[str, Part], relation: Relation) -> dict[str, Share]:
-    """Return the parts as the accounting reads them, without those that are not used."""
+    """Return the parts as the accounting reads them, without unused parts."""
     return {
         name: Share(part.mechanism, part.fraction, part.at_most, relation, part.sample)
         for name, part in parts.items()
@@ -82,7 +82,7 @@ def release_of(moved: Moved, name: str, share: Share, multiplier: float, unit: P
             f"that is {'replaced' if replaced else 'added or removed'} changes the array."
         )
     words += ", and one is replaced" if replaced else ""
-    # Roots and products that make up a bound may have been rounded down; a sensitivity is never smaller than they are.
+    # A bound made of roots and products may have been rounded down; the sensitivity must not be smaller.
     sensitivity = bound * (1.0 + 2.0**-50)
     triangle = moved.triangle and share.mechanism == "gaussian"
     return Release(

@@ -1,4 +1,4 @@
-"""What a run shows of itself: where there is a progress bar, and what stays out of logs."""
+"""Whether a run shows a progress bar, and which log messages it hides."""
 
 from __future__ import annotations
 

@@ -45,11 +45,11 @@ class ReplyError(Exception):
 
 
 class RefusalError(ReplyError):
-    """A client says why it cannot answer."""
+    """The client explains why it cannot answer."""
 
     def __init__(self, reason: str, *, missed: bool) -> None:
         super().__init__(reason)
-        self.missed = missed  #: Whether the reason is that it was not in an earlier round.
+        self.missed = missed  #: Whether the reason is that the client missed an earlier round.
 
 
 T = TypeVar("T")
@@ -57,9 +57,9 @@ R = TypeVar("R", FitRes, EvaluateRes)
 
 
 def read_reply(name: str, res: R, check: Callable[[str, R], T]) -> T:
-    """Return what a check makes of a reply. The server looks at what a client says in this way, and in no other.
+    """Return the result of a check of a reply. The server reads replies only through this function.
 
-    Whatever a check stumbles over is the reply's fault: any bytes can be in any field.
+    Any bytes can be in any field, so whatever the check raises is a ReplyError.
     """
     try:
         if res.status.code != Code.OK:
@@ -78,7 +78,7 @@ def read_reply(name: str, res: R, check: Callable[[str, R], T]) -> T:
 
 
 def bytes_of(res: FitRes | EvaluateRes) -> int:
-    """Return how many bytes the arrays of a reply take; 0 where it has none, or nobody can say."""
+    """Return the bytes of a reply's arrays; 0 if it has none or they cannot be read."""
     try:
         return 0 if isinstance(res, EvaluateRes) or res.metrics.get(EMPTY) else size_of(res.parameters)
     except Exception:
@@ -86,13 +86,13 @@ def bytes_of(res: FitRes | EvaluateRes) -> int:
 
 
 def ledger_of(metrics: object) -> str:
-    """Return the number and the hash of the last line of a client's ledger; empty where it says no such thing."""
+    """Return the number and hash of the last line of a client's ledger, or "" if it states none."""
     said = metrics.get("ledger") if isinstance(metrics, Mapping) else None
     return said if isinstance(said, str) and re.fullmatch("[0-9]{1,15}:[0-9a-f]{64}", said) else ""
 
 
 def one_line(text: object) -> str:
-    """Return what somebody else says, whatever it is, as printable letters of one line that is not too long."""
+    """Return another party's text, whatever it is, as one short line of printable characters."""
     given = str(text) if isinstance(text, (str, BaseException)) else f"something of type {type(text).__name__}"
     said = " ".join(given[: 4 * LONGEST_EXCUSE].split())
     said = "".join(letter if letter.isprintable() else "?" for letter in said)
@@ -100,13 +100,13 @@ def one_line(text: object) -> str:
 
 
 def _excuse(name: str, excuse: object) -> str:
-    """Return why a client says that it cannot answer, so that it is not taken for what the server says of another."""
+    """Return a client's reason, marked so that it cannot pass for the server's words about another client."""
     said = one_line(excuse)
     return said if said.startswith(f"client {name}") and len(said) <= LONGEST_EXCUSE else f"client {name} says: {said}"
 
 
 def client_order(name: str) -> tuple[int, int, str]:
-    """Return the key by which clients are sorted: names that are numbers by their value, before all others."""
+    """Sort key of clients: names that are numbers come first, by value."""
     return (0, int(name), name) if name.isdecimal() else (1, 0, name)
 
 
@@ -163,7 +163,7 @@ def checked_reply(
 
 
 def _usual(name: str, array: Array) -> Array:
-    """Return finite numbers in the type in which a protocol computes, and in the order of bytes of this machine."""
+    """Return finite numbers as float64, int64 or bool, in this machine's byte order."""
     kind = array.dtype.kind
     if kind == "u" and array.size and int(array.max()) >= 2**63:
         raise ReplyError(f"client {name} sent an integer of more than 63 bits.")
@@ -178,7 +178,7 @@ def _usual(name: str, array: Array) -> Array:
 def unlike_most(
     values: Mapping[str, object], expected: Callable[[], object] = lambda: None
 ) -> tuple[object, list[str]]:
-    """Return the value that most clients have, and the clients that have another."""
+    """Return the most frequent value, and the clients with another; ``expected`` breaks a tie."""
     (common, count), *others = Counter(values[name] for name in sorted(values, key=client_order)).most_common()
     if others and others[0][1] == count:
         right = expected()
@@ -187,7 +187,7 @@ def unlike_most(
 
 
 def shapes_of(arrays: Sequence[Sendable], sends: Sequence[Sent] | None = None) -> str:
-    """Return the shapes, the types and the units of arrays that must be alike, for messages."""
+    """Describe what must be alike in all replies: shapes and units of sums, or types and widths of other arrays."""
     if sends is None:
         return ", ".join(
             f"{array.integers.shape} in units of 2^{array.exponent}"
@@ -204,7 +204,7 @@ def shapes_of(arrays: Sequence[Sendable], sends: Sequence[Sent] | None = None) -
 
 
 def add_up(replies: Sequence[Sequence[Sendable]]) -> list[Sendable]:
-    """Add the replies up, array by array: integers modulo 2^64, so that there is no order, and masks could cancel."""
+    """Add up replies, array by array: integers modulo 2^64, so the order does not matter and masks can cancel."""
     total: list[Sendable] = []
     for arrays in zip(*replies, strict=True):
         first, *others = map(on_grid, arrays)
@@ -216,43 +216,42 @@ def add_up(replies: Sequence[Sequence[Sendable]]) -> list[Sendable]:
 
 
 def values_of(arrays: Sequence[Sendable]) -> list[Array]:
-    """Return what a protocol gets: numbers in the units of the data."""
+    """Return the arrays that a protocol gets, in the units of the data."""
     return [array.values if isinstance(array, GridArray) else array for array in arrays]
 
 
-#: How many times what the others sent (their median) a reply may be: of what is larger still, nothing else is left in
-#: the result.
+#: How many times the median of the other replies a reply may be: anything larger would dominate the result.
 LARGEST_RATIO = 2.0**16
 
-#: A client that has a larger part of all rows decides nearly alone what a run finds.
+#: A client with a larger part of all rows nearly decides the result alone.
 LARGEST_PART = 0.8
 
 #: No client has more rows than this.
 MOST_ROWS = 2**40
 
-#: With so small a probability the noise of one array is beyond its bound.
+#: The probability that the noise of one array exceeds its assumed reach.
 TAIL = 2.0**-40
 
-#: A square of what is larger overflows: that much is too large where all others sent zeros.
+#: The limit where all others sent zeros; the square of a larger number overflows.
 LARGEST_NUMBER = 2.0**500
 
 
 def of_largest(name: str, part: float) -> str:
-    """Return, in a sentence, that a client has most rows."""
+    """Return a sentence that says that a client has most rows."""
     return f"Client {name} says that it has {100 * part:.3g}% of all rows: the result is nearly its own."
 
 
 @dataclass
 class Ranges:
-    """Checks the numbers in the replies of one run."""
+    """Checks the numbers in the replies of one run: a client's rows, counts and norms must be possible."""
 
-    noise: NoisePlace  #: Where the server adds it, replies are exact.
+    noise: NoisePlace  #: If the server adds the noise, replies are exact.
     privacy_unit: PrivacyUnit
-    largest_ratio: float = LARGEST_RATIO  #: How many times what the others sent (their median) a reply may be.
+    largest_ratio: float = LARGEST_RATIO
     n_clusters: int | None = None  #: Labels are below it.
-    #: How many rows clients say they have, in words that no noise covers.
+    #: client -> its number of rows, where no noise covers it
     stated: dict[str, float] = field(default_factory=dict)
-    _n_rows: dict[str, tuple[float, float]] = field(default_factory=dict)  # by client: the fewest and the most
+    _n_rows: dict[str, tuple[float, float]] = field(default_factory=dict)  # client -> (fewest, most)
 
     def check(self, name: str, round_: Round, arrays: Sequence[Sendable], moved: Sequence[Moved] | None = None) -> None:
         """Check one reply by itself, and against what its client said before."""
@@ -290,7 +289,7 @@ class Ranges:
         self._n_rows[name] = fewest, most
 
     def _bounds(self, release: Release | None, moved: Moved | None, n_rows: float) -> list[tuple[str, float]]:
-        """Return how long a client's part of a sum can be, each with its norm: every row moves it by so much."""
+        """Return the largest norms that a client's part of a sum can have, from what one row can change."""
         found = []
         if release is not None and release.relation == "add-or-remove":
             found.append((release.norm, (n_rows if self.privacy_unit == "record" else 1.0) * release.sensitivity))
@@ -301,7 +300,7 @@ class Ranges:
 
     @property
     def largest(self) -> tuple[str, float] | None:
-        """The client that says it has most rows, and which part of all; None of fewer than three clients."""
+        """The client with the most stated rows, and its part of all; None with fewer than three clients."""
         total = math.fsum(self.stated.values())
         if len(self.stated) < 3 or total <= 0:
             return None
@@ -310,13 +309,13 @@ class Ranges:
 
     @property
     def why_likely(self) -> str:
-        """What is likely behind an error of a protocol, as one more sentence; empty where nothing is known."""
+        """A sentence about the likely cause of a protocol's error, or ""."""
         return f" {of_largest(*found)}" if (found := self.largest) and found[1] > LARGEST_PART else ""
 
     def outliers(self, round_: Round, replies: Mapping[str, Sequence[Sendable]]) -> dict[str, str]:
-        """Return the clients whose numbers leave nothing of the others', each with a sentence.
+        """Explain which clients sent numbers so large that nothing of the others would remain.
 
-        Of two replies the larger is the odd one: it alone would be left of the sum.
+        Of two replies the larger is the outlier, because it would dominate the sum.
         """
         sends, found = round_.answer.sends, dict[str, str]()
         releases = list(round_.releases) or [None] * len(sends)
@@ -325,7 +324,7 @@ class Ranges:
             if len(sizes) < 2 or (len(sizes) == 2 and min(sizes.values()) == 0):
                 continue
             positive = sorted(size for size in sizes.values() if size > 0)
-            # The median of the others is this at least, whoever is left out: then nobody is too large.
+            # The median of the others is at least this, whichever reply is left out: no reply is too large.
             if len(positive) > 1 and positive[-1] <= self.largest_ratio * positive[(len(positive) - 2) // 2]:
                 continue
             for name in sorted(sizes, key=client_order):
@@ -346,7 +345,7 @@ class Ranges:
             raise ReplyError(f"client {name} sent {sent.content} that is none of the clusters.")
 
     def _rows_in(self, sent: Sent, array: Sendable, tail: float) -> tuple[float, float]:
-        """Return how many rows a client has, at least and at most, by what an array counts."""
+        """Return the fewest and the most rows that a client can have, given its counts."""
         is_clipped = self.privacy_unit == "client" and not sent.counts_rows
         is_count = (sent.counts or sent.counts_rows) and sent.per == "client" and sent.counts != "once"
         if is_clipped or not is_count:
@@ -357,10 +356,10 @@ class Ranges:
         return total - slack, math.inf if sent.counts == "some rows" else total + slack
 
     def _tail(self, release: Release | None, array: Sendable) -> float:
-        """Return how large an entry of the noise can be that a reply carries, in the units of the array."""
+        """Return how large the noise in an entry of a reply can be, in the array's units."""
         if release is None or release.scale == 0 or self.noise == "server":
             return 0.0
-        # A share of the noise has no longer tails than twice those of all of it.
+        # The tails of a share of the noise are at most twice those of all the noise.
         log = math.log(4 * _size(array) / TAIL)
         reach = math.sqrt(2 * log) if release.mechanism == "gaussian" else log
         unit = float(np.ldexp(1.0, array.exponent)) if isinstance(array, GridArray) else 0.0
@@ -368,7 +367,7 @@ class Ranges:
 
 
 def _check_lengths(name: str, sends: Sequence[Sent], arrays: Sequence[Sendable]) -> float:
-    """Check that what has an entry for every row, or for every center of the client's own, has equally many."""
+    """Check that arrays by row, and arrays by the client's own centers, have equally many entries; return the rows."""
     lengths: dict[str, int] = {}
     for sent, array in zip(sends, arrays, strict=True):
         shape = (array.integers if isinstance(array, GridArray) else array).shape
@@ -394,7 +393,7 @@ def _check_counts(name: str, sent: Sent, array: Sendable, tail: float) -> None:
     if plain.size and float(plain.min()) < -tail:
         raise ReplyError(f"client {name} sent {sent.content} below 0.")
     if sent.counts == "once" and tail == 0 and float(plain.sum()) != 1.0:
-        raise ReplyError(f"client {name} sent {sent.content}, of which it named more than one, or none.")
+        raise ReplyError(f"client {name} sent {sent.content}, and must set exactly one class.")
 
 
 def _norm(array: Sendable, norm: str) -> float:
@@ -405,7 +404,7 @@ def _norm(array: Sendable, norm: str) -> float:
 
 
 def _median_without(ordered: Sequence[float], one: float) -> float:
-    """Return the median of positive numbers in their order, but for one of them; 0 if no other is there."""
+    """Return the median of sorted positive numbers without one of them; 0 if none is left."""
     left = len(ordered) - (one > 0)
     if left == 0:
         return 0.0
@@ -415,10 +414,10 @@ def _median_without(ordered: Sequence[float], one: float) -> float:
 
 
 def _magnitude(sent: Sent, array: Sendable) -> float:
-    """Return the largest entry; of a class among many, the power of two that it stands for."""
+    """Return the largest entry, or the power of two for which a class stands."""
     if sent.counts == "once":
         plain = array.integers if isinstance(array, GridArray) else array
-        # In a logarithm, whose differences are ratios; a class of its own, the first, stands for nothing at all.
+        # Classes are logarithms, whose differences are ratios. The first class stands for nothing at all.
         place = int(np.argmax(plain))
         return math.ldexp(1.0, min(max(place - plain.size // 2, -1000), 1000)) if place else 0.0
     if isinstance(array, GridArray):
@@ -427,7 +426,7 @@ def _magnitude(sent: Sent, array: Sendable) -> float:
 
 
 def _floor(sent: Sent, array: Sendable) -> float:
-    """Return what any client may send, however little the others sent: a row in its unit, or a count."""
+    """Return what any client may send, however little the others sent: one row, or a count of one."""
     if sent.counts or sent.counts_rows:
         return 0.0 if sent.counts == "once" else 1.0
     return float(np.ldexp(1.0, array.exponent + BITS)) if isinstance(array, GridArray) else 0.0
@@ -439,7 +438,7 @@ def _size(array: Sendable) -> int:
 
 @dataclass
 class Inspection:
-    """Looks at the replies of one run."""
+    """Checks the replies of one run: each by itself, and beside the others."""
 
     client_type: type[ProtocolClient]
     ranges: Ranges
@@ -462,10 +461,10 @@ class Inspection:
         return read_reply(name, res, check)
 
     def odd_ones(self, round_: Round, replies: Mapping[str, Sequence[Sendable]], sent: FitIns) -> dict[str, str]:
-        """Return the clients whose replies are unlike those of most, each with a sentence."""
+        """Explain which clients sent replies unlike the others."""
         if not replies or round_.answer.keeps:
             return {}
-        # What is summed must have one shape; what has an entry for every row, one width.
+        # Sums must have the same shape, and arrays by row the same width.
         alike = None if isinstance(round_, Sum) else round_.answer.sends
         shapes = {name: shapes_of(arrays, alike) for name, arrays in replies.items()}
         common, unlike = unlike_most(shapes, lambda: self._expected_shapes(sent, alike))
@@ -475,7 +474,7 @@ class Inspection:
         return odd | self.ranges.outliers(round_, {name: replies[name] for name in replies if name not in odd})
 
     def _expected_shapes(self, sent: FitIns, alike: Sequence[Sent] | None) -> str | None:
-        """Return the shapes that a client with one row of zeros would send; None where it could not answer."""
+        """Return the shapes that a client with one row of zeros would send; None if it cannot answer."""
         try:
             arrays = self._stand_in()._answer(decode(sent.parameters), sent.config)
         except Exception:
@@ -483,7 +482,7 @@ class Inspection:
         return shapes_of([on_grid(array) for array in arrays] if alike is None else arrays, alike)
 
     def _moved_by(self, question: Question) -> Sequence[Moved] | None:
-        """Return how far one row moves each array of an answer; None where nobody but the client can know."""
+        """Return how much one row can change each array of an answer; None if only the client can know."""
         if self._moved[0] is not question:
             try:
                 found = question.moved(Known(n_columns=self.n_columns))
@@ -499,7 +498,10 @@ class Inspection:
 
 
 def usable(strategy: Any, replies: Sequence[Reply], why_not: Callable[[Reply], str]) -> list[Reply]:
-    """Return the replies of the last round that a protocol can use; a failure names the client of every other."""
+    """Return the usable replies of the last round, and note a failure for each other reply.
+
+    ``why_not`` returns what is wrong with a reply, to follow "client x sent", or "" if nothing is.
+    """
     run, task = strategy._current, strategy._task
     reasons = {reply.client: why_not(reply) for reply in replies}
     for name, reason in reasons.items():
@@ -529,7 +531,7 @@ def check_capacity(round_: Round, n_asked: int, n_shares: int) -> None:
 
 
 def check_releases(round_: Round) -> None:
-    """Raise a ProtocolError unless each array of a round has a release, or none has, of a kind that it can have."""
+    """Raise a ProtocolError unless all arrays of a round, or none, have a release that fits them."""
     sends, releases = round_.answer.sends, round_.releases
     if releases and len(releases) != len(sends):
         raise ProtocolError(f"'{round_.task}' sends {len(sends)} arrays; the round has {len(releases)} releases.")
@@ -543,7 +545,7 @@ def check_releases(round_: Round) -> None:
 
 Table = dict[str, NDArray[np.int64]]
 
-#: Letters of a table of classes by clusters: enough for thousands of both.
+#: Characters of a table of classes by clusters: enough for thousands of both.
 _LONGEST_TABLE = 2**26
 
 
@@ -557,7 +559,7 @@ class Evaluation:
 
 
 def checked_evaluation(name: str, res: EvaluateRes, *, n_clusters: int | None) -> Evaluation | None:
-    """Return what a client found; None without a number of clusters, where nothing was asked."""
+    """Return a client's evaluation; None if nothing was asked (n_clusters is None)."""
     if n_clusters is None:
         return None
     n_rows, cost = res.num_examples, res.loss
@@ -576,7 +578,7 @@ def checked_evaluation(name: str, res: EvaluateRes, *, n_clusters: int | None) -
 
 
 def evaluation_of(found: Sequence[Evaluation]) -> dict[str, float]:
-    """Return the cost, the number of rows, and how well the clusters agree with the classes; {} if nobody answered."""
+    """Return cost, number of rows, and agreement of clusters and classes. Returns {} if no client replied."""
     if not found:
         return {}
     cost = sum(one.cost for one in found)

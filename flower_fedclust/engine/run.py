@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from flower_fedclust.engine.client import ProtocolClient
 
 
-#: How many clients have to answer where the user says nothing: the sum over a single client hides nothing of it.
+#: How many clients have to answer by default. A sum over a single client would hide nothing.
 MIN_CLIENTS = 2
 
 #: Parameters that have a value for each column.
@@ -81,12 +81,12 @@ BY_COLUMN = ("server_data", "init", "origin")
 
 
 def named_columns(strategy: Any) -> list[str] | None:
-    """Return the names of the columns of the first parameter that is a table; None where none has names."""
+    """Return the column names of the first parameter that is a table; None if none is."""
     return next((names for name in BY_COLUMN if (names := names_of(getattr(strategy, name, None)))), None)
 
 
 def put_in_order(strategy: Any, columns: Sequence[str] | None = None, whose: str = "") -> None:
-    """Give the server's rows, first centers and origin, where their columns have names, the order of others."""
+    """Put the columns of the server's rows, first centers and origin into the given order, if they have names."""
     for name in BY_COLUMN:
         given = getattr(strategy, name, None)
         names = names_of(given)
@@ -100,7 +100,7 @@ def put_in_order(strategy: Any, columns: Sequence[str] | None = None, whose: str
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a run takes over from its strategy; each is explained there."""
+    """What a run takes from its strategy, where each is explained."""
 
     client_type: type[ProtocolClient]
     enrolment: Mapping[str, Scalar]
@@ -118,7 +118,7 @@ class RunSettings:
 
     @classmethod
     def of(cls, strategy: Any) -> Self:
-        """Take over what a strategy says; the columns from a parameter, where it is a table."""
+        """Read the settings of a strategy; the columns come from a parameter if one is a table."""
         taken_over: dict[str, Any] = {field.name: getattr(strategy, field.name, None) for field in fields(cls)}
         if strategy.tables is not None:
             taken_over["server_columns"] = None  # the clients' columns are those of the schema
@@ -129,14 +129,14 @@ class RunSettings:
 
     @property
     def least(self) -> int:
-        """How many clients have to be there at least."""
+        """The fewest clients with which a run goes on."""
         return self.min_clients or MIN_CLIENTS
 
 
-#: A name is as long at most: it becomes a file's, and stands in every table.
+#: Characters of a client's name, which becomes the name of a file.
 LONGEST_NAME = 100
 
-#: More columns than these, or names of columns with more letters together, are no client's.
+#: Most columns of a client, and most characters of their names together.
 MOST_COLUMNS, LONGEST_COLUMNS = 2**20, 2**24
 
 Answers = Sequence[tuple[ClientProxy, FitRes]]
@@ -144,7 +144,7 @@ Failures = Sequence[tuple[ClientProxy, Any] | BaseException]
 
 
 class Address(ClientProxy):
-    """Where a client is, for whoever sends the messages; or that one of a run that was interrupted is away."""
+    """The address of a client that somebody else sends messages to."""
 
     def get_properties(self, *_: Any, **__: Any) -> Any:  # noqa: D102
         raise NotImplementedError("an address answers nothing")

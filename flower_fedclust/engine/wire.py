@@ -21,15 +21,14 @@ from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.noise import Sendable
 
-#: Of an array without entries nothing but its header says how long its axes are; whoever reads it may make arrays so.
+#: The longest axis of an array without entries, whose length only the header states.
 _LONGEST_EMPTY = 2**20
 
 
 def encode(arrays: Sequence[Array]) -> Parameters:
     """Return the arrays as Flower's Parameters: the bytes that Flower's own function makes.
 
-    The header of an array follows from its shape and type, and thousands of clients send the same ones: it is written
-    once. So it is with reading, in :func:`decode`.
+    Thousands of clients send arrays of the same shape and type, so headers are cached, here and in :func:`decode`.
     """
     tensors = []
     for given in arrays:
@@ -45,12 +44,12 @@ def decode(parameters: Parameters) -> list[Array]:
     try:
         return [_decode(tensor) for tensor in parameters.tensors]
     except Exception as error:
-        # Whatever NumPy stumbles over in bytes that anybody may have sent, the bytes are not an array.
+        # Anybody may have sent these bytes, so NumPy may raise anything.
         raise ValueError(f"not an array in NumPy's format ({error})") from error
 
 
 def as_numbers(array: Array) -> Array:
-    """Return an array of another party as a method takes it: floats as float64, whole numbers as they are."""
+    """Return another party's array with floats as float64 and integers unchanged."""
     if array.dtype.kind not in "iubf":
         raise ValueError(f"an array of the type {array.dtype} was sent; send numbers.")
     wanted = np.dtype(np.float64) if array.dtype.kind == "f" else array.dtype.newbyteorder("=")
@@ -104,8 +103,7 @@ def _header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return shape, fortran_order, dtype
 
 
-#: Flower's mods cannot read a message without arrays, so that one with none carries these, and says so under this key:
-#: what goes to a client, and what comes back.
+#: Flower's mods cannot read a message without arrays. A message with none carries these, and says so under this key.
 EMPTY = "empty"
 TO_CLIENT: list[Array] = [np.zeros(1)]
 TO_SERVER: list[Array] = [np.ones(1)]
@@ -117,10 +115,9 @@ INSTEAD = "give epsilon to the strategy instead, and noise='local' or 'clients' 
 
 
 def refuse_wrapper(strategy: object) -> None:
-    """Raise a ProtocolError if the caller of the caller is a strategy of Flower's that wraps this one.
+    """Raise a ProtocolError if one of Flower's strategies wraps this one: it is the caller's caller.
 
-    Such a wrapper clips updates of a model and adds noise to it. A protocol sends none: what it would change are counts
-    and sums.
+    Such a wrapper clips model updates and adds noise to them. A protocol sends counts and sums, which it would change.
     """
     wrapper = sys._getframe(2).f_locals.get("self")
     is_strategy = isinstance(wrapper, Strategy if isinstance(strategy, Strategy) else StrategyOfMessages)
@@ -132,7 +129,7 @@ def refuse_wrapper(strategy: object) -> None:
 
 
 def changing_mod() -> str | None:
-    """Return the name of a mod of Flower's that stands before the caller and would change what it sends."""
+    """Return the name of a Flower mod on the call stack that would change what a client sends, or None."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
@@ -144,21 +141,21 @@ def changing_mod() -> str | None:
 
 
 def by_mod(reason: str) -> str:
-    """Return why nothing came back from a client; of a mod that found no wrapper of its own, in our words."""
+    """Explain why a client sent no reply if one of Flower's mods is the cause."""
     if "clipping_norm" in reason or "secaggplus" in reason:
         return f"one of Flower's mods that change what clients send stands before it; take it away, and {INSTEAD[:-1]}"
     return reason
 
 
-#: Where a reply names the units of its arrays: exponents as JSON, null for one that is not on a grid.
+#: The metric of a reply that holds the exponents of its arrays' units, as JSON; null for an array without a unit.
 EXPONENTS = "exponents"
 
-#: No unit that fits rows of floats is beyond these.
+#: The largest exponent, in magnitude, that a unit of floats can have.
 EXTREME_EXPONENT = 4000
 
 
 def sent_arrays(arrays: Sequence[Sendable]) -> tuple[list[Array], dict[str, str]]:
-    """Return what goes over the wire: the arrays, those on a grid as integers, and a metric that has their units."""
+    """Return the arrays to send, with grid arrays as integers, and a metric with their units."""
     exponents = tuple(array.exponent if isinstance(array, GridArray) else None for array in arrays)
     plain = [array.integers if isinstance(array, GridArray) else np.asarray(array) for array in arrays]
     return plain, {EXPONENTS: _written(exponents)} if any(exponent is not None for exponent in exponents) else {}
@@ -166,7 +163,7 @@ def sent_arrays(arrays: Sequence[Sendable]) -> tuple[list[Array], dict[str, str]
 
 @lru_cache(maxsize=64)
 def _written(exponents: tuple[int | None, ...]) -> str:
-    """Write units once for the thousands of replies that have the same ones; so it is with reading."""
+    """Write units as JSON; cached, as thousands of replies have the same units."""
     return json.dumps(exponents)
 
 
