@@ -1,4 +1,4 @@
-"""What a strategy yields, what it gets back, how a client declares what it sends, and how a run cannot go on."""
+"""What a strategy yields and gets back, and how clients declare what they send."""
 
 from __future__ import annotations
 
@@ -33,13 +33,11 @@ from flower_fedclust.tables.description import Clusters
 Array: TypeAlias = NDArray[Any]
 Scalar: TypeAlias = bool | int | float | str
 
-#: What an array of whole numbers counts: each of the client's rows once, some of them, or one thing among many; or that
-#: it has the cluster of each row.
+#: What an integer array counts: every row once, some rows, or one class among many; or the cluster of each row.
 Counts = Literal["", "every row", "some rows", "once", "labels"]
 
-#: What a message lets whoever receives it know, from least to most: nothing but a sum over the client's rows; centers
-#: of its clusters, which are rows where a cluster has one row; something for each row from which the row, or what it
-#: is like, can be computed; rows as they are.
+#: What a message reveals to its receiver, from least to most: a sum over the client's rows; centers of its clusters,
+#: which are rows where a cluster has only one; codes from which something about each row can be computed; or rows.
 Kind = Literal["sums", "centers", "codes", "rows"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -48,7 +46,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class ProtocolError(RuntimeError):
-    """A run that cannot go on: too few clients are left, or the protocol was used against its rules."""
+    """A run cannot go on: too few clients are left, or a round breaks the rules of a protocol."""
 
 
 @dataclass(frozen=True)
@@ -60,28 +58,26 @@ class Sent:
     content : str
         What it holds, in words, for the privacy report.
     reveals : "sums", "centers", "codes" or "rows", default="sums"
-        What it lets the receiver know where no noise covers it. A deployed site consents to kinds of messages, and by
-        default to sums alone.
+        What it reveals where no noise covers it. A deployed site consents to kinds of messages; by default only sums.
     per : "client" or "row", default="client"
-        Whether it is one array a client, or has an entry for every row.
+        Whether there is one array for each client, or an entry for every row.
     has_columns : bool, default=False
-        Whether its last axis stands for the columns of the rows, so that another length is a failure.
+        Whether its last axis stands for the columns of the rows; another length is then a failure.
     counts_rows : bool, default=False
-        Whether it is the number of rows, and nothing else: a guarantee for replacing a row does not hide it.
+        Whether it is only the number of rows, which a guarantee for replacing a row does not hide.
     sizes : bool, default=False
-        Whether it is how many rows each cluster has, or which part of them: what a run says of its noise rests on it.
+        Whether it holds the sizes of clusters, or their parts of all rows. A run compares them with the noise.
     counts : "every row", "some rows", "once" or "labels", optional
-        What the server can check where it holds counts, which are never below 0: each row of the client counts once, so
-        that they add up to its number of rows; some rows count, and some do not; or one class among many has a 1. With
-        an entry for every row (``per="row"``), "some rows" says that only rows that were drawn have one.
+        For counts, which are never negative, what the server can check: every row counts once, so that they add up to
+        the number of rows; only some rows count; or one class has a 1. With ``per="row"``, "some rows" says that only
+        rows that were drawn have an entry.
     is_positive : bool, default=False
-        Whether no entry is ever below 0, as no distance and no cost is.
+        Whether no entry is ever negative, as with distances and costs.
     kept_as : str, default=""
-        Where it is given, the array is not sent: the client keeps it, with the noise of its release, and a later
-        round's ``rows`` may name it.
+        If given, the client keeps the array under this name, with the noise of its release, instead of sending it. A
+        later round's ``rows`` may name it.
     of_one_row : bool, default=False
-        Whether each of its entries comes of one row, and of nothing that other rows of the client have gone into: then
-        one row more or less is one kept row more or less. What is kept of rows for which this does not hold never is.
+        Whether each entry depends on a single row of the client, so that one row more or less changes one kept row.
     """
 
     content: str
@@ -99,24 +95,23 @@ class Sent:
 
 @dataclass(frozen=True)
 class Moved:
-    """How far one row of a client can move an array, from what the client itself clips, whatever it is asked.
+    """How much one row of a client can change an array, given what the client itself clips.
 
-    A release says how far the server believes that a row moves an array. A site that decides by an epsilon of its own
-    goes by this instead.
+    A site with a policy relies on this, not on what the server says.
     """
 
-    #: In Euclidean norm, where a row is added or removed, at any place; infinity where other rows' parts then change.
+    #: In Euclidean norm, if a row is added or removed; infinity if that changes other rows' parts.
     l2: float
     l1: float = math.inf  #: In L1 norm, for Laplace noise.
     _: KW_ONLY
-    apart: float | None = None  #: In Euclidean norm, where a row is replaced; twice ``l2`` by default.
+    apart: float | None = None  #: In Euclidean norm, if a row is replaced; by default twice ``l2``.
     #: Whether the array is the upper triangle of a symmetric matrix, whose Frobenius norm ``l2`` bounds.
     triangle: bool = False
-    #: How many rows the client draws for it, and of how many, without telling which.
+    #: How many rows the client draws in secret, and from how many.
     sample: tuple[int, int] | None = None
-    #: In Euclidean norm, where all that the client has is added or removed. By default without a bound.
+    #: In Euclidean norm, if all rows of the client are added or removed; None: nothing bounds it.
     of_client: float | None = None
-    words: str = ""  #: What enforces it, for the report.
+    words: str = ""  #: How the bound is enforced, for the report.
 
     @classmethod
     def of(cls, bound: Bound) -> Self:
@@ -131,7 +126,7 @@ class Moved:
         )
 
     def multiplier(self, release: Release, *, per_row: bool, of_client: bool = False) -> float:
-        """Return the noise multiplier that a release's noise comes to, under the relation that it names."""
+        """Return the noise multiplier of a release, given this bound and the release's relation."""
         moved = self.l2 if release.mechanism == "gaussian" else self.l1
         if of_client:
             is_known = self.of_client is not None and release.mechanism == "gaussian"
@@ -153,12 +148,12 @@ class Known:
     n_columns: int = 0  #: How many columns the rows in question have.
 
 
-#: Of an array of counts in which a row counts once.
+#: The bound of counts in which a row counts once.
 ONE_COUNT = Moved(1.0, 1.0, apart=math.sqrt(2.0), words="a row counts once")
 
 
 def within(bound: float, *, triangle: bool = False) -> Moved:
-    """Return how far a row moves an array that is clipped as a whole: from anywhere in a ball to anywhere else."""
+    """Return the bound of an array that is clipped as a whole: a row can move it anywhere within the ball."""
     words = "the client clips the array to this norm"
     return Moved(2.0 * bound, apart=2.0 * bound, triangle=triangle, of_client=bound, words=words)
 
@@ -168,11 +163,11 @@ class Answer:
     """What a method of a client sends."""
 
     task: str  #: The method's name.
-    sends: tuple[Sent, ...]  #: One an array that it returns.
+    sends: tuple[Sent, ...]  #: One for each array that it returns.
 
     @property
     def keeps(self) -> bool:
-        """Whether the arrays stay with the client: all of them, or none."""
+        """Whether all arrays stay with the client."""
         return bool(self.sends and self.sends[0].kept_as)
 
 
@@ -192,14 +187,14 @@ class Question:
     answer: Answer
     arrays: tuple[Array, ...]
     arguments: Mapping[str, Scalar]
-    #: What is asked for, and for an answer by row: in which frame, of what view of the rows, and how it is finished.
+    #: The declared answer; for answers by row also the frame, the view of the rows, and the finish.
     asks: Any = field(default=None, compare=False, repr=False)
     frame: Frame | None = None
     view: Question | None = None
     finish: Any = None
 
     def moved(self, known: Known | None = None) -> tuple[Moved, ...] | None:
-        """Return how much one row, or one client, can change each array; None where nothing bounds it."""
+        """Return how much one row, or one client, can change each array; None if nothing bounds it."""
         moved: tuple[Moved, ...] | None = self.asks.moved_by(self, known or Known())
         return moved
 
@@ -209,7 +204,7 @@ class Question:
         Parameters
         ----------
         *at_most : float or None
-            The norms, one for each array; None, or nothing: what a single row can add.
+            The norms, one for each array; by default what a single row can add.
         """
         finished: Question = self.asks.finished_as(self, "mean", at_most)
         return finished
@@ -237,9 +232,9 @@ class Question:
 
 
 class Askable(Generic[P, R_co]):
-    """A method of a client that may be asked for. On an instance it is the method; on the class it makes questions."""
+    """A declared method of a client. On an instance it is the method; on the class it makes questions."""
 
-    #: The strongest relation that its arrays support, but for those with an entry for every row.
+    #: The strongest relation that its arrays support; arrays with an entry for every row support only "replace".
     relation: Relation = "add-or-remove"
 
     def __init__(
@@ -276,17 +271,14 @@ class Askable(Generic[P, R_co]):
         return self if instance is None else functools.partial(self.method, instance)
 
     def asked(self, *args: P.args, **kwargs: P.kwargs) -> Question:
-        """Return the question that has a client call the method with these arguments.
-
-        Positional arguments are arrays, keyword arguments single numbers, truth values or texts.
-        """
+        """Return the question for this method: positional arguments are arrays, keyword arguments are single values."""
         arguments: dict[str, Any] = dict(kwargs)
         plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in arguments.items()}
         return Question(self.answer, tuple(np.asarray(array) for array in args), plain, self)
 
 
 def as_sent(sent: str | Sent) -> Sent:
-    """Return a declaration, made of words alone where only these are given."""
+    """Return a declaration; a text alone is its content."""
     return Sent(sent) if isinstance(sent, str) else sent
 
 
@@ -295,19 +287,18 @@ def answers(
     moved: Callable[..., tuple[Moved, ...]] | None = None,
     relation: Relation = "add-or-remove",
 ) -> Callable[[Callable[Concatenate[Any, P], R_co]], Askable[P, R_co]]:
-    """Mark a client's method as one that may be asked for, and declare every array that it sends.
+    """Mark a client's method as an answer, and declare every array that it sends.
 
     Parameters
     ----------
     *sends : str or Sent
-        One an array that the method returns, in order. A reply with another number of arrays is not sent. Either all
-        are sent or all are kept.
+        One for each array that the method returns, in order. Either all are sent or all are kept.
     moved : callable, optional
-        Takes what is :class:`Known` of the client and what the method takes, and returns a :class:`Moved` for each
-        array: how far one row moves it, from what the method clips. It does not see the rows, so that what a site
-        refuses tells nothing of them. A site whose policy asks for noise answers only for methods that say so.
+        Takes what is :class:`Known` about the client and the method's arguments, and returns a :class:`Moved` for each
+        array. It does not see the rows, so a refusal reveals nothing about them. A site whose policy requires noise
+        answers only if it is given.
     relation : "add-or-remove" or "replace", default="add-or-remove"
-        The strongest relation for which ``moved`` holds; for what has an entry for every row it is "replace".
+        The strongest relation for which ``moved`` holds; "replace" for arrays with an entry for every row.
     """
     declared = tuple(map(as_sent, sends))
     if len({bool(sent.kept_as) for sent in declared}) > 1:
@@ -325,24 +316,22 @@ class Round:
     Parameters
     ----------
     question : Question, or mapping of str to Question
-        What is asked; or by client, and then only these clients are asked, for the same method.
+        What is asked. A mapping asks only the clients that it names, all for the same method.
     parts : sequence of (str or None)
-        The part of the budget that pays for the noise of each array, in the order of the declaration. None, or no
-        parts: the array takes no noise.
+        The part of the budget that pays for the noise of each array, in the order of the declaration; None for an array
+        without noise.
     releases : sequence of (Release or None)
-        What protects each array of the reply; found by the run from the parts. Empty: nothing does.
+        The noise of each array, which the run computes from the parts.
     clients : iterable of str, optional
         Only these clients are asked.
     fraction : float in (0, 1], default=1
-        The part of the clients that is asked, drawn with the strategy's random_state.
+        The fraction of the clients to ask, drawn with the strategy's random_state.
     rows : str, default=""
-        Which rows the client's method gets to see as its own: the true ones, or those that it has kept under this name
-        (see :class:`Sent`).
+        The name of the kept rows that the method sees as its own (see :class:`Sent`); by default the true rows.
     others : Question, optional
-        What the clients that this round does not ask do for themselves, without an answer. By default they hear nothing
-        of the round.
+        What all other clients do for themselves, without sending anything; by default nothing.
     needed : bool, default=True
-        Whether a round that too few clients answer ends the run. Where it does not, the protocol gets None.
+        Whether the run ends if too few clients answer. If not, the protocol gets None.
     """
 
     question: Question | Mapping[str, Question]
@@ -372,24 +361,24 @@ class Round:
 
     @property
     def named(self) -> set[str] | None:
-        """The clients that the round names; None where it names none."""
+        """The clients that the round names; None if it names none."""
         if isinstance(self.question, Mapping):
             return set(self.question)
         return None if self.clients is None else set(self.clients)
 
     def question_for(self, client: str | None) -> Question:
-        """Return what one client is asked; without a name, what any of them is."""
+        """Return the question for one client, or any client's question if none is named."""
         if isinstance(self.question, Question):
             return self.question
         return next(iter(self.question.values())) if client is None else self.question[client]
 
 
 class Sum(Round):
-    """A round of which the server gets the sum over the clients, array by array, and nothing else.
+    """A round that gives the server the sum over the clients, array by array, and nothing else.
 
-    ``total = yield Sum(Client.method.asked(...))`` gives a :class:`Total`. What is summed are integers in a public unit
-    (:class:`~flower_fedclust.GridArray`, or counts), modulo 2^64, so that a sum has no order and can run under secure
-    aggregation.
+    ``total = yield Sum(Client.method.asked(...))`` gives a :class:`Total`. Summed are integers in a public unit
+    (:class:`~flower_fedclust.GridArray`, or counts), modulo 2^64: the order does not matter, and secure aggregation
+    can compute the sum.
     """
 
 
@@ -401,15 +390,15 @@ class Gather(Round):
 
 
 class Total(list[Array]):
-    """The sums that a :class:`Sum` brought, one an array: ``sums, counts = yield Sum(...)``.
+    """The sums from a :class:`Sum`, one for each array: ``sums, counts = yield Sum(...)``.
 
     Parameters
     ----------
     arrays : iterable of ndarray
     n_clients : int
-        Over how many clients they are: a sum divided by it is a mean over these clients.
+        The number of clients in the sums.
     noise : iterable of float, optional
-        The standard deviation of the noise in each, in the units of the array; 0 without noise.
+        The standard deviation of the noise in each sum, in the units of the array; 0 without noise.
     """
 
     def __init__(self, arrays: Iterable[Array], n_clients: int, noise: Iterable[float] = ()) -> None:
@@ -420,7 +409,7 @@ class Total(list[Array]):
 
 @dataclass(frozen=True)
 class Reply:
-    """What one client answered in a :class:`Gather` round."""
+    """One client's reply in a :class:`Gather` round."""
 
     client: str
     arrays: list[Array]
@@ -435,7 +424,7 @@ class Failure:
     round : int
     task : str
     client : str
-        Its name, or its node id where it never gave a name.
+        Its name, or its node id if it never gave a name.
     reason : str
         One sentence.
     """
@@ -448,35 +437,34 @@ class Failure:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What went to one client and came back in one round, in bytes of serialised arrays."""
+    """Bytes of serialized arrays that went to one client and came back in one round."""
 
     round: int
     task: str
     client: str
     bytes_down: int
     bytes_up: int
-    #: NUMBER:HASH of the last line of the client's ledger, where it is a site that has one: whether that line is still
-    #: there can be asked later.
+    #: NUMBER:HASH of the last line of a site's ledger, so that the line can be asked for later.
     ledger: str = ""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a protocol leaves behind; one that returns a model leaves ``Outcome(model)``.
+    """What a protocol returns; a model alone stands for ``Outcome(model)``.
 
     Parameters
     ----------
     model : Model
     labels : mapping of str to ndarray, optional
-        The cluster of each row, by client, where the server finds it rather than the model.
+        The cluster of each row, by client, if the server finds it rather than the model.
     embedding : mapping of str to ndarray of shape (n_i, n_dimensions), optional
-        Where each row lies on a map, by client, where the server finds it rather than the model.
+        The place of each row on a map, by client, if the server finds it rather than the model.
     history : mapping of str to sequence of float
-        What was watched over the rounds, by name: an objective, say.
+        Values over the rounds, such as an objective, by name.
     number : ClusterNumber, optional
-        How many clusters there are, where the strategy chose.
+        The number of clusters, if the strategy chose it.
     clusters : Clusters, optional
-        What the clusters are, where they were described.
+        The description of the clusters, if there is one.
     """
 
     model: Model

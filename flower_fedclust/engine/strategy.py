@@ -45,7 +45,7 @@ from flower_fedclust.privacy.accounting import Plan, Share, calibrate, delta_of_
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release
 from flower_fedclust.privacy.report import PrivacyReport
 
-#: What a strategy is taken for.
+#: What a user would choose a strategy for.
 Finds = Literal["round", "any form", "soft", "map"]
 
 
@@ -65,13 +65,12 @@ class Entry:
     fixed : mapping of str to anything
         Parameters that the name stands for.
     example : mapping of str to anything
-        What ``fedclust explain`` and the tests take where nothing else is said, for parameters without which the
-        strategy cannot run.
+        Values for ``fedclust explain`` and the tests, for parameters without which the strategy cannot run.
     needs : tuple of str
-        Parameters without which the name would promise too much, although the class does without.
+        Parameters that this name requires, although the class does not.
     finds : "round", "any form", "soft", "map" or None
-        What somebody who chooses a strategy would take it for: round clusters, clusters of any form, soft memberships,
-        or a map; None for what is there to be compared with.
+        What a user would choose it for: round clusters, clusters of any form, soft memberships, or a map. None for a
+        reference in comparisons.
     strategy : type of ProtocolStrategy
         The class; the registry fills it in.
     """
@@ -87,12 +86,12 @@ class Entry:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """For whom a run under this name can be private as a whole: "record", "client", both or nobody."""
+        """The units for which a whole run under this name can be private: "record", "client", both or none."""
         return () if "epsilon" in self.fixed else tuple(self.strategy.promises)
 
     @property
     def reveals(self) -> tuple[Kind, ...]:
-        """The kinds of messages that a strategy may ask the clients for, from the declarations of their methods."""
+        """The kinds of messages that the strategy may ask for, from what its clients declare."""
         client_type = self.strategy.client_type
         asked = [
             value
@@ -103,14 +102,14 @@ class Entry:
         return tuple(kind for kind in KINDS if kind in found)
 
     def is_of(self, parameters: Mapping[str, Any]) -> bool:
-        """Tell whether these parameters are those that the name stands for."""
+        """Return whether the name stands for these parameters."""
         return all(
             type(parameters[key]) is type(value) and parameters[key] == value for key, value in self.fixed.items()
         )
 
 
 def name_among(entries: Sequence[Entry], parameters: Mapping[str, Any]) -> str | None:
-    """Return the name that stands for parameters: of those that fit, the one that fixes most; None without entries."""
+    """Return the name for these parameters: the fitting one that fixes most of them; None without entries."""
     fitting = [entry for entry in entries if entry.is_of(parameters)] or list(entries)
     return max(fitting, key=lambda entry: len(entry.fixed)).name if fitting else None
 
@@ -119,21 +118,20 @@ class ProtocolStrategy(Declared, Strategy):
     """Base of all strategies: a Flower Strategy whose algorithm is one generator.
 
     A subclass declares its parameters as fields, its names in ``entries`` and its client half in ``client_type``, and
-    writes :meth:`protocol` and :attr:`n_protocol_rounds`. One that can take noise derives from
-    :class:`~flower_fedclust.PrivateStrategy`. Every run begins with a round of its own, in which each client gives its
-    name and its columns.
+    writes :meth:`protocol` and :attr:`n_protocol_rounds`. A strategy that can take noise derives from
+    :class:`~flower_fedclust.PrivateStrategy`. In the first round of every run, each client gives its name and columns.
 
     Parameters
     ----------
     n_clusters : int
         How many clusters are sought.
     min_clients : int, optional
-        How many clients have to answer a round; 2 by default. With noise="clients" all of them by default; if given,
-        any min_clients of them bring all the noise.
+        How many clients have to answer a round; 2 by default, and all of them with noise="clients". If it is given,
+        the noise of any min_clients clients suffices.
     random_state : int, optional
-        Seed of the server's choices: restarts, first centers, clients that are drawn. It never touches the noise.
+        Seed of the server's choices: restarts, first centers, clients to ask. It never affects the noise.
     federated_evaluation : bool, default=False
-        Whether the clients count their classes and their cost after the run, which no mechanism covers.
+        Whether the clients count their classes and their cost after the run. No mechanism covers this.
 
     Attributes
     ----------
@@ -149,7 +147,7 @@ class ProtocolStrategy(Declared, Strategy):
 
     entries: ClassVar[tuple[Entry, ...]] = ()
     client_type: ClassVar[type[ProtocolClient]] = ProtocolClient
-    #: For whom a run can be private as a whole.
+    #: The units for which a whole run can be private.
     promises: ClassVar[tuple[PrivacyUnit, ...]] = ()
 
     n_clusters: int = parameter(at_least=2, kw_only=False)
@@ -157,47 +155,47 @@ class ProtocolStrategy(Declared, Strategy):
     random_state: int | None = parameter(None, at_least=0)
     federated_evaluation: bool = parameter(False)
 
-    # What a strategy without noise has of privacy; PrivateStrategy makes parameters of the first three.
+    # Without noise these are constants; PrivateStrategy makes parameters of the first three.
     epsilon: float | None = dataclasses.field(default=None, init=False)
     delta: float = dataclasses.field(default=1e-6, init=False)
     noise: NoisePlace = dataclasses.field(default="server", init=False)
     privacy_unit: PrivacyUnit = dataclasses.field(default="record", init=False)
 
-    # What belongs to a run, and is set by whoever starts it.
+    # Set by the code that starts a run.
 
     #: How tables are prepared before the strategy runs, and clusters described: :func:`~flower_fedclust.with_schema`.
     tables: Any = dataclasses.field(default=None, init=False)
     #: One sentence on where the public rows of the server come from, for the privacy report.
     server_data_origin: str = dataclasses.field(default="", init=False)
-    #: The names of the columns of the server's rows, where they are known. Clients that name others are left out.
+    #: The column names of the server's rows, if known. Clients with other columns are left out.
     server_columns: Sequence[str] | None = dataclasses.field(default=None, init=False)
     #: How long to wait for the clients of a deployment to appear, in seconds.
     wait_for_clients: float = dataclasses.field(default=60.0, init=False)
-    #: How many clients to wait for while that time lasts; then, and by default at once, min_clients are enough.
+    #: How many clients to wait for during that time; after it, and by default at once, min_clients are enough.
     expected_clients: int | None = dataclasses.field(default=None, init=False)
-    #: A reply is left out that is more than so many times as large as most: a wrong value, or another unit.
+    #: A reply that is more than so many times as large as most is left out: a wrong value, or another unit.
     largest_ratio: float = dataclasses.field(default=LARGEST_RATIO, init=False)
     #: Makes the server's noise repeatable, for experiments only. simulate() sets it on its own copy.
     noise_seed: int | None = dataclasses.field(default=None, init=False)
-    #: What sites know a run by, of which they answer each round once; drawn anew for every run that does not go on.
+    #: The name under which sites know a run, each round of which they answer once; by default a random one.
     run_id: str | None = dataclasses.field(default=None, init=False)
-    #: Where what the server receives is written down, so that a run that was interrupted goes on where it was.
+    #: Holds what the server receives, so that an interrupted run can go on.
     journal: Journal | None = dataclasses.field(default=None, init=False)
-    #: Whether every client is sent the model at the end: each site then has a result of its own.
+    #: Whether every client is sent the model at the end, for a result of its own.
     share_model: bool = dataclasses.field(default=False, init=False)
-    #: Called once with the strategy when it has its outcome and evaluation, which nothing else may hold but Flower.
+    #: Called once with the strategy when it has its outcome and evaluation: Flower alone may hold the strategy.
     on_finished: Callable[[ProtocolStrategy], None] | None = dataclasses.field(default=None, init=False)
     #: Called after each round with its number and task.
     on_round: Callable[[int, str], None] | None = dataclasses.field(default=None, init=False)
-    #: Called with each round and what it brought: for rehearsals.
+    #: Called with each round and what it brought, for rehearsals.
     on_received: Callable[[Round, Any], None] | None = dataclasses.field(default=None, init=False)
 
     _run: Run | None = dataclasses.field(default=None, init=False)
     _run_id: str = dataclasses.field(default="", init=False)
     _protocol: Protocol | None = dataclasses.field(default=None, init=False)
     _pending: Round | None = dataclasses.field(default=None, init=False)
-    _n_kept: int = dataclasses.field(default=0, init=False)  # rounds that were taken from the journal
-    _n_skipped: int = dataclasses.field(default=0, init=False)  # rounds that nobody was there for
+    _n_kept: int = dataclasses.field(default=0, init=False)  # rounds taken from the journal
+    _n_skipped: int = dataclasses.field(default=0, init=False)  # rounds that no client was there for
     _is_enrolled: bool = dataclasses.field(default=False, init=False)
     _outcome: Outcome | None = dataclasses.field(default=None, init=False)
     _sizes: ReleasedSizes | None = dataclasses.field(default=None, init=False)
@@ -215,25 +213,25 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def expected_columns(self) -> int | None:
-        """How many columns the clients must have, where the server knows before the run."""
+        """How many columns the clients must have, if the server knows before the run."""
         return None
 
     def check_complete(self) -> None:
-        """Raise a ValueError unless all that a run needs was given.
+        """Raise a ValueError if a parameter that a run needs is missing. Extended by subclasses.
 
-        What the preparation of tables finds may be missing before, not here. Extended by subclasses.
+        Called after the preparation of tables, which may find some parameters.
         """
 
     @property
     def plan(self) -> str:
-        """What all of the run's noise will be, as JSON, for sites that decide by it; empty where there is none."""
+        """The plan of all noise of the run, as JSON, for sites to judge; "" without noise."""
         return ""
 
     def freeze_plan(self) -> None:
-        """Settle what all of the run's noise will be, once its clients have enrolled; before, see that it can be."""
+        """Freeze the plan of all noise once the clients have enrolled; before that, check that it can be made."""
 
     def privacy_notes(self) -> list[str]:
-        """Return what a reader of the privacy report has to know besides. Extended by subclasses."""
+        """Return further notes for the privacy report. Extended by subclasses."""
         if self.noise_seed is None:
             return []
         return ["The noise was drawn from a seed, so that it can be repeated: an experiment, which protects nobody."]
@@ -247,31 +245,31 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def n_columns(self) -> int:
-        """How many columns the clients' rows have; with a schema, once they are prepared."""
+        """How many columns the clients' rows have; with a schema, the prepared rows."""
         return self._current.n_columns
 
     @property
     def client_names(self) -> list[str]:
-        """The clients that enrolled, in the order in which their replies are added up; before a run, none."""
+        """The enrolled clients, in the order in which their replies are added up; [] before a run."""
         return [] if self._run is None else list(self._run.clients)
 
     @property
     def most_clusters(self) -> int:
-        """How many clusters are sought, at most."""
+        """The largest number of clusters that are sought."""
         return self.n_clusters
 
     def n_to_draw(self, fraction: float, n_clients: int) -> int:
-        """Return how many clients are a part of so many: as many at least as have to answer a round."""
+        """Return how many of ``n_clients`` a fraction is: at least as many as have to answer a round."""
         return self._current.n_to_draw(fraction, n_clients)
 
     def with_noise(self, round_: Round) -> Round:
-        """Return a round with the noise that a budget pays for."""
+        """Return a round with the noise for which the budget pays."""
         return round_
 
     def noise_of_sum(self, release: Release) -> float:
-        """Return the standard deviation of the noise that reaches a sum over all clients, in the array's units.
+        """Return the standard deviation of the noise in a sum over all clients, in the array's units.
 
-        For post-processing: a guarantee never rests on it.
+        For post-processing: no guarantee rests on it.
         """
         return self._current.noise_of_sum(release)
 
@@ -279,19 +277,19 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def name(self) -> str:
-        """The name that stands for these parameters: of those that fit, the one that fixes most."""
+        """The name of the strategy with these parameters."""
         parameters = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        # A variation of somebody's is not what it inherits from.
+        # Entries are not inherited.
         return name_among(vars(type(self)).get("entries", ()), parameters) or type(self).__name__
 
     @property
     def num_rounds(self) -> int:
-        """What to give to ``ServerConfig(num_rounds=...)``."""
+        """The number of rounds for ``ServerConfig(num_rounds=...)``."""
         return 1 + (self.n_protocol_rounds if self.tables is None else self.tables.n_rounds(self))
 
     @property
     def enrolment(self) -> Mapping[str, Scalar]:
-        """What each client is told when it is asked for its name and columns."""
+        """What clients are told when they are asked for their names and columns."""
         known = {} if self.expected_columns is None else {"n_columns": self.expected_columns}
         return known if self.tables is None else self.tables.enrolment
 
@@ -323,7 +321,7 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def failures(self) -> list[Failure]:
-        """The clients that failed, with the reason, in the order of the rounds."""
+        """The clients that failed, with reasons, by round."""
         return self._current.log.failures
 
     @property
@@ -333,17 +331,17 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def evaluation(self) -> dict[str, float] | None:
-        """What the federated evaluation found, or None if it was not asked for."""
+        """The result of the federated evaluation; None if there was none."""
         return self._current.evaluation
 
     @property
     def released_sizes(self) -> ReleasedSizes | None:
-        """The last sizes of the clusters that were released; None if none were."""
+        """The last sizes of clusters that were released, or None."""
         return self._sizes
 
     @property
     def largest_client(self) -> tuple[str, float] | None:
-        """The client that says it has most rows, and which part of all rows; None where the run does not see that."""
+        """The client with the most stated rows, and its part of all rows; None if the run does not see that."""
         return self._current.inspection.ranges.largest
 
     @property
@@ -353,11 +351,11 @@ class ProtocolStrategy(Declared, Strategy):
 
     @property
     def sends_model(self) -> bool:
-        """Whether clients are sent the model when the protocol has returned."""
+        """Whether clients are sent the model after the protocol has returned."""
         return self.federated_evaluation or self.share_model
 
     def end_early(self, error: BaseException) -> None:
-        """Note in the books what ends a run too early; the error carries the report of what has left the clients."""
+        """Note an early end of the run, and attach the report of what has left the clients to the error."""
         if self._run is not None and not hasattr(error, "privacy_report") and not self.is_finished:
             self._run.log.ended = f"round {self._run.last_asked} ('{self._task}')"
             error.privacy_report = self.report  # type: ignore[attr-defined]
@@ -398,7 +396,7 @@ class ProtocolStrategy(Declared, Strategy):
             while not instructions and self._pending is not None:
                 number = self._number(server_round)
                 instructions = self._current.ask(number, self._pending, client_manager)
-                if not instructions:  # nobody is there for a round that is not needed
+                if not instructions:  # an optional round that too few clients can answer
                     self._take_in(number, None)
                     self._n_skipped += 1
                 elif self.journal is not None and self.journal.ask(number, digest_of(self._pending)):
@@ -413,7 +411,7 @@ class ProtocolStrategy(Declared, Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Any]]:
-        """Hand the sum, or the replies, to the protocol."""
+        """Give the sums or the replies to the protocol."""
         run, number = self._current, self._number(server_round)
         if self._protocol is None or (self.is_finished and self._is_enrolled):
             return None, {}
@@ -431,7 +429,7 @@ class ProtocolStrategy(Declared, Strategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Send all clients the model, once: to evaluate it if federated_evaluation was asked for, or to have it."""
+        """Send the model to all clients once: to evaluate, to keep, or both."""
         if not self.sends_model or self._outcome is None or self._current.evaluation is not None:
             return []
         instructions = self._current.ask_to_evaluate(self._number(server_round), self._outcome.model, client_manager)
@@ -444,10 +442,7 @@ class ProtocolStrategy(Declared, Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Any]]:
-        """Add the tables and costs of the clients up.
-
-        The mean cost of a row; "cost", unless beyond the largest float, "n_rows", and "accuracy", "nmi" and "ari".
-        """
+        """Return the mean cost of a row, and "cost" (if finite), "n_rows", "accuracy", "nmi" and "ari"."""
         n_clusters = self.outcome.model.n_clusters if self.federated_evaluation else None
         metrics = self._current.receive_evaluation(self._number(server_round), results, failures, n_clusters)
         self._finish(has_all=True)
@@ -456,14 +451,14 @@ class ProtocolStrategy(Declared, Strategy):
     def evaluate(self, server_round: int, parameters: Parameters) -> None:
         """Do nothing: the server has no rows to evaluate with."""
 
-    # Behind them.
+    # Internals.
 
     def _number(self, server_round: int) -> int:
-        """Return the number of a Flower round in the run: of one that goes on, after the rounds that it had."""
+        """Return the number of a Flower round within the run, which may have had rounds before an interruption."""
         return server_round + max(self._n_kept - 1, 0) + self._n_skipped
 
     def _take_in(self, number: int, received: Any) -> None:
-        """Write down what a round brought, and hand it to the protocol."""
+        """Write what a round brought to the journal, and give it to the protocol."""
         if self.journal is not None:
             self.journal.keep(self._current.record(number, digest_of(self._pending), received))
         if self.on_round is not None:
@@ -474,7 +469,7 @@ class ProtocolStrategy(Declared, Strategy):
         self._finish(has_all=not self.sends_model)
 
     def _advance(self, received: Any) -> None:
-        """Have the protocol take in what a round brought, and say what comes next."""
+        """Give the protocol what a round brought, and take its next round or its outcome."""
         assert self._protocol is not None
         if self._pending is not None:
             if self.on_received is not None:
@@ -501,7 +496,7 @@ class ProtocolStrategy(Declared, Strategy):
         self._pending = self.with_noise(round_)
 
     def _go_on_from(self, journal: Journal) -> None:
-        """Take up the run of a journal: give the protocol once more what it was given before."""
+        """Resume the run of a journal: give the protocol again what it was given before."""
         run = self._current
         given = {name: getattr(self, name) for name in (*self.parameter_names(), "noise_seed")}
         head = journal.begin(self.name, given, self._run_id)
@@ -536,29 +531,29 @@ class ProtocolStrategy(Declared, Strategy):
         return ENROL if self._pending is None else self._pending.task
 
 
-#: A larger delta is remarked on in the report: few tables have so few rows that it is far below one over their number.
+#: The report warns of a larger delta: for most tables it is not far below one over the number of rows.
 LARGE_DELTA = 1e-4
 
 
 class PrivateStrategy(ProtocolStrategy):
-    """Base of strategies that can take noise.
+    """Base of strategies that can add noise.
 
     A subclass names the parts of its privacy budget in :meth:`parts`. A round names the part that pays for each array.
-    The plan of a run is made of the parts once, as soon as its clients have enrolled: what a run finds out later
-    changes none of them.
+    The plan of a run is made from the parts once, as soon as its clients have enrolled. Nothing that a run finds later
+    changes it.
 
     Parameters
     ----------
     epsilon : float, optional
-        The privacy budget of the whole run. None is no noise and no guarantee.
+        The privacy budget of the whole run. None: no noise and no guarantee.
     delta : float, default=1e-6
         The delta of that budget.
     noise : "server", "clients" or "local", default="server"
-        Who adds the noise: the server, which is trusted to; the clients, each a share (for secure aggregation); or each
-        client all of it, so that its reply is private by itself.
+        Who adds the noise: a trusted server; the clients, each a share (for secure aggregation); or each client all of
+        it, so that its reply is private by itself.
     budget : mapping of str to float, optional
-        Parts of epsilon, by the names that ``fedclust explain`` shows; what is not named divides the rest as it would
-        divide the whole.
+        Parts of epsilon, by the names that ``fedclust explain`` shows. Parts that are not named share the rest in their
+        usual proportions.
     """
 
     promises: ClassVar[tuple[PrivacyUnit, ...]] = ("record",)
@@ -579,7 +574,7 @@ class PrivateStrategy(ProtocolStrategy):
             check_real(f"the budget of {name}", part, above=0, at_most=1)
 
     def privacy_notes(self) -> list[str]:
-        """Add what a large delta allows."""
+        """Add a warning about a large delta."""
         notes = super().privacy_notes()
         if self.epsilon is not None and self.delta > LARGE_DELTA:
             notes.append(
@@ -589,7 +584,7 @@ class PrivateStrategy(ProtocolStrategy):
         return notes
 
     def parts(self) -> Mapping[str, Part]:
-        """Return the parts of the privacy budget by name, as they are where the user says nothing."""
+        """Return the default parts of the privacy budget by name."""
         return {}
 
     @property
@@ -602,7 +597,7 @@ class PrivateStrategy(ProtocolStrategy):
         return shares_of(self.parts(), self.relation)
 
     def noise_multipliers(self) -> dict[str, float]:
-        """Return the noise multiplier of each share, with which the whole run is (epsilon, delta)-private."""
+        """Return the noise multipliers with which the whole run is (epsilon, delta)-private."""
         return calibrate(divided(self.all_shares(), self.budget), self.epsilon, delta_of_composition(self.delta))
 
     def all_shares(self) -> dict[str, Share]:
@@ -611,13 +606,13 @@ class PrivateStrategy(ProtocolStrategy):
         return shares_of(self.all_parts(), inner.relation)
 
     def make_plan(self) -> Plan:
-        """Return what all of the run's noise will be, by what is known now."""
+        """Return the plan of all noise, from what is known now."""
         shares = divided(self.all_shares(), self.budget)
         return Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, self.noise_multipliers())
 
     @property
     def frozen_plan(self) -> Plan:
-        """The plan of the run, made once its clients have enrolled and never changed; before that, what it would be."""
+        """The plan of the run: fixed once its clients have enrolled, preliminary before that."""
         run = self._run
         if run is None:
             return self.make_plan()
@@ -628,24 +623,24 @@ class PrivateStrategy(ProtocolStrategy):
 
     @property
     def plan_waits(self) -> bool:
-        """Whether the plan is frozen by the first release, as it needs what rounds without noise find before that."""
+        """Whether the first release freezes the plan, because earlier rounds without noise find what it needs."""
         return False
 
     def freeze_plan(self) -> None:
         """Freeze the plan, unless it waits."""
-        # Before the clients have enrolled, the names in a budget may be of shares that follow from their columns.
+        # Names in a budget may refer to shares that depend on the clients' columns, unknown before they enrol.
         is_early = self.budget is not None and not self.client_names
         if self.epsilon is not None and not self.plan_waits and not is_early:
             _ = self.frozen_plan
 
     @property
     def plan(self) -> str:
-        """The frozen plan as JSON; empty without an epsilon, and as long as the plan waits."""
+        """The frozen plan as JSON; "" without an epsilon, or while the plan waits."""
         is_frozen = self._run is not None and self._run.spending is not None
         return "" if self.epsilon is None or (self.plan_waits and not is_frozen) else self.frozen_plan.to_json()
 
     def summed(self, question: Question, *parts: str, at_most: tuple[float | None, ...] = ()) -> Sum:
-        """Return the round for the sum over rows; where the guarantee is for clients, over the means of clients.
+        """Return the round for a sum over rows, or for a sum of the clients' means if the guarantee is for clients.
 
         Parameters
         ----------
@@ -669,14 +664,14 @@ class PrivateStrategy(ProtocolStrategy):
         return self.noise_of_sum(Release(share.mechanism, bound, plan.multipliers[part], "", share.relation))
 
     def noise_scale(self, part: str, bound: float = 1.0) -> float:
-        """Return the parameter of that noise: of Gaussian noise its standard deviation, of Laplace noise its scale."""
+        """Return the scale of that noise: the standard deviation of Gaussian noise, the scale of Laplace noise."""
         if self.epsilon is None:
             return 0.0
         is_laplace = self.frozen_plan.shares[part].mechanism == "laplace"
         return self.noise_of(part, bound) / (math.sqrt(2.0) if is_laplace else 1.0)
 
     def with_noise(self, round_: Round) -> Round:
-        """Return a round with the noise that its parts of the budget pay for."""
+        """Return a round with the noise for which its parts of the budget pay."""
         if self.epsilon is None:
             return round_
         if any(round_.releases):
@@ -692,7 +687,7 @@ class PrivateStrategy(ProtocolStrategy):
         found = {releases_of_parts(question, question.moved(), round_.parts, plan) for question in questions}
         if len(found) > 1:
             raise ProtocolError(
-                f"a row changes what '{round_.task}' asks by another amount at each client; ask in several rounds."
+                f"'{round_.task}' has other bounds for some clients than for others; ask in several rounds."
             )
         return replace(round_, releases=found.pop())
 
@@ -710,19 +705,19 @@ class ClippedStrategy(PrivateStrategy):
     Parameters
     ----------
     max_norm : float, optional
-        The Euclidean norm to which every client clips its rows; needed with an epsilon. Choose units and origin with
-        it. It is public, and not taken from data.
+        The Euclidean norm to which every client clips its rows; required with an epsilon. It is public: do not take it
+        from data. Choose it together with units and origin.
     """
 
     max_norm: float | None = parameter(None, at_least=SMALLEST, at_most=LARGEST)
 
     @property
     def max_norm_of_rows(self) -> float | None:
-        """The norm to which rows are clipped: none without an epsilon."""
+        """The norm to which rows are clipped; None without an epsilon."""
         return None if self.epsilon is None else self.max_norm
 
     def check_complete(self) -> None:
-        """Raise a ValueError unless there is a norm where there is noise."""
+        """Raise a ValueError if there is an epsilon but no max_norm."""
         super().check_complete()
         if self.epsilon is not None and self.max_norm is None:
             raise ValueError("max_norm is missing; noise for an epsilon needs a norm to which rows are clipped.")

@@ -14,7 +14,6 @@ from flower_fedclust.engine import (
     Failure,
     Gather,
     MessageStrategy,
-    Outcome,
     ProtocolError,
     Sent,
     Sum,
@@ -119,17 +118,6 @@ def test_reply_of_a_client_that_keeps_has_no_byte_of_an_array(clients, kind, noi
     assert [row.bytes_up for row in toy.traffic if row.task == "keep"] == [0] * 4
 
 
-@pytest.mark.parametrize("kind", [Sum, Gather])
-def test_round_that_keeps_brings_the_server_nothing(clients, kind):
-    brought = simulate(
-        Keeping(
-            [kind(KeepingClient.keep.asked()), kind(KeepingClient.keep_two.asked()), Sum(KeepingClient.visits.asked())]
-        ),
-        clients,
-    ).model.brought
-    assert brought[:2] == [[], []]
-
-
 def test_later_round_sees_what_was_kept_under_its_name_and_the_next_one_the_true_rows(clients):
     rounds = [
         Sum(KeepingClient.keep.asked(factor=3.0)),
@@ -144,65 +132,6 @@ def test_later_round_sees_what_was_kept_under_its_name_and_the_next_one_the_true
         assert np.array_equal(rows_of(kept)[str(index)], 3.0 * rows)
         assert np.array_equal(rows_of(after)[str(index)], rows)
     np.testing.assert_allclose(moments[1], 3.0 * np.concatenate(clients).sum(axis=0))
-
-
-def test_evaluation_is_on_the_true_rows_whatever_the_last_round_worked_on(clients):
-    def evaluated(rounds):
-        kept = []
-
-        class Watched(Keeping):
-            def aggregate_evaluate(self, *arguments):
-                kept.append(self)
-                return super().aggregate_evaluate(*arguments)
-
-        simulate(Watched(rounds, federated_evaluation=True), clients)
-        return kept[0].evaluation
-
-    on_kept = [Sum(KeepingClient.keep.asked(factor=3.0)), Sum(KeepingClient.moments.asked(), rows="copy")]
-    assert evaluated(on_kept) == evaluated([Sum(KeepingClient.moments.asked())])
-
-
-def test_arrays_are_kept_under_their_own_names(clients):
-    rounds = [
-        Sum(KeepingClient.keep_two.asked()),
-        Gather(KeepingClient.all_rows.asked(), rows="one"),
-        Gather(KeepingClient.all_rows.asked(), rows="another"),
-    ]
-    _, one, another = simulate(Keeping(rounds), clients).model.brought
-    for index, rows in enumerate(clients):
-        assert np.array_equal(rows_of(one)[str(index)], rows)
-        assert np.array_equal(rows_of(another)[str(index)], 2.0 * rows)
-
-
-def test_what_is_kept_twice_under_one_name_is_what_came_last(clients):
-    rounds = [
-        Sum(KeepingClient.keep.asked()),
-        Sum(KeepingClient.keep.asked(factor=5.0)),
-        Gather(KeepingClient.all_rows.asked(), rows="copy"),
-    ]
-    replies = simulate(Keeping(rounds), clients).model.brought[2]
-    assert np.array_equal(rows_of(replies)["2"], 5.0 * clients[2])
-
-
-def test_method_that_keeps_gets_the_kept_rows_of_another_if_the_round_says_so(clients):
-    rounds = [
-        Sum(KeepingClient.keep.asked(factor=3.0)),
-        Sum(KeepingClient.keep_again.asked(), rows="copy"),
-        Gather(KeepingClient.all_rows.asked(), rows="second copy"),
-    ]
-    replies = simulate(Keeping(rounds), clients).model.brought[2]
-    assert np.array_equal(rows_of(replies)["1"], 3.0 * clients[1] + 10.0)
-
-
-def test_kept_array_comes_back_as_floats_of_the_same_shape(clients):
-    alike = [clients[0], clients[0] + 1.0]
-    replies = simulate(
-        Keeping([Sum(KeepingClient.keep_transposed.asked()), Gather(KeepingClient.all_rows.asked(), rows="copy")]),
-        alike,
-    ).model.brought[1]
-    kept = rows_of(replies)["0"]
-    assert kept.dtype == np.float64
-    np.testing.assert_allclose(kept, clients[0].T, rtol=1e-6)
 
 
 def test_kept_array_is_in_the_contexts_state_and_nowhere_else(clients):
@@ -278,15 +207,6 @@ def test_client_that_missed_the_keeping_round_says_nothing_of_its_rows_by_saying
     assert not any(message.content.startswith("why") for message in toy.report.messages)
 
 
-def test_client_whose_answer_was_lost_on_the_way_has_kept_its_rows_all_the_same(clients):
-    proxies = proxies_of(KeepingClient, clients)
-    proxies[1].misbehave[2] = raising(TimeoutError("gone"))
-    toy = Keeping([Sum(KeepingClient.keep.asked()), Sum(KeepingClient.moments.asked(), rows="copy")])
-    drive(toy, proxies)
-    assert [failure.round for failure in toy.failures] == [2]
-    assert toy.outcome.model.brought[1][0] == [19.0]
-
-
 def test_name_under_which_nobody_has_kept_anything_stops_the_run_with_the_sentence(clients):
     with pytest.raises(ProtocolError, match="client 0 has not kept its copies; it missed the round that makes them"):
         simulate(Keeping([Sum(KeepingClient.keep.asked()), Sum(KeepingClient.moments.asked(), rows="copies")]), clients)
@@ -307,13 +227,6 @@ def test_answer_with_too_few_arrays_keeps_none_of_them(clients):
     assert [list(proxy.context.state) for proxy in proxies] == [[]] * 4
 
 
-def test_client_without_a_context_says_that_it_failed_and_sends_no_array(clients):
-    client = KeepingClient(ClientData(clients[0]), name="0")
-    arrays, _, facts = client.fit([], {"task": "keep", "round": 2})
-    assert arrays == []
-    assert "RuntimeError" in facts["failure"]
-
-
 def test_array_that_was_kept_in_an_earlier_run_does_not_stand_in_for_one_that_was_missed(clients):
     # Several strategies in one `flwr run` share the Contexts of the clients.
     proxies = proxies_of(KeepingClient, clients)
@@ -325,29 +238,6 @@ def test_array_that_was_kept_in_an_earlier_run_does_not_stand_in_for_one_that_wa
     )
     drive(second, proxies)
     assert [reply.client for reply in second.outcome.model.brought[1]] == ["0", "2", "3"]
-
-
-@pytest.mark.parametrize("noise", ["server", "local"])
-def test_client_that_misses_a_noisy_keeping_round_does_not_stop_the_others(clients, noise):
-    proxies = proxies_of(KeepingClient, clients)
-    away(proxies[1], 2)
-    toy = private(
-        [Sum(KeepingClient.keep.asked(), releases=[RELEASE]), Sum(KeepingClient.moments.asked(), rows="copy")],
-        noise=noise,
-    )
-    drive(toy, proxies)
-    assert toy.outcome.model.brought[1][0] == [16.0]
-
-
-def test_no_share_of_the_noise_is_missing_where_a_client_missed_a_keeping_round(clients):
-    proxies = proxies_of(KeepingClient, clients)
-    away(proxies[1], 2)
-    toy = private(
-        [Sum(KeepingClient.keep.asked(), releases=[RELEASE]), Sum(KeepingClient.moments.asked(), rows="copy")],
-        noise="clients",
-    )
-    drive(toy, proxies)
-    assert toy.outcome.model.brought[1][0] == [16.0]
 
 
 # The noise.
@@ -410,19 +300,6 @@ def test_array_kept_without_a_release_beside_one_that_has_it_gets_no_noise(clien
 
 
 @pytest.mark.parametrize("noise", NOISE_PLACES)
-def test_messages_from_kept_rows_can_have_a_release_of_their_own_too(clients, noise):
-    rounds = [
-        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
-        Sum(KeepingClient.count.asked(), rows="copy", releases=[RELEASE]),
-    ]
-    result = simulate(private(rounds, noise=noise), clients)
-    assert result.model.brought[1][0] != [19.0]
-    assert [message.task for message in result.privacy.releases] == ["keep", "count"]
-    assert not any(message.post_processing for message in result.privacy.messages)
-    assert result.privacy.composed_epsilon == composed_epsilon([RELEASE, RELEASE], delta_of_composition(1e-6), near=1.0)
-
-
-@pytest.mark.parametrize("noise", NOISE_PLACES)
 def test_seed_repeats_the_noise_of_what_is_kept_and_no_seed_does_not(clients, noise):
     def kept(seed):
         toy = private(
@@ -434,17 +311,6 @@ def test_seed_repeats_the_noise_of_what_is_kept_and_no_seed_does_not(clients, no
     assert np.array_equal(kept(1), kept(1))
     assert not np.isclose(kept(1), kept(2)).any()
     assert not np.isclose(kept(None), kept(None)).any()
-
-
-def test_two_rounds_that_keep_draw_different_noise(clients):
-    rounds = [
-        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
-        Gather(KeepingClient.all_rows.asked(), rows="copy"),
-        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
-        Gather(KeepingClient.all_rows.asked(), rows="copy"),
-    ]
-    _, first, _, second = simulate(private(rounds), clients, seed=1).model.brought
-    assert not np.isclose(first[0].arrays[0], second[0].arrays[0]).any()
 
 
 @pytest.mark.parametrize("seed", [1, None])
@@ -466,36 +332,7 @@ def test_noise_of_the_method_and_noise_of_the_release_are_not_the_same_numbers(s
     assert not np.isin(owns[0].arrays[0], owns[1].arrays[0]).any()
 
 
-def test_noise_source_of_a_client_repeats_for_a_seed_and_differs_by_round_and_client(clients):
-    def drawn(seed, number):
-        (proxy,) = proxies_of(KeepingClient, clients[:1], seed=seed)
-        client = proxy.client()
-        client.fit([], {"task": "keep_own_noise", "round": number})
-        return proxy.context.state["fedclust.own noise"].to_numpy_ndarrays()[0]
-
-    assert np.array_equal(drawn(1, 2), drawn(1, 2))
-    for other in (drawn(1, 3), drawn(2, 2), drawn(None, 2)):
-        assert not np.isin(other, drawn(1, 2)).any()
-    assert not np.isin(drawn(None, 2), drawn(None, 2)).any()
-
-
 # The report.
-
-
-@pytest.mark.parametrize("kind", [Sum, Gather])
-def test_what_is_kept_without_noise_is_not_in_the_report_and_hides_nothing_later(clients, kind):
-    rounds = [
-        kind(KeepingClient.keep.asked()),
-        Sum(KeepingClient.moments.asked(), rows="copy"),
-        Sum(KeepingClient.keep_again.asked(), rows="copy"),
-    ]
-    rounds.append(Gather(KeepingClient.all_rows.asked(), rows="second copy"))
-    report = simulate(private(rounds), clients).privacy
-    assert [message.task for message in report.messages] == ["enrol", "moments", "moments", "all_rows"]
-    assert not any(message.post_processing for message in report.messages)
-    assert [message.task for message in report.unprotected] == ["moments", "moments", "all_rows"]
-    assert report.epsilon == float("inf")
-    assert not report.covers_everything
 
 
 @pytest.mark.parametrize("kind", [Sum, Gather])
@@ -518,60 +355,44 @@ def test_what_is_kept_with_noise_is_a_release_and_what_is_computed_from_it_costs
     assert report.composed_epsilon == composed_epsilon([RELEASE], delta_of_composition(1e-6), near=1.0)
 
 
-def test_round_on_the_true_rows_after_one_that_kept_them_with_noise_is_unprotected(clients):
-    rounds = [
-        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
-        Sum(KeepingClient.visits.asked(), rows="copy"),
-        Sum(KeepingClient.visits.asked()),
-    ]
+def keep(*releases):
+    return Sum(KeepingClient.keep.asked(), releases=releases)
+
+
+def keep_again(*releases):
+    return Sum(KeepingClient.keep_again.asked(), rows="copy", releases=releases)
+
+
+def used(rows=""):
+    return Sum(KeepingClient.visits.asked(), rows=rows)
+
+
+ONE_OF_TWO = Sum(KeepingClient.keep_two.asked(), releases=[RELEASE, None])
+
+#: Rounds; for each "visits" whether its rows carried noise; and the tasks that cost budget.
+REPORTED = {
+    "kept as they are": ([keep(), used("copy"), keep_again(), used("second copy")], [False, False], []),
+    "kept with noise": ([keep(RELEASE), used("copy"), used()], [True, False], ["keep"]),
+    "one of two arrays": ([ONE_OF_TWO, used("one"), used("another")], [True, False], ["keep_two"]),
+    "kept from noisy rows": ([keep(RELEASE), keep_again(), used("second copy")], [True], ["keep"]),
+    "noise of its own": (
+        [keep(), keep_again(RELEASE), used("second copy"), used("copy")],
+        [True, False],
+        ["keep_again"],
+    ),
+    "noise twice": ([keep(RELEASE), keep_again(RELEASE), used("second copy")], [True], ["keep", "keep_again"]),
+}
+
+
+@pytest.mark.parametrize("case", REPORTED)
+def test_the_report_knows_which_kept_rows_carry_noise(clients, case):
+    rounds, expected, paid_for = REPORTED[case]
     report = simulate(private(rounds), clients).privacy
-    assert is_post_processing(report, "visits") == [True, False]
-    assert [message.round for message in report.unprotected] == [4]
-    assert not report.covers_everything
-
-
-def test_only_the_array_that_was_kept_with_noise_protects_what_comes_of_it(clients):
-    rounds = [
-        Sum(KeepingClient.keep_two.asked(), releases=[RELEASE, None]),
-        Sum(KeepingClient.visits.asked(), rows="one"),
-        Sum(KeepingClient.visits.asked(), rows="another"),
-    ]
-    report = simulate(private(rounds), clients).privacy
-    assert [message.content for message in report.messages if message.task == "keep_two"] == ["one copy"]
-    assert is_post_processing(report, "visits") == [True, False]
-
-
-def test_what_is_kept_from_rows_with_noise_is_as_protected_as_they_are_and_not_listed_again(clients):
-    rounds = [
-        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
-        Sum(KeepingClient.keep_again.asked(), rows="copy"),
-        Gather(KeepingClient.all_rows.asked(), rows="second copy"),
-    ]
-    report = simulate(private(rounds), clients).privacy
-    assert [message.task for message in report.messages] == ["enrol", "keep", "all_rows"]
-    assert is_post_processing(report, "all_rows") == [True]
-    assert report.covers_everything
-
-
-def test_what_is_kept_from_rows_without_noise_is_protected_by_its_own_release_only(clients):
-    rounds = [
-        Sum(KeepingClient.keep.asked()),
-        Sum(KeepingClient.keep_again.asked(), rows="copy", releases=[RELEASE]),
-        Sum(KeepingClient.visits.asked(), rows="second copy"),
-        Sum(KeepingClient.visits.asked(), rows="copy"),
-    ]
-    report = simulate(private(rounds), clients).privacy
-    assert is_post_processing(report, "visits") == [True, False]
-    assert [message.task for message in report.releases] == ["keep_again"]
-
-
-def test_noise_on_what_is_kept_from_rows_with_noise_is_paid_for_twice(clients):
-    rounds = [
-        Sum(KeepingClient.keep.asked(), releases=[RELEASE]),
-        Sum(KeepingClient.keep_again.asked(), rows="copy", releases=[RELEASE]),
-    ]
-    report = simulate(private(rounds), clients).privacy
-    assert report.composed_epsilon == composed_epsilon([RELEASE] * 2, delta_of_composition(1e-6), near=1.0)
+    assert is_post_processing(report, "visits") == expected
+    assert [message.task for message in report.releases] == paid_for
+    assert report.covers_everything == all(expected)
+    listed = [message.task for message in report.messages]
+    assert listed == ["enrol", *paid_for, *["visits"] * len(expected)]
 
 
 def test_name_under_which_the_true_rows_are_kept_later_protects_nothing_any_more(clients):
@@ -586,15 +407,6 @@ def test_name_under_which_the_true_rows_are_kept_later_protects_nothing_any_more
     assert not result.privacy.covers_everything
 
 
-def test_rows_protected_in_one_run_are_not_protected_in_the_next(clients):
-    toy = private([Sum(KeepingClient.keep.asked(), releases=[RELEASE]), Sum(KeepingClient.visits.asked(), rows="copy")])
-    drive(toy, proxies_of(KeepingClient, clients))
-    assert is_post_processing(toy.report, "visits") == [True]
-    toy.rounds = [Sum(KeepingClient.keep.asked()), Sum(KeepingClient.visits.asked(), rows="copy")]
-    drive(toy, proxies_of(KeepingClient, clients))
-    assert is_post_processing(toy.report, "visits") == [False]
-
-
 @pytest.mark.parametrize("relation", ["replace", "add-or-remove"])
 def test_declared_number_of_rows_is_told_apart_in_the_report(clients, relation):
     release = paid("gaussian", 3.0, relation)
@@ -603,11 +415,6 @@ def test_declared_number_of_rows_is_told_apart_in_the_report(clients, relation):
     assert [message.counts_rows for message in report.messages] == [False, True, False]
     assert report.covers_everything == (relation == "replace")
     assert [message.task for message in report.unprotected] == ([] if relation == "replace" else ["count"])
-
-
-def test_number_of_rows_is_unprotected_in_a_run_without_releases(clients):
-    report = simulate(Keeping([Sum(KeepingClient.count.asked())]), clients).privacy
-    assert [message.task for message in report.unprotected] == ["count"]
 
 
 # The declaration.
@@ -632,27 +439,7 @@ def test_two_arrays_cannot_be_kept_under_one_name():
         answers(Sent("one", kept_as="copy"), Sent("another", kept_as="copy"))
 
 
-def test_answer_knows_whether_its_arrays_are_kept():
-    assert KeepingClient.keep.answer.keeps
-    assert KeepingClient.keep_two.answer.keeps
-    assert not KeepingClient.all_rows.answer.keeps
-    assert not KeepingClient.store.answer.keeps
-
-
 # What was watched.
-
-
-def test_history_of_the_outcome_is_in_the_result(clients):
-    class Watching(Toy):
-        def protocol(self):
-            outcome = yield from super().protocol()
-            return Outcome(outcome.model, history={"objective": (3.0, 2.0), "empty": ()})
-
-    assert simulate(Watching([Sum(KeepingClient.visits.asked())]), clients).history == {
-        "objective": [3.0, 2.0],
-        "empty": [],
-    }
-    assert simulate(Toy([Sum(KeepingClient.visits.asked())]), clients).history == {}
 
 
 def test_a_client_that_missed_the_noise_is_not_reported_as_protected(clients):

@@ -157,20 +157,6 @@ def test_a_fraction_is_drawn_as_it_is_without_others_and_all_the_rest_gets_the_o
     assert [len(names) for names in drawn[0]] == [5, 5, 5]
 
 
-def test_what_they_remember_is_there_when_they_are_asked(clients):
-    rounds = [half(), Gather(StandingByClient.noted.asked())]
-    toy, _ = run(rounds, clients)
-    found = {reply.client: reply.arrays[0].tolist() for reply in toy.outcome.model.brought[1]}
-    assert found == {"0": [-1.0], "1": [1.0, 3.0, 4.0, -1.0], "2": [-1.0], "3": [1.0, 3.0, 4.0, -1.0]}
-
-
-def test_a_client_that_did_not_enrol_is_not_among_them(clients):
-    proxies = proxies_of(StandingByClient, clients)
-    proxies[1].misbehave[1] = raising(TimeoutError("gone"))
-    drive(StandingBy([half()]), proxies)
-    assert [proxy.asked["note"] for proxy in proxies] == [0, 0, 0, 1]
-
-
 # Nothing of theirs is used.
 
 
@@ -183,11 +169,6 @@ def test_what_the_round_brings_is_what_it_brings_without_others(clients, kind):
         return [array.tolist() for array in (*first, *second)], toy.report.messages
 
     assert brought(NOTE) == brought(None)
-
-
-def test_a_sum_is_over_those_that_were_asked(clients):
-    toy, _ = run([half()], clients)
-    assert toy.outcome.model.brought[0].n_clients == 2
 
 
 @pytest.mark.parametrize("by", [drive, serve])
@@ -205,11 +186,6 @@ def test_arrays_that_one_of_them_sends_anyway_change_nothing(clients, kind, arra
     assert toy.report.messages == honest.report.messages
 
 
-def test_arrays_that_one_of_them_sends_anyway_are_in_the_traffic(clients):
-    toy, _ = run([half()], clients, {1: replaced([np.ones(9)])})
-    assert [row.bytes_up for row in toy.traffic if row.task == "note"] == [len(encode([np.ones(9)]).tensors[0]), 0]
-
-
 def test_one_of_them_cannot_take_the_name_of_a_client_that_was_asked(clients):
     def renamed(res):
         return FitRes(res.status, encode([np.full(2, 1e6)]), 1, res.metrics)
@@ -221,32 +197,7 @@ def test_one_of_them_cannot_take_the_name_of_a_client_that_was_asked(clients):
     ]
 
 
-def test_order_in_which_they_answer_changes_nothing(clients):
-    states = []
-    for reorder in (list, lambda results: results[::-1]):
-        toy = StandingBy([half(others=STUMBLE), half()])
-        drive(toy, proxies_of(StandingByClient, clients), reorder)
-        states.append((toy.traffic, toy.failures, toy.report.messages))
-    assert states[0] == states[1]
-
-
 # Traffic and report.
-
-
-def test_their_bytes_are_in_the_traffic_with_their_own_task(clients):
-    shared = np.ones((1, 1))
-    own = {"0": np.zeros(7), "2": np.zeros(2)}
-    questions = {name: StandingByClient.scaled.asked(shared, array) for name, array in own.items()}
-    others = StandingByClient.note.asked(shared)
-    toy, _ = run([half(Gather, questions, clients=None, others=others)], clients)
-    shared, first, third = (len(encode([array]).tensors[0]) for array in (np.ones((1, 1)), np.zeros(7), np.zeros(2)))
-    up_0, up_2 = (len(encode([np.zeros((1, n))]).tensors[0]) for n in (7, 2))
-    assert [(row.client, row.task, row.bytes_down, row.bytes_up) for row in toy.traffic if row.round == 2] == [
-        ("0", "scaled", shared + first, up_0),
-        ("1", "note", shared, 0),
-        ("2", "scaled", shared + third, up_2),
-        ("3", "note", shared, 0),
-    ]
 
 
 def test_the_report_says_how_many_were_drawn_and_lists_only_them(clients):
@@ -269,11 +220,6 @@ def test_a_client_that_was_asked_and_is_silent_counts_as_drawn(clients, others):
     assert message.clients == ("0", "1", "2")
 
 
-def test_a_silent_client_makes_no_difference_where_all_are_asked(clients):
-    toy, _ = run([Sum(StandingByClient.moments.asked())], clients, {2: raising(TimeoutError("gone"))})
-    assert {(m.detail, m.clients) for m in toy.report.messages[1:]} == {("sum over the clients", None)}
-
-
 # Failures.
 
 
@@ -284,13 +230,6 @@ def test_one_that_refuses_is_a_failure_of_its_own_task_and_the_run_goes_on(clien
     assert toy.outcome.model.brought[1][0] == [19.0]
     told = [message for message in toy.report.unprotected if message.task == "stumble"]
     assert [message.content for message in told] == ["why client 1 could not answer (a row and a column, no value)"]
-
-
-def test_one_that_fails_does_not_tell_a_value(clients):
-    toy, _ = run([half(others=StandingByClient.fall.asked())], clients)
-    assert [failure.reason for failure in toy.failures] == [
-        f"client {name} failed with RuntimeError; its own log says more." for name in "13"
-    ]
 
 
 def test_one_that_missed_a_round_says_nothing_of_its_rows(clients):
@@ -324,20 +263,6 @@ def test_failures_among_them_do_not_count_against_min_clients(clients, min_clien
     assert [failure.client for failure in toy.failures] == ["1", "3"]
 
 
-def test_their_answers_do_not_count_for_min_clients(clients):
-    with pytest.raises(ProtocolError, match=r"round 2 \('tell'\): 1 clients answered and 2 have to"):
-        run([half()], clients, {0: raising(TimeoutError("gone"))})
-
-
-def test_where_too_few_answer_the_reasons_are_those_of_the_clients_that_were_asked(clients):
-    with pytest.raises(ProtocolError) as caught:
-        run([half(question=StandingByClient.refuse.asked(), others=STUMBLE)], clients)
-    assert str(caught.value) == (
-        "round 2 ('refuse'): 0 clients answered and 2 have to. "
-        "client 0 does not answer this. client 2 does not answer this."
-    )
-
-
 def test_where_clients_bring_the_noise_all_that_are_asked_have_to_answer_and_no_others(clients):
     private = {"noise": "clients", "epsilon": 1.0, "delta": 1e-6}
     rounds = [half(clients="012", releases=[RELEASE])]
@@ -357,19 +282,6 @@ def test_a_sum_has_the_noise_of_its_release_and_none_of_theirs(noise):
     assert np.std(noisy) == pytest.approx(RELEASE.scale * (np.sqrt(2) if noise == "local" else 1.0), rel=0.05)
 
 
-def test_a_silent_evaluation_after_such_a_round_is_one_of_the_evaluation(clients):
-    labels = [np.zeros(len(rows), dtype=int) for rows in clients]
-    kept = []
-
-    class Watched(StandingBy):
-        def aggregate_evaluate(self, server_round, results, failures):
-            kept.append(self)
-            return super().aggregate_evaluate(server_round, results[:-1], failures)
-
-    simulate(Watched([half(clients="23")], min_clients=2, federated_evaluation=True), clients, labels=labels)
-    assert {failure.task for failure in kept[0].failures} == {"evaluate"}
-
-
 # What is refused.
 
 
@@ -378,12 +290,6 @@ def test_a_task_for_them_that_sends_something_is_refused_with_a_sentence(clients
         with pytest.raises(ProtocolError) as caught:
             run([half(clients=asked, others=MOMENTS)], clients)
         assert str(caught.value) == "'moments' is for clients that a round does not ask, and sends something."
-
-
-def test_a_task_for_them_that_keeps_something_for_later_rounds_is_refused_too(clients):
-    # What is kept under a name has a release, or is reported to have none; a task without an answer has neither.
-    with pytest.raises(ProtocolError, match="'keep' is for clients"):
-        run([half(others=StandingByClient.keep.asked())], clients)
 
 
 def test_a_question_for_them_that_their_class_does_not_know_is_refused_with_a_sentence(clients):
@@ -417,22 +323,6 @@ def test_a_run_under_the_message_api_is_the_inline_run(clients):
     assert sum(len(reply.arrays[0]) > 1 for reply in found) == 2
 
 
-def test_a_node_that_is_gone_under_the_message_api_is_survived(clients):
-    strategy = StandingBy([half(), Sum(StandingByClient.moments.asked())])
-    app = client_app(StandingByClient, lambda context: ClientData(clients[context.node_config["partition-id"]]))
-    grid = LocalGrid(app, 4)
-    reached = grid.send_and_receive
-
-    def send_and_receive(messages, *, timeout=None):
-        grid.silent = {3} if len(strategy.traffic) == 4 else set()
-        return reached(messages, timeout=timeout)
-
-    grid.send_and_receive = send_and_receive
-    MessageStrategy(strategy).start(grid)
-    assert [(failure.round, failure.task, failure.client) for failure in strategy.failures] == [(2, "note", "3")]
-    assert strategy.outcome.model.brought[1][0] == [19.0]
-
-
 # Randomness that a client shares with nobody.
 
 
@@ -440,14 +330,6 @@ def generator(name, random_state=5):
     return StandingByClient(np.ones((1, 2)), name=name).generator(random_state)
 
 
-def test_a_client_draws_the_same_whenever_and_wherever_it_is_asked():
-    assert np.array_equal(generator("oslo").uniform(size=9), generator("oslo").uniform(size=9))
-
-
 @pytest.mark.parametrize(("name", "random_state"), [("bergen", 5), ("osl", 5), ("oslo0", 5), ("Oslo", 5), ("oslo", 6)])
 def test_another_client_and_another_random_state_draw_otherwise(name, random_state):
     assert not np.array_equal(generator("oslo").uniform(size=9), generator(name, random_state).uniform(size=9))
-
-
-def test_a_name_of_any_letters_draws():
-    assert 0 <= generator("Tromsø, 北").uniform() < 1

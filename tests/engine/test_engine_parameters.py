@@ -157,11 +157,6 @@ def test_clone_and_set_params_work_and_attributes_of_a_run_are_no_parameters():
     assert repr(made) == "Example(mode='slow', n_clusters=2, n_steps=7)"
 
 
-def test_two_strategies_are_equal_only_where_they_are_one():
-    assert Example(2) != Example(2)
-    assert len({Example(2), Example(2)}) == 2
-
-
 def test_documentation_of_the_bases_is_added_where_the_parameters_are():
     text = inspect.getdoc(Example)
     assert text.index("exact : bool") < text.index("min_clients : int, optional") < text.index("Notes\n-----")
@@ -199,10 +194,6 @@ def test_of_the_names_that_fit_the_one_that_fixes_most_is_taken():
         entries = (Entry("plain", ""), Entry("slow", "", fixed={"mode": "slow"}))
 
     assert [Named(2).name, Named(2, mode="slow").name, Example(2).name] == ["plain", "slow", "Example"]
-
-
-def test_a_value_of_another_type_is_not_what_a_name_fixes():
-    assert not Entry("one", "", fixed={"exact": True}).is_of({"exact": 1})
 
 
 # Budgets by name.

@@ -74,18 +74,6 @@ def test_truncated_array_is_a_value_error():
         decode(Parameters([tensor[:-3]], "numpy.ndarray"))
 
 
-@pytest.mark.parametrize(
-    "array",
-    [np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.float64(3), np.arange(4) > 1,
-     np.zeros((0, 5)), np.arange(10)[::2]],
-    ids=["matrix", "columns first", "number", "truth values", "no rows", "every other"],
-)  # fmt: skip
-def test_the_bytes_are_read_by_flowers_own_function(array):
-    (back,) = parameters_to_ndarrays(encode([array]))
-    assert back.dtype == np.asarray(array).dtype
-    np.testing.assert_array_equal(back, array)
-
-
 def test_json_is_read():
     assert parse_json('{"a": [1, {"b": null}]}') == {"a": [1, {"b": None}]}
     assert parse_json(b"[0.5]") == [0.5]
