@@ -1,5 +1,7 @@
 """What every model does, whatever it is."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from flower_fedclust.models import (
     SpectralModel,
     SubspaceModel,
 )
+from flower_fedclust.numerics.spectral import unit_rows
 
 RNG = np.random.default_rng(4)
 ROWS = np.abs(RNG.normal(size=(40, 3))) * 2
@@ -110,6 +113,17 @@ def test_clusters_and_cost_do_not_depend_on_the_other_rows(model, monkeypatch):
     assert np.array_equal(model.predict(ROWS), found.labels)
     assert model.cost(ROWS) == pytest.approx(found.cost, rel=1e-4)
     assert [int(model.predict(row[None])[0]) for row in ROWS] == found.labels.tolist()
+
+
+@pytest.mark.parametrize("made", [KMeansModel, lambda points: SubspaceModel(unit_rows(points)[:, None])])
+def test_no_array_of_all_rows_and_clusters_is_made(made, monkeypatch):
+    monkeypatch.setattr("flower_fedclust.numerics.blocks.BLOCK_ENTRIES", 100_000)
+    model, rows = made(RNG.normal(size=(400, 3))), RNG.normal(size=(20_000, 3))
+    tracemalloc.start()
+    model.predict(rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000 * 400 * 8 / 8
 
 
 def test_a_model_says_what_it_is(model, kind):

@@ -112,12 +112,6 @@ def test_it_ends_when_no_row_changes_its_cluster(trained, first_centers):
     assert len(forced.losses) == 3
 
 
-def test_without_a_target_nothing_changes(trained, first_centers):
-    same = refined_clusters(ROWS, trained.encoder, first_centers, random_state=0, n_targets=0)
-    assert all(map(np.array_equal, (*same.encoder, same.centers), (*trained.encoder, first_centers)))
-    assert same.losses == []
-
-
 def test_arguments_are_not_changed(trained, first_centers):
     copies = [one.copy() for one in (*trained.encoder, first_centers, ROWS)]
     refined_clusters(ROWS, trained.encoder, first_centers, random_state=0, n_targets=2, tol=-1.0)

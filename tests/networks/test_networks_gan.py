@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial.distance import cdist
 from sklearn.datasets import make_blobs
 
-from flower_fedclust.networks.gan import column_moments, synthetic_rows
+from flower_fedclust.networks.gan import synthetic_rows
 from flower_fedclust.networks.layers import outputs
 from flower_fedclust.networks.training import (
     batches,
@@ -76,12 +76,6 @@ def test_constant_column_is_the_same_constant():
     rows_made = synthetic_rows(rows, 50, random_state=0, n_epochs=2)
     assert (rows_made[:, 1] == 0.1).all()
     assert (rows_made[:, [0, 2]].std(axis=0) > 0).all()
-
-
-def test_moments_are_those_of_the_columns():
-    mean, deviation = column_moments(ROWS)
-    np.testing.assert_allclose(mean, ROWS.mean(axis=0))
-    np.testing.assert_allclose(deviation, ROWS.std(axis=0))
 
 
 def test_two_distinct_rows_are_enough_and_one_is_refused():

@@ -78,16 +78,6 @@ def test_a_larger_lambda_draws_codes_nearer_to_the_centers_of_their_clusters(pre
     assert much < some < none
 
 
-def test_without_weight_the_centers_change_nothing(pretrained):
-    centers = np.zeros((3, 4)) + np.arange(3)[:, None]
-    options = {"n_steps": 6, "random_state": 2}
-    without = trained_vae(ROWS, pretrained.layers, **options)
-    labels = np.zeros(len(ROWS), dtype=int)
-    weightless = trained_vae(ROWS, pretrained.layers, centers=centers, labels=labels, weight=0.0, **options)
-    for a, b in zip(without.layers, weightless.layers, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-12)
-
-
 def test_the_divergence_that_is_reported_is_that_of_equation_14(pretrained):
     codes = codes_of(ROWS, pretrained.layers)
     centers = codes[:4] + 0.1
