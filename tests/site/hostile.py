@@ -22,6 +22,7 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.registry import find
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.policy import SiteSettings
+from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 
 RNG = np.random.default_rng(3)
 ROWS = RNG.normal(size=(60, 3))
@@ -70,6 +71,19 @@ def plan_of(releases, epsilon=1000.0, noise="local"):
 SHARES = {"row_sum": Share("gaussian", 1.0, 3)}
 PLAN = plan(SHARES)
 
+#: A question that a careful site answers with this noise, three times in a run.
+SUM = PrivateKMeansClient.row_sum.asked(frame=BALL)
+NOISE = gaussian(PLAN.multipliers["row_sum"], share="row_sum")
+ANNOUNCED = {"plan": PLAN.to_json()}
+ENROL = {"task": "enrol", "round": 1, "client": PrivateKMeansClient.key()}
+
+#: A policy that lets nearly everything with noise out.
+NO_LIMIT = {"epsilon_per_run": 50, "epsilon": 500, "delta": 1e-4, "least_noise_multiplier": 0.1}
+NO_LIMIT |= {"row_count": True, "relations": BOTH}
+
+#: All that a server hears of a failure.
+FAILED = {"format": FORMAT, "client": "north", "failure": "failed"}
+
 
 class Server:
     """Sends a site whatever it likes, as one run."""
@@ -101,6 +115,10 @@ class Server:
             full["plan"] = self.plan
         full = {key: value for key, value in (full | config).items() if value is not None}
         return self.send(arrays, full)
+
+    def ask_sum(self, **config):
+        """Ask for SUM with the noise of PLAN, unless ``config`` says otherwise."""
+        return self.ask(config.pop("question", SUM), **{"releases": [NOISE]} | ANNOUNCED | config)
 
     def send(self, arrays, config):
         config = {"format": FORMAT} | config

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from hostile import BOTH, PLAN, ROWS, Server, arrays_of, audit, gaussian, plan, refused, site
 
-from flower_fedclust.engine.rounds import Askable, Question
+from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.engine.wire import as_bytes
 from flower_fedclust.format import FORMAT
 from flower_fedclust.models import MapModel
@@ -137,15 +137,6 @@ def test_directions_of_the_same_bytes_in_another_shape_are_others():
         rows.projected(directions.reshape(2, 4))
 
 
-@pytest.mark.parametrize(
-    "array", [np.array(["a"]), np.array([1 + 2j]), np.array(["2020-01-01"], dtype="datetime64[D]")]
-)
-def test_arrays_that_are_not_numbers_are_refused(careful, array):
-    answer = Server(careful).ask(Question(PrivateKMeansClient.row_sum.answer, (array, np.array([4.0, 2.0])), {}))
-    assert answer.metrics["failure"] == "refused"
-    assert "only plain numbers" in audit(careful)[-1]["reason"]
-
-
 # Failures.
 
 SCHEMA = Schema.of({"columns": {name: {"kind": "number", "scale": "rank", "bounds": [-9, 9]} for name in "abc"}})
@@ -190,14 +181,6 @@ def test_a_preparation_that_is_right_is_taken(tmp_path):
     noise = gaussian(PLAN.multipliers["row_sum"], 1.0, share="row_sum")
     (counts,) = arrays_of(server.ask(COUNT, releases=[noise], plan=PLAN.to_json()))
     assert counts.shape == (16,)
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[]", "null", '{"a": [1]}', '{"a": null}'])
-def test_arguments_that_are_no_arguments_get_one_word(careful, text):
-    answer = Server(careful).ask(COUNT, arguments=text)
-    assert set(answer.metrics) == {"format", "client", "failure"}
-    assert answer.metrics["failure"] in ("refused", "failed")
-    assert "RecursionError" not in audit(careful)[-1]["reason"]
 
 
 def test_whether_rows_could_be_placed_is_not_said(tmp_path):

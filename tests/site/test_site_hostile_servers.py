@@ -3,15 +3,22 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.common import EvaluateIns
 from hostile import (
+    ANNOUNCED,
     BALL,
     BOTH,
+    ENROL,
+    FAILED,
     NAMES,
+    NO_LIMIT,
+    NOISE,
     PLAN,
     ROWS,
     SHARES,
+    SUM,
     Server,
     arrays_of,
     audit,
@@ -22,30 +29,43 @@ from hostile import (
     site,
 )
 
-from flower_fedclust.engine import ClientData
-from flower_fedclust.engine.rounds import Answer, Question, Sent
-from flower_fedclust.engine.table_answers import preparation_as_bytes
-from flower_fedclust.engine.wire import encode
+from flower_fedclust.engine import ClientData, ProtocolError
+from flower_fedclust.engine.consent import Request
+from flower_fedclust.engine.parts import Part, relation_of, releases_of_parts
+from flower_fedclust.engine.rounds import Answer, Moved, Question, Sent, answers
+from flower_fedclust.engine.wire import as_bytes, encode
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.format import FORMAT
-from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_noise
 from flower_fedclust.privacy.releases import Release
+from flower_fedclust.registry import find
 from flower_fedclust.site.app import Site
+from flower_fedclust.site.budget import Budget, Spent
+from flower_fedclust.site.policy import Policy, SiteSettings
 from flower_fedclust.strategies.baselines.coreset_kmedian import CoresetKMedianClient
 from flower_fedclust.strategies.common.local_centers import LocalCentersClient
+from flower_fedclust.strategies.common.moments import MomentsClient
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
 from flower_fedclust.strategies.common.pooled_rows import PooledRowsClient
+from flower_fedclust.strategies.dp_fedc import DPFedCClient
 from flower_fedclust.strategies.fedsc import FedSCClient
+from flower_fedclust.strategies.maps.maps import FederatedMapClient
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
 from flower_fedclust.tables.columns import Figures
 from flower_fedclust.tables.preparation import Preparation
 from flower_fedclust.tables.schema import Schema
 
-SUM = PrivateKMeansClient.row_sum.asked(frame=BALL)
-NOISE = gaussian(PLAN.multipliers["row_sum"], share="row_sum")
-ANNOUNCED = {"plan": PLAN.to_json()}
+KEEP = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
+CENTERS = np.zeros((2, 3))
+CODES = Question(
+    Answer("codes", (Sent("codes", "codes", per="row"),)),
+    (CENTERS,),
+    {"bandwidth": 1.0, "regularization": 0.1, "relative_noise": 0.0},
+)
+OWN_CENTERS = LocalCentersClient.local_centers.asked(n_clusters=2, random_state=0)
+REPLACED = gaussian(1.0, relation="replace")
+LOUD = plan(SHARES, epsilon=5.0)
 
 
 @pytest.fixture
@@ -70,33 +90,76 @@ def multipliers(own):
     return [array["multiplier"] for entry in own.ledger.entries for array in entry["arrays"]]
 
 
+def key_of(strategy):
+    return find(strategy).strategy.client_type.key()
+
+
+# Noise.
+
+
 def test_what_the_policy_allows_is_answered_with_its_noise(careful):
-    (total,) = arrays_of(Server(careful).ask(SUM, releases=[NOISE], **ANNOUNCED))
+    (total,) = arrays_of(Server(careful).ask_sum())
     assert total.shape == (3,)
     (entry,) = careful.ledger.read()
     assert entry["epsilon"] == pytest.approx(1.0, rel=1e-3)
-    assert entry["arrays"][0]["multiplier"] == NOISE.noise_multiplier
+    assert multipliers(careful) == [NOISE.noise_multiplier]
 
 
-def test_a_message_that_names_no_part_leaves_nothing(careful):
-    assert "without noise" in refused(Server(careful).ask(SUM, **ANNOUNCED), careful)
-    assert "without noise" in refused(Server(careful).ask(SUM), careful)
-    assert "without noise" in refused(Server(careful).ask(SUM, parts="[null]", **ANNOUNCED), careful)
-    assert "not positive" in refused(Server(careful).ask(SUM, releases=[gaussian(0.0)]), careful)
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"releases": ()}, "without noise"),
+        ({"releases": (), "plan": None}, "without noise"),
+        ({"releases": (), "parts": "[null]"}, "without noise"),
+        ({"releases": [gaussian(0.0)], "plan": plan_of([gaussian(0.0)]).to_json()}, "not positive"),
+        ({"plan": None}, "JSON"),
+        ({"plan": ""}, "JSON"),
+        ({"releases": [gaussian(99.0)]}, "not in the run's plan"),  # noise that the plan does not have
+        ({"releases": [gaussian(99.0, share="other")]}, "not in the run's plan"),
+        ({"plan": json.dumps(json.loads(PLAN.to_json()) | {"unit": "client"})}, "one client"),
+        ({"n_shares": 10**12}, "1000000000000 shares"),
+        *(({"n_shares": number}, "shares") for number in (0, -1)),
+        *(({"n_clients": number}, "fewest_clients") for number in (1, 0, None)),
+        *(({"round": number}, "which round") for number in (None, "2", 2.0, True, 0, -2, 2**31)),
+        ({"plan": plan(SHARES, noise="server").to_json(), "releases": ()}, "trusts_server_noise"),
+        ({"plan": plan(SHARES, epsilon=1.2).to_json()}, "would spend an epsilon of 1.2"),
+        # A plan is judged by its noise, whatever else it says.
+        (
+            {"plan": json.dumps(json.loads(plan(SHARES, epsilon=5.0).to_json()) | {"epsilon": 0.1, "delta": 0.5})},
+            "spend",
+        ),
+        *(({"plan": text}, "") for text in ("{", "[]", "3", "null", "{}", '{"epsilon": 1}', "[" * 10**5)),
+        ({"plan": PLAN.to_json() + " " * 10**6}, ""),
+        *(
+            ({"plan": PLAN.to_json().replace(old, new)}, "")
+            for old, new in [
+                ("gaussian", "magic"),
+                ('"count": 3', '"count": 1000000000'),
+                ('"count": 3', '"count": -3'),
+                ('"count": 3', '"count": true'),
+                ('"epsilon": 1.0', '"epsilon": NaN'),
+                ("row_sum", "r" * 1000),
+            ]
+        ),
+        *(
+            ({"question": PrivateKMeansClient.row_sum.asked(frame=Frame(np.zeros(3), radius))}, "")
+            for radius in (np.inf, np.nan, -4.0, 0.0, 1e-320)
+        ),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_messages_without_the_noise_of_their_plan_are_refused_before_a_charge(careful, config, reason):
+    said = refused(Server(careful).ask_sum(**config), careful)
+    assert reason in said
     assert careful.ledger.read() == []
-
-
-@pytest.mark.parametrize("text", [None, ""])
-def test_parts_without_a_plan_are_refused_before_a_charge(careful, text):
-    refused(Server(careful).ask(SUM, releases=[NOISE], plan=text), careful)
-    assert careful.ledger.read() == []
+    assert "Traceback" not in (careful.folder / "audit.jsonl").read_text()
 
 
 @pytest.mark.parametrize("radius", [1e-6, 4.0, 1e6])
 def test_the_noise_grows_with_the_clipping_norm_that_a_server_chooses(tmp_path, radius):
     rows = np.random.default_rng(0).normal(size=(60, 300))
     own, frame = site(tmp_path, rows=rows), Frame(np.zeros(300), radius)
-    answer = Server(own).ask(PrivateKMeansClient.row_sum.asked(frame=frame), releases=[NOISE], **ANNOUNCED)
+    answer = Server(own).ask_sum(question=PrivateKMeansClient.row_sum.asked(frame=frame))
     (exact,) = PrivateKMeansClient(ClientData(rows), name="north").row_sum(frame=frame)
     noise = (arrays_of(answer)[0] - exact.integers) * 2.0**exact.exponent
     assert noise.std() == pytest.approx(NOISE.noise_multiplier * radius, rel=0.25)
@@ -107,25 +170,43 @@ def test_what_a_server_says_of_sensitivities_and_triangles_is_not_read(careful, 
     told = json.loads(PLAN.to_json())
     told["shares"]["row_sum"] |= {"sensitivity": 1e-9, "triangle": True}
     old = json.dumps([gaussian(1e9, sensitivity=1e-9, share="row_sum", triangle=True).to_dict()])
-    server = Server(careful)
-    arrays, fields = SUM.to_wire()
-    config = {"client": PrivateKMeansClient.key(), "round": 2, "n_clients": 3, "releases": old, **fields}
-    arrays_of(server.send(arrays, config | {"parts": '["row_sum"]', "plan": json.dumps(told)}))
+    arrays_of(Server(careful).ask_sum(plan=json.dumps(told), releases=[], **{"parts": '["row_sum"]'}, old_releases=old))
     (release,) = added
     assert release.sensitivity == pytest.approx(BALL.radius)
     assert (release.noise_multiplier, release.triangle) == (NOISE.noise_multiplier, False)
 
 
-@pytest.mark.parametrize("radius", [np.inf, np.nan, -4.0, 0.0, 1e-320])
-def test_a_ball_without_a_radius_bounds_nothing(careful, radius):
-    asked = PrivateKMeansClient.row_sum.asked(frame=Frame(np.zeros(3), radius))
-    refused(Server(careful).ask(asked, releases=[NOISE], **ANNOUNCED), careful)
-    assert careful.ledger.read() == []
+def test_a_part_pays_for_any_answer_by_the_bound_of_that_answer(careful, added):
+    server = Server(careful)
+    wide = PrivateKMeansClient.row_sum.asked(frame=Frame(np.zeros(3), 5.0))
+    for asked in (SUM, wide, PrivateKMeansClient.second_moment.asked(frame=BALL)):
+        arrays_of(server.ask_sum(question=asked))
+    assert [release.sensitivity for release in added] == pytest.approx([4.0, 5.0, 16.0])
+    assert multipliers(careful) == [NOISE.noise_multiplier] * 3
+    laplace = Release("laplace", 4.0, 50.0, "", share="row_sum")
+    assert "nothing bounds" in refused(Server(careful, 2).ask(SUM, releases=[laplace]), careful)
 
 
-def test_nothing_bounds_a_row_of_a_euclidean_ball_for_laplace_noise(careful):
-    false = Release("laplace", 4.0, 50.0, "", share="row_sum")
-    assert "nothing bounds" in refused(Server(careful).ask(SUM, releases=[false]), careful)
+@pytest.mark.parametrize(("kind", "at_most"), [("mean", 0.5), ("total", 7.0)])
+def test_a_finish_is_clipped_to_the_norm_that_its_noise_is_for(careful, added, kind, at_most):
+    arrays_of(Server(careful).ask_sum(question=getattr(SUM, kind)(at_most)))
+    assert added[-1].sensitivity == pytest.approx(2 * at_most)
+
+
+def test_shares_of_noise_and_the_servers_noise_are_believed_only_where_the_policy_says_so(tmp_path):
+    of_three = site(tmp_path / "three", most_shares=3)
+    arrays_of(Server(of_three).ask_sum(n_shares=3))
+    assert of_three.ledger.entries[0]["is_claim"]
+    refused(Server(of_three, 2).ask_sum(n_shares=4), of_three)
+    promised = {"plan": plan(SHARES, noise="server").to_json()}
+    trusting = site(tmp_path / "trusting", trusts_server_noise=True, epsilon=5.0, delta=1e-5)
+    arrays_of(Server(trusting).ask(SUM, **promised))
+    assert trusting.ledger.entries[0]["is_claim"]
+    assert trusting.ledger.entries[0]["epsilon"] == pytest.approx(1.0, rel=1e-3)
+    assert "would send centers" in refused(Server(trusting, 2, "k-fed").ask(OWN_CENTERS, **promised), trusting)
+
+
+# Relations.
 
 
 def test_rows_that_are_replaced_take_twice_the_noise_where_the_policy_lists_the_relation(tmp_path, careful, added):
@@ -139,191 +220,197 @@ def test_rows_that_are_replaced_take_twice_the_noise_where_the_policy_lists_the_
 
 def test_a_server_cannot_choose_a_relation_that_an_answer_does_not_support(tmp_path):
     own = site(tmp_path, relations=BOTH)
-    kept = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
-    answer = Server(own, strategy="fedsc-perturbed-data").ask(kept, releases=[gaussian(9.0)])
+    answer = Server(own, strategy="fedsc-perturbed-data").ask(KEEP, releases=[gaussian(9.0)])
     assert "rows that are replaced" in refused(answer, own)
     assert own.ledger.read() == []
 
 
-def test_a_sum_over_rows_has_no_bound_for_a_whole_client(careful):
-    of_clients = json.loads(PLAN.to_json()) | {"unit": "client"}
-    assert "one client" in refused(Server(careful).ask(SUM, releases=[NOISE], plan=json.dumps(of_clients)), careful)
+class Rows:
+    """Answers with an entry for every row, and with a sum beside it."""
+
+    @answers(Sent("codes", "codes", per="row"), "sum", moved=lambda _: (Moved(1.0), Moved(1.0)))
+    def both(self):
+        """Return nothing: only the declaration is read."""
+
+    @answers("sum", moved=lambda _: (Moved(1.0),), relation="replace")
+    def placed(self):
+        """Return nothing: only the declaration is read."""
 
 
-def test_shares_of_noise_are_bounded_by_the_policy(tmp_path, careful):
-    said = refused(Server(careful).ask(SUM, releases=[NOISE], n_shares=10**12, **ANNOUNCED), careful)
-    assert "1000000000000 shares" in said
-    for wrong in (0, -1):
-        refused(Server(careful).ask(SUM, releases=[NOISE], n_shares=wrong, **ANNOUNCED), careful)
-    of_three = site(tmp_path / "three", most_shares=3)
-    arrays_of(Server(of_three).ask(SUM, releases=[NOISE], n_shares=3, **ANNOUNCED))
-    assert of_three.ledger.entries[0]["is_claim"]
-    refused(Server(of_three, 2).ask(SUM, releases=[NOISE], n_shares=4, **ANNOUNCED), of_three)
+@pytest.mark.parametrize("relation", BOTH)
+@pytest.mark.parametrize(
+    ("asked", "parts", "only_replaced"),
+    [
+        (Rows.both.asked(), ["a", None], True),
+        (Rows.both.asked(), ["a", "b"], True),
+        (Rows.both.asked(), [None, "b"], False),  # the sum alone is paid for
+        (Rows.placed.asked(), ["a"], True),
+    ],
+)
+def test_paying_for_an_array_with_an_entry_for_every_row_promises_only_replacement(
+    asked, parts, only_replaced, relation
+):
+    announced = plan({name: Share("gaussian", 0.5, relation=relation) for name in ("a", "b")})
+    if only_replaced and relation == "add-or-remove":
+        with pytest.raises(ProtocolError, match="replaced"):
+            releases_of_parts(asked, asked.moved(), parts, announced)
+    else:
+        made = releases_of_parts(asked, asked.moved(), parts, announced)
+        assert [release and release.relation for release in made] == [name and relation for name in parts]
+
+
+def test_a_budget_that_pays_for_such_an_array_is_for_rows_that_are_replaced():
+    assert relation_of({"a": Part(PrivateKMeansClient.row_sum, 1.0)}) == "add-or-remove"
+    for only in (Rows.both, Rows.placed, PerturbedRowsClient.perturb_rows):
+        assert relation_of({"a": Part(PrivateKMeansClient.row_sum, 0.5), "b": Part(only, 0.5)}) == "replace"
+
+
+# Rounds, runs and budgets.
 
 
 def test_a_round_is_answered_once_with_the_same_bytes(careful):
     server = Server(careful)
-    first = server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED)
-    again = [server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED) for _ in range(3)]
+    first = server.ask_sum(number=2)
+    again = [server.ask_sum(number=2) for _ in range(3)]
     assert all(answer.parameters == first.parameters and answer.metrics == first.metrics for answer in again)
     assert len(careful.ledger.read()) == 1
     other = PrivateKMeansClient.row_sum.asked(frame=Frame(np.ones(3), BALL.radius))
-    assert "to another question" in refused(server.ask(other, releases=[NOISE], number=2, **ANNOUNCED), careful)
+    assert "to another question" in refused(server.ask_sum(question=other, number=2), careful)
 
 
-def test_a_server_that_makes_up_rounds_gets_as_many_as_it_has_announced(careful):
+def test_a_run_gets_as_many_rounds_as_it_announced_and_announces_its_noise_once(careful):
     server = Server(careful)
-    for _ in range(3):
-        arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
-    assert "asks for more" in refused(server.ask(SUM, releases=[NOISE], **ANNOUNCED), careful)
-
-
-@pytest.mark.parametrize("number", [None, "2", 2.0, True, 0, -2, 2**31])
-def test_a_round_has_a_number(careful, number):
-    config = {"round": number}
-    assert "which round" in refused(Server(careful).ask(SUM, releases=[NOISE], **ANNOUNCED, **config), careful)
-
-
-def test_runs_without_end_spend_the_budget_once(careful):
-    arrays_of(Server(careful, 1).ask(SUM, releases=[NOISE], **ANNOUNCED))
-    said = refused(Server(careful, 2).ask(SUM, releases=[NOISE], **ANNOUNCED), careful)
-    assert "in other runs" in said
-
-
-def test_a_run_beyond_the_policy_is_refused_before_its_first_message(careful):
-    more = plan(SHARES, epsilon=1.2)
-    noise = gaussian(more.multipliers["row_sum"], share="row_sum")
-    said = refused(Server(careful).ask(SUM, releases=[noise], plan=more.to_json()), careful)
-    assert "would spend an epsilon of 1.2" in said
-    assert careful.ledger.read() == []
-
-
-def test_a_plan_with_another_delta_or_smaller_figures_than_its_noise_is_judged_by_its_noise(careful):
-    told = json.loads(plan(SHARES, epsilon=5.0).to_json()) | {"epsilon": 0.1, "delta": 0.5}
-    noise = gaussian(told["shares"]["row_sum"]["multiplier"], share="row_sum")
-    assert "would spend" in refused(Server(careful).ask(SUM, releases=[noise], plan=json.dumps(told)), careful)
-
-
-def test_a_run_announces_its_noise_once(careful):
-    server = Server(careful)
-    arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
+    arrays_of(server.ask_sum())
     other = plan(SHARES, epsilon=0.5).to_json()
-    assert "other noise" in refused(server.ask(SUM, releases=[NOISE], plan=other), careful)
+    assert "other noise" in refused(server.ask_sum(plan=other), careful)
     assert "other noise" in refused(server.ask(SUM, releases=[NOISE]), careful)
+    for _ in range(2):
+        arrays_of(server.ask_sum())
+    assert "asks for more" in refused(server.ask_sum(), careful)
 
 
-def test_noise_that_was_not_announced_is_no_part_of_the_run(careful):
-    server = Server(careful)
-    for release in (gaussian(99.0), gaussian(99.0, share="other")):
-        assert "not in the run's plan" in refused(server.ask(SUM, releases=[release], **ANNOUNCED), careful)
+def test_other_runs_find_the_budget_spent_however_alike_their_names_are(careful):
+    arrays_of(Server(careful).ask_sum(run="monday"))
+    for run in ("Monday", "monday ", "mond\u0430y", 7):
+        assert "in other runs" in refused(Server(careful).ask_sum(run=run), careful)
+    for run_config, run in (({}, "m" * 201), ({"study": "s" * 201}, "monday")):
+        assert "200 is the most" in refused(Server(careful, **run_config).ask_sum(run=run), careful)
+
+
+def test_a_policy_that_was_changed_holds_from_the_next_answer_and_says_the_epsilon_of_its_own_delta(tmp_path):
+    server = Server(site(tmp_path))
+    arrays_of(server.ask_sum())
+    server.site = site(tmp_path, epsilon_per_run=0.5)
+    assert "epsilon_per_run in the policy is 0.5" in refused(server.ask_sum(), server.site)
+    server.site = site(tmp_path, epsilon_per_run=2.0, epsilon=2.0, delta_per_run=1e-9)
+    arrays_of(server.ask_sum())
+    first, second = server.site.ledger.entries
+    assert second["delta"] == 1e-9
+    assert second["epsilon"] > 1.1 * first["epsilon"]
+
+
+def gradient(batch_size, n_columns=3):
+    local = {"rho": 1.0, "mu_h": 1.0, "n_membership_steps": 1, "random_state": 0, "max_norm": 4.0, "divisor": 8.0}
+    W = np.eye(n_columns)
+    return DPFedCClient.clipped_gradient.asked(W, batch_size=batch_size, max_gradient_norm=1.0, **local)
+
+
+SAMPLED = {name: Share("gaussian", 0.5, 10, "replace", (5, 50)) for name in ("gradients", "products")}
+
+
+def sampled_by(shares):
+    found = plan(shares)
+    releases = [gaussian(found.multipliers[name], relation="replace", share=name) for name in SAMPLED]
+    return {"releases": releases, "plan": found.to_json()}
+
+
+def test_a_share_is_spent_once_in_a_reply(tmp_path):
+    """Two arrays of one sample are not two samples: composed as such, an epsilon of 3 was one of 3.33."""
+    careful = site(tmp_path, relations=BOTH)
+    config = sampled_by(SAMPLED)
+    twice = config | {"releases": config["releases"][:1] * 2}
+    assert "name one part" in refused(Server(careful, strategy="dp-fedc").ask(gradient(5), **twice), careful)
     assert careful.ledger.read() == []
+    arrays_of(Server(careful, strategy="dp-fedc").ask(gradient(5), **config))
 
 
-BROKEN = ["{", "[]", "3", "null", '{"epsilon": 1}', PLAN.to_json().replace("gaussian", "magic")]
+def test_arrays_of_one_reply_have_the_same_sample(tmp_path):
+    """Shares whose samples differ are composed as independent ones, which those of one reply are not."""
+    careful = site(tmp_path, relations=BOTH)
+    other = sampled_by(SAMPLED | {"products": Share("gaussian", 0.5, 10, "replace", (6, 50))})
+    assert "different samples" in refused(Server(careful, strategy="dp-fedc").ask(gradient(5), **other), careful)
+
+
+# Strategies, studies and tasks.
+
+
+def test_studies_strategies_and_tasks_are_those_of_the_policy(tmp_path):
+    chosen = site(tmp_path, studies=["sepsis"], strategies=["private-kmeans"], tasks=["row_sum"])
+    for study in ("", "Sepsis", "sepsis ", " sepsis", "sepsis,other", "s\u0435psis"):
+        assert "study" in refused(Server(chosen, study=study).send([], ENROL), chosen)
+    assert "names k-fed" in refused(Server(chosen, strategy="k-fed", study="sepsis").send([], ENROL), chosen)
+    server = Server(chosen, study="sepsis")
+    assert server.send([], ENROL).metrics["columns"] == "3"
+    arrays_of(server.ask_sum())
+    count = PrivateKMeansClient.row_count.asked()
+    assert "tasks in the policy" in refused(server.ask_sum(question=count), chosen)
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        *BROKEN,
-        PLAN.to_json().replace('"count": 3', '"count": 1000000000'),
-        PLAN.to_json().replace('"count": 3', '"count": -3'),
-        PLAN.to_json().replace('"epsilon": 1.0', '"epsilon": NaN'),
-    ],
+    "named", [None, "", " ", ",", "SPP-FGC", "k-fed,spp-fgc", "spp-fgc,k-fed", "spp-fgcs", "k-fed:KFED"]
 )
-def test_a_plan_that_is_none_is_refused(careful, text):
-    refused(Server(careful).ask(SUM, releases=[NOISE], plan=text), careful)
-    assert careful.ledger.read() == []
+def test_a_run_names_strategies_that_the_policy_lists_and_no_others(tmp_path, named):
+    chosen = site(tmp_path, strategies=["spp-fgc"], unprotected=["centers", "codes"])
+    server = Server(chosen, strategy=named or "")
+    if named is None:
+        server.context.run_config = {}
+    for answer in (server.ask(OWN_CENTERS, client=LocalCentersClient.key()), server.send([], ENROL)):
+        assert "strategies in the policy lists spp-fgc" in refused(answer, chosen)
 
 
-def test_a_plan_of_the_servers_noise_is_believed_only_where_the_policy_says_so(tmp_path, careful):
-    promised = {"plan": plan(SHARES, noise="server").to_json()}
-    assert "trusts_server_noise" in refused(Server(careful).ask(SUM, **promised), careful)
-    trusting = site(tmp_path / "trusting", trusts_server_noise=True, epsilon=5.0, delta=1e-5)
-    (_total,) = arrays_of(Server(trusting).ask(SUM, **promised))
-    assert trusting.ledger.entries[0]["is_claim"]
-    assert trusting.ledger.entries[0]["epsilon"] == pytest.approx(1.0, rel=1e-3)
-    own = LocalCentersClient.local_centers.asked(n_clusters=2, random_state=0)
-    assert "would send centers" in refused(Server(trusting, 2, "k-fed").ask(own, **promised), trusting)
+def test_a_strategy_is_answered_by_its_own_client_half_alone(tmp_path, careful):
+    chosen = site(tmp_path / "chosen", strategies=["spp-fgc"], unprotected=["centers", "codes"])
+    said = refused(Server(chosen, strategy="spp-fgc").ask(OWN_CENTERS, client=LocalCentersClient.key()), chosen)
+    assert "no part of spp-fgc" in said
+    for key in (key_of("pooled-kmeans"), "os.system", "None"):
+        said = refused(Server(careful).ask(PooledRowsClient.all_rows.asked(), client=key), careful)
+        assert "no part of private-kmeans" in said
+    assert "class of some module" in refused(Server(careful, strategy="os:path").send([], ENROL), careful)
 
 
-def find_key(strategy):
-    from flower_fedclust.registry import find
-
-    return find(strategy).strategy.client_type.key()
-
-
-def test_centers_of_a_sites_own_clusters_do_not_leave_whatever_noise_is_said_to_be_on_them(careful):
-    own = LocalCentersClient.local_centers.asked(n_clusters=2, random_state=0)
-    server = Server(careful, strategy="k-fed")
-    for release in (None, gaussian(9.0)):
-        releases = () if release is None else [release] * len(own.answer.sends)
-        said = refused(server.ask(own, releases=releases), careful)
-        assert "without noise" in said or "nothing bounds what it sends" in said
-
-
-def test_rows_leave_only_where_the_policy_lists_them(tmp_path, careful):
-    rows = PooledRowsClient.all_rows.asked()
-    assert "would send rows" in refused(Server(careful, strategy="pooled-kmeans").ask(rows), careful)
-    open_site = site(tmp_path / "open", unprotected=["rows"])
-    np.testing.assert_array_equal(arrays_of(Server(open_site, strategy="pooled-kmeans").ask(rows))[0], ROWS)
-    assert open_site.ledger.entries[0]["arrays"][0]["covered"] == "nothing"
-
-
-def test_tasks_of_a_strategy_that_the_run_is_not_are_refused(careful):
-    rows = PooledRowsClient.all_rows.asked()
-    for key in (find_key("pooled-kmeans"), "os.system", "None"):
-        assert "no part of private-kmeans" in refused(Server(careful).ask(rows, client=key), careful)
+@pytest.mark.parametrize("task", ["fit", "_forget", "remember", "rows", "data", "__class__", "", "nothing"])
+def test_only_what_is_declared_may_be_asked_for(careful, task):
+    answer = Server(careful).ask(Question(Answer(task, (Sent("anything"),)), (), {}), releases=[NOISE])
+    assert (answer.metrics, answer.parameters.tensors) == (FAILED, [])
+    assert "no answer called" in audit(careful)[-1]["reason"]
 
 
 @pytest.mark.parametrize("stated", [FORMAT - 1, None, "x" * 10**6])
 def test_a_message_of_another_format_is_refused_before_the_ledger_and_the_rows(careful, monkeypatch, stated):
     monkeypatch.setattr(Site, "data", property(lambda site: pytest.fail("the rows were read")))
     before = careful.ledger.read()
-    server = Server(careful)
-    config = {"format": stated, "task": "enrol", "round": 1, "client": PrivateKMeansClient.key(), "share": True}
+    server, config = Server(careful), ENROL | {"format": stated, "share": True}
     said = [server.send([], config), careful.client(server.context).evaluate(EvaluateIns(encode([]), config))]
     assert all("this site reads format" in answer.metrics["failure"] for answer in said)
     assert careful.ledger.read() == before
 
 
-@pytest.mark.parametrize("task", ["fit", "_forget", "remember", "rows", "data", "__class__", "", "nothing"])
-def test_only_what_is_declared_may_be_asked_for(careful, task):
-    answer = Server(careful).ask(Question(Answer(task, (Sent("anything"),)), (), {}), releases=[NOISE])
-    assert answer.metrics["failure"] == "failed"
-    assert answer.parameters.tensors == []
-    assert "no answer called" in audit(careful)[-1]["reason"]
+# Without noise.
 
 
-def test_a_run_config_names_no_module_to_import(careful):
-    said = refused(Server(careful, strategy="os:path").send([], {"task": "enrol", "round": 1}), careful)
-    assert "class of some module" in said
+def test_rows_centers_and_codes_leave_only_where_the_policy_lists_them(tmp_path, careful):
+    rows = PooledRowsClient.all_rows.asked()
+    assert "would send rows" in refused(Server(careful, strategy="pooled-kmeans").ask(rows), careful)
+    open_site = site(tmp_path / "open", unprotected=["rows"])
+    np.testing.assert_array_equal(arrays_of(Server(open_site, strategy="pooled-kmeans").ask(rows))[0], ROWS)
+    assert open_site.ledger.entries[0]["arrays"][0]["covered"] == "nothing"
+    server = Server(careful, strategy="k-fed")
+    for releases in ((), [gaussian(9.0)] * len(OWN_CENTERS.answer.sends)):  # whatever noise is said to be on them
+        said = refused(server.ask(OWN_CENTERS, releases=releases), careful)
+        assert "without noise" in said or "nothing bounds what it sends" in said
 
 
-def test_studies_and_strategies_are_those_of_the_policy(tmp_path):
-    chosen = site(tmp_path, studies=["sepsis"], strategies=["private-kmeans"], tasks=["row_sum"])
-    enrol = {"task": "enrol", "round": 1, "client": PrivateKMeansClient.key()}
-    assert "study is ''" in refused(Server(chosen).send([], enrol), chosen)
-    assert "names k-fed" in refused(Server(chosen, strategy="k-fed", study="sepsis").send([], enrol), chosen)
-    server = Server(chosen, study="sepsis")
-    assert server.send([], enrol).metrics["columns"] == "3"
-    arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
-    count = PrivateKMeansClient.row_count.asked()
-    assert "tasks in the policy" in refused(server.ask(count, releases=[NOISE], **ANNOUNCED), chosen)
-
-
-def test_few_rows_and_few_clients_answer_nothing(tmp_path, careful):
-    small = site(tmp_path / "small", rows=ROWS[:49])
-    assert "49 rows" in refused(Server(small).ask(SUM, releases=[NOISE], **ANNOUNCED), small)
-    for n_clients in (1, 0, None):
-        said = refused(Server(careful).ask(SUM, releases=[NOISE], n_clients=n_clients, **ANNOUNCED), careful)
-        assert "fewest_clients" in said
-
-
-CENTERS = np.zeros((2, 3))
-
-
-def test_evaluation_is_unasked_for_unless_the_policy_counts_it(tmp_path, careful):
+def test_evaluation_is_refused_unless_the_policy_counts_it(tmp_path, careful):
     assert "evaluations in the policy is 0" in refused(Server(careful).evaluate(CENTERS), careful)
     once = site(tmp_path / "once", evaluations=1, labels=NAMES)
     server = Server(once)
@@ -333,35 +420,37 @@ def test_evaluation_is_unasked_for_unless_the_policy_counts_it(tmp_path, careful
     assert "evaluation number 2" in refused(Server(once, 2).evaluate(CENTERS + 1), once)
 
 
+def test_a_model_that_cannot_be_is_not_evaluated(tmp_path):
+    own = site(tmp_path, evaluations=5)
+    for run, model in enumerate(("os", "k-means", ""), start=1):
+        assert Server(own, run).evaluate(np.full((2, 9), np.nan), model=model).metrics["failure"] == "failed"
+    assert [entry["sent"] for entry in own.ledger.read()] == 3 * [""]  # charged: a failure may follow from rows
+
+
 def test_columns_and_labels_are_the_sites_and_names_are_no_labels(tmp_path):
-    import pandas as pd
-
-    from flower_fedclust.site.app import Site
-    from flower_fedclust.site.policy import SiteSettings
-
-    file = tmp_path / "table.csv"
-    pd.DataFrame(ROWS, columns=list("abc")).assign(name=NAMES).to_csv(file, index=False)
+    pd.DataFrame(ROWS, columns=list("abc")).assign(name=NAMES).to_csv(tmp_path / "table.csv", index=False)
     given = {"name": "north", "data": "table.csv", "columns": ["a", "b"], "policy": {"evaluations": 9}}
-    asked = {"label-column": "name", "columns": "c", "data": "/etc/passwd"}
     own = Site(SiteSettings.checked(given, "site.toml", tmp_path))
     own.create_ledger()
+    asked = {"label-column": "name", "columns": "c", "data": "/etc/passwd"}
     answer = Server(own, **asked).evaluate(CENTERS[:, :2])
     assert "table" not in answer.metrics
     assert answer.num_examples == 60
     named = Site(SiteSettings.checked(given | {"label_column": "name", "folder": "other"}, "site.toml", tmp_path))
     named.create_ledger()
-    answer = Server(named).evaluate(CENTERS[:, :2])
-    assert answer.metrics == {"format": FORMAT, "client": "north", "failure": "failed"}
+    assert Server(named).evaluate(CENTERS[:, :2]).metrics == FAILED
     assert "more than 20 different values" in audit(named)[-1]["reason"]
 
 
+# Rows that are kept.
+
+
 def test_rows_that_are_kept_carry_noise_for_the_norm_to_which_they_are_clipped(tmp_path, careful, added):
-    keep = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
     noise = [gaussian(5.0, relation="replace")]
-    said = refused(Server(careful, strategy="fedsc-perturbed-data").ask(keep, releases=noise), careful)
+    said = refused(Server(careful, strategy="fedsc-perturbed-data").ask(KEEP, releases=noise), careful)
     assert "relations in the policy" in said
     own = site(tmp_path / "own", **NO_LIMIT)
-    assert arrays_of(Server(own, strategy="fedsc-perturbed-data").ask(keep, releases=noise)) == []
+    assert arrays_of(Server(own, strategy="fedsc-perturbed-data").ask(KEEP, releases=noise)) == []
     assert [release.sensitivity for release in added] == pytest.approx([8.0])
     assert multipliers(own) == [5.0]
     endless = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=np.inf)
@@ -370,44 +459,20 @@ def test_rows_that_are_kept_carry_noise_for_the_norm_to_which_they_are_clipped(t
 
 def test_rows_that_are_kept_without_noise_stay(careful):
     server = Server(careful, strategy="fedsc-perturbed-data")
-    keep = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
-    assert arrays_of(server.ask(keep)) == []
-    codes = Question(Answer("codes", (Sent("codes", "codes", per="row"),)), (CENTERS,), {"bandwidth": 1.0})
-    codes = Question(codes.answer, codes.arrays, {"bandwidth": 1.0, "regularization": 0.1, "relative_noise": 0.0})
-    assert "without noise" in refused(server.ask(codes, rows=NOISY_ROWS), careful)
-
-
-def test_what_a_client_remembers_for_itself_is_no_table_of_rows(careful):
-    server = Server(careful, strategy="coreset-k-median")
-    answer = server.ask(SUM, releases=[NOISE], rows="own medians")
-    assert answer.metrics["failure"] in ("refused", "failed")
-
-
-NO_LIMIT = {
-    "epsilon_per_run": 50,
-    "epsilon": 500,
-    "delta": 1e-4,
-    "least_noise_multiplier": 0.1,
-    "row_count": True,
-    "relations": BOTH,
-}
+    assert arrays_of(server.ask(KEEP)) == []
+    assert "without noise" in refused(server.ask(CODES, rows=NOISY_ROWS), careful)
+    # What a client remembers for itself is no table of rows.
+    other = Server(careful, 2, "coreset-k-median").ask_sum(rows="own medians")
+    assert other.metrics["failure"] in ("refused", "failed")
 
 
 def test_what_was_kept_in_one_run_is_not_there_in_another(tmp_path):
     loose = site(tmp_path, **NO_LIMIT)
-    keep = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
-    first = Server(loose, 1, "fedsc-perturbed-data")
-    arrays_of(first.ask(keep, releases=[gaussian(1.0, relation="replace")]))
-    second = Server(loose, 2, "fedsc-perturbed-data")
+    first, second = (Server(loose, run, "fedsc-perturbed-data") for run in (1, 2))
+    arrays_of(first.ask(KEEP, releases=[REPLACED]))
     second.context.state = first.context.state  # as for runs of a series, whose state Flower shares
-    codes = Question(
-        Answer("codes", (Sent("codes", "codes", per="row"),)),
-        (CENTERS,),
-        {"bandwidth": 1.0, "regularization": 0.1, "relative_noise": 0.0},
-    )
-    answer = second.ask(codes, rows=NOISY_ROWS)
-    assert answer.metrics == {"format": FORMAT, "client": "north", "failure": "failed", "missed": True}
-    assert arrays_of(first.ask(codes, rows=NOISY_ROWS))[0].shape == (60, 2)
+    assert second.ask(CODES, rows=NOISY_ROWS).metrics == FAILED | {"missed": True}
+    assert arrays_of(first.ask(CODES, rows=NOISY_ROWS))[0].shape == (60, 2)
 
 
 COLUMNS = Schema.of({"columns": {name: {"kind": "number", "bounds": [-9, 9]} for name in "abc"}})
@@ -416,82 +481,132 @@ COLUMNS = Schema.of({"columns": {name: {"kind": "number", "bounds": [-9, 9]} for
 def test_what_is_said_to_follow_from_rows_with_noise_reads_no_others(tmp_path):
     loose = site(tmp_path, schema=COLUMNS, **NO_LIMIT)
     server = Server(loose, strategy="fedsc-perturbed-data")
-    config = {"task": "enrol", "round": 1, "client": FedSCClient.key(), "schema": COLUMNS.to_json()}
+    config = ENROL | {"client": FedSCClient.key(), "schema": COLUMNS.to_json()}
     assert "failure" not in server.send([], config).metrics
-    preparation = Preparation(COLUMNS, {name: Figures(low=-9.0, high=9.0) for name in "abc"})
-    arrays_of(server.ask(FedSCClient.prepare.asked(preparation_as_bytes(preparation))))
-    keep = FedSCClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
-    arrays_of(server.ask(keep, releases=[gaussian(1.0, relation="replace")]))
+    preparation = Preparation(COLUMNS, {name: Figures(low=-9.0, high=9.0) for name in "abc"}).to_dict()
+    arrays_of(server.ask(FedSCClient.prepare.asked(as_bytes(json.dumps(preparation)))))
+    arrays_of(server.ask(FedSCClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0), releases=[REPLACED]))
+    bins = as_bytes(json.dumps([[name, 4, True] for name in "abc"]))
     for asked in (
-        FedSCClient.histograms.asked(COLUMNS, np.array(3 * [[-9.0, 9.0]]), n_bins=4),
-        FedSCClient.exponents.asked(COLUMNS),
-        FedSCClient.description.asked(preparation, np.zeros((1, 3)), frame=Frame(np.zeros(3), 4.0), model="k-means"),
+        FedSCClient.histograms.asked(bins, np.array(3 * [[-9.0, 9.0]])),
+        FedSCClient.exponents.asked(as_bytes(json.dumps(list("abc")))),
+        FedSCClient.description.asked(np.zeros((1, 3)), model="k-means", radius=4.0),
     ):
-        answer = server.ask(asked, rows=NOISY_ROWS)
-        assert answer.metrics == {"format": FORMAT, "client": "north", "failure": "failed"}
+        assert server.ask(asked, rows=NOISY_ROWS).metrics == FAILED
         assert "takes the client's own rows, and not its noisy rows" in audit(loose)[-1]["reason"]
 
 
 def test_what_was_remembered_of_the_true_rows_is_not_there_for_rows_with_noise(tmp_path):
     loose = site(tmp_path, **NO_LIMIT, unprotected=["centers", "codes", "sums"])
     server = Server(loose, strategy="coreset-k-median")
-    kept = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
     cost = CoresetKMedianClient.own_cost.asked(n_clusters=2, random_state=0)
-    noise = [gaussian(1.0, relation="replace")]
-    arrays_of(server.ask(cost, plan=plan_of(noise).to_json()))
-    arrays_of(server.ask(kept, releases=noise))
+    arrays_of(server.ask(cost, plan=plan_of([REPLACED]).to_json()))
+    arrays_of(server.ask(KEEP, releases=[REPLACED]))
     coreset = CoresetKMedianClient.coreset.asked(n_samples=9, cost_per_sample=9.0, random_state=0)
-    assert server.ask(coreset, rows=NOISY_ROWS).metrics == {"format": FORMAT, "client": "north", "failure": "failed"}
+    assert server.ask(coreset, rows=NOISY_ROWS).metrics == FAILED
     arrays_of(server.ask(cost, rows=NOISY_ROWS))
     arrays_of(server.ask(coreset, rows=NOISY_ROWS))
 
 
+# The number of rows.
+
+
+def test_refusals_do_not_depend_on_the_number_of_rows(tmp_path):
+    """A server that announced a sample of n rows was refused where n was more than there are: 64 refusals told n."""
+    said = set()
+    for index, rows in enumerate([ROWS, np.vstack([ROWS, ROWS[:1]]), ROWS[1:]]):
+        own = site(tmp_path / str(index), rows=rows, relations=BOTH)
+        for drawn in (5, 50, 59, 60, 61, 999):
+            for of in (50, 59, 60, 61):
+                # With two samples all are refused, some by this and some by how many rows there are to draw.
+                samples = {"gradients": (min(drawn, of), of), "products": None}
+                releases = [gaussian(9.0, relation="replace", share=name, sample=samples[name]) for name in SAMPLED]
+                Server(own, 100 * drawn + of, strategy="dp-fedc").ask(gradient(drawn), releases=releases)
+        said.add(tuple(line["reason"] for line in audit(own)))
+    (reasons,) = said
+    assert {"does not draw" in reason for reason in reasons} == {True, False}
+    assert not any("59" in reason or "61 rows" in reason for reason in reasons if "announced" not in reason)
+
+
+def test_a_sample_is_of_rows_that_are_public(tmp_path):
+    careful = site(tmp_path / "careful", relations=BOTH)
+    counted = site(tmp_path / "counted", relations=BOTH, row_count=True)
+    fifty, sixty = (
+        sampled_by({name: Share("gaussian", 0.5, 10, "replace", (5, of)) for name in SAMPLED}) for of in (50, 60)
+    )
+    for own, config, is_answered in [(careful, sixty, False), (careful, fifty, True), (counted, sixty, True)]:
+        answer = Server(own, strategy="dp-fedc").ask(gradient(5), **config)
+        assert ("failure" not in answer.metrics) == is_answered
+
+
+@pytest.mark.parametrize(("policy", "n_rows"), [(Policy(), 50), (Policy(row_count=True), 777)])
+def test_how_far_a_row_moves_an_answer_follows_from_rows_that_are_public(policy, n_rows):
+    asked = []
+    request = Request(
+        "north",
+        Answer("sum", (Sent("a sum"),)),
+        (gaussian(9.0, share="a part"),),
+        n_rows=777,
+        n_clients=3,
+        plan=plan_of([gaussian(9.0)]).to_json(),
+        find_moved=lambda n_rows: asked.append(n_rows) or (Moved(1.0),),
+    )
+    Budget(policy, (), Spent()).judge(request)
+    assert asked == [n_rows]
+
+
+def test_with_too_few_rows_a_site_does_not_even_say_who_it_is(tmp_path):
+    small = site(tmp_path, rows=ROWS[:49])
+    for answer in (Server(small).send([], ENROL), Server(small).ask_sum()):
+        assert "49 rows" in refused(answer, small)
+    assert small.ledger.read() == []
+
+
+def test_what_is_computed_from_noisy_rows_shows_their_number_and_stays_unless_that_may_leave(tmp_path):
+    derived = MomentsClient.clipped_column_sums.asked(frame=BALL)
+    for row_count in (False, True):
+        own = site(tmp_path / str(row_count), **NO_LIMIT | {"row_count": row_count})
+        server = Server(own, strategy="fedsc-perturbed-data")
+        arrays_of(server.ask(KEEP, releases=[REPLACED]))
+        answer = server.ask(derived, rows=NOISY_ROWS)
+        if row_count:
+            assert arrays_of(answer)[2] == 60
+        else:
+            assert "row_count in the policy is false" in refused(answer, own)
+
+
+def test_arrays_with_an_entry_for_every_row_stay_unless_their_kind_or_the_count_may_leave(tmp_path):
+    Y, frame = np.zeros((2, 3)), (np.zeros(3), np.array([4.0, 2.0]))
+    asked = FederatedMapClient.clipped_distances.asked(Y, *frame, max_norm=4.0)
+    noise = [gaussian(4.0, relation="replace")]
+    careful = site(tmp_path / "careful", **NO_LIMIT | {"row_count": False})
+    assert "row_count" in refused(Server(careful, strategy="fed-tsne").ask(asked, releases=noise), careful)
+    for name, allowed in {"counted": {}, "listed": {"unprotected": ["codes"], "row_count": False}}.items():
+        own = site(tmp_path / name, **NO_LIMIT | allowed)
+        assert len(arrays_of(Server(own, strategy="fed-tsne").ask(asked, releases=noise))[0]) == 60
+
+
+def test_counts_of_rows_leave_with_noise_or_where_the_policy_says_so(tmp_path, careful):
+    count = PrivateKMeansClient.row_count.asked()
+    replaced = plan({"rows": Share("gaussian", 1.0, relation="replace")}).to_json()
+    assert "without noise" in refused(Server(careful).ask(count, **ANNOUNCED), careful)
+    arrays_of(Server(careful).ask_sum(question=count))
+    assert careful.ledger.entries[-1]["arrays"][0]["mechanism"] == "gaussian"
+    uncounted = site(tmp_path / "uncounted", relations=BOTH)
+    assert "without noise" in refused(Server(uncounted).ask(count, plan=replaced), uncounted)
+    counted = site(tmp_path / "counted", row_count=True, relations=BOTH)
+    assert arrays_of(Server(counted).ask(count, plan=replaced))[0] == 60
+    assert "without noise" in refused(Server(counted, 2).ask(count, **ANNOUNCED), counted)
+
+
+# Messages that make no sense.
+
+
 def test_a_schema_of_the_servers_asks_nothing_about_the_rows(careful):
-    """Whether a column has any other value than those that a schema lists would be an answer, as often as one likes."""
+    """Whether a column has values outside of a schema would be an answer, as often as a server likes."""
     for bounds in ([-9, 9], [0, 1]):
         asked = Schema.of({"columns": {name: {"kind": "number", "bounds": bounds} for name in "abc"}}).to_json()
-        config = {"task": "enrol", "round": 1, "client": PrivateKMeansClient.key(), "schema": asked}
-        assert "site.toml names none" in refused(Server(careful).send([], config), careful)
-
-
-def test_a_part_pays_for_any_answer_by_the_bound_of_that_answer(careful, added):
-    server = Server(careful)
-    wide = PrivateKMeansClient.row_sum.asked(frame=Frame(np.zeros(3), 5.0))
-    for asked in (SUM, wide, PrivateKMeansClient.second_moment.asked(frame=BALL)):
-        arrays_of(server.ask(asked, releases=[NOISE], **ANNOUNCED))
-    assert [release.sensitivity for release in added] == pytest.approx([4.0, 5.0, 16.0])
-    assert multipliers(careful) == [NOISE.noise_multiplier] * 3
-
-
-def test_runs_whose_names_look_alike_are_different_runs_and_no_name_is_endless(careful):
-    arrays_of(Server(careful).ask(SUM, releases=[NOISE], run="monday", **ANNOUNCED))
-    for run in ("Monday", "monday ", "mond\u0430y", 7):
-        said = refused(Server(careful).ask(SUM, releases=[NOISE], run=run, **ANNOUNCED), careful)
-        assert "in other runs" in said
-    for run_config in ({}, {"study": "s" * 201}):
-        run = "monday" if run_config else "m" * 201
-        server = Server(careful, **run_config)
-        assert "200 is the most" in refused(server.ask(SUM, releases=[NOISE], run=run, **ANNOUNCED), careful)
-
-
-@pytest.mark.parametrize("study", ["Sepsis", "sepsis ", " sepsis", "sepsis,other", "s\u0435psis"])
-def test_a_study_is_the_one_that_the_policy_names(tmp_path, study):
-    chosen = site(tmp_path, studies=["sepsis"])
-    assert "the run's study is" in refused(Server(chosen, study=study).ask(SUM, releases=[NOISE], **ANNOUNCED), chosen)
-
-
-def test_a_policy_that_was_changed_holds_from_the_next_answer_and_says_the_epsilon_of_its_own_delta(tmp_path):
-    server = Server(site(tmp_path))
-    arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
-    server.site = site(tmp_path, epsilon_per_run=0.5)
-    assert "epsilon_per_run in the policy is 0.5" in refused(
-        server.ask(SUM, releases=[NOISE], **ANNOUNCED), server.site
-    )
-    server.site = site(tmp_path, epsilon_per_run=2.0, epsilon=2.0, delta_per_run=1e-9)
-    arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
-    first, second = server.site.ledger.entries
-    assert second["delta"] == 1e-9
-    assert second["epsilon"] > 1.1 * first["epsilon"]
+        assert "site.toml names none" in refused(Server(careful).send([], ENROL | {"schema": asked}), careful)
 
 
 def test_a_number_of_clusters_that_nobody_can_pay_for_is_that_of_the_rows_or_none(tmp_path):
@@ -501,73 +616,41 @@ def test_a_number_of_clusters_that_nobody_can_pay_for_is_that_of_the_rows_or_non
         if n_clusters == 10**5:
             assert len(arrays_of(answer)[0]) <= len(ROWS)
         else:
-            assert answer.metrics == {"format": FORMAT, "client": "north", "failure": "failed"}
-
-
-HOSTILE_CONFIGS = [
-    {},
-    {"task": ["row_sum"]},
-    {"parts": "{"},
-    {"parts": "[null, null]"},
-    {"parts": '["row_sum"]'},
-    {"arguments": "[1]"},
-    {"arguments": '{"self": 1}'},
-    {"n_shares": "many"},
-    {"n_shares": 1.5},
-    {"rows": "../../etc/passwd"},
-    {"n_clients": "3"},
-    {"run": "../../../tmp/x"},
-]
-
-
-@pytest.mark.parametrize("config", HOSTILE_CONFIGS, ids=str)
-def test_messages_that_make_no_sense_get_one_word_and_no_array(careful, config):
-    base = {"client": PrivateKMeansClient.key(), "task": "row_sum", "round": 2} if config else {}
-    answer = Server(careful).send(SUM.arrays, base | config)
-    assert answer.parameters.tensors == []
-    assert answer.metrics.pop("failure") in ("refused", "failed")
-    assert answer.metrics.pop("missed", True) is True
-    assert answer.metrics == {"format": FORMAT, "client": "north"}
-    assert careful.ledger.read() == []
+            assert answer.metrics == FAILED
 
 
 #: Each in a message that would be answered without it.
 HOSTILE_FIELDS = [
-    *({"parts": text} for text in ("", "{", "{}", "7", "[]", "[7]", '["row_sum", "row_sum"]', "[" * 10**5)),
+    *({"parts": text} for text in ("", "{", "{}", "7", "[]", "[7]", "[null, null]", '["row_sum", "row_sum"]')),
+    {"parts": "[" * 10**5},
     *({"frame": number} for number in (-1, 3, 10**9, "x", float("inf"), [1])),
     *({"view": text} for text in ("", "{", "7", "{}", '{"task": "fit", "arrays": 1}', '{"task": "x", "arrays": -1}')),
     {"view": json.dumps({"task": "cast", "arrays": 2, "frame": 2, "arguments": "{}"})},
     *({"finish": text} for text in ("", "{", "7", '["mean", []]', '["median", [1.0]]', '["mean", [NaN]]')),
     *({"finish": f'["mean", [{bound}]]'} for bound in ("-1", "0", "1e999", '"x"', "[]")),
-    {"arguments": '{"rows": 1}'},
-    {"arguments": '{"frame": 1}'},
+    *({"arguments": text} for text in ('{"rows": 1}', '{"frame": 1}', "[1]", '{"self": 1}', "null", '{"a": [1]}')),
+    *({"arguments": text} for text in ("[" * 100_000, '{"a":' * 100_000, '{"a": null}')),
+    {"n_shares": "many"},
+    {"task": ["row_sum"]},
+    {"rows": "../../etc/passwd"},
+    {"n_clients": "x"},
 ]
 
 
 @pytest.mark.parametrize("config", HOSTILE_FIELDS, ids=lambda config: str(config)[:60])
-def test_fields_that_do_not_fit_together_are_refused_before_a_charge(careful, config):
-    answer = Server(careful).ask(SUM, releases=[NOISE], **ANNOUNCED, **config)
+def test_fields_that_do_not_fit_together_get_one_word_and_no_charge(careful, config):
+    answer = Server(careful).ask_sum(**config)
     assert answer.parameters.tensors == []
-    assert answer.metrics in (
-        {"format": FORMAT, "client": "north", "failure": "refused"},
-        {"format": FORMAT, "client": "north", "failure": "failed"},
-    )
+    answer.metrics.pop("missed", None)
+    assert answer.metrics in (FAILED, FAILED | {"failure": "refused"})
+    assert "RecursionError" not in audit(careful)[-1]["reason"]
     assert careful.ledger.read() == []
-
-
-def test_a_finish_is_clipped_to_the_norm_that_its_noise_is_for(careful, added):
-    for kind, at_most in (("mean", 0.5), ("total", 7.0)):
-        asked = getattr(SUM, kind)(at_most)
-        arrays_of(Server(careful).ask(asked, releases=[NOISE], number=len(added) + 2, **ANNOUNCED))
-        assert added[-1].sensitivity == pytest.approx(2 * at_most)
-    assert multipliers(careful) == [NOISE.noise_multiplier] * 2
 
 
 def test_anchors_and_shifts_that_do_not_belong_together_fail_before_rows_are_looked_at(careful):
     for anchors, shifts in [((3, 3), (2, 3)), ((0, 3), (0, 3)), ((2, 2), (2, 2)), ((3,), (3,)), ((), ())]:
         frame = Frame(np.zeros(3), 4.0, np.zeros(anchors), np.zeros(shifts), 9.0)
-        asked = PrivateKMeansClient.row_sum.asked(frame=frame)
-        refused(Server(careful).ask(asked, releases=[NOISE], **ANNOUNCED), careful)
+        refused(Server(careful).ask_sum(question=PrivateKMeansClient.row_sum.asked(frame=frame)), careful)
     assert careful.ledger.read() == []
 
 
@@ -578,15 +661,17 @@ HOSTILE_ARRAYS = [
     [np.full(3, np.nan), np.array([4.0, 2.0])],
     [np.zeros(3), np.array([4.0])],
     [np.zeros(3), np.array([4.0, 7.0])],
-    [np.array(["a", "b", "c"]), np.array([4.0, 2.0])],
+    *([np.array(odd), np.array([4.0, 2.0])] for odd in (["a", "b", "c"], [1 + 2j] * 3)),
+    [np.zeros(3, dtype="M8[D]"), np.array([4.0, 2.0])],
     [np.zeros((3, 3)), np.array([4.0, 2.0])],
 ]
 
 
 @pytest.mark.parametrize("arrays", HOSTILE_ARRAYS, ids=str)
 def test_arrays_that_make_no_sense_move_no_row_beyond_the_noise(careful, arrays):
-    asked = Question(PrivateKMeansClient.row_sum.answer, tuple(arrays), {})
-    answer = Server(careful).ask(asked, releases=[NOISE], frame=len(arrays), **ANNOUNCED)
+    answer = Server(careful).ask_sum(question=Question(SUM.answer, tuple(arrays), {}), frame=len(arrays))
+    if arrays and arrays[0].dtype.kind not in "f":
+        assert "only plain numbers" in refused(answer, careful)
     if "failure" not in answer.metrics:  # what was computed is bounded by the ball all the same
         assert np.abs(arrays_of(answer)[0] * 2.0**-23).max(initial=0.0) < 60 * 4.0 + 20 * NOISE.scale
 
@@ -594,8 +679,7 @@ def test_arrays_that_make_no_sense_move_no_row_beyond_the_noise(careful, arrays)
 def test_a_failure_says_nothing_of_the_rows(tmp_path):
     broken = site(tmp_path)
     broken._load = lambda: (_ for _ in ()).throw(ValueError("patient 7 has a fever of 41.3"))
-    answer = Server(broken).ask(SUM, releases=[NOISE], **ANNOUNCED)
-    assert answer.metrics == {"format": FORMAT, "client": "north", "failure": "failed"}
+    assert Server(broken).ask_sum().metrics == FAILED
     assert "41.3" in audit(broken)[-1]["reason"]
 
 
@@ -603,22 +687,3 @@ def test_an_audit_log_that_cannot_be_written_tells_the_server_no_path(careful):
     (careful.folder / "audit.jsonl").mkdir(parents=True)  # as with a full disk, opening it fails
     with pytest.raises(RuntimeError, match=r"^failed$"):
         careful.app(None, Server(careful).context)
-
-
-def test_a_model_that_cannot_be_is_not_evaluated(tmp_path):
-    own = site(tmp_path, evaluations=5)
-    for run, model in enumerate(("os", "k-means", ""), start=1):
-        assert Server(own, run).evaluate(np.full((2, 9), np.nan), model=model).metrics["failure"] == "failed"
-    assert [entry["sent"] for entry in own.ledger.read()] == 3 * [""]  # charged: what failed may follow from rows
-    assert KMeansModel(CENTERS).name == "k-means"
-
-
-def test_counts_of_rows_leave_with_noise_or_where_the_policy_says_so(tmp_path, careful):
-    count = PrivateKMeansClient.row_count.asked()
-    replaced = plan({"rows": Share("gaussian", 1.0, relation="replace")}).to_json()
-    assert "without noise" in refused(Server(careful).ask(count, **ANNOUNCED), careful)
-    uncounted = site(tmp_path / "uncounted", relations=BOTH)
-    assert "without noise" in refused(Server(uncounted).ask(count, plan=replaced), uncounted)
-    counted = site(tmp_path / "counted", row_count=True, relations=BOTH)
-    assert arrays_of(Server(counted).ask(count, plan=replaced))[0] == 60
-    assert "without noise" in refused(Server(counted, 2).ask(count, **ANNOUNCED), counted)

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from hostile import BALL, PLAN, Server, arrays_of, audit, gaussian, refused, site
+from hostile import BALL, ENROL, FAILED, Server, arrays_of, audit, refused, site
 from typer.testing import CliRunner
 
 from flower_fedclust.cli.commands import app
@@ -19,10 +19,6 @@ from flower_fedclust.site.budget import spent
 from flower_fedclust.site.kept import fit_res
 from flower_fedclust.site.ledger import Ledger, LedgerError
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
-
-SUM = PrivateKMeansClient.row_sum.asked(frame=BALL)
-NOISE = gaussian(PLAN.multipliers["row_sum"], share="row_sum")
-ANNOUNCED = {"plan": PLAN.to_json()}
 
 
 def entry(run="a", epsilon=0.5, data_set="table", is_claim=False, task="votes"):
@@ -218,9 +214,9 @@ def test_budgets_add_up_over_the_runs_of_a_data_set():
 
 
 def test_after_a_restart_the_same_bytes_are_sent_again_and_nothing_is_spent_twice(tmp_path):
-    first = Server(site(tmp_path)).ask(SUM, releases=[NOISE], number=2, **ANNOUNCED)
+    first = Server(site(tmp_path)).ask_sum(number=2)
     restarted = site(tmp_path)
-    again = Server(restarted).ask(SUM, releases=[NOISE], number=2, **ANNOUNCED)
+    again = Server(restarted).ask_sum(number=2)
     assert again.parameters == first.parameters
     assert again.metrics == first.metrics
     assert len(restarted.ledger.read()) == 1
@@ -228,28 +224,25 @@ def test_after_a_restart_the_same_bytes_are_sent_again_and_nothing_is_spent_twic
 
 def test_a_run_that_goes_on_under_another_number_of_flowers_is_known_by_its_name(tmp_path):
     own = site(tmp_path)
-    first = Server(own, 1).ask(SUM, releases=[NOISE], number=2, run="the study's run", **ANNOUNCED)
-    again = Server(own, 2).ask(SUM, releases=[NOISE], number=2, run="the study's run", **ANNOUNCED)
+    first = Server(own, 1).ask_sum(number=2, run="the study's run")
+    again = Server(own, 2).ask_sum(number=2, run="the study's run")
     assert again.parameters == first.parameters
-    arrays_of(Server(own, 2).ask(SUM, releases=[NOISE], number=3, run="the study's run", **ANNOUNCED))
+    arrays_of(Server(own, 2).ask_sum(number=3, run="the study's run"))
 
 
 def test_an_answer_that_is_not_kept_any_more_or_was_changed_is_not_made_again(tmp_path):
     own = site(tmp_path)
     server = Server(own)
-    server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED)
+    server.ask_sum(number=2)
     (kept,) = tmp_path.glob("runs/*/round-2.answer")
     content = kept.read_bytes()
     for at in range(len(content)):
         kept.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        assert "no longer kept" in refused(server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED), own)
+        assert "no longer kept" in refused(server.ask_sum(number=2), own)
     with pytest.raises(LedgerError, match=r"round-2\.answer is not what the ledger says"):
         own.check_kept(whole=True)
     kept.unlink()
-    assert "no longer kept" in refused(server.ask(SUM, releases=[NOISE], number=2, **ANNOUNCED), own)
-
-
-FAILED = {"format": FORMAT, "client": "north", "failure": "failed"}
+    assert "no longer kept" in refused(server.ask_sum(number=2), own)
 
 
 def states(folder, monkeypatch):
@@ -272,7 +265,7 @@ def states(folder, monkeypatch):
         patch.setattr(Ledger, "_write", written)
         server = Server(site(folder))
         for number in (2, 3, 4):
-            last = server.ask(SUM, releases=[NOISE], number=number, **ANNOUNCED)
+            last = server.ask_sum(number=number)
     assert len(found) == 1 + 1 + 2 * 3
     return last, found
 
@@ -290,11 +283,11 @@ def test_where_ledger_head_and_answers_are_of_different_times_nothing_is_answere
                 if path.suffix == suffix:
                     (folder / path).parent.mkdir(parents=True, exist_ok=True)
                     (folder / path).write_bytes(content)
-        answer = Server(site(folder, init=False)).ask(SUM, releases=[NOISE], number=4, **ANNOUNCED)
+        answer = Server(site(folder, init=False)).ask_sum(number=4)
         if "failure" not in answer.metrics:
             assert answer.parameters == last.parameters, times
             assert times[0] == times[2] == now
-        other = Server(site(folder, init=False), 2).ask(SUM, releases=[NOISE], **ANNOUNCED)
+        other = Server(site(folder, init=False), 2).ask_sum()
         assert other.metrics["failure"] in ("refused", "failed"), times
         assert other.parameters.tensors == []
         with pytest.raises(LedgerError):
@@ -307,7 +300,7 @@ def test_what_all_is_older_together_cannot_be_known_but_by_a_witness(tmp_path, m
         (tmp_path / "older" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "older" / path).write_bytes(content)
     older = site(tmp_path / "older", init=False)
-    again = Server(older).ask(SUM, releases=[NOISE], number=4, **ANNOUNCED)
+    again = Server(older).ask_sum(number=4)
     assert again.parameters != last.parameters
     assert last.metrics["ledger"].startswith("7:")
     assert not older.ledger.has(last.metrics["ledger"])
@@ -325,21 +318,20 @@ BROKEN = {
 
 @pytest.mark.parametrize("how", BROKEN)
 def test_with_a_ledger_that_was_changed_a_site_answers_nothing(tmp_path, how):
-    Server(site(tmp_path)).ask(SUM, releases=[NOISE], **ANNOUNCED)
+    Server(site(tmp_path)).ask_sum()
     BROKEN[how](tmp_path / "ledger.jsonl")
     own = site(tmp_path)
     for server in (Server(own), Server(own, 2)):
-        answer = server.ask(SUM, releases=[NOISE], **ANNOUNCED)
+        answer = server.ask_sum()
         assert answer.metrics == FAILED
         assert "ledger.jsonl" in audit(own)[-1]["reason"]
         assert server.evaluate(np.zeros((2, 3))).metrics == FAILED
-        enrol = {"task": "enrol", "round": 1, "client": PrivateKMeansClient.key()}
-        assert server.send([], enrol).metrics == FAILED
+        assert server.send([], ENROL).metrics == FAILED
 
 
 def test_a_site_without_a_ledger_answers_nothing_and_begins_none(tmp_path):
     own = site(tmp_path / "own", init=False)
-    assert Server(own).ask(SUM, releases=[NOISE], **ANNOUNCED).metrics == FAILED
+    assert Server(own).ask_sum().metrics == FAILED
     assert "site --init" in audit(own)[-1]["reason"]
     assert [path.name for path in own.folder.iterdir() if not path.name.endswith(".lock")] == ["audit.jsonl"]
 
@@ -349,7 +341,7 @@ class Killed(BaseException):
 
 
 def ask(own, **more):
-    return Server(own).ask(SUM, releases=[NOISE], number=2, **ANNOUNCED | more)
+    return Server(own).ask_sum(number=2, **more)
 
 
 def test_what_is_computed_was_charged_before(tmp_path, monkeypatch):
@@ -365,7 +357,7 @@ def test_what_is_computed_was_charged_before(tmp_path, monkeypatch):
     monkeypatch.undo()
     for again in (own, site(tmp_path)):  # what fails now and then is no coin that a server may throw again
         assert ask(again).metrics == FAILED
-    assert "in other runs" in refused(Server(own, 2).ask(SUM, releases=[NOISE], **ANNOUNCED), own)
+    assert "in other runs" in refused(Server(own, 2).ask_sum(), own)
 
 
 def test_every_failure_after_the_charge_is_the_same_message(tmp_path, monkeypatch):
@@ -374,10 +366,10 @@ def test_every_failure_after_the_charge_is_the_same_message(tmp_path, monkeypatc
     for run, error in enumerate(errors, start=1):
         with monkeypatch.context() as patch:
             patch.setattr("flower_fedclust.engine.client.add_noise", lambda *_, error=error, **__: throw(error))
-            answers.append(Server(own, run).ask(SUM, releases=[NOISE], **ANNOUNCED))
-        answers.append(Server(own, run).ask(SUM, releases=[NOISE], **ANNOUNCED))
+            answers.append(Server(own, run).ask_sum())
+        answers.append(Server(own, run).ask_sum())
     monkeypatch.setattr("flower_fedclust.site.app.answer_to_bytes", lambda _: throw(OSError(28)))
-    answers.append(Server(own, 99).ask(SUM, releases=[NOISE], **ANNOUNCED))
+    answers.append(Server(own, 99).ask_sum())
     assert all(answer == fit_res([], FAILED) for answer in answers)
     assert len(own.ledger.entries) == len(errors) + 1
 
@@ -398,7 +390,7 @@ def test_a_computation_that_is_killed_counts_and_is_begun_once_more_and_no_third
     assert charged["begun"] == 2
     assert ask(site(tmp_path)).metrics == FAILED
     own = site(tmp_path)
-    assert "in other runs" in refused(Server(own, 2).ask(SUM, releases=[NOISE], **ANNOUNCED), own)
+    assert "in other runs" in refused(Server(own, 2).ask_sum(), own)
 
 
 def test_after_a_kill_the_same_question_is_answered_by_the_same_policy_alone(tmp_path, monkeypatch):
@@ -408,7 +400,7 @@ def test_after_a_kill_the_same_question_is_answered_by_the_same_policy_alone(tmp
             ask(site(tmp_path))
     other = PrivateKMeansClient.row_sum.asked(frame=Frame(np.ones(3), BALL.radius))
     own = site(tmp_path)
-    assert "to another question" in refused(Server(own).ask(other, releases=[NOISE], number=2, **ANNOUNCED), own)
+    assert "to another question" in refused(Server(own).ask_sum(question=other, number=2), own)
     own = site(tmp_path, delta_per_run=5e-7, epsilon_per_run=1.2, epsilon=1.2)
     assert "charged before" in refused(ask(own), own)
     own = site(tmp_path)
@@ -427,22 +419,21 @@ def test_an_answer_that_was_written_when_the_process_was_killed_is_neither_sent_
 
 
 def test_evaluations_and_enrolments_are_charged_before_as_well(tmp_path, monkeypatch):
-    enrol = {"task": "enrol", "round": 1, "client": PrivateKMeansClient.key()}
     with monkeypatch.context() as patch:
         patch.setattr("flower_fedclust.engine.client.count_table", lambda *_: throw(ValueError("41.3")))
         patch.setattr(PrivateKMeansClient, "_columns", lambda *_: throw(ValueError("41.3")))
         own = site(tmp_path, evaluations=1, labels=np.zeros(60))
         assert Server(own).evaluate(np.zeros((2, 3))).metrics == FAILED
         for _ in range(3):
-            assert Server(own).send([], enrol).metrics == FAILED
+            assert Server(own).send([], ENROL).metrics == FAILED
     assert [(entry["task"], entry["sent"]) for entry in own.ledger.entries] == [("evaluate", ""), ("enrol", "")]
     assert "evaluation number 2" in refused(Server(own, 2).evaluate(np.zeros((2, 3))), own)
     assert Server(own).evaluate(np.zeros((2, 3))).metrics == FAILED
-    assert Server(own).send([], enrol).metrics["columns"] == "3"  # this tells no more than the site's columns
+    assert Server(own).send([], ENROL).metrics["columns"] == "3"  # this tells no more than the site's columns
     assert own.ledger.entries[1]["sent"]
     n_lines = len(lines_of(own.ledger))
     for number in range(1, 9):
-        Server(own).send([], enrol | {"round": number})
+        Server(own).send([], ENROL | {"round": number})
     assert len(lines_of(own.ledger)) == n_lines
 
 
@@ -450,12 +441,12 @@ def test_a_reply_has_the_last_line_of_the_ledger_and_a_failure_has_not(tmp_path)
     own = site(tmp_path)
     answer = ask(own)
     assert answer.metrics["ledger"] == own.ledger.witness == own.ledger.head.read_text().strip()
-    assert "ledger" not in Server(own, 2).ask(SUM, releases=[NOISE], **ANNOUNCED).metrics
+    assert "ledger" not in Server(own, 2).ask_sum().metrics
 
 
 def test_nothing_of_a_site_is_for_others_to_read(tmp_path):
     folder = tmp_path / "own"
-    Server(site(folder)).ask(SUM, releases=[NOISE], **ANNOUNCED)
+    Server(site(folder)).ask_sum()
     for path in [folder, *folder.rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path
 

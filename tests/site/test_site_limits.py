@@ -9,8 +9,22 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hostile import BALL, PLAN, SHARES, Server, arrays_of, audit, gaussian, plan, refused, site
-from test_site_hostile_servers import ANNOUNCED, NOISE, SUM
+from hostile import (
+    ANNOUNCED,
+    BALL,
+    ENROL,
+    NOISE,
+    PLAN,
+    SHARES,
+    SUM,
+    Server,
+    arrays_of,
+    audit,
+    gaussian,
+    plan,
+    refused,
+    site,
+)
 from typer.testing import CliRunner
 
 from flower_fedclust.cli.commands import app
@@ -131,7 +145,7 @@ def test_logs_do_not_grow_with_what_others_say(careful):
     long = "x" * 7_500_000
     for where in ("task", "run", "client", "plan", "arguments", "rows"):
         for _ in range(10):
-            answer = Server(careful).ask(SUM, releases=[NOISE], **ANNOUNCED | {where: long})
+            answer = Server(careful).ask_sum(**{where: long})
             assert answer.metrics["failure"] in ("refused", "failed")
     Server(careful, study=long).ask(SUM)
     Server(careful, strategy=long).ask(SUM, client="x")
@@ -199,21 +213,20 @@ def test_what_was_said_is_one_line_that_ends():
 def test_a_day_has_so_many_runs(tmp_path, monkeypatch, days):
     """300 enrollments had made 300 folders."""
     own = site(tmp_path, limits={"runs_per_day": 3})
-    enrol = {"task": "enrol", "round": 1, "client": PrivateKMeansClient.key()}
-    said = [Server(own, number).send([], enrol).metrics.get("failure") for number in range(5)]
+    said = [Server(own, number).send([], ENROL).metrics.get("failure") for number in range(5)]
     assert said == [None, None, None, "refused", "refused"]
     assert len(list((own.folder / "runs").iterdir())) == 3
-    assert Server(own, 1).send([], enrol).metrics.get("failure") is None  # a run that goes on
+    assert Server(own, 1).send([], ENROL).metrics.get("failure") is None  # a run that goes on
     monkeypatch.setattr("flower_fedclust.site.limits.DAY", 86400 if days == 0 else -86400)  # as if they were over
-    assert Server(own, 9).send([], enrol).metrics.get("failure") == ("refused" if days == 0 else None)
+    assert Server(own, 9).send([], ENROL).metrics.get("failure") == ("refused" if days == 0 else None)
 
 
 def test_a_run_has_so_many_answers(tmp_path):
     own = site(tmp_path, limits={"answers_per_run": 2})
     server = Server(own)
     for _ in range(2):
-        arrays_of(server.ask(SUM, releases=[NOISE], **ANNOUNCED))
-    assert "answers_per_run" in refused(server.ask(SUM, releases=[NOISE], **ANNOUNCED), own)
+        arrays_of(server.ask_sum())
+    assert "answers_per_run" in refused(server.ask_sum(), own)
 
 
 def test_so_much_is_kept(tmp_path):
@@ -237,7 +250,7 @@ BIG = {
 
 @pytest.mark.parametrize("what", BIG)
 def test_messages_that_are_too_large_or_odd_are_refused_before_anything_is_computed(careful, what):
-    answer = Server(careful).ask(BIG[what], releases=[NOISE], **ANNOUNCED)
+    answer = Server(careful).ask_sum(question=BIG[what])
     assert answer.metrics["failure"] in ("refused", "failed")
     assert "the message has" in audit(careful)[-1]["reason"] or "not an array" in audit(careful)[-1]["reason"]
     assert careful.ledger.read() == []
