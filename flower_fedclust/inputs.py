@@ -82,20 +82,33 @@ def strategy_of(
 
     With a schema, a strategy need not be complete yet: the preparation finds its bounds.
     """
-    (made,) = found if len(found := strategies_of(strategy)) == 1 else [None]
-    if made is None:
+    found = strategies_of(strategy)
+    if len(found) != 1:
         raise ValueError("strategy names several strategies; give one, or compare them with fc.compare.")
-    if isinstance(made, str):
-        server_rows, origin = (None, "") if rows is None else (rows.server_rows, rows.server_rows_origin)
-        own = dict(parameters)
-        server_rows = own.pop("server_data", server_rows)
+    (made,) = found
+    if isinstance(made, ProtocolStrategy):
+        if parameters:
+            raise TypeError(
+                f"There is no argument '{next(iter(parameters))}'; parameters of a strategy can only be given here "
+                "together with its name or class."
+            )
+        return made
+    own = dict(parameters)
+    server_rows, origin = (None, "") if rows is None else (rows.server_rows, rows.server_rows_origin)
+    server_rows = own.pop("server_data", server_rows)
+    if not isinstance(strategy, type):
         return make_strategies([made], own, server_rows, origin, is_complete=is_complete)[0]
-    if parameters:
-        raise TypeError(
-            f"There is no argument '{next(iter(parameters))}'; parameters of a strategy can only be given here "
-            "together with its name or class."
-        )
-    return made
+    if server_rows is not None and "server_data" in strategy.parameter_names():
+        own["server_data"] = server_rows
+    for name in own:
+        look_up(name, dict.fromkeys(strategy.parameter_names()), f"parameter of {strategy.__name__} called")
+    if missing := [name for name in strategy.required_parameters() if name not in own]:
+        raise ValueError(f"{strategy.__name__} needs {' and '.join(missing)}.")
+    instance = strategy(**own)
+    instance.server_data_origin = origin
+    if is_complete:
+        instance.check_complete()
+    return instance
 
 
 def make_strategies(
@@ -145,6 +158,13 @@ def needs_server_rows(names: Sequence[str], n_server_rows: int | None = None) ->
     return required or (n_server_rows is not None and can_use_server_rows(names))
 
 
+def _requires_server_rows(strategy: Strategy | None) -> bool:
+    """Tell whether a strategy that is given by name or as a class cannot do without public rows."""
+    if isinstance(strategy, type):
+        return "server_data" in strategy.required_parameters()
+    return isinstance(strategy, str) and needs_server_rows([strategy])
+
+
 def can_use_server_rows(names: Sequence[str]) -> bool:
     """Tell whether any of the strategies can use public rows."""
     return any("server_data" in accepted_parameters(name) for name in names)
@@ -174,8 +194,7 @@ def strategy_and_clients(
     rows: Any = clients if found is None else None
     if found is not None:
         choice, read = found
-        given = [one for one in strategies_of(strategy) if isinstance(one, str)] if strategy is not None else []
-        must_draw = "server_data" not in parameters and needs_server_rows(given)
+        must_draw = "server_data" not in parameters and _requires_server_rows(strategy)
         n_clusters = parameters.get("n_clusters", 1)
         rows = choice.load(n_clusters if isinstance(n_clusters, int) else 16, needs_server_rows=must_draw, read=read)
         columns = None
@@ -207,8 +226,11 @@ def prepared_rows(
     return made, [preparation.transform(data.table, owner=data.owner) for data in by_name.values()]
 
 
-def read_clients(clients: object, **options: Any) -> tuple[RowsChoice, ReadRows] | None:
+def read_clients(
+    clients: object, *, partition: str | None = None, **options: Any
+) -> tuple[RowsChoice, ReadRows] | None:
     """Return what a file, a folder, a data set or a single table holds; None for clients that are already apart."""
+    options["partition"] = partition or "iid"
     if isinstance(clients, str) and not is_file(clients):
         choice = RowsChoice(dataset=clients, **options)
     elif isinstance(clients, (str, Path)):
@@ -226,7 +248,7 @@ def read_clients(clients: object, **options: Any) -> tuple[RowsChoice, ReadRows]
             roles = {"label": choice.label_column, "client": choice.client_column, "id": None}
             table = table_of(frame, "clients", roles, choice.columns, raw=choice.schema is not None)
         return replace(choice, client_column=choice.client_column or "client"), ReadRows(table)  # type: ignore[arg-type]
-    if choice.data is not None and not choice.is_folder and choice.client_column is None and "partition" not in options:
+    if choice.data is not None and not choice.is_folder and choice.client_column is None and partition is None:
         raise ValueError("clients is one file; name the column that says whose row it is as client_column.")
     return choice, choice.read()
 
@@ -361,7 +383,7 @@ class RowsChoice:
     seed: int = 0  #: The seed of the data set and the partition.
     schema: Schema | None = None  #: What is public about the columns; rows are then read as they are.
     id_column: str | None = None  #: The column that identifies rows in files of labels.
-    given: FederatedRows | Path | None = None  #: Rows of a Python caller, or the file that keeps them for processes.
+    given: FederatedRows | None = None  #: Rows of a Python caller.
 
     def __post_init__(self) -> None:
         check_integer("seed", self.seed, at_least=0)
@@ -386,13 +408,7 @@ class RowsChoice:
 
     def read(self) -> ReadRows:
         """Return the rows as they are in the data set, file or folder."""
-        selected: dict[str, Any] = {"label_column": self.label_column, "columns": self.columns}
-        selected["raw"] = self.schema is not None
-        public = None if self.server_data is None else read_table(self.server_data, **selected)
-        if isinstance(self.given, Path):
-            import pandas as pd
-
-            return ReadRows(pd.read_pickle(self.given), public)  # which this comparison has written
+        public = self.read_public()
         if self.given is not None:
             return ReadRows(self.given, public)
         if (self.dataset is None) == (self.data is None):
@@ -400,10 +416,18 @@ class RowsChoice:
         if self.data is None:
             assert self.dataset is not None
             return ReadRows(load_dataset(self.dataset, random_state=self.seed), public)
-        selected["id_column"] = self.id_column
+        selected = {**self._selected, "id_column": self.id_column}
         if self.is_folder:
             return ReadRows(read_folder(self.data, **selected), public)
         return ReadRows(read_table(self.data, client_column=self.client_column, **selected), public)
+
+    def read_public(self) -> Table | None:
+        """Return the file of public rows, if there is one."""
+        return None if self.server_data is None else read_table(self.server_data, **self._selected)
+
+    @property
+    def _selected(self) -> dict[str, Any]:
+        return {"label_column": self.label_column, "columns": self.columns, "raw": self.schema is not None}
 
     def load(self, n_clusters: int, *, needs_server_rows: bool, read: ReadRows | None = None) -> FederatedRows:
         """Return the rows of the clients and, if they are needed, of the server; ``read`` saves reading them again."""

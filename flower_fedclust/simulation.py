@@ -132,8 +132,6 @@ def simulate(
     check_schema(describe, schema)
     if seed is not None:
         check_integer("seed", seed, at_least=0)
-    reading = {"label_column": label_column, "client_column": client_column, "n_clients": n_clients}
-    reading |= {} if partition is None else {"partition": partition}
     given, by_name, read = strategy_and_clients(
         strategy,
         clients,
@@ -143,7 +141,10 @@ def simulate(
         columns=columns,
         schema=schema,
         seed=seed,
-        **reading,
+        label_column=label_column,
+        client_column=client_column,
+        partition=partition,
+        n_clients=n_clients,
     )
     made = copy.copy(given) if schema is None else with_schema(given, schema, describe=describe)
     _make_ready(made, list(by_name.values()), seed)

@@ -443,9 +443,9 @@ def audit(
         made = strategy_of(strategy, parameters)
         rows = None if seed is None else small_tables(made, seed=seed)[0]
     else:
-        reading = {"label_column": label_column, "client_column": client_column, "n_clients": n_clients}
-        reading |= {} if partition is None else {"partition": partition}
-        options = {"labels": labels, "names": names, "columns": columns, "schema": schema, "seed": seed, **reading}
+        options = {"labels": labels, "names": names, "columns": columns, "schema": schema, "seed": seed}
+        options |= {"label_column": label_column, "client_column": client_column}
+        options |= {"partition": partition, "n_clients": n_clients}
         made, rows = prepared_rows(strategy, clients, parameters, **options)
     subject = Subject(made, rows, tamper=patient)
     return audit_subject(subject, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, progress=progress)

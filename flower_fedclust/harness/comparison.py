@@ -65,6 +65,7 @@ class Trial:
     engine: str
     needs_server_rows: bool  #: Whether any strategy of the comparison needs them: all are compared on the same rows.
     made: ProtocolStrategy | None = None  #: The strategy, if it was given as an object.
+    stored: Path | None = None  #: The file that keeps the rows of a Python caller for the trials' processes.
 
     def strategy_for(self, n_clusters: int, server_rows: Any, origin: str = "") -> ProtocolStrategy:
         """Return the strategy to run; server rows that the user gave also go to strategies that can do without."""

@@ -202,9 +202,9 @@ def plan(
     else:
         if like is not None or n_columns is not None:
             raise ValueError("clients are given, which have rows and columns; leave out like and n_columns.")
-        reading = {"label_column": label_column, "client_column": client_column, "n_clients": n_clients}
-        reading |= {} if partition is None else {"partition": partition}
-        options = {"labels": labels, "names": names, "columns": columns, "schema": schema, "seed": seed, **reading}
+        options = {"labels": labels, "names": names, "columns": columns, "schema": schema, "seed": seed}
+        options |= {"label_column": label_column, "client_column": client_column}
+        options |= {"partition": partition, "n_clients": n_clients}
         made, tables = prepared_rows(strategy, clients, parameters, **options)
         like, n_clients = np.concatenate(tables), len(tables)
         n_rows = len(like) if n_rows is None else n_rows

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import (
@@ -195,7 +196,8 @@ def _stored_once(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
                 if id(rows) not in paths:
                     paths[id(rows)] = Path(folder, f"rows-{len(paths)}.pkl")
                     paths[id(rows)].write_bytes(pickle.dumps(rows, protocol=5))
-                trial = replace(trial, choice=replace(trial.choice, given=paths[id(rows)]))
+                choice = replace(trial.choice, given=None, partition=trial.choice.partition_name)
+                trial = replace(trial, choice=choice, stored=paths[id(rows)])
             stored.append(trial)
         yield stored
 
@@ -272,7 +274,7 @@ def _known_before(trial: Trial) -> dict[str, Any]:
 def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | None) -> dict[str, Any]:
     """Run the strategy, write its result, and return its part of the row."""
     _register(trial)
-    read = read or trial.choice.read()
+    read = read or _read(trial)
     n_clusters = trial.n_clusters or trial.choice.n_classes(read)
     if n_clusters is None:
         raise ValueError(f"{trial.data} has no known classes to count; give n_clusters.")
@@ -310,6 +312,14 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
         "rounds": result.summary()["rounds"],
         "seconds": result.seconds,
     }
+
+
+def _read(trial: Trial) -> ReadRows:
+    """Return the rows of a trial, before any are drawn for the server or spread over clients."""
+    if trial.stored is None:
+        return trial.choice.read()
+    public = trial.choice.read_public()
+    return ReadRows(pd.read_pickle(trial.stored), public)
 
 
 def _register(trial: Trial) -> None:
@@ -538,9 +548,9 @@ class _Store:
 
     def rows_of(self, trial: Trial) -> Any:
         choice = trial.choice
-        key = (choice.dataset, choice.data, choice.given, choice.seed if choice.dataset is not None else None)
+        key = (choice.dataset, choice.data, trial.stored, choice.seed if choice.dataset is not None else None)
         if key not in self._by_choice:
-            read = choice.read()
+            read = _read(trial)
             # A data set that takes no seed is the same for each.
             content = hashlib.sha256(pickle.dumps(read, protocol=5)).digest()
             if content not in self._by_content:
