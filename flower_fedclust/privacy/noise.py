@@ -109,8 +109,8 @@ class SeededNoise:
 # Choices to 128 bits.
 
 
-class Table:
-    """Numbers in [0, 1), as 128-bit integers and as their first and second words."""
+class Thresholds:
+    """Probabilities in [0, 1), as 128-bit integers and as their first and second words."""
 
     def __init__(self, probabilities: Sequence[Decimal]) -> None:
         self.thresholds = [_fixed(probability) for probability in probabilities]
@@ -118,8 +118,8 @@ class Table:
         self.second = np.array([threshold & (2**64 - 1) for threshold in self.thresholds], dtype=np.uint64)
 
     @classmethod
-    def cumulative(cls, weights: Sequence[Decimal]) -> Table:
-        """Return the table from which :func:`choose` draws an index in proportion to the weights."""
+    def cumulative(cls, weights: Sequence[Decimal]) -> Thresholds:
+        """Return the thresholds from which :func:`choose` draws an index in proportion to the weights."""
         total, sums = sum(weights, Decimal(0)), [Decimal(0)]
         for weight in weights[:-1]:
             sums.append(sums[-1] + weight)
@@ -130,7 +130,7 @@ def _fixed(probability: Decimal) -> int:
     return min(max(int((probability * 2**128).to_integral_value(ROUND_HALF_EVEN)), 0), 2**128 - 1)
 
 
-def _toss(table: Table, n_trials: int, source: NoiseSource) -> NDArray[np.bool_]:
+def _toss(table: Thresholds, n_trials: int, source: NoiseSource) -> NDArray[np.bool_]:
     """Toss a coin for each probability of the table, ``n_trials`` times; shape (n_trials, n_probabilities)."""
     words = source.words(n_trials * len(table.first)).reshape(n_trials, -1)
     heads: NDArray[np.bool_] = words < table.first
@@ -140,7 +140,7 @@ def _toss(table: Table, n_trials: int, source: NoiseSource) -> NDArray[np.bool_]
     return heads
 
 
-def choose(table: Table, words: Words, source: NoiseSource) -> Integers:
+def choose(table: Thresholds, words: Words, source: NoiseSource) -> Integers:
     """Return one index per word: how many of the table's numbers are not above it."""
     indices = np.searchsorted(table.first, words, side="right").astype(np.int64, copy=False)
     if len(table.first):
@@ -175,7 +175,7 @@ def _with_signs(magnitudes: Integers, negative: NDArray[np.bool_]) -> Integers:
 
 
 @lru_cache(maxsize=64)
-def _laplace_table(scale: float) -> Table:
+def _laplace_table(scale: float) -> Thresholds:
     """Return the probabilities of each binary digit, of not being 0, and of the sign."""
     with localcontext(CONTEXT):
         rate = _decimal(1 / Fraction(scale))
@@ -184,7 +184,7 @@ def _laplace_table(scale: float) -> Table:
             if 2**digit * rate > 90:  # the remaining digits are 1 with probability below 2^-129 in total
                 break
             probabilities.append(1 / (1 + (2**digit * rate).exp()))
-        return Table([*probabilities, (-rate / 2).exp(), Decimal("0.5")])
+        return Thresholds([*probabilities, (-rate / 2).exp(), Decimal("0.5")])
 
 
 def sample_laplace(scale: float, size: int, source: NoiseSource) -> Integers:
@@ -210,7 +210,7 @@ def sample_laplace(scale: float, size: int, source: NoiseSource) -> Integers:
 
 
 @lru_cache(maxsize=64)
-def _gaussian_table(fine_scale: float, width: int) -> Table:
+def _gaussian_table(fine_scale: float, width: int) -> Thresholds:
     """Return the table of the intervals [j 2^width, (j + 1) 2^width), each weighted by its density at the left end."""
     n_intervals = math.ceil(14 * fine_scale / 2**width)  # less than 2^-140 lies beyond 14 deviations
     with localcontext(CONTEXT):
@@ -219,7 +219,7 @@ def _gaussian_table(fine_scale: float, width: int) -> Table:
         for _ in range(n_intervals - 1):  # exp(step j^2), by exp(step (2 j + 1))
             weights.append(weights[-1] * ratio)
             ratio *= change
-        return Table.cumulative(weights)
+        return Thresholds.cumulative(weights)
 
 
 def sample_gaussian(scale: float, size: int, source: NoiseSource) -> Integers:
@@ -248,7 +248,7 @@ def sample_gaussian(scale: float, size: int, source: NoiseSource) -> Integers:
     return _with_signs(magnitudes, drawn < 0)
 
 
-def _gaussian_candidates(table: Table, fine_scale: float, width: int, size: int, source: NoiseSource) -> Integers:
+def _gaussian_candidates(table: Thresholds, fine_scale: float, width: int, size: int, source: NoiseSource) -> Integers:
     """Return the accepted ones of ``size`` candidates: m for the cell [m, m + 1), ``-m - 1`` for [-m - 1, -m)."""
     choice, place, acceptance = source.words(3 * size).reshape(3, size)
     left = choose(table, choice, source) << width
@@ -291,7 +291,7 @@ def _check_share(scale: float, n_shares: int) -> None:
 
 
 @lru_cache(maxsize=64)
-def _share_tables(scale: float, n_shares: int) -> tuple[Table, Table, Table]:
+def _share_tables(scale: float, n_shares: int) -> tuple[Thresholds, Thresholds, Thresholds]:
     """Return the tables of the number of jumps, of the binary length of a jump, and of the last step."""
     with localcontext(CONTEXT):
         rate = _decimal(1 / Fraction(scale))
@@ -305,7 +305,7 @@ def _share_tables(scale: float, n_shares: int) -> tuple[Table, Table, Table]:
             lengths.append((-(2 ** len(lengths)) * rate).exp())
         root = (rate / 4).exp()
         step = 1 / (2 * (root + 1 / root) ** 2)
-        return Table.cumulative(numbers), Table.cumulative(lengths), Table([step, 2 * step])
+        return Thresholds.cumulative(numbers), Thresholds.cumulative(lengths), Thresholds([step, 2 * step])
 
 
 def sample_laplace_share(scale: float, n_shares: int, size: int, source: NoiseSource) -> Integers:
@@ -338,7 +338,7 @@ def sample_laplace_share(scale: float, n_shares: int, size: int, source: NoiseSo
     return drawn
 
 
-def _jumps(lengths: Table, scale: float, size: int, source: NoiseSource) -> Integers:
+def _jumps(lengths: Thresholds, scale: float, size: int, source: NoiseSource) -> Integers:
     """Draw nonzero integers whose magnitude k has a probability proportional to ``exp(-k / scale) / k``.
 
     Choose the binary length of k, then uniform digits, then reject.

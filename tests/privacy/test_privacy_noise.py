@@ -21,7 +21,7 @@ from flower_fedclust.privacy.noise import (
     SCALE_BITS,
     OperatingSystemNoise,
     SeededNoise,
-    Table,
+    Thresholds,
     add_noise,
     add_relative_noise,
     choose,
@@ -147,7 +147,7 @@ def test_noise_has_no_holes_by_which_an_empty_cell_could_be_told_from_one_row(sa
 
 
 def test_a_word_that_equals_the_first_word_of_a_probability_takes_a_second():
-    third = Table([Decimal(1) / 3])
+    third = Thresholds([Decimal(1) / 3])
     first = np.array([third.thresholds[0] >> 64], dtype=np.uint64)
     second = third.thresholds[0] & (2**64 - 1)
     assert [int(choose(third, first, GivenWords(word))[0]) for word in (second - 1, second, second + 1)] == [0, 1, 1]
