@@ -1,4 +1,4 @@
-"""What rows must be before anything is computed from them."""
+"""Checks of rows and parameters before anything is computed from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-#: Between these the square of a number, and sums of many, are floats with all their digits.
+#: Between these bounds, squares and their sums neither overflow nor lose digits.
 LARGEST, SMALLEST = 1e150, 1e-150
 
 
@@ -21,15 +21,15 @@ class DataError(ValueError):
 
 
 class MissingFileError(DataError, FileNotFoundError):
-    """A file or folder of rows that is not there."""
+    """A file or folder of rows that does not exist."""
 
 
-#: How many columns a message names; a table can have thousands that are wrong.
+#: Most columns that a message names; a table can have thousands of wrong ones.
 _NAMED_COLUMNS = 10
 
 
 def refuse_columns(owner: str, not_numeric: Sequence[str], not_finite: Sequence[str], advice: str = "") -> NoReturn:
-    """Raise a DataError that names every column that cannot be taken, and says what to do."""
+    """Raise a DataError that names every unusable column, and the remedy."""
     wrong = [*not_numeric, *not_finite]
     named = wrong[:_NAMED_COLUMNS]
     if more := len(wrong) - len(named):
@@ -55,7 +55,7 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
         return f"column '{columns[index]}'" if columns is not None else f"column {index}"
 
     if isinstance(rows, np.ma.MaskedArray) and np.ma.is_masked(rows):
-        rows = np.ma.filled(rows.astype(object), np.nan)  # below a mask may stand any number
+        rows = np.ma.filled(rows.astype(object), np.nan)  # a masked entry may hold any number
     if hasattr(rows, "toarray"):
         raise DataError(f"{owner}: the rows are a sparse matrix; give a dense one, as its toarray() does.")
     try:
@@ -112,7 +112,7 @@ def first_not_finite(rows: NDArray[np.float64], column_name: Callable[[int], str
 
 
 def out_of_scale(rows: NDArray[np.float64] | None, column_name: Callable[[int], str]) -> str:
-    """Return, in words, where rows are too large or too small for their squares to be floats; "" where none is."""
+    """Say which rows have squares that would overflow or underflow; "" if none does."""
     size = 0.0 if rows is None or not rows.size else max(rows.max(), -rows.min())
     if rows is not None and size > LARGEST:
         row, column = divmod(int((np.abs(rows) > LARGEST).argmax()), rows.shape[1])
@@ -121,7 +121,7 @@ def out_of_scale(rows: NDArray[np.float64] | None, column_name: Callable[[int], 
 
 
 def check_scale(rows: NDArray[np.float64], owner: str) -> None:
-    """Raise a DataError where rows are too large or too small for their squares to be floats."""
+    """Raise a DataError if the squares of rows would overflow or underflow."""
     if where := out_of_scale(rows, lambda index: f"column {index}"):
         raise DataError(f"{owner}: {where}")
 

@@ -24,10 +24,10 @@ _TINY = float(np.finfo(float).tiny)
 
 
 def codes(rows: Floats, Z: Floats, bandwidth: float, regularization: float) -> Floats:
-    """Return the codes that minimise the objective for this dictionary (FedSC, equation 14).
+    """Return the codes that minimize the objective for this dictionary (FedSC, equation 14).
 
     ``C = K(X, Z) (K(Z, Z) + lambda I)^-1``. Where that matrix is singular to the precision of floats (lambda is 0 and
-    atoms coincide), the shortest of the minimisers. A row's code is no longer than ``1 / (2 sqrt(lambda))``.
+    atoms coincide), the shortest minimizer. A row's code is no longer than ``1 / (2 sqrt(lambda))``.
     """
     Kzz = gaussian_kernel(Z, Z, bandwidth)
     Kzz[np.diag_indices_from(Kzz)] += regularization
@@ -78,9 +78,9 @@ def curvature(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> Floats:
 def dictionary_steps(rows: Floats, Z: Floats, C: Floats, bandwidth: float, n_steps: int) -> Floats:
     """Return the dictionary after Q gradient steps with the codes held fixed (equation 16).
 
-    Every atom has a step size of its own, 1 over the curvature of a parabola that lies above the objective, so that no
-    step raises it; the paper has one Lipschitz constant for all atoms, which is not above the largest of these
-    everywhere, and is slower.
+    Every atom has its own step size, 1 over the curvature of a parabola that lies above the objective, so that no step
+    raises the objective. The paper's single Lipschitz constant for all atoms is slower, and is not everywhere above the
+    largest of these.
     """
     rows, start = _around_the_atoms(rows, Z)
     moved = start
@@ -95,7 +95,7 @@ def dictionary_steps(rows: Floats, Z: Floats, C: Floats, bandwidth: float, n_ste
 
 
 def _around_the_atoms(rows: Floats, Z: Floats) -> tuple[Floats, Floats]:
-    """Move rows and atoms to the atoms' mean: far from the origin their differences would lose digits."""
+    """Shift rows and atoms by the atoms' mean: far from the origin their differences would lose digits."""
     origin = Z.mean(axis=0)
     return rows - origin, Z - origin
 
@@ -153,8 +153,8 @@ def code_map(Z: Floats, bandwidth: float, regularization: float) -> Floats:
 def matched_dictionary(mean: Floats, deviation: Floats, n_atoms: int, rng: np.random.Generator) -> Floats:
     """Draw a dictionary of d atoms with the columns' means and standard deviations.
 
-    The paper starts "randomly". Atoms of unit scale about the origin are nowhere near data of another: there the kernel
-    is flat and the gradient vanishes.
+    The paper starts "randomly". Atoms of unit scale about the origin may be far from the data, where the kernel is flat
+    and the gradient vanishes.
     """
     atoms: Floats = mean + deviation * rng.standard_normal((n_atoms, len(mean)))
     return atoms

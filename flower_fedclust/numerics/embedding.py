@@ -1,14 +1,14 @@
-"""Maps of rows whose nearest neighbours are known, by t-SNE and UMAP, and the places of other rows on such a map.
+"""t-SNE and UMAP maps of rows whose nearest neighbors are known, and the places of new rows on such a map.
 
-The rows themselves are not needed, only indices and distances of neighbours. A place depends on nothing but a row's
-own neighbours among the mapped rows, their distances and the coordinates of the map: whoever has these, in whatever
-process, places it at the same point, and no other row that is placed along with it moves it.
+Only the indices and distances of neighbors are needed, not the rows. The place of a row depends only on its neighbors
+among the mapped rows, their distances and the map's coordinates. It is the same in every process, whatever other rows
+are placed with it.
 
-``neighbors``, (n_rows, n_neighbors), are the nearest rows of each row, none of which is its own, and ``distances`` how
-far away they are, rising and not negative. There may be more of them than are used, but not fewer than
-:func:`tsne_n_neighbors` or :func:`umap_n_neighbors` say. ``coordinates``, (n_rows, 2), are a map.
+``neighbors``, (n_rows, n_neighbors), are the nearest other rows of each row, and ``distances`` their distances, sorted.
+There must be at least as many as :func:`tsne_n_neighbors` or :func:`umap_n_neighbors` return. ``coordinates``, (n_rows,
+2), are a map.
 
-openTSNE and umap-learn are an optional extra, and imported where they are used; a DataError says what to install.
+openTSNE and umap-learn are an optional extra and imported on use; a DataError says what to install.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 
-#: t-SNE gives weights to three times the perplexity in neighbours: further ones have next to none.
+#: t-SNE gives nearly all weight to this many neighbors, times the perplexity.
 NEIGHBORS_PER_PERPLEXITY = 3
 
-#: Neither method has a map of fewer rows than this.
+#: Fewest rows of a map, by either method.
 N_ROWS_OF_A_MAP = 4
 
-#: With so many mapped rows, their repulsion of a row that is placed is interpolated on a grid, as openTSNE does.
+#: From so many mapped rows on, repulsion is interpolated on a grid, as openTSNE does.
 _N_ROWS_FOR_GRID = 10_000
 
-#: No coordinate of a place where t-SNE starts is more: openTSNE makes the deviation of the first axis 1e-4.
+#: Largest range of a start of t-SNE; openTSNE scales the first axis to a standard deviation of 1e-4.
 _LONGEST_START = 1.0
 
 
 def check_installed(method: str) -> None:
-    """Raise where the package that makes a map is not installed: better before anything is computed for it."""
+    """Raise a DataError if the package for a map is missing, before anything is computed for the map."""
     if method == "tsne":
         _opentsne()
     else:
@@ -49,12 +49,12 @@ def check_installed(method: str) -> None:
 
 
 def tsne_n_neighbors(n_rows: int, perplexity: float) -> int:
-    """Return how many neighbours of each row :func:`tsne_map` needs: three times the perplexity, or all others."""
+    """Return how many neighbors of each row :func:`tsne_map` needs: three times the perplexity, or all others."""
     return max(1, min(n_rows - 1, int(NEIGHBORS_PER_PERPLEXITY * perplexity)))
 
 
 def umap_n_neighbors(n_rows: int, n_neighbors: int) -> int:
-    """Return how many neighbours of each row :func:`umap_map` needs: n_neighbors - 1, or all others.
+    """Return how many neighbors of each row :func:`umap_map` needs: n_neighbors - 1, or all others.
 
     umap-learn counts the row itself as the first.
     """
@@ -69,7 +69,7 @@ def tsne_map(
     n_iter: int = 500,
     random_state: int = 0,
 ) -> Floats:
-    """Return a t-SNE map of rows whose nearest neighbours are known (openTSNE), of shape (n_rows, 2)."""
+    """Return a t-SNE map of rows whose nearest neighbors are known (openTSNE), of shape (n_rows, 2)."""
     opentsne = _opentsne()
     n_rows = len(neighbors)
     n_needed = tsne_n_neighbors(n_rows, perplexity)
@@ -95,9 +95,8 @@ def place_tsne(
 ) -> Floats:
     """Return where other rows lie on a t-SNE map, of shape (n_new_rows, 2).
 
-    openTSNE's way (Policar, Strazar and Zupan 2021): a row starts at the median of its neighbours' coordinates, and
-    gradient descent with the map held fixed takes it to where its similarities to the mapped rows are met best. Its
-    neighbours are all that it needs to know of them.
+    As in openTSNE (Policar, Strazar and Zupan 2021), a row starts at the median of its neighbors' coordinates. Gradient
+    descent with a fixed map then moves it to where the map matches its similarities to its neighbors best.
     """
     opentsne = _opentsne()
     n_rows = len(coordinates)
@@ -112,11 +111,11 @@ def place_tsne(
         normalization="point-wise",
         n_reference_samples=n_rows,
     )
-    # openTSNE moves a map to the middle of its grid, in place: it gets a copy, which is moved there beforehand.
+    # openTSNE centers a map in place: it gets a copy that is centered already.
     middle = 0.5 * (coordinates.max(axis=0) + coordinates.min(axis=0))
-    # Not by the number of rows that are placed, as openTSNE does: a row's place must not depend on the others'.
+    # openTSNE chooses by the number of new rows, but a row's place must not depend on other rows.
     method = "bh" if n_rows < _N_ROWS_FOR_GRID else "fft"
-    as_many = SimpleNamespace(P=np.empty((n_rows, 0)))  # of a map that is held fixed nothing else is asked
+    as_many = SimpleNamespace(P=np.empty((n_rows, 0)))  # openTSNE reads nothing else of a fixed map
     fixed = opentsne.tsne.TSNEEmbedding(coordinates - middle, as_many, negative_gradient_method=method)
     placed = opentsne.tsne.PartialTSNEEmbedding(
         np.median(fixed.view(np.ndarray)[neighbors], axis=1), fixed, P, negative_gradient_method=method, n_jobs=1
@@ -143,10 +142,10 @@ def umap_map(
     n_epochs: int | None = None,
     random_state: int = 0,
 ) -> Floats:
-    """Return a UMAP map of rows whose nearest neighbours are known (umap-learn), of shape (n_rows, 2).
+    """Return a UMAP map of rows whose nearest neighbors are known (umap-learn), of shape (n_rows, 2).
 
-    Its class takes ``precomputed_knn`` from version 0.5.2 on, but never without rows; the two functions that it calls,
-    one for the graph and one for the map, need none.
+    umap-learn's class accepts ``precomputed_knn`` only together with rows. The two functions that it calls, for the
+    graph and for the map, need no rows.
     """
     umap_ = _umap()
     n_rows = len(neighbors)
@@ -156,7 +155,7 @@ def umap_map(
     random = np.random.RandomState(random_state)
     itself = np.arange(n_rows)[:, None]
     graph, _, _ = umap_.fuzzy_simplicial_set(
-        np.empty((n_rows, 1)),  # only their number is looked at
+        np.empty((n_rows, 1)),  # only their number counts
         n_needed + 1,
         random,
         "euclidean",
@@ -198,17 +197,16 @@ def place_umap(
 ) -> Floats:
     """Return where other rows lie on a UMAP map, of shape (n_new_rows, 2).
 
-    As umap-learn's ``transform`` does it, which itself needs the rows of the map: a row starts at the mean of its
-    neighbours' coordinates, weighted by membership strengths, and the same stochastic gradient descent as for the map
-    moves it, with the map held fixed. One thing is done otherwise: umap-learn compares a row's strengths with
-    the largest among all that are placed at the same time, this with the row's own largest, so that its place does not
-    depend on the others.
+    As in umap-learn's ``transform``, which needs the rows of the map, a row starts at the mean of its neighbors'
+    coordinates, weighted by membership strengths. The map's stochastic gradient descent then moves it, with a fixed
+    map. Unlike umap-learn, strengths are relative to the row's own largest, not to the largest of all new rows, so that
+    its place does not depend on other rows.
     """
     umap_ = _umap()
     n_needed = min(n_neighbors, len(coordinates))
     _check_neighbors("place_umap", neighbors, distances, n_needed, f"n_neighbors={n_neighbors}")
     neighbors = neighbors[:, :n_needed]
-    # umap-learn bounds a row's bandwidth from below by the mean over all rows: with rows of one mean, by their own.
+    # umap-learn bounds a row's bandwidth from below by the mean over all rows; here every row has the same mean.
     relative = _over_mean(distances[:, :n_needed], by_row=True).astype(np.float32)
     bandwidths, nearest = umap_.smooth_knn_dist(relative, float(n_needed), local_connectivity=0.0)
     _, _, strengths, _ = umap_.compute_membership_strengths(
@@ -246,7 +244,7 @@ def place_umap(
 
 
 def _opentsne() -> Any:
-    """Return openTSNE with the modules that are used here."""
+    """Import openTSNE with the modules used here."""
     try:
         import openTSNE
         import openTSNE.affinity
@@ -259,7 +257,7 @@ def _opentsne() -> Any:
 
 
 def _umap() -> Any:
-    """Return umap-learn's module of functions."""
+    """Import umap-learn's functions."""
     try:
         from umap import umap_
     except ImportError:
@@ -273,7 +271,7 @@ def _check_rows(n_rows: int) -> None:
 
 
 def _check_neighbors(function: str, neighbors: Integers, distances: Floats, n_needed: int, parameter: str) -> None:
-    """Raise where there are too few neighbours of each row."""
+    """Raise a ValueError if rows have too few neighbors."""
     if neighbors.shape != distances.shape:
         raise ValueError(
             f"{function} got neighbors of shape {neighbors.shape} and distances of shape {distances.shape}; "
@@ -289,10 +287,10 @@ def _check_neighbors(function: str, neighbors: Integers, distances: Floats, n_ne
 def _over_mean(distances: Floats, *, by_row: bool = False) -> Floats:
     """Return distances in units of their mean, so that no map depends on the unit of the rows.
 
-    Neither method does by itself, but openTSNE searches bandwidths from 1 on, in squared units, and umap-learn keeps
-    distances in single precision: rows of extreme units would be all near or all far.
+    In theory neither method depends on it. But openTSNE starts its search for bandwidths at 1, and umap-learn stores
+    distances in single precision: in extreme units all rows would look near or far.
     """
-    # In units of the largest first, as a sum of huge distances would be infinite.
+    # Divide by the largest first: a sum of huge distances would overflow.
     largest = distances.max(axis=1 if by_row else None, keepdims=True, initial=0.0)
     relative: Floats = np.divide(distances, largest, out=np.zeros_like(distances), where=largest > 0)
     means = relative.mean(axis=1 if by_row else None, keepdims=True)
@@ -301,7 +299,7 @@ def _over_mean(distances: Floats, *, by_row: bool = False) -> Floats:
 
 
 def _spectral_start(opentsne: Any, P: csr_matrix, random_state: int) -> Floats:
-    """Return the spectral embedding of the graph, or random places where it has none."""
+    """Return the spectral embedding of the graph, or random places if it has none."""
     from scipy.sparse.linalg import ArpackError
 
     initializations = opentsne.initialization
@@ -312,18 +310,18 @@ def _spectral_start(opentsne: Any, P: csr_matrix, random_state: int) -> Floats:
                 start = np.asarray(initializations.spectral(P, 2, random_state=random_state))
         except ArpackError:
             start = np.full((n_rows, 2), np.nan)
-        # openTSNE scales it by its first axis. Where many rows are alike this can be constant, and the second is then
-        # so long that points are no longer told apart: openTSNE's tree of them would have no end.
+        # openTSNE scales it by its first axis. If many rows are alike, this axis can be constant and the second so long
+        # that points coincide after rounding: openTSNE's tree of points would never end.
         if np.isfinite(start).all() and np.ptp(start) <= _LONGEST_START:
             return start
     return np.asarray(initializations.random(n_rows, 2, random_state=random_state))
 
 
 def _places_of_components(graph: coo_matrix, random: np.random.RandomState) -> Floats:
-    """Return a random place for each component of the graph, at each of its rows.
+    """Return a random place for each component of the graph, by row.
 
-    umap-learn puts the parts of a graph where the means of their rows are near each other; without rows it draws places
-    from the generator of the process, which no seed of ours reaches.
+    umap-learn places components by the means of their rows. Without rows it draws from the process's own generator,
+    which our seed does not reach.
     """
     from scipy.sparse.csgraph import connected_components
 

@@ -1,11 +1,11 @@
 """The global graph E* of SPP-FGC (equation 9), its off-diagonal blocks never written out.
 
-Two rows of different clients are as alike as the prototypes that they belong to, so that those blocks are
-``U A U'``: U says which prototype a row has, and A is as wide as there are prototypes. A product with E* costs the
-edges of the clients' graphs and one addition a row.
+Two rows of different clients are as similar as their prototypes, so that the off-diagonal blocks are ``U A U'``: U has
+each row's prototype, and A is prototypes by prototypes. A product with E* takes one addition for each edge of the
+clients' graphs and for each row.
 
-``blocks`` are the clients' graphs, symmetric, one after the other on the diagonal, (n_rows, n_rows). ``prototype`` says
-which prototype each row has, (n_rows,), and ``client`` whose each prototype is, (n_prototypes,). ``divergences`` J and
+``blocks`` has the clients' symmetric graphs on the diagonal, (n_rows, n_rows). ``prototype`` has each row's prototype,
+(n_rows,), and ``client`` each prototype's client, (n_prototypes,). ``divergences`` J and
 affinities are (n_prototypes, n_prototypes).
 """
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: What a row gives to rows of other clients together, where it gives 1 to those of its own.
+#: Total weight that a row gives to rows of other clients; it gives 1 to rows of its own client.
 BETWEEN_CLIENTS = 0.5
 
-#: Prototypes of one client that are so many times as far from each other as usual neighbours are no neighbours: an edge
-#: between their rows counts less. A client that has a few rows of a cluster joins them to whatever else it has.
+#: Prototypes of one client that are so many times farther apart than usual are no neighbors: an edge between their rows
+#: counts less. A client with few rows of a cluster joins them to its other rows, however far.
 FAR = 10.0
 
 
@@ -46,14 +46,13 @@ def prototype_affinity(
 ) -> Floats:
     """Return A, what a row of one prototype gives to each row of another client's prototype.
 
-    ``exp(-J / tau)``, where tau is the median over prototypes of the nearest J in another client. Of the prototypes of
-    other clients each keeps as many as there are other clients, the nearest, as a row keeps its nearest rows. What a
-    row gives them adds up to ``weight``, ``sum_b A_ab n_b``, where it gives 1 to rows of its own client. Equation (10)
-    is :func:`printed_affinity`.
+    ``exp(-J / tau)``, where tau is the median over prototypes of the nearest J in another client. Each prototype keeps
+    its nearest prototypes of other clients, as many as there are other clients. What a row gives them adds up to
+    ``weight`` (``sum_b A_ab n_b``); it gives 1 to rows of its own client. Equation (10) is :func:`printed_affinity`.
 
-    The nearest can be far, where the other clients have none of a cluster. So what a gives b is multiplied by
-    ``min(1, r_b / J_ab)``, where r_b is how far b's own links go: less where b has no such link back. Where each keeps
-    one only, links that are not mutual are left out, and the shortest others join what falls apart.
+    If no other client has rows of a cluster, the nearest prototype can be far. So what a gives b is multiplied by
+    ``min(1, r_b / J_ab)``, where r_b is the length of b's longest link: less if b has no link back. If each keeps only
+    one, links that are not mutual are dropped, and the shortest other links join the parts again.
 
     A is symmetric, and 0 between prototypes of one client.
     """
@@ -63,12 +62,12 @@ def prototype_affinity(
     distances = np.where(foreign, divergences, np.inf)
     n_kept = min(n_nearest or len(np.unique(client)) - 1, int(foreign.sum(axis=1).min()))
     reach = np.sort(distances, axis=1)[:, n_kept - 1]
-    # Of prototypes that are equally near all are kept: what is kept must not depend on their order.
+    # All equally near prototypes are kept, so that their order does not matter.
     kept = foreign & (distances <= reach[:, None])
     if n_kept == 1:
         kept = _with_bridges(kept & kept.T, distances, np.arange(len(kept)) if part is None else part, n_parts)
     exponents = np.where(kept, np.log(counts) - distances / _scale(distances.min(axis=1)), -np.inf)
-    largest = exponents.max(axis=1, keepdims=True)  # all would underflow without it
+    largest = exponents.max(axis=1, keepdims=True)  # without it, all could underflow
     shares = np.exp(exponents - np.where(np.isfinite(largest), largest, 0.0))
     total = shares.sum(axis=1, keepdims=True)
     shares /= np.where(total > 0, total, 1.0)
@@ -80,7 +79,7 @@ def prototype_affinity(
 
 
 def _with_bridges(kept: NDArray[np.bool_], distances: Floats, part: Labels, n_parts: int) -> NDArray[np.bool_]:
-    """Return links with the shortest others that it takes to leave n_parts parts; equally short ones come together."""
+    """Add the shortest links that leave n_parts parts; equally short ones are added together."""
     from scipy.sparse import csr_array
 
     n_left, component = components_of(csr_array(kept | (part[:, None] == part)))
@@ -96,7 +95,7 @@ def _with_bridges(kept: NDArray[np.bool_], distances: Floats, part: Labels, n_pa
 
 
 def parts_of(blocks: csr_array, prototype: Labels, n_prototypes: int) -> Labels:
-    """Return which part each prototype is in, where edges between rows join their prototypes."""
+    """Return the part of each prototype, if edges between rows join their prototypes."""
     from scipy.sparse import coo_array, csr_array
 
     edges = blocks.tocoo()
@@ -105,7 +104,7 @@ def parts_of(blocks: csr_array, prototype: Labels, n_prototypes: int) -> Labels:
 
 
 def without_far_edges(blocks: csr_array, prototype: Labels, divergences: Floats) -> csr_array:
-    """Return the clients' graphs, in which an edge between prototypes that are far from each other counts less.
+    """Return the clients' graphs with less weight on edges between distant prototypes.
 
     An edge between rows of prototypes a and b is multiplied by ``min(1, FAR tau / J_ab)``, where tau is the median over
     prototypes of the nearest J, in whichever client; J is symmetric, and 0 on the diagonal.

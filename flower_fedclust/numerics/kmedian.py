@@ -1,6 +1,6 @@
-"""k-median: sums of distances, not of their squares; and the coreset by which they can be estimated.
+"""k-median, which sums distances instead of their squares, and coresets to estimate that sum.
 
-Rows are (n_rows, n_columns), centers (n_clusters, n_columns), weights (n_rows,) and not negative, labels (n_rows,).
+Rows are (n_rows, n_columns), centers (n_clusters, n_columns), non-negative weights (n_rows,), labels (n_rows,).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Labels = NDArray[np.intp]
 
 
 def nearest_distance(rows: Floats, centers: Floats) -> tuple[Floats, Labels]:
-    """Return the Euclidean distance of each row from its nearest center, and which that is: both of shape (n_rows,).
+    """Return the Euclidean distance of each row from its nearest center, and that center: both of shape (n_rows,).
 
-    From differences, not from a product: a row that is a center has distance 0, and is never drawn by it.
+    Differences, not products: a row that is a center has distance 0, and is never drawn.
     """
     labels = nearest_center(rows, centers)
     distances = np.empty(len(rows))
@@ -40,10 +40,9 @@ def kmedian_cost(rows: Floats, centers: Floats, weights: Floats | None = None) -
 def weiszfeld_step(rows: Floats, weights: Floats, centers: Floats, labels: Labels) -> Floats:
     """Move each center towards the geometric median of its rows, so that the sum of their distances does not rise.
 
-    Weiszfeld's step goes from a center c to the mean of its rows with weights ``w / ||x - c||``, which is nothing
-    where a row is at the center. Vardi and Zhang's, with R the sum of ``w (x - c) / ||x - c||`` over the other rows
-    and eta the weight at the center, goes ``1 - eta / ||R||`` of that way, or stays if that is negative: then c is the
-    median. A center without a row stays.
+    Weiszfeld's step goes from a center c to the mean of its rows with weights ``w / ||x - c||``; rows at the center do
+    not count. Vardi and Zhang go only ``1 - eta / ||R||`` of that way, with R the sum of ``w (x - c) / ||x - c||`` over
+    the other rows and eta the weight at the center. If this is negative, c is the median. A center without a row stays.
 
     References
     ----------
@@ -70,7 +69,7 @@ def weiszfeld_step(rows: Floats, weights: Floats, centers: Floats, labels: Label
 def alternate(
     rows: Floats, weights: Floats, centers: Floats, *, max_iter: int = 300, tol: float = 1e-6
 ) -> tuple[Floats, list[float]]:
-    """Give each row to its nearest center and take a Weiszfeld step, in turn, until the cost hardly falls.
+    """Assign rows to their nearest centers and take a Weiszfeld step, in turn, until the cost hardly falls.
 
     A center without a row goes to the row that adds most to the cost.
     """
@@ -89,10 +88,10 @@ def alternate(
 
 
 def kmedian_plusplus(rows: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
-    """Draw rows as first centers, each in proportion to its weight times its distance from those before it.
+    """Draw rows as first centers, with probability proportional to weight times distance from the earlier centers.
 
-    As k-means++ with distances for their squares; and as in scikit-learn's, each is the best of a few that are drawn.
-    There have to be ``n_clusters`` different rows of positive weight; no two of the centers are alike.
+    This is k-means++ with distances in place of squares. As in scikit-learn, each center is the best of a few
+    candidates. There must be ``n_clusters`` different rows with positive weight; the centers differ.
     """
     n_drawn = 2 + int(np.log(n_clusters))
     centers = np.empty((n_clusters, rows.shape[1]))
@@ -117,10 +116,10 @@ def weighted_kmedian(
     max_iter: int = 300,
     tol: float = 1e-6,
 ) -> Floats:
-    """Return the centers of the best of some runs of k-median: seeds by distances, then :func:`alternate`.
+    """Return the centers of the best of several runs: :func:`kmedian_plusplus`, then :func:`alternate`.
 
-    Rows of weight 0 do not count; all weights are 1 where there are none. Where there are fewer different rows
-    than clusters, the centers are these.
+    Rows of weight 0 do not count; weights default to 1. If there are no more different rows than clusters, they are the
+    centers.
     """
     if weights is None:
         weights = np.ones(len(rows))
@@ -142,14 +141,13 @@ def weighted_kmedian(
 def allotted(costs: Floats, n_samples: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Divide a number t of samples in proportion to costs: ``t_i = t cost_i / (sum of costs)``, in whole numbers.
 
-    Each is the number above or below, by one uniform draw for all (systematic sampling), so that they add up to t and
-    are right on average: a coreset with these t_i is unbiased, where rounding to the nearest would not be. Where all
-    costs, of shape (n_clients,), are 0 there is nothing to draw.
+    One uniform draw rounds all of them up or down (systematic sampling), so that they add up to t and are right on
+    average: the coreset is unbiased. Rounding to the nearest would be biased. If all costs are 0, nothing is drawn.
     """
     reached = np.concatenate([[0.0], np.cumsum(costs)])
     if reached[-1] == 0:
         return np.zeros(len(costs), dtype=np.int64)
-    # The last is exactly t, and where a cost is 0 nothing is added.
+    # The last is exactly t; a cost of 0 adds nothing.
     marks = np.floor(n_samples * (reached / reached[-1]) + rng.random())
     n_samples_of_each: NDArray[np.int64] = np.diff(marks).astype(np.int64)
     return n_samples_of_each
@@ -178,11 +176,11 @@ def draw_coreset(
 def without_negative_weights(
     samples: Floats, sample_weights: Floats, medians: Floats, median_weights: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the weights of one client's coreset such that k-median can be solved with them.
+    """Return non-negative weights of one client's coreset, as solving k-median requires.
 
-    Where a median's weight is negative it becomes 0, and its samples' weights are scaled down to the number of rows
-    that are nearest to it. So every such ball keeps its weight. Clipping alone would not do: a row that lies all but on
-    its median is drawn rarely and then with an immense weight, which the median's negative one is there to cancel.
+    A negative weight of a median becomes 0, and its samples' weights are scaled down to the number of rows nearest to
+    it. So every ball keeps its weight. Clipping alone is not enough: a row very near its median is drawn rarely, but
+    with an immense weight, which the median's negative weight cancels.
     """
     labels = nearest_center(samples, medians)
     sampled = np.bincount(labels, weights=sample_weights, minlength=len(medians))

@@ -1,4 +1,4 @@
-"""The mathematics of federated distribution learning: landmarks Y whose distribution is near that of the rows.
+"""The mathematics of federated distribution learning: landmarks Y that have nearly the rows' distribution.
 
 Fed-tSNE, Fed-UMAP and Fed-SpeClust share it (their paper's section 3). The paper writes samples as columns. Here they
 are rows: X_p is (n_rows, n_columns), Y is (n_landmarks, n_columns), as are all gradients, and ``k(x, y) = exp(-gamma
@@ -25,10 +25,10 @@ def landmark_gamma(variance: Floats) -> float:
 
 
 def mmd(rows: Floats, Y: Floats, gamma: float, *, own: float | None = None) -> float:
-    """Return f_p of equations (9) and (10): how far the landmarks are from the rows in distribution.
+    """Return f_p of equations (9) and (10), the distance in distribution between landmarks and rows.
 
-    An unbiased estimate of the squared maximum mean discrepancy, so that it can be negative. A single row has no pairs:
-    its first term, which no landmark changes, is 0; and so it is with a single landmark.
+    It is an unbiased estimate of the squared maximum mean discrepancy, and can be negative. A single row or landmark
+    has no pairs: its own term is 0.
     """
     between = _kernel_sum(rows, Y, gamma) / (len(rows) * len(Y))
     own = mean_similarity(rows, gamma) if own is None else own

@@ -16,14 +16,14 @@ from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import check_integer, checked_rows
 
-#: The numbers of neighbours of the paper.
+#: The numbers of neighbors of the paper.
 PAPER_NEIGHBORS = (1, 10, 50)
 #: Where there are more rows, silhouette and trustworthiness, whose time grows with their square, are of a sample.
 SAMPLE_ROWS = 3000
 
 _TRUSTWORTHINESS_NEIGHBORS = 10
 _TEST_SHARE = 0.3
-# Neighbours searched beyond those asked for, so that ties at the edge are seen.
+# Neighbors searched beyond those asked for, so that ties at the edge are seen.
 _SPARE_NEIGHBORS = 8
 _NOT_A_NEIGHBOR = np.iinfo(np.int64).max
 _ROW_BITS = 32
@@ -55,11 +55,11 @@ def map_quality(
     Returns
     -------
     dict of str to float
-        ``npa_1``, ``npa_10``, ``npa_50`` (`neighbor_preservation`) and ``trustworthiness`` (10 neighbours);
+        ``npa_1``, ``npa_10``, ``npa_50`` (`neighbor_preservation`) and ``trustworthiness`` (10 neighbors);
         with labels also ``ca_1``, ``ca_10``, ``ca_50`` (`classification_accuracy`), ``nmi`` and ``ari`` (k-means'
         clusters against the classes); with labels or ``n_clusters`` also ``silhouette`` (k-means' clusters in the
         map). Silhouette and trustworthiness are those of ``SAMPLE_ROWS`` random rows where there are more; all else
-        is of all rows. A score that so few rows do not have (50 neighbours among 40 rows, the silhouette of
+        is of all rows. A score that so few rows do not have (50 neighbors among 40 rows, the silhouette of
         one cluster) is left out.
 
     Raises
@@ -70,7 +70,7 @@ def map_quality(
 
     Notes
     -----
-    Time grows with n_rows² n_columns, for the neighbours of the rows; no array of n_rows x n_rows is made.
+    Time grows with n_rows² n_columns, for the neighbors of the rows; no array of n_rows x n_rows is made.
 
     References
     ----------
@@ -113,7 +113,7 @@ def map_quality(
 def classification_accuracy(
     embedding: ArrayLike, labels: ArrayLike, n_neighbors: int, *, random_state: int = 0
 ) -> float:
-    """Return how often the nearest neighbours in the map tell the class of a row (CA).
+    """Return how often the nearest neighbors in the map tell the class of a row (CA).
 
     The rows are split at random, 7 : 3; the ``n_neighbors`` nearest of the seven parts vote on each row of the three.
 
@@ -157,7 +157,7 @@ def classification_accuracy(
 def neighbor_preservation(rows: ArrayLike, embedding: ArrayLike, n_neighbors: Sequence[int]) -> dict[int, float]:
     """Return the share of each row's nearest other rows that are its nearest in the map too (NPA).
 
-    A row is not a neighbour of its own, but a copy of it is. Of rows that are equally far (to single precision) the one
+    A row is not a neighbor of its own, but a copy of it is. Of rows that are equally far (to single precision) the one
     with the lower number is the nearer, in both spaces: so a perfect map has 1 whatever ties there are, and a map
     that puts all rows in one place has what chance gives.
 
@@ -166,7 +166,7 @@ def neighbor_preservation(rows: ArrayLike, embedding: ArrayLike, n_neighbors: Se
     rows : array-like of shape (n_rows, n_columns)
     embedding : array-like of shape (n_rows, n_dimensions)
     n_neighbors : sequence of int
-        Numbers of neighbours k, each below n_rows. One search serves them all.
+        Numbers of neighbors k, each below n_rows. One search serves them all.
 
     Returns
     -------
@@ -185,7 +185,7 @@ def neighbor_preservation(rows: ArrayLike, embedding: ArrayLike, n_neighbors: Se
     """
     points, places = _checked_pair(rows, embedding)
     if not n_neighbors:
-        raise ValueError("n_neighbors is empty; give at least one number of neighbours.")
+        raise ValueError("n_neighbors is empty; give at least one number of neighbors.")
     for k in n_neighbors:
         if check_integer("n_neighbors", k, at_least=1) >= len(points):
             raise ValueError(f"n_neighbors is {k}, but a row has {len(points) - 1} others; give no more than that.")

@@ -35,7 +35,7 @@ def add_tables(tables: Sequence[Mapping[str, Counts]]) -> Counts:
 
 
 def agreement(table: Counts) -> dict[str, float]:
-    """Return accuracy, normalised mutual information and adjusted Rand index of a table of counts."""
+    """Return accuracy, normalized mutual information and adjusted Rand index of a table of counts."""
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 

@@ -149,7 +149,7 @@ def nystrom_neighbors_of_new(B_new: Floats, B: Floats, W: Floats, n_neighbors: i
 def _neighbors(F: Floats, F_new: Floats | None, signs: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
     """Return the rows of F nearest to each row of F_new, or to each other row of F.
 
-    By scikit-learn's brute-force nearest neighbours, as :func:`flower_fedclust.numerics.spectral.most_similar` does it:
+    By scikit-learn's brute-force nearest neighbors, as :func:`flower_fedclust.numerics.spectral.most_similar` does it:
     ``D^_ij = -q_i . f_j`` with ``q_i = -s f_i``, and with ``sqrt(M - ||f||^2)`` appended to every f and 0 to every q,
     ``||q_i||^2 + M - 2 q_i . f_j`` is a squared Euclidean distance.
     """

@@ -1,8 +1,7 @@
-"""Spectral clustering from low-rank factors: the neighbour graph, its eigenvectors, and the dense variant.
+"""Spectral clustering from low-rank factors: the neighbor graph, its eigenvectors, and the dense variant.
 
-Rows are known by factors F, of shape (n_rows, n_factors), whose inner products are their similarities. Graphs are
-symmetric, (n_rows, n_rows), with weights that are not negative; embeddings are (n_rows, n_vectors). No array of n_rows
-x n_rows entries is ever made.
+The inner products of factors F, of shape (n_rows, n_factors), are the similarities of rows. Graphs are symmetric, of
+shape (n_rows, n_rows), with non-negative weights; embeddings are (n_rows, n_vectors). No dense n x n array is made.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 
-#: A row's degree is taken to be at least this part of the mean degree: the inner products of factors can be negative.
+#: Least degree of a row, as a part of the mean degree; inner products of factors can be negative.
 DEGREE_FLOOR = 1e-3
 
-#: To how many digits eigenvectors are computed; k-means tells rows apart by far less.
+#: Relative tolerance of eigenvectors; k-means needs far less.
 EIGENVECTOR_TOLERANCE = 1e-6
 
 
@@ -39,7 +38,7 @@ def n_neighbors_of(n_rows: int) -> int:
 def most_similar(F: Floats, n_neighbors: int, *, block_entries: int | None = None) -> Integers:
     """Return, for each row, the other rows with the largest inner products.
 
-    By scikit-learn's brute-force nearest neighbours: with ``sqrt(M - ||f||^2)`` appended to the factors of every row
+    By scikit-learn's brute-force nearest neighbors: with ``sqrt(M - ||f||^2)`` appended to the factors of every row
     that is searched, and 0 to those of the row that searches, ``||f_i||^2 + M - 2 f_i . f_j`` is a squared Euclidean
     distance.
     """
@@ -55,7 +54,7 @@ def most_similar(F: Floats, n_neighbors: int, *, block_entries: int | None = Non
         searching = np.column_stack([unit_rows(F[block]) * largest, np.zeros(len(F[block]))])
         candidates = index.kneighbors(searching, return_distance=False)
         itself = candidates == np.arange(len(F))[block, None]
-        # A row need not be the most similar to itself: where it is not among the candidates, the last is one too many.
+        # A row need not be the most similar to itself. If it is not among the candidates, the last one is surplus.
         itself[~itself.any(axis=1), -1] = True
         found[block] = candidates[~itself].reshape(-1, n_neighbors)
     return found
@@ -64,8 +63,8 @@ def most_similar(F: Floats, n_neighbors: int, *, block_entries: int | None = Non
 def similarity_graph(F: Floats, n_neighbors: int, *, block_entries: int | None = None) -> csr_array:
     """Return the sparse graph that keeps the largest similarities of every row (FedSC, equation 25).
 
-    The mean of A and A', where A has the similarities of each row to its k most similar others, or 0 where they are
-    negative; its diagonal is empty.
+    The mean of A and A', where A has the similarities of each row to its k most similar other rows; negative ones are
+    0.
     """
     from scipy.sparse import csr_array
 
@@ -96,9 +95,8 @@ def symmetric_graph(neighbors: Integers, weights: Floats) -> csr_array:
 def graph_embedding(graph: csr_array, n_vectors: int, F: Floats) -> Floats:
     """Return the embedding of spectral clustering: rows of the top eigenvectors, scaled to norm 1 (Ng et al. 2001).
 
-    The factors F are used only where the graph falls apart into more components than there are clusters, ``n_vectors``:
-    every choice of eigenvectors is then as good as any other, and each component is embedded as one point, by the
-    similarities between all of its rows and those of the others.
+    The factors F are used only if the graph has more components than clusters (``n_vectors``). Then the eigenvectors
+    are not unique, and each component is embedded as one point, by the similarities between its rows and all others.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -121,9 +119,8 @@ def top_normalized_eigenvectors(
 ) -> Floats:
     """Return the top eigenvectors of ``D^-1/2 A D^-1/2``, for a graph A that is known by its products with vectors.
 
-    The eigenvalue 1 has one eigenvector for each component, which is known: the square roots of its degrees. The
-    others are found by Lanczos' method (ARPACK) with these moved out of the way, as it finds single eigenvalues well,
-    and multiple ones by chance.
+    The eigenvalue 1 has one known eigenvector for each component: the square roots of its degrees. Lanczos' method
+    (ARPACK) finds multiple eigenvalues only by chance, so these are deflated, and it finds the others.
     """
     from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -144,18 +141,18 @@ def top_normalized_eigenvectors(
 
     def deflated(vector: Floats) -> Floats:
         vector = vector.reshape(n_rows, -1)
-        # From 1 to -2, below every other: those of D^-1/2 A D^-1/2 lie between -1 and 1.
+        # Moves the eigenvalue 1 to -2, below all others, which lie between -1 and 1.
         moved: Floats = scale * product(scale * vector) - 3.0 * (known @ (known.T @ vector))
         return moved
 
-    if n_wanted >= n_rows - 1:  # Lanczos' method cannot give all eigenvectors of a matrix; it is a tiny one then
+    if n_wanted >= n_rows - 1:  # Lanczos' method cannot give all eigenvectors; the matrix is tiny
         _, vectors = np.linalg.eigh(deflated(np.eye(n_rows)))
         vectors = vectors[:, ::-1][:, :n_wanted]
     else:
         start = np.random.default_rng(0).standard_normal(n_rows)
         start -= known @ (known.T @ start)
         operator = LinearOperator((n_rows, n_rows), matvec=deflated, dtype=np.float64)
-        # A basis of twice the usual size: the eigenvalues of a neighbour graph crowd together below 1.
+        # Twice the usual basis: the eigenvalues of a neighbor graph cluster below 1.
         size = min(n_rows, max(4 * n_wanted + 1, 40))
         _, vectors = eigsh(
             operator, k=n_wanted, which="LA", v0=start, ncv=size, maxiter=100 * n_rows, tol=EIGENVECTOR_TOLERANCE
@@ -165,7 +162,7 @@ def top_normalized_eigenvectors(
 
 
 def degree_floor(total: Floats, n_rows: float, *, floor: float = DEGREE_FLOOR) -> float:
-    """Return the smallest degree that a row is given: a part of the mean of the row sums of ``F F'``."""
+    """Return the least degree of a row: a part of the mean row sum of ``F F'``."""
     return max(floor * float(total @ total) / max(n_rows, 1.0), float(np.finfo(float).tiny))
 
 
@@ -208,7 +205,7 @@ def unit_rows(rows: Floats) -> Floats:
 def fitted_projection(F: Floats, embedding: Floats, *, penalty: float = 1e-3) -> Floats:
     """Return the linear map from factors that comes nearest to an embedding (ridge regression).
 
-    It places rows that were not there when the embedding was computed. The penalty is on its squared norm.
+    It places new rows in the embedding. The penalty is on its squared norm.
     """
     gram: Floats = F.T @ F
     gram[np.diag_indices_from(gram)] += penalty

@@ -2,7 +2,7 @@
 
 Equations and sections are those of He, Wang, Tang, Wang, Wang and Nie, "Towards federated clustering: a client-wise
 private graph aggregation framework". Its equations (6), (13), (22) and (35) leave out the positive part, and (26) is
-printed the wrong way round; what is here solves the problems (19) and (32) that they come from.
+printed the wrong way round. This module solves the problems (19) and (32) from which they follow.
 
 Rows are (n_rows, n_columns); C is ``n_clusters``, and k is ``n_neighbors``.
 """
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 
-#: How often lambda is doubled or halved at most, until the graph has as many components as there are clusters.
+#: Most steps that double or halve lambda until the graph has as many components as clusters.
 RANK_STEPS = 60
 
-#: A graph of up to so many rows is decomposed as a dense matrix, which is faster than Lanczos' method there.
+#: Up to so many rows a dense decomposition is faster than Lanczos' method.
 DENSE_ROWS = 500
 
 
@@ -48,7 +48,7 @@ class StructuralGraph:
 
     @property
     def n_components(self) -> int:
-        """How many parts there are without an edge between them: n_rows less the rank of the Laplacian."""
+        """Number of connected components: n_rows less the rank of the Laplacian."""
         from scipy.sparse.csgraph import connected_components
 
         return int(connected_components(self.symmetric, directed=False)[0])
@@ -56,9 +56,9 @@ class StructuralGraph:
     def by_shared_neighbors(self) -> StructuralGraph:
         """Return the graph in which an edge counts as far as both rows have the same nearest rows.
 
-        Each weight is multiplied by how many rows are among the nearest of both, each row among its own, over how many
-        are among those of either. No edge is lost: a row and its neighbour share the neighbour at least. In many
-        dimensions shared neighbours tell better than distances which rows belong together.
+        Each weight is multiplied by the Jaccard index of the two rows' sets of nearest rows, each including the row
+        itself. No edge is lost, because a row and its neighbor share the neighbor. In many dimensions, shared
+        neighbors are more reliable than distances.
 
         References
         ----------
@@ -75,9 +75,9 @@ class StructuralGraph:
 
 
 def client_graph(rows: Floats, n_clusters: int, n_neighbors: int, *, rank_constraint: bool = False) -> StructuralGraph:
-    """Return a client's E^p, of as many neighbours as suit it: k is what :func:`neighbors_of_client` makes of them.
+    """Return a client's E^p, with k from :func:`neighbors_of_client`.
 
-    With the rank constraint it is to have n_clusters components, if there are more rows than these.
+    With the rank constraint it has n_clusters components, if there are more rows than clusters.
     """
     own = neighbors_of_client(len(rows), n_clusters, n_neighbors)
     if rank_constraint and len(rows) > n_clusters:
@@ -86,7 +86,7 @@ def client_graph(rows: Floats, n_clusters: int, n_neighbors: int, *, rank_constr
 
 
 def neighbors_of_client(n_rows: int, n_clusters: int, n_neighbors: int) -> int:
-    """Return k for a client: half of what a cluster of its rows would have, 3 at least, and n_neighbors at most."""
+    """Return k for a client: half the mean size of its clusters, at least 3 and at most n_neighbors."""
     return max(min(n_neighbors, max(3, n_rows // (2 * n_clusters)), n_rows - 1), 0)
 
 
@@ -95,13 +95,13 @@ def neighbor_weights(squared: Floats) -> Floats:
 
     With gamma_i at the upper end of (26), ``k/2 d_k+1 - 1/2 sum_j d_j``, the solution of (19) is
     ``(d_k+1 - d_j) / (k d_k+1 - sum_j d_j)``: exactly the k nearest have a weight. Each row of weights, of shape
-    (n_rows, k), adds up to 1; where all distances are equal, its weights are, too.
+    (n_rows, k), adds up to 1; equal distances have equal weights.
     """
     last, others = squared[:, -1:], squared[:, :-1]
     gaps = last - others
     total = gaps.sum(axis=1, keepdims=True)
     equal = np.full_like(gaps, 1.0 / gaps.shape[1])
-    # Of distances that differ by rounding alone the gaps say nothing.
+    # Gaps between distances that differ only by rounding are meaningless.
     differ = total > 1e-12 * gaps.shape[1] * last
     weights: Floats = np.divide(gaps, total, out=equal, where=np.broadcast_to(differ, gaps.shape))
     return weights
@@ -110,7 +110,8 @@ def neighbor_weights(squared: Floats) -> Floats:
 def structural_graph(rows: Floats, n_neighbors: int) -> StructuralGraph:
     """Return E^p of rows without the rank constraint: problem (3) for each row, in closed form.
 
-    k is at most n_rows - 1. With n_rows - 1 there is no (k + 1)-th distance, and the k-th is taken for it.
+    k is at most n_rows - 1. For k = n_rows - 1 there is no (k + 1)-th distance; a little more than the k-th replaces
+    it.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -123,7 +124,7 @@ def structural_graph(rows: Floats, n_neighbors: int) -> StructuralGraph:
     distances, neighbors = index.kneighbors()
     squared = distances**2
     if n_wanted == n_neighbors:
-        # A little beyond the last, so that it has a weight.
+        # Beyond the last distance, so that the last row has a weight.
         squared = np.column_stack([squared, squared[:, -1] + squared.mean(axis=1)])
     return StructuralGraph(neighbors[:, :n_neighbors].astype(np.intp), neighbor_weights(squared))
 
@@ -132,7 +133,7 @@ def rank_constrained_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> S
     """Return E^p with the rank constraint of problem (3): as many components as clusters (equations 5, 6, 15 to 22).
 
     F and E^p are found in turn. For given F, row i of (19) has the distances ``||x_i - x_j||^2 + lambda ||f_i -
-    f_j||^2``: those between rows to which ``sqrt(lambda) f`` is appended, so that neighbours are enough. lambda
+    f_j||^2``: those between rows to which ``sqrt(lambda) f`` is appended, so that neighbors are enough. lambda
     begins at gamma (27) and is doubled while there are too few components, and halved while there are too many, in at
     most RANK_STEPS steps. If there are too many without F, k is doubled first. A component has k + 1 rows at least, so
     that k is no more than leaves room for all.
@@ -147,7 +148,7 @@ def rank_constrained_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> S
         graph = structural_graph(centered, n_neighbors)
     penalty = mean_gamma(centered, n_neighbors)
     if penalty == 0:
-        return graph  # all rows are equal, or there is none besides
+        return graph  # all rows are equal, or there is only one
     for _ in range(RANK_STEPS):
         n_components = graph.n_components
         if n_components == n_clusters:
@@ -175,8 +176,8 @@ def mean_gamma(rows: Floats, n_neighbors: int) -> float:
 def bottom_eigenvectors(graph: csr_array, n_vectors: int) -> Floats:
     """Return the eigenvectors of the Laplacian D - A with the smallest eigenvalues (equations 18 and 30).
 
-    Orthonormal columns, by rising eigenvalue, of shape (n_rows, n_vectors); the graph A is symmetric, with weights that
-    are not negative.
+    Orthonormal columns, by rising eigenvalue, of shape (n_rows, n_vectors). The graph A is symmetric, with non-negative
+    weights.
     """
     from scipy.sparse import csr_array, diags_array
     from scipy.sparse.csgraph import connected_components
@@ -197,7 +198,7 @@ def bottom_eigenvectors(graph: csr_array, n_vectors: int) -> Floats:
     n_wanted = n_vectors - known.shape[1]
     if n_wanted == 0:
         return known
-    # The largest of c I - L are the smallest of L, whose eigenvalues are at most twice the largest degree, c.
+    # The largest eigenvalues of c I - L are the smallest of L; c is twice the largest degree, which bounds them.
     shift = 2.0 * float(degrees.max())
 
     def deflated(vector: Floats) -> Floats:

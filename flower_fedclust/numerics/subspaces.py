@@ -2,8 +2,8 @@
 
 A subspace here goes through the origin. Rows are compared by their directions, up to the sign: x and -x span one line.
 
-Rows are (n_rows, n_columns). The nodes of a graph are rows, or ``groups`` of them: the group of each row, from 0, of
-shape (n_rows,). Graphs are symmetric, with weights that are not negative. A basis is orthonormal, (n_dimensions,
+Rows are (n_rows, n_columns). The nodes of a graph are rows, or groups of rows; ``groups``, (n_rows,), has each row's
+group. Graphs are symmetric, with non-negative weights. A basis is orthonormal, (n_dimensions,
 n_columns).
 """
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
 
-#: The self-expression of a row is found to within this part of ``||x||^2 / 2``, by its duality gap.
+#: Largest duality gap of a row's self-expression, as a part of ``||x||^2 / 2``.
 EXPRESSION_TOLERANCE = 1e-4
 
-#: The steps that it takes at most; some hundreds are usual, and a few thousand where rows are almost collinear.
+#: Most steps. Some hundreds are usual, and a few thousand for almost collinear rows.
 MAX_EXPRESSION_STEPS = 10_000
 
-#: Rows whose cosines are all below this are orthogonal: what is left of them is rounding.
+#: Smaller cosines are rounding errors of orthogonal rows.
 ORTHOGONAL = 1e-12
 
-#: How many steps are taken from one look at the duality gaps to the next: a look costs as much as two.
+#: Steps between two checks of the duality gaps; a check costs as much as two steps.
 _STEPS_PER_LOOK = 10
 
 #: The penalty parameter of ADMM, in penalties of the Lasso; and its over-relaxation, between 1 and 2.
@@ -51,13 +51,13 @@ def self_expression(
     max_steps: int = MAX_EXPRESSION_STEPS,
     block_entries: int | None = None,
 ) -> csr_array:
-    """Express every row by the others, and by few of them: the Lasso of sparse subspace clustering.
+    """Express every row by few other rows: the Lasso of sparse subspace clustering.
 
-    Row i of C has the smallest ``||x_i - C_i X||^2 / 2 + lambda_i ||C_i||_1`` with ``C_ii = 0``, where
-    ``lambda_i = max_j |x_i . x_j| / alpha``: at ``alpha = 1``, nothing would be worth its penalty.
+    Row i of C minimizes ``||x_i - C_i X||^2 / 2 + lambda_i ||C_i||_1`` with ``C_ii = 0``, where
+    ``lambda_i = max_j |x_i . x_j| / alpha``: at ``alpha = 1``, C is 0.
 
-    The rows are solved for together, by ADMM: with the singular vectors of X at hand, a step of all of them is four
-    matrix products, and no array with an entry for every two rows is made. A row drops out when it is done.
+    ADMM solves for all rows together: given the singular vectors of X, a step is four matrix products, without an array
+    of all pairs of rows. A row drops out when it has converged.
     """
     from scipy.sparse import csr_array, vstack
 
@@ -88,7 +88,7 @@ def _expression_of(
     products = rows @ rows[block].T
     penalties = _largest(products, own) / alpha
     lengths = np.einsum("ij,ij->i", rows[block], rows[block])
-    # The columns that are not done, and what ADMM knows of each: the sparse copy of it, and the scaled multiplier.
+    # Columns that have not converged, with ADMM's sparse copy and scaled multiplier of each.
     longest = np.linalg.norm(rows, axis=1).max()
     left = np.flatnonzero(penalties * alpha > ORTHOGONAL * longest * np.sqrt(lengths))
     sparse = np.zeros((len(rows), len(left)))
@@ -133,7 +133,7 @@ def _largest(products: Floats, own: NDArray[np.bool_]) -> Floats:
 
 
 def _duality_gaps(rows: Floats, expressed: Floats, sparse: Floats, own: NDArray[np.bool_], penalties: Floats) -> Floats:
-    """Return how much more than the smallest the objective of each column is at most.
+    """Return an upper bound on how far the objective of each column is above its minimum.
 
     The residual, made short enough that its product with no row is above the penalty, is a point of the dual problem.
     """
@@ -150,7 +150,7 @@ def _duality_gaps(rows: Floats, expressed: Floats, sparse: Floats, own: NDArray[
 def expression_graph(C: csr_array, groups: Integers | None = None) -> csr_array:
     """Return the graph ``|C| + |C|'``, of what :func:`self_expression` returns.
 
-    The weight between two groups is the sum of those between their rows.
+    The weight between two groups is the sum over their pairs of rows.
     """
     from scipy.sparse import csr_array
 
@@ -159,11 +159,11 @@ def expression_graph(C: csr_array, groups: Integers | None = None) -> csr_array:
 
 
 def angle_graph(rows: Floats, n_neighbors: int, groups: Integers | None = None) -> csr_array:
-    """Return the graph of thresholding-based subspace clustering: each row and those at the smallest angles to it.
+    """Return the graph of thresholding-based subspace clustering: each row and its nearest rows by angle.
 
-    Between two rows, of norm 1 or 0, the weight is ``exp(-2 arccos |x_i . x_j|)`` where both choose each other as one
-    of their q nearest, ``n_neighbors``, and half of it where one does; rows that are orthogonal have none. Rows of one
-    group are no neighbors of each other, and the weight between two groups is the sum of those between their rows.
+    Rows have norm 1 or 0. The weight between two rows is ``exp(-2 arccos |x_i . x_j|)`` if each is among the other's q
+    nearest (``n_neighbors``), half of it if only one is, and 0 if they are orthogonal. Rows of one group are not
+    neighbors; the weight between two groups is the sum over their pairs of rows.
 
     References
     ----------
@@ -194,10 +194,7 @@ def _between_groups(graph: csr_array, groups: Integers) -> csr_array:
 
 
 def n_clusters_by_eigengap(graph: csr_array, at_most: int) -> int:
-    """Return how many clusters a graph has: where the eigenvalues of its normalised Laplacian make the largest step.
-
-    From 1 to ``at_most``, and to the number of nodes.
-    """
+    """Return the number of clusters of a graph, at most ``at_most``, by its largest eigengap."""
     from scipy.sparse.csgraph import connected_components
 
     n_components, component = connected_components(graph, directed=False)
@@ -216,9 +213,8 @@ def n_clusters_by_eigengap(graph: csr_array, at_most: int) -> int:
 def subspace_embedding(graph: csr_array, rows: Floats, n_vectors: int, groups: Integers | None = None) -> Floats:
     """Return the embedding of spectral clustering: rows of the top eigenvectors, scaled to norm 1 (Ng et al. 2001).
 
-    Rows, of norm 1, are used only where the graph falls apart into more components than there are clusters,
-    ``n_vectors``: every choice of eigenvectors is then as good as any other, and each component is embedded as one
-    point, by the squared cosines between all of its rows and those of the others.
+    Rows, of norm 1, are used only if the graph has more components than clusters (``n_vectors``). Then the eigenvectors
+    are not unique, and each component is embedded as one point, by the squared cosines between its rows and all others.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
@@ -238,7 +234,7 @@ def subspace_embedding(graph: csr_array, rows: Floats, n_vectors: int, groups: I
 
 
 def subspace_basis(rows: Floats, *, energy: float = 1.0, n_dimensions: int | None = None) -> Floats:
-    """Return an orthonormal basis of the subspace that rows lie in, or are near to: their top singular vectors."""
+    """Return an orthonormal basis of the subspace in or near which rows lie: their top singular vectors."""
     _, values, vectors = np.linalg.svd(rows, full_matrices=False)
     rank = int(np.count_nonzero(values > values[0] * max(rows.shape) * np.finfo(float).eps))
     if n_dimensions is None:

@@ -21,15 +21,15 @@ _NOTHING = nullcontext()
 
 def _libraries(user_api: str) -> ThreadpoolController:
     _load_libraries()
-    # A library comes with a module that needs it (openTSNE, numba): only then is it worth looking again.
+    # A new library comes with a module that needs it (openTSNE, numba); look again only then.
     return _found(user_api, len(sys.modules))
 
 
 @lru_cache(maxsize=1)
 def _load_libraries() -> None:
-    """Import what brings libraries of threads: what is loaded only after a controller is made would escape it.
+    """Import what loads thread libraries: a controller misses libraries loaded after it.
 
-    Where the environment says that there is one thread, whatever is loaded later has no more, and nothing is imported.
+    If the environment allows one thread only, later libraries obey it, and nothing is imported.
     """
     if os.environ.get("OMP_NUM_THREADS") == "1" and os.environ.get("OPENBLAS_NUM_THREADS", "1") == "1":
         return
@@ -44,10 +44,10 @@ def _found(user_api: str, n_modules: int) -> ThreadpoolController:  # noqa: ARG0
 def one_thread() -> AbstractContextManager[None]:
     """Use one thread for BLAS and OpenMP, for as long as the context lasts.
 
-    BLAS counts its threads for the whole process: the first context sets them and the last to leave restores them.
-    OpenMP counts them for each thread that calls it: a context in a worker thread, while another thread is inside,
-    leaves the worker at one thread, since to ask for the former number costs more than a small task does. A context
-    inside another of the same thread costs nothing.
+    BLAS has one number of threads for the process: the first context sets it, and the last to leave restores it. OpenMP
+    has one for each calling thread: a context in a worker thread, while another thread is inside, leaves the worker at
+    one thread, because asking for the former number costs more than a small task. A nested context of the same thread
+    costs nothing.
     """
     return _NOTHING if getattr(_this_thread, "is_inside", False) else _one_thread()
 
@@ -75,7 +75,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _limit_blas() -> bool:
-    """Limit BLAS, and tell whether another thread had done so before."""
+    """Limit BLAS; return whether another thread had already done so."""
     global _n_inside, _blas_limit
     with _lock:
         if _n_inside == 0:
@@ -97,9 +97,9 @@ def _release_blas() -> None:
 
 
 def _let_any_thread_set_blas() -> None:
-    """Undo that threadpoolctl (from 3.7) lets only the thread that first limited OpenBLAS do so again.
+    """Let any thread limit OpenBLAS; threadpoolctl (from 3.7) allows only the thread that did so first.
 
-    The first to enter and the last to leave may be different threads; the lock above keeps them from disputing.
+    The first to enter and the last to leave may be different threads; the lock above synchronizes them.
     """
     clear = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
     if clear is not None:

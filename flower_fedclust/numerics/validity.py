@@ -1,4 +1,4 @@
-"""How good clusters are where nobody knows the classes, from sums over rows; and how many clusters there are."""
+"""Measures of clusters without known classes, from sums over rows; and the number of clusters."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flower_fedclust.numerics.kmeans import squared_distances
 
 Floats = NDArray[np.float64]
 
-#: A smaller number of clusters is preferred if its silhouette is less by no more than this.
+#: A smaller number of clusters is preferred if its silhouette is smaller by at most this.
 TOLERANCE = 0.005
-#: As much more than that of one Gaussian is the silhouette of clusters that are there.
+#: How much the silhouette of real clusters exceeds the silhouette of one Gaussian.
 CLEAR = 0.1
-#: The numbers that are tried where the user leaves the choice.
+#: Numbers of clusters tried for n_clusters="auto".
 AUTO = (2, 16)
 
 
@@ -39,7 +39,7 @@ def numbers_of(n_clusters: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ClusterSums:
-    """Sums over the rows of each cluster, from which the measures follow. Those of several clients can be added."""
+    """Sums over the rows of each cluster, from which the measures follow; sums of clients can be added."""
 
     # All of shape (n_clusters,).
     counts: Floats
@@ -68,11 +68,10 @@ class ClusterSums:
         return ClusterSums(*(one + two for one, two in pairs))
 
     def measures(self, centers: Floats) -> dict[str, float]:
-        """Return "silhouette", "davies_bouldin" and "calinski_harabasz"; none of clusters that are not two at least.
+        """Return "silhouette", "davies_bouldin" and "calinski_harabasz"; {} for fewer than two clusters with rows.
 
-        The simplified silhouette (Hruschka et al. 2006) lies between 0 and 1, and more is better. So it is with the
-        index of Calinski and Harabasz (1974); of that of Davies and Bouldin (1979) less is better. Clusters without a
-        row are left out.
+        More is better for the simplified silhouette (Hruschka et al. 2006; 0 to 1) and for the index of Calinski and
+        Harabasz (1974); less is better for the index of Davies and Bouldin (1979). Empty clusters do not count.
         """
         kept = self.counts > 0
         n_clusters, n_rows = int(np.count_nonzero(kept)), float(self.counts.sum())
@@ -94,7 +93,7 @@ class ClusterSums:
 
 @dataclass(frozen=True)
 class ClusterNumber:
-    """How many clusters rows have, as far as can be told."""
+    """An estimate of the number of clusters."""
 
     numbers: Sequence[int]
     silhouette: Sequence[float]
@@ -104,7 +103,7 @@ class ClusterNumber:
 
     @property
     def chosen(self) -> int:
-        """The smallest number whose silhouette is about the largest."""
+        """The smallest number whose silhouette is nearly the largest."""
         return int(self.numbers[self._index])
 
     @property

@@ -12,14 +12,14 @@ Floats = NDArray[np.float64]
 
 def clip_rows(rows: Floats, radius: float, *, norm: int = 2) -> Floats:
     """Scale every row that is longer than the radius down to it."""
-    if 2.0**500 <= radius < math.inf:  # whose square may be too large a number
+    if 2.0**500 <= radius < math.inf:  # its square may overflow
         power = math.frexp(radius)[1]
         return np.asarray(np.ldexp(clip_rows(np.ldexp(rows, -power), math.ldexp(radius, -power), norm=norm), power))
     if norm == 1:
         lengths = np.abs(rows).sum(axis=1)
     else:
         squared_norms = np.einsum("ij,ij->i", rows, rows)
-        # One comparison settles the usual case, where every row lies within.
+        # Usually every row is within the radius: one comparison is enough.
         if squared_norms.max(initial=0.0) <= radius**2:
             return rows
         lengths = np.sqrt(squared_norms)

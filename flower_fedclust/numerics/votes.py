@@ -1,4 +1,4 @@
-"""A graph of centers from votes: how many rows lie between two of them."""
+"""A graph of centers, weighted by votes: how many rows lie between two centers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flower_fedclust.numerics.spectral import top_normalized_eigenvectors, unit_
 
 Floats = NDArray[np.float64]
 
-#: What every pair of centers has besides its votes, as a part of the mean degree over their number: it connects them.
+#: Weight added to every pair of centers, as a part of the mean degree over their number: it connects the graph.
 EVERY_PAIR = 1e-3
 
 
@@ -32,7 +32,7 @@ def vote_graph(votes: Floats, centers: Floats, scale: float) -> Floats:
 
 
 def vote_embedding(graph: Floats, n_vectors: int) -> Floats:
-    """Return the rows of the top eigenvectors of the normalised graph, scaled to norm 1."""
+    """Return the rows of the top eigenvectors of the normalized graph, scaled to norm 1."""
     connected = graph + EVERY_PAIR * graph.sum() / len(graph) ** 2
     degrees = connected.sum(axis=1)
     together = np.zeros(len(graph), dtype=np.intp)
