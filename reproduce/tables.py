@@ -1,10 +1,11 @@
 """The tables of a paper: settings from its TOML file, printed figures from its CSV file, and a loop that runs them.
 
 A table has groups of rows. A value of a group that is a list, or "@" and the name of a list in ``[lists]``, is an axis:
-the group stands for all combinations. ``method`` names an entry of ``[methods]``, whose settings the row takes over.
-The fields of `Experiment` are settings; everything else is a parameter of the strategy. ``settings`` of a table apply
-to each of its rows whose strategy has such a parameter. In the names of rows, ``[words]`` replaces values by words.
-What stands at the top of the file is the default of all tables; ``[groups]`` has rows that several tables share.
+the group stands for all combinations. ``method`` names an entry of ``[methods]``, whose settings the row takes over;
+"@methods" are all of them. The fields of `Experiment` are settings; everything else is a parameter of the strategy.
+``settings`` of a table apply to each of its rows whose strategy has such a parameter. In the names of rows, ``[words]``
+replaces values by words. What stands at the top of the file is the default of all tables; ``[groups]`` has rows that
+several tables share.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ def _read(path: Path, text: dict[str, Any]) -> Paper:
 def _experiments(
     table: Mapping[str, Any], text: Mapping[str, Any], printed: Mapping[tuple[str, str], Mapping[str, Figure]]
 ) -> Iterator[Experiment]:
-    methods, words, lists, groups = (text.get(section, {}) for section in ("methods", "words", "lists", "groups"))
+    methods, words, groups = (text.get(section, {}) for section in ("methods", "words", "groups"))
+    lists = {"methods": list(methods), **text.get("lists", {})}
     for group in table["rows"] if isinstance(table["rows"], list) else groups[table["rows"]]:
         named = [lists[v[1:]] if isinstance(v, str) and v.startswith("@") else v for v in group.values()]
         for values in itertools.product(*(value if isinstance(value, list) else [value] for value in named)):

@@ -69,13 +69,10 @@ def test_every_printed_figure_belongs_to_a_row(paper, n_figures, sample):
     assert shown == set(figures)
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    ["feddp-kmeans", "fedsc", "fed-tsne", "fed-speclust", "dp-fedc", "spp-fgc-plus", "pe-means", "private-kmeans"],
-)
-def test_a_paper_is_found_by_its_strategy(strategy):
-    assert strategy in strategies()
-    assert find_paper(strategy).name in PAPERS
+def test_a_paper_is_found_by_its_strategies():
+    for name in ("feddp-kmeans", "fedsc", "fed-tsne", "fed-speclust", "dp-fedc", "spp-fgc-plus", "private-kmeans"):
+        assert name in strategies()
+        assert find_paper(name).name in PAPERS
 
 
 def run_rows(paper, table, *names, n_seeds=1):

@@ -1,7 +1,6 @@
 """The runner of the papers' tables, on a paper of toys."""
 
 import csv
-import json
 
 import pytest
 
@@ -164,10 +163,3 @@ def test_the_list_has_every_table_and_what_is_not_reproduced(capsys):
     for paper in map(find_paper, tables.paper_names()):
         assert all(reason in printed for reason in paper.not_reproduced)
         assert all(table.name in printed for table in paper.tables)
-
-
-def test_draws_are_lines_of_json(asked, tmp_path):
-    command.main(["toys", "--table", "toy", "--seeds", "1", "--out", str(tmp_path / "out")])
-    head, first, *_ = map(json.loads, (tmp_path / "out" / "draws.jsonl").read_text().splitlines())
-    assert head["paper"] == "toys"
-    assert (first["of"], first["figures"]) == (["toy", "seeds as they are", 0], {"accuracy": 0.0, "NMI": 0.5})
