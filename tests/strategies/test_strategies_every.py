@@ -94,8 +94,8 @@ def subject_of(case):
     return Subject(cases()[case])
 
 
-#: What is checked again for every place of the noise and every unit, where the noise is the clients', and where it is
-#: the server's; all else is checked for the strategy as its entry's example has it.
+#: The checks that run for every place of the noise and every unit; then those that also run where clients, or the server,
+#: add the noise. All other checks run once for each class, with its first entry's example.
 AGAIN = {
     "the_class_says_for_whom_it_can_be_private",
     "all_that_leaves_is_declared_and_reported",
@@ -122,7 +122,9 @@ WITH_THE_SERVER = {
 
 
 def applies(check, case):
-    _, _, variant = case.partition(" ")
+    name, _, variant = case.partition(" ")
+    if not variant and name != registry.find(name).strategy.entries[0].name:
+        return check in AGAIN | WITH_THE_SERVER  # a name that differs in fixed parameters alone
     if variant == "without":
         return check in WITH_THE_CLIENTS
     place, _, _ = variant.partition("-")

@@ -228,12 +228,6 @@ def test_a_strategy_that_knows_no_clients_yet_expects_one_to_be_drawn_in_every_r
     }
 
 
-def test_first_centers_that_were_given_are_said_to_be_public():
-    _, result = rounds_of(n_rounds=2, init=MEANS)
-    assert any("The first centers were given and count as public" in note for note in result.privacy.notes)
-    assert not any("first centers" in note for note in rounds_of(n_rounds=2)[1].privacy.notes)
-
-
 # The noise
 
 
@@ -426,11 +420,6 @@ def test_noise_of_theorem_2_has_its_declared_deviation_wherever_it_is_drawn(nois
     assert np.std(sums) == pytest.approx(deviation, rel=4 / math.sqrt(2 * len(sums)))
 
 
-def test_centers_of_theorem_2_are_the_mean_of_those_that_were_drawn_and_the_noise():
-    ((round_, (moved,)),), result = run_of(theorem_2(n_rounds=1, fraction_fit=0.6))
-    np.testing.assert_allclose(result.model.components_, round_.question.arrays[0] + moved / 3, rtol=1e-12)
-
-
 def test_theorem_2_has_no_budget_of_the_run_and_needs_a_bound_on_the_rows():
     assert {"epsilon", "budget"}.isdisjoint(DPFedCTheorem2.parameter_names())
     assert DPFedCTheorem2.required_parameters() == ("n_clusters", "max_norm")
@@ -483,13 +472,3 @@ def test_digits_are_clustered_far_better_than_by_chance_at_epsilon_20():
     strategy = DPFedC(10, n_rounds=15, epsilon=20.0, max_norm=4.0)
     result = simulate(strategy, rows.clients, labels=rows.labels, seed=0)
     assert result.metrics["accuracy"] >= 0.35
-
-
-def test_blobs_are_found_with_noise():
-    accuracies = [
-        simulate(
-            DPFedC(3, n_rounds=30, epsilon=20.0, max_norm=MAX_NORM, batch_size=999), CLIENTS, labels=LABELS, seed=seed
-        ).metrics["accuracy"]
-        for seed in range(3)
-    ]
-    assert np.mean(accuracies) >= 0.85

@@ -190,21 +190,6 @@ def test_every_round_is_on_the_rows_that_are_named():
     assert np.array_equal(rounds[5].question.arrays[0], np.full((4, 2), 3.0))
 
 
-def test_relative_noise_is_on_what_each_client_sends_and_repeats_for_a_seed():
-    many = [RNG.normal(size=(300, 2)) for _ in range(4)]
-
-    def found(level, seed=1):
-        strategy = learning(n_atoms=200, n_clusters=60, n_rounds=1, relative_noise=level)
-        return simulate(strategy, many, seed=seed).model.found.atoms
-
-    exact, noisy = found(0.0), found(0.5)
-    assert exact.shape == (200, 2)
-    # The mean over four clients of noise of half the deviation of the entries.
-    assert np.std(noisy - exact) == pytest.approx(0.25 * exact.std(), rel=0.25)
-    assert np.array_equal(noisy, found(0.5))
-    assert not np.isclose(noisy, found(0.5, seed=2)).any()
-
-
 # The number of atoms.
 
 

@@ -213,13 +213,6 @@ def test_clients_and_model_place_rows_alike_on_a_map_from_sums(strategy_type, pr
     assert result.history == {}
 
 
-def test_centers_lie_where_the_rows_do():
-    far = [rows + 1e4 for rows in CLIENTS]
-    near, moved = (run(FedTSNESums, clients=clients).model.landmarks_ for clients in (CLIENTS, far))
-    np.testing.assert_allclose(near + 1e4, moved, atol=1e-6)
-    assert np.linalg.norm(near[:, None] - ROWS[None], axis=2).min(axis=1).max() < 2.5
-
-
 def test_clusters_of_the_map_weigh_a_center_by_its_rows():
     clients = np.split(np.concatenate([ROWS[CLASSES == 0], np.tile(ROWS[CLASSES == 1], (4, 1)), ROWS]), [40, 90])
     model = run(FedTSNESums, clients=clients, n_landmarks=12).model
@@ -237,16 +230,6 @@ def test_no_center_without_a_row_is_on_the_map():
     values = np.array([[0.0, 0], [9, 0], [0, 9], [9, 9], [20, 0], [0, 20]])
     model = run(FedTSNESums, clients=[np.repeat(values, 4, axis=0)] * 3).model
     assert sorted(map(tuple, np.round(model.landmarks_, 6))) == sorted(map(tuple, values))
-
-
-def test_min_dist_is_that_of_the_map_and_of_the_placed_rows():
-    tight, loose = (run(FedUMAPSums, min_dist=min_dist) for min_dist in (0.0, 0.9))
-    assert (tight.model.min_dist, loose.model.min_dist) == (0.0, 0.9)
-
-    def nearest(result):
-        return np.median(np.sort(np.linalg.norm(result[:, None] - result[None], axis=2), axis=1)[:, 1])
-
-    assert nearest(tight.model.coordinates_) < nearest(loose.model.coordinates_)
 
 
 # Clients that fail

@@ -12,10 +12,8 @@ import pytest
 from flower_fedclust import ClientData, simulate
 from flower_fedclust.engine import Total
 from flower_fedclust.engine.wire import received_arrays
-from flower_fedclust.exact.exponents import exponent_indicator
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.numerics.landmarks import longest_move
 from flower_fedclust.strategies.maps.landmarks import LandmarksClient, LandmarkStrategy
 
 RNG = np.random.default_rng(8)
@@ -176,31 +174,6 @@ def test_one_local_step_is_the_same_in_both_forms_and_never_raises_the_mean_obje
     assert found.mmds[-1] < found.mmds[0] - 1e-3
 
 
-def test_every_round_is_on_the_rows_that_are_named():
-    strategy = learner()
-    strategy._run = SimpleNamespace(rng=np.random.default_rng(0))
-    steps = strategy.learn_landmarks(rows="noisy rows")
-    rounds = [next(steps)]
-    rounds.append(steps.send(Total([exponent_indicator(3)], 2)))
-    rounds.append(steps.send(Total([np.array([4.0, 4.0]), np.array(8.0)], 2)))
-    rounds.append(steps.send(Total([exponent_indicator(2)], 2)))
-    moments = [np.zeros(2), np.array([8.0, 8.0]), np.array(2.0), np.array(2.0), np.array(8.0)]
-    rounds.append(steps.send(Total(moments, 2)))
-    rounds.append(steps.send(Total([np.full((5, 2), 6.0), np.array(0.5)], 2)))
-    assert [round_.task for round_ in rounds] == [
-        "entry_exponent", "column_sums", "reach", "column_spread", "landmark_steps", "landmark_steps",
-    ]  # fmt: skip
-    assert {round_.rows for round_ in rounds} == {"noisy rows"}
-    first, second = (round_.question for round_ in rounds[4:])
-    # The variances are 1 and 1: rows are at a mean squared distance of 4; and 4 is the radius, the unit of all here.
-    arguments = {"gamma": 2.0, "n_steps": 3, "averaging": "landmarks", "relative_noise": 0.0}
-    assert {name: first.arguments[name] for name in arguments} == arguments
-    assert first.arrays[2].tolist() == [4.0, 2.0]
-    np.testing.assert_allclose(second.arrays[0], first.arrays[0] + 3.0)
-    # No move is longer than 2^38 units.
-    assert 2.0 ** (first.arguments["exponent"] + 37) < longest_move(2.0, 3) <= 2.0 ** (first.arguments["exponent"] + 38)
-
-
 def test_a_second_run_with_another_gamma_does_not_take_the_term_of_the_first():
     from flwr.app import Context, RecordDict
 
@@ -215,24 +188,6 @@ def test_a_second_run_with_another_gamma_does_not_take_the_term_of_the_first():
         assert "failure" not in facts
         _, discrepancy = received_arrays(sent, facts)
         assert float(discrepancy.values) == pytest.approx(slow_mmd(CLIENTS[0], CLIENTS[1], gamma))
-
-
-@pytest.mark.parametrize("averaging", FORMS)
-def test_relative_noise_is_on_what_each_client_sends_and_repeats_for_a_seed(averaging):
-    options = {"n_landmarks": 200, "averaging": averaging}
-    many = [np.random.default_rng(0).normal(size=(100, 2))] * 4
-
-    def found(level, seed=1):
-        return simulate(learner(relative_noise=level, n_rounds=1, **options), many, seed=seed).model.found
-
-    start = learned(clients=many, n_rounds=0, **options).points
-    exact, noisy = found(0.0), found(0.5)
-    # The mean over four clients of noise of half the deviation of the entries that were sent.
-    entries = exact.points if averaging == "landmarks" else exact.points - start
-    assert np.std(noisy.points - exact.points) == pytest.approx(0.25 * entries.std(), rel=0.25)
-    assert noisy.mmds == exact.mmds
-    assert np.array_equal(noisy.points, found(0.5).points)
-    assert not (noisy.points == found(0.5, seed=2).points).any()
 
 
 @pytest.mark.parametrize("gamma", [1e-300, 1e-9, 1e9, 1e200])

@@ -11,7 +11,6 @@ from sklearn.datasets import load_digits
 from watching import watched
 
 from flower_fedclust import ClientData, check_strategy, simulate
-from flower_fedclust.engine import Gather
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.models import maps as models
 from flower_fedclust.numerics.landmarks import longest_attraction
@@ -183,22 +182,6 @@ def test_perturbed_data_cover_everything_with_one_release():
 
 
 # Perturbed distances
-
-
-def test_perturbed_distances_cover_everything():
-    clients = [np.tile(rows, (2, 1)) for rows in CLIENTS]
-    rounds, result, _ = local("distances", delta=1e-5, clients=clients)
-    report = result.privacy
-    assert [message.release for message in report.releases] == released(rounds)
-    assert [round_.task for round_ in rounds] == [
-        "clipped_column_sums", "landmark_attraction", "landmark_attraction", "clipped_distances", "keep_places",
-    ]  # fmt: skip
-    assert isinstance(rounds[-2], Gather)
-    assert report.covers_everything
-    assert report.composed_epsilon == pytest.approx(composed_epsilon(released(rounds), 1e-5), rel=1e-3)
-    assert 0.98 * 5.0 <= report.composed_epsilon <= report.epsilon == 5.0
-    assert report.neighbours.startswith("one row of one client, replaced by any other")
-    assert not any("The server can read the rows" in note for note in report.notes)
 
 
 def test_sensitivities_of_perturbed_distances_are_those_of_a_row_that_is_replaced():

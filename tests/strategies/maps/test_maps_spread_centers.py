@@ -234,12 +234,6 @@ def test_costs_are_exact_integers_whatever_the_unit_of_the_rows(exponent):
     assert [high * 2**LOWER_BITS + low for high, low in zip(higher, lower, strict=True)] == expected
 
 
-def test_each_column_is_split_by_its_own_deviation():
-    rows = np.random.default_rng(0).normal(size=(50, 2)) * [1.0, 1000.0]
-    offsets = np.array([driven(rows, 2, seed=seed)[0][0].question.arrays[0][1] for seed in range(200)])
-    np.testing.assert_allclose(offsets.std(axis=0), 0.05 * rows.std(axis=0), rtol=0.2)
-
-
 @pytest.mark.parametrize("lost", [0, 3, 7])
 @pytest.mark.parametrize("number", [5, 6, 7, 8])
 def test_center_without_rows_is_given_to_the_largest_cell(number, lost):

@@ -32,7 +32,6 @@ MULTIPLIERS = {
     "origin_sums": 0.625, "origin_counts": 2.5, "distances": 0.6, "second_moment": 0.7, "lloyd_sums": 1.0,
     "lloyd_counts": 4.0, "votes": 0.9,
 }  # fmt: skip
-LITTLE = dict.fromkeys(MULTIPLIERS, 0.01) | {"lloyd_counts": 0.25}
 
 
 class Driven(SPPFGCSums):
@@ -266,19 +265,6 @@ def test_cells_with_hardly_a_row_are_dropped_but_for_as_many_as_clusters():
     assert cells.counts.tolist() == [40.0, 1.0, 50.0]  # at least one row, for what divides by it
 
 
-def test_more_noise_in_the_sum_raises_what_is_taken_for_noise():
-    def change(number, reply):
-        return [reply[0], np.array([1.0, 40.0, 3.0, 0.0, 50.0])] if number == 4 else reply
-
-    options = {"n_clusters": 2, "n_cells": 5, "steps": 1, "epsilon": 1.0, "multipliers": LITTLE, "change": change}
-    assert cells_of(**options)[1].counts.size == 4
-    assert cells_of(**options, in_sum=7.0)[1].counts.size == 2
-    rows = np.repeat(ROWS, 30, axis=0)
-    for in_sum, n_cells in ((1.0, 9), (4.0, 3)):
-        rounds, _ = cells_of(rows, multipliers=LITTLE, in_sum=in_sum, epsilon=1.0, steps=1)
-        assert len(points_of(rounds[-1])) == n_cells
-
-
 def test_fewer_rows_than_clusters_are_refused_in_a_sentence_where_there_is_no_noise():
     with pytest.raises(DataError, match="n_clusters"):
         cells_of(ROWS[:4], n_clusters=5)
@@ -337,13 +323,3 @@ def test_last_step_costs_what_the_votes_do_and_has_the_noise_of_sums_and_counts(
     # As the Lloyd steps before it: 0.8 of epsilon for the sums, the rest for the counts.
     assert release.scale == pytest.approx(20.0 * 0.9 / 0.8)
     assert release.scale / weight == pytest.approx(1.0 * 0.9 / 0.2, rel=1e-6)
-
-
-def test_cell_that_has_hardly_a_row_in_the_last_step_keeps_its_center():
-    def few(number, reply):
-        reply[0][0, -1] = 8.9 * 5.0  # the weight is 5; two scales of the noise on a count are 9
-        return reply
-
-    _, cells = last_step(1.0, change=few)
-    assert np.array_equal(cells.centers[0], CELLS.centers[0])
-    assert not np.array_equal(cells.centers[1], CELLS.centers[1])

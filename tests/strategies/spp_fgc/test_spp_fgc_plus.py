@@ -56,13 +56,6 @@ def test_the_model_places_rows_that_were_not_there(found, digits):
     assert found.model.encode(digits.clients[0]).shape == (len(digits.clients[0]), 10)
 
 
-def test_layers_leave_a_client_as_sums_alone_and_are_averaged_in_every_round(found):
-    of_layers = [message for message in found.privacy.messages if "weights" in message.content]
-    of_layers = [message for message in of_layers if "nearest rows" not in message.content]
-    assert {message.task for message in of_layers} == {"trained_layers"}
-    assert len({message.round for message in of_layers}) == FEW["n_pretraining_rounds"] + FEW["n_rounds"]
-
-
 def test_clients_train_with_the_layers_and_the_clusters_that_they_were_sent(blobs, monkeypatch):
     seen, begun = [], []
 
@@ -136,27 +129,6 @@ def test_nothing_is_promised_with_or_without_noise(blobs):
         assert report.guarantee().startswith("None.")
         assert "Graphs and the prototype of each row leave the client as they are" in str(report)
         assert ("That proves nothing" in str(report)) == bool(change)
-
-
-def test_noise_on_the_prototypes_is_shared_out_over_the_rounds(blobs, monkeypatch):
-    used = []
-
-    def watched(found, epsilon, max_l1_norm, source):
-        used.append(epsilon)
-        return found
-
-    monkeypatch.setattr(spp_fgc_plus, "noisy_as_in_the_paper", watched)
-
-    def epsilon_of_a_round(n_rounds):
-        used.clear()
-        simulate(SPPFGCPlus(3, epsilon=10.0, random_state=0, **(TINY | {"n_rounds": n_rounds})), blobs)
-        assert len(used) == 3 * (n_rounds + 1)  # every client, every round
-        assert len(set(used)) == 1
-        return used[0]
-
-    # Two releases a round: for few rounds as much as the rule of the sum gives, and more for many.
-    assert 10.0 / 2 <= epsilon_of_a_round(0) <= 1.1 * 10.0 / 2
-    assert 10.0 / 8 <= epsilon_of_a_round(3) <= 1.5 * 10.0 / 8
 
 
 def test_fewer_rows_than_clusters_is_one_sentence():
