@@ -94,8 +94,8 @@ def subject_of(case):
     return Subject(cases()[case])
 
 
-#: Checks for every place of the noise and every unit, then further ones for noise at the clients, and at the server. All
-#: other checks run once for each class, with its first entry's example.
+#: Checks for every place of the noise and every unit, then further ones for noise at the clients and at the server. All
+#: other checks run once for each class, with its first example.
 AGAIN = {
     "the_class_says_for_whom_it_can_be_private",
     "all_that_leaves_is_declared_and_reported",

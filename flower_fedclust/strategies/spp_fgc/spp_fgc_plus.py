@@ -45,7 +45,6 @@ from flower_fedclust.strategies.common.moments import MOMENT_ROUNDS, MomentsClie
 from flower_fedclust.strategies.common.spectral import LabelsClient, cluster_embedding, send_labels
 from flower_fedclust.strategies.spp_fgc.spp_fgc import (
     GRAPH,
-    PAPER,
     atoms,
     joined,
     n_atoms_of,
@@ -53,6 +52,7 @@ from flower_fedclust.strategies.spp_fgc.spp_fgc import (
     read_uploads,
     sent_graph,
 )
+from flower_fedclust.strategies.spp_fgc.spp_fgc_sums import PAPER
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
