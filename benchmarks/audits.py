@@ -62,7 +62,7 @@ Every strategy that can be private, for every place of the noise and every unit 
 
 
 def every_private_strategy() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each way in which each strategy can be private, as a name and short parameters."""
+    """Yield the name and short parameters of each private form of each strategy."""
     for name, entry in strategies().items():
         cls, accepted = entry.strategy, accepted_parameters(name)
         if "epsilon" not in cls.parameter_names() and "epsilon" not in entry.fixed:
@@ -85,11 +85,11 @@ def _choices(cls: type[ProtocolStrategy]) -> dict[str, tuple[Any, ...]]:
 def audit_every(
     runs: int, seconds: float, say: Callable[[str], None], *, seed: int | None = None, false_alarm: float = 1e-6
 ) -> list[tuple[str, dict[str, Any], AuditResult]]:
-    """Audit every strategy in every way in which it can be private; the seed is for tables and random choices."""
+    """Audit every private form of every strategy; the seed is for tables and random choices."""
     found = []
     for name, parameters in every_private_strategy():
         given = {"n_clusters": 3, **parameters, "random_state": seed}
-        with suppress(ValueError):  # this class cannot be private for that unit, or at that place
+        with suppress(ValueError):  # this class does not support this unit or place of noise
             start = time.process_time()
             result = audit_by_name(
                 name, given, 4, runs=runs, seconds=seconds, seed=seed, false_alarm=false_alarm, show=False

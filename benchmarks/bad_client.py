@@ -56,7 +56,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 
 
 def tables() -> dict[str, ClientData]:
-    """Three blobs at four clients, of 40 rows and more."""
+    """Return three blobs at four clients with at least 40 rows."""
     rng = np.random.default_rng(1)
     centers = np.array([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0]])
     sizes = {"north": 40, BAD: 44, "south": 48, "west": 52}
@@ -78,7 +78,7 @@ def with_arrays(res: FitRes, arrays: Arrays) -> FitRes:
 
 
 def as_floats(value: float) -> Answer:
-    """Return the fault that sends a number as floats, which are in no unit."""
+    """Return the fault that sends numbers as floats, which have no unit."""
 
     def answer(res: FitRes) -> FitRes:
         sent = with_arrays(res, [np.full(array.shape, value) for array in decode(res.parameters)])
@@ -89,7 +89,7 @@ def as_floats(value: float) -> Answer:
 
 def times(factor: float) -> Answer:
     def change(array: np.ndarray) -> np.ndarray:
-        if array.dtype.kind in "iu":  # without wrapping around
+        if array.dtype.kind in "iu":  # avoid wrapping around
             limit = float(2**62)
             return np.clip(array.astype(float) * factor, -limit, limit).astype(array.dtype)
         return array * factor
@@ -119,7 +119,7 @@ def silent(_: FitRes) -> FitRes:
 
 
 def metrics_changed(**changes: Any) -> Answer:
-    """Return the fault that says other things beside its arrays; None says nothing."""
+    """Return the fault that sends other metadata with its arrays; None sends none."""
 
     def answer(res: FitRes) -> FitRes:
         metrics = {name: found for name, found in (res.metrics | changes).items() if found is not None}
@@ -216,9 +216,9 @@ def agreement_of(run: WatchedRun) -> float:
 
 
 def ending_of(strategy: str, fault: str) -> tuple[str, str]:
-    """Return how a case ends, in a word, and what is said."""
+    """Return how a case ends, in one word, and its message."""
     found = run_of(strategy, fault)
-    known = {BAD, "9001"}  # its node, where it gave no name
+    known = {BAD, "9001"}  # its node id, used if it gave no name
     innocent = {"north", "south", "west"} if fault != "another's name" else {"south", "west"}
     if isinstance(found, Exception):
         said = f"{type(found).__name__}: {found}"

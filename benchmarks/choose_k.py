@@ -16,7 +16,7 @@ NUMBERS = range(2, 13)
 
 
 def rows_of(number: int, seed: int) -> np.ndarray:
-    """Return blobs, or one Gaussian of directions that differ in spread."""
+    """Return blobs, or one Gaussian whose spread differs by direction."""
     if number == 1:
         numbers = np.random.default_rng(seed)
         return numbers.normal(size=(N_ROWS, N_COLUMNS)) @ numbers.normal(size=(N_COLUMNS, N_COLUMNS))

@@ -2,7 +2,7 @@
 
     python benchmarks/collapse.py [STRATEGY ...]
 
-The table is that of tests/harness/unequal.py. With all rows in one cluster, accuracy is .745 and NMI is 0.
+tests/harness/unequal.py makes the table. With all rows in one cluster, accuracy is .745 and NMI is 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WITHOUT_EPSILON = ("spp-fgc", "spp-fgc-printed", "spp-fgc-plus")
 
 def main() -> None:
     print(header())
-    warnings.simplefilter("ignore", RuntimeWarning)  # of empty clusters, which the doubts are to tell
+    warnings.simplefilter("ignore", RuntimeWarning)  # empty clusters; the doubts should report them
     parts = [part[["first", "second", "third"]].to_numpy() for _, part in unequal_classes().groupby("site")]
     public = np.random.default_rng(1).normal(size=(120, 3))
     print("| strategy | epsilon asked | rows in the largest cluster | doubts |\n|---|--:|--:|---|")

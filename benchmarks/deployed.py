@@ -46,7 +46,7 @@ SITES = one_machine.SITES
 
 @dataclass(frozen=True)
 class Family:
-    """How a family is run: its epsilon, its other parameters as TOML, and what a policy has to let out beside noise."""
+    """How a family runs: epsilon, other parameters as TOML, and what a policy must allow without noise."""
 
     epsilon: float | None = None
     parameters: str = ""
@@ -104,7 +104,7 @@ FAMILIES = {
 
 
 def make_sites(folder: Path) -> None:
-    """Write each site's table: a third of three blobs without negative entries, and some public rows beside them."""
+    """Write the sites' tables, a third each of three blobs without negative entries, and some public rows."""
     rows, _ = make_blobs(630, n_features=4, centers=3, cluster_std=0.5, center_box=(1, 6), random_state=0)
     table = pd.DataFrame(np.maximum(rows, 0.0), columns=["a", "b", "c", "d"])
     for index, name in enumerate(SITES):
@@ -114,7 +114,7 @@ def make_sites(folder: Path) -> None:
 
 
 def write_policies(folder: Path, strategy: str, family: Family, *, careful: bool) -> None:
-    """Have every site take part in one strategy; a site reads its policy for each message."""
+    """Let every site take part in one strategy; a site reads its policy for each message."""
     epsilon, unprotected = family.epsilon or 1.0, () if careful else family.kinds
     row_count = str(family.row_count and not careful).lower()
     relations = ["add-or-remove", *(["replace"] if family.replaces and not careful else [])]
@@ -129,7 +129,7 @@ def write_policies(folder: Path, strategy: str, family: Family, *, careful: bool
 
 
 def submit(deployment: Any, strategy: str, out: Path, **config: object) -> str:
-    """Run a strategy; return what was said, whether the run ended well or not."""
+    """Run a strategy; return its output, whether the run succeeded or not."""
     given = {"strategy": strategy, "study": "first-study", "dataset": "", "n-clusters": 3, "expected-clients": 3}
     try:
         return str(deployment.run(**given | {"round-timeout": 900.0, "share-model": True, "out": str(out)} | config))
@@ -138,7 +138,7 @@ def submit(deployment: Any, strategy: str, out: Path, **config: object) -> str:
 
 
 def refusals(folder: Path, since: dict[str, int]) -> list[str]:
-    """Return what the sites have refused since, each sentence once."""
+    """Return the sites' refusals since then, each sentence once."""
     said = []
     for name in SITES:
         log = folder / name / "site" / "audit.jsonl"
@@ -150,7 +150,7 @@ def refusals(folder: Path, since: dict[str, int]) -> list[str]:
 
 
 def policies_of(family: Family) -> dict[str, bool]:
-    """Return whether a policy is the careful one, by what it lets out beside noise."""
+    """Tell whether a policy is the careful one, which sends nothing without noise."""
     lets = [*family.kinds, *(["the number of rows"] if family.row_count else [])]
     lets += ["rows that are replaced"] if family.replaces else []
     return {"nothing": True} | ({", ".join(lets): False} if lets else {})
@@ -216,7 +216,7 @@ def in_process(names: list[str]) -> None:
 
 
 def show_reasons(refused: list[str], said: str) -> None:
-    """Print what sites have refused, or else how a run ended that has no result."""
+    """Print the sites' refusals or, if there are none, how a run without a result ended."""
     wrong = [line.strip() for line in said.splitlines() if "Error" in line][-2:] or [said[-1500:].strip()]
     for sentence in refused or wrong:
         if sentence:
@@ -232,7 +232,7 @@ KILLED = "federated-kmeans"
 
 
 def descendants(process: int) -> dict[int, str]:
-    """Return the processes below one, and what each runs."""
+    """Return the descendants of a process and their commands."""
     listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     parents, commands = {}, {}
     for line in listed.splitlines():
@@ -252,7 +252,7 @@ def kill(*processes: int) -> None:
 
 
 def wait_until(found: Callable[[], Any], submitted: subprocess.Popen[str], seconds: float = 180.0) -> Any:
-    """Return what is found, or None once the run has ended or the time is over."""
+    """Wait until something is found; return None once the run has ended or the time is over."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and submitted.poll() is None:
         if value := found():
@@ -262,14 +262,14 @@ def wait_until(found: Callable[[], Any], submitted: subprocess.Popen[str], secon
 
 
 class Killing:
-    """A deployment in which runs of one strategy are disturbed, and gone on with."""
+    """A deployment in which runs of one strategy are interrupted and continued."""
 
     def __init__(self, deployment: Any, folder: Path) -> None:
         self.deployment, self.folder = deployment, folder
         self.n_runs = 0
 
     def begin(self) -> None:
-        """Have the next submission be another run."""
+        """Make the next submission a new run."""
         self.n_runs += 1
         self.n_before = {name: len(self.entries(name)) for name in SITES}
 
@@ -278,7 +278,7 @@ class Killing:
         return self.folder / f"result-{self.n_runs}"
 
     def submit(self) -> subprocess.Popen[str]:
-        """Submit the run, or have it go on."""
+        """Submit the run, or continue it."""
         config = {"strategy": KILLED, "study": "first-study", "dataset": "", "n-clusters": 3, "expected-clients": 3}
         config |= {"share-model": True, "out": str(self.out), "journal": str(self.folder / f"journal-{self.n_runs}")}
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in (config | RUN).items())
@@ -288,7 +288,7 @@ class Killing:
         )  # fmt: skip
 
     def entries(self, name: str) -> list[dict[str, Any]]:
-        """Return what has left a site, by its ledger."""
+        """Return what has left a site, according to its ledger."""
         return [entry for entry in Ledger(self.folder / name / "site" / "ledger.jsonl").read() if entry.get("sent")]
 
     def rounds(self, name: str) -> list[int]:
@@ -299,7 +299,7 @@ class Killing:
         return int(self.deployment.processes[name].pid)
 
     def found(self) -> list[bytes]:
-        """Return the server's centers, and each site's labels, as they were saved; empty while there are none."""
+        """Return the saved centers of the server and labels of each site; empty while there are none."""
         model = self.out / KILLED / "model.npz"
         own = [sorted((self.folder / name / "site" / "results").glob("*")) for name in SITES]
         if not model.exists() or [len(one) for one in own] != 3 * [self.n_runs]:
@@ -309,11 +309,11 @@ class Killing:
             return [*(arrays[name].tobytes() for name in arrays.files), *labels]
 
     def to_the_end(self, submitted: subprocess.Popen[str] | None = None) -> int:
-        """Go on until there is a result; return how many times the command was given for it."""
+        """Continue until there is a result; return how many times the command ran."""
         for n_given in range(1, 6):
             submitted = submitted or self.submit()
             said, _ = submitted.communicate(timeout=900)
-            deadline = time.monotonic() + 20  # a site saves its own after the run has ended
+            deadline = time.monotonic() + 20  # a site saves its own result after the run has ended
             while time.monotonic() < deadline:
                 if self.found():
                     return n_given
@@ -322,7 +322,7 @@ class Killing:
         raise SystemExit(f"no result:\n{said[-3000:]}")
 
     def kill_the_server(self, number: int) -> bool:
-        """Submit the run, and kill its server while a round is open; tell whether there was one."""
+        """Submit the run and kill its server while a round is open; tell whether a round was open."""
         submitted = self.submit()
         seen = wait_until(lambda: number in self.rounds("north"), submitted)
         below = descendants(self.process("superlink"))
@@ -332,7 +332,7 @@ class Killing:
         return bool(seen)
 
     def kill_a_site(self, name: str, number: int, *, written: bool) -> subprocess.Popen[str]:
-        """Submit the run, and kill a site in a round: when a process begins to answer, or when its ledger says so."""
+        """Submit the run and kill a site in a round: when it begins to answer, or after it wrote its ledger."""
         submitted = self.submit()
 
         def reached() -> bool:
@@ -364,7 +364,7 @@ class Killing:
         print(f"    {name} was started {n_started} times in {last - begun:.0f} s until it was let in", flush=True)
 
     def kill_the_superlink(self, number: int) -> None:
-        """Submit the run, kill the SuperLink with all of its processes in a round, and start it again."""
+        """Submit the run, kill the SuperLink with all its processes in a round, and restart it."""
         submitted = self.submit()
         assert wait_until(lambda: number in self.rounds("north"), submitted), "the round was not reached"
         kill(self.process("superlink"), *descendants(self.process("superlink")))
@@ -375,7 +375,7 @@ class Killing:
 
 
 def kills(what: list[str]) -> None:
-    """Kill, go on, and compare."""
+    """Kill, continue, and compare."""
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / "deployment"
         make_sites(folder)

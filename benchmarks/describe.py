@@ -35,7 +35,7 @@ N_SITES, N_DRAWS, NUMBERS = 10, 24, (4, 6, 8)
 
 
 def schema_of(table: pd.DataFrame) -> dict[str, Any]:
-    """Return bounds of numbers, and the categories of all else, where a gap is a category of its own."""
+    """Return bounds for numbers and categories for all other columns; a gap is a category."""
     columns: dict[str, Any] = {name: {"kind": "number", "bounds": bounds} for name, bounds in BOUNDS.items()}
     for name in table.columns.difference(list(BOUNDS)):
         gaps = "category" if table[name].isna().any() else "refuse"
@@ -61,7 +61,7 @@ def main() -> None:
         both = clusters.frame.merge(true.frame, on=["cluster", "column", "what"], suffixes=("", "_true"))
         found.append(both.dropna(subset=["value"]))
     numbers = pd.concat(found)
-    # What is told and should not have been, as fewer than 10 rows have it, counts as wrong.
+    # A category that should not be named, because fewer than 10 rows have it, counts as wrong.
     apart = (numbers["value"] - numbers["value_true"]).abs().fillna(np.inf)
     is_listed = ~numbers["what"].isin(["mean", *SHAPES, "share of rows", "missing"])
     kinds = numbers["what"].mask(is_listed, "share of a category").where(~numbers["what"].isin(QUANTILES), "quantile")

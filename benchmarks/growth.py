@@ -4,7 +4,7 @@
     OMP_NUM_THREADS=1 python benchmarks/growth.py --strategies k-fed,feddp-kmeans --axes clients --limit 60
     OMP_NUM_THREADS=1 python benchmarks/growth.py clients-100000     100,000 clients of 20 rows and 50 columns
 
-A slope of 1 is linear growth; "!" marks slopes above 1.2. The slope is that of the last two points, because the fixed
+A slope of 1 is linear growth; "!" marks slopes above 1.2. The slope is between the last two points, because the fixed
 costs of a run hide the growth at small sizes. Each point runs in its own process. A point beyond the time limit ends
 its axis, and counts as the limit if that makes the slope larger.
 """
@@ -25,7 +25,7 @@ from flower_fedclust.simulation import simulate
 
 #: Where all axes cross.
 BASE = {"clients": 8, "rows": 60, "columns": 8, "clusters": 3, "rounds": 2}
-#: "rows" are those of one client.
+#: "rows" counts the rows of one client.
 AXES = {
     "clients": (16, 64, 256, 1024),
     "rows": (60, 250, 1000, 4000),
@@ -40,11 +40,11 @@ LEAST_MEGABYTES = 20.0
 
 
 def mixture(n_clients: int, n_rows: int, n_columns: int, n_clusters: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of all clients, and 20 rows per cluster for the server, around the same means."""
+    """Return rows of all clients, and 20 rows per cluster for the server, around the same means."""
     rng = np.random.default_rng(0)
     means = 3.0 * rng.normal(size=(n_clusters, n_columns))
     rows = rng.normal(size=(n_clients * n_rows, n_columns))
-    for start in range(0, len(rows), 10_000):  # without a second array of this size
+    for start in range(0, len(rows), 10_000):  # avoid a second array of this size
         part = rows[start : start + 10_000]
         part += means[rng.integers(n_clusters, size=len(part))]
     public = np.repeat(means, 20, axis=0)

@@ -55,9 +55,9 @@ def pairs_of(subject: Subject) -> list[Neighbors]:
 
 
 def main(names: list[str]) -> None:
-    """Print a line a case."""
+    """Print a line for each case."""
     warnings.simplefilter("ignore")
-    logging.disable(logging.ERROR)  # a client that refuses such rows says so
+    logging.disable(logging.ERROR)  # clients log that they refuse such rows
     worst, n_pairs = 0.0, 0
     print(f"{'case':44} {'pairs':>6} {'largest':>10}  seconds")
     for case, strategy in cases().items():

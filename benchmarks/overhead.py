@@ -54,7 +54,7 @@ AT_A_TIME = 6
 
 
 class Fleet(one_machine.Deployment):  # type: ignore[misc,name-defined]
-    """A SuperLink and many SuperNodes without TLS and keys: what these take is the same for both kinds.
+    """A SuperLink and many SuperNodes without TLS and keys, whose cost is the same for both kinds.
 
     Each SuperNode, and the SuperExec that it would start, is a fork of one process which has imported Flower: they then
     share the memory that this takes. The processes of messages are started by them as ever.
@@ -75,11 +75,11 @@ class Fleet(one_machine.Deployment):  # type: ignore[misc,name-defined]
 
     @property
     def nodes(self) -> list[psutil.Process]:
-        """SuperNodes, and SuperExecs."""
+        """Return the SuperNodes and SuperExecs."""
         return list(psutil.Process(self.processes["fleet"].pid).children())
 
     def seconds_of_messages(self) -> float:
-        """Return the processor time of all processes that messages were answered in."""
+        """Return the processor time of all processes that answered messages."""
         ended = sum(sum(one.cpu_times()[2:4]) for one in self.nodes)
         return ended + sum(sum(child.cpu_times()[:2]) for one in self.nodes for child in one.children(recursive=True))
 
@@ -89,7 +89,7 @@ class Fleet(one_machine.Deployment):  # type: ignore[misc,name-defined]
 
 
 def be_the_fleet(kind: str, n_sites: int, folder: Path, superlink: int, ready: int) -> None:
-    """Fork the SuperNodes, say that they are there by listening on a port, and wait for the end."""
+    """Fork the SuperNodes, listen on a port to say that they are ready, and wait for the end."""
     for name in ("flwr.supernode.main", "flwr.supercore.superexec.run_superexec", "flower_fedclust.site.policy"):
         import_module(name)
     supernode, superexec = import_module("flwr.supernode.cli"), import_module("flwr.supercore.cli")
@@ -125,7 +125,7 @@ def be_the_fleet(kind: str, n_sites: int, folder: Path, superlink: int, ready: i
         main()
         os._exit(0)
 
-    with ExitStack() as open_ports:  # all at a time: a port that is closed again is soon given out again
+    with ExitStack() as open_ports:  # open all ports at once: a closed port is soon assigned again
         probes = [open_ports.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(n_sites)]
         ports = [int(probe.getsockname()[1]) for probe in probes]
     processes, path = [], os.environ["PATH"]
@@ -190,13 +190,13 @@ def site_of(folder: str, index: int, n_rows: int) -> Site:
     rows = np.random.default_rng(index).normal(size=(n_rows, 50))
     settings = SiteSettings(name=str(index), data="none", folder=str(Path(folder) / str(index)))
     site = Site(settings, lambda: fc.ClientData(rows))
-    with suppress(LedgerError):  # another process of Ray's has created it
+    with suppress(LedgerError):  # another Ray process has created it
         site.create_ledger()
     return site
 
 
 def on_ray(n_sites: int, n_rows: int, kind: str) -> tuple[float, float, int]:
-    """Return the seconds of a run on Flower's simulation engine, those of the processor, and the messages."""
+    """Return seconds, processor seconds and the number of messages of a run on Flower's simulation engine."""
     seconds: list[float] = []
     spent: list[float] = []
     strategy = fc.PrivateKMeans(8, epsilon=1.0, max_norm=10.0, noise="local", random_state=0)
@@ -222,7 +222,7 @@ def on_ray(n_sites: int, n_rows: int, kind: str) -> tuple[float, float, int]:
 
         run_simulation(ServerApp(server_fn=serve), ClientApp(client_fn=answer), num_supernodes=n_sites)
         n_messages = sum(entry.round > 1 for entry in strategy.traffic)
-    # From the end of the first round on: what starts workers and makes rows up is before.
+    # From the end of the first round: earlier, workers start and rows are generated.
     return seconds[-1] - seconds[0], spent[-1] - spent[0], n_messages
 
 

@@ -45,7 +45,7 @@ SHOWN, N_SEEDS, MOST_ROWS = (0.3, 1.0, 3.0), 5, 50_000
 
 
 def rows_of(package: str, name: str) -> np.ndarray:
-    """Return the columns of a table that are numbers of more than four values, in standard deviations up to 4."""
+    """Return the numeric columns with more than four values, in standard deviations and clipped at 4."""
     table = data(package, name).drop(columns="rownames", errors="ignore").select_dtypes("number").dropna()
     rows = table.loc[:, table.nunique() > 4].to_numpy(dtype=float)
     rows = np.random.default_rng(0).permutation(rows)[:MOST_ROWS]
@@ -53,7 +53,7 @@ def rows_of(package: str, name: str) -> np.ndarray:
 
 
 def runs(strategy: fc.PrivateKMeans, rows: np.ndarray) -> tuple[float, float]:
-    """Return the mean cost of runs, and how many rows a cluster must have to be told from noise."""
+    """Return the mean cost of runs, and the smallest cluster that can be told from noise."""
     results = []
     for seed in range(N_SEEDS):
         parts = np.array_split(np.random.default_rng(seed).permutation(rows), 10)
@@ -63,7 +63,7 @@ def runs(strategy: fc.PrivateKMeans, rows: np.ndarray) -> tuple[float, float]:
 
 
 def compared(expected: float | None, found: float | None) -> tuple[str, bool]:
-    """Return the one over the other in words, and whether it is right within a factor of two."""
+    """Return the ratio in words, and whether it is right within a factor of two."""
     if expected is None or found is None:
         return f"{expected or 'more'} / {found or 'more'}", expected is found
     return f"({expected / found:.2f})", 0.5 <= expected / found <= 2

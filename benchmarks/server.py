@@ -28,7 +28,7 @@ ATOMS, REGULARIZATION, LANDMARKS = 300, 0.01, 500
 
 
 def blobs(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of 64 columns in ten clusters that overlap enough for their graph to be connected."""
+    """Return rows of 64 columns in ten clusters that overlap enough for a connected graph."""
     return make_blobs(n_rows, n_features=64, centers=10, cluster_std=11.0, random_state=0)  # type: ignore[no-any-return]
 
 
@@ -145,7 +145,7 @@ def _total(*parts: Numbers) -> Numbers:
 
 CASES: dict[str, tuple[Callable[[int], Numbers], tuple[int, ...]]] = {
     "fedsc": (fedsc, (5_000, 10_000, 20_000, 40_000, 70_000)),
-    # The default solver factorises the graph: four times the seconds for twice the rows.
+    # The default solver factorizes the graph, which takes four times as long for twice the rows.
     "scikit-learn": (scikit_learn, (5_000, 10_000, 20_000)),
     "spp-fgc": (spp_fgc, (5_000, 10_000, 20_000, 40_000, 70_000)),
     "spp-fgc-moons": (spp_fgc_moons, (5_000, 10_000, 20_000, 40_000, 70_000)),

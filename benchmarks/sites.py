@@ -35,7 +35,7 @@ N_SITES, N_COLUMNS, N_RUNS = 100, 50, 3
 
 
 class Proxy(ClientProxy):
-    """A client in this process, asked as Flower's server asks."""
+    """A client in this process, called as Flower's server calls it."""
 
     def __init__(self, index: int, make: Any) -> None:
         super().__init__(str(index))
@@ -57,7 +57,7 @@ class Proxy(ClientProxy):
 
 
 def run(makers: list[Any], at_a_time: int | None) -> tuple[float, float, int]:
-    """Return the seconds of a run, those of the processor, and how many messages it had."""
+    """Return seconds, processor seconds and the number of messages of a run."""
     strategy = fc.PrivateKMeans(8, epsilon=1.0, max_norm=10.0, noise="local", random_state=0)
     manager = SimpleClientManager()
     for index, make in enumerate(makers):
@@ -105,7 +105,7 @@ def main(n_rows: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder) / "ledger.jsonl")
         ledger.create()
-        entry = {"run": "r", "text": "x" * 800}  # as long as an entry is
+        entry = {"run": "r", "text": "x" * 800}  # the length of a real entry
         start = time.perf_counter()
         with ledger.locked():
             for _ in range(10_000):

@@ -40,7 +40,7 @@ OF_PENGUINS = {
 
 
 def table_of(name: str, file: str | None) -> tuple[pd.DataFrame, pd.Series]:
-    """Return a table as it is, and the site of each row."""
+    """Return a table and the site of each row."""
     if name == "adult":
         options = {"header": None, "names": ADULT.split(), "skipinitialspace": True, "na_values": "?"}
         table = pd.read_csv(file, **options).drop(columns="income")
@@ -56,7 +56,7 @@ def table_of(name: str, file: str | None) -> tuple[pd.DataFrame, pd.Series]:
 
 
 def distance_from_pooled(result: fc.Result, tables: list[pd.DataFrame], n_clusters: int) -> float:
-    """Return (cost - pooled) / (one cluster - pooled), all among the prepared rows of this run."""
+    """Return (cost - pooled) / (one cluster - pooled), all on the prepared rows of this run."""
     rows = np.vstack([result.model.prepare(table) for table in tables])
     one = float(((rows - rows.mean(axis=0)) ** 2).sum())
     pooled = KMeans(n_clusters, n_init=10, random_state=0).fit(rows).inertia_
@@ -95,7 +95,7 @@ def measure(given: argparse.Namespace) -> None:
 
 
 def speed(n_rows: int = 1_000_000, n_columns: int = 50) -> None:
-    """Time what a client does for a preparation that finds everything of every column."""
+    """Time a client's part of a preparation that finds all facts about every column."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame({f"c{index}": 10 * rng.normal(size=n_rows) for index in range(n_columns)})
     schema = fc.Schema.of({"columns": {name: {"kind": "number", "gaps": "mean"} for name in table.columns}})

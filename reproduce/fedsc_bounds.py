@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 def xi(n_columns: int, t: float) -> float:
     """Return ``ξ = sqrt(m + 2 sqrt(m t) + 2 t)``, which a Gaussian vector's norm exceeds with probability exp(-t).
 
-    Equation (83) prints ``1 - exp(-t)`` for this probability, which is that of the opposite.
+    Equation (83) prints ``1 - exp(-t)``, the probability of the opposite.
     """
     return math.sqrt(n_columns + 2.0 * math.sqrt(n_columns * t) + 2.0 * t)
 

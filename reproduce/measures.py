@@ -20,7 +20,7 @@ from reproduce.tables import Experiment
 Measure = Callable[[Experiment, int], Mapping[str, float]]
 #: From a row of a table and a seed to our figures by column.
 MEASURES: dict[str, Measure] = {}
-#: Data sets of the papers besides those of the package.
+#: Data sets of the papers that the package does not have.
 DATA: dict[str, Callable[[], Table]] = {}
 
 

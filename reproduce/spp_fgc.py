@@ -60,7 +60,7 @@ class SPPFGCWithoutGraphs(SPPFGC):
     private_graph : bool, default=True
         If False ("w/o PSG"), rows of one client are joined by their prototypes, too.
     global_graph : bool, default=True
-        If False ("w/o GSG"), each client's graph is clustered by itself, and the clusters by their means. With neither
+        If False ("w/o GSG"), each client's graph is clustered separately, and the clusters by their means. With neither
         of the two, the prototypes are clustered by their means.
     """
 
@@ -88,7 +88,7 @@ def clusters_of_prototypes(
 def clusters_of_single_graphs(
     uploads: Uploads, prototypes: Prototypes, n_clusters: int, rng: np.random.Generator
 ) -> Labels:
-    """Cluster each client's graph alone, and these clusters by the means of their rows' prototypes."""
+    """Cluster each client's graph separately, and these clusters by the means of their rows' prototypes."""
     own, means, counts = [], [], []
     ends = np.cumsum([block.shape[0] for block in uploads.blocks])
     n_before = 0
