@@ -12,9 +12,8 @@
 ``message_api``  MessageStrategy, the same as a ``flwr.serverapp.strategy.Strategy``
 """
 
-from flower_fedclust.engine.client import ProtocolClient, client_app, client_fn
+from flower_fedclust.engine.client import Consent, ProtocolClient, client_app, client_fn
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.consent import Consent
 from flower_fedclust.engine.journal import Journal
 from flower_fedclust.engine.message_api import MessageStrategy
 from flower_fedclust.engine.parameters import parameter

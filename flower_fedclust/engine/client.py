@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from flwr.app import Context
@@ -17,17 +18,16 @@ from numpy.typing import NDArray
 from flower_fedclust.engine import table_answers
 from flower_fedclust.engine.by_row import View, read_question
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.consent import Approval, Consent, Request
 from flower_fedclust.engine.memory import Memory, MissedRoundError
 from flower_fedclust.engine.parts import releases_of_parts
-from flower_fedclust.engine.rounds import Array, Askable, Known, Moved, Question
+from flower_fedclust.engine.rounds import KINDS, Answer, Array, Askable, Kind, Known, Moved, Question
 from flower_fedclust.engine.table_answers import PREPARATION, SCHEMA, preparation_from
 from flower_fedclust.engine.wire import EMPTY, INSTEAD, TO_SERVER, as_bytes, as_numbers, changing_mod, sent_arrays
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.format import FORMAT, FormatError, check_format
 from flower_fedclust.models import Model, TableModel
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.checks import DataError, check_choice
 from flower_fedclust.numerics.metrics import add_tables, count_table
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.outside import parse_json
@@ -38,14 +38,101 @@ from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
 
-#: The default consent, made once because Flower makes a new client for every message.
-EVERYTHING = Consent()
-
 #: Entries of the rows that are evaluated at a time, so that no array besides the rows is large.
 EVALUATED_ENTRIES = 2**20
 
 #: The first task of every run: each client gives its name and its columns.
 ENROL = "enrol"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one message asks a client to send."""
+
+    name: str  #: The client.
+    answer: Answer  #: What the client would send.
+    #: The client's own noise on each array, from its bounds and the run's plan.
+    releases: tuple[Release | None, ...]
+    n_shares: int = 1  #: Among how many clients the noise is divided.
+    #: Whether the answer is computed from kept rows that carry noise, and so reveals nothing more.
+    is_derived: bool = False
+    #: How many rows the client has; only for a policy that lets the number leave.
+    n_rows: int = 0
+    n_clients: int = 0  #: How many clients are asked, as the server says.
+    plan: str = ""  #: The plan of the run's releases that the message announces, as JSON.
+    #: Takes the public minimum number of rows; see :meth:`moved`.
+    find_moved: Callable[[int], tuple[Moved, ...] | None] = field(default=lambda n_rows: None, repr=False)
+
+    def moved(self, n_rows: int) -> tuple[Moved | None, ...]:
+        """Return how much one row can change each array; None where that is unknown."""
+        return self.find_moved(n_rows) or (None,) * len(self.answer.sends)
+
+    @property
+    def noisy(self) -> list[bool]:
+        """Whether each array would carry all of its noise, not just a share."""
+        return [
+            release is not None and release.noise_multiplier > 0 and self.n_shares == 1 for release in self.releases
+        ]
+
+
+class Approval(Protocol):
+    """Decides what a client answers: a :class:`Consent`, or the policy of a site."""
+
+    @property
+    def says_what_failed(self) -> bool:
+        """Whether the server hears about the failure of a task that sends nothing."""
+
+    def check(self, request: Request) -> None:
+        """Raise an exception unless all that a method sends may leave."""
+
+    def check_evaluation(self, name: str) -> None:
+        """Raise an exception unless models may be evaluated."""
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What a client answers.
+
+    Parameters
+    ----------
+    kinds : iterable of "sums", "centers", "codes" or "rows"
+        The kinds of messages that may leave without noise of the site's own; by default all, as in a simulation. A
+        message that carries all of its noise when it leaves (noise="local") needs no consent.
+    evaluation : bool, default=True
+        Whether models are evaluated on the site's rows, and labels counted.
+    """
+
+    kinds: frozenset[Kind] = frozenset(KINDS)
+    evaluation: bool = True
+    says_what_failed: ClassVar[bool] = True
+
+    def __init__(self, kinds: Iterable[str] = KINDS, *, evaluation: bool = True) -> None:
+        given = frozenset([kinds] if isinstance(kinds, str) else kinds)
+        for kind in sorted(given):
+            check_choice("consent", kind, KINDS)
+        object.__setattr__(self, "kinds", given)
+        object.__setattr__(self, "evaluation", evaluation)
+
+    def check(self, request: Request) -> None:
+        """Raise a DataError unless all that a method sends may leave."""
+        if request.is_derived:
+            return
+        for sent, is_noisy in zip(request.answer.sends, request.noisy, strict=True):
+            if sent.kept_as or is_noisy or sent.reveals in self.kinds:
+                continue
+            raise DataError(
+                f"client {request.name} does not send {sent.reveals} ({sent.content}); its operator would have to "
+                f"consent to '{sent.reveals}'."
+            )
+
+    def check_evaluation(self, name: str) -> None:
+        """Raise a DataError unless models may be evaluated."""
+        if not self.evaluation:
+            raise DataError(f"client {name} does not evaluate models; its operator would have to allow it.")
+
+
+#: The default consent, made once because Flower makes a new client for every message.
+EVERYTHING = Consent()
 
 
 class ProtocolClient(Memory, NumPyClient):

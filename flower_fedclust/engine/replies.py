@@ -141,7 +141,7 @@ def checked_reply(
     except ValueError as error:
         raise ReplyError(f"client {name} sent {one_line(error)}.") from None
     for index, (array, sent) in enumerate(zip(arrays, sends, strict=True)):
-        plain = array.integers if isinstance(array, GridArray) else array
+        plain = _entries(array)
         if sent.has_columns and plain.shape[-1:] != (n_columns,):
             raise ReplyError(
                 f"client {name} sent an array of the shape {plain.shape} where the rows have {n_columns} columns."
@@ -195,7 +195,7 @@ def shapes_of(arrays: Sequence[Sendable], sends: Sequence[Sent] | None = None) -
             else str(array.shape)
             for array in arrays
         )
-    plain = [array.integers if isinstance(array, GridArray) else array for array in arrays]
+    plain = list(map(_entries, arrays))
     alike = [
         (("rows", *array.shape[1:]) if sent.per == "row" else ("any",) * array.ndim, KINDS_OF_NUMBERS[array.dtype.kind])
         for array, sent in zip(plain, sends, strict=True)
@@ -339,7 +339,7 @@ class Ranges:
         return found
 
     def _check_labels(self, name: str, sent: Sent, array: Sendable) -> None:
-        plain = array.integers if isinstance(array, GridArray) else array
+        plain = _entries(array)
         most = math.inf if self.n_clusters is None else self.n_clusters
         if plain.dtype.kind not in "iu" or not 0 <= int(plain.min(initial=0)) <= int(plain.max(initial=0)) < most:
             raise ReplyError(f"client {name} sent {sent.content} that is none of the clusters.")
@@ -370,7 +370,7 @@ def _check_lengths(name: str, sends: Sequence[Sent], arrays: Sequence[Sendable])
     """Check that arrays by row, and arrays by the client's own centers, have equally many entries; return the rows."""
     lengths: dict[str, int] = {}
     for sent, array in zip(sends, arrays, strict=True):
-        shape = (array.integers if isinstance(array, GridArray) else array).shape
+        shape = _entries(array).shape
         if sent.per != "row" and sent.reveals != "centers":
             continue
         kind = "row" if sent.per == "row" else "center"
@@ -398,7 +398,7 @@ def _check_counts(name: str, sent: Sent, array: Sendable, tail: float) -> None:
 
 def _norm(array: Sendable, norm: str) -> float:
     """Return the L1 or the L2 norm, in the units of the array."""
-    entries = np.asarray(array.integers if isinstance(array, GridArray) else array, dtype=np.float64).ravel()
+    entries = np.asarray(_entries(array), dtype=np.float64).ravel()
     length = float(np.abs(entries).sum()) if norm == "L1" else math.sqrt(float(entries @ entries))
     return float(np.ldexp(length, array.exponent)) if isinstance(array, GridArray) else length
 
@@ -416,7 +416,7 @@ def _median_without(ordered: Sequence[float], one: float) -> float:
 def _magnitude(sent: Sent, array: Sendable) -> float:
     """Return the largest entry, or the power of two for which a class stands."""
     if sent.counts == "once":
-        plain = array.integers if isinstance(array, GridArray) else array
+        plain = _entries(array)
         # Classes are logarithms, whose differences are ratios. The first class stands for nothing at all.
         place = int(np.argmax(plain))
         return math.ldexp(1.0, min(max(place - plain.size // 2, -1000), 1000)) if place else 0.0
@@ -432,8 +432,13 @@ def _floor(sent: Sent, array: Sendable) -> float:
     return float(np.ldexp(1.0, array.exponent + BITS)) if isinstance(array, GridArray) else 0.0
 
 
+def _entries(array: Sendable) -> Array:
+    """Return the integers of an array on a grid, or the array itself."""
+    return array.integers if isinstance(array, GridArray) else array
+
+
 def _size(array: Sendable) -> int:
-    return max(1, (array.integers if isinstance(array, GridArray) else array).size)
+    return max(1, _entries(array).size)
 
 
 @dataclass

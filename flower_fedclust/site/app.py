@@ -19,9 +19,8 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters
 
-from flower_fedclust.engine.client import ENROL, ProtocolClient, said_instead
+from flower_fedclust.engine.client import ENROL, ProtocolClient, Request, said_instead
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.consent import Request
 from flower_fedclust.engine.disk import make_private, open_private
 from flower_fedclust.engine.rounds import ProtocolError
 from flower_fedclust.engine.wire import decode, encode

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flower_fedclust.engine.consent import Request
+from flower_fedclust.engine.client import Request
 from flower_fedclust.engine.rounds import Moved, Sent
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan

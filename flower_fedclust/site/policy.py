@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from flower_fedclust.engine.consent import Request
+from flower_fedclust.engine.client import Request
 from flower_fedclust.engine.rounds import Kind
 from flower_fedclust.outside import read_toml
 from flower_fedclust.privacy.releases import Relation
