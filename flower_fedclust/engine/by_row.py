@@ -251,18 +251,16 @@ def _finished(answer: Answer, finish: Finish) -> Answer:
     return Answer(answer.task, sends)
 
 
-def read_frame(arrays: list[Array]) -> Frame | None:
-    """Return the frame that arrays of a message hold; None where there is none."""
-    if not arrays:
-        return None
+def read_frame(arrays: list[Array]) -> Frame:
+    """Return the frame that arrays of a message hold."""
     if len(arrays) not in (2, 4) or arrays[0].ndim != 1 or arrays[1].shape != (2 + (len(arrays) == 4),):
-        raise ProtocolError("a message has a frame that is none.")
+        raise ProtocolError("the arrays of a message are not a frame.")
     frame = Frame.of_arrays(*(np.asarray(array, dtype=np.float64) for array in arrays))
     if not (np.isfinite(frame.origin).all() and 0 < frame.radius < math.inf and frame.norm in (1, 2)):
-        raise ProtocolError("a message has a frame whose origin, radius or norm cannot be.")
+        raise ProtocolError("a message has a frame with an impossible origin, radius or norm.")
     shapes = {array.shape for array in arrays[2:]}  # which anchor is nearest to a row may not make a failure
     if any(len(shape) != 2 or 0 in shape or shape[1] != len(frame.origin) for shape in shapes) or len(shapes) > 1:
-        raise ProtocolError("a message has a frame whose anchors or shifts cannot be.")
+        raise ProtocolError("a message has a frame with anchors or shifts that do not fit.")
     return frame
 
 
@@ -277,14 +275,14 @@ def read_question(
         n_arrays = int(about["arrays"])
         found = views(str(about["task"]))
         if not 0 < n_arrays <= len(arrays):
-            raise ProtocolError("a message has a view that is none.")
+            raise ProtocolError("a message does not describe its view correctly.")
         stand_in = ByRow(found.function, {})  # type: ignore[arg-type]
         inner = replace(read_question(stand_in, arrays[-n_arrays:], about, views), asks=found)
         arrays = arrays[:-n_arrays]
     n_frame = int(fields.get("frame", 0))
     if not 0 <= n_frame <= len(arrays):
-        raise ProtocolError("a message has a frame that is none.")
-    frame = read_frame(arrays[len(arrays) - n_frame :])
+        raise ProtocolError("the arrays of a message are not a frame.")
+    frame = read_frame(arrays[len(arrays) - n_frame :]) if n_frame else None
     own = tuple(arrays[: len(arrays) - n_frame])
     if not isinstance(asked, ByRow):
         return Question(asked.answer, own, arguments, asked)
@@ -297,9 +295,9 @@ def _read_finish(text: Any, n_arrays: int) -> Finish:
     kind, at_most = json.loads(str(text))
     bounds = tuple(None if bound is None else float(bound) for bound in at_most)
     if kind not in ("mean", "total") or len(bounds) != n_arrays:
-        raise ProtocolError("a message has a finish that is none.")
+        raise ProtocolError("a message has a finish of an unknown form.")
     if not all(bound is None or 0 < bound < math.inf for bound in bounds):
-        raise ProtocolError("a message has a finish whose norm cannot be.")
+        raise ProtocolError("a message has a finish with an impossible norm.")
     return Finish(kind, bounds)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 
 from flwr.app import ArrayRecord, Context, RecordDict
@@ -31,7 +32,9 @@ def run_inline(
     decoded = _Decoded()
     proxies: dict[str, _InlineClient] = {}
     for index, ((name, data), noise_seed) in enumerate(zip(clients.items(), noise_seeds, strict=True)):
-        proxies[name] = _InlineClient(index, name, strategy.client_type, data, noise_seed, decoded)
+        context = Context(0, index, UserConfig(), RecordDict(), UserConfig())
+        make = partial(strategy.client_type, data, name=name, context=context, noise_seed=noise_seed)
+        proxies[name] = _InlineClient(index, context, make, decoded)
         manager.register(proxies[name])
     if strategy.journal is not None:
         strategy.journal.rows = {
@@ -86,24 +89,10 @@ class _ServerOfThisThread(Server):
 class _InlineClient(Address):
     """A client in this process, made anew for every message, as Flower does."""
 
-    def __init__(
-        self,
-        index: int,
-        name: str,
-        client_type: type[ProtocolClient],
-        data: ClientData,
-        noise_seed: int | None,
-        decoded: _Decoded,
-    ) -> None:
+    def __init__(self, index: int, context: Context, make: Callable[[], ProtocolClient], decoded: _Decoded) -> None:
         super().__init__(str(index))
         self.node_id = index
-        self._context = Context(0, index, UserConfig(), RecordDict(), UserConfig())
-        self._decoded = decoded
-
-        def make() -> ProtocolClient:
-            return client_type(data, name=name, context=self._context, noise_seed=noise_seed)
-
-        self._make = make
+        self._context, self._make, self._decoded = context, make, decoded
 
     @property
     def memory(self) -> dict[str, list[Array]]:

@@ -342,7 +342,7 @@ class Ranges:
         plain = _entries(array)
         most = math.inf if self.n_clusters is None else self.n_clusters
         if plain.dtype.kind not in "iu" or not 0 <= int(plain.min(initial=0)) <= int(plain.max(initial=0)) < most:
-            raise ReplyError(f"client {name} sent {sent.content} that is none of the clusters.")
+            raise ReplyError(f"client {name} sent {sent.content} that are not clusters of this run.")
 
     def _rows_in(self, sent: Sent, array: Sendable, tail: float) -> tuple[float, float]:
         """Return the fewest and the most rows that a client can have, given its counts."""
