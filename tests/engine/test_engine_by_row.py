@@ -225,7 +225,7 @@ def ended(rounds, match):
         (
             {name: PaidClient.sums.asked(frame=fc.Frame(np.zeros(2), 1.0 + int(name))) for name in "01"},
             ("sums", "counts"),
-            "by another amount at each client",
+            "has other bounds for some clients",
         ),
     ],
     ids=["another answer", "twice in a round", "no such part", "too few parts", "no bound", "a bound for each client"],

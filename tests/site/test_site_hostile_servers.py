@@ -30,7 +30,7 @@ from hostile import (
 )
 
 from flower_fedclust.engine import ClientData, ProtocolError
-from flower_fedclust.engine.consent import Request
+from flower_fedclust.engine.client import Request
 from flower_fedclust.engine.parts import Part, relation_of, releases_of_parts
 from flower_fedclust.engine.rounds import Answer, Moved, Question, Sent, answers
 from flower_fedclust.engine.wire import as_bytes, encode
