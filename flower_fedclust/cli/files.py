@@ -135,7 +135,7 @@ def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
     import numpy as np
 
     from flower_fedclust.models import TableModel
-    from flower_fedclust.tables.columns import is_unlisted
+    from flower_fedclust.tables.schema import is_unlisted
 
     used = model.preparation.schema.used if isinstance(model, TableModel) else {}
     reasons = np.full(len(frame), "", dtype=object)

@@ -1,9 +1,8 @@
-"""Rows for the strategies: ready data sets, files, and ways of splitting rows that are still in one place.
+"""Rows for the strategies: data sets, files, databases, and ways to split a table over clients.
 
-A :class:`Table` holds rows that are in one place, as :func:`load_dataset` and :func:`read_table` give them.
+A :class:`Table` holds rows in one place, from :func:`load_dataset`, :func:`read_table` or :func:`read_query`.
 :func:`partition` splits a table over clients. A :class:`FederatedRows` holds the rows of several clients, as
-``simulate`` and the apps take them; :func:`read_folder` reads one from a folder with a file a client. A site whose rows
-are in a database reads a table with :func:`read_query`.
+``simulate`` and the apps take them; :func:`read_folder` reads one from a folder with a file for each client.
 """
 
 from flower_fedclust.data.datasets import DATASETS, dataset_names, find_dataset, load_dataset

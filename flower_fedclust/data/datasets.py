@@ -73,11 +73,6 @@ def find_dataset(name: str) -> Callable[..., Table]:
 
     The function gives a :class:`Table`, or rows of shape (n_rows, n_columns) and labels of shape (n_rows,) or None; it
     may take ``random_state``.
-
-    Raises
-    ------
-    ValueError
-        If there is none; the message gives the nearest name.
     """
     if ":" not in name:
         return look_up(name, DATASETS, "data set").load

@@ -1,4 +1,4 @@
-"""What rows are called on their way to the clients: a table in one place, or the rows of several clients."""
+"""Containers of rows: a table in one place, and the rows of several clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: What files of labels call the number of a row, where rows have no ids.
+#: The name of row numbers in files of labels, if rows have no ids.
 ROW = "row"
 
 
@@ -17,7 +17,7 @@ def _check_length(what: str, given: int, expected: int, of: str) -> None:
         raise ValueError(f"There are {given} {what} for {expected} {of}; give one for each.")
 
 
-# eq=False: comparing arrays with == gives arrays, so a generated __eq__ could only raise. repr=False: it would be long.
+# eq=False, because == of arrays gives arrays, so that a generated __eq__ could only raise.
 @dataclass(frozen=True, eq=False, repr=False)
 class FederatedRows:
     """Rows of several clients: what simulate() and the apps take.
@@ -25,23 +25,23 @@ class FederatedRows:
     Parameters
     ----------
     clients : list of ndarray of shape (n_i, n_columns), or of pandas.DataFrame
-        The rows of each client; samples are rows. DataFrames are tables as they are, which need a schema.
+        The rows of each client. DataFrames are raw tables, which need a schema.
     labels : list of ndarray of shape (n_i,), or None
-        The true classes, where they are known. No strategy sees them; they only score the result.
+        The true classes, if they are known. No strategy sees them; they only score the result.
     names : list of str
-        One name a client.
+        One name for each client.
     columns : list of str, optional
         The names of the columns.
     server_rows : ndarray of shape (n_server_rows, n_columns), optional
-        Public rows that are with the server.
+        Public rows that the server has.
     server_rows_origin : str, default ""
         Where the server rows come from, in one sentence, for the privacy report.
     row_ids : list of ndarray of shape (n_i,), optional
-        What tells the rows of a client apart, for files of labels; by default their numbers, from 0.
+        The ids of each client's rows, for files of labels; by default their numbers, from 0.
     id_column : str, default="row"
-        What these ids are called.
+        The name of the ids.
     server_row_ids : ndarray of shape (n_server_rows,), optional
-        Those of the server rows, where they were taken out of the clients' table.
+        The ids of the server rows, if they were taken from the clients' table.
 
     Raises
     ------
@@ -79,11 +79,11 @@ class Table:
     Parameters
     ----------
     rows : ndarray of shape (n_rows, n_columns), or pandas.DataFrame
-        Samples are rows. A DataFrame is a table as it is, which needs a schema.
+        A DataFrame is a raw table, which needs a schema.
     labels : ndarray of shape (n_rows,), optional
-        The true classes, where they are known.
+        The true classes, if they are known.
     owners : ndarray of shape (n_rows,), optional
-        The client to which each row belongs, where the data says so.
+        The client to which each row belongs, if the data says so.
     columns : list of str, optional
         The names of the columns.
     server_rows : ndarray of shape (n_server_rows, n_columns), optional
@@ -91,13 +91,13 @@ class Table:
     server_rows_origin : str, default ""
         Where the server rows come from, in one sentence, for the privacy report.
     name : str, default "the table"
-        What a message calls this table.
+        The name of this table in messages.
     row_ids : ndarray of shape (n_rows,), optional
-        What tells the rows apart, for files of labels; by default their numbers, from 0.
+        The ids of the rows, for files of labels; by default their numbers, from 0.
     id_column : str, default="row"
-        What these ids are called.
+        The name of the ids.
     server_row_ids : ndarray of shape (n_server_rows,), optional
-        Those of the server rows, where they were taken out of this table.
+        The ids of the server rows, if they were taken from this table.
 
     Raises
     ------

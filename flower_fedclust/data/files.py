@@ -42,18 +42,18 @@ def read_table(
     ----------
     path : path
         A .csv file with a line of column names, a .parquet file, or a .npy file of two dimensions, whose columns are
-        named "0", "1" and so on. What separates the column names (commas, semicolons or tabs) separates the fields;
-        beside semicolons a decimal comma is read too.
+        named "0", "1" and so on. Commas, semicolons or tabs separate the fields of a .csv file; with semicolons, it may
+        have decimal commas.
     label_column : str, optional
         The column that holds the true classes.
     client_column : str, optional
         The column that says which client a row belongs to.
     id_column : str, optional
-        The column that tells the rows apart, for files of labels; by default their numbers, from 0.
+        The column with the ids of the rows, for files of labels; by default their numbers, from 0.
     columns : sequence of str, optional
-        The columns to use as features, in this order; by default all that are neither labels, clients nor ids.
+        The columns to use as features, in this order; by default all except labels, clients and ids.
     raw : bool, default=False
-        Whether the features stay as they are, text and gaps too, in a pandas DataFrame: for a schema.
+        Whether the features stay a pandas DataFrame, with text and gaps, for a schema.
 
     Returns
     -------
@@ -66,9 +66,9 @@ def read_table(
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the file cannot be read, a column does not exist or two have one name, features are text, missing or
-        infinite, a label, a client or an id is missing, or two rows have one id. The message names file, row (from 0)
-        and every such column, never a value.
+        If the file cannot be read, a column does not exist, two columns have one name, a feature is text, missing or
+        infinite, a label, client or id is missing, or two rows have one id. The message names the file, the row (from
+        0) and every such column, and never a value.
     """
     path = Path(path)
     roles = {"label": label_column, "client": client_column, "id": id_column}
@@ -92,9 +92,8 @@ def read_query(
     query : str
         SQL, such as ``SELECT age, dose FROM '/data/visits/*.parquet' WHERE year > 2020``.
     database : str, default=""
-        Where: a URL as SQLAlchemy takes it (``postgresql://...``, ``sqlite:////data/visits.db``), or the path of a
-        DuckDB file. By default (or "duckdb://") DuckDB reads the files that the query names. Needs
-        ``flower-fedclust[sql]``.
+        A URL for SQLAlchemy (``postgresql://...``, ``sqlite:////data/visits.db``), or the path of a DuckDB file. By
+        default (or with "duckdb://") DuckDB reads the files that the query names. Needs ``flower-fedclust[sql]``.
     label_column, client_column, id_column, columns, raw
         As in :func:`read_table`.
 
@@ -103,8 +102,8 @@ def read_query(
     ImportError
         If DuckDB or SQLAlchemy is not installed.
     ValueError
-        As in :func:`read_table`, or if the database refuses the query. What it says may quote rows and passwords: it
-        is the cause of the error, and not in its message.
+        As in :func:`read_table`, or if the database refuses the query. Its own message may quote rows and passwords, so
+        it is the cause of the error, and not part of the message.
     """
     with _database(database) as ask:
         try:
@@ -122,17 +121,7 @@ def read_query(
 
 
 def read_source(data: str | PathLike[str], query: str | None = None, **options: Any) -> Table:
-    """Read the rows of a site: of a file, or what a query finds in a database.
-
-    Parameters
-    ----------
-    data : path or str
-        A file; or, with a query, a database as :func:`read_query` takes it, or "duckdb://" for files that the query
-        names.
-    query : str, optional
-    **options
-        As in :func:`read_table`.
-    """
+    """Read the rows of a site, from a file or, with a query, from a database (as in :func:`read_query`)."""
     if query is not None:
         return read_query(query, str(data), **options)
     if "://" in str(data):
@@ -142,7 +131,7 @@ def read_source(data: str | PathLike[str], query: str | None = None, **options: 
 
 @contextmanager
 def _database(database: str) -> Iterator[Callable[[str], Any]]:
-    """Open a database, and give what asks it a query and returns a DataFrame."""
+    """Open a database, and yield a function that takes a query and returns a DataFrame."""
     database = database.removeprefix("duckdb://")
     if "://" in database:
         import pandas as pd
@@ -175,7 +164,7 @@ def _database(database: str) -> Iterator[Callable[[str], Any]]:
 
 
 def _called(database: str) -> str:
-    """Return what a message calls a database: a file by its name, and no URL, which may hold a password."""
+    """Return the name of a database file for messages; "" for a URL, which may hold a password."""
     name = Path(database.removeprefix("duckdb://")).name
     return f" of {name}" if name and "://" not in database.removeprefix("duckdb://") else ""
 
@@ -188,21 +177,21 @@ def _imported(module: str) -> Any:
 
 
 def _check_spellings(owners: NDArray[Any], where: str) -> None:
-    """Raise a DataError where two clients are one whose name is written in two ways: a guarantee would cover half."""
+    """Raise a DataError if one client's name is spelled in two ways: a guarantee would cover only half of its rows."""
     known: dict[str, str] = {}
     for name in map(str, np.unique(owners)):
         other = known.setdefault(" ".join(unicodedata.normalize("NFKC", name).split()), name)
         if other != name:
             raise DataError(
-                f"{where} has '{other}' and '{name}', which differ in spaces or in how Unicode spells a letter; write "
-                "each client in one way."
+                f"{where} has '{other}' and '{name}', which differ only in spaces or in how Unicode spells a letter; "
+                "spell each client in one way."
             )
 
 
 def table_of(
     frame: Any, file: str, roles: Mapping[str, str | None], columns: Sequence[str] | None, *, raw: bool
 ) -> Table:
-    """Return a table of a frame, where roles says which columns hold labels, clients and ids."""
+    """Return a table from a DataFrame; roles names the columns with labels, clients and ids."""
     if len(frame) == 0:
         raise DataError(f"{file} has no rows; give at least one.")
     for name in (*roles.values(), *(() if columns is None else as_list(columns))):
@@ -215,7 +204,7 @@ def table_of(
         check_unique(features, f"the columns chosen of {file}", "name it once")
         for role, name in roles.items():
             if name in features:
-                raise DataError(f"{file}: column '{name}' holds the {role}s; it cannot be a feature too.")
+                raise DataError(f"{file}: column '{name}' holds the {role}s; it cannot also be a feature.")
     chosen = set(features)
     if unnamed := [index for index, name in enumerate(frame.columns) if name in chosen and is_unnamed(name)]:
         raise DataError(
@@ -253,24 +242,24 @@ def read_folder(
     Parameters
     ----------
     folder : path
-        Its files are read in the order of their names; a client is named after its file. Folders inside it, and files
-        whose names begin with "." or "_", are not read.
+        Its files are read in the order of their names; each client is named after its file. Folders inside it, and
+        files whose names begin with "." or "_", are not read.
     label_column : str, optional
         The column that holds the true classes, in every file.
     id_column : str, optional
-        The column that tells the rows of a file apart; by default their numbers, from 0.
+        The column with the ids of the rows; by default their numbers, from 0.
     columns : sequence of str, optional
-        The columns to use as features, in this order; by default all but the labels and ids, in the first file's order.
+        The columns to use as features, in this order; by default all except labels and ids, in the first file's order.
     raw : bool, default=False
-        Whether the features stay as they are; see :func:`read_table`.
+        As in :func:`read_table`.
 
     Raises
     ------
     FileNotFoundError
         If there is no such folder.
     ValueError
-        If the folder holds no file, a file that cannot be read (see :func:`read_table`), two files with one
-        name, or files whose columns have other names.
+        If the folder has no file, a file that cannot be read (see :func:`read_table`), two files for one client, or
+        files with different columns.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -327,7 +316,7 @@ def _read_csv(file: IO[bytes], path: Path) -> Any:
 
     separator, decimal = _dialect_of(file.read(2**16).decode("utf-8-sig", errors="replace"))
     file.seek(0)
-    # pandas gives a second column of one name another.
+    # pandas would rename a second column with the same name.
     try:
         first = pd.read_csv(file, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
     except pd.errors.EmptyDataError:
@@ -340,7 +329,7 @@ def _read_csv(file: IO[bytes], path: Path) -> Any:
         )
     file.seek(0)
     try:
-        # ParserWarning is how pandas says that it dropped fields of lines that are too long.
+        # pandas warns with a ParserWarning if it drops fields of lines that are too long.
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
             # index_col=False: a line with one field too many must not turn the first column into row names.
@@ -363,10 +352,10 @@ def _read_parquet(file: IO[bytes], path: Path) -> Any:
 
 
 def _dialect_of(beginning: str) -> tuple[str, str]:
-    """Return what separates the fields of a .csv file, and what its decimal mark is.
+    """Return the separator of the fields of a .csv file, and its decimal mark.
 
-    Where people write 1,5 for one and a half, spreadsheets separate fields by semicolons. In a file with such numbers
-    1.5 stays text, and in any other 1,5 does; text is refused, or listed as categories, and never read as a number.
+    In countries that write 1,5 for one and a half, spreadsheets separate fields by semicolons. In a file with such
+    numbers 1.5 stays text, and in other files 1,5 does: text is refused, and never read as another number.
     """
     lines = re.sub(r'"[^"]*"', "", re.sub("\r\n?", "\n", beginning)).lstrip("\n").split("\n", 2)
     header, first = lines[0], lines[1] if len(lines) > 1 else ""
@@ -395,7 +384,7 @@ _READERS: Mapping[str, Callable[[IO[bytes], Path], Any]] = {
 
 
 def _looks_like_a_row(names: Sequence[str]) -> bool:
-    """Tell whether what stands for names are numbers, and not just 0, 1, 2: names leave a site, and a row must not."""
+    """Tell whether the names are numbers other than 0, 1, 2, ...: names leave a site, and a row must not."""
     try:
         numbers = [float(name) for name in names]
     except ValueError:
@@ -404,7 +393,7 @@ def _looks_like_a_row(names: Sequence[str]) -> bool:
 
 
 def _names_of_rows(frame: Any, column: str, file: str, kind: str) -> NDArray[Any]:
-    """Return the labels, the clients or the ids of the rows, and raise DataError if one is missing."""
+    """Return the labels, clients or ids of the rows; raise a DataError if one is missing."""
     values = frame[column]
     missing = values.isna().to_numpy()
     if missing.any():

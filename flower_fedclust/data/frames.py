@@ -1,4 +1,4 @@
-"""Tables of pandas, Polars and PyArrow, and of whatever else speaks Arrow; their columns are known by their names."""
+"""Tables of pandas, Polars, PyArrow and other libraries that speak Arrow, with columns found by name."""
 
 from __future__ import annotations
 
@@ -15,31 +15,16 @@ from numpy.typing import NDArray
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError, checked_rows, first_not_finite, refuse_columns
 
-#: What takes columns that are not numbers.
+#: Advice for columns that are not numbers.
 SCHEMA_ADVICE = ", or give a schema, which takes text, dates and gaps"
 
 
 def as_frame(table: Any, owner: str) -> Any:
-    """Return a table with named columns as a pandas DataFrame, or None if it is no such table.
+    """Return a table with named columns as a pandas DataFrame, or None for anything else.
 
-    Parameters
-    ----------
-    table : object
-        A pandas or Polars DataFrame, a Polars LazyFrame, a PyArrow Table, a DuckDB relation, or anything else that
-        has columns and can be read as an Arrow stream. Their libraries are not imported unless they were before.
-    owner : str
-        Whose table it is, for messages.
-
-    Returns
-    -------
-    pandas.DataFrame or None
-        With text as column names. A frame of pandas keeps its index, and is not copied unless its names have to be
-        changed.
-
-    Raises
-    ------
-    DataError
-        If two columns have one name, or one has a type that cannot be taken.
+    It takes a pandas or Polars DataFrame, a Polars LazyFrame, a PyArrow Table, a DuckDB relation, or anything else with
+    columns and an Arrow stream, without importing their libraries. A DataFrame of pandas keeps its index and is not
+    copied, unless its names have to become text. Raise a DataError for two columns with one name, or unusual types.
     """
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(table, pandas.DataFrame):
@@ -54,7 +39,7 @@ def as_frame(table: Any, owner: str) -> Any:
     try:
         arrow = pa.table(table)
         check_unique(arrow.column_names, owner)
-        # Without the mapper, booleans with gaps become Python objects.
+        # Without the mapper, booleans with gaps would become Python objects.
         schema = pa.schema([_plain_field(field) for field in arrow.schema], metadata=arrow.schema.metadata)
         return arrow.cast(schema).to_pandas(
             date_as_object=False, split_blocks=True, types_mapper={pa.bool_(): pd.BooleanDtype()}.get
@@ -67,13 +52,13 @@ def as_frame(table: Any, owner: str) -> Any:
 
 
 def is_table(given: object) -> bool:
-    """Tell whether something is a table whose columns have names, as :func:`as_frame` takes it."""
+    """Tell whether something is a table with named columns, as :func:`as_frame` takes it."""
     speaks_arrow = hasattr(given, "__arrow_c_stream__") and (hasattr(given, "columns") or hasattr(given, "schema"))
     return speaks_arrow or hasattr(given, "collect_schema")
 
 
 def _plain_field(field: Any) -> Any:
-    """Return the field as numbers where it is decimals, and as text where it is a newer kind of text."""
+    """Return a decimal field as floats, and a newer kind of text as text."""
     import pyarrow as pa
 
     if pa.types.is_decimal(field.type):
@@ -95,30 +80,14 @@ def check_unique(names: Sequence[str], owner: str, remedy: str = "give each a na
 
 
 def number_rows(frame: Any, owner: str, advice: str = SCHEMA_ADVICE) -> NDArray[np.float64]:
-    """Return the columns of a pandas DataFrame as floats, or name all those that are not numbers without gaps.
+    """Return the columns of a pandas DataFrame as floats; booleans become 0 and 1.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-    owner : str
-        Whose rows these are, for messages.
-    advice : str, optional
-        What else can be done about other columns.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_columns)
-        Booleans become 0 and 1.
-
-    Raises
-    ------
-    DataError
-        If there is no row or no column; if columns are text, dates or of mixed types, or have gaps or infinite entries.
-        The message names each with the first row (from 0) where it is so, and never a value.
+    Raise a DataError that names every column with text, dates, mixed types, gaps or infinite entries, with the first
+    such row (from 0), and never a value.
     """
     reasons = {name: _why_not_numeric(values) for name, values in frame.items()}
     numeric = [name for name, reason in reasons.items() if reason is None]
-    # At once: column by column takes ten times as long, since rows are stored one after the other.
+    # At once: column by column takes ten times as long, because rows are stored one after the other.
     rows = frame[numeric].to_numpy(dtype=np.float64, na_value=np.nan)
     not_numeric = [reason.format(f"column '{name}'") for name, reason in reasons.items() if reason is not None]
     not_finite = first_not_finite(rows, lambda index: f"column '{numeric[index]}'")
@@ -128,14 +97,14 @@ def number_rows(frame: Any, owner: str, advice: str = SCHEMA_ADVICE) -> NDArray[
 
 
 def _why_not_numeric(values: Any) -> str | None:
-    """Return what is wrong with a column, with a place for its name; None if it is numbers."""
+    """Return why a column is not numeric, with a place for its name; None if it is."""
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_complex_dtype(values):
         return None
     if pd.api.types.is_datetime64_any_dtype(values):
         return "{} is dates"
-    # The place of the first entry that is not a number; where there is none, all are numbers that are kept as text.
+    # If no entry is bad, all are numbers stored as text.
     bad = (pd.to_numeric(values, errors="coerce").isna() & values.notna()).to_numpy()
     if not bad.any():
         return "{} is not numeric"
@@ -144,22 +113,7 @@ def _why_not_numeric(values: Any) -> str | None:
 
 
 def in_order(frame: Any, columns: Sequence[str], owner: str, whose: str) -> Any:
-    """Return the columns of a frame in the order wanted.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-    columns : sequence of str
-    owner : str
-        Whose frame it is, for the message.
-    whose : str
-        Whose columns are wanted.
-
-    Raises
-    ------
-    DataError
-        If the names are others; the message names those that are missing and those that are too many.
-    """
+    """Return a DataFrame with its columns in another order; raise a DataError if it has other columns."""
     names = list(frame.columns)
     if names == list(columns):
         return frame
@@ -168,21 +122,21 @@ def in_order(frame: Any, columns: Sequence[str], owner: str, whose: str) -> Any:
 
 
 def as_named(given: Any, owner: str) -> Any:
-    """Return a table as :func:`as_frame` does; of a pandas Series, one value for each column, a table of one row."""
+    """Return a table as :func:`as_frame` does; a pandas Series with a value for each column becomes one row."""
     pandas = sys.modules.get("pandas")
     is_series = pandas is not None and isinstance(given, pandas.Series)
     return as_frame(given.to_frame().T if is_series else given, owner)
 
 
 def names_of(table: Any) -> list[str] | None:
-    """Return the names of a table's columns; None where they are only numbered, and of what is no table."""
+    """Return the names of a table's columns; None if they are only numbers, or if it is not a table."""
     frame = as_named(table, "the table")
     names = None if frame is None else list(frame.columns)
     return None if names == [str(index) for index in range(len(names or ()))] else names
 
 
 def select(frame: Any, columns: Sequence[str], owner: str) -> Any:
-    """Return some columns of a frame; raise a ValueError where one is not there, with the nearest, or named twice."""
+    """Return some columns of a frame; raise a ValueError if one does not exist, or is named twice."""
     names = as_list(columns)
     for name in names:
         look_up(name, dict.fromkeys(frame.columns), f"column of {owner} called")
@@ -191,12 +145,12 @@ def select(frame: Any, columns: Sequence[str], owner: str) -> Any:
 
 
 def as_list(columns: str | Sequence[str]) -> list[str]:
-    """Return the names of columns, or the only one, as a list of texts."""
+    """Return one name or several as a list of texts."""
     return [columns] if isinstance(columns, str) else [str(name) for name in columns]
 
 
 def ids_of(frame: Any) -> tuple[NDArray[Any] | None, str | None]:
-    """Return the index of a frame where it tells the rows apart, and its name; None where it only numbers them."""
+    """Return the index of a frame and its name; None, None if it only numbers the rows, or is not unique."""
     index = frame.index
     is_plain = index.name is None and index.dtype.kind == "i" and np.array_equal(index, np.arange(len(index)))
     if is_plain or index.nlevels > 1 or not index.is_unique:
@@ -205,20 +159,20 @@ def ids_of(frame: Any) -> tuple[NDArray[Any] | None, str | None]:
 
 
 def check_same_order(labels: Any, frame: Any, owner: str, what: str = "labels") -> None:
-    """Raise a DataError where labels are a pandas Series that has the index of their table in another order."""
+    """Raise a DataError if labels are a pandas Series with the index of their table in another order."""
     pandas = sys.modules.get("pandas")
     if pandas is None or frame is None or not isinstance(labels, pandas.Series):
         return
     ours, theirs = frame.index, labels.index
     if len(ours) == len(theirs) and not ours.equals(theirs) and theirs.is_unique and theirs.isin(ours).all():
         raise DataError(
-            f"{owner}: the {what} have the index of the table in another order; give {what}.loc[table.index] if the "
-            f"index says whose they are, or else {what}.to_numpy()."
+            f"{owner}: the {what} have the index of the table in another order; give {what}.loc[table.index] if they "
+            f"belong to the rows with the same index, or {what}.to_numpy() if not."
         )
 
 
 def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, whose: str) -> None:
-    """Raise a DataError unless two tables have columns of the same names, in whatever order."""
+    """Raise a DataError unless two tables have the same columns, in any order."""
     known, wanted = set(names), set(columns)
     lacks = [f"'{name}'" for name in columns if name not in known]
     adds = [f"'{name}'" for name in names if name not in wanted]
@@ -232,7 +186,7 @@ def check_same_names(names: Sequence[str], columns: Sequence[str], owner: str, w
 
 
 def _as_read(name: str) -> str:
-    """Return what somebody reads in a name, with no regard to spaces, marks of order, capitals and spellings."""
+    """Return a name without spaces, invisible marks, capitals and differences in spelling."""
     return "".join(letter for letter in unicodedata.normalize("NFKC", name).casefold() if letter.isalnum())
 
 
@@ -242,7 +196,7 @@ def _listed(names: Sequence[str], n_named: int = 10) -> str:
 
 
 def is_unnamed(name: str) -> bool:
-    """Tell whether pandas made this name up for a column of a file that has none."""
+    """Tell whether pandas made up this name for a column that has none in its file."""
     return re.fullmatch(r"Unnamed: \d+", name) is not None
 
 

@@ -17,11 +17,11 @@ from flower_fedclust.data.federation import FederatedRows, Table
 from flower_fedclust.data.frames import take
 from flower_fedclust.names import look_up
 
-# How each scheme is written.
+# The spelling of each scheme.
 _SPELLING = {one.partition(":")[0]: one for one in ("iid", "dirichlet:ALPHA", "classes:N", "k-means", "column")}
 _NEED_LABELS = ("dirichlet", "classes")
 
-# How often DirichletPartitioner draws before it gives up.
+# The number of draws after which DirichletPartitioner gives up.
 _ATTEMPTS = 11
 
 
@@ -31,28 +31,28 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
     Parameters
     ----------
     table : Table
-        Rows that are in one place. Server rows, if it has them, go to the server and to no client.
+        Its server rows, if it has any, go to the server and to no client.
     scheme : str
         "iid": at random, in equal parts. "dirichlet:ALPHA": the shares of the clients in each class are drawn
         from a Dirichlet distribution; the smaller ALPHA, the more the clients differ. "classes:N": each
         client has rows of N classes only. "k-means": each client has one of as many clusters as there are
         clients. "column": as the owners of the table say.
     n_clients : int, optional
-        How many clients; must be given, except with "column".
+        The number of clients; must be given, except with "column".
     random_state : int, default 0
         The same seed gives the same partition.
 
     Returns
     -------
     FederatedRows
-        Every row belongs to exactly one client, in the order of the table. The clients are named "0", "1" and so on,
-        or with "column" as their owners, sorted.
+        Every row belongs to exactly one client, in the order of the table. The names of the clients are "0", "1" and so
+        on; with "column", they are the sorted owners.
 
     Raises
     ------
     ValueError
-        If the scheme does not exist or needs labels or owners that the table does not have, if there are more
-        clients than rows, or if the partition leaves out a client or a class.
+        If the scheme does not exist, if it needs labels or owners that the table does not have, if there are more
+        clients than rows, or if a client or a class would get no row.
     """
     kind, _ = parsed_scheme(scheme)
     if kind == "column" and table.owners is None:
@@ -90,33 +90,33 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
 
 
 def _ids(table: Table) -> NDArray[Any]:
-    """Return what tells the rows apart: their ids, or else their numbers."""
+    """Return the ids of the rows, or their numbers."""
     return np.arange(len(table.rows)) if table.row_ids is None else table.row_ids
 
 
 def partition_indices(
     labels: ArrayLike, scheme: str, n_clients: int | None = None, random_state: int = 0
 ) -> list[NDArray[np.intp]]:
-    """Return which rows go to which client.
+    """Return the rows of each client.
 
-    The rows are shuffled before flwr-datasets splits them: its partitioners cut the rows, or each class, in their
-    order, so that each client of a file sorted by date would get a period.
+    The rows are shuffled before flwr-datasets splits them, because its partitioners cut the rows, or each class, in
+    their order: in a file sorted by date, each client would get a period.
 
     Parameters
     ----------
     labels : array-like of shape (n_rows,)
-        The classes; for "column" the owners, and for "k-means" the clusters; for "iid" only its length matters.
+        The classes; for "column" the owners, for "k-means" the clusters; for "iid" only the length matters.
     scheme : str
         See :func:`partition`.
     n_clients : int, optional
-        How many clients; not used by "column" and "k-means".
+        The number of clients; "column" and "k-means" do not use it.
     random_state : int, default 0
         The same seed gives the same partition.
 
     Returns
     -------
     list of ndarray of shape (n_i,), intp
-        For each client the indices of its rows, ascending. They do not overlap and together are all rows.
+        For each client the indices of its rows, ascending. Each row is in exactly one of them.
 
     Raises
     ------
@@ -143,21 +143,21 @@ def partition_indices(
 
 
 def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) -> Table:
-    """Take rows out of a table, at random, and make them the public rows of the server.
+    """Take random rows out of a table and make them the public rows of the server.
 
     Parameters
     ----------
     table : Table
         A table that already has server rows is returned as it is.
     n_rows : int
-        How many rows the server gets, at least 1.
+        The number of rows for the server, at least 1.
     random_state : int, default 0
         The same seed takes the same rows.
 
     Raises
     ------
     ValueError
-        If no row would be left, or none to one of the owners.
+        If no row would be left, or none for one of the owners.
     """
     if table.server_rows is not None:
         return table
@@ -197,7 +197,7 @@ def _clusters(table: Table, n_clients: int, random_state: int) -> NDArray[np.int
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of too few different rows, which is said below
+        warnings.simplefilter("ignore", ConvergenceWarning)  # about too few different rows, which raises an error below
         clusters = KMeans(n_clients, n_init=1, random_state=random_state).fit_predict(table.rows)
     n_found = len(np.unique(clusters))
     if n_found < n_clients:
@@ -259,13 +259,13 @@ def _classes_and_codes(labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[
         names, codes = np.unique(np.asarray(labels), return_inverse=True)
     except TypeError:
         raise ValueError(
-            "The labels or clients of the rows are of several types; give all as text or all as numbers."
+            "The labels or clients of the rows have several types; give all as text or all as numbers."
         ) from None
     return names, codes
 
 
 def _load_parts(partitioner_class: str, codes: NDArray[np.intp], **options: Any) -> list[NDArray[np.intp]]:
-    """Run a partitioner of flwr-datasets on the numbers and classes of rows; the rows need not be copied into Arrow."""
+    """Run a partitioner of flwr-datasets on row numbers and classes, so that the rows are not copied into Arrow."""
     # NaturalIdPartitioner draws a tqdm bar that cannot be turned off, and the others warn at each attempt and then
     # raise an error.
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):

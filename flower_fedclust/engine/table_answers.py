@@ -25,11 +25,10 @@ from flower_fedclust.exact.terms import Term, at, powers, side_by_side
 from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parse_json
-from flower_fedclust.tables.columns import Column
 from flower_fedclust.tables.description import cluster_sums
 from flower_fedclust.tables.histograms import N_EXPONENT_BINS, bins_of, exponent_bins, on_interval
 from flower_fedclust.tables.preparation import Preparation, measured
-from flower_fedclust.tables.schema import Schema
+from flower_fedclust.tables.schema import Column, Schema
 
 Floats = NDArray[np.float64]
 Bytes = NDArray[np.uint8]

@@ -1,4 +1,4 @@
-"""What the clusters of a table are: sums over the rows of each cluster, and what follows from them in its units.
+"""Describe the clusters of a table in its units, from sums over the rows of each cluster.
 
 Each row adds a vector to the sums of its cluster: 1; for a measured column the value and its square, on the scale on
 which the column's bounds are -1 and 1, and 1 at the part of the range that holds the value; for a listed column 1 at
@@ -20,32 +20,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.exact.terms import Term, at, powers, side_by_side
-from flower_fedclust.tables.columns import EPOCH, MEASURED, Column
 from flower_fedclust.tables.histograms import bins_of, on_interval
 from flower_fedclust.tables.preparation import Preparation, measured
+from flower_fedclust.tables.schema import EPOCH, MEASURED, Column
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
 
-#: Fewer rows than this are not described, nor fewer than so many standard deviations of their noise: of the many
-#: categories that hardly a row has, noise would show some as if they had.
+#: Fewer rows than this, or than this many standard deviations of their noise, are not described: among many rare
+#: categories, noise would make some look frequent.
 FLOOR, FLOOR_DEVIATIONS = 10, 3.0
-#: Equal parts of the range of a measured column, in which its rows are counted for quantiles.
+#: Equal parts of the range of a measured column in which rows are counted for quantiles.
 N_PARTS = 16
 QUANTILES = {"first quartile": 0.25, "median": 0.5, "third quartile": 0.75}
 NUMBERS = ("value", "error", "rest", "rest_error", "difference", "difference_error", "effect")
-#: Numbers that are in the table of all, and told in no sentence.
+#: Numbers that are in the table, but in no sentence.
 SHAPES = ("standard deviation", *QUANTILES)
-#: Of bounds that are a logarithm: those of larger numbers than a float can be are as good as this.
+#: The largest logarithm of a bound; beyond it the bound would not be a float.
 LARGEST_LOGARITHM = 709.0
-#: Differences to the rest that are told of each cluster, and from how many standard deviations of the column on.
+#: How many differences to the rest to print for a cluster, and the least, in standard deviations of the column.
 MOST_TOLD, LEAST_TOLD = 5, 0.1
 
 
 def places_of(preparation: Preparation) -> dict[str, slice]:
-    """Return where the sums of each column stand; the first place is that of the number of rows."""
+    """Return the places of each column's sums; the number of rows has the first place."""
     found, start = {}, 1
     for name, column in preparation.schema.used.items():
         width = 2 + N_PARTS if column.kind in MEASURED else len(column.categories or ())
@@ -59,16 +59,7 @@ def cluster_sums(
     labels: NDArray[np.intp],
     n_clusters: int,
 ) -> Term:
-    """Add what describes each row to the sums of its cluster; of shape (n_clusters, n_sums).
-
-    Parameters
-    ----------
-    columns : iterable of (name, column, values)
-        All columns of the schema, as :meth:`Schema.values` reads them.
-    preparation : Preparation
-    labels : ndarray of shape (n_rows,)
-    n_clusters : int
-    """
+    """Add what describes each row to the sums of its cluster; of shape (n_clusters, n_sums)."""
     labels = np.where((labels >= 0) & (labels < n_clusters), labels, n_clusters)  # a row in no cluster counts nowhere
     terms = [at(labels, n_clusters).reshaped(n_clusters, 1)]
     for name, column, values in columns:
@@ -88,7 +79,7 @@ def cluster_sums(
 
 
 def natural_bounds(preparation: Preparation, name: str, column: Column) -> tuple[float, float]:
-    """Return the bounds of a measured column in its own units; of dates, days since 1970."""
+    """Return the bounds of a measured column in its own units, or in days since 1970."""
     found = preparation.figures[name]
     if not column.logarithm:
         return found.low, found.high
@@ -98,9 +89,9 @@ def natural_bounds(preparation: Preparation, name: str, column: Column) -> tuple
 
 @dataclass(frozen=True)
 class Clusters:
-    """What the clusters are, with the standard error of every number from the noise.
+    """A description of the clusters, with the standard error of every number from the noise.
 
-    ``print(clusters)`` says in a few sentences what sets each apart from the rest; ``±`` there is two standard errors.
+    ``print(clusters)`` says in a few sentences how each cluster differs from the rest; ``±`` is two standard errors.
 
     Parameters
     ----------
@@ -108,9 +99,9 @@ class Clusters:
     sums : ndarray of shape (n_clusters, n_sums)
         With noise; see :func:`places_of`.
     deviation : float, default=0
-        The standard deviation of the noise in each.
+        The standard deviation of the noise in each sum.
     of_clients : bool, default=False
-        Whether they are sums of parts of each client's rows, so that every client counts as much as another.
+        Whether they are sums of the clients' means, so that all clients count equally.
     """
 
     preparation: Preparation
@@ -120,21 +111,20 @@ class Clusters:
 
     @property
     def n_clusters(self) -> int:
-        """How many clusters there are."""
+        """The number of clusters."""
         return len(self.sums)
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """A table with a row for each number.
+        """A DataFrame with a row for each number.
 
         Columns: ``cluster``; ``column`` of the table, empty for the size; ``what`` ("share of rows", "mean", "standard
         deviation", "first quartile", "median", "third quartile", "missing", or a category); ``unit``; ``value`` and its
-        ``error``; the same of the ``rest`` of the rows; the ``difference`` between them, its error, and the
-        ``effect``, which is the difference in standard deviations of the column; ``note``: "few" where there are too
-        few rows to tell, and "noise" where the standard error is above half of the column's standard deviation. Such
-        numbers are left out. Errors are standard errors, of the noise alone. A quantile besides is interpolated in a
-        part of the column's range, whose ``width`` is the last column. Dates are days since 1970, and differences of
-        them are days.
+        ``error``; the same for the ``rest`` of the rows; their ``difference``, its error, and the ``effect``, which is
+        the difference in standard deviations of the column; ``note``: "few" if there are too few rows, and "noise" if
+        the standard error is above half of the column's standard deviation (such numbers are left out); and ``width``,
+        the part of the range in which a quantile is interpolated. Errors are standard errors, of the noise alone. Dates
+        are days since 1970.
         """
         import pandas as pd
 
@@ -181,7 +171,7 @@ class Clusters:
     def _numbers(
         self, name: str, column: Column, sums: Floats, noise: float
     ) -> dict[str, tuple[Floats, Floats, Floats]]:
-        """Return values, their standard errors, and of how many rows they are, by what they are."""
+        """Return values, their standard errors, and their numbers of rows, by what they are."""
         part = sums[:, places_of(self.preparation)[name]]
         n_rows = sums[:, 0]
         missing = part[:, -1] if column.gaps != "refuse" else None
@@ -196,7 +186,7 @@ class Clusters:
             error = noise / kept * np.sqrt(1 + n_noises * mean**2)
             variance = np.maximum(square - mean**2, 0.0)
             of_variance = noise / kept * np.sqrt(1 + 4 * mean**2 + n_noises * (2 * mean**2 - square) ** 2)
-            # Of a variance that noise may have made of nothing the root says nothing.
+            # If the variance may be noise alone, its root is meaningless.
             deviation = np.sqrt(np.where(variance >= 2 * of_variance, variance, np.nan))
             found["mean"] = (low + half * (1 + np.clip(mean, -1, 1)), half * error, counts)
             found["standard deviation"] = (
@@ -220,10 +210,10 @@ class Clusters:
     def _quantiles(
         self, name: str, column: Column, parts: Floats, counts: Floats, noise: float, n_noises: int
     ) -> dict[str, tuple[Floats, Floats, Floats]]:
-        """Return the quantiles of a measured column, by how many rows are in which part of its range.
+        """Return the quantiles of a measured column, from the numbers of rows in the parts of its range.
 
-        A quantile has the error that its rank has: half of how far it is to the quantiles two standard errors of the
-        rank away. Where one of these is beyond the range there is none.
+        The error of a quantile is half of the distance to the quantiles two standard errors of its rank away. There is
+        no quantile if one of these is beyond the range.
         """
         edges, found = self._edges(name, column), {}
         values, errors = np.full((2, len(QUANTILES), len(counts)), np.nan)
@@ -242,10 +232,8 @@ class Clusters:
             found[what] = value, error, counts
         return found
 
-    # For people.
-
     def sentences(self, cluster: int) -> list[str]:
-        """Return the size of a cluster, and what sets it apart from the rest, the most distinct first."""
+        """Return the size of a cluster and how it differs from the rest, the largest difference first."""
         frame = self.frame[self.frame["cluster"] == cluster]
         size = frame.iloc[0]
         said = [f"{_percent(size['value'], size['error'])} of the rows"]
@@ -279,12 +267,10 @@ class Clusters:
             size, *others = self.sentences(cluster)
             lines += [f"Cluster {cluster}: {size}", *(f"  {one}" for one in others)]
             if not others:
-                lines.append("  nothing that stands out of the noise")
+                lines.append("  nothing stands out of the noise")
         return "\n".join(lines)
 
     __repr__ = __str__
-
-    # To a file, and back.
 
     def to_csv(self, path: str | Path) -> Path:
         """Write :attr:`frame` as CSV, and return its absolute path."""
@@ -293,7 +279,7 @@ class Clusters:
         return target
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all there is to know, ready for JSON."""
+        """Return the description, ready for JSON."""
         known = {"preparation": self.preparation.to_dict(), "sums": self.sums.tolist()}
         return {**known, "deviation": self.deviation, "of_clients": self.of_clients}
 
@@ -309,10 +295,10 @@ class Clusters:
 
 
 def _ranks(parts: Floats, n_rows: float, n_noises: int) -> tuple[Floats, Floats]:
-    """Return which part of the rows is below each edge, in ascending order, and the variance of its number of rows.
+    """Return the part of the rows below each edge, in ascending order, and the variance of that number of rows.
 
-    An edge is counted to from below and, with the number of rows, from above; the two are weighed by their noise, of
-    which a count has a variance of 1 and the number of rows one of ``n_noises``.
+    The rows below an edge are counted from below and, with the number of rows, from above. The two are weighted by
+    their noise: a count has variance 1, the number of rows ``n_noises``.
     """
     from sklearn.isotonic import isotonic_regression
 
@@ -338,7 +324,7 @@ def _percent(share: float, error: float) -> str:
 
 
 def _with_error(value: float, error: float) -> str:
-    """Return a number and two of its standard errors, with the digits that the error leaves it."""
+    """Return a number and two of its standard errors, with as many digits as the error leaves."""
     two = 2 * error
     if not two > 0:
         return f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""A draft of a schema from a table, for a person to read; and tables made up from a schema."""
+"""Draft a schema from a table, for a person to check; and make up tables from a schema."""
 
 from __future__ import annotations
 
@@ -8,34 +8,25 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from flower_fedclust.tables.columns import EPOCH, Column, text_of
-from flower_fedclust.tables.schema import Schema
+from flower_fedclust.tables.schema import EPOCH, Column, Schema, text_of
 
-#: A column of text with more different values is not taken for a category: it may be names, or free text.
+#: A text column with more different values is not drafted as a category: it may hold names, or free text.
 MOST_CATEGORIES = 50
 
-#: What stands above each draft.
 HEADER = """\
 # A draft, made from {source}. Everything in this file goes to the server and to every site.
-# What is marked FROM YOUR ROWS was read from the table. Keep it only if people could know it without those rows.
+# Whatever is marked FROM YOUR ROWS was read from the table. Keep it only if it is known without those rows.
 #
-# The draft has no bounds. If a column has none they are found privately, which costs a part of the privacy budget.
+# The draft has no bounds. Without bounds, a column's range is found privately, which costs part of the privacy budget.
 # Bounds that are public knowledge cost nothing: bounds = [0, 120].
 #
-# Look for codes among the integers: postcodes, diagnoses, numbers of sites. A mean of them means nothing: make each a
+# Look for codes among the integers: postcodes, diagnoses, numbers of sites. Their mean is meaningless: make each a
 # category, or ignore it.
 """
 
 
 def draft(table: Any, *, source: str) -> str:
-    """Return a draft of a schema as TOML, in which what comes from rows is marked.
-
-    Parameters
-    ----------
-    table : pandas.DataFrame
-    source : str
-        What the draft calls the table.
-    """
+    """Return a draft of a schema for a pandas DataFrame, as TOML that marks what was read from rows."""
     parts = [HEADER.format(source=source)]
     for name in table.columns:
         fields, remarks = _drafted(table[name])
@@ -49,7 +40,7 @@ def draft(table: Any, *, source: str) -> str:
 
 
 def _drafted(series: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the keys of a column, and what is remarked above some of them."""
+    """Return the keys of a column, and remarks to put above them."""
     import pandas as pd
 
     present = series.dropna()
@@ -58,10 +49,11 @@ def _drafted(series: Any) -> tuple[dict[str, Any], dict[str, str]]:
     try:
         n_values = present.nunique()
     except TypeError:
-        return {"kind": "ignored"}, {"kind": "It holds what is no single value, such as lists."}
+        return {"kind": "ignored"}, {"kind": "It holds values such as lists."}
     if n_values < 2:
-        said = "no value at all" if n_values == 0 else "one value alone"
-        return {"kind": "ignored"}, {"kind": f"FROM YOUR ROWS: the column has {said}, which tells rows apart nowhere."}
+        return {"kind": "ignored"}, {
+            "kind": f"FROM YOUR ROWS: the column has {'only one' if n_values else 'no'} value."
+        }
     is_number = pd.api.types.is_numeric_dtype(present.dtype) and not pd.api.types.is_bool_dtype(present.dtype)
     if is_number or pd.api.types.is_datetime64_any_dtype(present.dtype):
         kind = "date" if not is_number else "integer" if (present % 1 == 0).all() else "number"
@@ -77,7 +69,7 @@ def _drafted(series: Any) -> tuple[dict[str, Any], dict[str, str]]:
     categories = sorted(set(map(text_of, present.unique())))
     fields: dict[str, Any] = {"kind": "category" if len(categories) > 2 or gaps else "binary", "categories": categories}
     remarks["categories"] = (
-        "FROM YOUR ROWS: list every value that may occur at any site, and none that gives somebody away."
+        "FROM YOUR ROWS: list every value that may occur at any site, and none that identifies somebody."
     )
     return fields | ({"gaps": "category"} if gaps else {}), remarks
 
@@ -93,18 +85,7 @@ def _are_dates(present: Any) -> bool:
 
 
 def made_up_table(schema: Schema, n_rows: int, rng: np.random.Generator) -> Any:
-    """Return a table that fits a schema: for rehearsals, before anything runs on real rows.
-
-    Parameters
-    ----------
-    schema : Schema
-    n_rows : int
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    pandas.DataFrame
-    """
+    """Return a DataFrame that fits a schema, for rehearsals before anything runs on real rows."""
     import pandas as pd
 
     return pd.DataFrame({name: _made_up(column, n_rows, rng) for name, column in schema.used.items()})

@@ -1,7 +1,6 @@
-"""Histograms of columns: which bin an entry is in, and what counts with noise say of ranges and quantiles.
+"""Histograms of columns: the bin of each entry, and the ranges, means and quantiles that noisy counts show.
 
-Which bin an entry is in is computed from that entry alone, by operations that IEEE 754 rounds alike everywhere, and
-counts are integers: a row is in one bin of each histogram, whatever stands beside it.
+The bin of an entry is computed from that entry alone, by operations that IEEE 754 rounds alike everywhere.
 """
 
 from __future__ import annotations
@@ -12,27 +11,27 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.tables.columns import Column, Figures
+from flower_fedclust.tables.schema import Column, Figures
 
 Floats = NDArray[np.float64]
 
-#: Magnitudes are told apart from 2^-30 to 2^49; smaller ones are 0, and larger ones count as the largest.
+#: Magnitudes are distinguished from 2^-30 to 2^49; smaller ones count as 0, larger ones as the largest.
 LEAST_EXPONENT, LARGEST_EXPONENT = -30, 49
 N_MAGNITUDES = LARGEST_EXPONENT - LEAST_EXPONENT
 
 #: One bin for each magnitude of either sign, in ascending order, and one for 0.
 N_EXPONENT_BINS = 2 * N_MAGNITUDES + 1
 
-#: The part of the rows that lies beyond each of the bounds that are found.
+#: The part of the rows beyond each bound that is found.
 PART_BEYOND = 0.005
 
-#: Bounds are found by quantiles where noise allows a part beyond them of this or less.
+#: Bounds are quantiles only if the noise allows that at most this part of the rows lies beyond.
 LARGEST_PART_BEYOND = 0.05
 
-#: Where so large a part of the rows is in one bin, of a range of many, they hardly differ once they are prepared.
+#: If one bin of many holds this part of the rows, they hardly differ after the preparation.
 CROWDED = 0.7
 
-#: Bins of a histogram that has noise, and of one without.
+#: Bins of a histogram with noise, and of one without.
 N_BINS, N_BINS_WITHOUT_NOISE = 64, 1024
 
 
@@ -64,21 +63,10 @@ def _edge(index: int) -> float:
 
 
 def range_of(counts: Floats, deviation: float) -> tuple[float, float] | None:
-    """Return an interval that holds what stands out of the noise in counts of exponents.
+    """Return an interval that holds the bins of exponents that stand out of the noise; None if none does.
 
-    A bin stands out where noise alone would reach it in none of 20 histograms or fewer; the bins beside those that do
-    are taken along while they are above two standard deviations.
-
-    Parameters
-    ----------
-    counts : ndarray of shape (N_EXPONENT_BINS,)
-    deviation : float
-        Of the noise.
-
-    Returns
-    -------
-    tuple of (float, float), or None
-        None if nothing stands out.
+    A bin stands out if noise alone would reach its count in at most one of 20 histograms. Neighbouring bins are
+    included while they are above two standard deviations.
     """
     high = deviation * math.sqrt(2 * math.log(20 * len(counts)))
     above = np.flatnonzero(counts > high)
@@ -114,20 +102,9 @@ def on_interval(values: Floats, low: float, high: float) -> Floats:
 
 
 def distribution(counts: Floats) -> tuple[Floats, float]:
-    """Return the part of the entries up to each edge of the bins, and how many entries there are.
+    """Return the part of the entries up to each of the n_bins + 1 edges, and the number of entries.
 
-    With noise it is made to ascend: the nearest such sequence, in squares.
-
-    Parameters
-    ----------
-    counts : ndarray of shape (n_bins,)
-        With or without noise; without that of missing entries.
-
-    Returns
-    -------
-    parts : ndarray of shape (n_bins + 1,)
-        From 0 to 1; at equal steps where the counts say nothing.
-    total : float
+    With noise, it is the nearest ascending sequence in squared error; with no entry, the parts are equal.
     """
     from sklearn.isotonic import isotonic_regression
 
@@ -142,20 +119,12 @@ def distribution(counts: Floats) -> tuple[Floats, float]:
 
 
 def quantile(parts: Floats, edges: Floats, part: float) -> float:
-    """Return where a part of the entries lies below, to the width of a bin.
-
-    Parameters
-    ----------
-    parts : ndarray of shape (n_bins + 1,)
-        From :func:`distribution`.
-    edges : ndarray of shape (n_bins + 1,)
-    part : float
-    """
+    """Return the value below which this part of the entries lies, to the width of a bin."""
     return float(np.interp(part, parts, edges))
 
 
 def part_beyond(total: float, deviation: float, n_bins: int) -> float:
-    """Return the part of the entries that is to lie beyond a bound, so that noise does not decide where it is."""
+    """Return the part of the entries to leave beyond a bound, so that noise does not decide where it is."""
     if deviation == 0 or total <= 0:
         return PART_BEYOND if total > 0 else 1.0
     return max(PART_BEYOND, 2 * deviation * math.sqrt(n_bins) / 4 / total)
@@ -164,24 +133,10 @@ def part_beyond(total: float, deviation: float, n_bins: int) -> float:
 def figures_of(
     column: Column, known: Figures, counts: Floats, powers: Floats | None, deviation: float
 ) -> Figures | None:
-    """Return the figures of a column.
+    """Return a column's figures; None if it has no entry.
 
-    Parameters
-    ----------
-    column : Column
-    known : Figures
-        Its bounds, or the interval of its histogram.
-    counts : ndarray of shape (n_bins,)
-        How many entries are in which bin.
-    powers : ndarray of shape (2,), optional
-        The sums of entries and of their squares, where the interval is -1 to 1.
-    deviation : float
-        Of the noise in each count and sum.
-
-    Returns
-    -------
-    Figures, or None
-        None if no entry is left.
+    ``known`` has the range of the histogram. ``powers`` are the sums of the entries and of their squares on the scale
+    on which the range is -1 to 1; ``deviation`` is the noise of each count and sum.
     """
     if column.categories is not None:
         kept = np.maximum(counts, 0.0)
@@ -196,7 +151,7 @@ def figures_of(
     if n_present <= 2 * deviation * math.sqrt(len(counts)):
         if deviation == 0:
             return None
-        # As far as the noise lets see there may be no value at all: nothing but the interval is known.
+        # Because of the noise there may be no value at all: only the range is known.
         n_present, parts, powers = 0.0, np.linspace(0.0, 1.0, len(parts)), None
         found = replace(found, center=found.fill, spread=(known.high - known.low) / 4)
     if column.bounds is None:
@@ -206,7 +161,7 @@ def figures_of(
             low, high = quantile(parts, edges, beyond), quantile(parts, edges, 1.0 - beyond)
             found = replace(found, low=low, high=max(high, low + width))
         fullest = int(np.diff(parts).argmax())
-        is_about_0 = edges[fullest] <= 0 <= edges[fullest + 1]  # as of a column that is 0 for most rows
+        is_about_0 = edges[fullest] <= 0 <= edges[fullest + 1]  # a column that is 0 for most rows
         is_full = parts[fullest + 1] - parts[fullest] > CROWDED and found.high - found.low > 8 * width
         found = replace(found, is_crowded=bool(is_full and not is_about_0))
     if powers is not None:

@@ -1,4 +1,4 @@
-"""How a table becomes rows of numbers that lie in a ball: what was found of each column, and what follows from it."""
+"""Turn a table into rows of numbers in a ball, by the schema and the figures of each column."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -15,71 +15,67 @@ from numpy.typing import NDArray
 from flower_fedclust.data.frames import as_frame
 from flower_fedclust.exact.elementary import logarithm
 from flower_fedclust.numerics.checks import DataError
-from flower_fedclust.tables.columns import MEASURED, Column, Figures, Floats
-from flower_fedclust.tables.schema import Schema
-from flower_fedclust.tables.transformers import transformer_of
+from flower_fedclust.tables.schema import MEASURED, Column, Figures, Floats, Schema
 
-#: Of what :meth:`Preparation.to_dict` writes. A model with another one is refused.
+#: The version of :meth:`Preparation.to_dict`; other versions are refused.
 VERSION = 1
 
-#: No figure is larger, and no two of which the difference divides are nearer to each other: so nothing overflows.
+#: No figure is larger, and no two bounds or quantiles are nearer to each other, so that nothing overflows.
 LARGEST, NEAREST = 1e120, 1e-120
 
-#: No prepared value is so many deviations (or distances between quartiles) from the middle, before its weight.
+#: The largest prepared value before its weight, in standard deviations or interquartile ranges.
 MOST_DEVIATIONS = 2.0**20
 
-#: Quantiles of a column at most.
+#: Most quantiles of a column.
 MOST_QUANTILES = 2**14
 
-#: Rows that are prepared at a time: what becomes of them stays in a processor's cache.
+#: Rows that are prepared at a time, so that they stay in a processor's cache.
 BLOCK_ROWS = 4096
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a table becomes rows of numbers: the schema, and what was found of its columns.
+    """How a table becomes rows of numbers: the schema, and the figures of its columns.
 
-    A measured column becomes one column, of -1 to 1 times its weight where it is scaled by its bounds. A category
-    becomes a column for each of its values, which is 0 or the weight divided by the square root of 2; a binary column
-    becomes one of plus or minus half of the weight. So two rows that differ in a category are as far apart as two that
-    differ by half of the range of a number. Where a gap of a number is a category of its own, there is a column for it
-    as for a binary one.
+    A measured column becomes one column; if it is scaled by its bounds, from -1 to 1 times its weight. A category
+    becomes a column for each of its values, which is 0 or the weight divided by the square root of 2. A binary column
+    becomes one column of plus or minus half the weight. So two rows that differ in a category are as far apart as two
+    that differ by half the range of a number. If gaps of a number are a category, there is one more column, like that
+    of a binary column.
 
     Attributes
     ----------
     places : dict of str to slice
-        Which prepared columns came from which column of the table.
+        The prepared columns that come from each column of the table.
     names : list of str
-        What the prepared columns are called: "age", "work=public", "age is missing".
+        The names of the prepared columns: "age", "work=public", "age is missing".
     n_columns : int
         How many prepared columns there are.
     transformer_ : sklearn.pipeline.Pipeline
-        The same as scikit-learn's own transformers, to look at or to use elsewhere.
+        The same preparation as transformers of scikit-learn, to inspect or to use elsewhere.
     radius, l1_radius : float
-        The Euclidean and the L1 norm that no prepared row exceeds. They follow from the schema and the figures.
+        The largest Euclidean and L1 norm of a prepared row. They follow from the schema and the figures.
 
     Raises
     ------
     ValueError
-        If the figures are not of the schema's columns, or such that no row could be prepared; the message names the
-        column. Every table that fits the schema can then be prepared, whatever values it holds.
+        If the figures belong to other columns, or if some row could not be prepared with them; the message names the
+        column. With accepted figures, every table that fits the schema can be prepared.
     """
 
     schema: Schema
-    figures: Mapping[str, Figures]  #: Of the columns that are used.
+    figures: Mapping[str, Figures]  #: For each used column.
 
     def __post_init__(self) -> None:
         used = self.schema.used
         if set(self.figures) != set(used):
-            raise ValueError("the figures of a preparation are of other columns than its schema uses.")
+            raise ValueError("the figures of a preparation are for other columns than its schema uses.")
         for name, column in used.items():
             if reason := _wrong_in(self.figures[name], column):
                 raise ValueError(f"the preparation of column '{name}': {reason}.")
 
-    # To a file, and back.
-
     def to_dict(self) -> dict[str, Any]:
-        """Return all there is to know, ready for JSON."""
+        """Return the preparation, ready for JSON."""
         figures = {
             name: {key: value for key, value in asdict(found).items() if value != getattr(_DEFAULT, key)}
             for name, found in self.figures.items()
@@ -88,26 +84,18 @@ class Preparation:
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
-        """Undo :meth:`to_dict`.
-
-        Raises
-        ------
-        ValueError
-            If another version has written it, or if it is no preparation.
-        """
+        """Undo :meth:`to_dict`; raise a ValueError for another version, or for anything that is not a preparation."""
         if not isinstance(written, Mapping) or not {"version", "schema", "figures"} <= written.keys():
             raise ValueError("a preparation has a version, a schema and figures.")
         if written["version"] != VERSION:
             raise ValueError(
-                f"this preparation has version {written.get('version')} and {VERSION} is read; make the model anew, or "
-                "use the version of flower-fedclust that made it."
+                f"this preparation has version {written['version']}, but this flower-fedclust reads version {VERSION}; "
+                "run the strategy again, or use the flower-fedclust that wrote it."
             )
         if not isinstance(written["figures"], Mapping):
             raise ValueError("the figures of a preparation are given by column.")
         figures = {name: _figures_from(name, found) for name, found in written["figures"].items()}
         return cls(Schema.from_json(json.dumps(written["schema"])), figures)
-
-    # What follows from it.
 
     @property
     def columns_(self) -> list[str]:
@@ -116,7 +104,7 @@ class Preparation:
 
     @cached_property
     def places(self) -> dict[str, slice]:
-        """Which prepared columns came from which column of the table."""
+        """The prepared columns that come from each column of the table."""
         found, start = {}, 0
         for name, column in self.schema.used.items():
             found[name] = slice(start, start := start + width_of(column))
@@ -124,7 +112,7 @@ class Preparation:
 
     @cached_property
     def names(self) -> list[str]:
-        """What the prepared columns are called."""
+        """The names of the prepared columns."""
         names: list[str] = []
         for name, column in self.schema.used.items():
             if column.is_one_hot:
@@ -143,7 +131,7 @@ class Preparation:
 
     @cached_property
     def _reaches(self) -> tuple[Floats, Floats]:
-        """How far from 0 the prepared values of each column of the table can be, in Euclidean and in L1 norm."""
+        """The largest Euclidean and L1 norm of the prepared values of each column of the table."""
         pairs = [self._reach(name, column) for name, column in self.schema.used.items()]
         euclidean, l1 = zip(*pairs, strict=True)
         return np.array(euclidean), np.array(l1)
@@ -162,20 +150,18 @@ class Preparation:
 
     @property
     def radius(self) -> float:
-        """The Euclidean norm that no prepared row exceeds."""
+        """The largest Euclidean norm of a prepared row."""
         return float(np.linalg.norm(self._reaches[0])) * (1 + 2.0**-30)
 
     @property
     def l1_radius(self) -> float:
-        """The L1 norm that no prepared row exceeds."""
+        """The largest L1 norm of a prepared row."""
         return float(self._reaches[1].sum()) * (1 + 2.0**-30)
 
     @cached_property
     def transformer_(self) -> Any:
-        """The preparation as a Pipeline of scikit-learn's own transformers, fitted to what was found."""
+        """The same preparation as a fitted Pipeline of scikit-learn's transformers."""
         return transformer_of(self.schema, self.figures)
-
-    # What it does.
 
     def transform(self, table: Any, *, owner: str = "the table") -> NDArray[np.float64]:
         """Return the rows of a table as numbers, each from its own row alone.
@@ -205,7 +191,7 @@ class Preparation:
             raise DataError(f"{owner}: the table has no rows; give at least one.")
         columns = list(self.schema.values(frame, owner=owner))
         rows = np.empty((len(frame), self.n_columns))
-        # A block is made column by column, where each is in one piece, and turned when it is whole.
+        # A block is made column by column, each contiguous, and then transposed.
         turned = np.empty((self.n_columns, BLOCK_ROWS))
         for start in range(0, len(frame), BLOCK_ROWS):
             part = rows[start : start + BLOCK_ROWS]
@@ -216,7 +202,7 @@ class Preparation:
         return rows
 
     def _place(self, name: str, column: Column, values: Floats, out: Floats) -> None:
-        """Write the prepared values of a column."""
+        """Write the prepared values of a column into ``out``."""
         found = self.figures[name]
         missing = np.isnan(values) if np.isnan(values.min()) else None  # a minimum is NaN if any entry is
         if column.is_one_hot or column.kind == "binary":
@@ -271,7 +257,7 @@ def _as_float(number: float) -> float:
 
 
 def _wrong_in(found: Figures, column: Column) -> str:
-    """Return what is wrong with the figures of a column; nothing if all that fits the schema can be prepared."""
+    """Return what is wrong with the figures of a column; "" if every value that fits the schema can be prepared."""
     lists = (found.quantiles, found.ranks, found.counts)
     figures = np.array(
         [found.low, found.high, found.fill, found.center, found.spread, *(x for one in lists for x in one)]
@@ -308,28 +294,28 @@ def _wrong_in_ranks(found: Figures) -> str:
 
 
 def _reach(found: Figures) -> float:
-    """Return how far from 0 a value can be once it is divided by the spread; infinity where that cannot be done."""
+    """Return the largest value after the division by the spread; infinity if the spread is not positive."""
     if not found.spread > 0:
         return math.inf
     return max(abs(found.low - found.center), abs(found.high - found.center)) / found.spread
 
 
 def width_of(column: Column) -> int:
-    """Return how many prepared columns a column becomes."""
+    """Return the number of prepared columns of a column."""
     if column.is_one_hot:
         return len(column.values)
     return 2 if column.gaps == "category" else 1
 
 
 def measured(values: Floats, column: Column) -> Floats:
-    """Return the values of a column, or log(1 + x) of them, the same on every machine."""
+    """Return the values of a column, or their log(1 + x), with the same bits on every machine."""
     if not column.logarithm:
         return values
     return np.where(np.isnan(values), np.nan, logarithm(1.0 + np.maximum(np.nan_to_num(values), 0.0)))
 
 
 def public_interval(column: Column) -> tuple[float, float] | None:
-    """Return the bounds that are public, as values are measured: after the logarithm, or places in a list."""
+    """Return the public bounds after the logarithm, or the first and last place in a list; None if there are none."""
     if column.kind not in MEASURED:
         return 0.0, float(len(column.categories or ()) - 1)
     if column.interval is None:
@@ -339,16 +325,155 @@ def public_interval(column: Column) -> tuple[float, float] | None:
 
 
 def scaled(values: Floats, column: Column, found: Figures) -> Floats:
-    """Return measured values, already within their bounds, as their column is scaled, before its weight."""
+    """Return measured values, already within their bounds, on the scale of their column, before its weight."""
     if column.scale == "bounds":
         moved = values - found.low
         moved *= 2.0 / (found.high - found.low)
         moved -= 1.0
         return moved
     if column.scale == "rank":
-        # Where a quantile is there twice: the mean of the first and of the last of its ranks, as scikit-learn has it.
+        # If a quantile occurs twice: the mean of the first and the last of its ranks, like scikit-learn.
         quantiles, ranks = np.array(found.quantiles), np.array(found.ranks)
         below = np.interp(values, quantiles, ranks)
         above = -np.interp(-values, -quantiles[::-1], -ranks[::-1])
         return np.asarray(below + above - 1.0)
     return (values - found.center) / found.spread
+
+
+# The same as transformers of scikit-learn.
+
+
+def transformer_of(schema: Schema, figures: Mapping[str, Figures]) -> Any:
+    """Return a scikit-learn Pipeline that gives what :meth:`Preparation.transform` gives, up to the last digits.
+
+    Its step "read" gives a DataFrame of floats and texts; its ColumnTransformer "columns" has a transformer for each
+    column of the table, under its name.
+    """
+    import pandas as pd
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
+    entries, weights = [], {}
+    for name, column in schema.used.items():
+        for key, transformer, weight in _transformers(name, column, figures[name]):
+            entries.append((key, transformer, [name]))
+            weights[key] = weight
+    columns = ColumnTransformer(entries, transformer_weights=weights)
+    # Fit to the ends of each column, then set the attributes that do not follow from the ends.
+    columns.fit(pd.DataFrame({name: _ends(one, figures[name]) for name, one in schema.used.items()}))
+    for name, column in schema.used.items():
+        _set_attributes(columns.named_transformers_[name], column, figures[name])
+    read = FunctionTransformer(partial(read_frame, schema=schema)).fit(None)
+    return Pipeline([("read", read), ("columns", columns)])
+
+
+def read_frame(table: Any, *, schema: Schema) -> Any:
+    """Return the used columns of a table: numbers and days since 1970 as floats, listed values as texts."""
+    import pandas as pd
+
+    frame, found = as_frame(table, "the table"), {}
+    for name, column, values in schema.values(frame, owner="the table"):
+        if column.categories is None:
+            found[name] = values
+        else:
+            places = np.where(np.isnan(values), len(column.values), values).astype(int)
+            found[name] = np.array([*column.values, np.nan], dtype=object)[places]
+    return pd.DataFrame(found)
+
+
+def _transformers(name: str, column: Column, found: Figures) -> list[tuple[str, Any, float]]:
+    """Return name, transformer and weight for each prepared column, or group of them, of a column."""
+    from sklearn.impute import MissingIndicator, SimpleImputer
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import (
+        FunctionTransformer,
+        MinMaxScaler,
+        OneHotEncoder,
+        OrdinalEncoder,
+        QuantileTransformer,
+        RobustScaler,
+        StandardScaler,
+    )
+
+    half = MinMaxScaler(feature_range=(-0.5, 0.5))
+    whole = MinMaxScaler(feature_range=(-1.0, 1.0))
+    steps: list[tuple[str, Any]] = []
+    weight = column.weight
+    if column.kind in MEASURED:
+        if column.logarithm:
+            steps.append(("logarithm", FunctionTransformer(_logarithm)))
+        steps.append(("fill", SimpleImputer(keep_empty_features=True)))
+        steps.append(("clip", FunctionTransformer(np.clip, kw_args={"a_min": found.low, "a_max": found.high})))
+        scalers = {"bounds": whole, "standard": StandardScaler(), "robust": RobustScaler(), "rank": whole}
+        if column.scale == "rank":
+            steps.append(("rank", QuantileTransformer(n_quantiles=2)))
+        steps.append(("scale", scalers[column.scale]))
+    elif column.kind == "ordinal":
+        listed = [list(column.categories or ())]
+        steps = [
+            ("places", OrdinalEncoder(categories=listed, handle_unknown="use_encoded_value", unknown_value=np.nan)),
+            ("fill", SimpleImputer(keep_empty_features=True)),
+            ("scale", whole),
+        ]
+    else:
+        if column.gaps == "mean":
+            steps.append(("fill", SimpleImputer(strategy="most_frequent")))
+        elif column.gaps == "category":
+            steps.append(("fill", SimpleImputer(strategy="constant", fill_value="missing")))
+        drop = None if column.is_one_hot else "if_binary"
+        steps.append(("values", OneHotEncoder(categories=[list(column.values)], drop=drop, sparse_output=False)))
+        if column.is_one_hot:
+            weight *= math.sqrt(0.5)
+        else:
+            steps.append(("scale", half))
+    entries = [(name, Pipeline(steps), weight)]
+    if column.gaps == "category" and not column.is_one_hot:
+        indicator = Pipeline([("missing", MissingIndicator(features="all", error_on_new=False)), ("scale", half)])
+        entries.append((f"{name} is missing", indicator, column.weight))
+    return entries
+
+
+def _ends(column: Column, found: Figures) -> Any:
+    """Return a value at either end of a column, and a missing one if gaps are allowed."""
+    refuses = column.gaps == "refuse"
+    if column.categories is not None:
+        first, last = column.categories[0], column.categories[-1]
+        return np.array([first, last, last if refuses else np.nan], dtype=object)
+    ends = np.array([found.low, found.high, found.high if refuses else np.nan])
+    return np.expm1(ends) if column.logarithm else ends
+
+
+def _set_attributes(fitted: Any, column: Column, found: Figures) -> None:
+    """Set the attributes of a column's fitted transformers to the figures."""
+    steps = fitted.named_steps
+    if "fill" in steps and not (column.is_one_hot and column.gaps == "category"):
+        fill: Any = found.fill
+        if column.categories is not None and column.kind != "ordinal":
+            fill = column.categories[int(found.fill)]
+        steps["fill"].statistics_ = np.array([fill], dtype=steps["fill"].statistics_.dtype)
+    if column.kind == "ordinal" or column.scale == "bounds":
+        if column.kind in (*MEASURED, "ordinal"):
+            _set_range(steps["scale"], found.low, found.high)
+        return
+    if column.scale == "rank":
+        steps["rank"].quantiles_ = np.array(found.quantiles)[:, None]
+        steps["rank"].references_ = np.array(found.ranks)
+        steps["rank"].n_quantiles_ = len(found.ranks)
+        _set_range(steps["scale"], 0.0, 1.0)
+        return
+    scaler, spread = steps["scale"], np.array([found.spread])
+    scaler.scale_ = spread
+    if column.scale == "standard":
+        scaler.mean_, scaler.var_ = np.array([found.center]), spread**2
+    else:
+        scaler.center_ = np.array([found.center])
+
+
+def _set_range(scaler: Any, low: float, high: float) -> None:
+    """Fit a MinMaxScaler to the ends of a range."""
+    scaler.fit(np.array([[low], [high]]))
+
+
+def _logarithm(values: Floats) -> Floats:
+    return np.log1p(np.maximum(values, 0.0))

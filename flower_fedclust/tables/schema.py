@@ -1,26 +1,214 @@
-"""What is public of a table: its columns, what they mean, and how they are to be measured."""
+"""What is public about a table: its columns, what they mean, and how their values are read as numbers."""
 
 from __future__ import annotations
 
+import datetime
+import math
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
+import numpy as np
 import tomli_w
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import parsing, read_toml
-from flower_fedclust.tables.columns import Column, MisfitError, read_column
 
-#: How many columns a message names; of the others it says how many they are.
+Floats = NDArray[np.float64]
+Kind: TypeAlias = Literal["number", "integer", "category", "ordinal", "binary", "date", "ignored"]
+Gaps: TypeAlias = Literal["refuse", "mean", "category"]
+Scale: TypeAlias = Literal["bounds", "standard", "robust", "rank"]
+Bound: TypeAlias = float | datetime.date | datetime.datetime
+
+#: Kinds that are measured on a scale, and kinds with a list of values.
+MEASURED, LISTED = ("number", "integer", "date"), ("category", "ordinal", "binary")
+
+#: Texts that pandas reads from a file as a missing value.
+READ_AS_MISSING = frozenset(("NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "None", "<NA>", "#N/A"))
+
+EPOCH = datetime.date(1970, 1, 1)
+
+
+class MisfitError(Exception):
+    """Why a column does not fit its schema: part of a sentence that names rows, and no value."""
+
+
+def text_of(value: object) -> str:
+    """Return the name of a category: 1, 1.0 and "1" are one category; so are True and "true"."""
+    if isinstance(value, (bool, np.bool_)):
+        return "true" if value else "false"
+    if isinstance(value, (float, np.floating)) and value == np.trunc(value):
+        return str(int(value))
+    return str(value)
+
+
+def days_of(bound: float | datetime.date) -> float:
+    """Return a bound as a number: a date becomes days since 1970."""
+    if isinstance(bound, datetime.datetime):
+        naive = bound.astimezone(datetime.UTC).replace(tzinfo=None) if bound.tzinfo else bound
+        return (naive - datetime.datetime.combine(EPOCH, datetime.time())) / datetime.timedelta(days=1)
+    return float((bound - EPOCH).days) if isinstance(bound, datetime.date) else float(bound)
+
+
+class Column(BaseModel):
+    """What is public about one column. All of it is sent to every site, so nothing may be taken from rows.
+
+    Parameters
+    ----------
+    kind : "number", "integer", "category", "ordinal", "binary", "date" or "ignored"
+        Numbers, integers and dates are measured. Categories, ordinal columns (in order) and binary columns (two values)
+        have a list of values. An ignored column may exist and is not used.
+    unit : str, default=""
+        The unit of measurement, for descriptions.
+    bounds : tuple of two numbers or dates, optional
+        Bounds of a measured column; values beyond them are clipped. By default they are found privately.
+    categories : sequence, optional
+        All values of a category, an ordinal or a binary column.
+    weight : float, default=1
+        How much the column counts: with 2, as if its scale were twice as long.
+    gaps : "refuse", "mean" or "category", default="refuse"
+        What to do with missing values: refuse the table; take the mean over all sites, or the most frequent category;
+        or make them a category of their own.
+    scale : "bounds", "standard", "robust" or "rank", default="bounds"
+        How to scale a measured column: its bounds become -1 and 1; its mean becomes 0 and its standard deviation 1; its
+        median becomes 0 and its interquartile range 1; or its ranks become -1 to 1.
+    logarithm : bool, default=False
+        Whether to take log(1 + x) first; values below 0 count as 0.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    kind: Kind
+    unit: str = ""
+    bounds: tuple[Bound, Bound] | None = None
+    categories: tuple[str, ...] | None = None
+    weight: float = Field(default=1.0, gt=0, lt=1e100)
+    gaps: Gaps = "refuse"
+    scale: Scale = "bounds"
+    logarithm: bool = False
+
+    @field_validator("categories", mode="before")
+    @classmethod
+    def _as_texts(cls, value: Any) -> Any:
+        return tuple(map(text_of, value)) if isinstance(value, (list, tuple)) else value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.kind in LISTED:
+            self._check_listed()
+        elif self.categories is not None:
+            raise ValueError(f"categories are given, but the kind {self.kind} has none")
+        if self.kind not in MEASURED:
+            for name, default in (("bounds", None), ("scale", "bounds"), ("logarithm", False)):
+                if getattr(self, name) != default:
+                    raise ValueError(f"{name} is given, but only the kinds {', '.join(MEASURED)} have it")
+        if self.logarithm and self.kind == "date":
+            raise ValueError("logarithm is given, but a date has none")
+        if self.bounds is not None:
+            self._check_bounds(self.bounds)
+        return self
+
+    def _check_listed(self) -> None:
+        if self.categories is None:
+            raise ValueError("categories are missing; list the values that are known without looking at rows")
+        repeated = [name for name in dict.fromkeys(self.categories) if self.categories.count(name) > 1]
+        if repeated:
+            raise ValueError(f"categories has '{repeated[0]}' twice")
+        if self.gaps == "category" and "missing" in self.categories:
+            raise ValueError("categories has 'missing', which gaps = \"category\" adds; call yours something else")
+        wanted = 2 if self.kind == "binary" else None
+        if len(self.categories) < 2 or len(self.categories) != (wanted or len(self.categories)):
+            raise ValueError(f"categories has {len(self.categories)}; give {'2' if wanted else '2 or more'}")
+
+    def _check_bounds(self, bounds: tuple[Bound, Bound]) -> None:
+        are_dates = [isinstance(bound, datetime.date) for bound in bounds]
+        if (self.kind == "date") != all(are_dates) or (self.kind != "date" and any(are_dates)):
+            raise ValueError(f"bounds must be two {'dates' if self.kind == 'date' else 'numbers'}")
+        low, high = map(days_of, bounds)
+        if not low < high:
+            raise ValueError("bounds must be two different values, the lower one first")
+        if self.logarithm and low < 0:
+            raise ValueError("bounds begin below 0, which has no logarithm")
+        if not 1e-100 < high - low < 1e100 or (self.logarithm and not math.log(1 + high) - math.log(1 + low) > 1e-12):
+            raise ValueError("bounds are too near to each other, or too far apart, to compute with")
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The values that become columns: the listed ones, and "missing" if a gap is a category."""
+        listed = self.categories or ()
+        return (*listed, "missing") if self.gaps == "category" else listed
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The public bounds as numbers, before the logarithm; dates become days since 1970."""
+        return None if self.bounds is None else (days_of(self.bounds[0]), days_of(self.bounds[1]))
+
+    @property
+    def is_one_hot(self) -> bool:
+        """Whether each of its values becomes a prepared column."""
+        return self.kind == "category" or (self.kind == "binary" and self.gaps == "category")
+
+    @property
+    def needs_mean(self) -> bool:
+        """Whether the mean of a measured column has to be found."""
+        return self.kind in MEASURED and (self.gaps != "refuse" or self.scale == "standard")
+
+    @property
+    def needs_histogram(self) -> bool:
+        """Whether a histogram has to be found for what is not public: bounds, a mean, quantiles or frequencies."""
+        if self.kind in MEASURED:
+            return self.bounds is None or self.needs_mean or self.scale in ("robust", "rank")
+        return self.gaps == "mean" or (self.gaps == "category" and not self.is_one_hot)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What preparing one column needs: public, or found with noise.
+
+    All numbers are after the logarithm, if one is taken; dates are days since 1970.
+
+    Parameters
+    ----------
+    low, high : float
+        Values beyond are clipped. For listed values, the first and last place in the list.
+    fill : float, default=0
+        Replaces a missing value; for listed values, a place in the list.
+    center, spread : float
+        Subtracted, and then divided by, for the scales "standard" and "robust".
+    quantiles : tuple of float
+        For the scale "rank": ascending values from low to high.
+    ranks : tuple of float
+        The parts of all rows, 0 to 1, below these values.
+    counts : tuple of float
+        The (noisy) frequency of each listed value; empty if it was not needed.
+    is_crowded : bool
+        Whether most values seem to lie in a small part of the bounds that were found, and not around 0. The noise hides
+        where, so they hardly differ after the preparation.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    fill: float = 0.0
+    center: float = 0.0
+    spread: float = 1.0
+    quantiles: tuple[float, ...] = ()
+    ranks: tuple[float, ...] = ()
+    counts: tuple[float, ...] = ()
+    is_crowded: bool = False
+
+
+#: How many columns a message names; it counts the others.
 MOST_NAMED = 10
 
-#: What is said of pydantic's own reasons, which speak of Python.
+#: Our words for pydantic's reasons, which are about Python.
 _REASONS = {
-    "extra_forbidden": "is no key of a column; there are {keys}",
+    "extra_forbidden": "is not a key of a column; the keys are {keys}",
     "literal_error": "must be one of: {expected}",
     "finite_number": "must be finite",
     "greater_than": "must be above {gt:g}",
@@ -30,9 +218,9 @@ _REASONS = {
 
 
 class Schema(BaseModel):
-    """What is public of a table: the names of its columns, and of each what :class:`Column` says.
+    """What is public about a table: the names of its columns, and a :class:`Column` for each.
 
-    Columns are found by name, in whatever order a table has them. A table with others does not fit.
+    Columns are found by name, in any order. A table with other columns does not fit.
 
     Parameters
     ----------
@@ -64,16 +252,14 @@ class Schema(BaseModel):
             raise ValueError("the schema has no column that is used; name at least one")
         return self
 
-    # Where it comes from, and where it goes.
-
     @classmethod
     def of(cls, given: Schema | str | Path | Mapping[str, Any]) -> Schema:
-        """Return a schema as a user gives it: itself, a mapping, TOML, or the name of a TOML file.
+        """Return a schema from a schema, a mapping, TOML, or the name of a TOML file.
 
         Raises
         ------
         ValueError
-            Naming every key that cannot be right.
+            If a key is wrong; the message names every such key.
         FileNotFoundError
             If there is no such file.
         """
@@ -93,19 +279,7 @@ class Schema(BaseModel):
 
     @classmethod
     def from_toml(cls, text: str, *, source: str = "the schema") -> Schema:
-        """Return the schema that a TOML text describes: a table ``[columns.NAME]`` for each column.
-
-        Parameters
-        ----------
-        text : str
-        source : str
-            What messages call it.
-
-        Raises
-        ------
-        ValueError
-            Naming every key that cannot be right.
-        """
+        """Return the schema from a TOML text with a table ``[columns.NAME]`` for each column."""
         with parsing(source, "TOML", "correct it"):
             fields = tomllib.loads(text)
         return cls._validated(fields, source)
@@ -124,14 +298,12 @@ class Schema(BaseModel):
             raise ValueError(f"{source}: {_some(list(reasons))}.") from None
 
     def to_json(self) -> str:
-        """Return the schema as one line of JSON, as it is sent to sites."""
+        """Return the schema as one line of JSON, for messages to sites."""
         return self.model_dump_json(exclude_defaults=True)
 
     def to_toml(self) -> str:
         """Return the schema as TOML."""
         return tomli_w.dumps(self.model_dump(exclude_defaults=True, exclude_none=True))
-
-    # What it says.
 
     @property
     def used(self) -> dict[str, Column]:
@@ -144,14 +316,7 @@ class Schema(BaseModel):
         return Schema(columns=columns) if columns else None
 
     def check(self, table: Any, *, owner: str) -> None:
-        """Raise a DataError that says of every column why it does not fit, unless all do.
-
-        Parameters
-        ----------
-        table : pandas.DataFrame
-        owner : str
-            Whose table it is, for the message. It names columns and rows, and never a value.
-        """
+        """Raise a DataError that names every column of a pandas DataFrame that does not fit, and why."""
         names = [str(name) for name in table.columns]
         reasons = _reasons_of_names(names, self.columns)
         if not reasons:
@@ -167,44 +332,23 @@ class Schema(BaseModel):
             raise DataError(f"{owner}: the table does not fit the schema: {_some(reasons)}.")
 
     def check_equal(self, other: Schema | None, *, owner: str) -> None:
-        """Raise a DataError unless a run says of the columns what a site knows of them.
-
-        Parameters
-        ----------
-        other : Schema or None
-            That of the run.
-        owner : str
-            The site.
-        """
+        """Raise a DataError unless a run's schema is the one that a site has agreed to."""
         others = {} if other is None else other.columns
-        differ = [f"'{name}'" for name in dict.fromkeys((*self.columns, *others)) if self._differs(others, name)]
+        names = dict.fromkeys((*self.columns, *others))
+        differ = [f"'{name}'" for name in names if self.columns.get(name) != others.get(name)]
         if differ:
-            verb = "the run has no schema, or another one" if not others else "the run's schema is another"
-            raise DataError(f"{owner}: {verb} than the site agreed to, in {_some(differ)}; agree on one file.")
-
-    def _differs(self, others: Mapping[str, Column], name: str) -> bool:
-        return self.columns.get(name) != others.get(name)
+            found = "another" if others else "no"
+            raise DataError(
+                f"{owner}: the run has {found} schema; the site has agreed to one that differs in {_some(differ)}. "
+                "Agree on one file."
+            )
 
     def values(
         self, table: Any, *, owner: str, rows: slice = slice(None), wanted: Collection[str] | None = None
     ) -> Iterator[tuple[str, Column, Any]]:
-        """Yield name, column and values of every used column of a table: numbers, days or codes; NaN for gaps.
+        """Yield name, column and values (see :func:`read_column`) of each used column, or each wanted one.
 
-        Parameters
-        ----------
-        table : pandas.DataFrame
-            That fits, but for the order of its columns.
-        owner : str
-            Whose table it is, for messages.
-        rows : slice, optional
-            Which rows.
-        wanted : collection of str, optional
-            Which of the used columns; by default all.
-
-        Raises
-        ------
-        DataError
-            Naming the first column that does not fit.
+        Raise a DataError that names the first column that does not fit.
         """
         names = [str(name) for name in table.columns]
         if reasons := _reasons_of_names(names, self.columns):
@@ -230,9 +374,9 @@ def _reasons_of_names(names: Sequence[str], columns: Mapping[str, Column]) -> li
     there = set(names)
     if len(there) < len(names):
         repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-        return [f"column '{name}': the name is there twice; rename one" for name in repeated]
+        return [f"column '{name}': two columns have this name; rename one" for name in repeated]
     lacking = [
-        f"column '{name}': it is not there; add it, or mend its name"
+        f"column '{name}': the table does not have it; add it, or correct its name"
         for name, column in columns.items()
         if name not in there and column.kind != "ignored"
     ]
@@ -244,13 +388,13 @@ def _reasons_of_names(names: Sequence[str], columns: Mapping[str, Column]) -> li
 
 
 def _some(reasons: Sequence[str]) -> str:
-    """Return reasons in one sentence, the first ten of them."""
+    """Join the first ten reasons, and count the others."""
     more = len(reasons) - MOST_NAMED
     return "; ".join(reasons[:MOST_NAMED]) + (f"; and {more:,} more" if more > 0 else "")
 
 
 def _in_words(error: Mapping[str, Any]) -> str:
-    """Return what pydantic found as part of a sentence: which column, which key, and what would be right."""
+    """Put an error of pydantic into words: which column, which key, and what would be right."""
     place = [str(part) for part in error["loc"]]
     where = f"column '{place[1]}'" if place[:1] == ["columns"] and len(place) > 1 else ""
     key = ".".join(place[2:3] if where else place)
@@ -258,3 +402,108 @@ def _in_words(error: Mapping[str, Any]) -> str:
     context = {**error.get("ctx", {}), "keys": ", ".join(Column.model_fields)}
     reason = reason[:1].lower() + reason[1:].format(**context) if error["type"] in _REASONS else reason
     return ": ".join(part for part in (where, f"{key} {reason}" if key else reason) if part)
+
+
+# Columns as numbers.
+
+
+def read_column(series: Any, column: Column, *, first_row: int = 0) -> Floats:
+    """Return the values of a pandas Series as floats, each from its own entry alone.
+
+    They are numbers; days since 1970; or places in the list of categories, where a gap that is a category of its own
+    has the place after the last. Other gaps are NaN. Raise a MisfitError if a value does not fit the column.
+    """
+    if column.categories is not None:
+        values = _codes(series, column.categories, first_row)
+    elif column.kind == "date":
+        values = _days(series, first_row)
+    else:
+        values = _numbers(series, first_row)
+        if column.kind == "integer":
+            _refuse(values != np.trunc(values), ~np.isnan(values), first_row, "is not a whole number; correct it")
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = values.sum()
+    if np.isfinite(total):  # a sum is not finite if any value is not
+        return values
+    _refuse(np.isinf(values), True, first_row, "is infinite; correct it")
+    gaps = np.isnan(values)
+    if column.gaps == "refuse":
+        _refuse(gaps, True, first_row, 'is missing; fill it in, or let the schema say gaps = "mean" or "category"')
+    elif column.is_one_hot and column.gaps == "category":
+        values[gaps] = len(column.categories or ())
+    return values
+
+
+def is_unlisted(series: Any, column: Column) -> NDArray[np.bool_]:
+    """Return which entries have a value that the column does not list; none if they cannot be read."""
+    try:
+        return np.asarray(_places(series, column.categories or (), 0) == -1.0)
+    except MisfitError:
+        return np.zeros(len(series), dtype=bool)
+
+
+def _numbers(series: Any, first_row: int) -> Floats:
+    import pandas as pd
+
+    kind = getattr(series.dtype, "kind", "O")
+    if kind in "mM" or isinstance(series.dtype, pd.PeriodDtype):
+        raise MisfitError("it holds dates or times, but the schema says numbers; change the kind")
+    if kind == "c":
+        raise MisfitError("it holds complex numbers; give real ones")
+    if not pd.api.types.is_numeric_dtype(series.dtype):
+        numbers = pd.to_numeric(series, errors="coerce")
+        _refuse(numbers.isna().to_numpy(), series.notna().to_numpy(), first_row, "is not a number; correct it")
+        series = numbers
+    found: Floats = series.to_numpy(dtype=np.float64, na_value=np.nan)
+    return found
+
+
+def _days(series: Any, first_row: int) -> Floats:
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(series.dtype):
+        raise MisfitError("it holds numbers, but the schema says dates; change the kind")
+    dates = series if series.dtype.kind == "M" else pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
+    _refuse(dates.isna().to_numpy(), series.notna().to_numpy(), first_row, "is not a date; write it as YYYY-MM-DD")
+    if getattr(dates.dtype, "tz", None) is not None:
+        dates = dates.dt.tz_convert("UTC").dt.tz_localize(None)
+    gaps = dates.isna().to_numpy()
+    days: Floats = dates.to_numpy(dtype="datetime64[us]").astype(np.int64) / 86_400e6
+    days[gaps] = np.nan
+    return days
+
+
+def _codes(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
+    values = _places(series, categories, first_row)
+    remedy = "is a category that the schema does not list; correct it, or add it to the schema"
+    _refuse(values == -1.0, True, first_row, remedy)
+    return values
+
+
+def _places(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:
+    """Return the place of each category in the list, -1 if it is not listed, and NaN for gaps."""
+    import pandas as pd
+
+    try:
+        codes, found = pd.factorize(series)
+    except TypeError:
+        raise MisfitError("it holds values that cannot be categories, such as lists; leave it out") from None
+    # 01067 is read from a file as 1067, which then means 01067 unless there is another such category.
+    read = [str(int(name)) if name.isdecimal() else name for name in categories]
+    how_many = Counter(read)
+    places = {name: float(place) for place, name in enumerate(read) if how_many[name] == 1}
+    places |= {name: float(place) for place, name in enumerate(categories)}
+    texts = [text_of(value) for value in found]
+    for name in READ_AS_MISSING.intersection(categories).difference(texts):
+        why = f"is missing, because '{name}' in a file is read as missing; rename that category in both files"
+        _refuse(codes == -1, True, first_row, why)
+    place_of = np.array([*(places.get(text, -1.0) for text in texts), np.nan])
+    values: Floats = place_of[codes]  # a gap has the code -1
+    return values
+
+
+def _refuse(is_bad: NDArray[np.bool_], counts: NDArray[np.bool_] | bool, first_row: int, why: str) -> None:
+    """Raise a MisfitError that names the first row that is bad and counts, if any."""
+    bad = is_bad & counts
+    if bad.any():
+        raise MisfitError(f"row {first_row + int(bad.argmax())} {why}")

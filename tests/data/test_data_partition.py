@@ -18,8 +18,7 @@ SCHEMES = ["iid", "dirichlet:0.5", "classes:2", "column"]
 @pytest.fixture(scope="module")
 def table():
     digits = load_dataset("digits")
-    sites = np.array(["oslo", "bergen", "tromsø"])
-    owners = sites[np.arange(len(digits.rows)) % 3]
+    owners = np.resize(["oslo", "bergen", "tromsø"], len(digits.rows))
     return Table(rows=digits.rows, labels=digits.labels, owners=owners, columns=digits.columns, name="digits")
 
 
@@ -28,28 +27,17 @@ def groups_of(table, scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_row_is_in_exactly_one_client(table, scheme):
+def test_every_row_is_in_exactly_one_client_in_the_order_of_the_table(table, scheme):
     parts = partition_indices(groups_of(table, scheme), scheme, 10)
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(table.rows)))
+    assert all(part.dtype == np.intp and (np.diff(part) > 0).all() for part in parts)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_indices_of_a_client_ascend(table, scheme):
-    for part in partition_indices(groups_of(table, scheme), scheme, 10):
-        assert part.dtype == np.intp
-        assert (np.diff(part) > 0).all()
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_same_seed_gives_the_same_partition(table, scheme):
-    first, second = (partition_indices(groups_of(table, scheme), scheme, 10, random_state=5) for _ in range(2))
-    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-@pytest.mark.parametrize("scheme", ["iid", "dirichlet:0.5", "classes:2"])
-def test_another_seed_gives_another_partition(table, scheme):
-    first, second = (partition_indices(table.labels, scheme, 10, random_state=seed) for seed in (0, 1))
-    assert any(not np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+def test_the_seed_decides_the_partition(table, scheme):
+    first, same, other = (partition_indices(groups_of(table, scheme), scheme, 10, seed) for seed in (5, 5, 6))
+    assert all(map(np.array_equal, first, same))
+    assert all(map(np.array_equal, first, other)) == (scheme == "column")
 
 
 def test_numpys_global_random_state_is_left_alone(table):
@@ -66,6 +54,12 @@ def test_iid_gives_equal_parts_with_all_classes_in_each(table):
     assert all(len(np.unique(labels)) == 10 for labels in federated.labels)
 
 
+def test_iid_needs_no_labels_and_one_client_gets_the_table_in_its_order(table):
+    federated = partition(Table(rows=table.rows), "iid", n_clients=1)
+    assert federated.labels is None
+    assert np.array_equal(federated.clients[0], table.rows)
+
+
 def test_k_means_gives_each_client_a_cluster_of_the_rows(table):
     federated = partition(table, "k-means", n_clients=4)
     assert federated.names == ["0", "1", "2", "3"]
@@ -74,23 +68,9 @@ def test_k_means_gives_each_client_a_cluster_of_the_rows(table):
     for index, rows in enumerate(federated.clients):
         nearest = ((rows[:, None, :] - means) ** 2).sum(axis=2).argmin(axis=1)
         assert np.all(nearest == index)
-
-
-def test_k_means_of_rows_that_are_too_alike_says_so():
-    table = Table(rows=np.repeat([[0.0, 1.0], [5.0, 5.0]], 10, axis=0))
-    with pytest.raises(ValueError, match=r"The partition 'k-means' finds 2 clusters in .* for 3 clients"):
-        partition(table, "k-means", n_clients=3)
-
-
-def test_iid_needs_no_labels(table):
-    federated = partition(Table(rows=table.rows), "iid", n_clients=4)
-    assert federated.labels is None
-    assert sum(len(rows) for rows in federated.clients) == len(table.rows)
-
-
-def test_one_client_gets_the_table_in_its_order(table):
-    federated = partition(table, "iid", n_clients=1)
-    assert np.array_equal(federated.clients[0], table.rows)
+    alike = Table(rows=np.repeat([[0.0, 1.0], [5.0, 5.0]], 10, axis=0))
+    with pytest.raises(ValueError, match="finds 2 clusters"):
+        partition(alike, "k-means", n_clients=3)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -108,7 +88,7 @@ def test_small_alpha_makes_clients_differ_more(table):
 
 
 def test_a_class_is_split_at_random_and_not_in_the_order_of_the_file():
-    # One class, sorted rows: cut where they stand, each client would get a block of consecutive rows.
+    # One class, sorted rows: cut in their order, each client would get a block of consecutive rows.
     for scheme in ("iid", "dirichlet:5", "classes:1"):
         for part in partition_indices(np.zeros(300, dtype=int), scheme, 3):
             assert part[-1] - part[0] >= len(part)
@@ -126,48 +106,28 @@ def test_classes_with_fewer_clients_than_classes_loses_no_row(table):
         assert sum(len(rows) for rows in federated.clients) == len(table.rows)
 
 
-def test_column_follows_the_owners_sorted(table):
+def test_column_follows_the_owners_sorted_as_what_they_are(table):
     federated = partition(table, "column")
     assert federated.names == ["bergen", "oslo", "tromsø"]
     for name, rows, labels in zip(federated.names, federated.clients, federated.labels, strict=True):
         assert np.array_equal(rows, table.rows[table.owners == name])
         assert np.array_equal(labels, table.labels[table.owners == name])
+    numbered = partition(Table(rows=np.eye(4), owners=np.array([10, 2, 10, 1])), "column", n_clients=99)
+    assert numbered.names == ["1", "2", "10"]
+    with pytest.raises(ValueError, match="several types"):
+        partition(Table(rows=np.eye(3), owners=np.array([1, "a", None], dtype=object)), "column")
 
 
-def test_numbered_owners_are_sorted_as_numbers():
-    federated = partition(Table(rows=np.eye(4), owners=np.array([10, 2, 10, 1])), "column", n_clients=99)
-    assert federated.names == ["1", "2", "10"]
-    assert [len(rows) for rows in federated.clients] == [1, 1, 2]
-
-
-def test_owners_of_several_types_are_refused():
-    table = Table(rows=np.eye(3), owners=np.array([1, "a", None], dtype=object))
-    with pytest.raises(ValueError, match="are of several types; give all as text or all as numbers"):
-        partition(table, "column")
-
-
-def test_text_labels_partition_as_numbers_do(table):
+@pytest.mark.parametrize("scheme", ["dirichlet:0.5", "classes:2"])
+def test_text_labels_partition_like_numbers_and_stay_beside_their_rows(table, scheme):
     words = np.array([f"class {label}" for label in table.labels])
-    for scheme in ("dirichlet:0.5", "classes:2"):
-        for a, b in zip(partition_indices(words, scheme, 10), partition_indices(table.labels, scheme, 10), strict=True):
-            assert np.array_equal(a, b)
-
-
-def test_rows_stay_beside_their_labels(table):
-    federated = partition(table, "dirichlet:0.5", n_clients=4)
-    parts = partition_indices(table.labels, "dirichlet:0.5", 4)
+    parts = partition_indices(table.labels, scheme, 10)
+    assert all(map(np.array_equal, partition_indices(words, scheme, 10), parts))
+    federated = partition(table, scheme, n_clients=10)
+    assert federated.columns == table.columns
     for rows, labels, part in zip(federated.clients, federated.labels, parts, strict=True):
         assert np.array_equal(rows, table.rows[part])
         assert np.array_equal(labels, table.labels[part])
-    assert federated.names == ["0", "1", "2", "3"]
-    assert federated.columns == table.columns
-
-
-def test_server_rows_pass_through():
-    table = load_dataset("gaussian-mixture", n_rows=200)
-    federated = partition(table, "iid", n_clients=2)
-    assert federated.server_rows is table.server_rows
-    assert federated.server_rows_origin == table.server_rows_origin
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -179,108 +139,69 @@ def test_partition_prints_and_warns_nothing(table, scheme, capfd):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "n_clients", "sentence"),
+    ("scheme", "n_clients", "named"),
     [
-        ("idd", 3, "There is no partition 'idd': did you mean 'iid'"),
-        ("dirichelt:0.5", 3, "There is no partition 'dirichelt:0.5': did you mean 'dirichlet:ALPHA'"),
-        ("xyz", 3, "There is no partition 'xyz': there are: classes:N, column, dirichlet:ALPHA, iid, k-means"),
-        ("iid:3", 3, "The partition 'iid' takes no number"),
-        ("dirichlet", 3, "needs a number greater than 0 for ALPHA, not ''"),
-        ("dirichlet:0", 3, "needs a number greater than 0 for ALPHA, not '0'"),
-        ("dirichlet:-1", 3, "needs a number greater than 0 for ALPHA, not '-1'"),
-        ("dirichlet:much", 3, "needs a number greater than 0 for ALPHA, not 'much'"),
-        ("dirichlet:nan", 3, "needs a number greater than 0 for ALPHA, not 'nan'"),
-        ("dirichlet:inf", 3, "needs a number greater than 0 for ALPHA, not 'inf'"),
-        ("classes:0", 3, "needs a whole number of at least 1 for N, not '0'"),
-        ("classes:1.5", 3, "needs a whole number of at least 1 for N, not '1.5'"),
-        ("classes:11", 3, "'classes:11' needs 11 classes, and there are 10"),
-        ("classes:2", 3, "reaches at most 6 of the 10 classes, and the rows of the others would be lost"),
-        ("classes:2", 5, "leaves out the rows of [1-5] of the 10 classes; give at least 10 clients"),
-        ("classes:9", 400, "leaves a client without a row of one of its classes"),
-        ("dirichlet:0.001", 50, "leaves one of 50 clients without a row, 11 draws in a row"),
-        ("iid", 1798, "1798 clients cannot share 1797 rows"),
-        ("iid", 0, "n_clients must be a whole number of at least 1, not 0"),
-        ("iid", 2.5, "n_clients must be a whole number of at least 1, not 2.5"),
-        ("iid", None, "n_clients must be a whole number of at least 1, not None"),
+        ("idd", 3, "'idd': did you mean 'iid'"),
+        ("dirichelt:0.5", 3, "did you mean 'dirichlet:ALPHA'"),
+        ("xyz", 3, "there are: classes:N, column, dirichlet:ALPHA, iid, k-means"),
+        ("iid:3", 3, "takes no number"),
+        *((f"dirichlet{alpha}", 3, "ALPHA") for alpha in ("", ":0", ":-1", ":much", ":nan", ":inf")),
+        *((f"classes:{n}", 3, "for N") for n in (0, 1.5)),
+        ("classes:11", 3, "needs 11 classes"),
+        ("classes:2", 3, "at most 6 of the 10 classes"),
+        ("classes:2", 5, "leaves out the rows of [1-5] of the 10 classes"),
+        ("classes:9", 400, "without a row of one of its classes"),
+        ("dirichlet:0.001", 50, "one of 50 clients without a row"),
+        ("iid", 1798, "1798 clients"),
+        *(("iid", n_clients, "n_clients") for n_clients in (0, 2.5, None)),
     ],
 )
-def test_bad_scheme_says_what_is_wrong(table, scheme, n_clients, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_bad_scheme_says_what_is_wrong(table, scheme, n_clients, named):
+    with pytest.raises(ValueError, match=named):
         partition(table, scheme, n_clients=n_clients)
 
 
-@pytest.mark.parametrize("scheme", ["dirichlet:0.5", "classes:2"])
-def test_scheme_by_label_needs_labels(table, scheme):
-    with pytest.raises(ValueError, match=rf"The partition '{scheme}' needs labels, and rows.csv has none"):
+@pytest.mark.parametrize("scheme", SCHEMES[1:])
+def test_a_scheme_names_the_labels_or_owners_that_it_lacks(table, scheme):
+    with pytest.raises(ValueError, match=rf"'{scheme}' needs .* rows\.csv has none"):
         partition(Table(rows=table.rows, name="rows.csv"), scheme, n_clients=3)
 
 
-def test_column_needs_owners(table):
-    with pytest.raises(ValueError, match=r"'column' needs a client for each row, and rows.csv has none"):
-        partition(Table(rows=table.rows, name="rows.csv"), "column", n_clients=3)
+# Rows for the server.
 
 
-def test_held_out_rows_leave_the_table(table):
-    rest = hold_out_server_rows(table, 160, random_state=1)
-    assert rest.server_rows.shape == (160, 64)
-    assert len(rest.rows) == len(rest.labels) == len(rest.owners) == len(table.rows) - 160
-    together = np.concatenate([rest.rows, rest.server_rows])
-    assert np.array_equal(
-        np.unique(together, axis=0, return_counts=True)[1],
-        np.unique(table.rows, axis=0, return_counts=True)[1],
-    )
-    assert rest.server_rows_origin == (
-        "160 rows of digits, drawn at random and taken from the clients: these rows are public, nothing protects them."
-    )
-
-
-def test_held_out_rows_keep_labels_beside_their_rows():
-    rows = np.arange(50.0)[:, None]
-    table = Table(rows=rows, labels=np.arange(50))
-    rest = hold_out_server_rows(table, 20)
+def test_held_out_rows_leave_the_table_by_the_seed():
+    table = Table(rows=np.arange(50.0)[:, None], labels=np.arange(50), owners=np.resize(["a", "b"], 50))
+    rest, again, other = (hold_out_server_rows(table, 20, random_state=seed) for seed in (1, 1, 2))
+    assert np.array_equal(rest.server_rows, again.server_rows)
+    assert not np.array_equal(rest.server_rows, other.server_rows)
+    assert len(rest.server_rows) == 20
+    assert np.array_equal(np.sort(np.concatenate([rest.rows, rest.server_rows])[:, 0]), np.arange(50))
     assert np.array_equal(rest.rows[:, 0], rest.labels)
-    assert not np.isin(rest.server_rows, rest.rows).any()
+    assert np.array_equal(rest.owners, table.owners[rest.labels])
+    assert "public" in rest.server_rows_origin
 
 
-def test_held_out_rows_follow_the_seed(table):
-    first, again, other = (hold_out_server_rows(table, 20, random_state=seed).server_rows for seed in (1, 1, 2))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
-
-
-def test_table_with_server_rows_is_returned_as_it_is():
-    table = load_dataset("gaussian-mixture", n_rows=100)
+def test_server_rows_that_a_table_has_are_kept_and_passed_on():
+    table = load_dataset("gaussian-mixture", n_rows=200)
     assert hold_out_server_rows(table, 10) is table
+    federated = partition(table, "iid", n_clients=2)
+    assert federated.server_rows is table.server_rows
+    assert federated.server_rows_origin == table.server_rows_origin
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "sentence"),
-    [
-        (1797, "digits has 1797 rows, so the server cannot get 1797 of them; give at most 1796"),
-        (0, "n_rows must be a whole number of at least 1, not 0"),
-    ],
-)
-def test_held_out_rows_must_leave_some(table, n_rows, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        hold_out_server_rows(table, n_rows)
+def test_held_out_rows_must_leave_some(table):
+    for n_rows, named in ((1797, "at most 1796"), (0, "n_rows")):
+        with pytest.raises(ValueError, match=named):
+            hold_out_server_rows(table, n_rows)
+    with pytest.raises(ValueError, match="no row to client"):
+        hold_out_server_rows(Table(rows=np.eye(3), owners=np.array(["a", "b", "c"]), name="rows.csv"), 1)
 
 
-def test_held_out_rows_must_leave_every_owner_one():
-    table = Table(rows=np.eye(3), owners=np.array(["a", "b", "c"]), name="rows.csv")
-    with pytest.raises(ValueError, match=r"leaves no row to client '[abc]'; hold out fewer"):
-        hold_out_server_rows(table, 1)
-
-
-def test_federated_rows_need_a_name_for_each_client():
-    with pytest.raises(ValueError, match="There are 1 names for 2 clients; give one for each"):
+def test_names_labels_and_owners_are_as_many_as_clients_and_rows():
+    with pytest.raises(ValueError, match="1 names for 2 clients"):
         FederatedRows(clients=[np.eye(2), np.eye(2)], labels=None, names=["a"])
-
-
-def test_federated_rows_need_a_label_for_each_row():
-    with pytest.raises(ValueError, match="There are 3 labels for 2 rows of a; give one for each"):
+    with pytest.raises(ValueError, match="3 labels for 2 rows of a"):
         FederatedRows(clients=[np.eye(2)], labels=[np.arange(3)], names=["a"])
-
-
-def test_table_needs_an_owner_for_each_row():
-    with pytest.raises(ValueError, match="There are 1 owners for 2 rows of the table"):
+    with pytest.raises(ValueError, match="1 owners for 2 rows"):
         Table(rows=np.eye(2), owners=np.array(["a"]))

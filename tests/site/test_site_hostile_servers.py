@@ -52,9 +52,8 @@ from flower_fedclust.strategies.dp_fedc import DPFedCClient
 from flower_fedclust.strategies.fedsc import FedSCClient
 from flower_fedclust.strategies.maps.maps import FederatedMapClient
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
-from flower_fedclust.tables.columns import Figures
 from flower_fedclust.tables.preparation import Preparation
-from flower_fedclust.tables.schema import Schema
+from flower_fedclust.tables.schema import Figures, Schema
 
 KEEP = PerturbedRowsClient.perturb_rows.asked(relative_noise=0.0, max_norm=4.0)
 CENTERS = np.zeros((2, 3))

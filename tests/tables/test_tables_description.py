@@ -16,7 +16,6 @@ from flower_fedclust.engine.wire import as_bytes
 from flower_fedclust.exact.grid import rows_onto_grid
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel, PrototypeModel, SpectralModel
-from flower_fedclust.tables.columns import Figures
 from flower_fedclust.tables.description import (
     N_PARTS,
     QUANTILES,
@@ -24,7 +23,7 @@ from flower_fedclust.tables.description import (
     cluster_sums,
 )
 from flower_fedclust.tables.preparation import Preparation
-from flower_fedclust.tables.schema import Schema
+from flower_fedclust.tables.schema import Figures, Schema
 
 SCHEMA = Schema.of(
     {

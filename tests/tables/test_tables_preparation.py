@@ -105,7 +105,7 @@ def test_prepared_rows_are_in_the_ball(preparation):
 def test_it_survives_json_and_another_version_is_refused(tables, preparation):
     again = Preparation.from_dict(preparation.to_dict())
     np.testing.assert_array_equal(again.transform(tables[1]), preparation.transform(tables[1]))
-    with pytest.raises(ValueError, match="this preparation has version 2 and 1 is read"):
+    with pytest.raises(ValueError, match="version 2"):
         Preparation.from_dict(preparation.to_dict() | {"version": 2})
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flower_fedclust as fc
-from flower_fedclust.tables.columns import Figures
 from flower_fedclust.tables.description import cluster_sums
 from flower_fedclust.tables.preparation import Preparation
+from flower_fedclust.tables.schema import Figures
 
 EXTREMES = [0.0, -0.0, 1.0, 5e-324, 1e-320, 1e-120, 1e120, 1e308, 1.7976931348623157e308]
 NUMBERS = st.one_of(

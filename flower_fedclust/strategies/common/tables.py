@@ -37,11 +37,10 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import Model
 from flower_fedclust.models.tables import TableModel
 from flower_fedclust.numerics.checks import DataError, check_real
-from flower_fedclust.tables.columns import Column, Figures
 from flower_fedclust.tables.description import Clusters
 from flower_fedclust.tables.histograms import N_BINS, N_BINS_WITHOUT_NOISE, figures_of, range_of
 from flower_fedclust.tables.preparation import Preparation, public_interval, width_of
-from flower_fedclust.tables.schema import Schema
+from flower_fedclust.tables.schema import Column, Figures, Schema
 
 S = TypeVar("S", bound=ProtocolStrategy)
 
