@@ -15,7 +15,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -45,6 +45,7 @@ from flower_fedclust.engine import (
 from flower_fedclust.engine.parameters import _declared, _documented
 from flower_fedclust.engine.progress import quiet
 from flower_fedclust.engine.replies import add_up, client_order, values_of
+from flower_fedclust.engine.rounds import Array
 from flower_fedclust.engine.run import EVALUATE
 from flower_fedclust.engine.wire import EXPONENTS, decode, encode
 from flower_fedclust.models import Model
@@ -579,29 +580,22 @@ def _raising(honest: Callable[[], FitRes]) -> FitRes:
     return FitRes(res.status, encode([]), 1, {**res.metrics, "failure": "client failed with KeyError; see its log."})
 
 
-def _not_finite(honest: Callable[[], FitRes]) -> FitRes:
-    res = honest()
-    arrays = [np.full(array.shape, np.nan) for array in decode(res.parameters)]
-    return FitRes(res.status, encode(arrays), 1, res.metrics)
+def _sending(change: Callable[[list[Array]], list[Array]]) -> Callable[[Callable[[], FitRes]], FitRes]:
+    """Return a fault: the honest answer with other arrays."""
 
+    def sent(honest: Callable[[], FitRes]) -> FitRes:
+        res = honest()
+        return replace(res, parameters=encode(change(decode(res.parameters))))
 
-def _other_shapes(honest: Callable[[], FitRes]) -> FitRes:
-    res = honest()
-    arrays = [np.zeros((*array.shape, 2), array.dtype) for array in decode(res.parameters)]
-    return FitRes(res.status, encode(arrays), 1, res.metrics)
-
-
-def _too_many(honest: Callable[[], FitRes]) -> FitRes:
-    res = honest()
-    return FitRes(res.status, encode([*decode(res.parameters), np.zeros(1)]), 1, res.metrics)
+    return sent
 
 
 FAULTS = {
     "is silent": _silent,
     "raises": _raising,
-    "sends NaN": _not_finite,
-    "sends other shapes": _other_shapes,
-    "sends an array more": _too_many,
+    "sends NaN": _sending(lambda arrays: [np.full(array.shape, np.nan) for array in arrays]),
+    "sends other shapes": _sending(lambda arrays: [np.zeros((*array.shape, 2), array.dtype) for array in arrays]),
+    "sends an array more": _sending(lambda arrays: [*arrays, np.zeros(1)]),
 }
 
 
