@@ -1,13 +1,13 @@
 """The ClientApp: rows of a simulated client, or a SuperNode's own file.
 
-A SuperNode with rows of its own takes these from its node config, and not from the run config:
+A SuperNode with rows of its own takes these keys from its node config, never from the run config:
 
 - ``data``: the file of its rows; ``label-column`` and ``columns``: columns of that file
-- ``query``: SQL; ``data`` is then the database that it asks, or "duckdb://" for files
-- ``schema``: a file that says what is public of the columns; a run that says otherwise is refused
-- ``consent``: kinds of messages that may leave without noise of the site's own, with commas: "sums" (the default),
-  "centers", "codes", "rows"
-- ``strategies``: those that it takes part in; by default all that its consent allows
+- ``query``: SQL; ``data`` is then the database to ask, or "duckdb://" for files
+- ``schema``: a file that says what is public about the columns; runs with another schema are refused
+- ``consent``: kinds of messages that may leave without noise, separated by commas: "sums" (the default), "centers",
+  "codes", "rows"
+- ``strategies``: the strategies that it takes part in; by default all that its consent allows
 - ``evaluation``: whether it evaluates models on its rows (false by default)
 """
 
@@ -28,7 +28,7 @@ from flower_fedclust.tables import Schema
 
 
 def load(context: Context) -> ClientData:
-    """Return the rows: of the file that the node config names, or of this partition of the simulated data set."""
+    """Return the rows of the file in the node config, or of this partition of the simulated data set."""
     site = context.node_config
     if "data" in site:
         query, columns = text(site, "query"), listed(text(site, "columns"))
@@ -54,7 +54,7 @@ def load(context: Context) -> ClientData:
 
 
 def consent(context: Context) -> Consent:
-    """Return what the site answers: all in a simulation, sums alone where it has rows of its own and says no more."""
+    """Return what the site answers: everything in a simulation; for rows of its own, sums unless it allows more."""
     site = context.node_config
     if "data" not in site:
         return Consent()
@@ -63,7 +63,7 @@ def consent(context: Context) -> Consent:
 
 
 def noise_seed(context: Context) -> int | None:
-    """Return a seed for simulated rows, if one was asked for; rows of a site's own never take one."""
+    """Return the seed of the noise of simulated rows, if the run has one; a site's own rows never have one."""
     seed = given(context.run_config, "noise-seed")
     if seed is None or "data" in context.node_config:
         return None
@@ -73,7 +73,7 @@ def noise_seed(context: Context) -> int | None:
 
 
 def make_client(context: Context) -> Client:
-    """Return the client that answers for the strategies of this run."""
+    """Return the client that answers the strategies of this run."""
     names = strategy_names(context.run_config)
     agreed = listed(text(context.node_config, "strategies"))
     if agreed is not None and (refused := [name for name in names if name not in agreed]):

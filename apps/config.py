@@ -1,4 +1,4 @@
-"""What the run config says, in the words of the library."""
+"""The run config as parameters of the library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flower_fedclust.tables import Schema
 
 
 def given(config: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a key, or None where it was left empty; a text that is a number becomes one."""
+    """Return the value of a key, or None if it is empty; a text that is a number becomes one."""
     value = config.get(key, "")
     if value == "":
         return None
@@ -28,48 +28,42 @@ def given(config: Mapping[str, Any], key: str) -> Any:
 
 
 def text(config: Mapping[str, Any], key: str) -> str | None:
-    """Return the value of a key as it was written, or None where it was left empty."""
+    """Return the value of a key as it was written, or None if it is empty."""
     value = config.get(key, "")
     return None if value == "" else str(value)
 
 
 def listed(value: str | None) -> tuple[str, ...] | None:
-    """Return what stands between the commas of a text."""
+    """Return the parts of a text between commas."""
     return None if value is None else tuple(part.strip() for part in value.split(","))
 
 
 def strategy_names(config: Mapping[str, Any]) -> list[str]:
-    """Return the strategies that were asked for."""
+    """Return the names of the strategies to run."""
     return list(listed(str(config["strategy"])) or ())
 
 
 def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of the strategies: ``n-clusters``, ``epsilon``, and the TOML under ``parameters``.
-
-    Raises
-    ------
-    ValueError
-        If the text under ``parameters`` is not TOML, or names what has a key of its own.
-    """
+    """Return the parameters of the strategies: ``n-clusters``, ``epsilon``, and the TOML under ``parameters``."""
     with parsing("parameters in the run config", "TOML", "correct it"):
         found = tomllib.loads(str(config.get("parameters", "")))
     found = {key.replace("-", "_"): value for key, value in found.items()}
     for key in ("n-clusters", "epsilon"):
         if key.replace("-", "_") in found:
-            raise ValueError(f"{key} stands under parameters; it is a key of the run config itself.")
+            raise ValueError(f"{key} is given under parameters; it is a key of the run config itself.")
     found["n_clusters"] = number_of_clusters(str(config["n-clusters"]))
     epsilon = text(config, "epsilon")
     return found if epsilon is None else {**found, "epsilon": parse_epsilon(epsilon)}
 
 
 def schema(config: Mapping[str, Any]) -> Schema | None:
-    """Return what is public of the columns: TOML, or the name of a TOML file where the server runs."""
+    """Return what is public about the columns: TOML, or the name of a TOML file on the server's machine."""
     given_schema = text(config, "schema")
     return None if given_schema is None else Schema.of(given_schema)
 
 
 def simulated_rows(config: Mapping[str, Any], n_clients: int) -> FederatedRows:
-    """Return the rows of all simulated clients; the server's and the clients' processes find the same ones."""
+    """Return the rows of all simulated clients; they are the same in the server's and the clients' processes."""
     return _simulated_rows(
         RowsChoice(
             dataset=str(config["dataset"]),

@@ -1,4 +1,4 @@
-"""The ServerApp: runs the strategies of the run config one after the other, prints and saves what came of them."""
+"""The ServerApp: runs the strategies of the run config one after the other, prints and saves their results."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     python deploy/one_machine.py FOLDER [--strategy NAME] [--epsilon E] [--set KEY=VALUE ...]
 
-FOLDER is made anew. Every site gets a third of a made-up table, its own key and its own site.toml. After the run each
+FOLDER must be new. Every site gets a third of a made-up table, its own key and its own site.toml. After the run each
 site has a model, labels of its own rows and a ledger in FOLDER/SITE/site; the server's result is in FOLDER/result.
 """
 
@@ -29,19 +29,19 @@ except ModuleNotFoundError as missing:
 HERE = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent
 SITES = ("north", "south", "west")
-#: What is asked of them, if nobody says otherwise.
+#: The default run.
 STUDY = tomllib.loads((HERE / "first-study.toml").read_text(encoding="utf-8"))
 
 
 def free_port() -> int:
-    """Return a port on which nobody listens; each SuperNode on one machine needs one of its own."""
+    """Return a free port; each SuperNode on one machine needs its own."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 120.0) -> None:
-    """Return when somebody listens on a port; show the log of the process if it has ended."""
+    """Wait until a process listens on a port; show its log if it has ended."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with socket.socket() as probe:
@@ -80,7 +80,7 @@ class Deployment:
                 process.kill()
 
     def call(self, *command: str) -> str:
-        """Run a command to its end; return what it said, or end with it."""
+        """Run a command and return its output; exit if it fails."""
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
@@ -109,7 +109,7 @@ class Deployment:
             self.start_site(name)
 
     def start_superlink(self) -> None:
-        """Start the SuperLink, which remembers the sites' keys where it was stopped."""
+        """Start the SuperLink, which remembers the sites' keys if it is started again."""
         self.start(
             "superlink",
             self.port,
