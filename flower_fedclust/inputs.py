@@ -122,7 +122,7 @@ def make_strategies(
     describe: bool = False,
     is_complete: bool = True,
 ) -> list[ProtocolStrategy]:
-    """Return strategies by name; each takes those of the parameters that it accepts.
+    """Return strategies by name; each takes the parameters that it accepts.
 
     Server rows that the user did not give (``were_given=False``) go only to strategies that cannot do without them.
     """
@@ -480,7 +480,7 @@ def parse_value(text: str) -> Any:
 
 
 def number_of_clusters(text: str) -> Any:
-    """Return a number of clusters, "auto", or the range that a text such as "2-12" denotes."""
+    """Return a number of clusters, "auto", or a range such as "2-12" as a pair."""
     if text == "auto":
         return text
     fewest, dash, most = text.partition("-")

@@ -76,7 +76,7 @@ def _class(name: str) -> type[ProtocolStrategy]:
 
 @lru_cache(maxsize=1)
 def strategies() -> dict[str, Entry]:
-    """Return all strategies by name: those of this package, then those of others."""
+    """Return all strategies by name, first this package's, then other packages'."""
     found = _named(map(_class, CLASSES))
     for point in entry_points(group=ENTRY_POINT):
         for name, entry in _named(_of_entry_point(point)).items():

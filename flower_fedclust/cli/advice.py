@@ -166,7 +166,7 @@ def audit_by_name(
     false_alarm: float = 1e-3,
     show: bool | None = None,
 ) -> AuditResult:
-    """Audit a strategy on made-up rows; what it needs and is not given is made up, too."""
+    """Audit a strategy on made-up rows; parameters that it needs and does not get are made up as well."""
     from flower_fedclust.checking import audit, small_tables
     from flower_fedclust.inputs import needs_server_rows
 
@@ -257,7 +257,7 @@ def choose_k(
     result = simulate(made, rows, seed=seed)
     number = result.number
     if number is None:
-        raise ValueError(f"{strategy} was told the number of clusters, {n_clusters}; give a range such as 2-12.")
+        raise ValueError(f"n-clusters is {n_clusters}, which leaves {strategy} no choice; give a range such as 2-12.")
     if as_json:
         print_json({**number.to_dict(), "privacy": result.privacy.to_dict()})
     else:

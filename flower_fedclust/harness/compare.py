@@ -88,7 +88,7 @@ def compare(
     labels, names : optional
         True classes and names of ``clients``, as for :func:`~flower_fedclust.simulate`.
     out : str or Path, optional
-        The folder for the results: a new one, or that of a stopped comparison. By default a new temporary one.
+        A new folder for the results, or the folder of a stopped comparison. By default a temporary folder.
     jobs, on, retry_failed, progress
         As for ``run_comparison`` of ``flower_fedclust.harness.runner``.
     **settings

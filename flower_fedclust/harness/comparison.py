@@ -205,7 +205,7 @@ class Comparison:
         for name in ("grid", "schema", "python_objects"):
             if not settings[name]:
                 del settings[name]
-        # Through JSON, so that the settings can be compared with those of a file.
+        # Through JSON, so that they can be compared with settings that were read from a file.
         plain: dict[str, Any] = json.loads(json.dumps(settings, default=dict))
         return plain
 
@@ -285,7 +285,7 @@ class Comparison:
 
     @property
     def _asks_for_classes(self) -> bool:
-        """Whether the number of clusters is that of the classes."""
+        """Whether any number of clusters is to be the number of classes."""
         return None in self._numbers_of_clusters and bool(self.names)
 
     def _grid_of(self, strategy: str) -> list[dict[str, Any]]:

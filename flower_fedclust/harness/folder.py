@@ -98,7 +98,7 @@ class ComparisonFolder:
 
     @contextmanager
     def new_trial(self, key: str) -> Iterator[Path]:
-        """Give a folder in which to write a trial; it is moved to its place when everything is written."""
+        """Yield a folder for a trial's files; it is moved to its place when all of them are written."""
         place, unfinished = self.trials / key, self.trials / f"{key}{_UNFINISHED}"
         try:
             shutil.rmtree(unfinished, ignore_errors=True)

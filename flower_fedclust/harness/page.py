@@ -382,7 +382,7 @@ class Reported:
     report: PrivacyReport
 
     def status(self, message: Message) -> str:
-        """Return the part of the report in which a message stands."""
+        """Return the part of the report that lists a message."""
         if message in self.report.unprotected:
             return UNPROTECTED
         if message.is_protected:
@@ -391,7 +391,7 @@ class Reported:
 
     @cached_property
     def kinds(self) -> dict[_Kind, list[Message]]:
-        """The messages by kind, those of repeated rounds together."""
+        """The messages by kind; repeated rounds count as one kind."""
         found: dict[_Kind, list[Message]] = {}
         for message in self.report.messages:
             found.setdefault((message.task, message.content, message.detail, self.status(message)), []).append(message)
@@ -566,7 +566,7 @@ def map_figures(scenario: Scenario, identifier: str) -> list[MapFigure]:
 
 
 def read_map(trial: TrialResult, most_rows: int = MOST_ROWS) -> MapOfRows | None:
-    """Return the map that a trial saved, at most so many rows of it drawn at random; None if it cannot be read."""
+    """Return the map that a trial saved, or a random sample of ``most_rows`` of it; None if it cannot be read."""
     folder = trial.embedding_folder
     if folder is None or trial.folder is None:
         return None
@@ -678,7 +678,7 @@ def _read_clusters(file: Path, n_rows: int) -> NDArray[np.intp] | None:
 
 
 def _read_classes(file: Path) -> dict[str, NDArray[Any]]:
-    """Return the true classes by client, in the order in which the clients were given."""
+    """Return the true classes by client, in the clients' order."""
     import pandas as pd
 
     if not file.is_file():

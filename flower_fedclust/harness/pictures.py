@@ -88,7 +88,7 @@ def map_page(
     xy = np.concatenate(places)
     content = {
         "places": base64_text(xy, "<f4"),
-        # The rows are in the order of the clients, and those of a client are numbered from its start.
+        # Rows are in the order of the clients, and each client's rows are numbered from its start.
         "starts": np.cumsum([0, *map(len, places)]).tolist(),
         "groupings": [
             {"name": one.name, "groups": one.groups, "colors": one.colors, "codes": base64_text(one.codes, "<u4")}
@@ -110,7 +110,7 @@ def curve_figure(history: Mapping[str, Sequence[float]], path: str | Path, *, ti
     """
     curves = {name: _checked_curve(name, values) for name, values in history.items()}
     if not curves:
-        raise ValueError("The history holds no curve; draw that of a strategy that records one over its rounds.")
+        raise ValueError("The history holds no curve; only some strategies record one over their rounds.")
     figure = figure_of(7.0, 0.8 + 2.8 * len(curves))
     panels = np.ravel(figure.subplots(len(curves), 1, sharex=True))
     for axes, (name, values) in zip(panels, curves.items(), strict=True):

@@ -172,7 +172,7 @@ def plan(
     n_rows : int, optional
         As is known publicly, or guessed. Required without ``clients``.
     n_columns : int, optional
-        Likewise. Required without ``clients`` and ``like``.
+        As is known publicly, or guessed. Required without ``clients`` and ``like``.
     like : array-like of shape (n_like, n_columns), optional
         Instead of ``clients``: rows of one table like the one that is to be clustered.
     n_clients : int, default=10
@@ -292,13 +292,13 @@ class _Rehearsal:
         return min(self.n_rows, MOST_ROWS)
 
     def mean_cost(self, epsilon: float | None, seed: int) -> float:
-        """Return the cost of runs on made-up rows over that of pooled k-means, on average."""
+        """Return the mean ratio of the cost of rehearsals to the cost of pooled k-means."""
         return float(np.mean([self.run(epsilon, seed + draw)[0] for draw in range(N_DRAWS)]))
 
     def run(
         self, epsilon: float | None, seed: int, releases: list[PlannedRelease] | None = None
     ) -> tuple[float, float | None]:
-        """Return the cost over that of pooled k-means, and the smallest cluster seen; add releases to a list."""
+        """Return the ratio of the cost to pooled k-means, and the smallest visible cluster; add releases to a list."""
         rng = np.random.default_rng(seed)
         k = self.strategy.most_clusters
         if self.like is None:
@@ -332,7 +332,7 @@ class _Rehearsal:
         return result.metrics["cost"] / pooled, seen
 
     def _with_less_noise(self, epsilon: float) -> float:
-        """Return the epsilon with which there is as much less noise as there are fewer rows."""
+        """Return the epsilon whose noise is smaller in proportion to the rehearsal's fewer rows."""
         if self.n_made == self.n_rows:
             return epsilon
 
@@ -378,7 +378,7 @@ def _percent(excess: float) -> str:
 
 
 def _planned(round_: Round, received: object, place: NoisePlace, n_clients: int, scale: float) -> list[PlannedRelease]:
-    """Return what a round released, as of so many times the rows."""
+    """Return what a round released, scaled from the rehearsal's rows to all rows."""
     if not isinstance(received, Total):
         return []
     found = []

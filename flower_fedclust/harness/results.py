@@ -86,7 +86,7 @@ class TrialResult:
 
     @cached_property
     def has_comparable_cost(self) -> bool:
-        """Whether the cost is measured in the space of the rows, and not in that of a map or of eigenvectors."""
+        """Whether the cost is measured in the space of the rows, and not in a map or among eigenvectors."""
         if self.embedding_folder is not None or self.number("map_trustworthiness") is not None:
             return False
         return self.folder is None or (self.folder / "centers.csv").exists()
@@ -223,7 +223,7 @@ class Contender:
 
     @property
     def guarantee_texts(self) -> list[str]:
-        """How much of the run is covered and, if anything is, for whom and where the noise is drawn."""
+        """How much of the run is covered, whom the guarantee protects, and who draws the noise."""
         if self.guarantee_kind not in ("whole run covered", "covered in part"):
             return ["none"]
         unit, noise = (self.trials[0].text(column) for column in ("privacy_unit", "noise"))
@@ -366,7 +366,7 @@ class ComparisonResults:
 
     @cached_property
     def scenarios(self) -> list[Scenario]:
-        """The trials by data set and partition, in the order of the settings, then in that of the trials."""
+        """The trials by data set and partition, in the order of the settings; others follow in their own order."""
         known = [list(map(str, self._asked(setting))) for setting in ("data", "partitions", "n_clusters")]
         found: dict[tuple[str, str, str], list[TrialResult]] = {}
         for trial in self.trials:
@@ -381,7 +381,7 @@ class ComparisonResults:
 
     @cached_property
     def strategies(self) -> list[str]:
-        """Names of all strategies: in the order of the settings, then in that of the trials."""
+        """Names of all strategies, in the order of the settings; others follow in their own order."""
         found = dict.fromkeys(trial.strategy for trial in self.trials)
         return list(dict.fromkeys([*(name for name in self._asked("strategies") if name in found), *found]))
 
@@ -441,7 +441,7 @@ def _contenders(trials: Sequence[TrialResult]) -> list[Contender]:
 
 
 def number_text(value: float | None, significant: int = 4) -> str:
-    """Return a number with so many significant digits; a large one as a whole number, with commas."""
+    """Return a number rounded to significant digits; large numbers as whole numbers with commas."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0:
@@ -452,7 +452,7 @@ def number_text(value: float | None, significant: int = 4) -> str:
 
 
 def share_text(value: float) -> str:
-    """Return a figure between 0 and 1, such as an accuracy."""
+    """Return a number between 0 and 1, such as an accuracy, with three decimals."""
     return f"{value + 0.0 if abs(value) >= 0.0005 else 0.0:.3f}"  # never "-0.000"
 
 

@@ -211,7 +211,7 @@ def critical_difference(n_contenders: int, n_blocks: int) -> float:
 
 
 def alike(means: Sequence[float], difference: float) -> list[tuple[int, int]]:
-    """Return the first and the last of each largest group of sorted means that differ by less than a difference."""
+    """Return the first and last index of each maximal group of sorted means that lie within a difference."""
     groups: list[tuple[int, int]] = []
     for first, mean in enumerate(means):
         last = max(index for index, other in enumerate(means) if other - mean < difference or index == first)
