@@ -188,7 +188,7 @@ class DPFedC(ClippedStrategy):
     _rows_exponent: int = dataclasses.field(default=LEAST_EXPONENT, init=False)
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if self.init is not None:
             check_given_centers(self.init, self.n_clusters)
@@ -286,7 +286,7 @@ class DPFedC(ClippedStrategy):
         return scaled
 
     def _count_rows(self) -> Generator[Round, list[Reply], list[str]]:
-        """Find the size of the smallest client, and return the clients that may be drawn: those that answered.
+        """Find the size of the smallest client, and return the clients that answered, which may be drawn.
 
         The gain from sampling and Theorem 2 depend on this size. The noise would be too small for a client with fewer
         rows, and a client that does not answer could have fewer.
@@ -412,7 +412,7 @@ class DPFedCTheorem2(DPFedC):
     entries = (
         Entry(
             "dp-fedc-theorem-2",
-            "DP-FedC with the paper's noise, whose epsilon is that of a single round",
+            "DP-FedC with the paper's noise, whose epsilon is for a single round",
             "Li, Wang, Chi and Quek 2024, Theorem 2",
             example={"max_norm": 1.0},
         ),
@@ -497,7 +497,7 @@ class DPFedCTheorem2(DPFedC):
         """Add what the paper's epsilon means."""
         return [
             *super().privacy_notes(),
-            f"The noise is that of the paper's Theorem 2 for epsilon {self.round_epsilon:g} in every single round; the "
+            f"The noise follows the paper's Theorem 2 for epsilon {self.round_epsilon:g} in every single round; the "
             "guarantee above is what the rounds compose to.",
         ]
 

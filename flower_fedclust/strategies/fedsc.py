@@ -471,7 +471,7 @@ def in_bandwidths(points: Floats, bandwidth: float) -> Floats:
 def n_atoms_of(given: int | None, n_clusters: int, n_rows: float) -> int:
     """Return d: at most the number of rows; by default ten for each cluster, at least 50, at most half of the rows.
 
-    The paper's rule (equation 43) needs the eigenvalues of the pooled kernel, which nobody has; its Table 4 counts
+    The paper's rule (equation 43) needs the eigenvalues of the pooled kernel, which are unknown; its Table 4 counts
     atoms in multiples of the number of clusters.
     """
     n_rows = max(int(n_rows), n_clusters)

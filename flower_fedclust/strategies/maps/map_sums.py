@@ -263,8 +263,8 @@ def spread_centers(
     The first center is the frame's origin. In turn the centers of the largest cells are split until there are twice as
     many, and Lloyd steps follow. The center of a cell with at most ``smallest`` rows goes to the largest cell.
 
-    Without noise, the largest cells are those of the largest k-means cost, and they are split into several. With noise,
-    they are those with the most rows, and each is split in two: this takes no further release, but if some clumps of
+    Without noise, the largest cells have the largest k-means cost, and they are split into several. With noise, they
+    have the most rows, and each is split in two: this takes no further release, but if some clumps of
     rows are far denser than others, the k-means cost of all centers is up to twice as large.
 
     ``deviation`` is about the standard deviation of the rows by column, ``steps`` the numbers of Lloyd steps after each

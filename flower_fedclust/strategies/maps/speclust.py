@@ -50,7 +50,7 @@ class LandmarkKernelStrategy(LandmarkStrategy):
     regularization: float = parameter(0.01, at_least=0)
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if self.n_landmarks < self.n_clusters:
             raise ValueError(
@@ -153,7 +153,7 @@ class FedSpeClustSums(LandmarkKernelStrategy, SpectralSumsStrategy):
     )
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right."""
+        """Raise a ValueError that names the first invalid parameter."""
         super().check_parameters()
         if self.epsilon is not None and self.regularization == 0:
             raise ValueError(

@@ -1,1 +1,1 @@
-"""SPP-FGC (He, Wang, Tang, Wang, Wang and Nie): neighbour graphs, Gaussian prototypes, one global graph."""
+"""SPP-FGC (He, Wang, Tang, Wang, Wang and Nie): neighbor graphs, Gaussian prototypes, one global graph."""

@@ -239,7 +239,7 @@ class SPPFGC(StructuralGraphStrategy):
     entries = (
         Entry(
             "spp-fgc",
-            "clusters of any form from the neighbour graphs of the clients' rows, which are sent, and prototypes",
+            "clusters of any form from the neighbor graphs of the clients' rows, which are sent, and prototypes",
             f"{PAPER}, Algorithm 1",
             finds="any form",
         ),
@@ -420,7 +420,7 @@ def prototypes_of_cells(reply: Reply, cells: Cells, deviation: float, scale: flo
     """Return a client's reply to ``cell_prototypes`` in the form of ``structural_graph``, and its covariances' noise.
 
     Nearly empty cells, by their noisy count, are dropped, and their rows go to the nearest remaining cell.
-    ``deviation`` is that of the noise in the products, ``scale`` that of the noise in the counts.
+    ``deviation`` is the standard deviation of the products' noise, and ``scale`` the scale of the counts' noise.
     """
     own, neighbors, weights, sums, moments, noisy_counts = reply.arrays
     centers, frame = cells.centers, cells.frame

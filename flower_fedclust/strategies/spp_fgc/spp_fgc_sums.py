@@ -84,7 +84,7 @@ FEWEST_CELLS_PER_CLUSTER = 2.5
 class Cells:
     """Centers, and what is known about the rows around them."""
 
-    #: The frame of the centers; its ball is that of the L1 norm, except for exact sums of unbounded rows.
+    #: The frame of the centers; its ball uses the L1 norm, except for exact sums of unbounded rows.
     frame: Frame
     centers: Floats  #: Of shape (n_cells, n_columns).
     counts: Floats  #: The positive, perhaps noisy number of rows of each, of shape (n_cells,).
