@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import secrets
+import struct
+from binascii import unhexlify
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -261,10 +263,11 @@ class Journal:
         while head := content[end : end + HEAD]:
             start = end + HEAD
             try:
-                end = start + int(head[8:], 16)
+                checksum, length = struct.unpack(">IQ", unhexlify(head))
+                end = start + length
                 piece = content[start:end]
-                about, tensors = parted(piece) if crc32(piece) == int(head[:8], 16) else ({}, [])
-            except ValueError:
+                about, tensors = parted(piece) if len(piece) == length and crc32(piece) == checksum else ({}, [])
+            except (ValueError, struct.error):
                 return
             # Only the last file of what clients remember exists, and it may be incomplete.
             if not about or (end == len(content) and not self._has_memory(about)):

@@ -110,6 +110,17 @@ def test_what_was_being_written_when_the_machine_stopped_is_asked_again(name, tm
         assert len(Journal(tmp_path / "j").records()) == n_rounds
 
 
+@pytest.mark.parametrize("length", [b"7fffffffffffffff", b"-000000000000001", b"00000000000000_1"])
+def test_a_piece_of_an_impossible_length_is_not_read(length, tmp_path):
+    whole = fc.simulate(fc.KFED(3), ROWS, seed=4, journal=tmp_path / "j")
+    path, n_records = tmp_path / "j" / "rounds", len(Journal(tmp_path / "j").records())
+    written = path.read_bytes()
+    last = max(end for end, _, _ in Journal(tmp_path / "j")._pieces() if end < len(written))
+    path.write_bytes(written[: last + 8] + length + written[last + 24 :])
+    assert len(Journal(tmp_path / "j").records()) == n_records - 1
+    assert bits(fc.simulate(fc.KFED(3), ROWS, seed=4, journal=tmp_path / "j")) == bits(whole)
+
+
 class NoisyClient(ToyClient):
     @toy_answers("sum of the rows", Sent("number of rows", counts_rows=True))
     def total(self):
