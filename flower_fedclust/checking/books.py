@@ -40,6 +40,9 @@ from flower_fedclust.privacy.report import PrivacyReport
 #: Relative error of an epsilon that is counted again: both are rounded upwards.
 TOLERANCE = 2e-3
 
+#: A larger epsilon is no privacy at all, and is only estimated.
+LARGEST_COUNTED = 1e5
+
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
 
 #: How often a client that fails is asked with each of two tables, and the p-value at which the rates differ.
@@ -87,14 +90,17 @@ def epsilon_of(gaussian: Sequence[float], laplace: Sequence[float], delta: float
 
 @lru_cache(maxsize=64)
 def _epsilon_of(gaussian: tuple[float, ...], laplace: tuple[float, ...], delta: float) -> float:
-    squared, pure = math.fsum(m**-2.0 for m in gaussian), math.fsum(1.0 / m for m in laplace)
+    with np.errstate(over="ignore"):
+        squared, pure = (float(np.sum(np.power(m, power))) for m, power in ((gaussian, -2.0), (laplace, -1.0)))
     rough = 0.5 * squared + math.sqrt(2.0 * squared * math.log(1.0 / delta)) + pure
-    accountant = pld.PLDAccountant(value_discretization_interval=min(max(5e-5 * rough, 1e-6), 1e-2))
+    if not rough < LARGEST_COUNTED:
+        return rough  # an upper bound
+    accountant = pld.PLDAccountant(value_discretization_interval=max(5e-5 * rough, 1e-6))
     if gaussian:  # together they are one Gaussian release
         accountant.compose(dp_accounting.GaussianDpEvent(squared**-0.5))
     for multiplier, n_releases in sorted(Counter(laplace).items()):
         accountant.compose(dp_accounting.LaplaceDpEvent(multiplier), n_releases)
-    return float(accountant.get_epsilon(delta))
+    return min(rough, float(accountant.get_epsilon(delta)))
 
 
 def _epsilon_of_samples(rounds: Sequence[Sequence[Any]], delta: float) -> float:

@@ -361,6 +361,12 @@ def test_epsilon_of_one_gaussian_release_is_that_of_the_closed_form():
     assert delta == pytest.approx(1e-5, rel=1e-3)
 
 
+@pytest.mark.parametrize("multiplier", [1e-2, 1e-5, 1e-200])
+def test_a_release_with_hardly_any_noise_has_a_huge_epsilon(multiplier):
+    assert epsilon_of([multiplier], [], 1e-6) > 0.4 / multiplier
+    assert epsilon_of([], [multiplier], 1e-6) == pytest.approx(1 / multiplier, rel=1e-3)
+
+
 def test_bounds_of_clopper_and_pearson():
     assert lower(0, 10, 0.01) == 0.0
     assert upper(10, 10, 0.01) == 1.0
