@@ -52,9 +52,9 @@ from flower_fedclust.numerics.checks import LARGEST, SMALLEST, checked_rows
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import MOST_SHARES, Plan, Share
 from flower_fedclust.privacy.report import PrivacyReport
+from flower_fedclust.strategies.common.client_drawing import draw_equally_often, most_rounds_per_client
 from flower_fedclust.strategies.common.first_centers import GIVEN_CENTERS_NOTE, check_given_centers
 from flower_fedclust.strategies.common.frame import FrameClient, RowsInFrame
-from flower_fedclust.strategies.common.turns import drawn_in_turns, most_turns
 
 Floats = NDArray[np.float64]
 
@@ -212,7 +212,7 @@ class DPFedC(ClippedStrategy):
         clients = (yield from self._count_rows()) if self._is_private else self.client_names
         K = self.n_to_draw(self.fraction_fit, len(clients))
         most = None if self.epsilon is None else self.frozen_plan.shares["gradients"].count
-        drawn = drawn_in_turns(clients, K, self.n_rounds, self.rng, most=most)
+        drawn = draw_equally_often(clients, K, self.n_rounds, self.rng, most=most)
         objectives: list[float] = []
         for t, S in enumerate(drawn, start=1):
             local = self._local_steps(W, self._penalties(t, W, squared_norm))
@@ -351,7 +351,7 @@ class DPFedC(ClippedStrategy):
         """
         b, n = self._private_batch_size, self._fewest_rows
         sample = (b, n) if 0 < b < n else None
-        count = most_turns(self, self.fraction_fit, self.n_rounds)
+        count = most_rounds_per_client(self, self.fraction_fit, self.n_rounds)
         answer = DPFedCClient.clipped_gradient
         return {
             "gradients": Part(answer, 0.9, count, sample=sample),

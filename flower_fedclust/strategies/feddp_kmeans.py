@@ -23,8 +23,15 @@ from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
 from flower_fedclust.privacy.releases import PrivacyUnit
-from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic, lloyd_step, offsets_and_presence
-from flower_fedclust.strategies.common.private_clusters import ClientBounds, counting, lloyd_parts
+from flower_fedclust.strategies.common.clusters import (
+    ClientBounds,
+    ClusterClient,
+    ClusterStatistic,
+    counting,
+    lloyd_parts,
+    lloyd_step,
+    offsets_and_presence,
+)
 from flower_fedclust.strategies.common.server_data import ServerDataStrategy
 
 Floats = NDArray[np.float64]

@@ -20,8 +20,8 @@ from flower_fedclust import DataError, ProtocolClient
 from flower_fedclust.format import FORMAT
 from flower_fedclust.inputs import make_strategies
 from flower_fedclust.registry import find
-from flower_fedclust.strategies.common.local_centers import LocalCentersClient
-from flower_fedclust.strategies.common.pooled_rows import PooledRowsClient
+from flower_fedclust.strategies.baselines.pooled import PooledRowsClient
+from flower_fedclust.strategies.common.first_centers import LocalCentersClient
 
 RUN_CONFIG = {"strategy": "feddp-kmeans", "dataset": "iris", "partition": "iid", "data-seed": 0, "n-clusters": 3}
 SERVER_ROWS = np.random.default_rng(0).normal(size=(60, 4))

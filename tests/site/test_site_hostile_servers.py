@@ -44,10 +44,10 @@ from flower_fedclust.site.app import Site
 from flower_fedclust.site.budget import Budget, Spent
 from flower_fedclust.site.policy import Policy, SiteSettings
 from flower_fedclust.strategies.baselines.coreset_kmedian import CoresetKMedianClient
-from flower_fedclust.strategies.common.local_centers import LocalCentersClient
+from flower_fedclust.strategies.baselines.pooled import PooledRowsClient
+from flower_fedclust.strategies.common.first_centers import LocalCentersClient
 from flower_fedclust.strategies.common.moments import MomentsClient
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS, PerturbedRowsClient
-from flower_fedclust.strategies.common.pooled_rows import PooledRowsClient
 from flower_fedclust.strategies.dp_fedc import DPFedCClient
 from flower_fedclust.strategies.fedsc import FedSCClient
 from flower_fedclust.strategies.maps.maps import FederatedMapClient

@@ -18,7 +18,7 @@ from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.accounting import Share, calibrate, composed_epsilon
 from flower_fedclust.privacy.releases import Release
-from flower_fedclust.strategies.common.pooled_rows import PooledRowsClient
+from flower_fedclust.strategies.baselines.pooled import PooledRowsClient
 
 Floats = NDArray[np.float64]
 

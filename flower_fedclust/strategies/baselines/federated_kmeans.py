@@ -12,11 +12,16 @@ from flower_fedclust.engine.parts import Part
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
-from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic, lloyd_step, lloyd_steps
-from flower_fedclust.strategies.common.first_centers import FirstCentersStrategy, frame_with_centers
+from flower_fedclust.strategies.common.clusters import (
+    ClientBounds,
+    ClusterClient,
+    ClusterStatistic,
+    lloyd_parts,
+    lloyd_step,
+    lloyd_steps,
+)
+from flower_fedclust.strategies.common.first_centers import FirstCentersStrategy, LocalCentersClient, frame_with_centers
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
-from flower_fedclust.strategies.common.local_centers import LocalCentersClient
-from flower_fedclust.strategies.common.private_clusters import ClientBounds, lloyd_parts
 from flower_fedclust.strategies.common.server_data import ServerDataStrategy
 
 

@@ -22,10 +22,9 @@ from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of, squared_distances
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.strategies.common.first_centers import FirstCentersStrategy, frame_with_centers
+from flower_fedclust.strategies.common.client_drawing import draw_equally_often, most_rounds_per_client
+from flower_fedclust.strategies.common.first_centers import FirstCentersStrategy, LocalCentersClient, frame_with_centers
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
-from flower_fedclust.strategies.common.local_centers import LocalCentersClient
-from flower_fedclust.strategies.common.turns import drawn_in_turns, most_turns
 
 Floats = NDArray[np.float64]
 
@@ -73,7 +72,7 @@ class FuzzyStrategy(FirstCentersStrategy):
     def _drawn(self, *, most: int | None = None) -> list[list[str]]:
         """Return the clients of each round; no client has a part in more than ``most`` rounds."""
         n_drawn = self.n_to_draw(self.fraction_fit, len(self.client_names))
-        return drawn_in_turns(self.client_names, n_drawn, self.n_rounds, self.rng, most=most)
+        return draw_equally_often(self.client_names, n_drawn, self.n_rounds, self.rng, most=most)
 
     def _step(
         self, question: Question, centers: Floats, frame: Frame, clients: Sequence[str], *, parts: Sequence[str] = ()
@@ -227,7 +226,7 @@ class PrivateFFCM(ClippedStrategy, FuzzyStrategy):
 
         Until a run knows its clients, the count assumes that a client has a part in every round.
         """
-        count = most_turns(self, self.fraction_fit, self.n_rounds)
+        count = most_rounds_per_client(self, self.fraction_fit, self.n_rounds)
         answers = (PrivateFuzzyClient.weighted_rows, PrivateFuzzyClient.own_weighted_rows)
         return {"sums": Part(answers, 0.75, count), "weights": Part(answers, 0.25, count)}
 

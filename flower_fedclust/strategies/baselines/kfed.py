@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flower_fedclust.engine import Entry, Protocol, ProtocolStrategy, parameter
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.strategies.common.local_centers import LocalCentersClient, merge_local_centers
+from flower_fedclust.strategies.common.first_centers import LocalCentersClient, merge_local_centers
 
 
 class KFED(ProtocolStrategy):

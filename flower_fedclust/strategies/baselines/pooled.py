@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, ProtocolStrategy, parameter
+from flower_fedclust.engine import (
+    Entry,
+    Gather,
+    Outcome,
+    Protocol,
+    ProtocolClient,
+    ProtocolStrategy,
+    Sent,
+    answers,
+    parameter,
+)
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import warn_of_empty_clusters
 from flower_fedclust.numerics.initialisation import weighted_kmeans
-from flower_fedclust.strategies.common.pooled_rows import PooledRowsClient
 from flower_fedclust.strategies.common.spectral import LabelsClient, cluster_rows, send_labels
+
+
+class PooledRowsClient(ProtocolClient):
+    """A client that sends its rows as they are."""
+
+    @answers(Sent("the rows themselves", "rows", per="row", has_columns=True))
+    def all_rows(self) -> NDArray[np.float64]:
+        """Return the rows."""
+        return self.rows
 
 
 class PooledKMeans(ProtocolStrategy):

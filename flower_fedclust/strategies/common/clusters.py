@@ -1,4 +1,4 @@
-"""A Lloyd step on rows that stay where they are: the server's half and the clients' answers to it."""
+"""A Lloyd step on rows that stay at the clients, with or without noise: both halves, bounds and budget."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine.by_row import by_row, finishes
+from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.rounds import Question, Round, Sent, Sum, Total
 from flower_fedclust.exact.grid import from_units
 from flower_fedclust.exact.rows import Frame, Rows
@@ -16,35 +17,29 @@ from flower_fedclust.exact.sums import truncated_means
 from flower_fedclust.exact.terms import Term, at, clipped_total, presence
 from flower_fedclust.numerics.kmeans import centers_of, shrunk_towards
 from flower_fedclust.numerics.vectors import clip_rows
+from flower_fedclust.privacy.releases import Mechanism, PrivacyUnit
 from flower_fedclust.strategies.common.frame import FrameClient
 
 Floats = NDArray[np.float64]
 
+#: Room in the bound of the means. A client whose means are clipped pulls the centers back to where they were, in every
+#: run and by the same amount, while the noise of a wider bound averages out over the clients.
+MEANS_MARGIN = 1.5
+
 
 @dataclass(frozen=True)
 class ClusterStatistic:
-    """What the clients send of their clusters, and how it is protected."""
+    """What the clients send about their clusters, and how it is protected."""
 
-    parts: tuple[str, ...] = ()  #: The parts of the budget for the sums (or means), and for the counts.
-    shrink: bool = False  #: Whether new centers are shrunk towards the former ones, by the noise of the sums.
+    parts: tuple[str, ...] = ()  #: The parts of the budget for the sums (or means) and for the counts.
+    shrink: bool = False  #: Whether to shrink new centers towards the previous ones, by the noise of the sums.
     #: None: each client sends the sum and the number of its rows in each cluster. Otherwise each client sends the means
-    #: of its rows, clipped together to this norm, and says which clusters it has a row in: the variant of FedDP-KMeans,
+    #: of its rows, clipped together to this norm, and which clusters it has a row in: the variant of FedDP-KMeans,
     #: appendix G.5, for client-level privacy.
     means_bound: float | None = None
 
     def asked(self, centers: Floats, frame: Frame | None, *, rows: str = "", view: Question | None = None) -> Sum:
-        """Return the round that asks for it.
-
-        Parameters
-        ----------
-        centers : ndarray of shape (n_clusters, n_columns)
-            In the coordinates of the frame, or of the view.
-        frame : Frame or None
-        rows : str, default=""
-            Which rows of the clients; see :class:`~flower_fedclust.engine.rounds.Round`.
-        view : Question, optional
-            What is made of the rows first.
-        """
+        """Return the round that asks for it; centers are in the coordinates of the frame, or of the view."""
         if self.means_bound is None:
             question = ClusterClient.cluster_sums.asked(centers, frame=frame, view=view)
         else:
@@ -65,21 +60,9 @@ class ClusterStatistic:
 def lloyd_step(
     centers: Floats, frame: Frame, statistic: ClusterStatistic, *, rows: str = ""
 ) -> Generator[Round, Total, Floats]:
-    """Move each center to the mean of the rows that are nearest to it, in one round.
+    """Move each center to the mean of its nearest rows, in one round; centers are in the frame's coordinates.
 
-    Parameters
-    ----------
-    centers : ndarray of shape (n_clusters, n_columns)
-        In the coordinates of the frame.
-    frame : Frame
-    statistic : ClusterStatistic
-    rows : str, default=""
-        Which rows of the clients.
-
-    Returns
-    -------
-    ndarray of shape (n_clusters, n_columns)
-        Inside the frame's ball, where the mean of clipped rows must lie whatever noise does.
+    The new centers lie inside the frame's ball, like every mean of clipped rows, whatever the noise does.
     """
     reply = yield statistic.asked(centers, frame, rows=rows)
     return clip_rows(statistic.next_centers(reply, centers), frame.radius)
@@ -88,20 +71,7 @@ def lloyd_step(
 def lloyd_steps(
     centers: Floats, frame: Frame, n_rounds: int, tol: float, *, rows: str = ""
 ) -> Generator[Round, Total, Floats]:
-    """Take Lloyd steps on sums, without noise, until nothing moves.
-
-    Parameters
-    ----------
-    centers : ndarray of shape (n_clusters, n_columns)
-        In the coordinates of the frame.
-    frame : Frame
-    n_rounds : int
-        At most.
-    tol : float
-        How far a center may move and count as not moved, in the units of the rows.
-    rows : str, default=""
-        Which rows of the clients.
-    """
+    """Take at most n_rounds Lloyd steps without noise, until no center moves by more than tol."""
     for _ in range(n_rounds):
         former, centers = centers, (yield from lloyd_step(centers, frame, ClusterStatistic(), rows=rows))
         if np.linalg.norm(centers - former, axis=1).max() <= tol:
@@ -109,18 +79,71 @@ def lloyd_steps(
     return centers
 
 
+# Noise: the norms to which clients clip, and the parts of the budget.
+
+
+@dataclass(frozen=True)
+class ClientBounds:
+    """Euclidean norms to which one client's statistics are clipped at client level (FedDP-KMeans, appendix G.5)."""
+
+    second_moment: float  #: For the sum of outer products of the client's rows, as a matrix.
+    weights: float  #: For the client's counts of rows by server row.
+    means: float  #: For the client's cluster means, less the centers that the server knows, all together.
+
+    @classmethod
+    def from_server_rows(cls, server_rows: Floats, n_clusters: int, rows_per_client: int) -> ClientBounds:
+        """Return what a client with so many rows would typically have if its rows were like the server's.
+
+        Each bound is the root mean square of the statistic over random clients, in closed form; the bound of the means
+        is ``MEANS_MARGIN`` times that. ``rows_per_client`` is public: a wrong value costs accuracy, not privacy.
+        """
+        from sklearn.cluster import KMeans
+
+        n = rows_per_client
+        gram = server_rows.T @ server_rows / len(server_rows)
+        fourth = np.mean(np.einsum("ij,ij->i", server_rows, server_rows) ** 2)
+        second_moment = np.sqrt(n * fourth + n * (n - 1) * np.sum(gram**2))
+        # n rows fall on the server rows at random: the expected square of a multinomial vector's norm.
+        weights = np.sqrt(n + n * (n - 1) / len(server_rows))
+        if len(np.unique(server_rows, axis=0)) > n_clusters:
+            within = KMeans(n_clusters, n_init=1, random_state=0).fit(server_rows).inertia_ / len(server_rows)
+        else:
+            within = np.trace(gram)  # with one server row per cluster, the spread within clusters is unknown
+        # A mean of n / k rows is off by the spread within a cluster over n / k; k such means, or n if they are fewer.
+        means = np.sqrt(min(n, n_clusters) * within / max(1.0, n / n_clusters))
+        return cls(float(second_moment), float(weights), float(MEANS_MARGIN * means))
+
+
+def counting(unit: PrivacyUnit) -> Mechanism:
+    """Return the mechanism for counts of rows.
+
+    At record level one row moves one count by 1. At client level all counts move, and Laplace noise for their L1 norm
+    would be larger than Gaussian noise for their Euclidean norm.
+    """
+    return "laplace" if unit == "record" else "gaussian"
+
+
+def lloyd_parts(prefix: str, sums: float, counts: float, n_steps: int, unit: PrivacyUnit) -> dict[str, Part]:
+    """Return the parts ``<prefix>sums`` (or means) and ``<prefix>counts`` of a budget, with these fractions.
+
+    Presence, which clients send in place of counts at client level, takes Gaussian noise. The paper adds Laplace noise;
+    but a client can have a row in every cluster, so that its L1 norm is k.
+    """
+    answers = (ClusterClient.cluster_sums, ClusterClient.cluster_means)
+    return {
+        f"{prefix}sums": Part(answers, sums, n_steps),
+        f"{prefix}counts": Part(answers, counts, n_steps, counting(unit)),
+    }
+
+
+# The client half.
+
+
 def offsets_and_presence(totals: tuple[Term, ...], centers: Floats, means_bound: float) -> tuple[Term, Term]:
-    """Return the clipped offsets of a client's cluster means from known centers, and which clusters it has.
+    """Return a client's clipped offsets ``u_r - center_r``, 0 for a cluster without a row; and which clusters it has.
 
-    The paper sends the means themselves. The server knows the centers, so that their difference says as much; it
-    is shorter, and takes less noise.
-
-    Returns
-    -------
-    offsets : Term of shape (n_clusters, n_columns)
-        ``u_r - center_r``, 0 for a cluster without a row; of Frobenius norm at most ``means_bound``.
-    presence : Term of shape (n_clusters,)
-        0 or 1.
+    The paper sends the means themselves. The server knows the centers, so the difference says as much; it is shorter,
+    and takes less noise.
     """
     sums, counts = totals
     is_there = counts.integers > 0
@@ -132,7 +155,7 @@ def offsets_and_presence(totals: tuple[Term, ...], centers: Floats, means_bound:
 
 
 class ClusterClient(FrameClient):
-    """Answers of a client whose rows belong to the nearest of some centers."""
+    """The answers of a client about the rows that are nearest to each center."""
 
     @by_row(
         sums="sum of the rows in each cluster",

@@ -1,4 +1,4 @@
-"""First centers for strategies that move centers: given, found by k-FED, or drawn without a look at the rows."""
+"""First centers for strategies that move centers: given, found by k-FED, or drawn without looking at the rows."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.data.frames import is_table
 from flower_fedclust.engine import ProtocolStrategy, parameter
-from flower_fedclust.engine.rounds import Reply, Round
+from flower_fedclust.engine.client import ProtocolClient
+from flower_fedclust.engine.rounds import Gather, Reply, Round, Sent, answers
 from flower_fedclust.exact.grid import unit_exponent
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.initialisation import awasthi_sheffet
+from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, kmeans_cost, nearest_center, squared_distances
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.strategies.common.local_centers import merge_local_centers
 
 Floats = NDArray[np.float64]
 
+#: k-FED starts from the centers of any client; a poor one costs all that follows, so we take the best of this many.
+N_CANDIDATES = 100
 
 #: For the report of a run with an epsilon whose first centers were given.
 GIVEN_CENTERS_NOTE = "The first centers were given and count as public: the rows they may come from are not covered."
 
 
 def check_given_centers(init: ArrayLike, n_clusters: int) -> None:
-    """Raise a ValueError unless these are as many centers as there are clusters."""
+    """Raise a ValueError unless there are as many centers as clusters."""
     centers: Any = init if is_table(init) else checked_rows(init, owner="init")
     if len(centers) != n_clusters:
         raise ValueError(f"init has {len(centers)} centers and n_clusters is {n_clusters}.")
@@ -35,12 +39,10 @@ def check_given_centers(init: ArrayLike, n_clusters: int) -> None:
 
 @dataclass(frozen=True)
 class FirstCenters:
-    """Where centers begin."""
+    """Where centers begin: at ``init``; else, with a radius, anywhere in its ball; else where k-FED finds them."""
 
-    #: The centers, of shape (n_clusters, n_columns). By default they are found by k-FED, or drawn from a ball where a
-    #: radius is given.
     init: ArrayLike | None
-    radius: float | None = None  #: With noise: of the ball in which the rows lie, and from which centers are drawn.
+    radius: float | None = None  #: With noise: the radius of the ball that holds the rows.
 
     @property
     def by_k_fed(self) -> bool:
@@ -49,26 +51,15 @@ class FirstCenters:
 
     @property
     def n_columns(self) -> int | None:
-        """The width of the centers, where they were given."""
+        """The width of given centers."""
         return None if self.init is None else int(np.asarray(self.init).shape[1])
 
     def privacy_notes(self) -> list[str]:
-        """Return what is assumed of centers that were given."""
+        """Return what the privacy report says about given centers."""
         return [] if self.radius is None or self.init is None else [GIVEN_CENTERS_NOTE]
 
     def find(self, n_clusters: int, n_columns: int, rng: np.random.Generator) -> Generator[Round, list[Reply], Floats]:
-        """Return the centers, in at most one round.
-
-        Parameters
-        ----------
-        n_clusters, n_columns : int
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        ndarray of shape (n_clusters, n_columns)
-            With a radius, in its ball.
-        """
+        """Return the centers, in at most one round; with a radius, in its ball."""
         if self.init is not None:
             centers: Floats = checked_rows(self.init, owner="init")
         elif self.radius is None:
@@ -79,7 +70,7 @@ class FirstCenters:
 
 
 class FirstCentersStrategy(ProtocolStrategy):
-    """Base of strategies that move centers: those that are given, or else others that they find."""
+    """Base of strategies that move centers, which may be given."""
 
     init: ArrayLike | None = parameter(None)
 
@@ -91,16 +82,15 @@ class FirstCentersStrategy(ProtocolStrategy):
 
     @property
     def _start(self) -> FirstCenters:
-        """Where centers begin; of a strategy that clips rows, in the ball to which it clips them."""
         return FirstCenters(self.init, getattr(self, "max_norm", None))
 
     @property
     def expected_columns(self) -> int | None:
-        """The width of the first centers, where they were given."""
+        """The width of given centers."""
         return self._start.n_columns
 
     def privacy_notes(self) -> list[str]:
-        """Add what is assumed of centers that were given."""
+        """Add what the report says about given centers."""
         return [*super().privacy_notes(), *self._start.privacy_notes()]
 
 
@@ -113,27 +103,13 @@ def points_in_ball(n_points: int, n_columns: int, radius: float, rng: np.random.
 
 
 def frame_with_centers(frame: Frame, centers: Floats, *, times_the_reach: float) -> tuple[Frame, Floats]:
-    """Return a frame that has room for first centers as well as for rows, and the centers in it.
+    """Return a frame with room for first centers as well as for rows, and the centers in its coordinates.
 
-    The wider the ball, the coarser its grid. So it is only widened for centers beyond it, and not without limit: to
-    some times the reach of the rows, or of the nearest center where this is farther. Centers beyond that are moved
-    towards the origin.
-
-    Parameters
-    ----------
-    frame : Frame
-        In which no row is clipped.
-    centers : ndarray of shape (n_clusters, n_columns)
-        In the coordinates of the data.
-    times_the_reach : float
-
-    Returns
-    -------
-    frame : Frame
-    centers : ndarray of shape (n_clusters, n_columns)
-        In the coordinates of the frame.
+    The wider the ball, the coarser its grid. So it grows only for centers outside it, and at most to
+    ``times_the_reach`` times the reach of the rows, or of the nearest center if that is farther. Centers beyond are
+    moved towards the origin.
     """
-    # Halves, as a difference may be too large a number; and a power of two as the unit, which rounds nothing.
+    # Halves, because a difference may overflow; and a power of two as the unit, which rounds nothing.
     halves = 0.5 * centers - 0.5 * frame.origin
     power = math.frexp(float(np.abs(halves).max()))[1]
     scaled = np.ldexp(halves, -power)
@@ -141,12 +117,44 @@ def frame_with_centers(frame: Frame, centers: Floats, *, times_the_reach: float)
     wanted = min(float(distances.max()), times_the_reach * max(reach, float(distances.min())))
     if wanted > reach:
         frame = replace(frame, radius=math.ldexp(1.0, min(unit_exponent(wanted, bits=0) + 1 + power, 1023)))
-    # So far inside that no rounding takes one out again.
+    # So far inside that no rounding moves one out again.
     within = clip_rows(scaled, _times_power(frame.radius, -1 - power) * (1.0 - 2.0**-40))
     return frame, np.ldexp(within, 1 + power)
 
 
 def _times_power(radius: float, power: int) -> float:
-    """Return ``radius * 2**power``, infinite where it is too large."""
     with np.errstate(over="ignore"):
         return float(np.ldexp(radius, power))
+
+
+def merge_local_centers(
+    n_clusters: int, n_local_clusters: int, rng: np.random.Generator
+) -> Generator[Round, list[Reply], Floats]:
+    """Return the centers of k-FED (Dennis et al. 2021, Algorithm 2), in one round.
+
+    Each client clusters its own rows into n_local_clusters (k'), and the server clusters the clients' centers into
+    n_clusters (k).
+    """
+    seed = int(rng.integers(2**31))
+    replies = yield Gather(LocalCentersClient.local_centers.asked(n_clusters=n_local_clusters, random_state=seed))
+    local_centers = [reply.arrays[0] for reply in replies]
+    pool = np.concatenate(local_centers)
+    # Step 2: M starts as the centers of any one client; here, of the client whose centers fit the pool best.
+    costs = [kmeans_cost(pool, centers) for centers in local_centers[:N_CANDIDATES]]
+    chosen = list(local_centers[int(np.argmin(costs))])
+    # Steps 3 to 6: add the center of the pool that is farthest from M, until there are k.
+    while len(chosen) < n_clusters:
+        chosen.append(pool[squared_distances(pool, np.array(chosen)).min(axis=1).argmax()])
+    # Steps 7 and 8: one Lloyd step from M on the pool of all clients' centers.
+    start = np.array(chosen[:n_clusters])
+    sums, counts = cluster_sums(pool, nearest_center(pool, start), n_clusters)
+    return centers_of(sums, counts, fallback=start)
+
+
+class LocalCentersClient(ProtocolClient):
+    """The answer of a client that clusters its own rows."""
+
+    @answers(Sent("centers of the client's own clusters", "centers", has_columns=True))
+    def local_centers(self, *, n_clusters: int, random_state: int) -> Floats:
+        """Return the client's own centers, by the algorithm of Awasthi and Sheffet."""
+        return awasthi_sheffet(self.rows, n_clusters, np.random.default_rng(random_state))

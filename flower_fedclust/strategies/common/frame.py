@@ -1,9 +1,4 @@
-"""The frame in which rows are measured: a public origin, a ball around it, and a grid of integers.
-
-k-means does not care where the origin is, and noise does: it is calibrated to the longest row that is allowed. So
-rows are first moved by a public point, such as the mean of the server rows, and then clipped. What a client computes
-from its rows in a frame it computes from integers, so that sums are exact and ties are ties on every machine.
-"""
+"""Find a frame for the rows of all clients, and give whole-client answers the rows in it (see exact/rows.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine.client import ProtocolClient
-from flower_fedclust.engine.rounds import ONE_COUNT, Moved, Round, Sent, Sum, Total, answers
+from flower_fedclust.engine.rounds import Round, Sent, Sum, Total, answers
 from flower_fedclust.exact.constant import array_key
 from flower_fedclust.exact.exponents import (
     SUM_BITS,
@@ -27,7 +22,7 @@ from flower_fedclust.exact.exponents import (
 )
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame, Rows
-from flower_fedclust.exact.sums import cluster_sums, second_moment, upper_triangle
+from flower_fedclust.exact.sums import cluster_sums
 from flower_fedclust.numerics.checks import DataError
 
 Floats = NDArray[np.float64]
@@ -35,21 +30,12 @@ Labels = NDArray[np.intp]
 
 
 class RowsInFrame(Rows):
-    """Rows of a client in a frame, with the sums that methods of clients ask for."""
-
-    def counts(self, points: Floats) -> GridArray:
-        """Return how many rows are nearest to each public point."""
-        return GridArray(np.bincount(self.nearest(points), minlength=len(points)))
+    """Rows of a client in a frame, with their sums, for answers of a whole client."""
 
     def total(self) -> tuple[GridArray, GridArray]:
         """Return the sum of the rows, of shape (n_columns,), and their number."""
-        # Of integers below 2^25, so that a float64 holds the sum of 2^28 rows exactly.
+        # Integers below 2^25: a float64 holds the sum of 2^28 rows exactly.
         return GridArray(self.integers.sum(axis=0), self.exponent), GridArray(np.array(len(self.integers)))
-
-    def outer_products(self) -> GridArray:
-        """Return the sum of the outer products of the rows, as an upper triangle."""
-        matrix, exponent = second_moment(self.integers, self.exponent)
-        return GridArray(upper_triangle(matrix), exponent)
 
     def sums(self, labels: Labels, n_clusters: int) -> tuple[GridArray, GridArray]:
         """Return the sum and the number of the rows in each cluster."""
@@ -63,28 +49,11 @@ def enter(rows: Floats, *frame: Floats) -> RowsInFrame:
     return RowsInFrame(entered.integers, entered.exponent, entered.radius, entered.norm)
 
 
-def ball_moved(*frame: Floats) -> Moved:
-    """Return how far one row moves a sum of rows in a frame: by the radius, in the norm of the ball."""
-    radius, norm = float(frame[1][0]), int(frame[1][1])
-    return Moved(radius, radius if norm == 1 else math.inf)
-
-
-def products_moved(*frame: Floats) -> Moved:
-    """Return how far one row moves the sum of the outer products of the rows in a frame, as an upper triangle."""
-    return Moved(float(frame[1][0]) ** 2, triangle=True)
-
-
-def _entries_moved(n_columns: int, exponent: int) -> Moved:
-    """Return how far one row moves a sum of rows whose entries are cut to a power of two."""
-    largest = math.ldexp(1.0, exponent) if exponent <= 1000 else math.inf
-    return Moved(math.sqrt(n_columns) * largest, n_columns * largest)
-
-
 class FrameClient(ProtocolClient):
-    """The answers of a client about how far its rows reach; and its rows in a frame, for what it answers else."""
+    """The answers of a client about how far its rows reach, and its rows in a frame for other answers."""
 
     def enter(self, *frame: Floats) -> RowsInFrame:
-        """Return the client's rows in a frame; kept from round to round while the frame is the same."""
+        """Return the client's rows in a frame; they are kept while rounds use the same frame."""
         if self._stand_in is not None:
             return enter(self.rows, *frame)
         return self.data.derived(array_key(*frame), lambda: enter(self.rows, *frame))
@@ -94,13 +63,9 @@ class FrameClient(ProtocolClient):
         """Return the exponent of the client's largest entry."""
         return GridArray(exponent_indicator(table_exponent(self.rows)))
 
-    @answers(
-        Sent("sum of the rows", has_columns=True),
-        Sent("number of rows", counts_rows=True),
-        moved=lambda known, exponent: (_entries_moved(known.n_columns, exponent), ONE_COUNT),
-    )
+    @answers(Sent("sum of the rows", has_columns=True), Sent("number of rows", counts_rows=True))
     def column_sums(self, *, exponent: int) -> tuple[GridArray, GridArray]:
-        """Return the sum of the rows, on a grid that no entry is too large for, and their number."""
+        """Return the sum of the rows, whose entries are at most 2^exponent, and their number."""
         return GridArray(entry_sums(self.rows, exponent), exponent - SUM_BITS), GridArray(np.array(len(self.rows)))
 
     @answers(
@@ -111,14 +76,16 @@ class FrameClient(ProtocolClient):
         return GridArray(exponent_indicator(reach_exponent(self.rows, origin)))
 
 
-TOO_FAR = "the sum of the rows, or their distance, is beyond the largest number there is; look for a wrong value."
+TOO_FAR = "the sum of the rows, or their distance, is beyond the largest float; look for a wrong value."
 
 #: How many rounds :func:`frame_of_rows` takes.
 FRAME_ROUNDS = 3
 
 
 def find_frame(strategy: Any) -> Generator[Round, Total, Frame]:
-    """Return the frame of a strategy's rows: the ball of its ``max_norm``, or where none is given one that holds all.
+    """Return the frame of a strategy's rows: the ball of its ``max_norm``; without one, a ball that holds all rows.
+
+    Without ``max_norm`` this takes the three unprotected rounds of :func:`frame_of_rows`.
 
     Parameters
     ----------
@@ -131,26 +98,9 @@ def find_frame(strategy: Any) -> Generator[Round, Total, Frame]:
 
 
 def frame_of_rows(*, rows: str = "") -> Generator[Round, Total, tuple[Frame, float]]:
-    """Find a frame in which no row is clipped, where none is given: the mean of all rows, and how far they reach.
+    """Find a frame around the mean of all rows in which no row is clipped, and the number of rows.
 
-    In three rounds of sums, which no mechanism covers.
-
-    Parameters
-    ----------
-    rows : str, default=""
-        Which rows of the clients; see :class:`~flower_fedclust.engine.rounds.Round`.
-
-    Returns
-    -------
-    frame : Frame
-        Its radius is a power of two.
-    n_rows : float
-        How many rows the clients have together.
-
-    Raises
-    ------
-    DataError
-        If the rows are farther apart than the largest float.
+    This takes three rounds of sums, which no mechanism covers. The radius is a power of two.
     """
     (indicator,) = yield Sum(FrameClient.entry_exponent.asked(), rows=rows)
     total, count = yield Sum(FrameClient.column_sums.asked(exponent=largest_exponent(indicator)), rows=rows)
@@ -161,5 +111,5 @@ def frame_of_rows(*, rows: str = "") -> Generator[Round, Total, tuple[Frame, flo
     reach = largest_exponent(indicator)
     if reach > 1023:
         raise DataError(TOO_FAR)
-    # Rows that are all equal reach nowhere; any ball is large enough.
+    # If all rows are equal, their reach is 0 and any ball is large enough.
     return Frame(mean, math.ldexp(1.0, max(reach, -1000))), float(count)

@@ -1,4 +1,4 @@
-"""What a server can know of the columns from sums: how many rows, their means, their spread, how far apart they are."""
+"""The moments of the columns over all clients, from sums: number of rows, means, deviations, mean distance."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Moments:
-    """The columns of all rows together."""
+    """The moments of all clients' rows together."""
 
-    n_rows: float  #: Of all clients; with noise, about.
+    n_rows: float  #: Approximate if there is noise.
     mean: Floats  #: Of shape (n_columns,).
     deviation: Floats  #: Standard deviations, of shape (n_columns,).
     #: The mean over clients of the mean distance between a client's rows (FedSC, equation 42, c = 1); with noise, the
@@ -42,35 +42,25 @@ MOMENTS = ("column_sums", "column_squares", "row_count")
 
 
 def column_moments(*, rows: str = "") -> Generator[Round, Total, tuple[Moments, Frame]]:
-    """Return the moments, and the frame in which they were taken, in four rounds, without noise.
+    """Return the moments, and the frame in which they were taken, in four rounds without noise.
 
     The squares are taken about the mean, which the first rounds find, so that columns far from 0 lose no digits.
-
-    Parameters
-    ----------
-    rows : str, default=""
-        Which rows of the clients; see :class:`~flower_fedclust.engine.rounds.Round`.
     """
     frame, _ = yield from frame_of_rows(rows=rows)
-    # A client may have dropped out since, so that the rows are counted again.
+    # A client may have dropped out since, so the rows are counted again.
     reply = yield Sum(MomentsClient.column_spread.asked(*frame.arrays), rows=rows)
     sums, of_squares, distances, n_clients, n_rows = reply
     offset = sums / n_rows
     variance = np.maximum(of_squares / n_rows - offset**2, 0.0)
-    # A client with a single row has no distance to speak of, and is left out of the mean.
+    # A client with a single row has no distance, and is left out of the mean.
     distance = float(distances / max(n_clients, 1.0))
     return Moments(float(n_rows), frame.origin + offset, np.sqrt(variance), distance), frame
 
 
 def moment_parts(fraction: float, *, replaced: bool = False) -> dict[str, Part]:
-    """Return the parts of a budget that pay for :func:`noisy_column_moments`.
+    """Return the parts of a budget that pay for :func:`noisy_column_moments`, with this fraction in total.
 
-    Parameters
-    ----------
-    fraction : float
-        For all of them together.
-    replaced : bool, default=False
-        Whether the guarantee is for rows that are replaced: their number is then the same, and takes no noise.
+    If the guarantee is for replaced rows, the number of rows is public and takes no noise.
     """
     names = MOMENTS[:2] if replaced else MOMENTS
     return {name: Part(MomentsClient.clipped_column_sums, fraction / len(names)) for name in names}
@@ -79,50 +69,36 @@ def moment_parts(fraction: float, *, replaced: bool = False) -> dict[str, Part]:
 def noisy_column_moments(
     max_norm: float, n_columns: int, *, replaced: bool = False
 ) -> Generator[Round, Total, Moments]:
-    """Return the moments of rows clipped to a norm, in one round, with noise.
-
-    Parameters
-    ----------
-    max_norm : float
-    n_columns : int
-    replaced : bool, default=False
-        As for :func:`moment_parts`.
-    """
+    """Return the moments of rows clipped to a norm, in one round with noise."""
     frame = Frame(np.zeros(n_columns), max_norm)
     parts = (*MOMENTS[:2], None) if replaced else MOMENTS
     sums, of_squares, noisy_count = yield Sum(MomentsClient.clipped_column_sums.asked(frame=frame), parts=parts)
     n_rows = max(float(noisy_count), 1.0)
-    mean = clip_rows((sums / n_rows)[None, :], max_norm)[0]  # where the mean of clipped rows must lie
+    mean = clip_rows((sums / n_rows)[None, :], max_norm)[0]  # where the mean of clipped rows lies
     variance = np.clip(of_squares / n_rows - mean**2, 0.0, max_norm**2)
     if not variance.any():
-        # Noise can hide all of the spread; rows anywhere in the ball are then the least wrong.
+        # Noise can hide all of the spread; the spread of rows all over the ball is then the best guess.
         return Moments(n_rows, mean, np.full(len(mean), max_norm / np.sqrt(len(mean))), max_norm)
     return Moments(n_rows, mean, np.sqrt(variance), float(np.sqrt(2.0 * variance.sum())))
 
 
 def checked_bandwidth(given: float | None, moments: Moments) -> float:
-    """Return the bandwidth that was given, or the mean distance.
-
-    Raises
-    ------
-    DataError
-        If all rows are equal, or if none was given and the distance is 0.
-    """
-    # Means of equal numbers are not always these to the last digit.
+    """Return the given bandwidth, or the mean distance; raise a DataError if it would be 0."""
+    # Means of equal numbers can differ from them in the last digit.
     if moments.distance == 0 and np.all(moments.deviation <= 1e-12 * np.abs(moments.mean)):
-        raise DataError("all rows are equal, so that there is nothing to cluster by; give rows that differ.")
+        raise DataError("all rows are equal, so there is nothing to cluster by; give rows that differ.")
     if given is not None:
         return given
     if moments.distance > 0:
         return moments.distance
     raise DataError(
-        "the bandwidth r comes out as 0, because no client has two rows that differ; give bandwidth a positive value, "
-        "in the units of the rows."
+        "the bandwidth r would be 0, because no client has two different rows; give bandwidth a positive value, in the "
+        "units of the rows."
     )
 
 
 class MomentsClient(FrameClient):
-    """The answers of a client about its columns."""
+    """The answers of a client about the moments of its columns."""
 
     @answers(
         Sent("sum of the rows, less the mean", has_columns=True),
@@ -132,7 +108,7 @@ class MomentsClient(FrameClient):
         Sent("number of rows", counts_rows=True),
     )
     def column_spread(self, *frame: Floats) -> tuple[GridArray, GridArray, GridArray, GridArray, GridArray]:
-        """Return sum and squares about the mean, the mean distance (FedSC, equation 41), 1 or 0, and how many rows."""
+        """Return sum and squares about the mean, the mean distance (FedSC, equation 41), 1 or 0, and the row count."""
         rows = self.enter(*frame)
         sums, n_rows = rows.total()
         distance, unit = mean_distance(rows.integers, rows.exponent)

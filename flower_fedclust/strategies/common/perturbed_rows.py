@@ -1,4 +1,4 @@
-"""Rows with noise, drawn once and kept by the client: all that is computed from them later costs no more privacy."""
+"""Rows with noise, drawn once and kept by the client: whatever is computed from them later costs no more privacy."""
 
 from __future__ import annotations
 
@@ -20,21 +20,17 @@ from flower_fedclust.privacy.releases import NoisePlace
 
 Floats = NDArray[np.float64]
 
-#: What a round names to work on these rows.
+#: The name by which a round works on these rows.
 NOISY_ROWS = "noisy rows"
 
 
 def perturb_rows(max_norm: float | None, *, relative_noise: float = 0.0) -> Generator[Round, list[Array], None]:
     """Have every client add noise to its rows, once, and keep them as ``NOISY_ROWS`` (FedSC, equation 22).
 
-    Parameters
-    ----------
-    max_norm : float or None
-        With an epsilon: the norm to which rows are clipped (tau_X of FedSC, Proposition 3.7), for differential privacy
-        of each record, against the server too.
-    relative_noise : float, default=0
-        Without: the standard deviation of the noise over that of all the entries of the client's rows. For
-        experiments: the scale depends on the rows, which are not clipped, so that nothing is promised.
+    With an epsilon, rows are clipped to max_norm (tau_X of FedSC, Proposition 3.7): differential privacy for each
+    record, against the server too. relative_noise is for experiments without an epsilon: the standard deviation of the
+    noise over the deviation of the client's entries. Its scale depends on rows that are not clipped, so nothing is
+    promised.
     """
     if max_norm is not None and relative_noise > 0:
         raise ValueError(
@@ -45,40 +41,40 @@ def perturb_rows(max_norm: float | None, *, relative_noise: float = 0.0) -> Gene
 
 
 class PerturbedRowsStrategy(ClippedStrategy):
-    """Base of strategies that, with an epsilon, do everything with rows to which each client has added noise."""
+    """Base of strategies that, with an epsilon, use only rows to which each client has added noise."""
 
-    #: The noise protects from the server.
+    #: The noise protects against the server.
     noise: NoisePlace = dataclasses.field(default="local", init=False)
 
     def parts(self) -> Mapping[str, Part]:
-        """Return one, for the rows."""
+        """Return one part, for the rows."""
         return ROWS_PART
 
     def rows_to_work_on(self) -> Generator[Round, list[Array], str]:
-        """Have every client add noise to its rows, if there is an epsilon; return what rounds call these rows."""
+        """Have every client add noise to its rows, if there is an epsilon; return their name for later rounds."""
         if self.max_norm_of_rows is None:
             return ""
         yield from perturb_rows(self.max_norm_of_rows)
         return NOISY_ROWS
 
     def within_norm(self, centers: Floats) -> Floats:
-        """Return centers, clipped as the rows were."""
+        """Return centers, clipped like the rows."""
         return centers if self.epsilon is None or self.max_norm is None else clip_rows(centers, self.max_norm)
 
     def _seed(self) -> int:
-        """Return a seed for what the clients draw."""
+        """Return a seed for the clients' draws."""
         return int(self.rng.integers(2**31))
 
 
 class PerturbedRowsClient(ProtocolClient):
-    """The answer of a client that works on rows with noise."""
+    """The answer of a client that keeps rows with noise."""
 
     @answers(
         Sent("the rows", "rows", per="row", kept_as=NOISY_ROWS),
         moved=lambda _, relative_noise, max_norm: (Moved(max_norm, words=CLIPPED),),
     )
     def perturb_rows(self, *, relative_noise: float, max_norm: float) -> GridArray | Floats:
-        """Return the rows to be kept, clipped; calibrated noise is added by the protocol."""
+        """Return the rows to keep, clipped; the engine adds calibrated noise."""
         if max_norm < math.inf:
             return GridArray(*rows_onto_grid(self.rows, np.zeros(self.rows.shape[1]), max_norm))
         return add_relative_noise(self.rows, relative_noise, self.noise_source)

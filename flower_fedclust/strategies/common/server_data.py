@@ -17,21 +17,21 @@ class ServerDataStrategy(PrivateStrategy):
     Parameters
     ----------
     server_data : array-like of shape (n_server_rows, n_columns)
-        Public rows Q; few are enough, and they need not be distributed as the clients' rows are. Nothing protects them.
+        Public rows Q, which nothing protects. A few are enough, and their distribution may differ from the clients'.
         Their radius bounds the clients' rows. With a schema, a table.
     epsilon : float or None, default=1.0
         The privacy budget of the whole run. None is no noise and no guarantee.
     privacy_unit : "record" or "client", default="record"
         Whether the guarantee is for a row or for all that one client contributes.
     rows_per_client : int, default=50
-        At client level: about how many rows a client has, as is known publicly. It sets the bounds to which clients
+        At client level: about how many rows a client has, from public knowledge. It sets the bounds to which clients
         clip; a wrong value costs accuracy, not privacy.
     center_rows : bool, default=True
-        Whether rows are first moved by the mean of the server rows, so that the radius, and all noise, is smaller. The
+        Whether to move rows by the mean of the server rows first, which makes the radius, and all noise, smaller. The
         paper takes the radius about the origin of the data.
     shrink_centers : bool, default=True
-        Whether noisy centers are shrunk towards those they were computed from (James and Stein), which costs no
-        privacy. The paper does not.
+        Whether to shrink noisy centers towards the previous centers (James and Stein), which costs no privacy. The
+        paper does not.
     """
 
     promises = PRIVACY_UNITS
@@ -50,7 +50,7 @@ class ServerDataStrategy(PrivateStrategy):
             self._server_rows()
 
     def check_complete(self) -> None:
-        """Raise a ValueError unless the server's rows are rows of numbers, as a table is once it is prepared."""
+        """Raise a ValueError unless the server's rows are numbers, like a table after its preparation."""
         super().check_complete()
         self._server_rows()
 
@@ -60,13 +60,13 @@ class ServerDataStrategy(PrivateStrategy):
         return int(np.asarray(self.server_data).shape[1])
 
     def privacy_notes(self) -> list[str]:
-        """Add what is said of the server rows, and where they come from."""
+        """Add that the server rows are public, and where they come from."""
         n_rows = len(np.asarray(self.server_data))
         note = f"The {n_rows} server rows are taken to be public, and no guarantee covers them."
         return [*super().privacy_notes(), f"{note} {self.server_data_origin}".rstrip()]
 
     def _server_rows(self) -> NDArray[np.float64]:
-        """Return the server rows as an array, or say what is wrong with them."""
+        """Return the server rows as an array; raise a ValueError if they cannot be used."""
         rows = checked_rows(self.server_data, owner="server_data")
         check_scale(rows, "server_data")
         if len(rows) < self.n_clusters:

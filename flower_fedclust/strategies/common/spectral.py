@@ -1,4 +1,4 @@
-"""Spectral clustering at the server, of rows or of their codes, and the labels that it sends back."""
+"""Spectral clustering at the server, of rows or of their codes, and the labels that it returns to the clients."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: lambda of the factors of rows that are at hand: FedSC's.
+#: FedSC's lambda, for the factors of rows that the server has.
 REGULARIZATION = 0.01
 
-#: Atoms, where nothing is said: so many a cluster, and not fewer than the second number.
+#: The default number of atoms: this many per cluster, but at least the second number.
 ATOMS_PER_CLUSTER, FEWEST_ATOMS = 10, 50
 
 
@@ -50,25 +50,25 @@ class Dictionary:
     atoms: Floats  #: Z, of shape (n_atoms, n_columns).
     bandwidth: float  #: r of the Gaussian kernel, in the units of the rows.
     regularization: float  #: lambda, added to the diagonal of the atoms' kernel before it is inverted.
-    n_rows: float  #: Of all clients; with noise, about.
+    n_rows: float  #: All clients' rows; approximate if there is noise.
 
     @property
     def kernel(self) -> dict[str, float]:
-        """Bandwidth and regularization, as the keyword arguments of what computes codes and factors."""
+        """Bandwidth and regularization, as keyword arguments for functions that compute codes and factors."""
         return {"bandwidth": self.bandwidth, "regularization": self.regularization}
 
     def within(self, frame: Frame) -> Floats:
-        """Return the atoms in the coordinates of a frame, on the grid of its rows; its ball draws in those outside."""
+        """Return the atoms in the coordinates of a frame, on the grid of its rows; its ball moves in atoms outside."""
         exponent = unit_exponent(frame.radius)
         return from_units(rows_within(self.atoms, frame.origin, exponent), exponent)
 
 
-#: Atoms are spread as rows are, column by column, so that some lie farther out than any row: by so much at most.
+#: Atoms have the spread of the rows in each column, so some lie farther out than any row: by this factor at most.
 ROOM_FOR_ATOMS = 4.0
 
 
 def with_room(frame: Frame) -> Frame:
-    """Return a frame with room for atoms outside of the ball, where neither they nor rows are drawn in."""
+    """Return a frame with room for atoms outside of the ball, so that neither atoms nor rows are moved in."""
     return replace(frame, radius=min(ROOM_FOR_ATOMS * frame.radius, 2.0**1023))
 
 
@@ -80,7 +80,7 @@ def kernel_within(frame: Frame, points: Floats, bandwidth: float) -> Floats:
 
 
 def leave_within_range(frame: Frame, points: Floats) -> Floats:
-    """Return points of a frame in the coordinates of the data; what is beyond the largest float is drawn in to it."""
+    """Return points of a frame in the coordinates of the data, clipped to the largest float."""
     largest = np.finfo(np.float64).max
     with np.errstate(over="ignore"):
         return np.clip(frame.leave(points), -largest, largest)
@@ -89,8 +89,8 @@ def leave_within_range(frame: Frame, points: Floats) -> Floats:
 def kernel_graph(rows: Floats, bandwidth: float, n_neighbors: int) -> csr_array:
     """Return the sparse graph that keeps the k largest kernel values of every row (FedSC, equation 25).
 
-    They are those of its nearest rows, so that no array of n_rows x n_rows entries is made: the mean of A and A', where
-    A has the kernel values of each row with its k nearest others, or with all of them where they are fewer.
+    The graph is the mean of A and A', where A has the kernel values of each row with its k nearest other rows. So there
+    is no array of n_rows x n_rows entries.
     """
     from scipy.sparse import csr_array
     from sklearn.neighbors import NearestNeighbors
@@ -98,7 +98,7 @@ def kernel_graph(rows: Floats, bandwidth: float, n_neighbors: int) -> csr_array:
     n_neighbors = min(n_neighbors, len(rows) - 1)
     if n_neighbors < 1:
         return csr_array((len(rows), len(rows)), dtype=np.float64)
-    # Far from the origin, distances that come out of a matrix product would lose their digits.
+    # Far from the origin, distances from a matrix product would lose their digits.
     index = NearestNeighbors(n_neighbors=n_neighbors).fit(rows - rows.mean(axis=0))
     distances, neighbors = index.kneighbors()
     return symmetric_graph(neighbors.astype(np.intp), np.exp(-0.5 * (distances / bandwidth) ** 2))
@@ -112,37 +112,15 @@ def cluster_rows(
     bandwidth: float | None = None,
     n_neighbors: int | None = None,
 ) -> tuple[SpectralModel, Labels]:
-    """Cluster rows as FedSC's server does, with the kernel itself where FedSC has one that it reconstructs.
+    """Cluster rows like FedSC's server, but with the exact kernel where FedSC reconstructs one.
 
-    Some of the rows are drawn as atoms. The factors that they give place rows that were not there; and they embed the
-    components of a graph that has more of them than clusters.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_columns)
-    n_clusters : int
-    rng : numpy.random.Generator
-        For the atoms and the restarts of k-means.
-    bandwidth : float, optional
-        r; by default the mean distance between the rows (FedSC, equation 40).
-    n_neighbors : int, optional
-        k; by default ``ceil(log n)``.
-
-    Returns
-    -------
-    model : SpectralModel
-    labels : ndarray of shape (n_rows,)
-
-    Raises
-    ------
-    DataError
-        If no bandwidth was given and all rows are equal or their distances overflow, or if there are fewer rows than
-        clusters.
+    Some rows are drawn as atoms. Their factors place new rows, and embed the components of a graph that has more
+    components than clusters. The bandwidth r is by default the mean distance between the rows (FedSC, equation 40).
     """
     if bandwidth is None:
         bandwidth = mean_distance(rows)
         if bandwidth == 0:
-            raise DataError("all rows are equal, so that the bandwidth r comes out as 0; give rows that differ.")
+            raise DataError("all rows are equal, so the bandwidth r would be 0; give rows that differ.")
         if not np.isfinite(bandwidth):
             raise DataError("the rows are so far apart that their mean distance overflows; look for a wrong value.")
     n_atoms = min(max(ATOMS_PER_CLUSTER * n_clusters, FEWEST_ATOMS), len(rows))
@@ -175,21 +153,7 @@ class CodesStrategy(ProtocolStrategy):
     def cluster_codes(
         self, dictionary: Dictionary, C: Floats, replies: Sequence[Reply]
     ) -> Generator[Round, list[Reply], tuple[SpectralModel, dict[str, Labels]]]:
-        """Cluster rows that are known by their codes (equations 5, 12 and 25), and send each client those of its rows.
-
-        Parameters
-        ----------
-        dictionary : Dictionary
-        C : ndarray of shape (n_rows, n_atoms)
-            The codes.
-        replies : sequence of Reply
-            Whose codes they are.
-
-        Raises
-        ------
-        DataError
-            If there are fewer rows than clusters.
-        """
+        """Cluster rows by their codes C (equations 5, 12 and 25), and send each client the labels of its rows."""
         Z, bandwidth = dictionary.atoms, dictionary.bandwidth
         F = C @ kernel_root(Z, bandwidth)
         if self.sparsify:
@@ -205,46 +169,27 @@ class CodesStrategy(ProtocolStrategy):
 
 
 def cluster_embedding(embedding: Floats, n_clusters: int, rng: np.random.Generator) -> tuple[Floats, Labels]:
-    """Cluster embedded rows by scikit-learn's k-means: the last step of spectral clustering.
+    """Return centers and labels of embedded rows, by scikit-learn's k-means: the last step of spectral clustering.
 
-    Returns
-    -------
-    centers : ndarray of shape (n_clusters, n_dimensions)
-    labels : ndarray of shape (n_rows,)
-        Where rows are too alike, fewer clusters than were asked for.
-
-    Raises
-    ------
-    DataError
-        If there are fewer rows than clusters.
+    If rows are too alike, the labels have fewer clusters than n_clusters.
     """
     from sklearn.cluster import KMeans
 
     if len(embedding) < n_clusters:
         raise DataError(
-            f"the clients have {len(embedding)} rows together and n_clusters is {n_clusters}; ask for fewer."
+            f"the clients have {len(embedding)} rows together, but n_clusters={n_clusters}; ask for fewer clusters."
         )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn's own warning of too few clusters names its parameter
+        warnings.simplefilter("ignore")  # scikit-learn's own warning about too few clusters
         estimator = KMeans(n_clusters, n_init=N_RESTARTS, random_state=int(rng.integers(2**31)))
         labels = estimator.fit_predict(embedding).astype(np.intp)
     return np.asarray(estimator.cluster_centers_), labels
 
 
 def send_labels(labels: Labels, replies: Sequence[Reply]) -> Generator[Round, list[Reply], dict[str, Labels]]:
-    """Send each client the clusters of its rows, in one round.
+    """Send each client the labels of its rows, in one round, and return the labels by client.
 
-    Parameters
-    ----------
-    labels : ndarray of shape (n_rows,)
-        Of the rows of all clients, one client after the other.
-    replies : sequence of Reply
-        In the same order; the first array of each has an entry for every row of the client.
-
-    Returns
-    -------
-    dict of str to ndarray of shape (n_i,)
-        The labels by client.
+    The labels come one client after the other, in the order of the replies.
     """
     by_client = split_by_client(labels, replies)
     yield Gather({client: LabelsClient.keep_labels.asked(own) for client, own in by_client.items()})
@@ -252,18 +197,15 @@ def send_labels(labels: Labels, replies: Sequence[Reply]) -> Generator[Round, li
 
 
 def split_by_client(array: Array, replies: Sequence[Reply]) -> dict[str, Array]:
-    """Return the part of an array that is of each client's rows, one client after the other as in the replies.
-
-    The first array of each reply has an entry for every row of its client.
-    """
+    """Split an array with an entry for each row by client; the first array of each reply has as many entries."""
     ends = np.cumsum([len(reply.arrays[0]) for reply in replies])
     return dict(zip((reply.client for reply in replies), np.split(array, ends[:-1]), strict=True))
 
 
 class LabelsClient(ProtocolClient):
-    """The answer of a client whose rows the server has clustered."""
+    """A client whose rows the server has clustered."""
 
     @answers()
     def keep_labels(self, labels: Labels) -> None:
-        """Keep the clusters of the rows: ``recall("labels")`` gives them back."""
+        """Keep the labels of the rows: ``recall("labels")`` returns them."""
         self.remember("labels", [labels])

@@ -1,4 +1,4 @@
-"""Spectral clustering of rows known by factors, from sums over the clients alone: no code, label or row leaves one."""
+"""Spectral clustering of rows by their factors, from sums over the clients alone: no code, label or row is sent."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ from flower_fedclust.numerics.spectral import (
     spectral_projection,
 )
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic
-from flower_fedclust.strategies.common.private_clusters import lloyd_parts
+from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic, lloyd_parts
 from flower_fedclust.strategies.common.spectral import Dictionary, leave_within_range
 
 Floats = NDArray[np.float64]
 
-#: Where noise is added. The lower the floor of the degrees, the farther one row can move F' D^-1 F.
+#: The default with noise. The lower the floor of the degrees, the more one row can change F' D^-1 F.
 NOISY_DEGREE_FLOOR = 0.5
 
-#: A sum of factors, or a projection, that is no longer than this is 0.
+#: A sum of factors, or a projection, of at most this norm counts as 0.
 LEAST_TOTAL = 1e-100
 
 #: Lloyd steps without noise, and with.
@@ -66,13 +65,9 @@ class SpectralSumsStrategy(ClippedStrategy):
     degree_floor: float | None = parameter(None, above=0, at_most=1)
 
     def cluster_by_sums(self, dictionary: Dictionary, frame: Frame) -> Generator[Round, Total, SpectralModel]:
-        """Cluster the rows by the factors that a dictionary gives them, in at most ``n_clustering_rounds`` rounds.
+        """Cluster the rows by their factors, in at most ``n_clustering_rounds`` rounds.
 
-        Parameters
-        ----------
-        dictionary : Dictionary
-        frame : Frame
-            In which the clients measure their rows, with room for the atoms: its ball draws in those outside.
+        The frame has to have room for the atoms: its ball moves in atoms outside.
         """
         Z, bandwidth = dictionary.within(frame), dictionary.bandwidth
         to_factors = factor_map(Z, **dictionary.kernel, steepest=STEEPEST_FACTOR)
@@ -89,8 +84,8 @@ class SpectralSumsStrategy(ClippedStrategy):
         of_factors = spectral_projection(triangle_to_symmetric(moment), self.n_clusters)
         projection = to_factors @ of_factors
 
-        # k-means of the embedded rows, which stay with the clients. They lie on the unit sphere. The rows nearest to
-        # each atom are summed up; a k-means of their means, with restarts, says where to start.
+        # k-means of the embedded rows, which stay at the clients. They lie on the unit sphere. The rows nearest to each
+        # atom are summed; a k-means of their means, with restarts, gives the first centers.
         longest = max(float(np.linalg.norm(of_factors, 2)), LEAST_TOTAL)
         embedded = SpectralSumsClient.embedded.asked(Z, projection, frame=frame, bandwidth=bandwidth, bound=longest)
         atoms = spectral_coordinates(Z, Z, projection, bandwidth)
@@ -126,12 +121,9 @@ class SpectralSumsStrategy(ClippedStrategy):
         return 3 + self._n_lloyd_rounds
 
     def clustering_parts(self, factor_sum: float, normalized_moment: float, kmeans: float) -> dict[str, Part]:
-        """Return the parts of a budget that pay for :meth:`cluster_by_sums`.
+        """Return the parts of a budget that pay for :meth:`cluster_by_sums`, with these fractions.
 
-        Parameters
-        ----------
-        factor_sum, normalized_moment, kmeans : float
-            The fractions for ``F' 1``, for ``F' D^-1 F``, and for all sums and counts of k-means together.
+        ``kmeans`` is for all sums and counts of k-means together.
         """
         return {
             "factor_sum": Part(SpectralSumsClient.factor_sum, factor_sum),

@@ -29,7 +29,7 @@ from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.nystrom import nearest_others
 from flower_fedclust.numerics.vectors import clip_rows, top_eigenvectors
-from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic
+from flower_fedclust.strategies.common.clusters import ClusterClient, ClusterStatistic, lloyd_parts
 from flower_fedclust.strategies.common.frame import FrameClient
 from flower_fedclust.strategies.common.moments import (
     MOMENT_ROUNDS,
@@ -39,7 +39,6 @@ from flower_fedclust.strategies.common.moments import (
     moment_parts,
     noisy_column_moments,
 )
-from flower_fedclust.strategies.common.private_clusters import lloyd_parts
 from flower_fedclust.strategies.maps.landmarks import check_spread
 from flower_fedclust.strategies.maps.maps import Drawing
 

@@ -21,7 +21,7 @@ from flower_fedclust.strategies.baselines.kfed import KFED
 from flower_fedclust.strategies.baselines.kmeans_parallel import KMeansParallelClient
 from flower_fedclust.strategies.baselines.pooled import PooledKMeans, PooledSpectral
 from flower_fedclust.strategies.baselines.ppfc_gan import PPFCGANClient
-from flower_fedclust.strategies.common.local_centers import LocalCentersClient, merge_local_centers
+from flower_fedclust.strategies.common.first_centers import LocalCentersClient, merge_local_centers
 from flower_fedclust.strategies.common.spectral import cluster_rows, kernel_graph
 
 RNG = np.random.default_rng(5)

@@ -36,9 +36,5 @@ def test_without_a_radius_centers_that_were_given_stay_as_they_are():
 
 def test_only_centers_that_were_given_to_a_private_run_are_said_to_count_as_public():
     given = np.ones((2, 3))
-    assert [len(FirstCenters(init, radius).privacy_notes()) for init in (None, given) for radius in (None, 1.0)] == [
-        0,
-        0,
-        0,
-        1,
-    ]
+    notes = [len(FirstCenters(init, radius).privacy_notes()) for init in (None, given) for radius in (None, 1.0)]
+    assert notes == [0, 0, 0, 1]

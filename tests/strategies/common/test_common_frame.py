@@ -24,18 +24,12 @@ def moved():
     return Frame(np.array([5.0, -2.0, 1.0]), 60.0, anchors, shifts, 2e4)
 
 
-def test_frame_around_server_rows_has_their_mean_and_their_radius_about_it():
+@pytest.mark.parametrize("centered", [True, False])
+def test_a_frame_around_server_rows_has_their_radius_about_their_mean_or_about_zero(centered):
     rows = RNG.normal(size=(20, 3)) + 7
-    frame = Frame.around(rows, centered=True)
-    np.testing.assert_allclose(frame.origin, rows.mean(axis=0))
-    assert frame.radius == pytest.approx(max(np.sqrt(((row - rows.mean(axis=0)) ** 2).sum()) for row in rows))
-
-
-def test_frame_of_the_paper_has_its_origin_at_zero():
-    rows = RNG.normal(size=(20, 3)) + 7
-    frame = Frame.around(rows, centered=False)
-    assert np.array_equal(frame.origin, np.zeros(3))
-    assert frame.radius == pytest.approx(max(np.sqrt((row**2).sum()) for row in rows))
+    frame, origin = Frame.around(rows, centered=centered), rows.mean(axis=0) * centered
+    np.testing.assert_allclose(frame.origin, origin)
+    assert frame.radius == pytest.approx(max(np.sqrt(((row - origin) ** 2).sum()) for row in rows))
 
 
 def test_leaving_undoes_entering_for_rows_inside():
@@ -69,13 +63,6 @@ def test_every_row_that_has_entered_is_in_the_ball(seed, power, is_moved):
     entered = enter(rows, *Frame(rng.normal(size=3), radius, *moved).arrays)
     squares = (entered.integers.astype(int).astype(object) ** 2).sum(axis=1)
     assert max(squares) <= (Fraction(radius) / Fraction(2) ** entered.exponent) ** 2
-
-
-def test_entering_changes_no_row_of_the_client(moved):
-    rows = RNG.normal(size=(30, 3)) * 1e4
-    before = rows.copy()
-    moved.enter(rows)
-    assert np.array_equal(rows, before)
 
 
 def test_what_is_sent_is_enough_to_enter(moved):
@@ -140,20 +127,12 @@ def test_rows_far_from_the_origin_lose_nothing_of_their_spread():
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e308, 5e-324])
 def test_rows_that_are_all_equal_have_a_frame(value):
     if value == 1e308:
-        with pytest.raises(DataError, match=r"row 0, column 0 is beyond 1e\+150; look for a wrong value"):
+        with pytest.raises(DataError, match="row 0, column 0"):
             found([np.full((3, 2), value)] * 2)
         return
     frame, n_rows = found([np.full((3, 2), value)] * 2)
     assert n_rows == 6
     assert np.isfinite(frame.enter(np.full((1, 2), value))).all()
-
-
-def test_rows_that_are_farther_apart_than_the_largest_number_are_refused_in_a_sentence():
-    rows = np.array([[1.7e308, 0.0], [-1.7e308, 0.0]])
-    with pytest.raises(
-        DataError, match=r"row 0, column 0 is beyond 1e\+150; look for a wrong value, or scale the column\.$"
-    ):
-        found([rows, np.zeros((2, 2))])
 
 
 def test_a_client_enters_a_frame_once_where_its_table_is_large_and_nothing_is_mixed_up(monkeypatch):

@@ -3,8 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from flower_fedclust.engine import ClientData, PrivateStrategy, Total, parameter
-from flower_fedclust.exact.exponents import exponent_indicator
+from flower_fedclust.engine import ClientData, PrivateStrategy, parameter
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError
@@ -99,11 +98,6 @@ def test_client_with_one_row_is_left_out_of_the_mean_distance_and_counted_in_all
     np.testing.assert_allclose(moments.deviation, np.concatenate(clients).std(axis=0), rtol=0, atol=2 * UNIT)
 
 
-def test_distance_is_that_of_the_only_client_with_two_rows():
-    moments = moments_of([CLIENTS[0], CLIENTS[1][:1]])
-    assert moments.distance == pytest.approx(slow_distance(CLIENTS[0]), rel=1e-6)
-
-
 def test_client_whose_rows_are_equal_counts_with_distance_0():
     equal = np.repeat(CLIENTS[1][:1], 7, axis=0)
     assert moments_of([CLIENTS[0], equal]).distance == pytest.approx(slow_distance(CLIENTS[0]) / 2, rel=1e-6)
@@ -115,45 +109,12 @@ def test_distance_is_0_where_every_client_has_one_row_only():
     np.testing.assert_allclose(moments.deviation, CLIENTS[0][:2].std(axis=0), rtol=1e-6, atol=UNIT)
 
 
-def test_moments_take_four_rounds_and_no_row_leaves_a_client():
+def test_moments_take_four_rounds_of_sums():
     result = simulate(Steps(), CLIENTS)
-    assert [row.task for row in result.traffic if row.client == "0"] == [
-        "enrol",
-        "entry_exponent",
-        "column_sums",
-        "reach",
-        "column_spread",
-    ]
-    sent = [(m.content, m.detail, m.counts_rows) for m in result.privacy.messages[1:]]
-    assert sent == [
-        ("binary exponent of the largest entry, as one of many classes", "sum over the clients", False),
-        ("sum of the rows", "sum over the clients", False),
-        ("number of rows", "sum over the clients", True),
-        (
-            "binary exponent of the distance of the farthest row from the mean, as one of many classes",
-            "sum over the clients",
-            False,
-        ),
-        ("sum of the rows, less the mean", "sum over the clients", False),
-        ("sum of the squared distances from the mean, by column", "sum over the clients", False),
-        ("mean distance between two of the client's rows", "sum over the clients", False),
-        ("whether the client has two rows", "sum over the clients", False),
-        ("number of rows", "sum over the clients", True),
-    ]
-
-
-@pytest.mark.parametrize("rows", ["", "noisy rows"])
-def test_all_rounds_are_on_the_rows_that_are_named(rows):
-    steps = column_moments(rows=rows)
-    first = next(steps)
-    second = steps.send(Total([exponent_indicator(4)], 2))
-    third = steps.send(Total([np.array([6.0, 9.0]), np.array(3.0)], 2))
-    fourth = steps.send(Total([exponent_indicator(3)], 2))
-    assert {one.rows for one in (first, second, third, fourth)} == {rows}
-    assert second.question.arguments == {"exponent": 4}
-    assert third.question.arrays[0].tolist() == [2.0, 3.0]
-    origin, (radius, norm) = fourth.question.arrays
-    assert (origin.tolist(), radius, norm) == ([2.0, 3.0], 8.0, 2.0)
+    tasks = [row.task for row in result.traffic if row.client == "0"]
+    assert tasks == ["enrol", "entry_exponent", "column_sums", "reach", "column_spread"]
+    assert {message.detail for message in result.privacy.messages[1:]} == {"sum over the clients"}
+    assert [message.counts_rows for message in result.privacy.messages[1:]].count(True) == 2
 
 
 class Deserting(MomentsClient):
@@ -203,65 +164,48 @@ def test_noise_off_gives_the_moments_of_the_clipped_rows_in_one_round(max_norm):
 
 def answered(total, squares, count, max_norm=2.0):
     steps = noisy_column_moments(max_norm, 2)
-    round_ = next(steps)
+    next(steps)
     with pytest.raises(StopIteration) as stop:
         steps.send([np.array(total), np.array(squares), np.array(count)])
-    return round_, stop.value.value
+    return stop.value.value
 
 
-def test_round_names_the_parts_and_the_norm():
-    round_, _ = answered([1.0, 0.0], [1.0, 0.0], 4.0)
-    assert round_.task == "clipped_column_sums"
-    frame = round_.question.frame
-    assert (frame.origin.tolist(), frame.radius, frame.norm) == ([0.0, 0.0], 2.0, 2)
-    assert round_.parts == ("column_sums", "column_squares", "row_count")
+FULL = 2.0 / math.sqrt(2.0)
 
 
-@pytest.mark.parametrize("squares", [[-5.0, -1e9], [0.0, 0.0], [3.9, 0.9]])
-def test_rows_are_taken_to_fill_the_ball_where_noise_hides_the_spread(squares):
-    _, moments = answered([4.0, 2.0], squares, 4.0)
-    np.testing.assert_allclose(moments.deviation, 2.0 / np.sqrt(2.0))
-    assert moments.distance == 2.0
-
-
-def test_column_whose_spread_noise_hides_has_deviation_0_beside_others():
-    _, moments = answered([4.0, 2.0], [8.0, -3.0], 4.0)
-    assert moments.deviation.tolist() == [1.0, 0.0]
-    assert moments.distance == pytest.approx(np.sqrt(2.0))
-
-
-def test_mean_and_deviation_stay_where_those_of_clipped_rows_must_be():
-    _, moments = answered([300.0, -400.0], [1e9, 0.0], 10.0)
-    np.testing.assert_allclose(moments.mean, [1.2, -1.6])
-    assert moments.deviation.tolist() == [2.0, 0.0]
-
-
-@pytest.mark.parametrize("count", [0.0, -7.0, 0.3])
-def test_number_of_rows_is_1_at_least(count):
-    _, moments = answered([0.5, 0.0], [1.25, 0.0], count)
-    assert moments.n_rows == 1.0
-    assert moments.mean.tolist() == [0.5, 0.0]
-    assert moments.deviation.tolist() == [1.0, 0.0]
+@pytest.mark.parametrize(
+    ("total", "squares", "count", "mean", "deviation", "distance"),
+    [
+        # Noise hides the spread of every column: rows all over the ball are assumed.
+        ([4.0, 2.0], [-5.0, -1e9], 4.0, [1.0, 0.5], [FULL, FULL], 2.0),
+        ([4.0, 2.0], [3.9, 0.9], 4.0, [1.0, 0.5], [FULL, FULL], 2.0),
+        # Of one column only.
+        ([4.0, 2.0], [8.0, -3.0], 4.0, [1.0, 0.5], [1.0, 0.0], math.sqrt(2.0)),
+        # Mean and deviation stay within the ball.
+        ([300.0, -400.0], [1e9, 0.0], 10.0, [1.2, -1.6], [2.0, 0.0], math.sqrt(8.0)),
+        # There is at least one row.
+        ([0.5, 0.0], [1.25, 0.0], -7.0, [0.5, 0.0], [1.0, 0.0], math.sqrt(2.0)),
+    ],
+)
+def test_moments_of_noisy_sums_are_possible_moments_of_clipped_rows(total, squares, count, mean, deviation, distance):
+    moments = answered(total, squares, count)
+    np.testing.assert_allclose(moments.mean, mean)
+    np.testing.assert_allclose(moments.deviation, deviation)
+    assert moments.distance == pytest.approx(distance)
+    assert moments.n_rows == max(count, 1.0)
 
 
 def random_neighbours(relation, max_norm, rng):
-    """Two tables, and the two farthest that there can be among them."""
-    rows = rng.normal(size=(4, 3)) * rng.choice([0.1, 1.0, 10.0])
-    other = rng.normal(size=(1, 3)) * rng.choice([0.1, 1.0, 10.0])
-    yield (rows[1:], rows) if relation == "add-or-remove" else (rows, np.concatenate([rows[1:], other]))
+    """Yield two tables, and the two farthest that there can be."""
+    rows, other = (rng.normal(size=(n, 3)) * rng.choice([0.1, 1.0, 10.0]) for n in (4, 1))
     longest = np.zeros((1, 3))
     longest[0, rng.integers(3)] = 5.0 * max_norm
-    yield (
-        (rows[:2], np.concatenate([rows[:2], longest]))
-        if relation == "add-or-remove"
-        else (
-            np.concatenate([rows[:2], longest]),
-            np.concatenate([rows[:2], -longest]),
-        )
-    )
-    turned = np.roll(longest, 1, axis=1)
-    if relation == "replace":
-        yield np.concatenate([rows[:2], longest]), np.concatenate([rows[:2], turned])
+    if relation == "add-or-remove":
+        yield rows[1:], rows
+        yield rows[:2], np.concatenate([rows[:2], longest])
+    else:
+        for one, two in ((rows[:1], other), (longest, -longest), (longest, np.roll(longest, 1, axis=1))):
+            yield np.concatenate([rows[1:], one]), np.concatenate([rows[1:], two])
 
 
 @pytest.mark.parametrize("max_norm", [0.3, 4.0])
@@ -271,16 +215,9 @@ def test_no_two_neighbours_are_farther_apart_than_the_sensitivities(relation, ma
     farthest = np.zeros(3)
     for _ in range(100):
         for one, other in random_neighbours(relation, max_norm, rng):
-            sent = [
-                [
-                    array.values
-                    for array in MomentsClient(ClientData(rows), name="0").clipped_column_sums(
-                        frame=Frame(np.zeros(3), max_norm)
-                    )
-                ]
-                for rows in (one, other)
-            ]
-            moved = [np.linalg.norm(np.subtract(first, second)) for first, second in zip(*sent, strict=True)]
+            clients = [MomentsClient(ClientData(rows), name="0") for rows in (one, other)]
+            sent = [client.clipped_column_sums(frame=Frame(np.zeros(3), max_norm)) for client in clients]
+            moved = [np.linalg.norm(first.values - second.values) for first, second in zip(*sent, strict=True)]
             farthest = np.maximum(farthest, moved)
     releases = releases_of(max_norm, 3.0, relation)
     bounds = [0.0 if release is None else release.sensitivity for release in releases]
@@ -333,44 +270,26 @@ def test_noise_of_the_releases_is_in_the_moments():
 # The bandwidth.
 
 
-def moments_with(distance):
-    return Moments(10.0, np.zeros(2), np.ones(2), distance)
-
-
 @pytest.mark.parametrize(("given", "distance", "expected"), [(None, 3.0, 3.0), (0.5, 3.0, 0.5), (0.5, 0.0, 0.5)])
-def test_bandwidth_is_what_was_given_or_the_mean_distance(given, distance, expected):
-    assert checked_bandwidth(given, moments_with(distance)) == expected
+def test_bandwidth_is_the_given_one_or_the_mean_distance(given, distance, expected):
+    assert checked_bandwidth(given, Moments(10.0, np.zeros(2), np.ones(2), distance)) == expected
 
 
-def test_distance_0_asks_for_a_bandwidth_in_one_sentence():
-    sentence = (
-        r"^the bandwidth r comes out as 0, because no client has two rows that differ; give bandwidth a positive "
-        r"value, in the units of the rows\.$"
-    )
-    with pytest.raises(DataError, match=sentence):
-        checked_bandwidth(None, moments_with(0.0))
+def test_distance_0_asks_for_a_bandwidth():
+    with pytest.raises(DataError, match="bandwidth"):
+        checked_bandwidth(None, Moments(10.0, np.zeros(2), np.ones(2), 0.0))
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e6 / 3, 1e-300])
 @pytest.mark.parametrize("given", [None, 2.0])
 def test_rows_that_are_all_equal_cannot_be_clustered_whatever_the_bandwidth(given, value):
-    moments = moments_of([np.full((n, 3), value) for n in (100, 33, 1)])
-    sentence = r"^all rows are equal, so that there is nothing to cluster by; give rows that differ\.$"
-    with pytest.raises(DataError, match=sentence):
-        checked_bandwidth(given, moments)
+    with pytest.raises(DataError, match="rows are equal"):
+        checked_bandwidth(given, moments_of([np.full((n, 3), value) for n in (100, 33, 1)]))
 
 
-def test_rows_that_differ_in_one_column_by_very_little_are_not_all_equal():
-    rows = np.full((7, 3), 0.1)
-    rows[0, 2] += 1e-9
+@pytest.mark.parametrize(("value", "columns", "difference"), [(0.1, [2], 1e-9), (1e6, [0, 1, 2], 1e-8)])
+def test_rows_that_differ_by_very_little_are_not_all_equal(value, columns, difference):
+    rows = np.full((7, 3), value)
+    rows[0, columns] += difference
     moments = moments_of([rows, rows])
-    assert checked_bandwidth(None, moments) == moments.distance > 0
-    assert checked_bandwidth(2.0, moments_of([rows[:1], rows[1:2]])) == 2.0
-
-
-def test_rows_that_differ_in_their_last_digits_only_are_not_all_equal():
-    rows = np.full((7, 3), 1e6)
-    rows[0] += 1e-8
-    moments = moments_of([rows, rows])
-    assert (moments.deviation <= 1e-12 * moments.mean).all()
     assert checked_bandwidth(None, moments) == moments.distance > 0

@@ -7,7 +7,7 @@ import pytest
 from sklearn.cluster import KMeans
 
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.common.private_clusters import ClientBounds
+from flower_fedclust.strategies.common.clusters import ClientBounds
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
 
 K, D = 3, 7

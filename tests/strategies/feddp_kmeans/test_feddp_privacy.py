@@ -12,7 +12,7 @@ from flower_fedclust.checking import watched_run
 from flower_fedclust.engine import ClientData
 from flower_fedclust.exact.sums import is_off_diagonal, triangle_to_symmetric
 from flower_fedclust.simulation import simulate
-from flower_fedclust.strategies.common.private_clusters import ClientBounds
+from flower_fedclust.strategies.common.clusters import ClientBounds
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans, FedDPKMeansClient
 
 OPTIONS = {

@@ -1,4 +1,4 @@
-"""Which clients are drawn for which round, where each is to be drawn as often as any other."""
+"""Draw clients for each round so that every client is drawn equally often, which spares privacy budget."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from flower_fedclust.engine import ProtocolStrategy
 
 
-def most_turns(strategy: ProtocolStrategy, fraction: float, n_rounds: int) -> int:
-    """Return in how many rounds a client has a part at most; before a run knows its clients, in all of them."""
+def most_rounds_per_client(strategy: ProtocolStrategy, fraction: float, n_rounds: int) -> int:
+    """Return the largest number of rounds that one client takes part in; all if the clients are not known yet."""
     n_clients = len(strategy.client_names)
     if n_clients == 0:
         return n_rounds
@@ -18,24 +18,24 @@ def most_turns(strategy: ProtocolStrategy, fraction: float, n_rounds: int) -> in
     return -(-n_rounds * n_drawn // n_clients)
 
 
-def drawn_in_turns(
+def draw_equally_often(
     clients: Sequence[str], n_drawn: int, n_rounds: int, rng: np.random.Generator, *, most: int | None = None
 ) -> list[list[str]]:
     """Draw clients for all rounds: everybody once, in random order, before anybody is drawn again.
 
-    Any round's clients are a uniform sample of all. That each is drawn ``n_rounds * n_drawn / len(clients)`` times, or
-    once more, spares privacy budget: independent samples cost as much as the client would that is drawn most often.
+    The clients of each round are a uniform sample. Each client is drawn ``n_rounds * n_drawn / len(clients)`` times,
+    or once more. Independent samples would cost as much budget as the client that happens to be drawn most often.
 
     Parameters
     ----------
     clients : sequence of str
     n_drawn : int
-        In a round.
+        Clients of one round.
     n_rounds : int
     rng : numpy.random.Generator
     most : int, optional
-        In how many rounds a client may have a part: there are fewer rounds if so many would need more. That is so only
-        where clients have left since :func:`most_turns` was asked.
+        The largest number of rounds for one client. If clients have left since :func:`most_rounds_per_client` was
+        called, the others would be drawn more often; there are fewer rounds instead.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def drawn_in_turns(
     for _ in range(n_rounds):
         now, waiting = waiting[:n_drawn], waiting[n_drawn:]
         if len(now) < n_drawn:
-            # Of the next turn, those that this round has already come later in it.
+            # Clients that this round already has come later in the next order.
             order = rng.permutation(len(clients)).tolist()
             already = set(now)
             new = [index for index in order if index not in already][: n_drawn - len(now)]
