@@ -7,7 +7,6 @@ function of one client's own totals and number of rows, for guarantees that cove
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.exact.terms import Term, clipped_total
 from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.outside import parse_json
 
 Floats = NDArray[np.float64]
 
@@ -271,7 +271,7 @@ def read_question(
     arguments = _read_arguments(str(fields.get("arguments", "{}")))
     inner: Question | None = None
     if "view" in fields:
-        about = json.loads(str(fields["view"]))
+        about = parse_json(str(fields["view"]))
         n_arrays = int(about["arrays"])
         found = views(str(about["task"]))
         if not 0 < n_arrays <= len(arrays):
@@ -292,7 +292,7 @@ def read_question(
 
 
 def _read_finish(text: Any, n_arrays: int) -> Finish:
-    kind, at_most = json.loads(str(text))
+    kind, at_most = parse_json(str(text))
     bounds = tuple(None if bound is None else float(bound) for bound in at_most)
     if kind not in ("mean", "total") or len(bounds) != n_arrays:
         raise ProtocolError("a message has a finish of an unknown form.")
@@ -304,4 +304,4 @@ def _read_finish(text: Any, n_arrays: int) -> Finish:
 @lru_cache(maxsize=8)
 def _read_arguments(text: str) -> Mapping[str, Scalar]:
     """Read once for all clients of a process: they get the same message."""
-    return MappingProxyType(json.loads(text))
+    return MappingProxyType(parse_json(text))
