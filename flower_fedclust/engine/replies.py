@@ -296,7 +296,7 @@ class Ranges:
         if moved is not None:
             found += [("L2", n_rows * moved.l2), ("L1", n_rows * moved.l1)]
             found += [] if moved.of_client is None else [("L2", moved.of_client)]
-        return found
+        return [(norm, bound) for norm, bound in found if bound < math.inf]
 
     @property
     def largest(self) -> tuple[str, float] | None:

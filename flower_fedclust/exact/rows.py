@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.exact.constant import made_once
 from flower_fedclust.exact.exponents import reach_exponent
 from flower_fedclust.exact.grid import (
     BITS,
@@ -28,6 +29,11 @@ from flower_fedclust.numerics.kmeans import nearest_center
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
+
+
+@made_once
+def _reach_from_zero(points: Floats) -> int:
+    return reach_exponent(points, np.zeros(points.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ class Rows:
 
         Beside points outside of the ball rows are put onto a grid that reaches as far as the points do.
         """
-        exponent = max(self.exponent, reach_exponent(points, np.zeros(points.shape[1])) - BITS)
+        exponent = max(self.exponent, _reach_from_zero(points) - BITS)
         if exponent == self.exponent:
             return nearest_point(self.integers, self.points(points))
         coarse = np.trunc(np.ldexp(self.integers, self.exponent - exponent))

@@ -237,6 +237,7 @@ def is_off_diagonal(size: int) -> NDArray[np.bool_]:
 def triangle_to_symmetric(triangle: Floats) -> Floats:
     """Undo :func:`upper_triangle`."""
     size = (math.isqrt(8 * len(triangle) + 1) - 1) // 2
-    matrix = np.zeros((size, size))
-    matrix.ravel()[_triangle(size)] = triangle
-    return np.triu(matrix) + np.triu(matrix, 1).T
+    matrix, upper = np.empty((size, size)), _triangle(size)
+    matrix.ravel()[upper] = triangle
+    matrix.ravel()[upper % size * size + upper // size] = triangle
+    return matrix

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine.client import ProtocolClient
-from flower_fedclust.engine.rounds import Round, Sent, Sum, Total, answers
+from flower_fedclust.engine.rounds import ONE_COUNT, Moved, Round, Sent, Sum, Total, answers
 from flower_fedclust.exact.constant import array_key
 from flower_fedclust.exact.exponents import (
     SUM_BITS,
@@ -49,6 +49,12 @@ def enter(rows: Floats, *frame: Floats) -> RowsInFrame:
     return RowsInFrame(entered.integers, entered.exponent, entered.radius, entered.norm)
 
 
+def _entries_moved(n_columns: int, exponent: int) -> Moved:
+    """How far one row moves a sum of rows whose entries are cut to a power of two; servers check replies by it."""
+    largest = math.ldexp(1.0, exponent) if exponent <= 1000 else math.inf
+    return Moved(math.sqrt(n_columns) * largest, n_columns * largest)
+
+
 class FrameClient(ProtocolClient):
     """The answers of a client about how far its rows reach, and its rows in a frame for other answers."""
 
@@ -63,7 +69,11 @@ class FrameClient(ProtocolClient):
         """Return the exponent of the client's largest entry."""
         return GridArray(exponent_indicator(table_exponent(self.rows)))
 
-    @answers(Sent("sum of the rows", has_columns=True), Sent("number of rows", counts_rows=True))
+    @answers(
+        Sent("sum of the rows", has_columns=True),
+        Sent("number of rows", counts_rows=True),
+        moved=lambda known, exponent: (_entries_moved(known.n_columns, exponent), ONE_COUNT),
+    )
     def column_sums(self, *, exponent: int) -> tuple[GridArray, GridArray]:
         """Return the sum of the rows, whose entries are at most 2^exponent, and their number."""
         return GridArray(entry_sums(self.rows, exponent), exponent - SUM_BITS), GridArray(np.array(len(self.rows)))
