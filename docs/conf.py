@@ -18,7 +18,7 @@ author = "The flower-fedclust developers"
 copyright = f"2026 {author}"
 version = release = version_of("flower-fedclust")
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_design", "sphinx_copybutton"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "jupyter_execute"]
 
 highlight_language = "none"  # blocks without a language are text or commands
 pygments_dark_style = "github-dark"

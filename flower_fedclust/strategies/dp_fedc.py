@@ -181,8 +181,8 @@ class DPFedC(ClippedStrategy):
     #: To watch a run: called after each round with its number, from 1, and the centers.
     on_centers: Callable[[int, Floats], None] | None = dataclasses.field(default=None, init=False)
 
-    #: The number of rows of the smallest client, once the rows are counted.
-    _fewest_rows: int = dataclasses.field(default=0, init=False)
+    #: The number of rows of the smallest client, once the rows are counted; copies of the strategy share the list.
+    _smallest_client: list[int] = dataclasses.field(default_factory=list, init=False)
 
     #: Without noise: the exponent of the rows' largest entry, needed if the first centers are zeros.
     _rows_exponent: int = dataclasses.field(default=LEAST_EXPONENT, init=False)
@@ -199,7 +199,7 @@ class DPFedC(ClippedStrategy):
 
     def protocol(self) -> Protocol:
         """Run Algorithm 1."""
-        self._fewest_rows = 0
+        self._smallest_client.clear()
         W = self._first_centers()  # line 1
         squared_norm = 0.0
         if self.rho == "paper":
@@ -285,6 +285,10 @@ class DPFedC(ClippedStrategy):
         scaled: Floats = self.max_norm * W / np.linalg.norm(W, axis=1, keepdims=True)
         return scaled
 
+    @property
+    def _fewest_rows(self) -> int:
+        return self._smallest_client[0] if self._smallest_client else 0
+
     def _count_rows(self) -> Generator[Round, list[Reply], list[str]]:
         """Find the size of the smallest client, and return the clients that answered, which may be drawn.
 
@@ -292,7 +296,7 @@ class DPFedC(ClippedStrategy):
         rows, and a client that does not answer could have fewer.
         """
         replies = yield Gather(DPFedCClient.row_count.asked())
-        self._fewest_rows = min(int(reply.arrays[0]) for reply in replies)
+        self._smallest_client[:] = [min(int(reply.arrays[0]) for reply in replies)]
         return [reply.client for reply in replies]
 
     def _penalties(self, t: int, W: Floats, squared_norm: float) -> Penalties:

@@ -52,6 +52,7 @@ FEDDP = {"n_clusters": 3, "server_data": PUBLIC, "n_rounds": 1, "margin": 1 / 3}
 MORE = {
     "feddp-kmeans margin": fc.FedDPKMeans(**FEDDP, reduce_diameter=True),
     "feddp-kmeans margin client": fc.FedDPKMeans(**FEDDP, epsilon=8.0, privacy_unit="client"),
+    "ffcm-private merged": fc.PrivateFFCM(3, max_norm=3.0, epsilon=8.0, merge="k-means", noise="local"),
     "pe-means projected": fc.PEMeans(3, max_norm=3.0, epsilon=8.0, n_rounds=2, n_directions=2),
 }
 #: The questions do not depend on who adds the noise.

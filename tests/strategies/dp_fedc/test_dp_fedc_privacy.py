@@ -8,6 +8,7 @@ from itertools import chain
 
 import dp_accounting
 import numpy as np
+import pandas as pd
 import pytest
 from dp_accounting import pld, rdp
 from flwr.app import Context, RecordDict
@@ -33,6 +34,7 @@ from flower_fedclust.strategies.dp_fedc import (
     sensitivity,
     total_epsilon,
 )
+from flower_fedclust.tables import Schema
 
 ALLOWANCE = 1 + 1e-9
 MAX_NORM = 10.0
@@ -435,7 +437,7 @@ def test_a_plan_of_theorem_2_that_clients_would_refuse_is_refused_at_constructio
     strategy = theorem_2(n_center_steps=250, n_rounds=100, noise="clients", fraction_fit=1.0, batch_size=1)
     steps = [strategy._n_center_steps(t) for t in range(1, 101)]
     assert 20 < len(set(steps)) <= MOST_SHARES
-    strategy._fewest_rows = 10
+    strategy._smallest_client[:] = [10]
     assert Plan.from_dict(json.loads(strategy.frozen_plan.to_json())) == strategy.frozen_plan
 
 
@@ -472,3 +474,17 @@ def test_digits_are_clustered_far_better_than_by_chance_at_epsilon_20():
     strategy = DPFedC(10, n_rounds=15, epsilon=20.0, max_norm=4.0)
     result = simulate(strategy, rows.clients, labels=rows.labels, seed=0)
     assert result.metrics["accuracy"] >= 0.35
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [DPFedCTheorem2(2, max_norm=1.0, n_rounds=2), DPFedC(2, epsilon=8.0, delta=1e-5, batch_size=5, n_rounds=2)],
+    ids=["theorem-2", "sampled"],
+)
+def test_the_noise_of_a_run_on_tables_follows_from_the_rows_that_were_counted(strategy):
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 3)), columns=list("abc"))
+    schema = Schema.of({"columns": {name: {"kind": "number", "bounds": [-4, 4]} for name in "abc"}})
+    result = simulate(strategy, [table[:20], table[20:]], schema=schema, progress=False)
+    assert any("row_count" in message.task for message in result.privacy.messages)
+    assert result.privacy.releases
+    assert 0 < result.privacy.epsilon < np.inf
