@@ -561,7 +561,8 @@ class _Store:
 
 def _run_as_task(trial: Trial, read: ReadRows) -> bytes:
     """Run a trial where this task is, and return its folder as a ZIP file."""
-    _register(trial)
+    if trial.made is None:
+        strategies().setdefault(trial.strategy, trial.entry)  # its module came by value, and may not be here
     with tempfile.TemporaryDirectory(prefix="fedclust-") as path:
         folder = ComparisonFolder(path)
         folder.trials.mkdir()
