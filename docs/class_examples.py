@@ -229,7 +229,7 @@ print(fc.plan(fc.PrivateKMeans(4, epsilon=1.0, max_norm=3.0), n_rows=5000, n_col
 EXAMPLES = {
     "FederatedClustering": _ESTIMATOR,
     "ClusterNumber": _NUMBER,
-    "Plan": _PLAN,
+    "Forecast": _PLAN,
     "Clusters": _TABLES.replace("schema=schema)", "schema=schema, describe=True)") + "print(result.clusters)\n",
     "Journal": _JOURNAL,
     **dict.fromkeys(["Schema", "Column", "TableModel"], _TABLES),
@@ -266,6 +266,15 @@ import flower_fedclust as fc
 frame = fc.Frame(np.array([40.0, 2.0]), radius=30.0)  # public: a point, and the largest distance from it
 rows = frame.enter(np.array([[44.0, 1.5], [110.0, 0.5]]))
 print(frame.leave(rows))  # the second row was clipped
+""",
+    "Rows": """\
+import numpy as np
+
+import flower_fedclust as fc
+
+rows = fc.Frame(np.zeros(2), radius=5.0).rows(np.array([[3.0, 4.0], [30.0, 40.0]]))
+print(rows.values)  # the second row is clipped to the radius
+print(rows.nearest(np.array([[0.0, 0.0], [3.0, 4.0]])))
 """,
     **dict.fromkeys(
         ["ProtocolStrategy", "ProtocolClient", "Sum", "Sent", "Entry"],
