@@ -42,7 +42,7 @@ def pairs_of(subject: Subject) -> list[Neighbors]:
         row = rng.normal(size=d) * 10.0 ** rng.uniform(-8, 12) + rows[index % len(rows)] * (index % 2)
         hard.append((f"a random row, number {index}", row))
     hard.append(("a row that is there already", rows[1]))
-    unit, relation = subject.strategy.privacy_unit, subject.releases[0][2].relation
+    unit, relation = subject.neighboring
     found = neighbor_tables(rows, hard, unit, relation)
     if unit == "record" and relation == "add-or-remove":
         found += [Neighbors("one row and two", rows[:1], np.vstack([rows[:1], row])) for _, row in hard]
@@ -67,13 +67,9 @@ def main(names: list[str]) -> None:
         if not subject.releases:
             continue
         pairs, client = pairs_of(subject), subject.names[0]
-        moved = list(how_far(subject.run, client, pairs))
-        count = len(pairs)
-        unit, relation = strategy.privacy_unit, subject.releases[0][2].relation
-        for number, tables in tied_tables(subject.run, client).items():
-            tied = tied_neighbors(tables, unit, relation)
-            count += len(tied)
-            moved += how_far(subject.run, client, tied, only=number)
+        ties = tied_neighbors(tied_tables(subject.run, client), *subject.neighboring)
+        pairs += [pair for kind in ties.values() for pair in kind]
+        moved, count = list(how_far(subject.run, client, pairs)), len(pairs)
         largest = max(one.ratio for one in moved)
         too_far = [one for one in moved if one.is_too_far]
         print(f"{case:44} {count:6} {largest:10.8f}  {time.perf_counter() - start:.1f}", flush=True)

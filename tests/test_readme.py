@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import flower_fedclust as fc
-from flower_fedclust.checking.grid import LocalGrid
+from flower_fedclust.checking import LocalGrid
 from flower_fedclust.registry import strategies
 
 ROOT = Path(__file__).parents[1]

@@ -6,7 +6,6 @@ else leaves, and what the report says).
 """
 
 from flower_fedclust.checking.audit import AuditedRelease, AuditResult, audit
-from flower_fedclust.checking.grid import LocalGrid
 from flower_fedclust.checking.neighbors import (
     Change,
     Neighbors,
@@ -19,6 +18,7 @@ from flower_fedclust.checking.neighbors import (
 )
 from flower_fedclust.checking.runs import (
     Exchange,
+    LocalGrid,
     Subject,
     WatchedRun,
     WatchedSite,

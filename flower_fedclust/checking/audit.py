@@ -1,4 +1,4 @@
-"""The audit of a strategy from outside: by its messages, its noise and its books."""
+"""The audit: it measures from outside whether a strategy keeps its promises of privacy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,44 +53,27 @@ from flower_fedclust.tables.schema import Schema
 
 Verdict = Literal["sound", "broken", "not shown", "no guarantee"]
 
-#: An audit shows something if it would have noticed noise narrower than this part of its scale, noise cut off at so
+#: A verdict of "sound" needs enough draws to notice noise narrower than this part of its scale, noise cut off at so
 #: many standard deviations, and a source of so few bits.
 WIDTH_NOTICED, CUT_NOTICED, BITS_NOTICED = 0.6, 3.0, 16.0
 
-#: Number of draws made however little time there is, if so many are asked for: fewer show little of noise.
+#: Draws made however little time there is, if so many are asked for.
 LEAST_DRAWS = 100
 
 
 @dataclass(frozen=True)
 class AuditedRelease:
-    """What was found about one release, over all rounds that make it.
+    """What an audit found about one release, over all rounds that make it."""
 
-    Parameters
-    ----------
-    rounds : tuple of int
-    task, content : str
-    release : Release
-        In the last of these rounds.
-    moved : float
-        The largest change between neighbors, over the declared sensitivity.
-    is_too_far : bool
-        Whether that exceeds 1 by any amount.
-    neighbors : str
-        The neighbors that moved it farthest.
-    n_neighbors : int
-        Number of pairs compared.
-    noise : NoiseTest
-    """
-
-    rounds: tuple[int, ...]
-    task: str
-    content: str
-    release: Release
-    moved: float
-    is_too_far: bool
-    neighbors: str
-    n_neighbors: int
-    noise: NoiseTest
+    rounds: tuple[int, ...]  #: Numbers of these rounds.
+    task: str  #: What the clients are asked for.
+    content: str  #: What the array holds.
+    release: Release  #: In the last of these rounds.
+    moved: float  #: The largest change between neighbors, over the declared sensitivity.
+    is_too_far: bool  #: Whether that exceeds 1 by any amount.
+    neighbors: str  #: The neighbors that moved it farthest.
+    n_neighbors: int  #: Number of pairs compared.
+    noise: NoiseTest  #: Its noise, compared with the declared law.
 
     @property
     def where(self) -> str:
@@ -116,81 +99,33 @@ class AuditedRelease:
         ]
         return found
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, ready for JSON."""
-        return {
-            "rounds": list(self.rounds),
-            "task": self.task,
-            "content": self.content,
-            "release": self.release.to_dict(),
-            "moved": self.moved,
-            "is_too_far": self.is_too_far,
-            "neighbors": self.neighbors,
-            "n_neighbors": self.n_neighbors,
-            "noise_numbers": self.noise.n_numbers,
-            "noise_factor": None if math.isnan(self.noise.factor) else self.noise.factor,
-            "noise_p_values": dict(self.noise.p_values),
-        }
-
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found; print it to read a page.
+    """What an audit found; print it to read a page."""
 
-    Parameters
-    ----------
-    strategy : str
-    epsilon, delta : float or None
-        What is promised.
-    unit : "record" or "client"
-    noise : "server", "clients" or "local"
-        Where the noise is drawn.
-    releases : tuple of AuditedRelease
-    loss : Loss or None
-        Of the neighbors that are told apart best.
-    epsilon_counted : float
-        What the releases compose to, counted by the audit.
-    findings : tuple of str
-        What else is broken, a clause each.
-    facts : tuple of Fact
-    unprotected : tuple of str
-        What nothing covers, according to the report.
-    covers_everything : bool
-    source_bits : float
-        Noise from a source of so few bits would have been noticed.
-    tails : dict of str to float
-        By mechanism: noise cut off at so many standard deviations would have been noticed.
-    n_runs : int
-        How often the noise was drawn.
-    not_examined : tuple of str
-        What there was no time for.
-    seconds : float
-    false_alarm : float, default=0.001
-        How often a sound strategy may be called broken.
-    """
-
-    strategy: str
-    epsilon: float | None
+    strategy: str  #: Its name.
+    epsilon: float | None  #: What is promised, with delta.
     delta: float | None
-    unit: PrivacyUnit
-    noise: NoisePlace
+    unit: PrivacyUnit  #: Whom the guarantee protects.
+    noise: NoisePlace  #: Where the noise is drawn.
     releases: tuple[AuditedRelease, ...]
-    loss: Loss | None
-    epsilon_counted: float
-    findings: tuple[str, ...]
-    facts: tuple[Fact, ...]
-    unprotected: tuple[str, ...]
-    covers_everything: bool
-    source_bits: float
-    tails: Mapping[Mechanism, float]
-    n_runs: int
-    not_examined: tuple[str, ...]
-    seconds: float
-    false_alarm: float = FALSE_ALARM
+    loss: Loss | None  #: The privacy loss of the neighbors that can be told apart best.
+    epsilon_counted: float  #: What the releases compose to, as the audit counts them.
+    findings: tuple[str, ...]  #: What else is broken, a clause each.
+    facts: tuple[Fact, ...]  #: What leaves beside the releases.
+    unprotected: tuple[str, ...]  #: What nothing covers, according to the report.
+    covers_everything: bool  #: Whether the report says that noise covers everything.
+    source_bits: float  #: Noise from a source of so few bits would have been noticed.
+    tails: Mapping[Mechanism, float]  #: Noise cut off at so many standard deviations would have been noticed.
+    n_runs: int  #: How often the noise was drawn.
+    not_examined: tuple[str, ...]  #: What there was no time for.
+    seconds: float  #: How long the audit took.
+    false_alarm: float = FALSE_ALARM  #: How often a sound strategy may be called broken.
 
     @property
     def level(self) -> float:
-        """The p-value below which noise is wrong, so that all tests together rarely call a sound strategy broken."""
+        """The p-value below which noise is wrong: all tests together rarely call a sound strategy broken."""
         n_tests = sum(len(release.noise.p_values) for release in self.releases)
         return self.false_alarm * OF_NOISE / max(n_tests, 1)
 
@@ -214,7 +149,7 @@ class AuditResult:
     @property
     def missing(self) -> list[str]:
         """What there was too little time or noise for, a clause each."""
-        found = []
+        found, unnoticed = [], []
         if self.not_examined:
             more = len(self.not_examined) - 1
             found.append(f"the time was up before {self.not_examined[0]}" + (f", and {more} more" if more else ""))
@@ -223,17 +158,15 @@ class AuditResult:
                 found.append(f"no neighbors were compared for {release.where}")
             narrow = release.noise.smallest_factor(self.level, release.release.mechanism)
             if narrow < WIDTH_NOTICED:
-                found.append(f"too few runs: noise of {release.where} could be {narrow:.2g} times as wide unnoticed")
+                unnoticed.append(f"noise of {release.where} could be {narrow:.2g} times as wide")
         if self.releases and self.loss is None:
-            found.append("no neighbors moved anything, so that no privacy loss was measured")
+            found.append("no neighbors moved anything, so no privacy loss was measured")
         for mechanism, reach in self.tails.items():
             if reach < CUT_NOTICED:
-                found.append(
-                    f"too few runs: {mechanism} noise could be cut off at {reach:.2g} standard deviations unnoticed"
-                )
+                unnoticed.append(f"{mechanism} noise could be cut off at {reach:.2g} standard deviations")
         if self.releases and self.source_bits < BITS_NOTICED:
-            found.append(f"too few runs: noise could come from a source of {self.source_bits:.0f} bits unnoticed")
-        return found
+            unnoticed.append(f"noise could come from a source of {self.source_bits:.0f} bits")
+        return found + [f"too few runs: {one} unnoticed" for one in unnoticed]
 
     @property
     def verdict(self) -> Verdict:
@@ -260,37 +193,24 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, ready for JSON."""
-        names = ["strategy", "verdict", "sentence", "broken", "missing", "epsilon", "delta", "unit", "noise", "n_runs"]
-        names += ["epsilon_counted", "covers_everything", "source_bits", "false_alarm", "seconds"]
-        loss = self.loss
-        return {name: getattr(self, name) for name in names} | {
-            "not_examined": list(self.not_examined),
-            "releases": [release.to_dict() for release in self.releases],
-            "loss": None
-            if loss is None
-            else {
-                "neighbors": loss.pair,
-                "sees_noise": loss.sees_noise,
-                "n_runs": loss.n_runs,
-                "largest": loss.largest,
-                "epsilon_at_least": loss.epsilon_at_least,
-                "most_that_can_be_shown": loss.most_that_can_be_shown,
-                "epsilon_of_these_neighbors": loss.expected,
-                "delta_seen": loss.delta_seen,
-                "delta_at_least": loss.delta_at_least,
-                "delta_at_most": loss.delta_at_most,
-            },
-            "facts": [asdict(fact) for fact in self.facts],
-            "unprotected": list(self.unprotected),
-            "tails": dict(self.tails),
-        }
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        verdict = {name: getattr(self, name) for name in ("verdict", "sentence", "broken", "missing")}
+        return (
+            found
+            | verdict
+            | {
+                "releases": [asdict(release) for release in self.releases],
+                "loss": None if self.loss is None else self.loss.to_dict(),
+                "facts": [asdict(fact) for fact in self.facts],
+            }
+        )
 
     def __str__(self) -> str:
         lines = [f"Audit of {self.strategy}: {self.sentence}", ""]
         lines += [f"  broken: {clause}." for clause in self.broken[1:]]
         lines += [f"  not shown: {clause}." for clause in self.missing[self.verdict == "not shown" :]]
         if self.not_examined:
-            lines += ["Not examined, as the time was up:", *(f"  {one}" for one in self.not_examined), ""]
+            lines += ["Not examined, because the time was up:", *(f"  {one}" for one in self.not_examined), ""]
         if self.epsilon is not None and self.releases:
             lines.append(
                 f"Promised: epsilon {self.epsilon:g}, delta {self.delta:g} per {self.unit}, noise by {self.noise}. "
@@ -337,17 +257,9 @@ class AuditResult:
         )
 
     def figure(self, path: str | Path) -> Path:
-        """Draw the distribution of the privacy loss beside what is promised, as a PNG.
+        """Draw the distribution of the privacy loss and the promise as a PNG, and return its absolute path.
 
-        Returns
-        -------
-        Path
-            Absolute.
-
-        Raises
-        ------
-        ValueError
-            If no privacy loss was measured.
+        A ValueError says if no privacy loss was measured.
         """
         from matplotlib.figure import Figure
 
@@ -358,16 +270,16 @@ class AuditResult:
         axes = figure.subplots()
         for values, label in ((loss.of_one, "runs on one table"), (-loss.of_other, "runs on the other")):
             axes.ecdf(values, complementary=True, label=label)
-        axes.axvline(loss.epsilon, color="black", linestyle="--", linewidth=1)
-        promised, across = f"promised: {loss.epsilon:g} ", axes.get_xaxis_transform()
-        axes.text(loss.epsilon, 0.5, promised, transform=across, rotation=90, ha="right", va="center")
-        axes.axvline(loss.epsilon_at_least, color="tab:red", linewidth=1, label="lower bound on epsilon")
-        axes.axhline(loss.delta, color="0.6", linestyle=":", linewidth=1, label=f"delta {loss.delta:g}")
+        axes.axvline(loss.epsilon, color="black", linestyle="--", label=f"promised: {loss.epsilon:g}")
+        axes.axvline(loss.epsilon_at_least, color="tab:red", label="lower bound on epsilon")
+        axes.axhline(loss.delta, color="0.6", linestyle=":", label=f"delta {loss.delta:g}")
+        axes.set(
+            xlabel="privacy loss of a run",
+            ylabel="share of the runs that lose more",
+            yscale="log",
+            ylim=(min(loss.delta, 1.0 / loss.n_runs) / 2, 1.5),
+        )
         axes.set_xlim(right=1.05 * max(loss.largest, loss.epsilon))
-        axes.set_yscale("log")
-        axes.set_ylim(min(loss.delta, 1.0 / loss.n_runs) / 2, 1.5)
-        axes.set_xlabel("privacy loss of a run")
-        axes.set_ylabel("share of the runs that lose more")
         axes.set_title(f"{self.strategy}: {self.verdict}", loc="left")
         axes.legend(frameon=False, fontsize=8, loc="center left")
         path = Path(path).absolute()
@@ -397,34 +309,34 @@ def audit(
 ) -> AuditResult:
     """Measure from outside whether a strategy keeps its promises of privacy.
 
-    A run is made and its messages are kept. A shadow of one client answers them with tables that differ in one row, or
-    in all rows of the client, and that are made to be hard: this shows exactly how far a release moves, beside its
-    sensitivity. The noise of every release is drawn again and again by the code that draws it in a run: this shows its
-    law, and the privacy loss of each draw of all rounds together. Whatever leaves beside the releases is compared
-    between neighbors, and what the report states is counted again.
+    The audit makes a run and keeps its messages. A copy of one client answers them again with pairs of tables that
+    differ in one row, or in all rows of the client. The tables are chosen to be hard; they show exactly how far a
+    release moves compared with its sensitivity. The noise of every release is drawn again and again by the code that
+    draws it in a run, which shows its law and the privacy loss of all rounds together. Whatever else leaves is
+    compared between neighbors, and the numbers in the report are computed again.
 
     Parameters
     ----------
     strategy : ProtocolStrategy, class or str
         As for :func:`~flower_fedclust.simulate`: one of the package or your own. It is not changed.
     clients : optional
-        As for :func:`~flower_fedclust.simulate`; by default three small tables are made, within the strategy's bounds.
+        As for :func:`~flower_fedclust.simulate`; by default three small tables within the strategy's bounds.
     runs : int, default=1000
         How often the noise of all rounds is drawn. 60 draws show noise that is far too narrow; a lower bound on
         epsilon of 4 takes 1,000.
     seconds : float, optional
-        The time after which nothing more is drawn or compared; the result names what was left out.
+        Stop drawing and comparing after this time; the result names what was left out.
     seed : int, optional
-        For the auditor's random choices, including the tables that are made. Never for the noise.
+        For the audit's random choices, including the default tables; never for the noise.
     false_alarm : float, default=0.001
-        How often a sound strategy may be called broken, over all tests of the audit together.
+        The probability that a sound strategy is called broken, over all tests of the audit together.
     progress : callable, optional
-        Called with a word for the current step and the part of the audit that is done.
+        Called with the name of the current step and the part of the audit that is done.
     labels, names, columns, label_column, client_column, partition, n_clients, schema
         With ``clients``, as for :func:`~flower_fedclust.simulate`. With a schema, the tables are prepared before the
-        audit begins; the rounds of the preparation are not audited.
+        audit begins; the preparation is not audited.
     **parameters
-        Parameters of a strategy that is given by name or as a class.
+        Parameters of a strategy given by name or as a class.
 
     Returns
     -------
@@ -518,7 +430,7 @@ def _beside(
     facts: list[Fact] = []
     if subject.releases:
         hard = [*far_rows(rows)[:2], *extreme_rows(rows.shape[1])[2:3]]
-        pairs = neighbor_tables(rows, hard, run.strategy.privacy_unit, subject.releases[0][2].relation)
+        pairs = neighbor_tables(rows, hard, *subject.neighboring)
         more, facts = facts_under_neighbors(run, search.client, pairs)
         findings += more
         if n := search.n_unanswered:
@@ -544,37 +456,35 @@ def _draw(drawer: Drawer, runs: int, deadline: float, says: Progress) -> int:
 
 def _loss(search: Search, drawn: Sequence[DrawnNoise], rng: np.random.Generator, false_alarm: float) -> Loss | None:
     strategy, pair = search.run.strategy, search.worst
-    changes = search.changes_by(pair)
     if pair is None or strategy.epsilon is None:
         return None
-    found = losses(drawn, {key: one.difference for key, one in changes.items()}, search.client, rng)
+    found = losses(drawn, {(one.round, one.index): one.difference for one in search.changes}, search.client, rng)
     if found is None:
         return None
-    multipliers: dict[str, list[float]] = {"gaussian": [], "laplace": []}
-    for key, one in changes.items():
-        release = search.release(key)
-        if one.ratio > 0:
-            multipliers[release.mechanism].append(release.noise_multiplier / one.ratio)
-    expected = epsilon_of(multipliers["gaussian"], multipliers["laplace"], strategy.delta)
+    through = [
+        (one.release.mechanism, one.release.noise_multiplier / one.ratio) for one in search.changes if one.ratio > 0
+    ]
+    expected = epsilon_of(through, strategy.delta)
     return Loss(strategy.epsilon, strategy.delta, *found, pair.what, expected, false_alarm)
 
 
 def _audited(search: Search, drawer: Drawer) -> Iterator[AuditedRelease]:
     """Yield what was found about each release: one method, array and mechanism, over all rounds."""
     run = search.run
-    groups: dict[tuple[str, int, str], list[int]] = {}
+    groups: dict[tuple[str, int, str], list[tuple[int, Release]]] = {}
     for number, index, release in run.releases:
-        groups.setdefault((run.rounds[number].task, index, release.mechanism), []).append(number)
-    for (task, index, _), numbers in groups.items():
-        worst = search.largest.get((task, index))
+        groups.setdefault((run.rounds[number].task, index, release.mechanism), []).append((number, release))
+    for (task, index, _), found in groups.items():
+        worst, last = search.largest.get((task, index)), found[-1]
+        drawn = [drawer.drawn[number, index] for number, _ in found if (number, index) in drawer.drawn]
         yield AuditedRelease(
-            tuple(numbers),
+            tuple(number for number, _ in found),
             task,
-            run.rounds[numbers[-1]].answer.sends[index].content,
-            search.release((numbers[-1], index)),
+            run.rounds[last[0]].answer.sends[index].content,
+            last[1],
             0.0 if worst is None else worst.ratio,
             worst is not None and worst.is_too_far,
             "" if worst is None else worst.neighbors.what,
             search.n_pairs[task, index],
-            compare_with_law([drawer.drawn[number, index] for number in numbers if (number, index) in drawer.drawn]),
+            compare_with_law(drawn),
         )

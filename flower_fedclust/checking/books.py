@@ -1,4 +1,4 @@
-"""What leaves clients beside the releases, and whether the privacy report lists and counts all of it."""
+"""Whether the privacy report lists and counts everything that leaves the clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -35,81 +35,83 @@ from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.engine.run import EVALUATE
 from flower_fedclust.engine.wire import EXPONENTS, decode, encode, size_of
 from flower_fedclust.privacy.accounting import SAMPLING_PART
+from flower_fedclust.privacy.releases import Mechanism, Release
 from flower_fedclust.privacy.report import PrivacyReport
 
-#: Relative error of an epsilon that is counted again: both are rounded upwards.
+#: Relative difference allowed between two computations of one epsilon, both of which round up.
 TOLERANCE = 2e-3
 
-#: A larger epsilon is no privacy at all, and is only estimated.
+#: A larger epsilon, which protects nobody, is only estimated.
 LARGEST_COUNTED = 1e5
 
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
 
-#: How often a client that fails is asked with each of two tables, and the p-value at which the rates differ.
+#: How often a client that fails is asked again with each of two tables, and the p-value below which its failure rates
+#: differ.
 REPEATED, FAILURES_DIFFER = 40, 1e-4
 
-#: What a report has to say is not covered, and a word by which it does.
+#: What a report must say is not covered, and a word to look for.
 NOT_COVERED = {"labels and metrics": "metrics", "answer times": "how long it takes", "failures": "fails"}
 
 
 @dataclass(frozen=True)
 class Fact:
-    """Something of a run that is no noisy array, and whether rows can be seen in it."""
+    """Something that leaves a client beside its arrays."""
 
     what: str
-    covered: str  #: Why it is covered, or how the report says that it is not.
+    covered: str  #: Why it reveals no row, or whether the report says that it may.
 
 
-# Epsilon, counted again from the rounds that ran and from who was asked.
+# Epsilon, computed again without the package's own accountant.
 
 
 def counted_epsilon(run: WatchedRun, delta: float) -> float:
     """Return the largest epsilon, over the clients, that the releases of a run compose to."""
     largest = 0.0
     for client in run.data:
-        asked = [number for number in run.rounds if any(one.client == client for one in run.asked(number))]
-        rounds = [[release for _, release in run.noisy(number)] for number in asked]
+        rounds = [
+            [release for _, release in run.noisy(number)]
+            for number in run.rounds
+            if any(one.client == client for one in run.asked(number))
+        ]
         releases = [release for together in rounds for release in together]
-        if not releases:
-            continue
-        epsilon = epsilon_of(
-            [release.noise_multiplier for release in releases if release.mechanism == "gaussian"],
-            [release.noise_multiplier for release in releases if release.mechanism == "laplace"],
-            delta,
-        )
-        if any(release.sample for release in releases):
-            epsilon = min(epsilon, _epsilon_of_samples(rounds, delta))
-        largest = max(largest, epsilon)
+        if releases:
+            epsilon = epsilon_of([(release.mechanism, release.noise_multiplier) for release in releases], delta)
+            if any(release.sample for release in releases):
+                epsilon = min(epsilon, _epsilon_of_samples(rounds, delta))
+            largest = max(largest, epsilon)
     return largest
 
 
-def epsilon_of(gaussian: Sequence[float], laplace: Sequence[float], delta: float) -> float:
-    """Return the epsilon of releases with these noise multipliers, by dp-accounting's privacy loss distributions."""
-    return _epsilon_of(tuple(sorted(gaussian)), tuple(sorted(laplace)), delta)
+def epsilon_of(releases: Iterable[tuple[Mechanism, float]], delta: float) -> float:
+    """Return the epsilon of releases, given as mechanism and noise multiplier, by privacy loss distributions."""
+    return _epsilon_of(tuple(sorted(releases)), delta)
 
 
 @lru_cache(maxsize=64)
-def _epsilon_of(gaussian: tuple[float, ...], laplace: tuple[float, ...], delta: float) -> float:
+def _epsilon_of(releases: tuple[tuple[Mechanism, float], ...], delta: float) -> float:
     with np.errstate(over="ignore"):
-        squared, pure = (float(np.sum(np.power(m, power))) for m, power in ((gaussian, -2.0), (laplace, -1.0)))
+        squared = float(np.sum([np.float64(m) ** -2 for mechanism, m in releases if mechanism == "gaussian"]))
+        pure = float(np.sum([1 / np.float64(m) for mechanism, m in releases if mechanism == "laplace"]))
     rough = 0.5 * squared + math.sqrt(2.0 * squared * math.log(1.0 / delta)) + pure
     if not rough < LARGEST_COUNTED:
         return rough  # an upper bound
     accountant = pld.PLDAccountant(value_discretization_interval=max(5e-5 * rough, 1e-6))
-    if gaussian:  # together they are one Gaussian release
+    if squared:  # together they are one Gaussian release
         accountant.compose(dp_accounting.GaussianDpEvent(squared**-0.5))
-    for multiplier, n_releases in sorted(Counter(laplace).items()):
-        accountant.compose(dp_accounting.LaplaceDpEvent(multiplier), n_releases)
+    for (mechanism, multiplier), n_releases in Counter(releases).items():
+        if mechanism == "laplace":
+            accountant.compose(dp_accounting.LaplaceDpEvent(multiplier), n_releases)
     return min(rough, float(accountant.get_epsilon(delta)))
 
 
-def _epsilon_of_samples(rounds: Sequence[Sequence[Any]], delta: float) -> float:
-    """Return the epsilon by Renyi divergences; releases of one round are about the same sample."""
+def _epsilon_of_samples(rounds: Sequence[Sequence[Release]], delta: float) -> float:
+    """Return the epsilon by Renyi divergences; the releases of one round use the same sample of rows."""
     accountant = rdp.RdpAccountant(ORDERS, dp_accounting.NeighboringRelation.REPLACE_ONE)
     for releases in rounds:
-        joint: dict[tuple[int, int] | None, float] = {}
+        joint = Counter[tuple[int, int] | None]()
         for release in releases:
-            joint[release.sample] = joint.get(release.sample, 0.0) + release.noise_multiplier**-2
+            joint[release.sample] += release.noise_multiplier**-2  # type: ignore[assignment]
         for sample, precision in joint.items():
             event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(precision**-0.5)
             if sample is not None and sample[0] < sample[1]:
@@ -122,7 +124,7 @@ def _epsilon_of_samples(rounds: Sequence[Sequence[Any]], delta: float) -> float:
 
 
 def findings_of_wire(run: WatchedRun) -> list[str]:
-    """Name everything that clients send without declaring it, or that the report does not list as it left."""
+    """Name what clients send without declaring it, and what the report does not list correctly."""
     report = run.strategy.report
     listed = {(message.round, message.task, message.content) for message in report.messages}
     found = dict[str, None]()
@@ -157,9 +159,9 @@ def findings_of_wire(run: WatchedRun) -> list[str]:
 
 
 def unlisted(run: WatchedRun, report: PrivacyReport, *, lacks_replies: bool = False) -> list[str]:
-    """Name what a run's rounds release that the report does not list as it left.
+    """Name what a run's rounds release and the report does not list correctly.
 
-    If replies were lost, shares of the noise may be lost with them; then a release may be listed as unprotected.
+    If replies were lost, shares of the noise may be lost with them. A release may then be listed as unprotected.
     """
     listed = {(message.round, message.task, message.content): message for message in report.messages}
     unprotected = {(message.round, message.task, message.content) for message in report.unprotected}
@@ -185,13 +187,12 @@ def unlisted(run: WatchedRun, report: PrivacyReport, *, lacks_replies: bool = Fa
 
 
 def findings_of_books(run: WatchedRun, epsilon_counted: float) -> list[str]:
-    """Name what the privacy report of a run understates or does not say."""
-    report: PrivacyReport = run.strategy.report
+    """Name what the privacy report of a run understates or leaves out."""
+    report, asked, unit = run.strategy.report, run.strategy.epsilon, run.strategy.privacy_unit
     found = list(_too_large_samples(run))
-    asked = run.strategy.epsilon
-    if asked is not None and run.strategy.privacy_unit in run.strategy.promises and not report.covers_everything:
+    if asked is not None and unit in run.strategy.promises and not report.covers_everything:
         lacking = ", ".join(f"'{content}'" for content in dict.fromkeys(one.content for one in report.unprotected))
-        found.append(f"a guarantee per {run.strategy.privacy_unit} is promised, and nothing covers {lacking or 'it'}")
+        found.append(f"a guarantee per {unit} is promised, and nothing covers {lacking or 'it'}")
     if not report.releases:
         return found
     if asked is not None:
@@ -206,10 +207,8 @@ def findings_of_books(run: WatchedRun, epsilon_counted: float) -> list[str]:
             if epsilon_counted > limit * (1 + tolerance) + (1e-6 if tolerance == TOLERANCE else 1e-4):
                 found.append(f"{what}, and the releases compose to {epsilon_counted:.4g}")
     said = " ".join(report.assumptions())
-    found += [
-        f"the report does not say that {what} are not covered" for what, w in NOT_COVERED.items() if w not in said
-    ]
-    return found + _findings_of_sampler(run, report)
+    unsaid = [what for what, word in NOT_COVERED.items() if word not in said]
+    return found + [f"the report does not say that {what} are not covered" for what in unsaid] + _sampler_errors(run)
 
 
 def _too_large_samples(run: WatchedRun) -> Iterator[str]:
@@ -222,8 +221,9 @@ def _too_large_samples(run: WatchedRun) -> Iterator[str]:
                 yield f"'{content}' is said to draw rows from {release.sample[1]}, and a client has {fewest}"
 
 
-def _findings_of_sampler(run: WatchedRun, report: PrivacyReport) -> list[str]:
+def _sampler_errors(run: WatchedRun) -> list[str]:
     """Check that the report counts how far the drawn noise is from its law."""
+    report = run.strategy.report
     owed = sum(message.variation <= 0 for message in report.releases)
     if owed:
         return [f"the report does not count how far the noise of {owed} releases is from its law"]
@@ -240,6 +240,16 @@ def _findings_of_sampler(run: WatchedRun, report: PrivacyReport) -> list[str]:
 # Replies of neighbors, compared in everything but their arrays.
 
 
+@dataclass(frozen=True)
+class _Reply:
+    """What a reply tells beside its arrays."""
+
+    task: str
+    failure: str | None
+    about: dict[str, Any]  #: What neighbors must have in common.
+    seconds: float
+
+
 def facts_under_neighbors(run: WatchedRun, client: str, pairs: Sequence[Neighbors]) -> tuple[list[str], list[Fact]]:
     """Name what differs between replies of neighbors though no noise covers it, and say what was compared."""
     found, failures = dict[str, None](), dict[str, None]()
@@ -249,28 +259,25 @@ def facts_under_neighbors(run: WatchedRun, client: str, pairs: Sequence[Neighbor
         if pair.others is None or (run.strategy.privacy_unit == "client" and len(pair.rows) != len(pair.others)):
             continue
         one, other, again = (_replies(run, client, rows) for rows in (pair.rows, pair.others, pair.rows))
-        if any(reply["failure"] for reply in [*one, *other, *again]):
+        seconds += [(first.seconds, second.seconds) for first, second in zip(one, other, strict=True)]
+        if any(reply.failure for reply in [*one, *other, *again]):
             failures |= dict.fromkeys(_failures(run, client, pair))
             covered = "there are some, no more often for one of two neighbors than for the other"
         for first, second, third in zip(one, other, again, strict=True):
-            seconds.append((first["seconds"], second["seconds"]))
-            if any(reply["failure"] for reply in (first, second, third)):
-                continue
-            for what in ("number of examples", "metrics", "size of the reply"):
-                # What differs between two answers of one table shows nothing about two tables.
-                if first[what] != second[what] and first[what] == third[what]:
-                    found[f"the {what} of '{first['task']}' is not the same for neighbors ({pair.what})"] = None
+            if not (first.failure or second.failure or third.failure):
+                for what in first.about:
+                    # What differs between two answers of one table shows nothing about two tables.
+                    if first.about[what] != second.about[what] and first.about[what] == third.about[what]:
+                        found[f"the {what} of '{first.task}' is not the same for neighbors ({pair.what})"] = None
     n_ran, n_most = len(run.rounds), run.strategy.num_rounds - 1
     if n_ran > n_most:
         found[f"{n_ran} rounds ran, and {n_most} were announced"] = None
     # Every report says that failures are not covered. They are shown because a client that fails for one row gives
     # that row away.
     where = f"NOT the same for neighbors: {', '.join(failures)}; not covered, and the report says so"
+    same = f"{'NOT ' if found else ''}the same for neighbors in {len(seconds)} replies"
     facts = [
-        Fact(
-            "number of examples, metrics, sizes of messages",
-            f"{'NOT ' if found else ''}the same for neighbors in {len(seconds)} replies",
-        ),
+        Fact("number of examples, metrics, sizes of messages", same),
         Fact("failures", where if failures else covered),
     ]
     if seconds:
@@ -283,10 +290,15 @@ def facts_under_neighbors(run: WatchedRun, client: str, pairs: Sequence[Neighbor
 
 def _failures(run: WatchedRun, client: str, pair: Neighbors) -> list[str]:
     """Name failures that are more frequent with one of two tables; a client may also fail at random."""
-    both = [Counter[tuple[str, str]](), Counter[tuple[str, str]]()]
-    for counts, rows in zip(both, (pair.rows, pair.others), strict=True):
-        for seed in range(REPEATED):
-            counts.update((one["task"], one["failure"]) for one in _replies(run, client, rows, seed) if one["failure"])
+    both = [
+        Counter(
+            (one.task, one.failure)
+            for seed in range(REPEATED)
+            for one in _replies(run, client, rows, seed)
+            if one.failure is not None
+        )
+        for rows in (pair.rows, pair.others)
+    ]
     found, n_messages = [], Counter(one.task for one in run.to_client(client))
     for task, why in sorted(both[0] | both[1]):
         n = REPEATED * n_messages[task]
@@ -296,7 +308,7 @@ def _failures(run: WatchedRun, client: str, pair: Neighbors) -> list[str]:
     return found
 
 
-def _replies(run: WatchedRun, client: str, rows: Any, seed: int = 0) -> list[dict[str, Any]]:
+def _replies(run: WatchedRun, client: str, rows: Any, seed: int = 0) -> list[_Reply]:
     data = ClientData(rows, owner=f"client {client}")
     make = partial(run.strategy.client_type, data, name=client, context=new_context(), noise_seed=seed)
     found = []
@@ -304,18 +316,11 @@ def _replies(run: WatchedRun, client: str, rows: Any, seed: int = 0) -> list[dic
         start = time.perf_counter()
         arrays, n_examples, facts = answer_to(make, exchange.ins, tries=1)
         seconds = time.perf_counter() - start
-        round_ = run.rounds.get(exchange.round)
-        per_row = round_ is not None and any(sent.per == "row" for sent in round_.answer.sends)
-        found.append(
-            {
-                "task": exchange.task,
-                "number of examples": n_examples,
-                "metrics": {key: value for key, value in facts.items() if key != "failure"},
-                "failure": facts.get("failure"),
-                "size of the reply": None if per_row else size_of(encode(arrays)),
-                "seconds": seconds,
-            }
-        )
+        failure, round_ = facts.pop("failure", None), run.rounds.get(exchange.round)
+        about = {"number of examples": n_examples, "metrics": facts}
+        if round_ is None or all(sent.per != "row" for sent in round_.answer.sends):
+            about["size of the reply"] = size_of(encode(arrays))
+        found.append(_Reply(exchange.task, failure, about, seconds))
     return found
 
 
@@ -335,9 +340,9 @@ def _unusable(_number: int, honest: Callable[[], FitRes]) -> FitRes:
 
 
 def findings_of_losses(subject: Subject, deadline: float = math.inf) -> tuple[list[str], list[str]]:
-    """Name what the report lacks if replies are lost or cannot be used, and what there was no time to examine.
+    """Name what the report lacks if replies are lost or cannot be used; also name what there was no time for.
 
-    One client's reply is lost, then all but one, then all; and all in the last round of every other task.
+    First one client's reply is lost, then all but one, then all, and then all in the last round of every other task.
     """
     if not subject.releases:
         return [], []

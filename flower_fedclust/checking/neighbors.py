@@ -1,7 +1,7 @@
 """Neighboring tables, and how far they move what a client releases.
 
-Shadow clients answer the messages of a run again: one with a table, one with its neighbor, both without noise. The
-noise of a release has to hide the difference between their answers.
+Two copies of a client answer the messages of a run again, one with a table and one with its neighbor, both without
+noise. The noise of a release has to hide the difference between their answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
-from itertools import count
+from itertools import count, zip_longest
 from typing import Any
 
 import numpy as np
@@ -44,28 +44,29 @@ Answers = dict[int, list[Sendable] | None]
 #: What makes a row hard, and the row.
 HardRow = tuple[str, Floats]
 
-#: Number of rows on one axis whose distances are whole numbers; one in 16 is rounded up where rounding up is possible.
+#: Number of rows at whole distances on one axis; if code can round up, it does so for about one row in 16.
 N_WHOLE = 50
 
 #: Number of directions in which far rows lie.
 N_DIRECTIONS = 12
 
-#: Binary digits of a float64 and of a float32: a bound just below a power of two is the last number before it.
+#: Binary digits of a float64 and of a float32, for bounds just below a power of two.
 DIGITS = (53, 24)
 
-#: Numbers in a table from which clients may keep what they have computed of it.
+#: Numbers in a table that is so large that clients keep what they compute from it.
 LARGE_TABLE = 2**13
 
-#: How often each message is answered with other random choices of the client; and the least, however little time.
+#: How often each message is answered with other random choices of the client, and how often at least, even when the
+#: time is up.
 TIMES, FEWEST_TIMES = 40, 12
 
-#: Number of rows that are changed, one at a time, to see which of them an answer depends on.
+#: Most rows that are changed, one at a time, to see which of them an answer depends on.
 MOST_CHANGED = 64
 
-#: Number of seeds tried to find one with which a row is drawn.
+#: Seeds tried to find one with which a row is drawn.
 SEEDS_TRIED = 40
 
-#: Number of pairs of each kind that are compared however little time there is, if that takes no further run.
+#: Pairs of each kind that are compared even when the time is up, if that takes no further run.
 SURE_TURNS = 3
 
 
@@ -76,6 +77,11 @@ class Neighbors:
     what: str
     rows: Floats
     others: Floats | None
+    only: int | None = None  #: The one round in which they are hard, if it is not all.
+
+
+#: Hard neighbors by kind.
+Kinds = dict[str, list[Neighbors]]
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,7 @@ class Change:
     index: int  #: Of the array in the answer.
     task: str
     content: str
+    release: Release
     ratio: float  #: The change over the declared sensitivity.
     is_too_far: bool  #: Whether the ratio exceeds 1 by any amount; integers are compared exactly.
     neighbors: Neighbors
@@ -97,43 +104,41 @@ def how_far(
     client: str,
     pairs: Iterable[Neighbors],
     *,
-    only: int | None = None,
     noise_seed: int = 0,
-    known: dict[bytes, Answers] | None = None,
+    known: dict[tuple[int | None, bytes], Answers] | None = None,
 ) -> Iterator[Change]:
     """Yield how far neighbors move every array that a run released with noise.
 
-    ``known`` keeps answers by table for a next call with the same run, client, round and seed. Raises an AssertionError
+    ``known`` keeps the answers to tables for a next call with the same run, client and seed. Raises an AssertionError
     if neighbors give arrays of different shapes, or numbers that are not finite.
     """
     known = {} if known is None else known
 
-    def answered(rows: Floats) -> Answers:
-        key = rows.tobytes()
+    def answered(rows: Floats, only: int | None) -> Answers:
+        key = (only, rows.tobytes())
         if key not in known:
             known[key] = shadow_answers(run, client, rows, only=only, noise_seed=noise_seed)
         return known[key]
 
     for pair in pairs:
-        first = answered(pair.rows)
-        second = first if pair.others is None else answered(pair.others)
+        first = answered(pair.rows, pair.only)
+        second = first if pair.others is None else answered(pair.others, pair.only)
         for number, index, release in run.releases:
             one, other = first.get(number), second.get(number)
             if not one or not other:  # it fails, or another client was asked
                 continue
-            absent = pair.others is None
-            difference, exponent = _difference(one[index], None if absent else other[index])
+            difference, exponent = _difference(one[index], None if pair.others is None else other[index])
             round_ = run.rounds[number]
             content = round_.answer.sends[index].content
             if difference is None:
                 raise AssertionError(f"'{content}' is not of one shape and of finite numbers for {pair.what}.")
             ratio, is_too_far = _ratio(difference, exponent, release)
             values = np.ldexp(difference.astype(np.float64), exponent)
-            yield Change(number, index, round_.task, content, ratio, is_too_far, pair, values)
+            yield Change(number, index, round_.task, content, release, ratio, is_too_far, pair, values)
 
 
 def _difference(first: Sendable, second: Sendable | None) -> tuple[NDArray[Any] | None, int]:
-    """Return the change as one axis and the exponent of its unit; None if the arrays do not fit each other."""
+    """Return the change as one axis, and the exponent of its unit; None if the arrays do not fit each other."""
     exponent = first.exponent if isinstance(first, GridArray) else 0
     if isinstance(second, GridArray) and second.exponent != exponent:
         return None, exponent
@@ -168,9 +173,9 @@ def _ratio(difference: NDArray[Any], exponent: int, release: Release) -> tuple[f
 def neighbor_tables(
     rows: Floats, hard: Sequence[HardRow], unit: PrivacyUnit, relation: Relation, *, each: int = 4
 ) -> list[Neighbors]:
-    """Return neighboring tables in which hard rows come, go or replace one another.
+    """Return neighboring tables in which hard rows are added, removed or replaced.
 
-    Each row comes and goes in so many ways, hardest first: among rows like it, at the top, at the end, and in a table
+    ``each`` is the number of ways for each row, hardest first: among equal rows, at the top, at the end, and in a table
     of one or two rows.
     """
     pairs: list[Neighbors] = []
@@ -205,7 +210,7 @@ def neighbor_tables(
 
 
 def far_rows(rows: Floats) -> list[HardRow]:
-    """Return rows that lie far out, in opposite directions, and some that lie among the others."""
+    """Return rows far out in opposite directions, a row of zeros, and a row that is there already."""
     spread = 1e3 * (1.0 + np.abs(rows).max())
     axis = np.zeros(rows.shape[1])
     axis[0] = spread
@@ -225,14 +230,14 @@ def extreme_rows(n_columns: int) -> list[HardRow]:
 
 
 def rows_in_directions(rows: Floats) -> list[HardRow]:
-    """Return far rows in many directions: rounding leaves their clipped norms just within the bound or just beyond."""
+    """Return far rows in many directions: rounding may leave their clipped norms just beyond the bound."""
     rng = np.random.default_rng(11)
     far = 1e3 * (1.0 + np.abs(rows).max())
     return [(f"a far row in direction {index}", far * rng.normal(size=rows.shape[1])) for index in range(N_DIRECTIONS)]
 
 
 def rows_of_whole_numbers(rows: Floats) -> list[HardRow]:
-    """Return far rows on alternate sides of one axis, whose quotients by their norms are rounded in many ways."""
+    """Return far rows on alternate sides of one axis: dividing them by their norms rounds in many ways."""
     first = np.ceil(1e3 * (1.0 + np.abs(rows).max()))
     axis = np.eye(1, rows.shape[1])[0]
     return [
@@ -299,8 +304,8 @@ def tied_tables(run: WatchedRun, client: str, n_rows: int = 16, *, mirrored: boo
     """Return, by round, tables whose rows lie half way between two points that the server sent.
 
     All rows of a table are as far from one point as from the other, except for rounding. Only the last round of each
-    task counts. If the second point has the first one's columns in reverse, mirrored rows are the same in reverse, and
-    tie to the last digit.
+    task counts. If the second point has the first one's columns in reverse, ``mirrored`` rows are the same in reverse,
+    and tie to the last digit.
     """
     rng = np.random.default_rng(3)
     n_columns = run.data[client].rows.shape[1]
@@ -318,25 +323,27 @@ def tied_tables(run: WatchedRun, client: str, n_rows: int = 16, *, mirrored: boo
     return dict(of_task.values())
 
 
-def tied_neighbors(tables: Sequence[Floats], unit: PrivacyUnit, relation: Relation) -> list[Neighbors]:
-    """Return neighbors whose rows all lie on ties; how a tie is broken must not depend on the other rows."""
-    pairs = []
-    for table in tables:
+def tied_neighbors(tables: Mapping[int, Sequence[Floats]], unit: PrivacyUnit, relation: Relation) -> Kinds:
+    """Return neighbors from :func:`tied_tables`; how a tie is broken must not depend on the other rows."""
+    found: Kinds = {}
+    for number, table in ((number, table) for number, of_round in tables.items() for table in of_round):
+        pairs = found.setdefault(f"on ties of round {number}", [])
         if unit == "client":
-            pairs.append(Neighbors("rows on ties", table, None if relation == "add-or-remove" else table[::-1]))
+            others = None if relation == "add-or-remove" else table[::-1]
+            pairs.append(Neighbors("rows on ties", table, others, number))
         elif relation == "replace":
-            pairs.append(Neighbors("rows on ties", table, np.vstack([table[1:2], table[1:]])))
+            pairs.append(Neighbors("rows on ties", table, np.vstack([table[1:2], table[1:]]), number))
         else:
             # A matrix product computes a single row in another way than several, and few in another way than many.
-            for n_rows in (len(table), 9, 4):
-                pairs.append(Neighbors("rows on ties, the first removed", table[:n_rows], table[1:n_rows]))
+            for n in (len(table), 9, 4):
+                pairs.append(Neighbors("rows on ties, the first removed", table[:n], table[1:n], number))
             for row in table[:, None]:
-                pairs.append(Neighbors("a row on a tie, one of two removed", np.vstack([row, row]), row))
-    return pairs
+                pairs.append(Neighbors("a row on a tie, one of two removed", np.vstack([row, row]), row, number))
+    return found
 
 
-# The same run with messages that an honest server does not send. A sensitivity rests on what the client enforces, so
-# it has to hold whatever points or directions the server sends.
+# The same run with messages that an honest server does not send. The client enforces the sensitivity, so it must hold
+# whatever points or directions the server sends.
 
 ALTERED: Mapping[str, Callable[[Floats], Floats]] = {
     "with all columns alike": lambda array: np.repeat(array[:, :1], array.shape[1], axis=1),
@@ -356,10 +363,10 @@ def altered_run(run: WatchedRun, alter: Callable[[Floats], Floats]) -> WatchedRu
 
 
 def mirrored_run(run: WatchedRun, client: str) -> WatchedRun:
-    """Return the run with points of which every second one has the first one's columns in reverse.
+    """Return the run with points that alternate between one point and the same point with its columns in reverse.
 
-    A row that is the same in reverse is exactly as far from both. The points have many digits: a product with them is
-    rounded.
+    A row that reads the same in reverse is exactly as far from both. The points have many digits, so products with
+    them are rounded.
     """
     n_columns = run.data[client].rows.shape[1]
 
@@ -373,7 +380,7 @@ def mirrored_run(run: WatchedRun, client: str) -> WatchedRun:
 
 
 def remembered(run: WatchedRun, earlier: WatchedRun, client: str) -> list[str]:
-    """Name the answers of a client that change if the same table has answered an earlier run."""
+    """Name the answers of a client that change after its table has answered another run."""
     rows = run.data[client].rows
     rows = np.tile(rows, (-(-LARGE_TABLE // rows.size), 1))
     used = ClientData(rows, owner=f"client {client}")
@@ -387,18 +394,18 @@ def remembered(run: WatchedRun, earlier: WatchedRun, client: str) -> list[str]:
 
 
 def _bits(answer: list[Sendable] | None) -> Any:
-    """Return what equal answers have in common; None for no answer."""
+    """Return an answer as something that can be compared and hashed; None for no answer."""
     return answer and tuple(
         (array.exponent, array.integers.tobytes()) if isinstance(array, GridArray) else array.tobytes()
         for array in answer
     )
 
 
-# The same strategy on other tables and with other public settings.
+# The same strategy on other tables, and with other public settings.
 
 
 def tables_at_ends(subject: Subject, reach: float) -> list[Floats]:
-    """Return tables whose rows lie in opposite directions, each cluster at an end of an axis."""
+    """Return tables with each cluster at an end of an axis."""
     rng = np.random.default_rng(13)
     rows = np.vstack(subject.rows)
     center = rows.mean(axis=0)
@@ -417,10 +424,9 @@ def _ends(n_columns: int) -> Floats:
 
 
 def with_edges(subject: Subject, digits: int) -> Subject | None:
-    """Return the subject with public bounds, or public rows, whose size is just below a power of two.
+    """Return the subject with public bounds, or public rows, just below a power of two; None if it cannot have them.
 
-    Quotients are then rounded up to that power, and squares have more digits than a float holds. None if the strategy
-    has no such bound, or refuses it.
+    Quotients are then rounded up to that power, and squares have more digits than a float holds.
     """
 
     def next_below(bound: float) -> float:
@@ -447,7 +453,7 @@ def with_edges(subject: Subject, digits: int) -> Subject | None:
     return Subject(strategy, rows)
 
 
-# Samples: rows that a client draws for an answer.
+# Rows that a client draws for an answer.
 
 
 def findings_of_samples(
@@ -544,31 +550,15 @@ def _answers_by_sample(
 
 # The search.
 
-#: Neighbors, and the one round through which they are compared, if they are hard in one only.
-Pairs = list[tuple[Neighbors, int | None]]
 
-
-def hard_pairs(
-    run: WatchedRun, client: str, unit: PrivacyUnit, relation: Relation, *, all_kinds: bool = True
-) -> dict[str, Pairs]:
-    """Return hard neighbors by kind, hardest kind first: ties, rows far out, extreme floats; then all other kinds."""
+def hard_pairs(subject: Subject, run: WatchedRun, client: str, *, all_kinds: bool = True) -> Kinds:
+    """Return hard neighbors by kind, hardest first: ties, rows far out, extreme floats; then all other kinds."""
     rows = run.data[client].rows
     hard = {"far out": far_rows(rows), "of extreme floats": extreme_rows(rows.shape[1])}
     if all_kinds:
         hard |= {**rows_by_message(run, client), "in many directions": rows_in_directions(rows)}
-    ties = _ties(tied_tables(run, client), unit, relation)
-    return ties | {kind: _through_all(neighbor_tables(rows, given, unit, relation)) for kind, given in hard.items()}
-
-
-def _ties(tables: Mapping[int, Sequence[Floats]], unit: PrivacyUnit, relation: Relation) -> dict[str, Pairs]:
-    return {
-        f"on ties of round {number}": [(pair, number) for pair in tied_neighbors(tables[number], unit, relation)]
-        for number in tables
-    }
-
-
-def _through_all(pairs: Iterable[Neighbors]) -> Pairs:
-    return [(pair, None) for pair in pairs]
+    pairs = {kind: neighbor_tables(rows, given, *subject.neighboring) for kind, given in hard.items()}
+    return tied_neighbors(tied_tables(run, client), *subject.neighboring) | pairs
 
 
 @dataclass
@@ -576,31 +566,32 @@ class Place:
     """A run through which neighbors are compared, one of each kind in every turn."""
 
     where: str  #: Follows the word "neighbors"; empty for the run itself.
-    make: Callable[[], tuple[WatchedRun, dict[str, Pairs]] | None]  #: The run, and neighbors by kind; None if it fails.
+    make: Callable[[], tuple[WatchedRun, Kinds] | None]  #: The run, and neighbors by kind; None if it fails.
     takes_a_run: bool = False
-    made: tuple[WatchedRun | None, dict[str, Pairs]] | None = None
+    run: WatchedRun | None = None
+    turns: list[list[Neighbors]] | None = None
     n_turns: int = 0
-    answers: dict[int | None, dict[bytes, Answers]] = field(default_factory=dict)
+    known: dict[tuple[int | None, bytes], Answers] = field(default_factory=dict)
 
-    def turn(self) -> Pairs:
+    def turn(self) -> list[Neighbors]:
         """Return the next pair of each kind."""
-        if self.made is None:
-            self.made = self.make() or (None, {})
+        if self.turns is None:
+            self.run, kinds = self.make() or (None, {})
+            self.turns = [[pair for pair in turn if pair is not None] for turn in zip_longest(*kinds.values())]
         self.n_turns += 1
-        return [pairs[self.n_turns - 1] for pairs in self.made[1].values() if len(pairs) >= self.n_turns]
+        return self.turns[self.n_turns - 1] if self.n_turns <= len(self.turns) else []
 
     @property
     def not_examined(self) -> str:
-        """Name the neighbors that were not compared; empty if all were."""
-        if self.made is None:
+        """Name the neighbors that were not compared; "" if all were."""
+        if self.turns is None:
             return f"all neighbors {self.where}, and whether a client remembers that run"
-        sizes = [len(pairs) for pairs in self.made[1].values()]
-        left = sum(max(size - self.n_turns, 0) for size in sizes)
-        return f"{left} of {sum(sizes)} neighbors {self.where}".rstrip() if left else ""
+        left = sum(map(len, self.turns[self.n_turns :]))
+        return f"{left} of {sum(map(len, self.turns))} neighbors {self.where}".rstrip() if left else ""
 
 
 class Search:
-    """How far neighbors move each release of a run, and what else comparing them shows."""
+    """Finds out how far neighbors move each release of a run."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject, self.run = subject, subject.run
@@ -609,18 +600,20 @@ class Search:
         self.client = max(subject.names, key=lambda name: asked[name])
         self.largest: dict[tuple[str, int], Change] = {}  #: By task and array.
         self.n_pairs = Counter[tuple[str, int]]()
-        self.by_pair: dict[int, tuple[Neighbors, dict[tuple[int, int], Change]]] = {}
+        self.worst: Neighbors | None = None  #: The neighbors that can be told apart best through all noise.
+        self.changes: list[Change] = []  #: How far they move each release.
         self.broken: list[str] = []
         self.n_compared = self.n_unanswered = 0
         self.noise_seed = 0
         self._places: list[Place] = []
+        self._largest_cost = 0.0
 
     def compare(self, deadline: float, says: Progress) -> None:
         """Compare neighbors through every run, one of each kind in turns, until the time is up."""
         if not self.subject.releases:
             return
         rows = self.run.data[self.client].rows
-        first = neighbor_tables(rows, far_rows(rows)[:3], *self._told_apart, each=1)
+        first = neighbor_tables(rows, far_rows(rows)[:3], *self.subject.neighboring, each=1)
         self.noise_seed = seed_that_draws(self.run, self.client, first)
         self._places = list(self._made_places())
         for turn in count():
@@ -629,8 +622,8 @@ class Search:
                 is_sure = turn < SURE_TURNS and not place.takes_a_run
                 if is_sure or time.perf_counter() < deadline:
                     says("neighbors", 0.4 * (1 - 0.9**turn))
-                    for pair, only in place.turn():
-                        self._compare(place, pair, only)
+                    for pair in place.turn():
+                        self._compare(place, pair)
             if self.n_compared == n_before:
                 return
 
@@ -639,24 +632,20 @@ class Search:
         """Name what there was no time for."""
         return [left for place in self._places if (left := place.not_examined)]
 
-    @property
-    def _told_apart(self) -> tuple[PrivacyUnit, Relation]:
-        return self.subject.strategy.privacy_unit, self.subject.releases[0][2].relation
-
     def _made_places(self) -> Iterator[Place]:
-        rows = self.run.data[self.client].rows
-        pairs = hard_pairs(self.run, self.client, *self._told_apart)
-        yield Place("", lambda: (self.run, pairs))
+        rows, neighboring = self.run.data[self.client].rows, self.subject.neighboring
+        kinds = hard_pairs(self.subject, self.run, self.client)
+        yield Place("", lambda: (self.run, kinds))
         mirrored = mirrored_run(self.run, self.client)
-        ties = _ties(tied_tables(mirrored, self.client, mirrored=True), *self._told_apart)
+        ties = tied_neighbors(tied_tables(mirrored, self.client, mirrored=True), *neighboring)
         yield Place("of points that mirror each other", lambda: (mirrored, ties))
-        kinds = {
-            "far out": _through_all(neighbor_tables(rows, far_rows(rows)[:2], *self._told_apart, each=3)),
-            "along directions": [pair for kind in pairs.values() for pair in kind if "along direction" in pair[0].what],
+        some = {
+            "far out": neighbor_tables(rows, far_rows(rows)[:2], *neighboring, each=3),
+            "along directions": [pair for kind in kinds.values() for pair in kind if "along direction" in pair.what],
         }
         for what, alter in ALTERED.items():
             where = f"where the server sends points {what}"
-            yield Place(where, lambda alter=alter: (altered_run(self.run, alter), kinds))  # type: ignore[misc]
+            yield Place(where, lambda alter=alter: (altered_run(self.run, alter), some))  # type: ignore[misc]
         for where, reach in (("with rows beyond the ends of the space", 3.0), ("with rows near its ends", 0.9)):
             subject = Subject(self.subject.strategy, tables_at_ends(self.subject, reach))
             yield Place(where, partial(self._other_run, where, subject), takes_a_run=True)
@@ -665,33 +654,28 @@ class Search:
                 where = f"with a bound of {digits} binary digits next below a power of two"
                 yield Place(where, partial(self._other_run, where, other, rounds_up=True), takes_a_run=True)
 
-    def _other_run(
-        self, where: str, subject: Subject, *, rounds_up: bool = False
-    ) -> tuple[WatchedRun, dict[str, Pairs]] | None:
-        """Run on other rows, or with other public settings; it must end, and leave no trace in later answers."""
+    def _other_run(self, where: str, subject: Subject, *, rounds_up: bool = False) -> tuple[WatchedRun, Kinds] | None:
+        """Run on other rows or with other public settings; the run must end, and must not change later answers."""
         try:
             run = watched_run(subject.strategy, subject.data, seed=SEED, tamper=dict.fromkeys(subject.data, patient))
             self.broken += remembered(self.run, run, self.client)
         except Exception as error:
             self.broken.append(f"a run {where} ends with {type(error).__name__}")
             return None
-        pairs = hard_pairs(run, self.client, *self._told_apart)
+        kinds = hard_pairs(self.subject, run, self.client)
         if rounds_up:
             rows = run.data[self.client].rows
-            whole = neighbor_tables(rows, rows_of_whole_numbers(rows), *self._told_apart, each=1)
-            pairs["of whole numbers"] = _through_all(whole)
-        return run, pairs
+            whole = rows_of_whole_numbers(rows)
+            kinds["of whole numbers"] = neighbor_tables(rows, whole, *self.subject.neighboring, each=1)
+        return run, kinds
 
-    def _compare(self, place: Place, pair: Neighbors, only: int | None) -> None:
-        """Compare two neighbors through one round, or through all."""
-        assert place.made is not None
-        assert place.made[0] is not None
-        run, known = place.made[0], place.answers.setdefault(only, {})
+    def _compare(self, place: Place, pair: Neighbors) -> None:
+        assert place.run is not None
         if place.where:
             pair = replace(pair, what=f"{pair.what}, {place.where}")
         self.n_compared += 1
         try:
-            found = list(how_far(run, self.client, [pair], only=only, noise_seed=self.noise_seed, known=known))
+            found = list(how_far(place.run, self.client, [pair], noise_seed=self.noise_seed, known=place.known))
         except AssertionError as broken:
             self.broken.append(str(broken).rstrip("."))
             return
@@ -703,25 +687,6 @@ class Search:
             before = self.largest.get(key)
             if before is None or (change.is_too_far, change.ratio) > (before.is_too_far, before.ratio):
                 self.largest[key] = change
-            if run is self.run:
-                self.by_pair.setdefault(id(pair), (pair, {}))[1][change.round, change.index] = change
-
-    @property
-    def worst(self) -> Neighbors | None:
-        """The neighbors that are told apart best through all the noise together."""
-        best, found = 0.0, None
-        for pair, changes in self.by_pair.values():
-            cost = sum((change.ratio / self.release(key).noise_multiplier) ** 2 for key, change in changes.items())
-            if cost > best:
-                best, found = cost, pair
-        return found
-
-    def changes_by(self, pair: Neighbors | None) -> dict[tuple[int, int], Change]:
-        """Return how far two neighbors move each release, by round and array."""
-        return self.by_pair[id(pair)][1] if pair is not None else {}
-
-    def release(self, key: tuple[int, int]) -> Release:
-        """Return the release of a round and an array."""
-        release = self.run.rounds[key[0]].releases[key[1]]
-        assert release is not None
-        return release
+        cost = math.fsum((change.ratio / change.release.noise_multiplier) ** 2 for change in found)
+        if place.run is self.run and cost > self._largest_cost:
+            self._largest_cost, self.worst, self.changes = cost, pair, found

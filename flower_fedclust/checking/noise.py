@@ -1,8 +1,8 @@
-"""Noise as a run really draws it, and what it shows: its law, its source, and the privacy loss.
+"""The noise that a run really draws: its law, its source, and the privacy loss.
 
-A client's computation is done once, and its outcome is put in its place afterwards. Everything else is what happens in
-a run, on clients and on the server: consent, noise, wire, checks of replies, sums. So a thousand draws take seconds.
-Without a seed the noise comes from the operating system, as it does where it has to protect somebody.
+A client's answer is computed once without noise, and then takes the place of the computation. Consent, noise, encoding,
+checks of replies and sums run as in a real run, on clients and on the server, so a thousand draws take seconds. Without
+a seed the noise comes from the operating system, as it does where it protects somebody.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ from flower_fedclust.privacy.noise import Sendable, noise_exponent, on_grid
 from flower_fedclust.privacy.releases import Mechanism, Release
 from flower_fedclust.simulation import noise_seed_of
 
-#: How often a sound strategy may be called broken, over all tests of an audit together.
+#: The probability that a sound strategy is called broken, over all tests of an audit together.
 FALSE_ALARM = 1e-3
 
-#: How the tests of an audit divide that: law of the noise, its source, drawn rows, bound on epsilon, bound on delta.
+#: How the tests divide it: law of the noise, its source, drawn rows, bound on epsilon, bound on delta.
 OF_NOISE, OF_SOURCES, OF_SAMPLES, OF_EPSILON, OF_DELTA = 0.4, 0.1, 0.1, 0.2, 0.2
 
-#: Draws made with clients other than the neighbors' own, where each client has noise of its own.
+#: Draws that include the other clients, where each client has noise of its own.
 OTHER_CLIENTS_DRAWS = 64
 
-#: Most numbers kept of one release; and the first entries of each draw, kept to find their source.
+#: Most numbers tested of one release; number of first entries of each draw, which are kept to find their source.
 MOST_NUMBERS, N_FIRST = 400_000, 12
 
 #: Most numbers whose law, and whose lowest bits, are tested.
 MOST_TESTED = 20_000
 
-#: Ranks of the largest numbers that are compared with their law, to see whether noise is cut off.
+#: Ranks of the largest numbers, which show whether noise is cut off.
 RANKS_OF_TAILS = (1, 10, 100)
 
 #: Classes of lowest bits, and least numbers in each. Noise at least eight times wider has uniform lowest bits.
 RESIDUES, LEAST_A_CLASS = 16, 50
 
-#: Fewest and most numbers of two series whose correlation is tested.
+#: Fewest and most numbers of a series whose correlation with another is tested.
 FEWEST, MOST = 64, 400
 
-#: A source is noticed in 999 cases of 1,000 if so many repetitions are expected.
+#: A source is noticed with probability 0.999 if so many repetitions are expected.
 NOTICED_PAIRS = math.log(1000.0)
 
-#: Lowest bits that are tested as fair coins, where the noise is at least eight times wider.
+#: Number of lowest bits that are tested as fair coins, if the noise is at least eight times wider.
 BITS = 8
 
 
@@ -80,7 +80,7 @@ class DrawnNoise:
     content: str
     release: Release
     exponent: int  #: Of the unit in which the noise is drawn.
-    #: Whether all who add a share have to answer, so that the noise is as wide as declared and no wider.
+    #: Whether all who add a share must answer, so that the noise is no wider than declared.
     is_whole: bool
     n_shares: int = 1
     is_summed: bool = False  #: Whether clients draw shares of it.
@@ -88,8 +88,8 @@ class DrawnNoise:
     noise: dict[str, list[Floats]] = field(default_factory=dict)
     #: Who draws -> the first entries of the noise, or of a share of it, as whole numbers of units.
     first: dict[str, list[Floats]] = field(default_factory=dict)
-    #: Where clients draw: number of the draw -> output for the one table and for the other, less the noiseless output
-    #: for the one table.
+    #: Where clients draw, for the first table and for the other: number of the draw -> output less the noiseless output
+    #: for the first table.
     seen: tuple[dict[int, Floats], dict[int, Floats]] = field(default_factory=lambda: ({}, {}))
 
     @property
@@ -115,15 +115,13 @@ class DrawnNoise:
             widths[is_off_diagonal((math.isqrt(8 * size + 1) - 1) // 2)] = math.sqrt(2.0)
         return widths
 
-    def add(self, who: str, noise: Floats) -> None:
-        """Add one draw of the whole noise."""
-        self.noise.setdefault(who, []).append(np.ravel(noise))
-        if not self.is_summed:
-            self.add_first(who, noise)
-
-    def add_first(self, who: str, noise: Floats) -> None:
-        """Add one draw, or a share of it, by who draws it."""
-        self.first.setdefault(who, []).append(np.ldexp(np.ravel(noise)[:N_FIRST], -self.exponent))
+    def add(self, noise: Mapping[str, Floats]) -> None:
+        """Add one draw by each of those who draw; shares add up to one draw of the whole noise."""
+        for who, own in noise.items():
+            self.first.setdefault(who, []).append(np.ldexp(np.ravel(own)[:N_FIRST], -self.exponent))
+        whole = {"": sum(noise.values(), np.zeros(()))} if self.is_summed else noise
+        for who, own in whole.items():
+            self.noise.setdefault(who, []).append(np.ravel(own))
 
 
 #: Stands for the second table of the neighbors' client; no client has this name.
@@ -133,8 +131,8 @@ _OTHER = "\0other"
 class Drawer:
     """Draws the noise of a run's releases, as often as it is asked to.
 
-    Where clients draw the noise, every other draw is of the target's reply with the second table of the pair.
-    ``noise_seed`` is for the clients' own random choices while their noiseless answers are computed.
+    Where clients draw the noise, the target has the other table of the pair in every second draw. ``noise_seed`` is for
+    the clients' own random choices while their noiseless answers are computed.
     """
 
     def __init__(self, run: WatchedRun, target: str, pair: Neighbors | None = None, noise_seed: int = 0) -> None:
@@ -156,15 +154,14 @@ class Drawer:
                 self._prepare_clients(number, by_clients, contexts)
             elif run.noisy(number):
                 self._prepare_server(number, asked)
-            if run.clients_remember:
-                for exchange in (one for one in run.exchanges if one.round == number):
-                    both = (
-                        (exchange.client, _OTHER)
-                        if exchange.client == target and pair is not None
-                        else (exchange.client,)
-                    )
-                    for who in both:
+            for exchange in run.exchanges if run.clients_remember else ():
+                if exchange.round == number:
+                    for who in self._tables_of(exchange.client):
                         sent_or_kept(run, exchange, self._data[who], contexts[who])
+
+    def _tables_of(self, client: str) -> list[str]:
+        """Return the keys of a client's tables; the target has two."""
+        return [client, _OTHER] if client == self._target and self._pair is not None else [client]
 
     def draw(self, repetition: int, *, seeded: bool = False) -> None:
         """Draw the noise of all releases: from the operating system, or with the seeds that a seeded run would use."""
@@ -205,7 +202,7 @@ class Drawer:
             for reply in [received] if is_sum and received else received:
                 who, arrays = (reply.client, reply.arrays) if isinstance(reply, Reply) else ("", list(reply))
                 for drawn in self._of_round(number, seeded=seeded):
-                    drawn.add(who, _minus(arrays[drawn.index], plain[who][drawn.index]))
+                    drawn.add({who: _minus(arrays[drawn.index], plain[who][drawn.index])})
 
         self._draws[number] = draw
 
@@ -213,9 +210,7 @@ class Drawer:
         run, round_ = self._run, self._run.rounds[number]
         n_shares = int(str(asked[0].ins.config["n_shares"]))
         is_summed = run.strategy.noise == "clients" and isinstance(round_, Sum) and not round_.answer.keeps
-        exchanges = {one.client: one for one in asked}
-        if self._pair is not None and self._target in exchanges:
-            exchanges[_OTHER] = exchanges[self._target]
+        exchanges = {who: one for one in asked for who in self._tables_of(one.client)}
         plain: dict[str, list[Sendable]] = {}
         for who, exchange in exchanges.items():
             found = _before_noise(run, exchange, self._data[who], contexts[who], self._noise_seed)
@@ -227,7 +222,7 @@ class Drawer:
         is_whole = n_shares == len(asked) or not is_summed
         self._add_releases(number, plain[asked[0].client], n_shares, is_whole=is_whole, is_summed=is_summed)
         indices = {name: index for index, name in enumerate(run.data)}
-        given = {who: _answering(run, exchange, plain[who]) for who, exchange in exchanges.items()}
+        given = {who: _replying(run, one, lambda *_, who=who: tuple(plain[who])) for who, one in exchanges.items()}
 
         def draw(repetition: int, seeded: bool) -> None:
             is_other = repetition % 2 == 1 and _OTHER in plain
@@ -249,32 +244,13 @@ class Drawer:
                     for client, found in noisy.items()
                     if found is not None
                 }
-                self._take(drawn, repetition, noise, plain, is_other=is_other, is_seen=not seeded)
+                drawn.add(noise)
+                if self._target in noise and not seeded:
+                    of_target = (plain[who][drawn.index] for who in (whose[self._target], self._target))
+                    who = "" if is_summed else self._target
+                    drawn.seen[is_other][repetition] = drawn.noise[who][-1] + np.ravel(_minus(*of_target))
 
         self._draws[number] = draw
-
-    def _take(
-        self,
-        drawn: DrawnNoise,
-        repetition: int,
-        noise: Mapping[str, Floats],
-        plain: Mapping[str, list[Sendable]],
-        *,
-        is_other: bool,
-        is_seen: bool,
-    ) -> None:
-        """Add what clients have drawn, as their own or as shares of a sum, and what is seen of the target's table."""
-        if drawn.is_summed:
-            for client, share in noise.items():
-                drawn.add_first(client, share)
-            drawn.add("", sum(noise.values(), np.zeros(())))
-        else:
-            for client, own in noise.items():
-                drawn.add(client, own)
-        if is_seen and self._target in noise:
-            moved = _minus(plain[_OTHER if is_other else self._target][drawn.index], plain[self._target][drawn.index])
-            who = "" if drawn.is_summed else self._target
-            drawn.seen[is_other][repetition] = drawn.noise[who][-1] + np.ravel(moved)
 
     def _add_releases(
         self,
@@ -286,12 +262,10 @@ class Drawer:
         is_summed: bool = False,
     ) -> None:
         for index, release in self._run.noisy(number):
-            exponent = noise_exponent(release, n_shares, on_grid(arrays[index]).exponent)
+            unit = noise_exponent(release, n_shares, on_grid(arrays[index]).exponent)
             content = self._run.rounds[number].answer.sends[index].content
             for kept in (self.drawn, self.seeded):
-                kept[number, index] = DrawnNoise(
-                    number, index, content, release, exponent, is_whole, n_shares, is_summed
-                )
+                kept[number, index] = DrawnNoise(number, index, content, release, unit, is_whole, n_shares, is_summed)
 
     def _of_round(self, number: int, *, seeded: bool) -> list[DrawnNoise]:
         return [drawn for drawn in (self.seeded if seeded else self.drawn).values() if drawn.round == number]
@@ -305,14 +279,15 @@ def _zeros_like(array: Sendable) -> Sendable:
 
 def _minus(one: Any, other: Any) -> Floats:
     """Return the difference in the units of the data, without rounding if both are on grids."""
+    difference: Floats
     if isinstance(one, GridArray):
         other = on_grid(other)
-        if other.exponent < one.exponent:
-            one = one.refined(other.exponent)
-        whole = one.integers - other.refined(one.exponent).integers
-        found: Floats = np.ldexp(whole.astype(np.float64), one.exponent)
-        return found
-    difference: Floats = np.asarray(one, dtype=np.float64) - (other.values if isinstance(other, GridArray) else other)
+        exponent = min(one.exponent, other.exponent)
+        whole = one.refined(exponent).integers - other.refined(exponent).integers
+        difference = np.ldexp(whole.astype(np.float64), exponent)
+    else:
+        other = other.values if isinstance(other, GridArray) else other
+        difference = np.asarray(one, dtype=np.float64) - other
     return difference
 
 
@@ -344,12 +319,8 @@ def _before_noise(
     return None
 
 
-def _answering(run: WatchedRun, exchange: Exchange, arrays: list[Sendable]) -> type[ProtocolClient]:
-    """Return the run's client class with this answer in place of its computation."""
-    return _replying(run, exchange, lambda *_: tuple(arrays))
-
-
 def _replying(run: WatchedRun, exchange: Exchange, reply_of: Callable[..., Any]) -> type[ProtocolClient]:
+    """Return the run's client class with this in place of its computation."""
     kind = run.strategy.client_type
     asked = getattr(kind, exchange.task)
     other = object.__new__(type(asked))
@@ -382,7 +353,7 @@ def compare_with_law(all_drawn: Sequence[DrawnNoise]) -> NoiseTest:
     parts = [part for drawn in all_drawn for part in drawn.standardized]
     z = np.concatenate([np.empty(0), *(noise for part in parts for noise in part)])
     if not z.size:
-        return NoiseTest(0, math.nan, {})
+        return NoiseTest(0, 0.0, {})
     mechanism = all_drawn[0].release.mechanism
     gaussian = mechanism == "gaussian"
     factor = math.sqrt(float(np.mean(z**2)) / (1.0 if gaussian else 2.0))
@@ -450,15 +421,15 @@ def _residues(drawn: DrawnNoise) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class Sources:
-    """What the noise of all releases together shows of where it comes from."""
+    """What the noise of all releases together shows about its source."""
 
-    findings: tuple[str, ...]  #: What is broken, a clause each.
+    findings: list[str]  #: What is broken, a clause each.
     bits: float  #: A source of so few bits would have been noticed.
     reach: Mapping[Mechanism, float]  #: Noise cut off at so many standard deviations would have been noticed.
 
 
 def examine_sources(drawn: Sequence[DrawnNoise], seeded: Sequence[DrawnNoise], false_alarm: float) -> Sources:
-    """Check whether noise has tails, never repeats, and does not depend on other noise, with seeds and without."""
+    """Check that noise has tails, never repeats, and does not depend on other noise, with seeds and without."""
     level = false_alarm * OF_SOURCES / 4
     found, bits = _repetitions(drawn, level)
     found += [
@@ -477,11 +448,11 @@ def examine_sources(drawn: Sequence[DrawnNoise], seeded: Sequence[DrawnNoise], f
             found.append(
                 f"all {mechanism} noise together is cut off ({z.size} numbers within {largest:.3g} standard deviations)"
             )
-    return Sources(tuple(dict.fromkeys(found)), bits, reach)
+    return Sources(found, bits, reach)
 
 
 def _own_law(drawn: DrawnNoise) -> Floats:
-    """Return all noise of a release, standardized, as it was drawn: shares of Gaussian noise are Gaussian, too."""
+    """Return all noise of a release, standardized, as it was drawn; shares of Gaussian noise are Gaussian, too."""
     if not drawn.is_summed or drawn.release.mechanism == "laplace":
         return np.concatenate([np.empty(0), *(part for parts in drawn.standardized for part in parts)])
     scale = math.ldexp(drawn.release.scale / math.sqrt(drawn.n_shares), -drawn.exponent)
@@ -490,10 +461,10 @@ def _own_law(drawn: DrawnNoise) -> Floats:
 
 
 def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[str], float]:
-    """Name noise that was drawn twice, and say how few bits of a source would show.
+    """Name noise that was drawn twice, and return how few bits of a source would have been noticed.
 
-    A source of b bits repeats itself in one of 2^b pairs of draws. All noise of one law counts together. So many
-    entries are compared that chance never repeats them.
+    A source of b bits repeats itself in one of 2^b pairs of draws. All noise of one law counts together. Enough entries
+    are compared that chance never repeats them.
     """
     alike: dict[tuple[object, ...], list[DrawnNoise]] = {}
     for drawn in all_drawn:
@@ -514,7 +485,8 @@ def _repetitions(all_drawn: Sequence[DrawnNoise], level: float) -> tuple[list[st
 def _chance_of_a_repeat(drawn: DrawnNoise) -> float:
     """Return an upper bound on the probability that two draws of an entry are the same integer.
 
-    It is the integral of the squared characteristic function; that of one of n shares is the whole one's to the 1/n.
+    It is the integral of the squared characteristic function. The function of one of n shares is the n-th root of the
+    whole noise's.
     """
     scale = math.ldexp(drawn.release.scale, -drawn.exponent) * (math.sqrt(0.5) if drawn.release.triangle else 1.0)
     n_shares = drawn.n_shares if drawn.is_summed else 1
@@ -526,11 +498,11 @@ def _chance_of_a_repeat(drawn: DrawnNoise) -> float:
 
 
 def _dependent(all_drawn: Sequence[DrawnNoise], level: float) -> list[str]:
-    """Name noise that follows from other noise: of another entry, array, round or client.
+    """Name noise that depends on the noise of another entry, array, round or client.
 
-    The ranks of all pairs of entries are correlated, and the ranks of their sizes: noise of two mechanisms, or of
-    arrays of two lengths, has similar sizes at least if it was made of the same random words. The lowest bits of an
-    array's first entry count as numbers, too, as samplers may take a word for each.
+    The test correlates the ranks of all pairs of entries, and the ranks of their magnitudes: the same random words may
+    give noise of two mechanisms, or of arrays of two lengths, at least similar magnitudes. It also takes the lowest
+    bits of an array's first entry as numbers, because samplers may use a word for each.
     """
     drawn = [
         (f"'{one.content}' in round {one.round}" + (f" of client {who}" if who else ""), one, parts)
@@ -551,7 +523,7 @@ def _dependent(all_drawn: Sequence[DrawnNoise], level: float) -> list[str]:
 
 
 def _series(place: str, drawn: DrawnNoise, units: Floats) -> list[tuple[str, Floats]]:
-    """Return series of independent numbers of one law, with the name of their entry."""
+    """Return series of numbers that should be independent, with the name of their entry."""
     found = []
     for entry in range(units.shape[1]):
         # Shares of many clients are mostly zero; ranks of rare events are far from normal.
@@ -568,7 +540,7 @@ def _series(place: str, drawn: DrawnNoise, units: Floats) -> list[tuple[str, Flo
 
 
 def _correlated(series: Sequence[tuple[str, Floats]], level: float) -> list[str]:
-    """Name the pairs of series whose correlation exceeds what chance makes of so many pairs."""
+    """Name the pairs of series whose correlation is larger than chance can explain."""
     if len(series) < 2:
         return []
     ranks = rankdata(np.array([numbers for _, numbers in series]), axis=1)
@@ -662,6 +634,11 @@ class Loss:
         share = lower(hits, len(one), level) - self.delta
         return math.log(share / upper(false, len(other), level)) if share > 0 else -math.inf
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the losses show, ready for JSON."""
+        names = ("pair", "sees_noise", "n_runs", "largest", "expected", "epsilon_at_least", "most_that_can_be_shown")
+        return {name: getattr(self, name) for name in (*names, "delta_seen", "delta_at_least", "delta_at_most")}
+
     @property
     def most_that_can_be_shown(self) -> float:
         """The largest lower bound on epsilon that so many runs can give."""
@@ -684,10 +661,10 @@ def upper(hits: int, n: int, level: float) -> float:
 def losses(
     all_drawn: Sequence[DrawnNoise], moves: Mapping[tuple[int, int], Floats], target: str, rng: np.random.Generator
 ) -> tuple[Floats, Floats, bool] | None:
-    """Return the losses of runs on the one table and on the other, and whether the auditor sees the noise.
+    """Return the losses of runs on the first table and on the other, and whether the auditor sees the noise.
 
-    ``moves`` has the one table's array less the other's, by round and array. Chance decides whether a row is drawn,
-    where a client draws rows.
+    ``moves`` has the first table's array less the other's, by round and array. Where a client draws rows, ``rng``
+    decides whether the row that differs is drawn.
     """
     sees_noise = not any(drawn.seen[0] for drawn in all_drawn)
     rounds: dict[int, tuple[Floats, Floats, float]] = {}
@@ -723,7 +700,7 @@ def losses(
 
 
 def _mixed(losses: Floats, q: float) -> Floats:
-    """Return the loss if the second table's row counts with probability q only, and else is like the first's."""
+    """Return the loss if the tables differ only with probability q."""
     return losses if q >= 1.0 else -np.logaddexp(math.log1p(-q), math.log(q) - losses)
 
 

@@ -1,41 +1,46 @@
-"""A strategy with small tables to try it on, and runs that keep every message."""
+"""A strategy with small tables to try it on, runs that keep every message, and clients that answer them again."""
 
 # ruff: noqa: ARG002, D102 - Flower's signatures
 
 from __future__ import annotations
 
 import copy
+import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.app.user_config import UserConfig
-from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Status
+from flwr.clientapp import ClientApp
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Status
 from flwr.server import SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.engine import ClientData, Consent, ProtocolClient, ProtocolStrategy, Sum
+from flower_fedclust.engine.inline import ServerOfThisThread
 from flower_fedclust.engine.parameters import check_is_strategy
+from flower_fedclust.engine.progress import quiet
 from flower_fedclust.engine.replies import values_of
-from flower_fedclust.engine.rounds import Array, Outcome, Protocol, Round, Sent
+from flower_fedclust.engine.rounds import Array, Round, Sent
 from flower_fedclust.engine.run import Address
 from flower_fedclust.engine.wire import decode, encode, received_arrays
-from flower_fedclust.models import Model
 from flower_fedclust.numerics.threads import one_thread
 from flower_fedclust.privacy.noise import Sendable
-from flower_fedclust.privacy.releases import Release
+from flower_fedclust.privacy.releases import PrivacyUnit, Relation, Release
 from flower_fedclust.results.result import Result, result_of
 from flower_fedclust.simulation import noise_seed_of
 
 Floats = NDArray[np.float64]
 
-#: Replaces a client's answer: takes the round's number and a function that gives the honest answer.
+#: Replaces a client's answer. It is called with the round's number and a function that returns the honest answer.
 Tamper = Callable[[int, Callable[[], FitRes]], FitRes]
 
 SEED = 5
@@ -108,8 +113,7 @@ class WatchedSite(Address):
             arrays, n_examples, metrics = self.new_client().fit(decode(ins.parameters), dict(ins.config))
             return FitRes(Status(Code.OK, ""), encode(arrays), n_examples, metrics)
 
-        number = int(ins.config["round"])
-        res = None
+        number, res = int(ins.config["round"]), None
         try:
             res = honest() if self._tamper is None else self._tamper(number, honest)
             return res
@@ -124,17 +128,23 @@ class WatchedSite(Address):
 
 @dataclass
 class WatchedRun:
-    """A run whose messages were kept: those of its rounds, by number, and those of its clients."""
+    """A run with all its messages: its rounds by number, and what each client was sent and answered."""
 
     strategy: ProtocolStrategy
     data: dict[str, ClientData]
     seed: int | None
-    rounds: dict[int, Round] = field(default_factory=dict)  #: What the protocol yielded, with its releases.
-    received: dict[int, Any] = field(default_factory=dict)  #: What it got in return: a Total, a list of Reply, or None.
+    rounds: dict[int, Round] = field(default_factory=dict)  #: Each round that was asked, with its releases.
+    received: dict[int, Any] = field(default_factory=dict)  #: What it brought: a Total, a list of Reply, or None.
     exchanges: list[Exchange] = field(default_factory=list)
     sites: list[WatchedSite] = field(default_factory=list)
     seconds: float = 0.0
     error: Exception | None = None  #: The error that ended the run early.
+
+    def take(self, round_: Round, received: Any = None) -> None:
+        """Keep a round and what it brought, unless no client was asked."""
+        number = self.strategy._current.last_asked
+        if number not in self.rounds and any(one.round == number for one in self.exchanges):
+            self.rounds[number], self.received[number] = round_, copy.deepcopy(received)
 
     @cached_property
     def result(self) -> Result:
@@ -248,6 +258,11 @@ class Subject:
         """The releases of that run."""
         return self.run.releases
 
+    @property
+    def neighboring(self) -> tuple[PrivacyUnit, Relation]:
+        """The unit and the relation of the guarantee; there has to be a release."""
+        return self._given.privacy_unit, self.releases[0][2].relation
+
     @cached_property
     def epsilon(self) -> float:
         """What the releases of that run compose to."""
@@ -293,18 +308,18 @@ def watched_run(
     tamper: Mapping[str, Tamper] | None = None,
     keeps_error: bool = False,
 ) -> WatchedRun:
-    """Run a copy of a strategy as Flower's Server does, and keep every message.
+    """Run a copy of a strategy with Flower's Server, and keep every message.
 
-    As in :func:`flower_fedclust.simulate`, the same seed gives the same bits. Clients connect and answer in ``order``,
-    or in the order of the data. ``tamper`` is by client. An error that ends the run is raised unless ``keeps_error``.
+    A seed gives the bits of :func:`flower_fedclust.simulate`. Clients connect and answer in ``order``, by default the
+    order of the data. ``tamper`` is by client. An error that ends the run is raised unless ``keeps_error``.
     """
     strategy = copy.copy(strategy)
     if seed is not None:
         strategy.noise_seed = seed
-        if strategy.random_state is None:
-            strategy.random_state = seed
+        strategy.random_state = seed if strategy.random_state is None else strategy.random_state
     strategy.wait_for_clients = 0.0
     run = WatchedRun(strategy, dict(data), seed)
+    strategy.on_received = run.take
     manager = SimpleClientManager()
     names = list(data)
     for name in order or names:
@@ -318,69 +333,32 @@ def watched_run(
             consent=consent,
             tamper=(tamper or {}).get(name),
         )
+        site.exchanges = run.exchanges
         run.sites.append(site)
         manager.register(site)
+    server = ServerOfThisThread(client_manager=manager, strategy=strategy)
     start = time.perf_counter()
     try:
-        with one_thread():
-            _serve(run, manager)
+        with one_thread(), quiet(logging.ERROR, "flwr"):
+            server.fit(num_rounds=strategy.num_rounds, timeout=None)
     except Exception as error:
         if not keeps_error:
             raise
         run.error = error
+        if strategy._pending is not None:  # the round that failed
+            run.take(strategy._pending)
     run.seconds = time.perf_counter() - start
     return run
 
 
-def _serve(run: WatchedRun, manager: SimpleClientManager) -> None:
-    strategy = run.strategy
-    parameters: Parameters = strategy.initialize_parameters(manager)
-    numbers: list[int] = []
-    assert strategy._protocol is not None
-    strategy._protocol = _listening(strategy._protocol, run, numbers)
-    for number in range(1, strategy.num_rounds + 1):
-        numbers.append(number)
-        results: list[tuple[ClientProxy, FitRes]] = []
-        failures: list[Any] = []
-        asked = strategy.configure_fit(number, parameters, manager)
-        for proxy, ins in asked:
-            try:
-                results.append((proxy, proxy.fit(ins, None, None)))
-            except Exception as error:
-                failures.append(error)
-            run.exchanges.append(proxy.exchanges[-1])  # type: ignore[attr-defined]
-        if not asked:
-            break
-        aggregated, _ = strategy.aggregate_fit(number, results, failures)
-        parameters = aggregated or parameters
-        to_evaluate = strategy.configure_evaluate(number, parameters, manager)
-        if to_evaluate:
-            answers = [(proxy, proxy.evaluate(ins, None, None)) for proxy, ins in to_evaluate]
-            strategy.aggregate_evaluate(number, answers, [])
-
-
-def _listening(protocol: Protocol, run: WatchedRun, numbers: list[int]) -> Protocol:
-    """Keep everything that passes between the strategy and its protocol."""
-    received: Any = None
-    while True:
-        try:
-            round_ = protocol.send(received)
-        except StopIteration as stop:
-            outcome: Outcome | Model = stop.value
-            return outcome
-        run.rounds[numbers[-1] + 1] = run.strategy.with_noise(round_)
-        received = yield round_
-        run.received[numbers[-1]] = copy.deepcopy(received)
-
-
 def difference(one: Result, other: Result, *, leave_out: Collection[str] = ()) -> str:
-    """Name what differs between two results; empty if nothing does."""
+    """Name what differs between two results; return "" if nothing does."""
     first, second = bits_of(one), bits_of(other)
     return ", ".join(what for what in first if what not in leave_out and first[what] != second[what])
 
 
 def bits_of(result: Result) -> dict[str, Any]:
-    """Everything that equal runs have in common."""
+    """Return what equal runs have in common."""
     return {
         "model": [array.tobytes() for array in result.model.to_arrays()],
         "labels": [labels.tobytes() for labels in result.labels],
@@ -393,7 +371,7 @@ def bits_of(result: Result) -> dict[str, Any]:
     }
 
 
-# Messages of a run, answered again.
+# Clients that answer the messages of a run again.
 
 
 def new_context(node_id: int = 0) -> Context:
@@ -437,7 +415,7 @@ def sent_or_kept(
     noise_seed: int | None = None,
     without_noise: bool = False,
 ) -> list[Sendable] | None:
-    """Answer a message again, and return the arrays that the client sends or keeps; None if it fails."""
+    """Answer a message again; return the arrays that the client sends or keeps, or None if it fails."""
     make = partial(
         client_type or run.strategy.client_type, data, name=exchange.client, context=context, noise_seed=noise_seed
     )
@@ -454,11 +432,10 @@ def sent_or_kept(
 def shadow_answers(
     run: WatchedRun, client: str, rows: Floats | ClientData, *, noise_seed: int = 0, only: int | None = None
 ) -> dict[int, list[Sendable] | None]:
-    """Return what a client would have sent or kept, by round, without noise, if its rows had been others.
+    """Return what a client with other rows would have sent or kept, by round, without noise; None where it fails.
 
-    The value is None if the client fails. The seed is for the client's own random choices, such as a sample of its
-    rows. A ClientData may have answered other messages before. ``only`` answers one round alone, if clients remember
-    nothing.
+    The seed is for the client's own random choices, such as a sample of its rows. With ``only``, the client answers
+    that round alone if clients remember nothing.
     """
     context = new_context()
     data = rows if isinstance(rows, ClientData) else ClientData(rows, owner=f"client {client}")
@@ -467,3 +444,53 @@ def shadow_answers(
         for exchange in run.to_client(client)
         if run.clients_remember or only in (None, exchange.round)
     }
+
+
+# The Message API.
+
+
+class LocalGrid(Grid):
+    """Flower's Grid over a ClientApp in this process; partitions in ``silent`` answer with an error.
+
+    As in a deployment, the ids of nodes differ from the numbers of their partitions.
+    """
+
+    def __init__(self, app: ClientApp, n_nodes: int, silent: Iterable[int] = ()) -> None:
+        self.app = app
+        self.silent = set(silent)
+        self.contexts = {
+            9000 - index: Context(
+                1,
+                9000 - index,
+                UserConfig({"partition-id": index, "num-partitions": n_nodes}),
+                RecordDict(),
+                UserConfig(),
+            )
+            for index in range(n_nodes)
+        }
+        # What Flower sets in the process of a ServerApp.
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+
+    def _not_needed(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError("send_and_receive is enough")
+
+    set_run = create_message = get_nodes = push_messages = pull_messages = _not_needed
+
+    @property
+    def run(self) -> Any:
+        return SimpleNamespace(run_id=1)
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.contexts)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        replies = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = str(node)
+            message.metadata.__dict__["_run_id"] = 1
+            if self.contexts[node].node_config["partition-id"] in self.silent:
+                replies.append(Message(Error(code=0, reason="gone"), reply_to=message))
+            else:
+                replies.append(self.app(message, self.contexts[node]))
+        return replies[::-1]

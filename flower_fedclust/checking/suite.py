@@ -1,6 +1,6 @@
-"""One suite for every strategy: what each promises, as checks with names."""
+"""What every strategy promises, as checks with names."""
 
-# ruff: noqa: D401 - the docstrings are promises, not orders
+# ruff: noqa: D401 - the docstrings are promises, not commands
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin
@@ -28,10 +27,17 @@ from sklearn.base import clone
 
 from flower_fedclust.checking.audit import audit_subject
 from flower_fedclust.checking.books import findings_of_wire
-from flower_fedclust.checking.grid import LocalGrid
 from flower_fedclust.checking.neighbors import extreme_rows, hard_pairs, how_far
 from flower_fedclust.checking.noise import Drawer, compare_with_law
-from flower_fedclust.checking.runs import SEED, Subject, Tamper, WatchedRun, bits_of, difference, watched_run
+from flower_fedclust.checking.runs import (
+    SEED,
+    LocalGrid,
+    Subject,
+    WatchedRun,
+    bits_of,
+    difference,
+    watched_run,
+)
 from flower_fedclust.engine import (
     ClientData,
     Consent,
@@ -55,14 +61,14 @@ from flower_fedclust.privacy.accounting import divided
 from flower_fedclust.results.result import Result
 from flower_fedclust.simulation import noise_seed_of, simulate
 
-#: The part of epsilon that a run has to spend if its releases are all there is.
+#: The least part of epsilon that a run spends if noise covers everything and all rounds ran.
 SPENT = 0.97
 
 #: Numbers drawn of each release, and the p-value of wrong noise. Together they find noise that is half too wide or a
-#: third too narrow. The seeds are always the same, and so is the verdict.
+#: third too narrow. The seeds never change, so the verdict does not change either.
 N_NUMBERS, WRONG_NOISE = 200, 5e-7
 
-#: Draws, seconds and rate of false alarms of the small audit. The rate is tiny because suites run every day.
+#: Draws, seconds and false-alarm rate of the small audit. The rate is tiny because suites run every day.
 AUDIT_RUNS, AUDIT_SECONDS, AUDIT_FALSE_ALARM = 40, 0.5, 1e-9
 
 Data = Mapping[str, ClientData]
@@ -70,29 +76,14 @@ Data = Mapping[str, ClientData]
 
 @dataclass(frozen=True)
 class Check:
-    """One promise.
-
-    Parameters
-    ----------
-    name : str
-    promise : str
-        In words.
-    function : callable
-        Takes a :class:`Subject`, and raises an AssertionError with one sentence.
-    """
+    """One promise; calling it with a :class:`Subject` raises an AssertionError if the promise is broken."""
 
     name: str
-    promise: str
+    promise: str  #: In words.
     function: Callable[[Subject], None]
 
     def __call__(self, subject: Subject) -> None:
-        """Check one strategy.
-
-        Raises
-        ------
-        AssertionError
-            With one sentence that begins with the name of the check.
-        """
+        """Raise an AssertionError with one sentence that begins with the name of the check, or return."""
         try:
             # Many checks make clients fail.
             with quiet(logging.CRITICAL + 1, "flwr", "flower_fedclust"), one_thread():
@@ -135,9 +126,9 @@ def check_strategy(
 ) -> None:
     """Check that a strategy keeps the promises that every strategy makes.
 
-    This is like scikit-learn's ``check_estimator``. The strategy runs about fifty times on small tables, with the
-    parameters that it has: give it few rounds, and check it once for each place of the noise and each unit of privacy
-    that matters to you.
+    This is like scikit-learn's ``check_estimator``. The strategy runs about fifty times on small tables, with its own
+    parameters. Give it few rounds, and check it once for each place of the noise and each unit of privacy that you
+    need.
 
     Parameters
     ----------
@@ -153,7 +144,7 @@ def check_strategy(
     Raises
     ------
     AssertionError
-        If a promise is broken: one sentence that names the check and what was found.
+        If a promise is broken; one sentence names the check and says what was found.
     ValueError
         If ``skip`` names a check that does not exist.
     """
@@ -382,7 +373,7 @@ def every_number_is_finite(subject: Subject) -> None:
         require(len(places) == len(rows), f"{len(rows)} rows have {len(places)} places on the map.")
 
 
-def _check_finite(result: Result, *, metrics: bool = True) -> None:
+def _check_finite(result: Result) -> None:
     for array in result.model.to_arrays():
         require(np.isfinite(array).all(), "the model is not made of finite numbers.")
     for labels in result.labels:
@@ -390,7 +381,7 @@ def _check_finite(result: Result, *, metrics: bool = True) -> None:
         require(labels.dtype.kind in "iu" and in_range, "a label is not the number of a cluster.")
     for places in result.embedding:
         require(np.isfinite(places).all(), "a place on the map is not finite.")
-    for name, value in result.metrics.items() if metrics else ():
+    for name, value in result.metrics.items():
         require(np.isfinite(value), f"the metric {name} is {value}.")
 
 
@@ -516,15 +507,8 @@ def the_result_can_be_saved(subject: Subject) -> None:
 # Clients that fail, and rows that are not as they should be.
 
 
-def _survived(subject: Subject, what: str, data: Data, *, metrics: bool = True, **options: Any) -> WatchedRun | str:
+def _survived(subject: Subject, what: str, data: Data, **options: Any) -> WatchedRun | str:
     """Return the run if it ends with finite numbers, or the sentence with which it stops."""
-    found = _ended(subject, what, data, **options)
-    _check_ended(what, data, found, metrics=metrics)
-    return found
-
-
-def _ended(subject: Subject, what: str, data: Data, **options: Any) -> WatchedRun | str:
-    """Return the run, whatever its numbers are, or the sentence with which it stops."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -539,18 +523,13 @@ def _ended(subject: Subject, what: str, data: Data, **options: Any) -> WatchedRu
         except Exception as error:
             raise AssertionError(f"where {what}, it stops with {type(error).__name__}: {error}") from None
     require(run.strategy.is_finished, f"where {what}, it has not ended after {run.strategy.num_rounds} rounds.")
-    return run
-
-
-def _check_ended(what: str, data: Data, found: WatchedRun | str, *, metrics: bool) -> None:
-    if isinstance(found, str):
-        return
     try:
-        _check_finite(found.result, metrics=metrics)
+        _check_finite(run.result)
     except AssertionError as broken:
         raise AssertionError(f"where {what}, {broken}") from None
-    for failure in found.result.failures:
+    for failure in run.result.failures:
         _check_discretion(what, failure.reason, data)
+    return run
 
 
 def _check_discretion(what: str, said: str, data: Data) -> None:
@@ -599,8 +578,18 @@ FAULTS = {
 }
 
 
-def _in_rounds(numbers: Collection[int], fault: Callable[[Callable[[], FitRes]], FitRes]) -> Tamper:
-    return lambda number, honest: fault(honest) if number in numbers else honest()
+def _survived_fault(
+    subject: Subject, victim: str, what: str, numbers: Collection[int], fault: Callable[[Callable[[], FitRes]], FitRes]
+) -> None:
+    """Check a run in which one client has a fault in these rounds."""
+
+    def tamper(number: int, honest: Callable[[], FitRes]) -> FitRes:
+        return fault(honest) if number in numbers else honest()
+
+    what = f"client {victim} {what}"
+    found = _survived(subject, what, subject.data, tamper={victim: tamper})
+    if any(number == 1 or victim in subject.run.sent(number) for number in {1, *subject.run.rounds} & set(numbers)):
+        _check_named(what, found, victim)
 
 
 @check
@@ -608,24 +597,17 @@ def a_client_that_fails_is_named(subject: Subject) -> None:
     """The run survives a client that is silent, raises, or sends NaN, other shapes or an array more, and names it."""
     victim = subject.names[1]
     asked = [number for number in sorted(subject.run.rounds) if subject.run.sent(number).get(victim)]
-    for index, (how, fault) in enumerate(FAULTS.items()):
-        if asked:
-            number = asked[0 if index % 2 else -1]
-            what = f"client {victim} {how} in round {number}"
-            found = _survived(subject, what, subject.data, tamper={victim: _in_rounds({number}, fault)})
-            _check_named(what, found, victim)
+    for index, (how, fault) in enumerate(FAULTS.items() if asked else ()):
+        number = asked[0 if index % 2 else -1]
+        _survived_fault(subject, victim, f"{how} in round {number}", {number}, fault)
 
 
 @check
 def a_client_that_is_never_there_is_survived(subject: Subject) -> None:
-    """A client that does not answer from the first round on, or from the second, is named; the others go on."""
-    victim = subject.names[0]
+    """A client that never answers, or not from the second round on, is named; the others go on."""
     for start in (1, 2):
-        what = f"client {victim} is silent from round {start} on"
         rounds = range(start, subject.strategy.num_rounds + 1)
-        found = _survived(subject, what, subject.data, tamper={victim: _in_rounds(rounds, _silent)})
-        if start == 1 or any(victim in subject.run.sent(number) for number in subject.run.rounds):
-            _check_named(what, found, victim)
+        _survived_fault(subject, subject.names[0], f"is silent from round {start} on", rounds, _silent)
 
 
 @check
@@ -673,28 +655,12 @@ def rows_that_are_few_or_equal_are_survived(subject: Subject) -> None:
 
 @check
 def extreme_values_are_survived(subject: Subject) -> None:
-    """With a row of 1e300, 1e-300, or the largest or smallest float, a run gives finite numbers or one sentence."""
-    _check_extreme_rows(subject, metrics=False)
+    """With a row of 1e300, 1e-300, or the largest or smallest float, a run gives finite numbers or one sentence.
 
-
-@check
-def metrics_of_extreme_values_are_finite(subject: Subject) -> None:
-    """The same holds for the metrics, whose squares overflow first."""
-    _check_extreme_rows(subject, metrics=True)
-
-
-def _check_extreme_rows(subject: Subject, *, metrics: bool) -> None:
-    for index, (what, _) in enumerate(extreme_rows(subject.n_columns)):
-        data, found = _ended_on_extreme_row(subject, index)
-        _check_ended(f"a client has {what}", data, found, metrics=metrics)
-
-
-@lru_cache(maxsize=16)
-def _ended_on_extreme_row(subject: Subject, index: int) -> tuple[Data, WatchedRun | str]:
-    """Two checks look at the same runs."""
-    what, row = extreme_rows(subject.n_columns)[index]
-    data = subject.changed(subject.names[0], np.vstack([subject.rows[0], row]))
-    return data, _ended(subject, f"a client has {what}", data)
+    The metrics are finite, too, although their squares overflow first.
+    """
+    for what, row in extreme_rows(subject.n_columns):
+        _survived(subject, f"a client has {what}", subject.changed(subject.names[0], np.vstack([subject.rows[0], row])))
 
 
 # Privacy.
@@ -840,12 +806,11 @@ def no_neighbor_moves_a_release_too_far(subject: Subject) -> None:
     """
     if not subject.releases:
         return
-    unit, relation = subject.strategy.privacy_unit, subject.releases[0][2].relation
     client = subject.names[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for pairs in hard_pairs(subject.run, client, unit, relation, all_kinds=False).values():
-            for change in how_far(subject.run, client, [pair for pair, _ in pairs], only=pairs[0][1]):
+        for pairs in hard_pairs(subject, subject.run, client, all_kinds=False).values():
+            for change in how_far(subject.run, client, pairs):
                 require(
                     not change.is_too_far,
                     f"{change.neighbors.what}: '{change.content}' of round {change.round} moves by {change.ratio:.6g} "

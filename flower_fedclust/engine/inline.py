@@ -44,7 +44,7 @@ def run_inline(
             if name in proxies:
                 proxies[name].memory = memory
         strategy.journal.memories = lambda: {name: kept for name, proxy in proxies.items() if (kept := proxy.memory)}
-    server = _ServerOfThisThread(client_manager=manager, strategy=strategy)
+    server = ServerOfThisThread(client_manager=manager, strategy=strategy)
     server.set_max_workers(1)
     with one_thread(), _rare_garbage_collection():
         server.fit(num_rounds=strategy.num_rounds, timeout=None)
@@ -64,7 +64,7 @@ def _rare_garbage_collection() -> Iterator[None]:
         gc.set_threshold(*former)
 
 
-class _ServerOfThisThread(Server):
+class ServerOfThisThread(Server):
     """Flower's Server with clients that answer one after the other in its own thread.
 
     Flower's pool of threads takes as long for thousands of clients as their answers do.
@@ -73,6 +73,7 @@ class _ServerOfThisThread(Server):
     def fit_round(
         self, server_round: int, timeout: float | None
     ) -> tuple[Parameters | None, dict[str, Scalar], FitResultsAndFailures] | None:
+        """Ask the clients of one round in turn."""
         instructions = self.strategy.configure_fit(server_round, self.parameters, self.client_manager())
         if not instructions:
             return None

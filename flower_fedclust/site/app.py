@@ -10,9 +10,9 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from flwr.app import Context, Message
 from flwr.client import Client
@@ -36,16 +36,26 @@ from flower_fedclust.site.kept import (
     evaluate_res,
     fit_res,
     forget_old_runs,
+    save_result,
 )
 from flower_fedclust.site.ledger import Ledger
-from flower_fedclust.site.limits import MEGABYTE, check_message, check_names, check_run, printable, size_of_message
-from flower_fedclust.site.own_result import save_result
-from flower_fedclust.site.policy import Refused, SiteSettings
+from flower_fedclust.site.policy import (
+    MEGABYTE,
+    Refused,
+    SiteSettings,
+    check_message,
+    check_names,
+    check_run,
+    printable,
+    size_of_message,
+)
 from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
 
-#: All that a server hears if a site does not answer.
+Answer = TypeVar("Answer", FitRes, EvaluateRes)
+
+#: All that a server hears if a site does not answer. The audit log has the same words for these events.
 REFUSED, FAILED = "refused", "failed"
 
 #: The ledger's names for a model that was evaluated, and for one that was only received.
@@ -190,76 +200,59 @@ class _SiteClient(Client):
 
     def fit(self, ins: FitIns) -> FitRes:
         """Answer a task of a round."""
-        config = ins.config
 
         def compute(client: ProtocolClient) -> FitRes:
-            arrays, n_examples, metrics = client.fit(decode(ins.parameters), dict(config))
+            arrays, n_examples, metrics = client.fit(decode(ins.parameters), dict(ins.config))
             return fit_res(encode(arrays).tensors, metrics, n_examples)
 
-        if other_format := self._other_format(config):
-            return fit_res([], other_format)
-        answer = self._answered(
-            str(config.get("task")), _number(config.get("round")), config, ins.parameters.tensors, compute
+        return self._answered(
+            str(ins.config.get("task")), _number(ins.config.get("round")), ins, compute, partial(fit_res, [])
         )
-        return fit_res([], answer) if isinstance(answer, dict) else cast(FitRes, answer)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Keep a model that is shared; evaluate one, once per run, and only if the policy allows it."""
-        config = ins.config
 
         def compute(client: ProtocolClient) -> EvaluateRes:
-            loss, n_examples, metrics = client.evaluate(decode(ins.parameters), dict(config))
+            loss, n_examples, metrics = client.evaluate(decode(ins.parameters), dict(ins.config))
             return evaluate_res(loss, n_examples, metrics)
 
-        if other_format := self._other_format(config):
-            return evaluate_res(0.0, 0, other_format)
-        if config.get("share"):
-            self.site.keep_result(self.own_context, config, ins.parameters)
-        task = EVALUATE if config.get("evaluate", True) else RECEIVE
-        answer = self._answered(task, 0, config, ins.parameters.tensors, compute)
-        return evaluate_res(0.0, 0, answer) if isinstance(answer, dict) else cast(EvaluateRes, answer)
-
-    def _other_format(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the reply to a message of another format, which says nothing about the rows; None for ours."""
-        name = self.site.settings.name
-        try:
-            check_format(config.get("format"), "this message", "this site")
-        except FormatError as error:
-            self.site.note("refused", run=str(self.own_context.run_id), reason=str(error))
-            return said_instead(name, f"client {name}: {error}")
-        return None
+        task = EVALUATE if ins.config.get("evaluate", True) else RECEIVE
+        return self._answered(task, 0, ins, compute, partial(evaluate_res, 0.0, 0))
 
     def _answered(
         self,
         task: str,
         number: int | None,
-        config: Mapping[str, Any],
-        tensors: list[bytes],
-        compute: Callable[[ProtocolClient], FitRes | EvaluateRes],
-    ) -> FitRes | EvaluateRes | dict[str, Any]:
-        """Return the answer; or all that the server may know about why there is none."""
-        site, context = self.site, self.own_context
+        ins: FitIns | EvaluateIns,
+        compute: Callable[[ProtocolClient], Answer],
+        without_answer: Callable[[dict[str, Any]], Answer],
+    ) -> Answer:
+        """Return the answer, or all that the server may know about why there is none."""
+        site, context, config = self.site, self.own_context, ins.config
+        name = site.settings.name
+        try:
+            check_format(config.get("format"), "this message", "this site")
+        except FormatError as error:  # says nothing about the rows
+            site.note("refused", run=str(context.run_id), reason=str(error))
+            return without_answer(said_instead(name, f"client {name}: {error}"))
+        if config.get("share") and isinstance(ins, EvaluateIns):
+            site.keep_result(context, config, ins.parameters)
         run = str(config.get("run") or context.run_id)
         study = str(context.run_config.get("study", ""))
         about = {"run": run, "round": number, "task": task, "study": study}
-        name = site.settings.name
         try:
             check_names(run=run, task=task, study=study)
-            check_message(site.settings.limits, config, tensors)
+            check_message(site.settings.limits, config, ins.parameters.tensors)
             with site.ledger.locked():
                 site.check_kept()
-                answer = answer_from_bytes(self._within_lock(about, config, tensors, compute))
+                answer = answer_from_bytes(self._within_lock(about, config, ins.parameters.tensors, compute))
                 answer.metrics["ledger"] = site.ledger.witness
-                return answer
-        except Refused as error:
-            site.note("refused", **about, reason=str(error))
-            return said_instead(name, REFUSED)
-        except _Failed as error:
-            site.note("failed", **about, reason=str(error))
-            return said_instead(name, FAILED) | ({"missed": True} if error.missed else {})
+                return cast(Answer, answer)
         except Exception as error:
-            site.note("failed", **about, reason=_why(error))
-            return said_instead(name, FAILED)
+            word = REFUSED if isinstance(error, Refused) else FAILED
+            site.note(word, **about, reason=str(error) if isinstance(error, Refused | _Failed) else _why(error))
+            missed = isinstance(error, _Failed) and error.missed
+            return without_answer(said_instead(name, word) | ({"missed": True} if missed else {}))
 
     def _within_lock(
         self,

@@ -43,22 +43,18 @@ def start_site(
     Options that follow are those of flower-supernode: --superlink HOST:PORT, --root-certificates,
     --auth-supernode-private-key, --trusted-entities, --port, ...
     """
-    from flower_fedclust.site.supernode import UnsupportedFlower, check_flower, leave_working_directory_out, start
+    from flower_fedclust.site.supernode import check_flower, leave_working_directory_out, start
 
     leave_working_directory_out()
     from flower_fedclust.site.app import Site
     from flower_fedclust.site.budget import spent
     from flower_fedclust.site.policy import SiteSettings
 
-    try:
-        check_flower()
-    except UnsupportedFlower as error:
-        raise ValueError(f"{error}") from None
+    check_flower()
     settings = SiteSettings.from_toml(site_toml)
     site = Site(settings)
     if init:
-        with _as_value_error():
-            site.create_ledger()
+        site.create_ledger()
         typer.echo(f"Site {settings.name} has a ledger now. Its last line: {site.ledger.witness}")
         return
     _check(site)
@@ -138,7 +134,7 @@ def _collected(reasons: list[str]) -> Iterator[None]:
 def show(site_toml: SiteToml = Path("site.toml")) -> None:
     """Show what each run has cost, and each data set in all."""
     from flower_fedclust.site.budget import spent
-    from flower_fedclust.site.limits import printable
+    from flower_fedclust.site.policy import printable
 
     entries = _entries(site_toml)
     console = Console()
@@ -216,7 +212,7 @@ def export(
 
 def _as_text(cell: Any) -> Any:
     """Return a cell that no spreadsheet takes for a formula: a server chooses the names of runs and studies."""
-    from flower_fedclust.site.limits import printable
+    from flower_fedclust.site.policy import printable
 
     return f"'{printable(cell)}" if isinstance(cell, str) and cell[:1] in tuple("=+-@\t\r") else printable(cell)
 
@@ -225,21 +221,10 @@ def _entries(site_toml: Path) -> list[dict[str, Any]]:
     from flower_fedclust.site.ledger import Ledger
     from flower_fedclust.site.policy import SiteSettings
 
-    with _as_value_error():
-        return Ledger(Path(SiteSettings.from_toml(site_toml).folder) / "ledger.jsonl").read()
+    return Ledger(Path(SiteSettings.from_toml(site_toml).folder) / "ledger.jsonl").read()
 
 
 def _check(site: Site) -> None:
     """Raise a ValueError if ledger, head and answers disagree."""
-    with _as_value_error(), site.ledger.locked():
+    with site.ledger.locked():
         site.check_kept(whole=True)
-
-
-@contextmanager
-def _as_value_error() -> Iterator[None]:
-    from flower_fedclust.site.ledger import LedgerError
-
-    try:
-        yield
-    except LedgerError as error:
-        raise ValueError(f"{error}") from None

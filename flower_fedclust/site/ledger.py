@@ -28,8 +28,8 @@ START = "0" * 64
 MARK = b',"hash":"'
 
 
-class LedgerError(Exception):
-    """A ledger is missing, was changed, or cannot be written; the message names the file and the line."""
+class LedgerError(ValueError):
+    """A ledger is missing or was changed; the message names the file and the line."""
 
 
 class Ledger:

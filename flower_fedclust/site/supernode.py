@@ -47,7 +47,7 @@ CLOSED = {
 }
 
 
-class UnsupportedFlower(RuntimeError):  # noqa: N818
+class UnsupportedFlower(ValueError):  # noqa: N818
     """Flower's SuperNode has a version that may start an app's code in an unknown way."""
 
 
@@ -127,7 +127,7 @@ def main(site_toml: str, task: str, *arguments: str) -> None:
     logging.getLogger("flower_fedclust.engine.client").setLevel(logging.CRITICAL)
 
     def load(fab_id: str, fab_version: str, fab_hash: str) -> ClientApp:
-        from flower_fedclust.site.limits import printable, restrict_process
+        from flower_fedclust.site.policy import printable, restrict_process
 
         try:
             site = _site_of(site_toml)

@@ -15,7 +15,7 @@ from apps_deployment import checkout
 from flwr.cli.build import build_fab_from_files
 from flwr.cli.utils import collect_files
 
-from flower_fedclust.checking.grid import LocalGrid
+from flower_fedclust.checking import LocalGrid
 from flower_fedclust.cli.files import write_app
 
 publish = importlib.import_module("flwr.cli.app_cmd.publish")

@@ -132,7 +132,7 @@ def test_options_out_of_range_are_refused(bad):
 def test_what_there_was_no_time_for_is_said_with_its_name_and_number():
     found = audit(Means(2), runs=800, seconds=4.0)
     assert found.verdict == "not shown"
-    assert found.to_dict()["not_examined"] == list(found.not_examined)
+    assert found.to_dict()["not_examined"] == found.not_examined
     assert all(one in str(found) for one in found.not_examined)
     left = "\n".join(found.not_examined)
     assert "all neighbors with a bound of 53 binary digits next below a power of two" in left
@@ -356,15 +356,15 @@ def test_a_failure_that_follows_from_a_row_is_shown_as_not_covered():
 
 
 def test_epsilon_of_one_gaussian_release_is_that_of_the_closed_form():
-    epsilon, mu = epsilon_of([0.5], [], 1e-5), 2.0
+    epsilon, mu = epsilon_of([("gaussian", 0.5)], 1e-5), 2.0
     delta = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
     assert delta == pytest.approx(1e-5, rel=1e-3)
 
 
 @pytest.mark.parametrize("multiplier", [1e-2, 1e-5, 1e-200])
 def test_a_release_with_hardly_any_noise_has_a_huge_epsilon(multiplier):
-    assert epsilon_of([multiplier], [], 1e-6) > 0.4 / multiplier
-    assert epsilon_of([], [multiplier], 1e-6) == pytest.approx(1 / multiplier, rel=1e-3)
+    assert epsilon_of([("gaussian", multiplier)], 1e-6) > 0.4 / multiplier
+    assert epsilon_of([("laplace", multiplier)], 1e-6) == pytest.approx(1 / multiplier, rel=1e-3)
 
 
 def test_bounds_of_clopper_and_pearson():
@@ -377,7 +377,7 @@ def test_bounds_of_clopper_and_pearson():
 def test_a_lower_bound_on_epsilon_comes_near_to_it_and_not_above():
     rng = np.random.default_rng(0)
     one, other = (rng.normal(sign / 2, 1.0, size=20_000) for sign in (1, -1))
-    epsilon = epsilon_of([1.0], [], 1e-2)
+    epsilon = epsilon_of([("gaussian", 1.0)], 1e-2)
     loss = Loss(epsilon, 1e-2, one, other, True, "")
     assert 0.5 * epsilon < loss.epsilon_at_least < epsilon
     assert loss.delta_at_least < 1e-2 < loss.delta_at_most

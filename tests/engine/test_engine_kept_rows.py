@@ -8,7 +8,7 @@ from engine_toys import Toy, ToyClient, drive, on_grid, paid, proxies_of, raisin
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
 
-from flower_fedclust.checking.grid import LocalGrid
+from flower_fedclust.checking import LocalGrid
 from flower_fedclust.engine import (
     ClientData,
     Failure,

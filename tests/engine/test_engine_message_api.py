@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 
-from flower_fedclust.checking.grid import LocalGrid
+from flower_fedclust.checking import LocalGrid
 from flower_fedclust.engine import ClientData, MessageStrategy, client_app
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans

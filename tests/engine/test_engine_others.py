@@ -7,7 +7,7 @@ import pytest
 from engine_toys import Toy, ToyClient, drive, on_grid, paid, proxies_of, raising, replaced, serve, toy_answers
 from flwr.common import FitRes, parameters_to_ndarrays
 
-from flower_fedclust.checking.grid import LocalGrid
+from flower_fedclust.checking import LocalGrid
 from flower_fedclust.engine import (
     ClientData,
     DataError,

@@ -35,8 +35,7 @@ from flower_fedclust.registry import client_types, strategies
 from flower_fedclust.site import supernode
 from flower_fedclust.site.app import Site
 from flower_fedclust.site.cli import start_site
-from flower_fedclust.site.limits import is_amount, is_exponent, printable
-from flower_fedclust.site.policy import SiteSettings
+from flower_fedclust.site.policy import SiteSettings, is_amount, is_exponent, printable
 from flower_fedclust.strategies.baselines.ppfc_gan import PPFCGANClient
 from flower_fedclust.strategies.common.spectral import LabelsClient
 from flower_fedclust.strategies.private_kmeans import PrivateKMeansClient
@@ -217,7 +216,7 @@ def test_a_day_has_so_many_runs(tmp_path, monkeypatch, days):
     assert said == [None, None, None, "refused", "refused"]
     assert len(list((own.folder / "runs").iterdir())) == 3
     assert Server(own, 1).send([], ENROL).metrics.get("failure") is None  # a run that goes on
-    monkeypatch.setattr("flower_fedclust.site.limits.DAY", 86400 if days == 0 else -86400)  # as if they were over
+    monkeypatch.setattr("flower_fedclust.site.policy.DAY", 86400 if days == 0 else -86400)  # as if they were over
     assert Server(own, 9).send([], ENROL).metrics.get("failure") == ("refused" if days == 0 else None)
 
 
@@ -313,7 +312,7 @@ def test_every_argument_of_every_task_is_known_to_the_limits():
 
 
 def test_the_process_of_a_message_ends_where_it_takes_too_much():
-    code = "from flower_fedclust.site.limits import *; restrict_process(Limits(memory_mb={}, cpu_seconds={})); {}"
+    code = "from flower_fedclust.site.policy import *; restrict_process(Limits(memory_mb={}, cpu_seconds={})); {}"
     for memory, seconds, work, ending in [
         (4000, 60, "bytearray(10**10)", 1),
         (16_000, 1, "\nwhile True: pass", -24),

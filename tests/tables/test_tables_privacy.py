@@ -1,5 +1,7 @@
 """What a row, or a client, moves in what the preparation releases: as declared, and never more."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -36,13 +38,13 @@ def subject(request):
 
 def test_worst_neighbors_move_the_histograms_as_far_as_declared_and_no_farther(subject):
     rows, name = subject.rows[0], subject.names[0]
-    relation = subject.releases[0][2].relation
     pairs = [
-        pair
+        replace(pair, only=number)
+        for number in (2, 3)
         for hard in (far_rows(rows), extreme_rows(4))
-        for pair in neighbor_tables(rows, hard, subject.strategy.privacy_unit, relation)
+        for pair in neighbor_tables(rows, hard, *subject.neighboring)
     ]
-    moved = [one for number in (2, 3) for one in how_far(subject.run, name, pairs, only=number)]
+    moved = list(how_far(subject.run, name, pairs))
     assert not any(one.is_too_far for one in moved)
     ours = {task: [one.ratio for one in moved if one.task.endswith(task)] for task in ("exponents", "histograms")}
     assert all(max(ratios) > 0.99 for ratios in ours.values())

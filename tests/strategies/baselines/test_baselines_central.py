@@ -42,7 +42,8 @@ def test_leaves_hold_all_rows_and_their_means_where_there_is_hardly_noise():
 
 def test_sums_and_counts_of_the_tree_compose_to_the_budget():
     deviation = noise_of_sums(1.0, 1e-6)
-    spent = epsilon_of([deviation], [COUNT_OVER_SUM * deviation] * (MOST_DEPTH + 1), 1e-6)
+    counts = [("laplace", COUNT_OVER_SUM * deviation)] * (MOST_DEPTH + 1)
+    spent = epsilon_of([("gaussian", deviation), *counts], 1e-6)
     assert spent == pytest.approx(1.0, rel=0.01)
 
 
