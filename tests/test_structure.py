@@ -15,7 +15,7 @@ MODULES = {
 #: The most lines that each folder may have; "." is the modules beside them. Raise one only with a reason in the commit.
 MOST_LINES = {
     ".": 1_650,
-    "checking": 4_000,
+    "checking": 3_750,
     "cli": 1_000,
     "data": 1_500,
     "engine": 5_700,
@@ -26,7 +26,7 @@ MOST_LINES = {
     "numerics": 3_400,
     "privacy": 1_550,
     "results": 1_350,
-    "site": 1_900,
+    "site": 1_850,
     "strategies": 8_650,
     "tables": 1_650,
 }

@@ -223,10 +223,10 @@ def delta_of_sampling(epsilon: float, variation: float) -> float:
 def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) -> dict[str, float]:
     """Find the noise multiplier of each share, so that all releases together spend epsilon at delta.
 
-    As in section 5 of FedDP-KMeans, each release alone would be (its epsilon, its delta)-private. The epsilons stand in
-    the proportion of the fractions, and their common factor is the largest for which the composition of all releases
-    stays within the total. The paper gives each release the total delta. Here each has its part of it, so that the
-    factor exists for any number of releases.
+    As in section 5 of FedDP-KMeans, each release alone would be (its epsilon, its delta)-private. The epsilons are
+    proportional to the fractions, with the largest common factor for which all releases together stay within the total.
+    The paper gives each release the total delta. Here each has a part of it, so the factor exists for any number of
+    releases.
 
     Parameters
     ----------

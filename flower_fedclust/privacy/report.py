@@ -20,10 +20,9 @@ from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, 
 
 #: How neighbouring data sets differ.
 NEIGHBOUR_SENTENCES: dict[tuple[PrivacyUnit, Relation], str] = {
-    (
-        "record",
-        "add-or-remove",
-    ): "one row of one client, added or removed (that a client has rows at all is not hidden)",
+    ("record", "add-or-remove"): (
+        "one row of one client, added or removed (that a client has rows at all is not hidden)"
+    ),
     ("client", "add-or-remove"): (
         "all that one client contributes, added or removed (that the client took part is not hidden)"
     ),
@@ -45,7 +44,7 @@ PLACE_SENTENCES: dict[NoisePlace, str] = {
     "local": "Each client adds all the noise to its own reply, so that every reply is private by itself.",
 }
 
-#: What clients learn that collude.
+#: What colluding clients learn.
 COLLUSION_SENTENCES: dict[NoisePlace, str] = {
     "server": "Clients that collude learn no more about the others than the server publishes.",
     "clients": (
@@ -182,7 +181,7 @@ class PrivacyReport:
         return delta_of_sampling(self.epsilon, variation) <= SAMPLING_PART * self.delta
 
     def _groups(self) -> list[Counter[Release]]:
-        """Return each client's releases, except of clients whose releases another client has as well."""
+        """Return the releases of each client, but none that another client's releases include."""
         named = [name for message in self.releases for name in message.clients or ()]
         drawn = dict.fromkeys(named) or {"": None}  # clients that no message names have the fewest releases
         replies: dict[str, dict[int, list[Release]]] = {name: {} for name in drawn}
@@ -215,11 +214,8 @@ class PrivacyReport:
                 f"None that can be stated: at epsilon {_at_most(self.epsilon)} and delta {self.delta:g} the noise that "
                 "is drawn is too far from the noise that is accounted for. Such a budget protects nobody."
             )
-        statement = (
-            f"({_at_most(self.epsilon)}, {self.delta:g})-differential privacy per {self.unit}"
-            if self.unit
-            else f"({_at_most(self.epsilon)}, {self.delta:g})-differential privacy"
-        )
+        whom = f" per {self.unit}" if self.unit else ""
+        statement = f"({_at_most(self.epsilon)}, {self.delta:g})-differential privacy{whom}"
         if self.covers_everything:
             return f"The whole run is covered by {statement}."
         return (
@@ -319,22 +315,20 @@ class PrivacyReport:
         if assumptions := self.assumptions():
             lines += ["", "Who is trusted, and with what:"]
             lines += [f"  - {assumption}" for assumption in assumptions]
-        if self.releases:
-            lines += ["", "Protected by noise:"]
-            lines += _grouped(self.releases)
-        if derived := [
-            message for message in self.messages if message.post_processing and not self._is_harmless(message)
-        ]:
-            lines += ["", "Computed from nothing but what is protected above, so that it costs no more:"]
-            lines += _grouped(derived)
-        lines += ["", "Unprotected (no mechanism covers these messages):"]
-        lines += _grouped(self.unprotected) or ["  nothing that depends on the rows"]
-        if harmless := [message for message in self.messages if self._is_harmless(message)]:
-            lines += ["", "Sent, and independent of the values of the rows:"]
-            lines += _grouped(harmless)
-        if self.notes:
-            lines += ["", "Notes:"]
-            lines += [f"  - {note}" for note in self.notes]
+        derived = [one for one in self.messages if one.post_processing and not self._is_harmless(one)]
+        harmless = [one for one in self.messages if self._is_harmless(one)]
+        for heading, found in (
+            ("Protected by noise:", _grouped(self.releases)),
+            ("Computed from nothing but what is protected above, so that it costs no more:", _grouped(derived)),
+            (
+                "Unprotected (no mechanism covers these messages):",
+                _grouped(self.unprotected) or ["  nothing that depends on the rows"],
+            ),
+            ("Sent, and independent of the values of the rows:", _grouped(harmless)),
+            ("Notes:", [f"  - {note}" for note in self.notes]),
+        ):
+            if found:
+                lines += ["", heading, *found]
         return "\n".join(lines)
 
 

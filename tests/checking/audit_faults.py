@@ -123,7 +123,6 @@ def cases():
     import test_strategies_every as every
 
     import flower_fedclust as fc
-    from flower_fedclust.registry import make_strategy
 
     found = dict(every.cases())
     fedc = {"n_clusters": 3, "max_norm": 1.0, "epsilon": 8.0, "fraction_fit": 0.5}
@@ -144,16 +143,7 @@ def cases():
     found["fed-tsne-sums wide"] = found["fed-tsne-sums server-record"]
     found["dp-fedc short centers"] = fc.DPFedC(**fedc, n_rounds=2, init=0.05 * np.eye(3, 4))
     public = 0.3 * np.random.default_rng(1).normal(size=(30, 24))
-    found["lloyd wide"] = make_strategy(LLOYD, n_clusters=4, epsilon=8.0, n_rounds=2, server_data=public)
     found["feddp wide"] = fc.FedDPKMeans(n_clusters=4, epsilon=8.0, delta=1e-6, server_data=public)
-    columns = {
-        "0": {"kind": "number"},
-        "1": {"kind": "number", "scale": "standard"},
-        "2": {"kind": "number", "bounds": [-1, 1], "gaps": "mean"},
-        "3": {"kind": "number", "bounds": [-1, 1], "scale": "robust"},
-    }
-    table = fc.PrivateKMeans(2, n_rounds=1, epsilon=100.0)
-    found["private-kmeans table"] = fc.with_schema(table, {"columns": columns}, describe=True)
     found["gathered server"] = checking_toys.Means(2, gathers=True)
     found["gathered clients"] = checking_toys.Means(2, gathers=True, noise="clients")
     found |= {f"unlucky {noise}": checking_toys.Unlucky(2, noise=noise) for noise in PLACES}
