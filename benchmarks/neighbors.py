@@ -24,7 +24,6 @@ from flower_fedclust.checking import (
     how_far,
     neighbor_tables,
     tied_neighbors,
-    tied_tables,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "strategies"))
@@ -67,7 +66,7 @@ def main(names: list[str]) -> None:
         if not subject.releases:
             continue
         pairs, client = pairs_of(subject), subject.names[0]
-        ties = tied_neighbors(tied_tables(subject.run, client), *subject.neighboring)
+        ties = tied_neighbors(subject.run, client, *subject.neighboring)
         pairs += [pair for kind in ties.values() for pair in kind]
         moved, count = list(how_far(subject.run, client, pairs)), len(pairs)
         largest = max(one.ratio for one in moved)

@@ -14,7 +14,6 @@ from flower_fedclust.checking.neighbors import (
     how_far,
     neighbor_tables,
     tied_neighbors,
-    tied_tables,
 )
 from flower_fedclust.checking.runs import (
     Exchange,
@@ -49,6 +48,5 @@ __all__ = [
     "small_tables",
     "strategy_checks",
     "tied_neighbors",
-    "tied_tables",
     "watched_run",
 ]

@@ -47,6 +47,9 @@ HardRow = tuple[str, Floats]
 #: Number of rows at whole distances on one axis; if code can round up, it does so for about one row in 16.
 N_WHOLE = 50
 
+#: Number of rows in a table of ties.
+N_TIED = 16
+
 #: Number of directions in which far rows lie.
 N_DIRECTIONS = 12
 
@@ -300,46 +303,45 @@ def _along(directions: Floats, origin: Floats, task: str) -> list[HardRow]:
     ]
 
 
-def tied_tables(run: WatchedRun, client: str, n_rows: int = 16, *, mirrored: bool = False) -> dict[int, list[Floats]]:
-    """Return, by round, tables whose rows lie half way between two points that the server sent.
+def tied_neighbors(
+    run: WatchedRun, client: str, unit: PrivacyUnit, relation: Relation, *, mirrored: bool = False
+) -> Kinds:
+    """Return neighbors whose rows lie half way between two points that the server sent, in the last round of each task.
 
-    All rows of a table are as far from one point as from the other, except for rounding. Only the last round of each
-    task counts. If the second point has the first one's columns in reverse, ``mirrored`` rows are the same in reverse,
-    and tie to the last digit.
+    Except for rounding, their rows are as far from one point as from the other. How such a tie is broken must not
+    depend on the other rows. If the second point has the first one's columns in reverse, ``mirrored`` rows read the
+    same in reverse, and tie to the last digit.
     """
     rng = np.random.default_rng(3)
     n_columns = run.data[client].rows.shape[1]
-    of_task: dict[str, tuple[int, list[Floats]]] = {}
+    of_task: dict[str, tuple[int, list[Neighbors]]] = {}
     for number, task, is_noisy, points, origin in _matrices_sent(run, client):
         if not is_noisy or points.shape[1] != n_columns or len(points) < 2:
             continue
         across = points[1] - points[0]
-        along = rng.normal(size=(n_rows, n_columns)) * 0.1 * np.abs(across).max()
+        along = rng.normal(size=(N_TIED, n_columns)) * 0.1 * np.abs(across).max()
         along -= np.outer(along @ across, across) / max(float(across @ across), np.finfo(np.float64).tiny)
         if mirrored:
             along += along[:, ::-1]
+        table = 0.5 * (points[0] + points[1]) + along + origin
         before = of_task[task][1] if task in of_task and of_task[task][0] == number else []
-        of_task[task] = number, [*before, 0.5 * (points[0] + points[1]) + along + origin]
-    return dict(of_task.values())
+        of_task[task] = number, [*before, *_neighbors_of_ties(table, number, unit, relation)]
+    return {f"on ties of round {number}": pairs for number, pairs in of_task.values()}
 
 
-def tied_neighbors(tables: Mapping[int, Sequence[Floats]], unit: PrivacyUnit, relation: Relation) -> Kinds:
-    """Return neighbors from :func:`tied_tables`; how a tie is broken must not depend on the other rows."""
-    found: Kinds = {}
-    for number, table in ((number, table) for number, of_round in tables.items() for table in of_round):
-        pairs = found.setdefault(f"on ties of round {number}", [])
-        if unit == "client":
-            others = None if relation == "add-or-remove" else table[::-1]
-            pairs.append(Neighbors("rows on ties", table, others, number))
-        elif relation == "replace":
-            pairs.append(Neighbors("rows on ties", table, np.vstack([table[1:2], table[1:]]), number))
-        else:
-            # A matrix product computes a single row in another way than several, and few in another way than many.
-            for n in (len(table), 9, 4):
-                pairs.append(Neighbors("rows on ties, the first removed", table[:n], table[1:n], number))
-            for row in table[:, None]:
-                pairs.append(Neighbors("a row on a tie, one of two removed", np.vstack([row, row]), row, number))
-    return found
+def _neighbors_of_ties(table: Floats, number: int, unit: PrivacyUnit, relation: Relation) -> list[Neighbors]:
+    if unit == "client":
+        return [Neighbors("rows on ties", table, None if relation == "add-or-remove" else table[::-1], number)]
+    if relation == "replace":
+        return [Neighbors("rows on ties", table, np.vstack([table[1:2], table[1:]]), number)]
+    # A matrix product computes a single row in another way than several, and few in another way than many.
+    fewer = [
+        Neighbors("rows on ties, the first removed", table[:size], table[1:size], number) for size in (N_TIED, 9, 4)
+    ]
+    twice = [
+        Neighbors("a row on a tie, one of two removed", np.vstack([row, row]), row, number) for row in table[:, None]
+    ]
+    return [*fewer, *twice]
 
 
 # The same run with messages that an honest server does not send. The client enforces the sensitivity, so it must hold
@@ -472,8 +474,8 @@ def findings_of_samples(
     answers = partial(_answers_by_sample, run, client, samples=samples)
     known = answers(own, 0)
     if known != answers(own, 0):
-        # The sample follows from no seed, so that two tables' answers have no sample in common.
-        return [], ["how often a row is drawn, as clients draw other rows each time, whatever their seed"]
+        # The sample does not follow from the seed, so the answers to two tables have no sample in common.
+        return [], ["how often a row is drawn, because clients draw other rows each time, whatever their seed"]
     n_drawn = Counter[int]()
     for row in range(min(len(own), MOST_CHANGED)):
         changed = own.copy()
@@ -558,7 +560,7 @@ def hard_pairs(subject: Subject, run: WatchedRun, client: str, *, all_kinds: boo
     if all_kinds:
         hard |= {**rows_by_message(run, client), "in many directions": rows_in_directions(rows)}
     pairs = {kind: neighbor_tables(rows, given, *subject.neighboring) for kind, given in hard.items()}
-    return tied_neighbors(tied_tables(run, client), *subject.neighboring) | pairs
+    return tied_neighbors(run, client, *subject.neighboring) | pairs
 
 
 @dataclass
@@ -637,7 +639,7 @@ class Search:
         kinds = hard_pairs(self.subject, self.run, self.client)
         yield Place("", lambda: (self.run, kinds))
         mirrored = mirrored_run(self.run, self.client)
-        ties = tied_neighbors(tied_tables(mirrored, self.client, mirrored=True), *neighboring)
+        ties = tied_neighbors(mirrored, self.client, *neighboring, mirrored=True)
         yield Place("of points that mirror each other", lambda: (mirrored, ties))
         some = {
             "far out": neighbor_tables(rows, far_rows(rows)[:2], *neighboring, each=3),
