@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from flower_fedclust.data.frames import as_frame, check_same_order, in_order, take
 from flower_fedclust.engine import ProtocolStrategy
 from flower_fedclust.engine.parameters import check_is_strategy
+from flower_fedclust.models import TableModel
 from flower_fedclust.simulation import simulate
 from flower_fedclust.tables.schema import Schema
 
@@ -52,8 +53,9 @@ def as_estimator(
     return FederatedClustering(strategy, schema=schema, seed=seed)
 
 
-def _makes_maps(estimator: FederatedClustering) -> bool:
-    return hasattr(estimator.model_, "transform") if hasattr(estimator, "model_") else False
+def _can_transform(estimator: FederatedClustering) -> bool:
+    model = getattr(estimator, "model_", None)
+    return hasattr(model.model if isinstance(model, TableModel) else model, "transform")
 
 
 class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -77,6 +79,9 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         If the columns have names.
     """
 
+    #: scikit-learn's metadata routing: ``fit`` asks for the groups without a call of ``set_fit_request``.
+    __metadata_request__fit = {"groups": True}  # noqa: RUF012
+
     def __init__(
         self,
         strategy: ProtocolStrategy,
@@ -96,18 +101,24 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like of shape (n_rows, n_columns), or table
         y : object
             Ignored.
-        groups : array-like of shape (n_rows,), optional
-            The client of each row; one client for each value. By default a single client has all rows.
+        groups : array-like of shape (n_rows,)
+            The client of each row; one client for each value. Searches and other meta-estimators pass the groups on
+            once ``sklearn.set_config(enable_metadata_routing=True)`` has been called.
 
         Raises
         ------
         ValueError
-            If the rows or the groups are invalid.
+            If the rows or the groups are invalid, or there are no groups.
         """
         check_is_strategy(self.strategy)
         rows = self._checked(X, reset=True)
         check_same_order(groups, as_frame(X, "X"), "X", "groups")
-        owners = np.zeros(len(rows), dtype=np.intp) if groups is None else np.asarray(groups)
+        if groups is None:
+            raise ValueError(
+                "groups is missing; pass the client of each row, as in fit(X, groups=table['site']). For GridSearchCV "
+                "and the like, call sklearn.set_config(enable_metadata_routing=True) first."
+            )
+        owners = np.asarray(groups)
         if owners.shape != (len(rows),):
             raise ValueError(f"groups has shape {owners.shape} for {len(rows)} rows; give one group for each row.")
         if (missing := pd.isna(owners)).any():
@@ -139,14 +150,22 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self.model_.predict(self._checked(X, reset=False))
 
-    def score(self, X: Any, y: object = None) -> float:  # noqa: ARG002
-        """Return the negative cost of rows, so that more is better."""
+    def score(self, X: Any, y: object = None, sample_weight: None = None) -> float:  # noqa: ARG002
+        """Return the negative cost of rows, so that more is better.
+
+        ``sample_weight`` must be None: scikit-learn's pipelines pass it on.
+        """
         check_is_fitted(self)
+        if sample_weight is not None:
+            raise ValueError("sample_weight is not supported; leave it out.")
         return -self.model_.cost(self._checked(X, reset=False))
 
-    @available_if(_makes_maps)  # type: ignore[untyped-decorator]
+    @available_if(_can_transform)  # type: ignore[untyped-decorator]
     def transform(self, X: Any) -> NDArray[np.float64]:
-        """Return where rows lie on the map, of shape (n_rows, 2); only for strategies that make a map."""
+        """Return the places of rows on the map, of shape (n_rows, 2), or their distances to the centers.
+
+        Distances have the shape (n_rows, n_clusters). Models without centers, such as subspaces, have no transform.
+        """
         check_is_fitted(self)
         places: NDArray[np.float64] = self.model_.transform(self._checked(X, reset=False))  # type: ignore[attr-defined]
         return places

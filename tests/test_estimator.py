@@ -1,6 +1,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -8,6 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import flower_fedclust as fc
+from flower_fedclust.estimator import FederatedClustering
 
 RNG = np.random.default_rng(5)
 ROWS = np.repeat([[0.0, 0.0], [9.0, 0.0], [0.0, 9.0]], 20, axis=0) + RNG.normal(size=(60, 2))
@@ -15,7 +17,14 @@ SITES = np.array(["north", "south", "west"])[RNG.integers(3, size=60)]
 TABLE = pd.DataFrame(ROWS, columns=["age", "dose"])
 
 
-@parametrize_with_checks([fc.as_estimator(fc.FederatedKMeans(3), seed=0)])
+class InThreeGroups(FederatedClustering):
+    """scikit-learn's checks know of no groups."""
+
+    def fit(self, X, y=None):
+        return super().fit(X, y, groups=np.arange(len(X) if hasattr(X, "__len__") else X.shape[0]) % 3)
+
+
+@parametrize_with_checks([InThreeGroups(fc.FederatedKMeans(3), seed=0)])
 def test_scikit_learns_own_checks_pass(estimator, check):
     check(estimator)
 
@@ -29,7 +38,9 @@ def test_it_finds_what_simulate_finds_in_the_order_of_the_rows():
         assert fitted.labels_[name == SITES].tolist() == labels.tolist()
     assert fitted.result_.names == names
     assert np.array_equal(fitted.predict(TABLE[["dose", "age"]]), fitted.labels_)
-    assert not hasattr(fitted, "transform")
+    distances = fitted.transform(TABLE)
+    assert np.allclose(distances, np.linalg.norm(ROWS[:, None] - fitted.model_.cluster_centers_, axis=2))
+    assert np.array_equal(distances.argmin(axis=1), fitted.labels_)
     with pytest.raises(ValueError, match=r"'dose'.*'dosis'"):
         fitted.predict(TABLE.rename(columns={"dose": "dosis"}))
 
@@ -38,12 +49,21 @@ def test_it_works_in_a_pipeline_and_in_a_search():
     pipeline = make_pipeline(StandardScaler(), fc.as_estimator(fc.FederatedKMeans(2), seed=0))
     labels = pipeline.fit(ROWS, federatedclustering__groups=SITES)[-1].labels_
     assert np.array_equal(pipeline.predict(ROWS), labels)
-    search = GridSearchCV(pipeline, {"federatedclustering__strategy__n_clusters": [2, 3]}, cv=2)
-    assert search.fit(ROWS[RNG.permutation(60)]).best_params_ == {"federatedclustering__strategy__n_clusters": 3}
+    with sklearn.config_context(enable_metadata_routing=True):
+        search = GridSearchCV(pipeline, {"federatedclustering__strategy__n_clusters": [2, 3]}, cv=3)
+        order = RNG.permutation(60)
+        search.fit(ROWS[order], groups=SITES[order])
+    assert search.best_params_ == {"federatedclustering__strategy__n_clusters": 3}
+    assert set(search.best_estimator_[-1].result_.names) == {"north", "south", "west"}
+
+
+def test_groups_are_needed():
+    with pytest.raises(ValueError, match="groups is missing"):
+        fc.as_estimator(fc.FederatedKMeans(3)).fit(ROWS)
 
 
 def test_a_fit_changes_no_parameter():
-    estimator = fc.as_estimator(fc.FederatedKMeans(3), seed=0).fit(ROWS)
+    estimator = fc.as_estimator(fc.FederatedKMeans(3), seed=0).fit(ROWS, groups=SITES)
     assert estimator.strategy.min_clients is None
     assert clone(estimator).get_params()["strategy__n_clusters"] == 3
     with pytest.raises(fc.DataError, match="groups"):
@@ -56,7 +76,7 @@ def test_a_fit_changes_no_parameter():
 
 def test_the_number_of_clusters_may_be_a_range():
     strategy = fc.PrivateKMeans((2, 4), epsilon=50.0, max_norm=15.0)
-    assert fc.as_estimator(strategy, seed=0).fit(ROWS).model_.n_clusters in (2, 3, 4)
+    assert fc.as_estimator(strategy, seed=0).fit(ROWS, groups=SITES).model_.n_clusters in (2, 3, 4)
 
 
 def test_a_schema_takes_tables_with_text(few_iterations):
@@ -70,6 +90,7 @@ def test_a_schema_takes_tables_with_text(few_iterations):
     }
     fitted = fc.as_estimator(fc.FederatedKMeans(3), schema=schema, seed=0).fit(table, groups=SITES)
     assert np.array_equal(fitted.predict(table[["kind", "dose", "age"]]), fitted.labels_)
+    assert np.array_equal(fitted.transform(table).argmin(axis=1), fitted.labels_)
     with pytest.raises(ValueError, match="X has no column names"):
         fitted.predict(ROWS)
     maps = fc.as_estimator(fc.FedTSNESums(3), seed=0).fit(ROWS, groups=SITES)

@@ -9,12 +9,14 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.distance import cdist
 
 from flower_fedclust.exact.grid import points_onto_grid
 from flower_fedclust.exact.spectral_sums import embedded_rows
 from flower_fedclust.exact.sums import nearest_point
 from flower_fedclust.models.base import Clustered, RowModel
 from flower_fedclust.networks.layers import ACTIVATIONS, checked_layers, outputs
+from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, check_real, checked_rows
 from flower_fedclust.numerics.kmeans import kmeans_cost, nearest_center
 from flower_fedclust.numerics.spectral import spectral_coordinates
@@ -38,6 +40,16 @@ class CenterModel(RowModel):
     def cluster_block(self, rows: Floats) -> Clustered:
         """Return the nearest centers, and the k-means objective in the space of the centers."""
         return nearest_centers(self.place(rows), self.cluster_points)
+
+    def transform(self, rows: ArrayLike) -> Floats:
+        """Return the distances of rows to the centers, of shape (n_rows, n_clusters), in the space of the centers."""
+        checked = self._checked(rows)
+        return np.concatenate([self.transform_block(checked[block]) for block in blocks(len(checked), self._widest)])
+
+    def transform_block(self, rows: Floats) -> Floats:
+        """Return the distances of a block of checked rows to the centers."""
+        distances: Floats = cdist(self.place(rows), self.cluster_points)
+        return distances
 
 
 def nearest_centers(places: Floats, centers: Floats) -> Clustered:

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.models.base import Clustered
 from flower_fedclust.models.centers import CenterModel, nearest_centers
-from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import check_choice, check_real, checked_rows
 from flower_fedclust.numerics.embedding import place_tsne, place_umap, tsne_n_neighbors
 from flower_fedclust.numerics.nystrom import (
@@ -99,13 +98,17 @@ class MapModel(CenterModel, name="map"):
         """The centers, on the map."""
         return self.map_centers_
 
+    @property
+    def _widest(self) -> int:
+        return len(self.landmarks_) + self.n_columns
+
+    def transform_block(self, rows: Floats) -> Floats:
+        """Return where checked rows lie on the map, instead of their distances to its centers."""
+        return self.place(rows)
+
     def transform(self, rows: ArrayLike) -> Floats:
         """Return where rows lie on the map, of shape (n_rows, n_dimensions); each depends on its own row only."""
-        checked = self._checked(rows)
-        places = np.empty((len(checked), self.coordinates_.shape[1]))
-        for block in blocks(len(checked), len(self.landmarks_) + self.n_columns):
-            places[block] = self.place(checked[block])
-        return places
+        return super().transform(rows)
 
     def place(self, rows: Floats) -> Floats:
         """Return where checked rows lie on the map."""

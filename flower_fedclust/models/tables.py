@@ -74,6 +74,11 @@ class TableModel(Model, name="table"):
         """
         return self.model.predict(self.prepare(table))
 
+    def transform(self, table: Any) -> NDArray[np.float64]:
+        """Return distances to the centers or, if the model has a map, places on it; some models have neither."""
+        found: NDArray[np.float64] = self.__getattr__("transform")(self.prepare(table))
+        return found
+
     def cost(self, table: Any) -> float:
         """Return the sum over rows of the squared distance to the nearest center, among prepared rows."""
         return self.model.cost(self.prepare(table))
