@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.distance import cdist
 
 from flower_fedclust.engine.rounds import DEVIATIONS
 from flower_fedclust.models import TableModel
@@ -31,6 +32,8 @@ MOST_LINES = 24
 _LONGEST_NAME = 28
 #: With more clusters, not every cluster has its number at an axis.
 _MOST_NUMBERS = 40
+#: With more points, a map is drawn as a density.
+DENSE = 100_000
 #: Titles for the spaces of the points that stand for clusters.
 _SPACES = {"rows": "", "map": " on the map", "embedding": " in the embedding", "codes": " among the codes"}
 # The inside of a cluster that could be noise: it is outlined, not filled.
@@ -70,9 +73,10 @@ def made_folder_of(path: str | Path) -> Path:
 def cluster_figure(result: ResultData) -> Figure:
     """Draw where the clusters lie, how large they are, and what distinguishes each.
 
-    The plane holds the first two principal components of the released centers, or the map; no row is used. Discs are as
-    large as the clusters. The ring around a center, and the bar of a size, is two standard deviations of its noise. A
-    cluster that noise alone could have produced is hollow.
+    The plane holds the first two principal components of the released centers, or the map. Discs are as large as the
+    clusters. The ring around a center, and the bar of a size, is two standard deviations of its noise. A cluster that
+    noise alone could have produced is hollow. Rows are drawn on a map if the run has no noise that would protect them;
+    otherwise the points are the landmarks that the map was made of.
     """
     model, centers = result.model, result.model.cluster_points
     shares, errors, moved = _sizes(result, model.n_clusters)
@@ -85,6 +89,8 @@ def cluster_figure(result: ResultData) -> Figure:
     figure = figure_of(5.2 * len(panels), min(height, 12.0))
     for axes, name in zip(np.ravel(figure.subplots(1, len(panels))), panels, strict=True):
         if name == "plane" and centers is not None:
+            if model.space == "map":
+                _draw_map(axes, result)
             _draw_plane(axes, centers, shares, moved, colors, model.space)
         elif name == "sizes":
             _draw_sizes(axes, shares, errors, colors)
@@ -157,6 +163,25 @@ def _profile(result: ResultData, centers: Floats | None, shares: Floats) -> tupl
     return [names[index] for index in kept], values[:, kept], unit
 
 
+def _draw_map(axes: Axes, result: ResultData) -> None:
+    """Draw the points of a map behind its centers, as a density if there are many."""
+    from matplotlib.colors import ListedColormap
+
+    are_rows = bool(result.embedding) and not result.privacy.releases
+    model: Any = result.model
+    points = np.concatenate(result.embedding) if are_rows else model.coordinates_
+    if len(points) >= DENSE:
+        grays = ListedColormap([f"#{level:02x}{level:02x}{level:02x}" for level in range(235, 115, -8)])
+        axes.hexbin(points[:, 0], points[:, 1], gridsize=90, bins="log", mincnt=1, cmap=grays, linewidths=0)
+    else:
+        nearest = cdist(points, model.map_centers_).argmin(axis=1)
+        size = float(np.clip(6000 / len(points), 0.5, 12))
+        colors = np.array(group_colors(len(model.map_centers_)))[nearest]
+        axes.scatter(points[:, 0], points[:, 1], s=size, c=colors, alpha=0.8, linewidths=0)
+    what = "rows" if are_rows else "landmarks"
+    axes.set_xlabel(f"{'shading' if len(points) >= DENSE else 'points'}: {len(points):,} {what}", fontsize=8)
+
+
 def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colors: list[str], space: str) -> None:
     from matplotlib.patches import Circle
 
@@ -166,8 +191,9 @@ def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colo
     places = centers if space == "map" else offsets @ directions[:2].T
     if places.shape[1] < 2:
         places = np.column_stack([places, np.zeros((len(places), 2 - places.shape[1]))])
+    alpha = 0.3 if space == "map" else 0.75
     axes.scatter(
-        places[:, 0], places[:, 1], s=30 + 4000 * shares, c=colors, alpha=0.75, edgecolors=_edges(colors), linewidths=1
+        places[:, 0], places[:, 1], s=30 + 4000 * shares, c=colors, alpha=alpha, edgecolors=_edges(colors), linewidths=1
     )
     size = 9 if len(places) <= _MOST_NUMBERS else 5
     for index, (place, noise) in enumerate(zip(places, moved, strict=True)):
@@ -175,11 +201,12 @@ def _draw_plane(axes: Axes, centers: Floats, shares: Floats, moved: Floats, colo
             around = {"fill": False, "linestyle": ":", "edgecolor": "#555555", "linewidth": 0.8}
             axes.add_patch(Circle(tuple(place), DEVIATIONS * noise, **around))
         axes.annotate(str(index), tuple(place), ha="center", va="center", fontsize=size, weight="bold")
-    reach = max(float(np.ptp(places, axis=0).max()), 1e-12)
-    middle = (places.max(axis=0) + places.min(axis=0)) / 2
-    axes.set_xlim(middle[0] - 0.75 * reach, middle[0] + 0.75 * reach)
-    axes.set_ylim(middle[1] - 0.75 * reach, middle[1] + 0.75 * reach)
-    axes.set_aspect("equal", adjustable="box")
+    if space != "map":
+        reach = max(float(np.ptp(places, axis=0).max()), 1e-12)
+        middle = (places.max(axis=0) + places.min(axis=0)) / 2
+        axes.set_xlim(middle[0] - 0.75 * reach, middle[0] + 0.75 * reach)
+        axes.set_ylim(middle[1] - 0.75 * reach, middle[1] + 0.75 * reach)
+    axes.set_aspect("equal", adjustable="datalim" if space == "map" else "box")
     axes.set(xticks=[], yticks=[], title=f"where the centers lie{_SPACES[space]}")
 
 
@@ -225,10 +252,10 @@ def _draw_profile(figure: Figure, axes: Axes, names: list[str], values: Floats, 
 # Colors and groups of rows.
 
 #: Ten colors that people with color blindness can distinguish: Petroff 2021, "Accessible Color Sequences for Data
-#: Visualization".
+#: Visualization". The fourth and the ninth replace his grays, because gray means noise.
 TEN_COLORS = (
-    *("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6"),
-    *("#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd"),
+    *("#3f90da", "#ffa90e", "#bd1f01", "#f06ba8", "#832db6"),
+    *("#a96b59", "#e76300", "#b9ac70", "#004d40", "#92dadd"),
 )
 #: For rows without a class.
 NO_COLOR = "#c8c8c8"

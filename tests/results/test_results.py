@@ -8,11 +8,13 @@ import pytest
 
 from flower_fedclust.engine import Failure, Outcome
 from flower_fedclust.models import SpectralModel
+from flower_fedclust.results import pictures
 from flower_fedclust.results.result import result_of
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.strategies.feddp_kmeans import FedDPKMeans
 from flower_fedclust.strategies.fedsc import FedSC
+from flower_fedclust.strategies.maps.map_sums import FedTSNESums
 
 RNG = np.random.default_rng(9)
 MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])
@@ -186,3 +188,19 @@ def test_cost_per_row_is_over_the_rows_of_all_clients(result):
     distances = ((np.concatenate(CLIENTS)[:, None] - result.model.cluster_centers_) ** 2).sum(axis=2)
     assert result.metrics["cost"] == pytest.approx(distances.min(axis=1).sum())
     assert result.metrics["cost_per_row"] == pytest.approx(result.metrics["cost"] / sum(map(len, CLIENTS)))
+
+
+def test_a_map_shows_its_rows_unless_noise_protects_them(monkeypatch):
+    result = simulate(FedTSNESums(3), CLIENTS, seed=0)
+    n_rows = sum(map(len, CLIENTS))
+    assert result.plot().axes[0].get_xlabel() == f"points: {n_rows} rows"
+    monkeypatch.setattr(pictures, "DENSE", n_rows)
+    assert result.plot().axes[0].get_xlabel() == f"shading: {n_rows} rows"
+    private = simulate(FedTSNESums(3, epsilon=8.0, max_norm=10.0), CLIENTS, seed=0)
+    assert private.plot().axes[0].get_xlabel().endswith("landmarks")
+
+
+def test_no_cluster_is_gray():
+    for color in pictures.group_colors(40):
+        channels = [int(color[at : at + 2], 16) for at in (1, 3, 5)]
+        assert max(channels) - min(channels) > 20
