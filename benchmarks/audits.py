@@ -47,16 +47,17 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "audited.md"
 
 BEGINNING = """# What did audits of this version find?
 
-Every strategy that can be private, for every place of the noise and every unit of privacy, on small made-up tables
-({runs} runs or {seconds:g} seconds each). `python benchmarks/audits.py --write` writes this page.
+Each strategy that can be private was audited with each place of the noise and each unit of privacy, on small made-up
+tables, at epsilon 1 and delta 1e-6 ({runs} runs or {seconds:g} seconds each). `python benchmarks/audits.py --write` writes
+this page. [What does an audit do?](auditing.md) explains the method.
 
-- *promised*: the epsilon that was asked for, at delta 1e-6; *counted*: what the audit composes the releases to.
-- *these neighbors*: epsilon of the worst neighbors found, through the declared noise. If it is near *promised*, the
-  audit has tried the case that the guarantee is about.
-- *at least*: the lower bound on epsilon from the noise that was drawn. So few runs show little of an epsilon of 1.
-- *moved*: the largest change between neighbors over the declared sensitivity, of all releases.
+- *counted*: the epsilon that the audit computes from all releases of the run.
+- *worst neighbors*: the epsilon of the worst neighbors found, given the declared noise. A value near *counted* means that
+  the audit has tried the case that the guarantee is about.
+- *moved*: the largest change between neighbors, divided by the declared sensitivity. It must not exceed 1.
+- *verdict*: "sound" means that the audit found no fault; "no guarantee" means that the strategy's report makes no promise.
 
-[The page on audits](audit.md) explains what is done.
+The lower bound on epsilon from the noise that was drawn is {bounds}: so few runs cannot show more.
 
 """
 
@@ -103,17 +104,16 @@ def audit_every(
 def table_of(audits: list[tuple[str, dict[str, Any], AuditResult]]) -> str:
     """Return the verdicts as a table in Markdown."""
     lines = [
-        "| strategy | noise by | per | promised | counted | these neighbors | at least | moved | verdict |",
-        "|---|---|---|---:|---:|---:|---:|---:|---|",
+        "| strategy | noise by | per | counted | worst neighbors | moved | verdict |",
+        "|---|---|---|---:|---:|---:|---|",
     ]
     for name, _, result in audits:
         moved = max((release.moved for release in result.releases), default=0.0)
-        epsilon = "none" if result.epsilon is None else f"{result.epsilon:g}"
-        loss = result.loss
-        measured = ("", "") if loss is None else (f"{loss.expected:.3f}", f"{loss.epsilon_at_least:.3f}")
+        expected = "" if result.loss is None else f"{result.loss.expected:.3f}"
+        covers = f", except {len(result.unprotected)} kinds of message" if result.loss and result.unprotected else ""
         lines.append(
-            f"| `{name}` | {result.noise} | {result.unit} | {epsilon} | {result.epsilon_counted:.3f} | {measured[0]} | "
-            f"{measured[1]} | {moved:.6f} | {result.sentence} |"
+            f"| `{name}` | {result.noise} | {result.unit} | {result.epsilon_counted:.3f} | {expected} | {moved:.6f} | "
+            f"{result.verdict}{covers} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -131,7 +131,9 @@ def main() -> int:
         return false_alarms(range(args.first, args.first + args.seeds))
     found = audit_every(args.runs, args.seconds, partial(print, flush=True))
     if args.write:
-        PAGE.write_text(BEGINNING.format(runs=args.runs, seconds=args.seconds) + table_of(found), encoding="utf-8")
+        largest = max(result.loss.epsilon_at_least for _, _, result in found if result.loss is not None)
+        beginning = BEGINNING.format(runs=args.runs, seconds=args.seconds, bounds=f"at most {largest:.3f}")
+        PAGE.write_text(beginning + table_of(found), encoding="utf-8")
     n_broken = sum(result.verdict == "broken" for _, _, result in found)
     print(f"{len(found)} audits; {n_broken} found a broken promise.")
     return int(n_broken > 0)

@@ -110,18 +110,16 @@ class Victim:
         return rows[0] - (origins[0] if origins else 0.0)
 
     def replayed(self, exchange: Exchange, index: int, rows: np.ndarray) -> str:
-        """Return how many other rows, and whether the row's absence, would have given another message."""
+        """Return how many other rows are ruled out, and whether the row's absence is."""
         answers = []
-        # One of them is long: an exponent says no more of a row than about how long it is.
+        # One row is long, because an exponent reveals only about how long a row is.
         for row in [FAR * self.others[0], *self.others[1:N_OTHERS], None]:
             table = rows[1:] if row is None else np.vstack([row, rows[1:]])
             sent = self.sent_with(exchange.client, table, exchange.round)
             answers.append(sent[index : index + 1])
         scores = attacks.row_by_replay([exchange.arrays[index]], answers)
         told = int(np.sum(scores[:-1] < 0))
-        return f"{told} of {N_OTHERS} other rows are ruled out" + (
-            ", and so is the row's absence" if scores[-1] < 0 else ""
-        )
+        return f"{told}/{N_OTHERS}{', absence' if scores[-1] < 0 else ''}"
 
 
 WANTED = {
@@ -151,7 +149,7 @@ def every_message() -> Iterator[tuple[str, str, str, str, str]]:
                 continue
             asked = [one for one in run.asked(message.round) if one.res is not None]
             index = [sent.content for sent in run.rounds[message.round].answer.sends].index(message.content)
-            # Another strategy sends the same for rows in the columns of the data.
+            # Skip sums in other columns; another strategy sends the same sum in the columns of the data.
             if attack == "row_from_sums" and asked[0].arrays[index].shape[-1] != subject.n_columns:
                 continue
             seen.add(key)
@@ -190,7 +188,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the tables and the picture of the docs")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    table = ["| message | attack | what came of it | for example |", "|---|---|---|---|"]
+    table = ["| message | attack | result | for example |", "|---|---|---|---|"]
     for name, content, _, attack, outcome in every_message():
         table.append(f"| {content} | {f'`{attack}`' if attack else ''} | {outcome} | `{name}` |")
         print(table[-1], flush=True)

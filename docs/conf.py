@@ -55,9 +55,10 @@ suppress_warnings = [
 def fill_in(app: object, page: str, source: list[str]) -> None:
     """Insert what comes from the registry."""
     source[0] = site_pages.filled_in(source[0])
-    name = page.rpartition("/")[2]
-    if page == f"papers/{name}" and (Path(app.srcdir) / "reproduced" / f"{name}.md").exists():  # type: ignore[attr-defined]
-        source[0] += f"\n## All tables\n\n```{{toctree}}\n../reproduced/{name}\n```\n"
+    found = sorted(Path(app.srcdir).glob(f"reproduced/{page.removeprefix('papers/')}*.md"))  # type: ignore[attr-defined]
+    if page.startswith("papers/") and found:
+        pages = "\n".join(f"../reproduced/{path.stem}" for path in found)
+        source[0] += f"\n## All tables\n\n```{{toctree}}\n{pages}\n```\n"
     if page.startswith("reference/"):
         source[0] = site_pages.with_list_of_classes(source[0])
 

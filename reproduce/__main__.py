@@ -4,7 +4,7 @@
     python -m reproduce fedsc --table iris --seeds 3 --out results/fedsc
 
 With ``--out``, results.md and results.csv are written again after each row; the same command continues an interrupted
-one. `docs/reproduced/` holds such files.
+one. The pages in `docs/reproduced/` are put together from such files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import csv
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from rich.text import Text
 
 from reproduce.tables import (
     Draws,
+    Figure,
     Paper,
     PaperTable,
     RowOutcome,
@@ -115,13 +116,18 @@ def reproduce(
     return bool(runnable) and not failed
 
 
-def table_lines(table: PaperTable, rows: Sequence[RowOutcome]) -> list[str]:
-    """Return a table in Markdown: for each row and measure our figure, the paper's and the difference."""
+def table_lines(table: PaperTable, rows: Sequence[RowOutcome], *, deviations: bool = True) -> list[str]:
+    """Return a table in Markdown: a line for each row, with our figures and the printed ones in parentheses."""
     n_seeds = rows[0].n_seeds if rows else table.seeds
-    seeds = "One seed" if n_seeds == 1 else f"Mean ± standard deviation of {n_seeds} seeds"
-    lines = [f"## {table.title}", "", f"{seeds}. {table.remark}".rstrip(), ""]
-    lines += [f"| | measure | ours | {table.beside} | difference |", "|---|---|--:|--:|--:|"]
-    return [*lines, *(f"| {' | '.join(map(_escaped, cells))} |" for row in rows for cells in _cells(row)), ""]
+    seeds = "One seed." if n_seeds == 1 else f"Mean{' ± standard deviation' if deviations else ''} of {n_seeds} seeds."
+    beside = f" In parentheses: {table.beside}." if any(outcome.row.printed for outcome in rows) else ""
+    lines = [f"## {table.title}", "", f"{seeds}{beside} {table.remark}".rstrip(), ""]
+    measures = [column for column in table.columns if any(column in outcome.ours for outcome in rows)]
+    lines += [f"| | {' | '.join(measures)} |", f"|---|{'--:|' * len(measures)}"]
+    for outcome in rows:
+        cells = ["could not be run"] if outcome.reason else [_cell(outcome, name, deviations) for name in measures]
+        lines.append(f"| {' | '.join(map(_escaped, [outcome.row.name, *cells]))} |")
+    return [*lines, ""]
 
 
 def markdown(paper: Paper, outcomes: Outcomes, not_run: Mapping[str, str], command: str) -> str:
@@ -129,21 +135,22 @@ def markdown(paper: Paper, outcomes: Outcomes, not_run: Mapping[str, str], comma
     versions = ", ".join(f"{name} {version}" for name, version in installed_versions().items())
     lines = [f"# {paper.name}, reproduced", "", f"{paper.source}.", ""]
     lines += [f"`{command}`, {date.today().isoformat()}; {versions}.", ""]
-    lines += [line for table, rows in outcomes for line in table_lines(table, rows)]
+    lines += ["The CSV file beside this page also has the standard deviations and the differences.", ""]
+    lines += [line for table, rows in outcomes for line in table_lines(table, rows, deviations=False)]
     reasons = _lines({**not_run, **paper.not_reproduced})
     return "\n".join([*lines, "## Not reproduced", "", *(f"- {_escaped(line)}" for line in reasons), ""])
 
 
-def _cells(outcome: RowOutcome) -> Iterator[tuple[str, ...]]:
-    """Yield row, measure, our figure, the paper's and the difference; only the first line has the row's name."""
-    name = outcome.row.name
-    if outcome.reason:
-        yield name, "", "could not be run", "", ""
-    for column, ours in outcome.ours.items():
-        difference = outcome.difference(column)
-        printed = str(outcome.row.printed.get(column, ""))
-        yield name, column, str(ours), printed, "" if difference is None else f"{difference:+.4f}"
-        name = ""
+def _cell(outcome: RowOutcome, column: str, deviations: bool) -> str:
+    """Return our figure and, in parentheses, the printed one."""
+    if column not in outcome.ours:
+        return ""
+    shown = [
+        str(figure if deviations else Figure(figure.mean))
+        for figure in (outcome.ours[column], outcome.row.printed.get(column))
+        if figure is not None
+    ]
+    return " (".join(shown) + ")" * (len(shown) - 1)
 
 
 def _open_folder(out: Path, paper: Paper) -> Draws:

@@ -101,7 +101,8 @@ def test_results_are_printed_and_saved(asked, tmp_path, capsys):
     assert "`python -m reproduce toys --table toy --seeds 1`" in text
     assert "flwr 1." in text
     assert str(tmp_path) not in text
-    assert "| seeds as they are | accuracy | 0.0000 | 0.4000 ± 0.1000 | -0.4000 |" in text
+    assert "| seeds as they are | 0.0000 (0.4000) | 0.5000 |" in text
+    assert "| broken | could not be run |" in text
     assert r"k-FED\|half" in text
     assert "- Table 2, CATS: no cats are at hand." in text
     with (out / "results.csv").open() as file:
@@ -129,7 +130,7 @@ def test_the_same_command_continues_an_interrupted_one(asked, tmp_path, monkeypa
     monkeypatch.setitem(MEASURES, "broken", lambda row, seed: {"accuracy": seed / 3})
     assert command.main(arguments) == 0
     assert asked == [0, 1]
-    assert "| broken | accuracy | 0.1667 ± 0.1667 |" in (tmp_path / "out" / "results.md").read_text()
+    assert "| broken | 0.1667 (0.1000) |" in (tmp_path / "out" / "results.md").read_text()
     monkeypatch.setattr(tables, "installed_versions", lambda: {"numpy": "0.1"})
     with pytest.raises(SystemExit):  # draws of other versions are not mixed
         command.main(arguments)
