@@ -48,14 +48,15 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "audited.md"
 BEGINNING = """# What did audits of this version find?
 
 Each strategy that can be private was audited with each place of the noise and each unit of privacy, on small made-up
-tables, at epsilon 1 and delta 1e-6 ({runs} runs or {seconds:g} seconds each). `python benchmarks/audits.py --write` writes
-this page. [What does an audit do?](auditing.md) explains the method.
+tables, at epsilon 1 and delta 1e-6 ({runs} runs or {seconds:g} seconds each). [What does an audit do?](auditing.md)
+explains the method. `python benchmarks/audits.py --write` writes this page.
 
 - *counted*: the epsilon that the audit computes from all releases of the run.
-- *worst neighbors*: the epsilon of the worst neighbors found, given the declared noise. A value near *counted* means that
-  the audit has tried the case that the guarantee is about.
+- *worst neighbors*: the epsilon of the worst neighbors found, given the declared noise. A value near *counted* means
+  that the audit has tried the case that the guarantee is about.
 - *moved*: the largest change between neighbors, divided by the declared sensitivity. It must not exceed 1.
-- *verdict*: "sound" means that the audit found no fault; "no guarantee" means that the strategy's report makes no promise.
+- *verdict*: "sound" means that the audit found no fault. "No guarantee" means that the strategy's report makes no
+  promise.
 
 The lower bound on epsilon from the noise that was drawn is {bounds}: so few runs cannot show more.
 

@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the tables and the picture of the docs")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    table = ["| message | attack | result | for example |", "|---|---|---|---|"]
+    table = ["| message | attack | result | example |", "|---|---|---|---|"]
     for name, content, _, attack, outcome in every_message():
         table.append(f"| {content} | {f'`{attack}`' if attack else ''} | {outcome} | `{name}` |")
         print(table[-1], flush=True)

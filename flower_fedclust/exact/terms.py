@@ -1,7 +1,7 @@
 """Terms: the sum over a batch of rows, as integers, with a bound on the contribution of one row.
 
 Each function clips, so its bound holds whatever it is given: an author cannot understate it. The bounds are lemmas of
-docs/exact.md, and a bound of an answer by row is written nowhere else. A term of no rows is all zeros and has the same
+docs/lemmas.md, and a bound of an answer by row is written nowhere else. A term of no rows is all zeros and has the same
 unit and the same bound, so the bound of an answer follows from its message alone.
 """
 
@@ -273,7 +273,7 @@ def side_by_side(terms: Sequence[Term], *, words: str) -> Term:
 
 
 def clipped_total(values: Floats, bound: float, *, triangle: bool = False, words: str = "") -> Term:
-    """Return one client's array, clipped as a whole to a norm (Lemma 3 of docs/exact.md).
+    """Return one client's array, clipped as a whole to a norm (Lemma 3 of docs/lemmas.md).
 
     Parameters
     ----------
