@@ -3,9 +3,9 @@
 #
 #   sh deploy/keys.sh FOLDER "superlink,localhost" north south west
 #
-# The second argument names the hosts under which the SuperLink is reached. What each place needs, and nothing else:
+# The second argument lists the SuperLink's host names. Each place needs only these files:
 #   SuperLink  FOLDER/superlink.pem, FOLDER/superlink.key, FOLDER/ca.pem, and FOLDER/SITE/node.pub to register the site
-#   a site     FOLDER/ca.pem, FOLDER/SITE/node   (better: each site makes node itself, and sends node.pub alone)
+#   a site     FOLDER/ca.pem, FOLDER/SITE/node   (better: each site makes node itself, and sends only node.pub)
 set -eu
 umask 077
 folder=$1 hosts=$2
