@@ -1,4 +1,4 @@
-// Looks up the answer; what fits what was worked out when the site was built.
+// Look up the answer in the table that was computed when the site was built.
 (() => {
   const form = document.getElementById("chooser");
   const data = JSON.parse(document.getElementById("chooser-data").textContent);
@@ -17,7 +17,7 @@
     link.href = `api/${page}.html`;
     link.append(Object.assign(document.createElement("code"), { textContent: name }));
     say("Take ", link, `: ${summary}.`);
-    if (givenUp.length) say(`Nothing here does all of it: ${givenUp.join("; ")}.`);
+    if (givenUp.length) say(`No strategy meets every wish: ${givenUp.join("; ")}.`);
     const command = document.createElement("code");
     command.textContent = `fedclust explain ${name}`;
     say("Before anything runs, ", command, " shows what leaves each site.");
