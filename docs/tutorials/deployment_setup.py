@@ -1,4 +1,4 @@
-"""Set up the notebook `deployment.md`: a new folder, free ports, a shell, made-up tables, and a way to stop everything."""
+"""Set up the notebook `deployment.md`: a new folder, free ports, a shell, made-up tables, and how to stop all."""
 
 import atexit
 import contextlib
