@@ -1,4 +1,4 @@
-"""The commands that tell something before real rows are used: explain, audit, choose-k and plan."""
+"""The commands that help before a run: explain, audit, choose-k and plan."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from flower_fedclust.numerics.validity import ClusterNumber
     from flower_fedclust.privacy.report import PrivacyReport
 
-#: Chooses the number of clusters, or is planned, if the user names no strategy.
+#: The strategy of choose-k and plan if the user names none.
 DEFAULT_STRATEGY = "private-kmeans"
-#: The clients of a rehearsal.
+#: The number of clients in a rehearsal.
 N_CLIENTS = 4
 #: Bounds for strategies that need one with an epsilon, if none is given.
 BOUNDS = {"max_norm": 1.0, "max_l1_norm": 2.0, "max_code_norm": 1.0}
@@ -90,7 +90,7 @@ def explain(
 def rehearse(
     name: str, parameters: Mapping[str, Any], n_columns: int, schema: str | Path | None = None
 ) -> PrivacyReport:
-    """Return the privacy report of a strategy on made-up rows, from the rounds that ran as every report is."""
+    """Run a strategy on made-up rows and return its privacy report."""
     import numpy as np
 
     from flower_fedclust.inputs import make_strategies, needs_server_rows
@@ -103,7 +103,7 @@ def rehearse(
 
     check_integer("n_columns", n_columns, at_least=1)
     example = dict(find(name).example)
-    if schema is not None:  # whose preparation finds how far rows reach
+    if schema is not None:  # its preparation finds the bounds
         example = {key: value for key, value in example.items() if key not in ("max_norm", "max_l1_norm")}
     parameters = {**example, **parameters}
     rng = np.random.default_rng(0)
@@ -166,7 +166,7 @@ def audit_by_name(
     false_alarm: float = 1e-3,
     show: bool | None = None,
 ) -> AuditResult:
-    """Audit a strategy on made-up rows; parameters that it needs and does not get are made up as well."""
+    """Audit a strategy on made-up rows, with made-up values for required parameters that are not given."""
     from flower_fedclust.checking import audit, small_tables
     from flower_fedclust.inputs import needs_server_rows
 
@@ -180,15 +180,17 @@ def audit_by_name(
         )
 
 
-def made_up_strategy(name: str, parameters: Mapping[str, Any], n_columns: int) -> ProtocolStrategy:
-    """Return a strategy with what it is given, what its entry's example has, and a bound if it needs one."""
+def made_up_strategy(
+    name: str, parameters: Mapping[str, Any], n_columns: int, *, n_public: int = 20
+) -> ProtocolStrategy:
+    """Return a strategy with these parameters, those of its example, and a bound if it needs one."""
     import numpy as np
 
     from flower_fedclust.inputs import make_strategies, needs_server_rows
     from flower_fedclust.registry import accepted_parameters, find
 
     accepted = accepted_parameters(name)
-    rows = np.random.default_rng(0).normal(size=(20, n_columns)) if needs_server_rows([name]) else None
+    rows = np.random.default_rng(0).normal(size=(n_public, n_columns)) if needs_server_rows([name]) else None
     given = {**find(name).example, **parameters}
     try:
         return make_strategies([name], given, rows)[0]
@@ -310,25 +312,16 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Suggest an epsilon before anything is sent, by rehearsals on made-up rows, or on rows of a similar table."""
-    import numpy as np
     from sklearn.preprocessing import scale
 
     from flower_fedclust.data import read_table
-    from flower_fedclust.engine import PrivateStrategy
     from flower_fedclust.harness.plan import forecast_figure
     from flower_fedclust.harness.plan import plan as make_plan
-    from flower_fedclust.inputs import make_strategies, needs_server_rows
-    from flower_fedclust.registry import accepted_parameters, find
 
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
-    known = find(strategy).example
-    given = {**{name: value for name, value in known.items() if name in accepted_parameters(strategy)}, **given}
     table = None if like is None else scale(read_table(like).rows)
     n_columns = n_columns if table is None else table.shape[1]
-    public = np.random.default_rng(0).normal(size=(200, n_columns)) if needs_server_rows([strategy]) else None
-    (made,) = make_strategies([strategy], given, public)
-    if not isinstance(made, PrivateStrategy):
-        raise ValueError(f"{strategy} has no epsilon; plan a strategy that takes one.")
+    made = made_up_strategy(strategy, given, n_columns, n_public=200)
     try:
         budgets = [float(one) for one in epsilons.split(",")]
     except ValueError:

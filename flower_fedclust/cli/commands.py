@@ -38,7 +38,7 @@ from flower_fedclust.cli.options import (
 )
 from flower_fedclust.site.cli import ledger_app, start_site
 
-#: What 'fedclust run' runs by default: it keeps rows private, and needs no public ones.
+#: The default of 'fedclust run': it keeps rows private, and needs no public rows.
 DEFAULT_STRATEGY = "private-kmeans"
 
 app = typer.Typer(
@@ -249,23 +249,25 @@ def compare(
         raise typer.Exit(1)
 
 
-def _show_comparison(rows: list[dict[str, Any]], out: Path) -> list[str]:
-    """Print the means, what failed and the verdicts, and write the page; return a line for each kind of failure."""
-    from flower_fedclust.harness.compare import Results, summary_table
+def _show_comparison(rows: list[dict[str, Any]], out: Path) -> bool:
+    """Print the means, the verdicts and what has no result, and write the page; return whether any run has none."""
+    from flower_fedclust.harness.compare import Results
+    from flower_fedclust.harness.folder import LEFT_OUT
     from flower_fedclust.harness.run import print_lines
     from flower_fedclust.harness.runner import failure_lines
 
-    console = _wide_console()
-    console.print(summary_table(rows))
-    if failures := failure_lines(rows):
-        n_failed = sum(row["status"] == "failed" for row in rows)
-        lines = [f"{n_failed} of {len(rows)} runs failed (--retry-failed runs them again):", *failures]
-        print_lines(console, "\n" + "\n  ".join(lines))
-    if rows:
-        print_lines(console, "", *Results(out).sentences)
-    print_lines(console, f"\nSaved in {out.absolute()}")
+    console, results = _wide_console(), Results(out)
+    console.print(results.table())
+    for status, words in (
+        ("failed", "failed (--retry-failed runs them again):"),
+        (LEFT_OUT, "were not possible and are left out:"),
+    ):
+        if lines := failure_lines(rows, status):
+            n_runs = sum(row["status"] == status for row in rows)
+            print_lines(console, "\n  ".join([f"\n{n_runs} of {len(rows)} runs {words}", *lines]))
+    print_lines(console, "", *results.sentences, f"\nSaved in {out.absolute()}")
     report(out)
-    return failures
+    return any(row["status"] != "done" for row in rows)
 
 
 @app.command()
@@ -290,13 +292,13 @@ app.command(name="new-app")(new_app)
 def _wide_console() -> Console:
     console = Console()
     if not console.is_terminal:
-        console.width = 200  # A log has no width, and rich would take 80 columns and cut the table.
+        console.width = 200  # A log has no width; rich would assume 80 columns and cut the table.
     return console
 
 
 def main() -> None:
-    """Run the command; a user's mistake is answered with one sentence, without a traceback."""
-    sys.path.append("")  # for module:Class beside the user; at the end, so that no file there shadows a library
+    """Run the command, and report a user's mistake in one sentence, without a traceback."""
+    sys.path.append("")  # for module:Class in the working directory; last, so that no file there shadows a library
     try:
         app()
     except (ValueError, OSError, ImportError) as error:

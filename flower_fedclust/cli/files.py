@@ -12,14 +12,14 @@ import typer
 
 from flower_fedclust.cli.options import IdColumn
 
-#: The site is told if a larger share of the values lies beyond a column's bounds.
+#: A larger share of values beyond a column's bounds is reported.
 MOST_BEYOND = 0.05
 
 schema_app = typer.Typer(help="Draft and check schemas, which say what is public about columns.", no_args_is_help=True)
 
 TableFile = Annotated[Path, typer.Argument(help="Your table: a .csv or .parquet file.")]
-ClientColumn = Annotated[str | None, typer.Option(help="A column to leave out: whose row it is.")]
-LabelColumn = Annotated[str | None, typer.Option(help="A column to leave out: true classes.")]
+ClientColumn = Annotated[str | None, typer.Option(help="The column that says whose row it is; it is left out.")]
+LabelColumn = Annotated[str | None, typer.Option(help="The column of true classes; it is left out.")]
 
 
 @schema_app.command()
@@ -81,7 +81,7 @@ def predict(
 
 @dataclass(frozen=True)
 class Predicted:
-    """What was done with a file of rows."""
+    """How many rows of a file have a cluster, and why the others have none."""
 
     n_rows: int
     left_out: dict[str, int]  #: How many rows have no cluster, by why.
@@ -120,7 +120,7 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
     placed = reasons == ""
     labels = np.full(len(frame), None, dtype=object)
     if placed.any():
-        # A row that has no cluster is replaced by one that has, so that errors name rows as the file numbers them.
+        # A usable row takes the place of each unusable one, so that row numbers in errors match the file.
         full = frame.iloc[np.where(placed, np.arange(len(frame)), placed.argmax())]
         labels[placed] = model.predict(full if model.columns_ is not None else full.to_numpy())[placed]
     ids = np.arange(len(frame)) if table.row_ids is None else table.row_ids
@@ -131,7 +131,7 @@ def predict_file(folder: str | Path, data: str | Path, out: str | Path, *, id_co
 
 
 def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
-    """Return why each row can have no cluster, "" if it can: the first of the columns that is wrong."""
+    """Return for each row why it cannot have a cluster (the first unusable column), or ""."""
     import numpy as np
 
     from flower_fedclust.models import TableModel
@@ -151,7 +151,7 @@ def _why_left_out(frame: Any, model: Any, columns: list[str]) -> Any:
     return reasons
 
 
-#: What Flower takes as the name of an app.
+#: Names that Flower accepts for an app.
 _APP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,31}")
 
 
@@ -164,7 +164,7 @@ def new_app(
 
 
 def write_app(folder: str | Path, api: str = "message") -> Path:
-    """Write a Flower app that runs at once into a new folder, whose name is the app's; return its absolute path."""
+    """Write a Flower app that can run immediately into a new folder named like it; return its absolute path."""
     from importlib.metadata import distribution
 
     from flower_fedclust.numerics.checks import check_choice

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the parameters of a strategy that they stand for."""
+"""Options that several commands share, and their translation to a strategy's parameters."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def given_parameters(
     n_rounds: int | None,
     parameters: list[str] | None,
 ) -> dict[str, Any]:
-    """Return the parameters as a strategy takes them; what was not given is left to the strategies."""
+    """Return the given options as parameters of strategies; for the others, strategies have their defaults."""
     from flower_fedclust.inputs import number_of_clusters, parse_epsilon, parsed_parameters
     from flower_fedclust.registry import accepted_parameters
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,7 @@ from rich.table import Table as RichTable
 from flower_fedclust.harness.comparison import comparison_from
 from flower_fedclust.harness.folder import results_frame
 from flower_fedclust.harness.page import write_report
-from flower_fedclust.harness.results import (
-    NAMES,
-    Contender,
-    Scenario,
-    deviation_text,
-    measure_text,
-    number_text,
-    plural,
-    read_comparison,
-)
+from flower_fedclust.harness.results import Scenario, plural, read_comparison
 from flower_fedclust.harness.runner import run_comparison
 from flower_fedclust.harness.verdict import certainty, doubts, verdict
 from flower_fedclust.inputs import (
@@ -37,19 +27,11 @@ from flower_fedclust.inputs import (
     strategies_of,
     strategy_and_clients,
 )
+from flower_fedclust.outside import parsing
 
 #: How many doubts are printed.
 MOST_DOUBTS = 5
 _LATEX = {"\\": r"\textbackslash{}", **{one: f"\\{one}" for one in "&%$#_{}"}, "~": r"\textasciitilde{}"}
-_BY = ["strategy", "data", "partition", "n_clusters", "variant", "epsilon"]
-_SHOWN = {
-    "accuracy": "accuracy",
-    "nmi": "NMI",
-    "cost_per_row": "cost per row",
-    "epsilon_spent": "epsilon spent",
-    "kilobytes_up": "kB up",
-    "seconds": "seconds",
-}
 
 
 def compare(
@@ -89,8 +71,19 @@ def compare(
         True classes and names of ``clients``, as for :func:`~flower_fedclust.simulate`.
     out : str or Path, optional
         A new folder for the results, or the folder of a stopped comparison. By default a temporary folder.
-    jobs, on, retry_failed, progress
-        As for ``run_comparison`` of ``flower_fedclust.harness.runner``.
+    jobs : int, optional
+        How many runs at the same time; by default one per core. Each has a new process with one thread for linear
+        algebra, so that its seconds and memory include what is compiled or calibrated for it and nothing else. With
+        ``jobs=1``, or with engine "ray", which uses all cores, they run in this process, one after the other.
+    on : str, optional
+        Where the runs happen, if not on this machine's cores: "ray", a Ray started here; "ray://HOST" or
+        "ray://HOST:PORT", a cluster elsewhere; "auto" or "HOST:PORT", the cluster that this machine is part of. Each
+        run is a task of one core; ``jobs`` limits how many run at once. If a machine is lost, its runs are done
+        elsewhere. The folder stays here.
+    retry_failed : bool, default=False
+        Whether runs that failed or were left out are tried again.
+    progress : bool, optional
+        Whether to show a progress bar; by default only if the output is a terminal.
     **settings
         The other options of the command by name: ``data``, ``client_column``, ``label_column``, ``columns``,
         ``schema``, ``partitions``, ``n_clients``, ``server_data``, ``n_server_rows``, ``n_clusters`` (one number or
@@ -106,7 +99,11 @@ def compare(
     ValueError
         If a setting does not exist or is not valid.
     FileExistsError
-        If the folder holds another comparison, or something else.
+        If the folder holds another comparison, or something else; it is not changed.
+    RuntimeError
+        If a script defines a strategy or a data set and calls this outside of ``if __name__ == "__main__":``.
+    OSError
+        If there is no room left. Finished runs are kept, and the same call continues from there.
     """
     named: dict[str, Any] = {"strategies": strategies_of(strategies), **settings}
     sets = [] if datasets is None else list(datasets) if isinstance(datasets, (list, tuple)) else [datasets]
@@ -145,6 +142,13 @@ class Results:
     ----------
     folder : str or Path
 
+    Attributes
+    ----------
+    verdicts : list of str
+        For each data set, which strategy is best, at what price, and whether chance may have decided.
+    doubts : list of str
+        The reasons to doubt the results of each strategy, and how many of its runs they concern.
+
     Raises
     ------
     FileNotFoundError
@@ -156,22 +160,13 @@ class Results:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).absolute()
         self._read = read_comparison(self.folder)
+        with parsing(str(self.folder), "a comparison", "let 'fedclust compare' run again"):
+            found = ((one.name, verdict(one), certainty(one)) for one in self._read.scenarios)
+            self.verdicts = [f"{name}: {' '.join(filter(None, sentences))}" for name, *sentences in found]
+            self.doubts = [f"{one.name}: {doubt}" for one in self._read.scenarios for doubt in doubts(one)]
 
     def __repr__(self) -> str:
-        failed = len(self._read.failed)
-        done = plural(len(self._read.trials) - failed, "run") + " done" + (f", {failed} failed" if failed else "")
-        return "\n".join([*self.sentences, f"({done}; in {self.folder})"])
-
-    @cached_property
-    def verdicts(self) -> list[str]:
-        """For each data set, which strategy is best, at what price, and whether chance may have decided."""
-        found = ((one.name, verdict(one), certainty(one)) for one in self._read.scenarios)
-        return [f"{name}: {' '.join(filter(None, sentences))}" for name, *sentences in found]
-
-    @cached_property
-    def doubts(self) -> list[str]:
-        """What speaks against the results of each strategy, and in how many of its runs; all that the page says."""
-        return [f"{one.name}: {doubt}" for one in self._read.scenarios for doubt in doubts(one)]
+        return "\n".join([*self.sentences, f"({self._read.progress}; in {self.folder})"])
 
     @property
     def sentences(self) -> list[str]:
@@ -182,17 +177,16 @@ class Results:
         return [*self.verdicts, *heading, *self.doubts[:MOST_DOUBTS], *rest]
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return a row for each run, with its settings, measures and guarantee."""
-        return results_frame([trial.row for trial in self._read.trials])
+        """Return a row for each run that has ended, with its settings, measures and guarantee."""
+        return results_frame([trial.row for trial in self._read.trials if trial.status])
 
     def to_markdown(self) -> str:
         """Return a table for each data set: means and standard deviations over the seeds, the best in bold."""
         tables = []
         for scenario in self._read.scenarios:
-            headings, rows = _paper_table(scenario)
-            lines = [headings, ["---"] * 2 + ["--:"] * (len(headings) - 2)]
-            lines += [[f"**{text}**" if is_best else text for text, is_best in row] for row in rows]
-            body = "\n".join("| " + " | ".join(one.replace("|", "\\|") for one in line) + " |" for line in lines)
+            headings, *rows = _lines(scenario, plain=lambda text: text.replace("|", "\\|"), bold="**{}**".format)
+            lines = [headings, ["---"] * 2 + ["--:"] * (len(headings) - 2), *rows]
+            body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
             tables.append(f"{scenario.name}. {verdict(scenario)}\n\n{body}\n")
         return "\n".join(tables)
 
@@ -200,84 +194,50 @@ class Results:
         """Return a table for each data set, for the package booktabs."""
         tables = []
         for scenario in self._read.scenarios:
-            headings, rows = _paper_table(scenario)
-            lines = [[(text, False) for text in headings], *rows]
-            cells = [[rf"\textbf{{{_latex(text)}}}" if bold else _latex(text) for text, bold in line] for line in lines]
-            head, *body = (" & ".join(line) + r" \\" for line in cells)
-            columns = "ll" + "r" * (len(headings) - 2)
-            caption = _latex(f"{scenario.name}. {verdict(scenario)}")
-            inner = "\n".join([r"\toprule", head, r"\midrule", *body, r"\bottomrule"])
-            tabular = f"\\begin{{tabular}}{{{columns}}}\n{inner}\n\\end{{tabular}}"
-            tables.append(f"\\begin{{table}}\n\\centering\n\\caption{{{caption}}}\n{tabular}\n\\end{{table}}\n")
+            headings, *rows = _lines(scenario, plain=_latex, bold=r"\textbf{{{}}}".format)
+            caption, columns = _latex(f"{scenario.name}. {verdict(scenario)}"), "ll" + "r" * (len(headings) - 2)
+            frame = pd.DataFrame(rows, columns=headings)
+            tables.append(frame.to_latex(index=False, column_format=columns, caption=caption))
         return "\n".join(tables)
+
+    def table(self) -> RichTable:
+        """Return the numbers of all data sets for the terminal."""
+        table = RichTable("data set", title="Mean ± standard deviation over the seeds", title_justify="left")
+        found = {scenario.name: _lines(scenario, plain=str, bold=str) for scenario in self._read.scenarios}
+        headings = list(dict.fromkeys(heading for lines in found.values() for heading in lines[0]))
+        for heading in headings:
+            table.add_column(heading, overflow="fold", justify="left" if heading == "strategy" else "right")
+        for name, (line, *rows) in found.items():
+            for row in rows:
+                cells = dict(zip(line, row, strict=True))
+                table.add_row(name, *(cells.get(heading, "") for heading in headings))
+        return table
 
     def report(self) -> Path:
         """Write ``report.html`` into the folder, and return its path."""
         return write_report(self.folder)
 
 
-def _paper_table(scenario: Scenario) -> tuple[list[str], list[list[tuple[str, bool]]]]:
-    """Return headings, and rows of texts with whether each is the best of its column."""
-    shown = [name for name in NAMES if any(one.spread(name) for one in scenario.contenders)]
-    shown.sort(key=lambda name: name != scenario.measure)
-    ranked = scenario.ranked(scenario.contenders)
-    rivals = [one for one in ranked if not one.is_pooled]
-    best: dict[str, str] = {}
-    for name in shown:
-        means = [spread.mean for one in rivals if one.is_comparable(name) and (spread := one.spread(name)) is not None]
-        if means:
-            best[name] = measure_text(name, min(means) if name == "cost_per_row" else max(means))
-
-    def row(one: Contender) -> list[tuple[str, bool]]:
-        collapse = scenario.collapse(one)
-        cells = [(f"{one.title} ({collapse})" if collapse else one.title, False)]
-        cells.append(("none" if one.epsilon is None else f"{one.epsilon:g}", False))
-        for name in shown:
-            spread = one.spread(name) if one.is_comparable(name) else None
-            text = "" if spread is None else measure_text(name, spread.mean)
-            whole = text if spread is None else f"{text} {deviation_text(spread, text)}".rstrip()
-            cells.append((whole, one in rivals and bool(text) and text == best.get(name)))
-        sent, seconds = one.spread("bytes_up"), one.spread("seconds")
-        cells.append(("" if sent is None else number_text(sent.mean / 1e3, 3), False))
-        cells.append(("" if seconds is None else number_text(seconds.mean, 3), False))
-        return cells
-
-    others = [one for one in scenario.contenders if one.trials and one not in ranked]
-    return ["strategy", "epsilon", *(NAMES[name] for name in shown), "kB up", "seconds"], [*map(row, ranked + others)]
+def _lines(scenario: Scenario, *, plain: Callable[[str], str], bold: Callable[[str], str]) -> list[list[str]]:
+    """Return the lines of a table, the headings first, with ``bold`` around the best of each column."""
+    measures = [one for one in scenario.measures if one.in_papers]
+    lines = [["strategy", "epsilon", "runs", *(one.heading for one in measures)]]
+    for group, contenders in scenario.groups.items():
+        for one in contenders:
+            n_runs = len(one.trials) + len(one.others)
+            title = f"{one.title} (collapsed: {one.collapse})" if one.collapse else one.title
+            runs = f"{len(one.trials)} of {n_runs}" if one.others else str(n_runs)
+            line = [plain(title), "none" if one.epsilon is None else f"{one.epsilon:g}", runs]
+            for measure in measures:
+                spread = one.comparable(measure.name)
+                text = "" if spread is None else measure.show(spread.mean)
+                cell = text if spread is None else plain(f"{text} {measure.deviation(spread)}".rstrip())
+                is_best = group == "sortable" and text != "" and text == scenario.starred.get(measure.name)
+                line.append(bold(cell) if is_best else cell)
+            lines.append(line)
+    return lines
 
 
 def _latex(text: str) -> str:
     escaped = re.sub(r"[\\&%$#_{}~]", lambda match: _LATEX[match[0]], text)
     return escaped.replace("±", r"$\pm$").replace("<", r"$<$")
-
-
-def summary_table(rows: Sequence[Mapping[str, Any]]) -> RichTable:
-    """Return mean ± standard deviation over the seeds for the terminal, a row per strategy, data set and budget."""
-    frame = results_frame(rows)
-    frame["kilobytes_up"] = frame["bytes_up"] / 1e3
-    # A column with the same value in all rows says nothing.
-    by = [name for name in _BY if name not in ("n_clusters", "variant") or frame[name].nunique(dropna=False) > 1]
-    table = RichTable(title="Mean ± standard deviation over the seeds", title_justify="left")
-    for heading in by:
-        table.add_column(heading, overflow="fold")
-    for heading in ("runs", *_SHOWN.values()):
-        table.add_column(heading, justify="right")
-    for (*names, epsilon), group in frame.groupby(by, dropna=False, sort=False):
-        done = int((group["status"] == "done").sum())
-        table.add_row(
-            *("" if pd.isna(name) else str(name) for name in names),
-            "none" if pd.isna(epsilon) else f"{epsilon:g}",
-            str(done) if done == len(group) else f"{done} of {len(group)}",
-            *(_mean_and_deviation(group[column]) for column in _SHOWN),
-        )
-    return table
-
-
-def _mean_and_deviation(values: Any) -> str:
-    known = values.dropna().astype(float)
-    if known.empty:
-        return ""
-    mean = f"{known.mean():.4g}"
-    # A deviation that is nothing but rounding says nothing.
-    is_rounding = len(known) == 1 or known.std() <= 1e-9 * abs(known.mean())
-    return mean if is_rounding else f"{mean} ± {known.std():.2g}"

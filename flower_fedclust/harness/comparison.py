@@ -1,4 +1,4 @@
-"""A comparison: which strategies, on which rows, at which budgets, with which seeds; and the trials it consists of."""
+"""The settings of a comparison, and the trials that they describe."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SET_BY = {
     "server_data": "server_data",
 }
 
-# A part of a trial's key, which is the name of a folder.
+# The longest part of a trial's key, which names a folder.
 _LONGEST_PART = 60
 
 #: Where rows come from: a data set by name, a file or folder, or rows of a Python caller.
@@ -50,14 +50,14 @@ Source = str | Path | FederatedRows
 
 @dataclass(frozen=True)
 class Trial:
-    """One strategy on one scenario at one budget with one seed: all that a process must know to run it."""
+    """One strategy on one scenario at one budget with one seed: everything a process needs to run it."""
 
     key: str  #: The name of its folder.
     strategy: str
     entry: Entry  #: Its entry in the registry, which a new process may not have.
     data: str  #: The name of the data set.
     choice: RowsChoice
-    n_clusters: int | None  #: None if the number of classes is unknown; the trial will give the reason.
+    n_clusters: int | None  #: None if the number of classes is unknown; the trial then fails with the reason.
     epsilon: float | None
     seed: int
     parameters: Mapping[str, Any]  #: The parameters of the strategy, except n_clusters and server rows.
@@ -68,7 +68,7 @@ class Trial:
     stored: Path | None = None  #: The file that keeps the rows of a Python caller for the trials' processes.
 
     def strategy_for(self, n_clusters: int, server_rows: Any, origin: str = "") -> ProtocolStrategy:
-        """Return the strategy to run; server rows that the user gave also go to strategies that can do without."""
+        """Return the strategy to run; server rows given by the user also go to strategies that merely can use them."""
         schema = self.choice.schema
         if self.made is not None:
             return self.made
@@ -76,26 +76,17 @@ class Trial:
         if "n_clusters" in accepted_parameters(self.strategy):
             parameters["n_clusters"] = n_clusters
         were_given = self.choice.gives_server_rows
-        return make_strategies([self.strategy], parameters, server_rows, origin, were_given=were_given, schema=schema)[
-            0
-        ]
+        found = make_strategies([self.strategy], parameters, server_rows, origin, were_given=were_given, schema=schema)
+        return found[0]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Each strategy on each data set and partition, at each budget, with each seed.
+    """Each strategy on each data set and partition, at each budget, with each seed."""
 
-    Raises
-    ------
-    ValueError
-        If one of these is not valid; the message gives the nearest name.
-    FileNotFoundError
-        If a file does not exist.
-    """
-
-    #: Names, and objects, which run as they are: n_clusters, budgets, parameters and grid are for the names.
+    #: Names and objects. Objects run as they are; n_clusters, budgets, parameters and grid apply to names.
     strategies: tuple[str | ProtocolStrategy, ...]
-    datasets: tuple[str, ...] = ()  #: Data sets by name; give these, ``data``, ``clients``, or several of them.
+    datasets: tuple[str, ...] = ()  #: Data sets by name; at least one of these, ``data`` and ``clients`` is needed.
     data: Path | None = None  #: A file of rows, or a folder with one file per client.
     clients: FederatedRows | None = None  #: Rows of a Python caller.
     client_column: str | None = None  #: A column of the file.
@@ -131,12 +122,11 @@ class Comparison:
         for name in self.datasets:
             find_dataset(name)
         self._check_partitions()
-        for name in ("n_clients", "n_server_rows"):
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name), at_least=1)
-        for number in self._numbers_of_clusters:
-            if number is not None:
-                check_integer("n_clusters", number, at_least=1)
+        counts = {"n_clients": (self.n_clients,), "n_server_rows": (self.n_server_rows,)}
+        for name, values in {**counts, "n_clusters": self._numbers_of_clusters}.items():
+            for value in values:
+                if value is not None:
+                    check_integer(name, value, at_least=1)
         for epsilon in self.epsilons:
             if epsilon is not None:
                 check_real("epsilon", epsilon, above=0)
@@ -162,12 +152,8 @@ class Comparison:
             for partition, asked, strategy in itertools.product(
                 self._partitions_of(source), self._numbers_of_clusters, self.strategies
             ):
-                if not isinstance(strategy, str):
-                    if asked == self._numbers_of_clusters[0]:  # an object has a number of clusters of its own
-                        found += [
-                            self._trial_of(strategy, self._choice(source, partition, seed)) for seed in self.seeds
-                        ]
-                    continue
+                if not isinstance(strategy, str) and asked != self._numbers_of_clusters[0]:
+                    continue  # an object has a number of clusters of its own
                 for epsilon, point, seed in itertools.product(
                     self._epsilons_of(strategy), self._grid_of(strategy), self.seeds
                 ):
@@ -198,7 +184,7 @@ class Comparison:
             "schema": self.schema.to_json() if isinstance(self.schema, Schema) else self.schema and self.schema.name,
             "partitions": list(dict.fromkeys(choice.partition_name for choice in choices)),
             "files": files,
-            # No command can repeat such a comparison.
+            # A file of settings cannot repeat such a comparison.
             "python_objects": len(self.names) < len(self.strategies) or isinstance(self.schema, Schema),
         }
         del settings["datasets"], settings["clients"]
@@ -211,40 +197,27 @@ class Comparison:
 
     def _trial(
         self,
-        strategy: str,
+        strategy: str | ProtocolStrategy,
         choice: RowsChoice,
         n_clusters: int | None,
         epsilon: float | None,
         point: Mapping[str, Any],
     ) -> Trial:
-        given = {**_own(strategy, self.parameters), **point, "epsilon": epsilon, "delta": self.delta}
-        parameters = {name: given[name] for name in given if name in accepted_parameters(strategy)}
-        variant = ", ".join(f"{name}={json.dumps(value)}" for name, value in point.items()) or None
-        return self._made_trial(find(strategy), strategy, choice, n_clusters, epsilon, variant, parameters)
-
-    def _trial_of(self, made: ProtocolStrategy, choice: RowsChoice) -> Trial:
-        """Return the trial of a strategy that was given as an object."""
-        cls = type(made)
-        entries = [entry for entry in vars(cls).get("entries", ()) if entry.name == made.name]
-        entry = replace(entries[0] if entries else Entry(made.name, ""), strategy=cls)
-        variant = _described(made, without=("n_clusters", "epsilon", "delta")) or None
-        parameters = {"delta": made.delta} if hasattr(made, "delta") else {}
-        known = (choice, made.most_clusters, made.epsilon, variant, parameters)
-        return replace(self._made_trial(entry, made.name, *known), made=made)
-
-    def _made_trial(
-        self,
-        entry: Entry,
-        strategy: str,
-        choice: RowsChoice,
-        n_clusters: int | None,
-        epsilon: float | None,
-        variant: str | None,
-        parameters: Mapping[str, Any],
-    ) -> Trial:
+        """Return the trial of a strategy that was given by name or as an object."""
+        if isinstance(strategy, str):
+            name, made, entry = strategy, None, find(strategy)
+            given = {**_own(strategy, self.parameters), **point, "epsilon": epsilon, "delta": self.delta}
+            parameters = {key: given[key] for key in given if key in accepted_parameters(strategy)}
+            variant = ", ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
+        else:
+            name, made, n_clusters = strategy.name, strategy, strategy.most_clusters
+            entries = [one for one in vars(type(made)).get("entries", ()) if one.name == name]
+            entry = replace(entries[0] if entries else Entry(name, ""), strategy=type(made))
+            parameters = {"delta": made.delta} if hasattr(made, "delta") else {}
+            variant = _described(made, without=("n_clusters", "epsilon", "delta"))
         return Trial(
-            key=self._key(strategy, choice, n_clusters, epsilon, variant),
-            strategy=strategy,
+            key=self._key(name, choice, n_clusters, epsilon, variant or None),
+            strategy=name,
             entry=entry,
             data=_data_name(choice.dataset or choice.data or choice.given),
             choice=choice,
@@ -252,9 +225,10 @@ class Comparison:
             epsilon=epsilon,
             seed=choice.seed,
             parameters=parameters,
-            variant=variant,
+            variant=variant or None,
             engine=self.engine,
             needs_server_rows=needs_server_rows(self.names, self.n_server_rows),
+            made=made,
         )
 
     def _key(
@@ -285,11 +259,13 @@ class Comparison:
 
     @property
     def _asks_for_classes(self) -> bool:
-        """Whether any number of clusters is to be the number of classes."""
+        """Whether the number of classes determines a number of clusters."""
         return None in self._numbers_of_clusters and bool(self.names)
 
-    def _grid_of(self, strategy: str) -> list[dict[str, Any]]:
+    def _grid_of(self, strategy: str | ProtocolStrategy) -> list[dict[str, Any]]:
         """Return the points of the grid of a strategy: one without parameters if it knows none of the grid."""
+        if not isinstance(strategy, str):
+            return [{}]
         own = {
             name: values for name, values in _own(strategy, self.grid).items() if name in accepted_parameters(strategy)
         }
@@ -301,7 +277,7 @@ class Comparison:
 
     @property
     def _file_says_whose(self) -> str | None:
-        """What names the client of each row of the file, if anything does."""
+        """What names the client of each row in the file; None if nothing does."""
         if self.client_column is not None:
             return f"the column '{self.client_column}'"
         return "a folder with a file for each client" if self.data is not None and self.data.is_dir() else None
@@ -329,7 +305,9 @@ class Comparison:
             schema=None if is_dataset else self._schema,
         )
 
-    def _epsilons_of(self, strategy: str) -> tuple[float | None, ...]:
+    def _epsilons_of(self, strategy: str | ProtocolStrategy) -> tuple[float | None, ...]:
+        if not isinstance(strategy, str):
+            return (strategy.epsilon,)
         if "epsilon" not in accepted_parameters(strategy):
             return (None,)
         if self.epsilons:
@@ -343,7 +321,7 @@ class Comparison:
         except ValueError:
             if not isinstance(source, str):
                 raise
-            return None  # Its package is missing: the trials on it will say so, and the others go on.
+            return None  # Its package is missing: its trials will fail and say so; the others run.
 
     def _check_partitions(self) -> None:
         for partition in self.partitions:
@@ -411,7 +389,7 @@ def rows_fingerprint(rows: FederatedRows) -> str:
 
 
 def _own(strategy: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that are given to all strategies, and those that are given to this one."""
+    """Return the parameters for all strategies, updated with those for this one."""
     prefix = f"{strategy}."
     return {name: value for name, value in parameters.items() if "." not in name} | {
         name[len(prefix) :]: value for name, value in parameters.items() if name.startswith(prefix)
@@ -419,7 +397,7 @@ def _own(strategy: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _described(strategy: ProtocolStrategy, without: tuple[str, ...] = ()) -> str:
-    """Return the parameters of an object that are not the defaults, as text; all that has many entries as a hash."""
+    """Return the parameters of an object that differ from the defaults, as text; arrays and models as a hash."""
     defaults = {name: one.default for name, one in inspect.signature(type(strategy)).parameters.items()}
     found = []
     for name, value in strategy.get_params().items():
@@ -496,13 +474,14 @@ def _schema(key: str, value: Any) -> Path | Schema:
 
 def _list(key: str, value: Any) -> list[Any]:
     values = value.split(",") if isinstance(value, str) else value
-    if not isinstance(values, (list, tuple)):
-        values = [values]
-    values = [one.strip() if isinstance(one, str) else one for one in values]
-    values = [one for one in values if not (isinstance(one, str) and one == "")]
-    if not values:
+    values = [one.strip() if isinstance(one, str) else one for one in values] if _is_list(values) else [values]
+    if not (values := [one for one in values if not (isinstance(one, str) and one == "")]):
         raise ValueError(f"{key} is empty; give at least one, or leave it out.")
     return values
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
 
 
 def _texts(key: str, value: Any) -> tuple[str, ...]:
@@ -518,16 +497,23 @@ def _epsilons(key: str, value: Any) -> tuple[float | None, ...]:
     return tuple(dict.fromkeys(parse_epsilon(one) for one in _list(key, value)))
 
 
-def _seeds(key: str, value: Any) -> tuple[int, ...]:
-    is_count = not isinstance(value, (list, tuple)) and "," not in str(value)
+def _integers(key: str, value: Any) -> tuple[int, ...]:
     try:
-        seeds = [int(one) if isinstance(one, str) else one for one in _list(key, value)]
-        checked = [check_integer("a seed", seed, at_least=int(is_count)) for seed in seeds]
+        return tuple(dict.fromkeys(int(one) if isinstance(one, str) else one for one in _list(key, value)))
     except ValueError:
-        raise ValueError(
-            f"{key} is '{value}'; give how many seeds there are, such as 3, or which, such as 0,5,7."
-        ) from None
-    return tuple(range(checked[0])) if is_count else tuple(dict.fromkeys(checked))
+        raise ValueError(f"{key} is '{value}'; give a whole number, or several with commas.") from None
+
+
+def _seeds(key: str, value: Any) -> tuple[int, ...]:
+    """Return the seeds in a list, or as many as a single number says."""
+    seeds = _integers(key, value)
+    is_count = not _is_list(value) and "," not in str(value)
+    return tuple(range(check_integer(key, seeds[0], at_least=1))) if is_count else seeds
+
+
+def _numbers(key: str, value: Any) -> int | tuple[int, ...]:
+    numbers = _integers(key, value)
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def _parameters(key: str, value: Any) -> dict[str, Any]:
@@ -543,22 +529,19 @@ def _parameters(key: str, value: Any) -> dict[str, Any]:
     for name, content in flat.items():
         strategy, dot, parameter = name.rpartition(".")
         # TOML has no null, and its arrays are lists.
-        is_none = isinstance(content, str) and content == "none"
-        plain = None if is_none else tuple(content) if isinstance(content, list) else content
+        plain = (
+            tuple(content)
+            if isinstance(content, list)
+            else None
+            if isinstance(content, str) and content == "none"
+            else content
+        )
         parameters[strategy + dot + parameter.replace("-", "_")] = plain
     return parameters
 
 
 def _grid(key: str, value: Any) -> dict[str, tuple[Any, ...]]:
     return {name: tuple(_list(name, values)) for name, values in _parameters(key, value).items()}
-
-
-def _numbers(key: str, value: Any) -> int | tuple[int, ...]:
-    try:
-        numbers = [int(one) if isinstance(one, str) else one for one in _list(key, value)]
-    except ValueError:
-        raise ValueError(f"{key} is '{value}'; give a whole number, or several with commas.") from None
-    return numbers[0] if len(numbers) == 1 else tuple(dict.fromkeys(numbers))
 
 
 _READERS: Mapping[str, Callable[[str, Any], Any]] = {

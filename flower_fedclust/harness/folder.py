@@ -24,7 +24,8 @@ from flower_fedclust.outside import read_json
 _PACKAGES = ("flwr", "numpy", "scikit-learn", "flower-fedclust")
 _KINDS = (
     ("string", ("key", "strategy", "variant", "data", "partition")),
-    ("Int64", ("n_clients", "n_rows", "n_columns", "n_classes", "n_clusters")),
+    ("Int64", ("n_clients", "n_rows", "n_public", "n_columns", "n_classes", "n_clusters")),
+    ("Float64", ("largest_class",)),
     ("Float64", ("epsilon", "delta")),
     ("string", ("privacy_unit", "noise")),
     ("Int64", ("seed",)),
@@ -41,13 +42,15 @@ _KINDS = (
 #: The columns of the table and their types.
 COLUMNS: Mapping[str, str] = {name: kind for kind, names in _KINDS for name in names}
 
+#: The status of runs that are known to be impossible before the first run starts.
+LEFT_OUT = "left out"
 _SETTINGS = "comparison.json"
 _LOCK = ".lock"
 _UNFINISHED = ".unfinished"
 
 
 class DiskFullError(OSError):
-    """There is no room to write a result; the results that are written stay."""
+    """The disk is full; results that were written before are kept."""
 
 
 class ComparisonFolder:
@@ -61,15 +64,10 @@ class ComparisonFolder:
         self.trials = self.path / "runs"
 
     @contextmanager
-    def opened(self, settings: Mapping[str, Any]) -> Iterator[None]:
-        """Lock the folder for this comparison, whose settings are ready for JSON; make it if it does not exist.
+    def opened(self, settings: Mapping[str, Any], runs: Sequence[Mapping[str, Any]] = ()) -> Iterator[None]:
+        """Create the folder if needed, and lock it for a comparison and its planned runs, both ready for JSON.
 
-        Raises
-        ------
-        FileExistsError
-            If the folder holds another comparison or something else, or another process is writing it.
-        DiskFullError
-            If there is no room.
+        Raises a FileExistsError if the folder holds something else, or another process is writing it.
         """
         self._check(settings)
         with self.says_when_full():
@@ -88,6 +86,7 @@ class ComparisonFolder:
                 if not (self.path / _SETTINGS).exists():
                     started = datetime.now().astimezone().isoformat(timespec="seconds")
                     content = {"format": FORMAT, **settings, "versions": installed_versions(), "started": started}
+                    content["runs"] = [dict(run) for run in runs]
                     text = json.dumps(content, indent=2) + "\n"
                     self._write(_SETTINGS, lambda path: path.write_text(text, encoding="utf-8"))
                 for left in self.trials.glob(f"*{_UNFINISHED}"):
@@ -104,7 +103,7 @@ class ComparisonFolder:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir()
             yield unfinished
-            shutil.rmtree(place, ignore_errors=True)  # of a trial that failed and is repeated
+            shutil.rmtree(place, ignore_errors=True)  # left by a failed attempt
             unfinished.rename(place)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -112,7 +111,7 @@ class ComparisonFolder:
     def row(self, key: str) -> dict[str, Any] | None:
         """Return the row of a trial that has ended; None if it has not."""
         row = json_object(self.trials / key / "run.json")
-        return row if row.get("status") in ("done", "failed") else None
+        return row if row.get("status") in ("done", "failed", LEFT_OUT) else None
 
     def write_tables(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write ``results.csv`` and ``results.parquet``, a row per trial."""
@@ -122,7 +121,7 @@ class ComparisonFolder:
 
     @contextmanager
     def says_when_full(self) -> Iterator[None]:
-        """Turn the error of a full disk into a sentence."""
+        """Turn the error of a full disk into a DiskFullError that says how to continue."""
         try:
             yield
         except OSError as error:
@@ -150,13 +149,12 @@ class ComparisonFolder:
         path = self.path / _SETTINGS
         if not path.exists():
             ours = (_LOCK, f".{_SETTINGS}.new", self.trials.name)
-            others = [one.name for one in self.path.iterdir() if one.name not in ours]
-            if self.trials.exists():
-                others += [one.name for one in self.trials.iterdir()] if self.trials.is_dir() else [self.trials.name]
-            if others:
+            stranger = next(
+                (one.name for one in self.path.rglob("*") if one.name not in ours or one.is_symlink()), None
+            )
+            if stranger is not None or self.trials.is_file():
                 raise FileExistsError(
-                    f"{self.path} already holds something other than a comparison ({min(others)}); choose an empty "
-                    "folder."
+                    f"{self.path} holds something other than a comparison ({stranger}); choose an empty folder."
                 )
             return
         try:
@@ -183,7 +181,7 @@ def results_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def installed_versions() -> dict[str, str | None]:
-    """Return the versions that a result may depend on; None for what runs from its sources."""
+    """Return the installed versions that a result may depend on; None for packages run from source."""
 
     def version(package: str) -> str | None:
         try:

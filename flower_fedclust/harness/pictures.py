@@ -1,20 +1,20 @@
-"""Pictures of a map of rows, as a PNG and as an interactive page, and of the curves of a run.
-
-Each function returns the absolute path of its file, and raises a ValueError if it needs matplotlib and has none.
-"""
+"""Maps of rows as a PNG, as an interactive page, and inside the page of a comparison; the curves of a run as a PNG."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import NDArray
 
-from flower_fedclust.harness.page import page
 from flower_fedclust.harness.results import plural
-from flower_fedclust.numerics.checks import checked_rows
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import parsing, read_csv
+from flower_fedclust.results.files import from_cell, read_result
 from flower_fedclust.results.pictures import (
     NO_COLOR,
     TEN_COLORS,
@@ -30,34 +30,45 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+#: How many rows of a map the page of a comparison holds.
+MOST_ROWS = 5000
 _LONGEST_LEGEND = 40
 _LONGEST_NAME = 24
 
 
-def map_figure(
-    embedding: Sequence[ArrayLike],
-    names: Sequence[str],
-    labels: Sequence[ArrayLike | None] | None,
-    path: str | Path,
-    *,
-    title: str = "",
-    columns: Mapping[str, Sequence[ArrayLike | None]] | None = None,
-) -> Path:
-    """Draw a map of rows as a PNG: colored by columns that are given, by client, and by class if classes are known.
+def page(template: str, **content: Any) -> str:
+    """Return a page, complete in itself; every text of the content is escaped."""
+    return _environment().get_template(template).render(content)
 
-    There is an array of places, and one of labels and of each column or None, for each client. The rows are drawn in a
-    random order, so that no client covers another. Up to 40 clients or classes are named in a legend; more clients are
-    shown on a scale of colors. Classes are also named on the map.
+
+@cache
+def _environment() -> Environment:
+    """Return the templates; a name that does not exist is an error."""
+    environment = Environment(
+        loader=PackageLoader("flower_fedclust.harness"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"plural": plural, "short": "{:g}".format, "tenth": "{:.1f}".format}
+    return environment
+
+
+def map_figure(
+    places: Sequence[NDArray[np.float64]], groupings: Sequence[Grouping], path: str | Path, *, title: str = ""
+) -> Path:
+    """Draw a map of rows, given by client, as a PNG with a panel for each grouping, and return its path.
+
+    The rows are drawn in a random order, so that no client covers another. Up to 40 clients or classes are named in a
+    legend; more clients are shown on a scale of colors. Classes are also named on the map.
     """
-    places = _checked_places(embedding, names)
-    given = columns or {}
-    panels = sorted(groupings_of(places, names, labels, given), key=lambda one: one.name not in given)
     xy = np.concatenate(places)
     order = np.random.default_rng(0).permutation(len(xy))
     # An area in points²: few rows and many rows cover about the same part of the picture.
     size = float(np.clip(16_000 / len(xy), 1.0, 40.0))
-    figure = figure_of(7.0 * len(panels), 6.5)
-    for axes, grouping in zip(np.ravel(figure.subplots(1, len(panels))), panels, strict=True):
+    figure = figure_of(7.0 * len(groupings), 6.5)
+    for axes, grouping in zip(np.ravel(figure.subplots(1, len(groupings))), groupings, strict=True):
         colors = np.array(grouping.colors)[grouping.codes[order]]
         axes.scatter(*xy[order].T, s=size, c=colors, linewidths=0)
         axes.set_aspect("equal", adjustable="datalim")
@@ -70,30 +81,18 @@ def map_figure(
 
 
 def map_page(
-    embedding: Sequence[ArrayLike],
-    names: Sequence[str],
-    labels: Sequence[ArrayLike | None] | None,
-    path: str | Path,
-    *,
-    title: str = "",
-    columns: Mapping[str, Sequence[ArrayLike | None]] | None = None,
+    places: Sequence[NDArray[np.float64]], groupings: Sequence[Grouping], path: str | Path, *, title: str = ""
 ) -> Path:
-    """Write a map of rows, given as for :func:`map_figure`, as one interactive HTML file that needs no network.
+    """Write a map of rows, given by client, as one interactive HTML file that needs no network, and return its path.
 
-    The file contains the place (in single precision), the client, the class and the columns of every row, so it must be
-    protected as they are. A column cannot be called "client", "class" or "row".
+    The file contains the place (in single precision) and the groups of every row, so it must be protected as they are.
     """
-    places = _checked_places(embedding, names)
-    groupings = groupings_of(places, names, labels, columns or {})
     xy = np.concatenate(places)
     content = {
         "places": base64_text(xy, "<f4"),
         # Rows are in the order of the clients, and each client's rows are numbered from its start.
         "starts": np.cumsum([0, *map(len, places)]).tolist(),
-        "groupings": [
-            {"name": one.name, "groups": one.groups, "colors": one.colors, "codes": base64_text(one.codes, "<u4")}
-            for one in groupings
-        ],
+        "groupings": [_as_json(one, "<u4") for one in groupings],
     }
     found = {grouping.name: len(grouping.groups) - grouping.colors.count(NO_COLOR) for grouping in groupings}
     sizes = ", ".join(plural(count, name) for name, count in found.items())
@@ -103,17 +102,56 @@ def map_page(
     return file
 
 
+def map_of_trial(folder: Path, most_rows: int = MOST_ROWS) -> dict[str, Any] | None:
+    """Return what the page of a comparison needs to draw the map in a trial's folder, or a random sample of its rows.
+
+    Returns None if the map cannot be read.
+    """
+    try:
+        result = read_result(folder)
+        known: dict[str, list[str | None]] = {}
+        for row in read_csv(folder / "classes.csv", "run again") if (folder / "classes.csv").is_file() else ():
+            known.setdefault(from_cell(row["client"]), []).append(from_cell(row["class"]) or None)
+        with parsing(str(folder), "a map", "run again"):
+            places, names = result["embedding"], result["names"]
+            classes: list[Any] = [
+                known.get(name) if len(part) else [] for name, part in zip(names, places, strict=True)
+            ]
+            columns = {"cluster": result["labels"]} if result["labels"] else {}
+            groupings = groupings_of(places, names, classes if known else None, columns)
+            xy, numbers = np.concatenate(places), np.concatenate([np.arange(len(part)) for part in places])
+            chosen = np.arange(len(xy))
+            if len(xy) > most_rows:
+                chosen = np.sort(np.random.default_rng(0).choice(len(xy), most_rows, replace=False))
+            low = xy[chosen].min(axis=0)
+            widest = float((xy[chosen].max(axis=0) - low).max()) or 1.0
+    except DataError:
+        return None
+    return {
+        "n_rows": len(xy),
+        "n_shown": len(chosen),
+        # Places in 65,536 steps of the wider side, finer than any screen.
+        "places": base64_text(np.rint((xy[chosen] - low) / widest * 65535), "<u2"),
+        "numbers": base64_text(numbers[chosen], "<u4"),
+        "groupings": [
+            _as_json(Grouping(one.name, one.groups, one.colors, one.codes[chosen]), "<u2") for one in groupings
+        ],
+    }
+
+
+def _as_json(one: Grouping, dtype: str) -> dict[str, Any]:
+    return {"name": one.name, "groups": one.groups, "colors": one.colors, "codes": base64_text(one.codes, dtype)}
+
+
 def curve_figure(history: Mapping[str, Sequence[float]], path: str | Path, *, title: str = "") -> Path:
     """Draw what a strategy recorded over its rounds (``Result.history``) as a PNG, one curve below another.
 
     A positive curve that spans a factor of more than 100 has a logarithmic scale. A value that is not finite is a gap.
     """
-    curves = {name: _checked_curve(name, values) for name, values in history.items()}
-    if not curves:
-        raise ValueError("The history holds no curve; only some strategies record one over their rounds.")
-    figure = figure_of(7.0, 0.8 + 2.8 * len(curves))
-    panels = np.ravel(figure.subplots(len(curves), 1, sharex=True))
-    for axes, (name, values) in zip(panels, curves.items(), strict=True):
+    figure = figure_of(7.0, 0.8 + 2.8 * len(history))
+    panels = np.ravel(figure.subplots(len(history), 1, sharex=True))
+    for axes, (name, curve) in zip(panels, history.items(), strict=True):
+        values = np.asarray(curve, dtype=np.float64)
         axes.plot(np.arange(1, len(values) + 1), values, color=TEN_COLORS[0], marker="o", markersize=3)
         finite = values[np.isfinite(values)]
         if len(finite) and finite.min() > 0 and finite.max() > 100 * finite.min():
@@ -125,34 +163,6 @@ def curve_figure(history: Mapping[str, Sequence[float]], path: str | Path, *, ti
     if title:
         figure.suptitle(title, parse_math=False)
     return saved_figure(figure, path)
-
-
-def _checked_places(embedding: Sequence[ArrayLike], names: Sequence[str]) -> list[NDArray[np.float64]]:
-    if len(embedding) != len(names):
-        raise ValueError(f"There are {len(embedding)} maps and {len(names)} names; give one of each for each client.")
-    places = []
-    for name, part in zip(names, embedding, strict=True):
-        # A client may have no rows in the map.
-        if np.shape(part) == (0, 2):
-            places.append(np.empty((0, 2)))
-            continue
-        array = checked_rows(part, owner=f"the map of client {name}")
-        if array.shape[1] != 2:
-            raise ValueError(f"The map of client {name} has shape {array.shape}; give two columns.")
-        places.append(array)
-    if not sum(map(len, places)):
-        raise ValueError("The map has no rows; give at least one.")
-    return places
-
-
-def _checked_curve(name: str, values: Sequence[float]) -> NDArray[np.float64]:
-    try:
-        curve = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"The curve {name!r} holds something that is not a number; give numbers.") from None
-    if curve.ndim != 1 or not len(curve):
-        raise ValueError(f"The curve {name!r} has shape {curve.shape}; give a list of at least one number.")
-    return curve
 
 
 def _name_groups(figure: Figure, axes: Axes, grouping: Grouping, xy: NDArray[np.float64]) -> None:

@@ -1,4 +1,4 @@
-"""Which epsilon is enough, before anything is sent: by rehearsals on made-up rows, or on rows of a similar table."""
+"""Predict which epsilon is enough, by rehearsals on made-up rows or on rows of a similar table."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ ROUGHER = 1.3
 MOST_ROWS = 10_000
 #: The largest budget that a strategy takes.
 MOST_EPSILON = 1000.0
-#: Rehearsals for each epsilon.
+#: The number of rehearsals for each epsilon.
 N_DRAWS = 5
-#: An extra cost below this is nothing: other first centers change the cost as much.
+#: A smaller extra cost counts as nothing, because other first centers change the cost as much.
 NOTHING = 0.02
 
 
@@ -198,7 +198,7 @@ def plan(
         If a fact is not valid, or the strategy has no epsilon or no centers.
     """
     if clients is None:
-        made = strategy_of(strategy, parameters)
+        made: Any = strategy_of(strategy, parameters)
     else:
         if like is not None or n_columns is not None:
             raise ValueError("clients are given, which have rows and columns; leave out like and n_columns.")
@@ -208,21 +208,7 @@ def plan(
         made, tables = prepared_rows(strategy, clients, parameters, **options)
         like, n_clients = np.concatenate(tables), len(tables)
         n_rows = len(like) if n_rows is None else n_rows
-    return _plan(made, n_rows, n_columns, like, n_clients, epsilons, spread, seed)
-
-
-def _plan(
-    strategy: Any,
-    n_rows: int | None,
-    n_columns: int | None,
-    like: ArrayLike | None,
-    n_clients: int,
-    epsilons: Sequence[float],
-    spread: float | None,
-    seed: int,
-) -> Forecast:
-    """Rehearse a strategy."""
-    table = None if like is None else _standard(like, strategy.most_clusters)
+    table = None if like is None else _standard(like, made.most_clusters)
     if table is not None:
         if n_columns not in (None, table.shape[1]):
             raise ValueError(f"n_columns is {n_columns}, but like has {table.shape[1]}; leave n_columns out.")
@@ -230,38 +216,39 @@ def _plan(
     if n_rows is None or n_columns is None:
         missing = "n_rows" if n_rows is None else "n_columns"
         raise ValueError(f"{missing} is missing; give it, or clients like yours.")
-    check_integer("n_rows", n_rows, at_least=strategy.most_clusters * 2)
+    check_integer("n_rows", n_rows, at_least=made.most_clusters * 2)
     check_integer("n_columns", n_columns, at_least=1)
     check_integer("n_clients", n_clients, at_least=2)
-    if not isinstance(strategy, PrivateStrategy) or strategy.epsilon is None:
-        raise ValueError(f"{strategy.name} has no epsilon; plan a strategy that takes one.")
+    if not isinstance(made, PrivateStrategy) or made.epsilon is None:
+        raise ValueError(f"{made.name} has no epsilon; plan a strategy that takes one.")
     for epsilon in epsilons:
         check_real("epsilons", epsilon, above=0, at_most=MOST_EPSILON)
-    radius = next((getattr(strategy, name, None) for name in ("max_norm", "max_l1_norm")), None) or 3.0
+    radius = next((getattr(made, name, None) for name in ("max_norm", "max_l1_norm")), None) or 3.0
     spread = radius / 3 if spread is None else check_real("spread", spread, above=0)
-    rehearsal = _Rehearsal(strategy, n_rows, n_columns, min(n_clients, 10), spread, radius, table)
+    rehearsal = _Rehearsal(made, n_rows, n_columns, min(n_clients, 10), spread, radius, table)
     releases: list[PlannedRelease] = []
-    smallest = rehearsal.run(strategy.epsilon, seed, releases)[1]
+    smallest = rehearsal.run(made.epsilon, seed, releases)[1]
     # A strategy that always has noise has hardly any at the largest epsilon.
-    hints = get_type_hints(type(strategy))
+    hints = get_type_hints(type(made))
     without = rehearsal.mean_cost(None if hints["epsilon"] is not float else MOST_EPSILON, seed)
     costs = {float(one): rehearsal.mean_cost(one, seed) for one in sorted(epsilons)}
     rougher = ROUGHER if table is None else 1.0
     excess = falling({one: rougher * max(cost / without - 1, 0.0) for one, cost in costs.items()})
-    facts = {"rows": n_rows, "columns": n_columns, "clients": n_clients, "clusters": strategy.most_clusters}
-    above, is_like = max(without - 1, 0.0), table is not None
-    return Forecast(strategy.name, facts, strategy.epsilon, releases, smallest, excess, above, is_like)
+    facts = {"rows": n_rows, "columns": n_columns, "clients": n_clients, "clusters": made.most_clusters}
+    return Forecast(
+        made.name, facts, made.epsilon, releases, smallest, excess, max(without - 1, 0.0), is_like=table is not None
+    )
 
 
 def falling(excess: Mapping[float, float]) -> dict[float, float]:
-    """Return the nearest curve by epsilon that does not rise: more budget costs nothing, but first centers differ."""
+    """Return the nearest curve by epsilon that does not rise; the costs rise only where first centers differ."""
     budgets = sorted(excess)
     costs = [excess[epsilon] for epsilon in budgets]
     return dict(zip(budgets, map(float, isotonic_regression(costs, increasing=False)), strict=True)) if costs else {}
 
 
 def enough_of(excess: Mapping[float, float]) -> float | None:
-    """Return from which epsilon on noise costs nothing, by lines between the points of a curve on log axes.
+    """Return the epsilon from which noise costs nothing, by lines between the points of a curve on log axes.
 
     This is the smallest epsilon if none costs anything, and None if the largest does.
     """
@@ -272,7 +259,7 @@ def enough_of(excess: Mapping[float, float]) -> float | None:
     if costly[-1] == budgets[-1]:
         return None
     low, high = costly[-1], budgets[budgets.index(costly[-1]) + 1]
-    # Below a tenth of NOTHING, a figure is random.
+    # Figures below a tenth of NOTHING are random.
     part = math.log(excess[low] / NOTHING) / math.log(excess[low] / max(excess[high], NOTHING / 10))
     return float(low * (high / low) ** part)
 
@@ -328,7 +315,7 @@ class _Rehearsal:
         sizes = result.sizes
         seen = None if sizes is None or sizes.deviation == 0 else sizes.deviation * scale * DEVIATIONS
         if seen is not None and sizes is not None and sizes.counts.sum() <= 2 * self.n_clients:
-            seen *= self.n_made / self.n_clients  # of parts of each client's rows
+            seen *= self.n_made / self.n_clients  # the sizes are shares of each client's rows
         return result.metrics["cost"] / pooled, seen
 
     def _with_less_noise(self, epsilon: float) -> float:
@@ -350,7 +337,7 @@ class _Rehearsal:
 
 
 def _standard(like: ArrayLike, n_clusters: int) -> Floats:
-    """Return rows about 0, of a mean squared norm of 1."""
+    """Return rows shifted to mean 0 and scaled to a mean squared norm of 1."""
     rows = checked_rows(like, owner="like")
     if len(np.unique(rows, axis=0)) <= n_clusters:
         raise ValueError(f"like has no more than {n_clusters} different rows; a plan needs more rows than clusters.")

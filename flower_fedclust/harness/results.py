@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,26 +15,164 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.format import check_format
-from flower_fedclust.harness.folder import json_object
+from flower_fedclust.harness.folder import LEFT_OUT, json_object
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import read_csv
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.doubts import ABOUT_NOTHING, collapse_of
 from flower_fedclust.results.files import read_labels
 
-#: The measures that can decide which strategy is best; the first that any trial has does. Accuracy comes last if there
-#: are more or fewer clusters than classes, because it then counts every further cluster as wrong and rewards one large
-#: cluster, and if one cluster for everything has a higher accuracy than every strategy.
-MEASURES = ("accuracy", "ari", "nmi", "cost_per_row")
-_MEASURES_IF_NUMBERS_DIFFER = ("ari", "nmi", "cost_per_row", "accuracy")
-#: The names of the measures.
-NAMES = {"accuracy": "accuracy", "nmi": "NMI", "ari": "ARI", "cost_per_row": "cost per row", "silhouette": "silhouette"}
 # Measured between rows and centers; not comparable with distances in a map or among eigenvectors.
 _IN_SPACE_OF_ROWS = ("cost", "cost_per_row", "silhouette", "davies_bouldin", "calinski_harabasz")
-#: Names of strategies that pool the rows begin like this; they are references and take no part in the ranking.
+#: Strategies whose names begin like this pool the rows; they are references and take no part in the ranking.
 _POOLED = "pooled"
 #: Shown if there is no value.
 NOTHING = "–"
+
+
+# Numbers and words as a person reads them.
+
+
+def number_text(value: float | None, significant: int = 4) -> str:
+    """Return a number rounded to significant digits; large numbers as whole numbers with commas."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    if value == 0:
+        return "0"
+    if not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.{significant - 1}e}"
+    return f"{value:,.{max(0, significant - 1 - math.floor(math.log10(abs(value))))}f}"
+
+
+def share_text(value: float) -> str:
+    """Return a number between 0 and 1, such as an accuracy, with three decimals."""
+    return f"{value + 0.0 if abs(value) >= 0.0005 else 0.0:.3f}"  # never "-0.000"
+
+
+def bytes_text(value: float, digits: str = ",.1f") -> str:
+    """Return a count of bytes in the unit that fits."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:{digits}} {unit}"
+    return f"{value:,.0f} B"
+
+
+def count_text(value: float) -> str:
+    """Return a count, or a mean of counts."""
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def _seconds_text(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:,.1f}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return "1 seed", "3 seeds"."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
+
+
+def capital(text: str) -> str:
+    """Return a text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """Return names with commas and "and"; if there are many, the first ones and how many more there are."""
+    if len(names) > most:
+        return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def by_remedy(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Group the rows of runs without a result by what would fix them, the largest group first."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        reason = str(row.get("reason") or "")
+        missing = re.match(rf"{re.escape(str(row['strategy']))} needs (\w+)\.$|(\w+) is missing;", reason)
+        name = missing and (missing[1] or missing[2])
+        remedy = f"give {name} (--set {name}=...)" if name else reason or "No reason was written."
+        found.setdefault(remedy, []).append(row)
+    return dict(sorted(found.items(), key=lambda one: -len(one[1])))
+
+
+# What is measured.
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds and the standard deviation of the sample; None if there is one seed."""
+
+    mean: float
+    deviation: float | None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One column of numbers: how they are shown, and whether more or less of it is better."""
+
+    name: str
+    heading: str
+    show: Callable[[float], str]
+    higher_is_better: bool = False
+    in_papers: bool = False  #: Whether the tables in Markdown, in LaTeX and in the terminal have it.
+    is_last: bool = False  #: Whether it comes after the guarantee on the page.
+
+    @property
+    def sign(self) -> int:
+        """1 if more is better, -1 if less is."""
+        return 1 if self.higher_is_better else -1
+
+    def deviation(self, spread: Spread) -> str:
+        """Return the deviation with as many decimals as the mean; "" if there is none to show."""
+        mean = self.show(spread.mean)
+        if spread.deviation is None:
+            return ""
+        if self.show not in (share_text, number_text, _seconds_text):
+            # Rounds and bytes seldom depend on the seed; then there is nothing to say.
+            return f"± {self.show(spread.deviation)}" if spread.deviation else ""
+        if "e" in mean:
+            return f"± {spread.deviation:.1e}"
+        if spread.deviation <= 1e-9 * abs(spread.mean):
+            return "± 0"  # what is left is rounding
+        decimals = len(mean.partition(".")[2])
+        least = 10.0**-decimals
+        if spread.deviation < least / 2:
+            return f"± <{least:.{decimals}f}"
+        return f"± {spread.deviation:,.{decimals}f}"
+
+
+#: Everything that is measured, in the order of the tables.
+MEASURES = {
+    one.name: one
+    for one in (
+        Measure("accuracy", "accuracy", share_text, higher_is_better=True, in_papers=True),
+        Measure("nmi", "NMI", share_text, higher_is_better=True, in_papers=True),
+        Measure("ari", "ARI", share_text, higher_is_better=True, in_papers=True),
+        Measure("cost_per_row", "cost per row", number_text, in_papers=True),
+        Measure("silhouette", "silhouette", share_text, higher_is_better=True, in_papers=True),
+        Measure("bytes_up", "sent by clients", bytes_text, in_papers=True),
+        Measure("seconds", "seconds", _seconds_text, in_papers=True),
+        Measure("epsilon_spent", "epsilon spent", number_text, is_last=True),
+        Measure("rounds", "rounds", count_text, is_last=True),
+        Measure("bytes_down", "sent to clients", bytes_text, is_last=True),
+        Measure("peak_memory_mb", "peak memory, MB", count_text, is_last=True),
+        Measure("davies_bouldin", "Davies-Bouldin", number_text, is_last=True),
+        Measure("calinski_harabasz", "Calinski-Harabasz", number_text, higher_is_better=True, is_last=True),
+        Measure("map_ca_10", "map: class by neighbors", share_text, higher_is_better=True, is_last=True),
+        Measure("map_npa_10", "map: neighbors kept", share_text, higher_is_better=True, is_last=True),
+        Measure("map_nmi", "map: NMI", share_text, higher_is_better=True, is_last=True),
+        Measure("map_trustworthiness", "map: trustworthiness", share_text, higher_is_better=True, is_last=True),
+    )
+}
+#: What can decide which strategy is best; the first measure that any trial has does. Accuracy comes last if there are
+#: more or fewer clusters than classes, because it then counts every further cluster as wrong and rewards one large
+#: cluster, and if one cluster for everything has a higher accuracy than every strategy.
+_RANKING = ("accuracy", "ari", "nmi", "cost_per_row")
+_RANKING_IF_NUMBERS_DIFFER = ("ari", "nmi", "cost_per_row", "accuracy")
+
+
+# Trials, contenders and scenarios.
 
 
 @dataclass(frozen=True)
@@ -59,9 +197,9 @@ class TrialResult:
         return value if math.isfinite(value) else None
 
     @property
-    def is_done(self) -> bool:
-        """Whether the trial ended as it should."""
-        return self.text("status") == "done"
+    def status(self) -> str:
+        """Return "done", "failed", "left out", or "" if it has not ended."""
+        return self.text("status")
 
     @property
     def strategy(self) -> str:
@@ -69,56 +207,29 @@ class TrialResult:
         return self.text("strategy") or self.key
 
     @property
-    def is_pooled(self) -> bool:
-        """Whether the server had the rows themselves."""
-        return self.strategy.startswith(_POOLED)
-
-    @property
     def epsilon(self) -> float | None:
         """The epsilon that was asked for; None if there was none."""
         return self.number("epsilon")
 
     @cached_property
-    def embedding_folder(self) -> Path | None:
-        """The folder of the map, if the trial made one."""
-        folder = None if self.folder is None else self.folder / "embedding"
-        return folder if folder is not None and any(folder.glob("*.csv")) else None
+    def has_map(self) -> bool:
+        """Whether the trial made a map of rows."""
+        return self.folder is not None and any(self.folder.glob("embedding/*.csv"))
 
     @cached_property
     def has_comparable_cost(self) -> bool:
         """Whether the cost is measured in the space of the rows, and not in a map or among eigenvectors."""
-        if self.embedding_folder is not None or self.number("map_trustworthiness") is not None:
+        if self.has_map or self.number("map_trustworthiness") is not None:
             return False
         return self.folder is None or (self.folder / "centers.csv").exists()
 
     @cached_property
     def collapse(self) -> str:
-        """How the run came to nothing, whatever its measures say; "" if it did not."""
+        """How the clustering came to nothing, whatever its measures say; "" if it did not."""
         worst = self.number("cost_of_one_cluster") if self.has_comparable_cost else None
         n_clusters, largest = self.number("n_clusters"), self.number("largest_cluster")
         found = collapse_of(n_clusters, largest, self.number("cost_per_row"), worst)
         return "" if found is None else found[1]
-
-    @cached_property
-    def _class_sizes(self) -> list[int]:
-        """How many rows each true class has; empty if that is not known."""
-        path = None if self.folder is None else self.folder / "classes.csv"
-        if path is None or not path.is_file():
-            return []
-        try:
-            return list(Counter(row.get("class") for row in read_csv(path, "run again")).values())
-        except DataError:
-            return []
-
-    @property
-    def n_classes(self) -> float | None:
-        """How many true classes the rows have; None if that is not known."""
-        return self.number("n_classes") or (float(len(self._class_sizes)) if self._class_sizes else None)
-
-    @property
-    def largest_class(self) -> float | None:
-        """The share of rows in the largest class, which is the accuracy of one cluster for everything."""
-        return max(self._class_sizes) / sum(self._class_sizes) if self._class_sizes else None
 
     @cached_property
     def metrics(self) -> Mapping[str, Any]:
@@ -126,64 +237,32 @@ class TrialResult:
         return {} if self.folder is None else json_object(self.folder / "metrics.json")
 
     @cached_property
-    def history(self) -> dict[str, list[float | None]]:
-        """The curves that the strategy recorded, by name; a value that is not a finite number is None."""
-        found = self.metrics.get("history")
-        curves = {
-            str(name): [float(v) if isinstance(v, int | float) and math.isfinite(v) else None for v in values]
-            for name, values in (found if isinstance(found, dict) else {}).items()
-            if isinstance(values, list)
-        }
-        return {name: curve for name, curve in curves.items() if any(value is not None for value in curve)}
-
-    @cached_property
-    def doubts(self) -> dict[str, str]:
-        """What speaks against the result: sentences by code."""
-        found = self.metrics.get("doubts")
-        listed = [one for one in (found if isinstance(found, list) else []) if isinstance(one, dict)]
-        return {str(one.get("code")): str(one.get("sentence")) for one in listed}
-
-    @cached_property
     def labels(self) -> NDArray[np.intp]:
         """The cluster of each row, by client; empty if they cannot be read."""
         files = [] if self.folder is None else sorted(self.folder.glob("labels/*.csv"))
         try:
-            parts = [read_labels(file).labels for file in files]
+            return np.concatenate([np.empty(0, dtype=np.intp), *(read_labels(file).labels for file in files)])
         except DataError:
-            parts = []
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.intp)
+            return np.empty(0, dtype=np.intp)
 
     @cached_property
-    def privacy(self) -> Mapping[str, Any]:
-        """The content of ``privacy.json``; empty if it cannot be read."""
-        return {} if self.folder is None else json_object(self.folder / "privacy.json")
-
-    @cached_property
-    def privacy_report(self) -> PrivacyReport | None:
+    def privacy(self) -> PrivacyReport | None:
         """The privacy report; None if there is none that can be read."""
+        written = {} if self.folder is None else json_object(self.folder / "privacy.json")
         try:
-            return PrivacyReport.from_dict({**self.privacy, "strategy": self.strategy})
+            return PrivacyReport.from_dict({**written, "strategy": self.strategy})
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
 
 
 @dataclass(frozen=True)
-class Spread:
-    """A mean over seeds and the standard deviation of the sample; None if there is one seed."""
-
-    mean: float
-    deviation: float | None
-    count: int
-
-
-@dataclass(frozen=True)
 class Contender:
-    """One strategy at one budget in one scenario: its trials by seed, those that are done and those that failed."""
+    """One strategy at one budget in one scenario, with its trials in the order of their seeds."""
 
     strategy: str
     epsilon: float | None
-    trials: Sequence[TrialResult]
-    failed: Sequence[TrialResult] = ()
+    trials: Sequence[TrialResult]  #: Those that are done.
+    others: Sequence[TrialResult] = ()  #: Those that failed, were left out, or have not ended.
     variant: str = ""  #: The parameters of the grid, or of a strategy that was given as an object.
 
     @property
@@ -194,17 +273,17 @@ class Contender:
     @property
     def name(self) -> str:
         """The strategy, its parameters, and the epsilon that was asked for."""
-        return self.title if self.epsilon is None else f"{self.title}, epsilon {self.epsilon:g}"
-
-    @property
-    def name_in_list(self) -> str:
-        """The name for a list with commas."""
         return self.title if self.epsilon is None else f"{self.title} at epsilon {self.epsilon:g}"
 
     @property
     def is_pooled(self) -> bool:
-        """Whether the rows were pooled."""
-        return any(trial.is_pooled for trial in (*self.trials, *self.failed))
+        """Whether the server had the rows themselves."""
+        return self.strategy.startswith(_POOLED)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no trial is done yet, but one may still be."""
+        return not self.trials and any(not trial.status for trial in self.others)
 
     @property
     def is_covered(self) -> bool:
@@ -222,31 +301,42 @@ class Contender:
         return "covered in part" if has_noise else "no guarantee"
 
     @property
-    def guarantee_texts(self) -> list[str]:
-        """How much of the run is covered, whom the guarantee protects, and who draws the noise."""
+    def guarantee_detail(self) -> str:
+        """Whom the guarantee protects, and who draws the noise."""
         if self.guarantee_kind not in ("whole run covered", "covered in part"):
-            return ["none"]
+            return ""
         unit, noise = (self.trials[0].text(column) for column in ("privacy_unit", "noise"))
         where = {"server": "server's noise", "clients": "clients' noise", "local": "noise in each reply"}
-        detail = ", ".join(filter(None, [f"per {unit}" if unit else "", where.get(noise, "")]))
-        return list(filter(None, ["whole run" if self.is_covered else "in part", detail]))
+        return ", ".join(filter(None, [f"per {unit}" if unit else "", where.get(noise, "")]))
 
-    @property
-    def accuracy(self) -> float | None:
-        """The mean accuracy; None if there is none, or if a run put all rows into one cluster."""
-        spread = self.spread("accuracy")
-        return None if spread is None or any(trial.collapse for trial in self.trials) else spread.mean
+    @cached_property
+    def collapse(self) -> str:
+        """How the runs came to nothing, and how many of them; "" if none did."""
+        reasons = [trial.collapse for trial in self.trials if trial.collapse]
+        if not reasons:
+            return ""
+        share = "" if len(reasons) == len(self.trials) else f" in {len(reasons)} of {len(self.trials)} runs"
+        return " or ".join(dict.fromkeys(reasons)) + share
+
+    @cached_property
+    def has_comparable_cost(self) -> bool:
+        """Whether the cost is measured in the space of the rows in every trial."""
+        return all(trial.has_comparable_cost for trial in self.trials)
 
     def is_comparable(self, column: str) -> bool:
         """Tell whether a value means the same for this strategy as for others; a cost may not."""
-        return column not in _IN_SPACE_OF_ROWS or all(trial.has_comparable_cost for trial in self.trials)
+        return column not in _IN_SPACE_OF_ROWS or self.has_comparable_cost
 
     def spread(self, column: str) -> Spread | None:
         """Return mean and deviation of a column over the trials that have it; None if no trial has."""
-        values = [value for trial in self.trials if (value := trial.number(column)) is not None]
+        values = list(self.by_seed(column).values())
         if not values:
             return None
-        return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values))
+        return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+    def comparable(self, column: str) -> Spread | None:
+        """Return :meth:`spread`, or None if it cannot be compared with other strategies."""
+        return self.spread(column) if self.is_comparable(column) else None
 
     def by_seed(self, column: str) -> dict[str, float]:
         """Return the values of a column by seed."""
@@ -267,93 +357,91 @@ class Scenario:
         """The data set, how it is spread and, if there are several, the number of clusters."""
         return ", ".join(filter(None, (self.data, self.partition, self.n_clusters and f"{self.n_clusters} clusters")))
 
+    @property
+    def trials(self) -> list[TrialResult]:
+        """All trials, whether or not they are done."""
+        return [trial for one in self.contenders for trial in (*one.trials, *one.others)]
+
     @cached_property
-    def measure(self) -> str:
+    def measure(self) -> Measure:
         """What decides which contender is best: the first measure that there is and that can rank."""
-        trials = [trial for one in self.contenders for trial in one.trials]
-        n_classes = next((number for trial in trials if (number := trial.n_classes) is not None), None)
-        differ = n_classes is not None and any(trial.number("n_clusters") not in (None, n_classes) for trial in trials)
-        found = [one.accuracy for one in self.contenders if one.accuracy is not None]
-        share = next((share for trial in trials if (share := trial.largest_class) is not None), 0.0)
-        one_cluster_wins = bool(found) and max(found) <= share
-        measures: tuple[str, ...] = _MEASURES_IF_NUMBERS_DIFFER if differ or one_cluster_wins else MEASURES
-        if not self._finds_classes:
-            measures = ("cost_per_row", *measures)
-        return next((name for name in measures if any(one.spread(name) for one in self.contenders)), MEASURES[0])
+        columns = ("n_classes", "n_clusters", "largest_class")
+        found = {name: {value for one in self.trials if (value := one.number(name)) is not None} for name in columns}
+        sound = [one.spread("accuracy") for one in self.contenders if not one.collapse]
+        best = max((spread.mean for spread in sound if spread is not None), default=1.0)
+        do_numbers_differ = bool(found["n_classes"]) and not found["n_clusters"] <= found["n_classes"]
+        one_cluster_wins = best <= max(found["largest_class"], default=0.0)
+        names: tuple[str, ...] = _RANKING_IF_NUMBERS_DIFFER if do_numbers_differ or one_cluster_wins else _RANKING
+        agreements = [spread.mean for one in self.contenders if (spread := one.spread("nmi")) is not None]
+        if agreements and max(agreements) < ABOUT_NOTHING:  # no contender's clusters relate to the classes
+            names = ("cost_per_row", *names)
+        return next((MEASURES[name] for name in names if any(one.spread(name) for one in self.contenders)), _FIRST)
 
     @property
-    def measure_name(self) -> str:
-        """The measure in words."""
-        return NAMES[self.measure]
-
-    @cached_property
-    def _finds_classes(self) -> bool:
-        """Whether any contender's clusters relate to the classes; if none do, the classes cannot rank."""
-        found = [spread.mean for one in self.contenders if (spread := one.spread("nmi")) is not None]
-        return not found or max(found) >= ABOUT_NOTHING
-
-    def collapse(self, contender: Contender) -> str:
-        """Return how the runs of a contender came to nothing, and how many of them; "" if none did."""
-        reasons = []
-        for trial in contender.trials:
-            nmi = trial.number("nmi")
-            tells_nothing = self._finds_classes and nmi is not None and nmi < ABOUT_NOTHING
-            if reason := trial.collapse or ("NMI about 0" if tells_nothing else ""):
-                reasons.append(reason)
-        if not reasons:
-            return ""
-        share = "" if len(reasons) == len(contender.trials) else f" in {len(reasons)} of {len(contender.trials)} runs"
-        return " or ".join(dict.fromkeys(reasons)) + share
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether more of the measure is better."""
-        return self.measure != "cost_per_row"
-
-    @property
-    def sign(self) -> int:
-        """1 if more of the measure is better, -1 if less is."""
-        return 1 if self.higher_is_better else -1
+    def measures(self) -> list[Measure]:
+        """What any contender has, the measure that ranks first."""
+        found = [one for one in MEASURES.values() if any(other.spread(one.name) for other in self.contenders)]
+        return sorted(found, key=lambda one: one is not self.measure)
 
     @property
     def pooled(self) -> list[Contender]:
-        """The pooled references."""
-        return [one for one in self.contenders if one.is_pooled]
+        """The pooled references that have a result."""
+        return [one for one in self.contenders if one.is_pooled and one.trials]
 
     @property
     def federated(self) -> list[Contender]:
-        """All contenders that do not pool the rows."""
-        return [one for one in self.contenders if not one.is_pooled]
+        """The contenders that do not pool the rows and have a result."""
+        return [one for one in self.contenders if not one.is_pooled and one.trials]
 
-    @cached_property
-    def measured(self) -> list[tuple[Contender, Spread]]:
-        """The contenders that have a measure which can be compared and did not collapse, with the measure."""
-        return [
-            (one, spread)
-            for one in self.contenders
-            if (spread := self.quality(one)) is not None and not self.collapse(one)
-        ]
+    @property
+    def waiting(self) -> list[Contender]:
+        """The contenders that may still get a result: while there are any, nobody is the best."""
+        return [one for one in self.contenders if one.is_waiting]
 
     def quality(self, contender: Contender | None) -> Spread | None:
         """Return the measure of a contender; None if it has none that can be compared."""
-        if contender is None or not contender.is_comparable(self.measure):
-            return None
-        return contender.spread(self.measure)
+        return None if contender is None else contender.comparable(self.measure.name)
+
+    def ranked(self, contenders: Iterable[Contender]) -> list[Contender]:
+        """Return those that have the measure and did not collapse, the best first."""
+        found = [
+            (-self.measure.sign * spread.mean, one)
+            for one in contenders
+            if (spread := self.quality(one)) is not None and not one.collapse
+        ]
+        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
     def best(self, contenders: Iterable[Contender]) -> Contender | None:
         """Return the best by the measure among those that did not collapse; None if none has it."""
         return next(iter(self.ranked(contenders)), None)
 
-    def ranked(self, contenders: Iterable[Contender]) -> list[Contender]:
-        """Return those that have the measure and did not collapse, the best first."""
-        wanted = list(contenders)
-        found = [(-self.sign * spread.mean, one) for one, spread in self.measured if one in wanted]
-        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
-
     @cached_property
     def reference(self) -> Contender | None:
         """The best of those that pool the rows."""
         return self.best(self.pooled)
+
+    @cached_property
+    def groups(self) -> dict[str, list[Contender]]:
+        """The rows of a table: pooled references; others, the best first; and what collapsed."""
+        dropped = [one for one in self.federated if one.collapse]
+        ranked = self.ranked(self.federated)
+        # A cost in another space cannot be ranked; it comes after those that can.
+        unranked = [one for one in self.federated if one not in ranked and one not in dropped]
+        return {"pooled": self.pooled, "sortable": ranked + unranked, "sortable collapsed": dropped}
+
+    @cached_property
+    def starred(self) -> dict[str, str]:
+        """The best mean of each measure as it is shown, so that ties are ties; none while contenders are missing."""
+        found = {}
+        for measure in [] if self.waiting else self.measures:
+            spreads = [one.comparable(measure.name) for one in self.groups["sortable"]]
+            means = [spread.mean for spread in spreads if spread is not None]
+            if len(means) > 1:
+                found[measure.name] = measure.show(max(means) if measure.higher_is_better else min(means))
+        return found
+
+
+_FIRST = MEASURES[_RANKING[0]]
 
 
 @dataclass(frozen=True)
@@ -361,38 +449,35 @@ class ComparisonResults:
     """All that was read from the folder of a comparison."""
 
     settings: Mapping[str, Any]  #: The content of ``comparison.json``.
-    trials: Sequence[TrialResult]
-    unfinished: Sequence[str] = ()  #: Folders without a result: the trial was stopped, or is still running.
+    trials: Sequence[TrialResult]  #: All trials in the order of the table, whether or not they have ended.
+
+    def of_status(self, status: str) -> list[TrialResult]:
+        """Return the trials that are "done", "failed" or "left out", or that have not ended ("")."""
+        return [trial for trial in self.trials if trial.status == status]
+
+    @property
+    def progress(self) -> str:
+        """How many runs are done, or why others are not."""
+        n_done, n_waiting = len(self.of_status("done")), len(self.of_status(""))
+        done = f"{n_done} of {plural(len(self.trials), 'run')} so far" if n_waiting else plural(n_done, "run") + " done"
+        counts = [(len(self.of_status("failed")), "failed"), (len(self.of_status(LEFT_OUT)), "not possible, left out")]
+        return ", ".join([done, *(f"{count} {what}" for count, what in counts if count)])
 
     @cached_property
     def scenarios(self) -> list[Scenario]:
-        """The trials by data set and partition, in the order of the settings; others follow in their own order."""
-        known = [list(map(str, self._asked(setting))) for setting in ("data", "partitions", "n_clusters")]
+        """The trials by data set and partition."""
+        # A single number of clusters, or one for each data set, needs no mention.
+        has_several = isinstance(self.settings.get("n_clusters"), list)
         found: dict[tuple[str, str, str], list[TrialResult]] = {}
         for trial in self.trials:
-            # A single number of clusters, or one for each data set, needs no mention.
-            clusters = trial.text("n_clusters") if known[2] else ""
+            clusters = trial.text("n_clusters") if has_several else ""
             found.setdefault((trial.text("data"), trial.text("partition"), clusters), []).append(trial)
-
-        def order(key: tuple[str, str, str]) -> list[int]:
-            return [names.index(one) if one in names else len(names) for one, names in zip(key, known, strict=True)]
-
-        return [Scenario(key[0], key[1], _contenders(found[key]), key[2]) for key in sorted(found, key=order)]
-
-    @cached_property
-    def strategies(self) -> list[str]:
-        """Names of all strategies, in the order of the settings; others follow in their own order."""
-        found = dict.fromkeys(trial.strategy for trial in self.trials)
-        return list(dict.fromkeys([*(name for name in self._asked("strategies") if name in found), *found]))
+        return [Scenario(data, how, _contenders(trials), number) for (data, how, number), trials in found.items()]
 
     @property
-    def failed(self) -> list[TrialResult]:
-        """The trials that failed."""
-        return [trial for trial in self.trials if not trial.is_done]
-
-    def _asked(self, setting: str) -> list[Any]:
-        asked = self.settings.get(setting)
-        return asked if isinstance(asked, list) else []
+    def strategies(self) -> list[str]:
+        """The names of all strategies."""
+        return list(dict.fromkeys(trial.strategy for trial in self.trials))
 
 
 def read_comparison(folder: str | Path) -> ComparisonResults:
@@ -400,108 +485,35 @@ def read_comparison(folder: str | Path) -> ComparisonResults:
     path = Path(folder).absolute()
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a folder; name one that 'fedclust compare' wrote.")
-    rows = {one: json_object(one / "run.json") for one in sorted(path.glob("runs/*/"))}
-    trials = [_trial(row, one.name, one) for one, row in rows.items() if row]
-    if not trials and (path / "results.csv").is_file():
-        table = read_csv(path / "results.csv", "let 'fedclust compare' run again")
-        trials = [_trial(row, str(number)) for number, row in enumerate(table, 1)]
-    if not trials:
-        raise ValueError(f"{path} holds no run of a comparison yet; let 'fedclust compare' run first.")
-    unfinished = [one.name for one, row in rows.items() if not row]
     settings = json_object(path / "comparison.json")
     if settings:
         check_format(settings.get("format"), str(path / "comparison.json"), remedy="run the comparison again")
-    return ComparisonResults(settings, trials, unfinished)
-
-
-def _trial(row: Mapping[str, Any], key: str, folder: Path | None = None) -> TrialResult:
-    plain = {name: value for name, value in row.items() if not isinstance(value, list | dict)}
-    return TrialResult(str(plain.get("key") or key), plain, folder)
+    planned = settings.get("runs")
+    rows = {str(row.get("key")): row for row in (planned if isinstance(planned, list) else []) if isinstance(row, dict)}
+    ended = {one.name: json_object(one / "run.json") for one in sorted(path.glob("runs/*/"))}
+    rows |= {key: row for key, row in ended.items() if row}
+    if not any(ended.values()) and (path / "results.csv").is_file():
+        table = read_csv(path / "results.csv", "let 'fedclust compare' run again")
+        rows = {str(row.get("key") or number): row for number, row in enumerate(table, 1)}
+    trials = []
+    for key, row in rows.items():
+        plain = {name: value for name, value in row.items() if not isinstance(value, list | dict)}
+        trials.append(TrialResult(key, plain, path / "runs" / key if key in ended else None))
+    if not any(trial.status for trial in trials):
+        raise ValueError(f"{path} holds no run of a comparison yet; let 'fedclust compare' run first.")
+    return ComparisonResults(settings, trials)
 
 
 def _contenders(trials: Sequence[TrialResult]) -> list[Contender]:
     done: dict[tuple[str, float | None, str, str, str], list[TrialResult]] = {}
-    failed: dict[tuple[str, float | None, str], list[TrialResult]] = {}
-    for trial in trials:
+    others: dict[tuple[str, float | None, str], list[TrialResult]] = {}
+    for trial in sorted(trials, key=lambda one: one.number("seed") or 0.0):
         asked = (trial.strategy, trial.epsilon, trial.text("variant"))
-        if trial.is_done:
+        if trial.status == "done":
             done.setdefault((*asked, trial.text("privacy_unit"), trial.text("noise")), []).append(trial)
         else:
-            failed.setdefault(asked, []).append(trial)
-    # A failed trial may not know its unit: it is listed with the first contender of its strategy and budget.
-    found = [
-        Contender(*key[:2], sorted(group, key=lambda one: one.number("seed") or 0.0), failed.pop(key[:3], ()), key[2])
-        for key, group in done.items()
-    ]
-    found += [Contender(*key[:2], (), group, key[2]) for key, group in failed.items()]
+            others.setdefault(asked, []).append(trial)
+    # A trial that is not done may not know its unit: it belongs to the first contender of its strategy and budget.
+    found = [Contender(*key[:2], group, others.pop(key[:3], ()), key[2]) for key, group in done.items()]
+    found += [Contender(*key[:2], (), group, key[2]) for key, group in others.items()]
     return sorted(found, key=lambda one: (one.strategy, one.variant, one.epsilon is None, one.epsilon or 0.0))
-
-
-# Numbers and words as a person reads them.
-
-
-def number_text(value: float | None, significant: int = 4) -> str:
-    """Return a number rounded to significant digits; large numbers as whole numbers with commas."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    if value == 0:
-        return "0"
-    if not 1e-4 <= abs(value) < 1e9:
-        return f"{value:.{significant - 1}e}"
-    return f"{value:,.{max(0, significant - 1 - math.floor(math.log10(abs(value))))}f}"
-
-
-def share_text(value: float) -> str:
-    """Return a number between 0 and 1, such as an accuracy, with three decimals."""
-    return f"{value + 0.0 if abs(value) >= 0.0005 else 0.0:.3f}"  # never "-0.000"
-
-
-def measure_text(measure: str, value: float) -> str:
-    """Return a value of a measure."""
-    return number_text(value) if measure == "cost_per_row" else share_text(value)
-
-
-def bytes_text(value: float, digits: str = ",.1f") -> str:
-    """Return a count of bytes in the unit that fits."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= size:
-            return f"{value / size:{digits}} {unit}"
-    return f"{value:,.0f} B"
-
-
-def count_text(value: float) -> str:
-    """Return a count, or a mean of counts."""
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
-
-
-def deviation_text(spread: Spread, text: str) -> str:
-    """Return the deviation with as many decimals as ``text``, the mean as it is shown; "" if there is no deviation."""
-    if spread.deviation is None:
-        return ""
-    if "e" in text:
-        return f"± {spread.deviation:.1e}"
-    if spread.deviation <= 1e-9 * abs(spread.mean):
-        return "± 0"  # what is left is rounding
-    decimals = len(text.partition(".")[2])
-    least = 10.0**-decimals
-    if 0 < spread.deviation < least / 2:
-        return f"± <{least:.{decimals}f}"
-    return f"± {spread.deviation:,.{decimals}f}"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return "1 seed", "3 seeds"."""
-    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
-    return f"{count:,} {noun}{ending}"
-
-
-def capital(text: str) -> str:
-    """Return a text that begins with a capital letter."""
-    return text[:1].upper() + text[1:]
-
-
-def listed(names: Sequence[str], most: int = 4) -> str:
-    """Return names with commas and "and"; if there are many, the first ones and how many more there are."""
-    if len(names) > most:
-        return f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -1,4 +1,4 @@
-"""Runs whose results are printed and saved: of the commands, of the apps, and of ``fc.run_app``."""
+"""Run strategies, print their results and save them, for the commands, the apps and ``fc.run_app``."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from rich.table import Table as RichTable
 
 from flower_fedclust.engine import ClientData, Journal, MessageStrategy, ProtocolStrategy
 from flower_fedclust.engine.disk import make_private, replace_private
+from flower_fedclust.harness.results import bytes_text
 from flower_fedclust.inputs import Strategy, strategy_of
 from flower_fedclust.privacy.report import PrivacyReport
 from flower_fedclust.results.files import empty_folder, write_report
+from flower_fedclust.results.pictures import groupings_of
 from flower_fedclust.results.result import Result, result_of
 
-#: Where run_app saves results by default. The working directory is wherever the SuperLink was once started, and nobody
-#: would look there.
+#: Where run_app saves results by default: a SuperLink's working directory is hard to find.
 RESULTS = Path.home() / "fedclust-results"
 #: How long a round may take by default, in seconds: as long as under Flower's Message API.
 ROUND_TIMEOUT = 3600.0
-#: The file beside the journals of a run that names the folder of its results.
+#: A file beside a run's journals, which holds the path of its results.
 RESULTS_OF_JOURNAL = "results-are-in"
 
 
@@ -190,7 +191,7 @@ def _save(results: Sequence[Result], path: Path, labels: Sequence[ArrayLike] | N
     folder = path / result.strategy
     if folder.exists():  # of the run that was interrupted
         shutil.rmtree(folder)
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)  # labels are nobody else's business
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)  # labels are confidential
     try:
         result.save(folder)
     except OSError as error:
@@ -207,7 +208,7 @@ def _save(results: Sequence[Result], path: Path, labels: Sequence[ArrayLike] | N
 
 
 def _save_small(result: Result, folder: Path, error: OSError) -> NoReturn:
-    """Save what takes little room of a result that cannot be saved whole, and raise: its epsilon is spent."""
+    """Save a result without its labels if there is no room for all of it, and raise an OSError."""
     try:
         replace(result, labels=[], embedding=[], row_ids=[], server_row_ids=None).save(folder)
     except OSError:
@@ -232,7 +233,7 @@ def _save_report(folder: Path, error: BaseException) -> None:
 
 
 def _folder_of_now(parent: Path) -> Path:
-    """Return a new folder named by the time."""
+    """Return a new folder that is named after the current time."""
     named = parent / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     numbered = (named.with_name(f"{named.name}_{number}") for number in count(2))
     return next(path for path in chain([named], numbered) if not path.exists())
@@ -243,9 +244,12 @@ def _draw(result: Result, folder: Path, labels: Sequence[ArrayLike] | None) -> N
     from flower_fedclust.harness.pictures import curve_figure, map_figure, map_page
 
     title = f"{result.strategy}, {len(result.names)} clients"
-    clusters = {"cluster": result.labels} if result.labels else None
-    map_figure(result.embedding, result.names, labels, folder / "map.png", title=title, columns=clusters)
-    map_page(result.embedding, result.names, labels, folder / "map.html", title=title, columns=clusters)
+    columns = {"cluster": result.labels} if result.labels else {}
+    groupings = groupings_of(result.embedding, result.names, labels, columns)
+    map_figure(
+        result.embedding, sorted(groupings, key=lambda one: one.name != "cluster"), folder / "map.png", title=title
+    )
+    map_page(result.embedding, groupings, folder / "map.html", title=title)
     history = {name: values for name, values in result.history.items() if values}
     if history:
         curve_figure(history, folder / "history.png", title=title)
@@ -279,7 +283,7 @@ def show_all(
         for result in results
         for failure in result.failures
     ]
-    if results or len(failed) > 1:  # for a single strategy, the error says it
+    if results or len(failed) > 1:  # with a single strategy, the error below says it
         lines += [f"{name} failed: {error}" for name, error in failed.items()]
     if path.exists() and any(path.iterdir()):
         lines.append(f"\nSaved in {path}")
@@ -299,39 +303,25 @@ def results_table(results: Sequence[Result], title: str) -> RichTable:
     for heading in ("accuracy", "NMI", "ARI", "cost per row", "epsilon", "rounds", "up", "down", "seconds"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
-        metrics = result.metrics
-        values = (metrics.get(name) for name in ("accuracy", "nmi", "ari", "cost_per_row"))
+        values = (result.metrics.get(name) for name in ("accuracy", "nmi", "ari", "cost_per_row"))
+        star = "" if result.privacy.covers_everything else "*"
         table.add_row(
             result.strategy,
             *("" if value is None else f"{value:.4f}" for value in values),
-            _epsilon(result),
+            f"{result.privacy.epsilon:.3g}{star}" if result.privacy.releases else "none",
             str(result.summary()["rounds"]),
-            _bytes(result.bytes_up),
-            _bytes(result.bytes_down),
+            bytes_text(result.bytes_up),
+            bytes_text(result.bytes_down),
             f"{result.seconds:.2f}",
         )
     return table
 
 
 def doubt_lines(result: Result) -> str:
-    """Return what speaks against a result, a line each."""
+    """Return the doubts about a result, a line each."""
     return "\n".join([f"Doubts about {result.strategy}:", *(f"  {doubt}" for doubt in result.doubts)])
 
 
 def print_lines(console: Console, *lines: str) -> None:
-    """Print lines as they are, without markup and without line breaks of the console's own."""
+    """Print lines as they are, without markup or wrapping."""
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-
-
-def _epsilon(result: Result) -> str:
-    if not result.privacy.releases:
-        return "none"
-    star = "" if result.privacy.covers_everything else "*"
-    return f"{result.privacy.epsilon:.3g}{star}"
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"

@@ -1,8 +1,7 @@
-"""Running a comparison: one trial at a time, in processes, or as tasks of Ray; no trial twice."""
+"""Run the trials of a comparison in this process, in processes of their own, or as tasks of Ray."""
 
 from __future__ import annotations
 
-import csv
 import errno
 import hashlib
 import io
@@ -27,25 +26,26 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.engine import ProtocolError
 from flower_fedclust.engine.progress import is_shown
 from flower_fedclust.harness.comparison import Comparison, Trial, rows_fingerprint, why_impossible
-from flower_fedclust.harness.folder import COLUMNS, ComparisonFolder, as_json, installed_versions, is_disk_full
+from flower_fedclust.harness.folder import (
+    COLUMNS,
+    LEFT_OUT,
+    ComparisonFolder,
+    as_json,
+    installed_versions,
+    is_disk_full,
+)
+from flower_fedclust.harness.results import by_remedy
 from flower_fedclust.inputs import ReadRows
 from flower_fedclust.models import TableModel
 from flower_fedclust.numerics.checks import check_integer
@@ -55,10 +55,9 @@ from flower_fedclust.results.files import as_cell
 from flower_fedclust.results.result import Result
 from flower_fedclust.simulation import simulate
 
-# A process may be killed by chance; the second time, the death is recorded.
+# A process may be killed by chance, so a trial gets a second attempt.
 _ATTEMPTS = 2
-# Imported once, in the process from which all others are forked, so that a trial's seconds include no import but those
-# of its strategies' modules and of what they import when they need it.
+# Imported once, in the process from which all others are forked, so that a trial's seconds include none of these.
 _PRELOADED = [
     __name__,
     "flwr_datasets.partitioner",
@@ -70,9 +69,9 @@ _PRELOADED = [
     "dp_accounting.pld",
     "dp_accounting.rdp",
 ]
-# The exit code of a process that was about to run the user's script, and in it the comparison, once more.
+# Exit code of a process that imported the user's script and would have started the comparison again.
 _UNGUARDED = 113
-# How often a task of Ray begins again if its machine or process was lost.
+# How often Ray restarts a task whose machine or process was lost.
 _RETRIES = 3
 # Tasks handed to Ray beyond those that can run, so that no core waits for the next.
 _AHEAD = 2
@@ -92,77 +91,50 @@ def run_comparison(
     progress: bool | None = None,
     announce: Callable[[list[str]], object] | None = None,
 ) -> list[dict[str, Any]]:
-    """Run the trials of a comparison that have not ended yet, and return the rows of its table.
+    """Run the trials of a comparison that have not ended yet, and return the rows of all that have, in order.
 
-    Parameters
-    ----------
-    comparison : Comparison
-    out : str or Path
-        A new folder, or one that holds this comparison; trials that have ended there are not repeated.
-    jobs : int, optional
-        How many trials run at the same time; by default one per core. Each has a new process with one thread for linear
-        algebra, so that its seconds and memory include what is compiled or calibrated for it and nothing else. With
-        ``jobs=1``, or with engine "ray", which uses all cores, they run in this process, one after the other.
-    on : str, optional
-        Where the trials run, if not on this machine's cores: "ray", a Ray started here for this comparison;
-        "ray://HOST" or "ray://HOST:PORT", a cluster elsewhere; "auto" or "HOST:PORT", the cluster that this machine is
-        part of. Trials are tasks of one core each; ``jobs`` limits how many run at once. If a machine is lost, its
-        trials run elsewhere. The folder stays here.
-    retry_failed : bool, default=False
-        Whether trials that failed are repeated.
-    progress : bool, optional
-        Whether to show a progress bar; by default only if the output is a terminal.
-    announce : callable, optional
-        Called before the first run with the lines that say which runs are not possible and what each lacks.
-
-    Returns
-    -------
-    list of dict of str to anything
-        One for each trial that has ended, in order, with :data:`flower_fedclust.harness.folder.COLUMNS`.
-
-    Raises
-    ------
-    FileExistsError
-        If the folder holds another comparison, or something else; it is not changed.
-    RuntimeError
-        If a script defines a strategy or a data set and calls this outside of ``if __name__ == "__main__":``.
-    DiskFullError
-        If there is no room left. Finished trials are kept, and the same call continues from there.
+    ``jobs``, ``on``, ``retry_failed`` and ``progress`` are described at :func:`flower_fedclust.compare`. Before the
+    first run, ``announce`` gets the lines that say which runs are not possible and what each lacks.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(_UNGUARDED)
     if jobs is not None:
         check_integer("jobs", jobs, at_least=1)
     if on is not None and comparison.engine == "ray":
-        raise ValueError(
-            "on makes each run a task of Ray, and engine 'ray' each client of a run; leave out one of them."
-        )
+        raise ValueError("on='...' runs comparisons on Ray, and engine='ray' runs clients on Ray; leave out one.")
     trials = comparison.trials()
     folder = ComparisonFolder(out)
-    with folder.opened(comparison.settings()), folder.says_when_full():
+    with folder.opened(comparison.settings(), list(map(_known_before, trials))), folder.says_when_full():
         ended = {trial.key: row for trial in trials if (row := folder.row(trial.key)) is not None}
-        repeated = {key for key, row in ended.items() if retry_failed and row["status"] == "failed"}
+        repeated = {key for key, row in ended.items() if retry_failed and row["status"] != "done"}
         waiting = [trial for trial in trials if trial.key not in ended.keys() - repeated]
         reasons = {trial.key: why_impossible(trial, comparison) for trial in waiting}
         impossible = {key: reason for key, reason in reasons.items() if reason is not None}
         for trial in waiting:
             if trial.key in impossible:
-                record_failure(trial, folder, impossible[trial.key])
+                record_failure(trial, folder, impossible[trial.key], status=LEFT_OUT)
                 ended[trial.key] = folder.row(trial.key) or {}
         if impossible and announce is not None:
-            said = failure_lines([ended[key] for key in impossible])
+            said = failure_lines([ended[key] for key in impossible], LEFT_OUT)
             announce([f"{len(impossible)} of {len(trials)} runs are not possible and are left out:", *said])
         waiting = [trial for trial in waiting if trial.key not in impossible]
 
         def rows() -> list[dict[str, Any]]:
             return [ended[trial.key] for trial in trials if trial.key in ended]
 
+        def run(stored: Sequence[Trial]) -> Generator[Trial, None, None]:
+            if on is not None:
+                return run_on_ray(stored, folder, on, jobs)
+            if jobs == 1 or comparison.engine == "ray":
+                return _run_here(stored, folder)
+            return _run_in_processes(stored, folder, jobs or joblib.cpu_count())
+
         folder.write_tables(rows())  # a process that was killed may not have written its last trials
         # closing: whatever happens here, no process is left running.
         with (
             _stored_once(waiting) as stored,
             _progress_bar(len(trials), len(trials) - len(waiting), progress) as bar,
-            closing(_running(stored, folder, jobs, on)) as finished,
+            closing(run(stored)) as finished,
         ):
             for trial in finished:
                 row = folder.row(trial.key)
@@ -175,19 +147,9 @@ def run_comparison(
         return rows()
 
 
-def _running(
-    trials: Sequence[Trial], folder: ComparisonFolder, jobs: int | None, on: str | None
-) -> Generator[Trial, None, None]:
-    if on is not None:
-        return run_on_ray(trials, folder, on, jobs)
-    if jobs == 1 or any(trial.engine == "ray" for trial in trials):
-        return _run_here(trials, folder)
-    return _run_in_processes(trials, folder, jobs or _n_cores())
-
-
 @contextmanager
 def _stored_once(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
-    """Keep the rows of a Python caller in one temporary file, instead of sending them to each process."""
+    """Write rows given in Python to one temporary file, so that they need not be sent to each process."""
     with tempfile.TemporaryDirectory(prefix="fedclust-") as folder:
         stored, paths = [], dict[int, Path]()
         for trial in trials:
@@ -202,44 +164,27 @@ def _stored_once(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
         yield stored
 
 
-def progress_columns() -> list[ProgressColumn]:
-    """Return the columns of a progress bar."""
-    text = TextColumn("{task.description}")
-    return [text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()]
-
-
 @contextmanager
 def _progress_bar(total: int, done: int, progress: bool | None) -> Iterator[Progress]:
-    with Progress(*progress_columns(), console=Console(stderr=True), disable=not is_shown(progress)) as bar:
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not is_shown(progress)) as bar:
         bar.add_task("runs", total=total, completed=done)
         yield bar
 
 
-def failures_by_remedy(failed: Sequence[tuple[str, str]]) -> dict[str, dict[str, int]]:
-    """Group (strategy, reason) of failed runs by what would mend them: remedy -> {strategy: runs}, the most first."""
-    found: dict[str, dict[str, int]] = {}
-    for strategy, reason in failed:
-        missing = re.match(rf"{re.escape(strategy)} needs (\w+)\.$|(\w+) is missing;", reason)
-        name = missing and (missing[1] or missing[2])
-        remedy = f"give {name} (--set {name}=...)" if name else reason or "No reason was written."
-        runs = found.setdefault(remedy, {})
-        runs[strategy] = runs.get(strategy, 0) + 1
-    return dict(sorted(found.items(), key=lambda one: -sum(one[1].values())))
-
-
-def failure_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each remedy, with the number of runs and the strategies that it would mend."""
-    failed = [(str(row["strategy"]), str(row["reason"] or "")) for row in rows if row["status"] == "failed"]
-    return [
-        f"{sum(runs.values())} of {', '.join(runs)}: {remedy}" for remedy, runs in failures_by_remedy(failed).items()
-    ]
+def failure_lines(rows: Sequence[Mapping[str, Any]], status: str = "failed") -> list[str]:
+    """Return a line for each remedy, with the number of runs and the strategies that it would fix."""
+    lines = []
+    for remedy, same in by_remedy([row for row in rows if row["status"] == status]).items():
+        lines.append(f"{len(same)} of {', '.join(dict.fromkeys(str(row['strategy']) for row in same))}: {remedy}")
+    return lines
 
 
 # One trial.
 
 
 def execute(trial: Trial, folder: ComparisonFolder, read: ReadRows | None = None) -> None:
-    """Run one trial in this process and write its folder, even if the trial fails; only a full disk is raised."""
+    """Run one trial in this process and write its folder, even if the trial fails; raise only for a full disk."""
     forget_peak_memory()
     row = _known_before(trial)
     with folder.new_trial(trial.key) as place, warnings.catch_warnings(record=True) as warned, one_thread():
@@ -252,15 +197,15 @@ def execute(trial: Trial, folder: ComparisonFolder, read: ReadRows | None = None
             row |= {"status": "failed", "reason": _sentence(error)}
             if not isinstance(error, (ValueError, ImportError, ProtocolError)):
                 (place / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8")
-        # Ray's processes are not this one.
+        # With engine "ray", the memory is in other processes.
         row["peak_memory_mb"] = peak_memory_mb() if trial.engine == "inline" else None
         _write_row(place, row, list(dict.fromkeys(str(warning.message) for warning in warned)))
 
 
-def record_failure(trial: Trial, folder: ComparisonFolder, reason: str) -> None:
+def record_failure(trial: Trial, folder: ComparisonFolder, reason: str, *, status: str = "failed") -> None:
     """Write the folder of a trial that did not run, or not to its end."""
     with folder.new_trial(trial.key) as place:
-        _write_row(place, _known_before(trial) | {"status": "failed", "reason": reason})
+        _write_row(place, _known_before(trial) | {"status": status, "reason": reason})
 
 
 def _known_before(trial: Trial) -> dict[str, Any]:
@@ -280,14 +225,18 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
         raise ValueError(f"{trial.data} has no known classes to count; give n_clusters.")
     rows = trial.choice.load(n_clusters, needs_server_rows=trial.needs_server_rows, read=read)
     # Written also if the trial fails from here on.
+    public = None if trial.choice.server_data is not None else rows.server_rows
     row.update(
         n_clusters=n_clusters,
         n_clients=len(rows.clients),
         n_rows=sum(map(len, rows.clients)),
+        n_public=0 if public is None else len(public),
         n_columns=rows.clients[0].shape[1],
-        n_classes=None if rows.labels is None else len(np.unique(np.concatenate(rows.labels))),
         rows_sha256=rows_fingerprint(rows),
     )
+    if rows.labels is not None:
+        counts = np.unique(np.concatenate(rows.labels), return_counts=True)[1]
+        row.update(n_classes=len(counts), largest_class=float(counts.max() / counts.sum()))
     strategy = trial.strategy_for(n_clusters, rows.server_rows, rows.server_rows_origin)
     options: dict[str, Any] = {"engine": trial.engine, "seed": trial.seed, "progress": False}
     if trial.made is not None:
@@ -296,7 +245,9 @@ def _outcome(trial: Trial, row: dict[str, Any], place: Path, read: ReadRows | No
     scores = _map_scores(result, rows, trial.seed)
     result.save(place)
     if rows.labels is not None:
-        _write_classes(place / "classes.csv", rows.names, rows.labels)
+        labeled = zip(rows.names, rows.labels, strict=True)
+        classes = [(as_cell(name), as_cell(label)) for name, part in labeled for label in part.tolist()]
+        pd.DataFrame(classes, columns=["client", "class"]).to_csv(place / "classes.csv", index=False)
     report = result.privacy.to_dict()
     return {
         **result.metrics,
@@ -323,7 +274,7 @@ def _read(trial: Trial) -> ReadRows:
 
 
 def _register(trial: Trial) -> None:
-    """Make a strategy known that this process may not have; module:Class is found without the registry."""
+    """Register a strategy that this process may not have; module:Class needs no registration."""
     if trial.made is None and ":" not in trial.strategy:
         strategies().setdefault(trial.strategy, trial.entry)
 
@@ -352,15 +303,6 @@ def _write_row(place: Path, row: Mapping[str, Any], said: Sequence[str] = ()) ->
     (place / "run.json").write_text(as_json({**ordered, "warnings": list(said)}), encoding="utf-8")
 
 
-def _write_classes(path: Path, names: Sequence[str], labels: Sequence[NDArray[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(("client", "class"))
-        table.writerows(
-            (as_cell(name), as_cell(label)) for name, part in zip(names, labels, strict=True) for label in part.tolist()
-        )
-
-
 def _sentence(error: BaseException) -> str:
     text = " ".join(str(error).split())
     is_ours = isinstance(error, (ValueError, ImportError, ProtocolError, OSError))
@@ -368,7 +310,7 @@ def _sentence(error: BaseException) -> str:
 
 
 def forget_peak_memory() -> None:
-    """Start the measurement of peak memory anew, if the system can (Linux)."""
+    """Restart the measurement of peak memory (Linux only)."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:
@@ -376,20 +318,13 @@ def forget_peak_memory() -> None:
 
 
 def peak_memory_mb() -> float | None:
-    """Return the largest resident memory of this process, libraries included."""
+    """Return the largest resident memory of this process, libraries included; None if it is unknown."""
     try:
         # Not getrusage: a process inherits its figure from its parent.
         found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
     except OSError:
-        found = None
-    if found is not None:
-        return round(int(found[1]) * 1024 / 1e6, 1)
-    try:
-        import resource
-    except ImportError:
-        return None  # Windows
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak * (1 if sys.platform == "darwin" else 1024) / 1e6, 1)
+        return None
+    return None if found is None else round(int(found[1]) * 1024 / 1e6, 1)
 
 
 # In this process, and in processes of their own.
@@ -402,7 +337,7 @@ def _run_here(trials: Sequence[Trial], folder: ComparisonFolder) -> Generator[Tr
 
 
 def _run_in_processes(trials: Sequence[Trial], folder: ComparisonFolder, jobs: int) -> Generator[Trial, None, None]:
-    """Run each trial in a process of its own, whose memory and death concern no other trial."""
+    """Run each trial in its own process, so that its memory use or death affects no other trial."""
     context = _context(trials)
     waiting, attempts = deque(trials), dict.fromkeys((trial.key for trial in trials), 0)
     working: dict[Any, tuple[BaseProcess, Trial]] = {}
@@ -455,7 +390,7 @@ def _script_left_alone(trial: Trial) -> Iterator[None]:
 
 
 def _work(trial: Trial, out: Path) -> None:
-    """Run one trial as a child process: leave Ctrl-C to the parent, and do not outlive it."""
+    """Run one trial in a child process, which leaves Ctrl-C to its parent and ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
@@ -492,10 +427,6 @@ def _context(trials: Sequence[Trial]) -> Any:
     return context
 
 
-def _n_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # On Ray, on one machine or many.
 
 
@@ -504,8 +435,8 @@ def run_on_ray(
 ) -> Generator[Trial, None, None]:
     """Run each trial as a task of one core, and yield it when its folder is written here.
 
-    Rows are read here and put into Ray's store once, whatever the number of trials on them; from there they go to each
-    machine once. Results come back through Ray, so that no file system need be shared.
+    Rows are read here and put into Ray's store once, even if many trials use them; each machine gets them once. Results
+    come back through Ray, so the machines need no shared file system.
     """
     import ray
 
@@ -560,7 +491,7 @@ class _Store:
 
 
 def _run_as_task(trial: Trial, read: ReadRows) -> bytes:
-    """Run a trial where this task is, and return its folder as a ZIP file."""
+    """Run a trial in this task, and return its folder as a ZIP file."""
     if trial.made is None:
         strategies().setdefault(trial.strategy, trial.entry)  # its module came by value, and may not be here
     with tempfile.TemporaryDirectory(prefix="fedclust-") as path:
@@ -576,7 +507,7 @@ def _run_as_task(trial: Trial, read: ReadRows) -> bytes:
 
 @contextmanager
 def _sent_by_value(trials: Sequence[Trial]) -> Iterator[None]:
-    """Send the code of strategies that are not in this package along: other machines may not have it."""
+    """Send the code of strategies from outside this package, which other machines may not have."""
     from ray import cloudpickle
 
     homes = {trial.entry.strategy.__module__.partition(".")[0] for trial in trials} - {__package__.partition(".")[0]}
@@ -592,7 +523,7 @@ def _sent_by_value(trials: Sequence[Trial]) -> Iterator[None]:
 
 @contextmanager
 def _connected(on: str) -> Iterator[None]:
-    """Connect to Ray, or start it, and leave it as it was; a process that is connected already stays so."""
+    """Connect to Ray, or start it, and disconnect in the end; an existing connection is used and kept."""
     import ray
 
     is_address = on.startswith("ray://") or on == "auto" or on.rpartition(":")[2].isdecimal()

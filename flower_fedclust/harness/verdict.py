@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from flower_fedclust.harness.results import Contender, Scenario, bytes_text, measure_text, plural
+from flower_fedclust.harness.results import Contender, Scenario, bytes_text, listed, plural, share_text
 from flower_fedclust.results.doubts import doubts_over_runs
 
 #: The level of all tests.
@@ -26,9 +26,13 @@ _MOST_NAMES = 5
 
 def verdict(scenario: Scenario) -> str:
     """Return the result of a scenario in one sentence: the best, and the best whose whole run is covered."""
+    if scenario.waiting:
+        have, which = ("has", "it is") if len(scenario.waiting) == 1 else ("have", "they are")
+        names = listed([one.name for one in scenario.waiting], most=_MOST_NAMES)
+        return f"{names} {have} no result yet, so no best strategy is named until {which} done."
     best = scenario.best(scenario.federated)
     if best is None:
-        none_is_left = any(map(scenario.collapse, scenario.contenders))
+        none_is_left = any(one.collapse for one in scenario.contenders)
         return "No strategy is better than one cluster for everything." if none_is_left else "There is nothing to rank."
     private = scenario.best(one for one in scenario.federated if one.is_covered)
     said = f"The best is {_described(scenario, best)}"
@@ -43,46 +47,46 @@ def collapsed(scenario: Scenario) -> str:
     """Return which contenders collapsed, and how; "" if none did."""
     found: dict[str, list[str]] = {}
     for one in scenario.contenders:
-        if why := scenario.collapse(one):
-            found.setdefault(why, []).append(one.name_in_list)
+        if one.collapse:
+            found.setdefault(one.collapse, []).append(one.name)
     return "; ".join(f"{why}: {', '.join(names)}" for why, names in found.items())
 
 
 def doubts(scenario: Scenario) -> list[str]:
-    """Return what else speaks against the results of each contender, and in how many of its runs."""
+    """Return the other reasons to doubt the results of each contender, and how many of its runs they concern."""
     said = []
     for one in scenario.contenders:
         found: dict[str, list[str]] = {}
         for trial in one.trials:
-            for code, sentence in trial.doubts.items():
-                found.setdefault(code, []).append(sentence)
+            for doubt in trial.metrics.get("doubts", ()):
+                found.setdefault(doubt["code"], []).append(doubt["sentence"])
         for code, sentences in found.items():
-            if code not in ("one-cluster", "no-better-than-one"):  # those have collapsed
+            if code not in ("one-cluster", "no-better-than-one"):  # the page says that these collapsed
                 share = "" if len(one.trials) == 1 else f" ({len(sentences)} of {len(one.trials)} runs)"
-                said.append(f"{one.name_in_list}{share}: {sentences[0]}")
+                said.append(f"{one.name}{share}: {sentences[0]}")
         # Another seed may spread the rows differently; only runs on the same rows in the same order are compared.
         fingerprints = {trial.text("rows_sha256") for trial in one.trials}
         labels = [trial.labels for trial in one.trials if len(trial.labels)]
         if len(labels) > 1 and len(fingerprints) == 1 and fingerprints != {""}:
-            said += [f"{one.name_in_list}: {doubt}" for doubt in doubts_over_runs(labels)]
+            said += [f"{one.name}: {doubt}" for doubt in doubts_over_runs(labels)]
     return said
 
 
 def certainty(scenario: Scenario) -> str:
-    """Return which differences are significant; "" if there is only one contender."""
+    """Return which differences are significant; "" if there is only one contender, or some are missing."""
     ranked = scenario.ranked(scenario.federated)
-    if len(ranked) < 2:
+    if len(ranked) < 2 or scenario.waiting:
         return ""
     found = differences(scenario)
     if not found:
         return f"Fewer than {LEAST_SEEDS} seeds cannot show whether a difference is due to chance."
     sure = [one for one in found if one.p_value < LEVEL and one.lead > 0]
-    unsure = [one.other.name_in_list for one in found if one not in sure]
+    unsure = [one.other.name for one in found if one not in sure]
     if len(unsure) > _MOST_NAMES:
         unsure[_MOST_NAMES - 1 :] = [f"{len(unsure) - _MOST_NAMES + 1} more"]
-    seeds = plural(len(ranked[0].by_seed(scenario.measure)), "seed")
+    seeds = plural(len(ranked[0].by_seed(scenario.measure.name)), "seed")
     test = f"paired t-tests over {seeds}, Holm's correction, p < {LEVEL}"
-    first = ranked[0].name_in_list
+    first = ranked[0].name
     if not sure:
         others = "the other" if len(found) == 1 else f"any of the {len(found)} others"
         return f"{first} comes first, but is not significantly better than {others} ({test})."
@@ -95,25 +99,24 @@ def _described(scenario: Scenario, one: Contender) -> str:
     """Return a contender with its measure, its cost beside the pooled one, its traffic and its time."""
     parts = []
     spread, top = scenario.quality(one), scenario.quality(scenario.reference)
-    if spread is not None and scenario.measure != "cost_per_row":
-        beside = f" (pooled {measure_text(scenario.measure, top.mean)})" if top is not None else ""
-        parts.append(f"{scenario.measure_name} {measure_text(scenario.measure, spread.mean)}{beside}")
+    if spread is not None and scenario.measure.name != "cost_per_row":
+        beside = f" (pooled {scenario.measure.show(top.mean)})" if top is not None else ""
+        parts.append(f"{scenario.measure.heading} {scenario.measure.show(spread.mean)}{beside}")
     parts += filter(None, [_cost_beside(one, scenario.pooled)])
-    silhouette = one.spread("silhouette") if one.is_comparable("silhouette") else None
-    if silhouette is not None and scenario.measure == "cost_per_row":
-        parts.append(f"silhouette {measure_text('silhouette', silhouette.mean)}")
+    silhouette = one.comparable("silhouette")
+    if silhouette is not None and scenario.measure.name == "cost_per_row":
+        parts.append(f"silhouette {share_text(silhouette.mean)}")
     clients = one.spread("n_clients")
     if (sent := one.spread("bytes_up")) is not None and clients is not None and clients.mean:
         parts.append(f"{bytes_text(sent.mean / clients.mean)} per site")
     if (seconds := one.spread("seconds")) is not None:
         parts.append(f"{seconds.mean:.2g} s" if seconds.mean < 10 else f"{seconds.mean:,.0f} s")
-    return f"{one.name_in_list}: {', '.join(parts)}"
+    return f"{one.name}: {', '.join(parts)}"
 
 
 def _cost_beside(one: Contender, pooled: Sequence[Contender]) -> str:
-    column = "cost_per_row"
-    own = one.spread(column) if one.is_comparable(column) else None
-    costs = [spread.mean for other in pooled if other.is_comparable(column) and (spread := other.spread(column))]
+    own = one.comparable("cost_per_row")
+    costs = [spread.mean for other in pooled if (spread := other.comparable("cost_per_row")) is not None]
     if own is None or not costs or min(costs) <= 0:
         return ""
     percent = 100 * (own.mean / min(costs) - 1)
@@ -139,8 +142,8 @@ def differences(scenario: Scenario) -> list[Difference]:
     ranked = scenario.ranked(scenario.federated)
     found: list[tuple[Contender, float, float]] = []
     for other in ranked[1:]:
-        best, own = (one.by_seed(scenario.measure) for one in (ranked[0], other))
-        leads = np.array([scenario.sign * (best[seed] - own[seed]) for seed in best if seed in own])
+        best, own = (one.by_seed(scenario.measure.name) for one in (ranked[0], other))
+        leads = np.array([scenario.measure.sign * (best[seed] - own[seed]) for seed in best if seed in own])
         if len(leads) >= LEAST_SEEDS:
             found.append((other, float(leads.mean()), _p_value(leads)))
     corrected = holm([p_value for _, _, p_value in found])
@@ -170,37 +173,24 @@ def _p_value(leads: NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Contenders by their mean rank, the best first; 1 is the best rank."""
+    """Mean ranks of contenders; 1 is the best rank."""
 
-    contenders: Sequence[Contender]
-    means: Sequence[float]
-    n_blocks: int
-    over: str  #: What a contender has a rank in each of: seeds, or data sets.
+    means: dict[str, float]  #: By the contenders' names, the best first.
+    letters: dict[str, str]  #: For each contender, a letter for each group of contenders that may be equally good.
+    over: str  #: The blocks, each of which ranks all contenders: seeds, or data sets.
+    critical_difference: float  #: By how much mean ranks must differ to be significantly different.
     p_value: float  #: Of Friedman's test that all are equally good.
 
     @property
-    def critical_difference(self) -> float:
-        """By how much mean ranks must differ to be significantly different."""
-        return critical_difference(len(self.contenders), self.n_blocks)
-
-    @property
-    def letters(self) -> list[str]:
-        """For each contender, a letter for each group of contenders it belongs to that may be equally good."""
-        found = [""] * len(self.means)
-        for number, (first, last) in enumerate(alike(self.means, self.critical_difference)):
-            for index in range(first, last + 1):
-                found[index] += ascii_lowercase[number] if number < 26 else f"({number + 1})"
-        return found
-
-    @property
     def sentence(self) -> str:
-        """What the letters and the bars mean."""
+        """What the ranks and their letters mean."""
+        said = f"Mean ranks are over {self.over}; 1 is the best."
         if self.p_value >= LEVEL:
-            return f"The differences may be due to chance (Friedman's test, p = {self.p_value:.2g})."
+            return f"{said} The differences may be due to chance (Friedman's test, p = {self.p_value:.2g})."
         return (
-            "Strategies that share a letter may be equally good: their ranks differ by less than "
-            f"{self.critical_difference:.3g}, the critical difference of Nemenyi's test at {LEVEL}. Each bar shows "
-            f"half of it to both sides (Friedman's test, p = {self.p_value:.1g})."
+            f"{said} Strategies that share a letter may be equally good: their mean ranks differ by less than "
+            f"{self.critical_difference:.3g}, the critical difference of Nemenyi's test at {LEVEL} (Friedman's test, "
+            f"p = {self.p_value:.1g})."
         )
 
 
@@ -222,28 +212,36 @@ def alike(means: Sequence[float], difference: float) -> list[tuple[int, int]]:
 
 def ranks_over_seeds(scenario: Scenario) -> Ranks | None:
     """Return the ranks within one scenario, a block per seed; None with too few seeds or contenders."""
-    ranked = scenario.ranked(scenario.contenders)
-    values = {one.name: one.by_seed(scenario.measure) for one in ranked}
+    values = {one.name: one.by_seed(scenario.measure.name) for one in scenario.ranked(scenario.contenders)}
     seeds = sorted(set().union(*values.values()))
-    whole = [one for one in ranked if len(values[one.name]) == len(seeds)]
-    losses = [[-scenario.sign * values[one.name][seed] for one in whole] for seed in seeds]
-    return _ranks(whole, losses, f"{plural(len(seeds), 'seed')} on this data set")
+    whole = [name for name, found in values.items() if len(found) == len(seeds)]
+    losses = [[-scenario.measure.sign * values[name][seed] for name in whole] for seed in seeds]
+    return None if scenario.waiting else _ranks(whole, losses, f"{plural(len(seeds), 'seed')} on this data set")
 
 
 def ranks_over_scenarios(scenarios: Sequence[Scenario]) -> Ranks | None:
     """Return the ranks over data sets, by the means over their seeds; None with too few of them or contenders."""
-    columns = [{one.name: -scenario.sign * spread.mean for one, spread in scenario.measured} for scenario in scenarios]
-    whole = [one for one in scenarios[0].contenders if all(one.name in column for column in columns)]
-    losses = [[column[one.name] for one in whole] for column in columns]
-    return _ranks(whole, losses, plural(len(scenarios), "data set"))
+    columns: list[dict[str, float]] = []
+    for scenario in scenarios:
+        spreads = {one.name: scenario.quality(one) for one in scenario.ranked(scenario.contenders)}
+        columns.append({name: -scenario.measure.sign * one.mean for name, one in spreads.items() if one is not None})
+    whole = [name for name in columns[0] if all(name in column for column in columns)]
+    losses = [[column[name] for name in whole] for column in columns]
+    is_complete = not any(scenario.waiting for scenario in scenarios)
+    return _ranks(whole, losses, plural(len(scenarios), "data set")) if is_complete else None
 
 
-def _ranks(contenders: Sequence[Contender], losses: ArrayLike, over: str) -> Ranks | None:
+def _ranks(names: Sequence[str], losses: ArrayLike, over: str) -> Ranks | None:
     table: NDArray[np.float64] = np.asarray(losses, dtype=float)
-    if len(contenders) < LEAST_CONTENDERS or len(table) < LEAST_BLOCKS:
+    if len(names) < LEAST_CONTENDERS or len(table) < LEAST_BLOCKS:
         return None
     means = stats.rankdata(table, axis=1).mean(axis=0)
     # If all ranks are the same, the statistic is 0 / 0.
     p_value = float(stats.friedmanchisquare(*table.T).pvalue) if np.ptp(table, axis=1).any() else 1.0
-    order = np.argsort(means, kind="stable")
-    return Ranks([contenders[index] for index in order], means[order].tolist(), len(table), over, p_value)
+    by_name = {names[index]: float(means[index]) for index in np.argsort(means, kind="stable")}
+    difference = critical_difference(len(names), len(table))
+    letters = dict.fromkeys(by_name, "")
+    for number, (first, last) in enumerate(alike(list(by_name.values()), difference)):
+        for name in list(by_name)[first : last + 1]:
+            letters[name] += ascii_lowercase[number] if number < 26 else f"({number + 1})"
+    return Ranks(by_name, letters, over, difference, p_value)

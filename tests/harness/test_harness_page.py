@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
@@ -16,21 +17,10 @@ import flower_fedclust as fc
 from flower_fedclust.data import load_dataset, partition
 from flower_fedclust.format import FORMAT
 from flower_fedclust.harness.charts import apart, pareto_front
-from flower_fedclust.harness.comparison import comparison_from
-from flower_fedclust.harness.page import (
-    DERIVED,
-    HARMLESS,
-    PANELS,
-    PROTECTED,
-    UNPROTECTED,
-    Reported,
-    command_of,
-    read_map,
-    readable_color,
-    settings_of,
-    write_report,
-)
-from flower_fedclust.harness.results import NOTHING, Spread, deviation_text, number_text, read_comparison
+from flower_fedclust.harness.comparison import comparison_from, settings_from_toml
+from flower_fedclust.harness.page import settings_as_toml, write_report
+from flower_fedclust.harness.pictures import map_of_trial
+from flower_fedclust.harness.results import MEASURES, NOTHING, Spread, number_text, read_comparison
 from flower_fedclust.harness.verdict import verdict
 from flower_fedclust.results.files import read_labels
 from flower_fedclust.results.pictures import group_colors
@@ -203,24 +193,46 @@ def contrast(one, other):
     return (lighter + 0.05) / (darker + 0.05)
 
 
+#: From linear RGB to the cube of LMS, and from LMS to OKLab (Ottosson 2020).
+LMS = np.array(
+    [[0.41222147, 0.53633254, 0.05144599], [0.21190350, 0.68069955, 0.10739696], [0.08830246, 0.28171884, 0.62997870]]
+)
+LAB = np.array(
+    [
+        [0.21045426, 0.79361778, -0.00407205],
+        [1.97799850, -2.42859221, 0.45059371],
+        [0.02590404, 0.78277177, -0.80867577],
+    ]
+)
+
+
+def with_lightness(color, limit, choose):
+    channels = np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    lab = LAB @ np.cbrt(LMS @ linear)
+    lab[0] = choose(lab[0], limit)
+    linear = np.clip(np.linalg.solve(LMS, np.linalg.solve(LAB, lab) ** 3), 0, 1)
+    channels = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return "#" + "".join(f"{round(255 * one):02x}" for one in channels)
+
+
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
 def test_every_text_and_every_mark_stands_out_from_what_lies_behind(page, scheme):
     styles = [dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in re.findall(r":root {([^}]*)}", page.source)]
     assert styles[0].keys() == styles[1].keys()
     assert "opacity:" not in "".join(re.findall(r"<style>(.*?)</style>", page.source, re.DOTALL))
     colors, name = styles[scheme], ("light", "dark")[scheme]
-    for text, behind in [("open", "open-back"), ("covered", "covered-back"), *(("accent", one) for one in BACKS)]:
-        assert contrast(colors[text], colors[behind]) >= 4.5
-    for text in ("text", "soft"):
+    for text in ("text", "soft", "open", "accent"):
         assert min(contrast(colors[text], colors[behind]) for behind in BACKS) >= 4.5
     for mark in ("strong-line", "accent", *(f"c{index}" for index in range(10))):
         assert min(contrast(colors[mark], colors[behind]) for behind in ("panel", "page")) >= 3
-    assert PANELS[name] == colors["panel"]
-    (content,) = json.loads(page.all("script", id="content")[0]["text"])
-    shown = [color for grouping in content["groupings"] for color in grouping["colors"][name]]
-    shown += [readable_color(color, PANELS[name]) for number in (10, 40, 100) for color in group_colors(number)]
-    assert min(contrast(color, PANELS[name]) for color in shown) >= 3
-    assert len({readable_color(color, PANELS[name]) for color in group_colors(10)}) == 10
+    # The script limits the lightness (in OKLab) of colors on a map.
+    limit = float(re.search({"light": r"min\(l, ([.\d]+)\)", "dark": r"max\(l, ([.\d]+)\)"}[name], page.source)[1])
+    shown = {
+        with_lightness(color, limit, max if name == "dark" else min) for n in (10, 40, 100) for color in group_colors(n)
+    }
+    assert min(contrast(color, colors["panel"]) for color in shown) >= 3
+    assert len({with_lightness(color, limit, max if name == "dark" else min) for color in group_colors(10)}) == 10
 
 
 def test_a_row_has_its_strategy_and_its_epsilon_and_headings_that_sort(page):
@@ -291,52 +303,57 @@ def test_text_from_outside_is_shown_and_never_run(tmp_path):
     privacy = {"format": FORMAT, "guarantee": EVIL, "messages": [message], "notes": [EVIL]}
     (path / "metrics.json").write_text(json.dumps(metrics))
     (path / "privacy.json").write_text(json.dumps(privacy))
-    (path / "embedding").mkdir()
-    (path / "embedding" / "0-x.csv").write_text("x,y\n0,1\n1,0\n")
-    (path / "classes.csv").write_text('client,class\n"' + EVIL.replace('"', '""') + '",</script>\n' * 2)
+    (path / "privacy.txt").write_text(EVIL)
     save_run(tmp_path, {**row, "strategy": "b", "status": "failed", "reason": EVIL})
     settings(tmp_path, strategies=[EVIL], parameters={EVIL: EVIL}, started=EVIL, versions={"python": EVIL})
     page = Page(tmp_path)
+    assert EVIL in page.all("pre")[0]["text"]
     assert not page.all("img")
     assert not [name for element in page.elements for name in element if name.startswith("on")]
     assert len(page.all("script")) == page.source.count("</script") == 2
     assert EVIL in page.all("h1")[0]["text"]
-    assert sum(EVIL in one["text"] for one in page.all("td")) > 5
+    assert sum(EVIL in one["text"] for one in page.all("td")) > 2
 
 
-def test_clients_of_a_map_are_found_again_by_the_numbers_of_their_files(real):
+def test_a_map_has_the_clients_classes_and_clusters_of_its_rows(real):
     (trial,) = [one for one in read_comparison(real).trials if one.strategy.startswith("fed-tsne")]
-    drawn = read_map(trial)
-    clients, classes, clusters = drawn.groupings
-    assert clients.groups == [f"site {EVIL[:9]}{index}" for index in range(4)]
-    assert classes.groups[-1] != "(no class)"
-    labels = np.concatenate([read_labels(file).labels for file in sorted((trial.folder / "labels").iterdir())])
-    np.testing.assert_array_equal([int(clusters.groups[code]) for code in clusters.codes], labels)
-    few = read_map(trial, most_rows=20)
-    assert (len(few.places), few.n_rows) == (20, 150)
-    matching = [np.flatnonzero((drawn.places == place).all(axis=1))[0] for place in few.places]
-    np.testing.assert_array_equal(drawn.numbers[matching], few.numbers)
+    drawn, few = map_of_trial(trial.folder), map_of_trial(trial.folder, most_rows=20)
+    clients, classes, clusters = drawn["groupings"]
+    assert clients["groups"] == [f"site {EVIL[:9]}{index}" for index in range(4)]
+    assert classes["groups"][-1] != "(no class)"
+    labels = [read_labels(file).labels for file in sorted((trial.folder / "labels").iterdir())]
+    codes = np.frombuffer(base64.b64decode(clusters["codes"]), "<u2")
+    np.testing.assert_array_equal([int(clusters["groups"][code]) for code in codes], np.concatenate(labels))
+    assert (few["n_shown"], few["n_rows"], drawn["n_shown"]) == (20, 150, 150)
+    all_numbers, numbers = (np.frombuffer(base64.b64decode(one["numbers"]), "<u4") for one in (drawn, few))
+    np.testing.assert_array_equal(all_numbers, np.concatenate([np.arange(len(part)) for part in labels]))
+    assert len(numbers) == 20
 
 
 def test_what_leaves_the_clients_is_said_in_the_words_of_the_report(real, page):
-    for trial in read_comparison(real).trials:
-        if not trial.is_done:
-            continue
-        reported = Reported(trial, trial.privacy_report)
+    shown = [one["text"] for one in page.all("pre")]
+    for trial in read_comparison(real).of_status("done"):
         words = (trial.folder / "privacy.txt").read_text()
-        status = {reported.status(message) for message in reported.report.messages}
-        assert (UNPROTECTED in status) == ("nothing that depends on the rows" not in words)
-        assert (PROTECTED in status) == ("Protected by noise:" in words)
-        assert (DERIVED in status) == ("Computed from nothing but" in words)
-        assert (HARMLESS in status) == ("independent of the values of the rows:" in words)
-    for text in ("The whole run is covered by", ">unprotected</strong>", "noise multiplier"):
-        assert text in page.source
+        is_open = "nothing that depends on the rows" not in words
+        assert bool(trial.privacy.unprotected) == is_open
+        assert bool(trial.privacy.releases) == ("Protected by noise:" in words)
+        same = [text for text in shown if f"Privacy report of {trial.strategy}\n" in text]
+        assert len(same) == 1  # budgets differ in the guarantee alone
+    kinds = [
+        one["text"].partition(":")[0]
+        for one in page.all("summary")
+        if ": feddp-kmeans" in one["text"] and "(" not in one["text"]
+    ]
+    assert kinds == ["The whole run is covered"]
+    cells = [one["text"] for one in page.all("td")]
+    for trial in read_comparison(real).of_status("done"):
+        assert any(trial.text("guarantee") in cell for cell in cells)
 
 
 def test_runs_that_failed_are_listed_with_their_sentence(page, tmp_path):
     assert any(one["text"].endswith(f": It did not end: {EVIL}") for one in page.all("li"))
     assert f"It did not end: {EVIL}: 1 run of fedsc-sums" in [one["text"] for one in page.all("summary")]
-    assert any("Without a result: fedsc-sums, epsilon 1" in one["text"] for one in page.all("p"))
+    assert any("Without a result: fedsc-sums at epsilon 1" in one["text"] for one in page.all("p"))
     row = {"strategy": "a", "data": "d", "epsilon": 1.0, "seed": 0, "status": "failed", "reason": "No room."}
     save_run(tmp_path, row)
     alone = Page(tmp_path)
@@ -350,7 +367,7 @@ def test_without_classes_the_cost_decides_and_less_is_better(tmp_path):
         row = {"strategy": strategy, "data": "d", "epsilon": None, "seed": 0, "cost_per_row": cost, "silhouette": 0.5}
         save_run(tmp_path, row)
     (scenario,) = read_comparison(tmp_path).scenarios
-    assert (scenario.measure, scenario.best(scenario.federated).strategy) == ("cost_per_row", "b")
+    assert (scenario.measure.name, scenario.best(scenario.federated).strategy) == ("cost_per_row", "b")
     assert "b: 100% above the pooled cost, silhouette 0.500" in verdict(scenario)
     page = Page(tmp_path)
     assert [one["aria-sort"] for one in page.all("th") if "aria-sort" in one] == ["ascending"]
@@ -375,15 +392,37 @@ def test_the_table_alone_is_enough(tmp_path):
     assert Page(tmp_path).all("svg", class_="chart")
 
 
-def test_a_run_without_a_result_is_named_and_not_counted(tmp_path):
+def test_while_contenders_are_missing_the_page_counts_the_runs_and_names_no_best(tmp_path):
     fake(tmp_path)
-    (tmp_path / "runs" / "half").mkdir()
-    (tmp_path / "runs" / "half" / "run.json").write_text('{"key": "ha')
-    assert read_comparison(tmp_path).unfinished == ["half"]
-    assert "still running: half." in Page(tmp_path).source
-    for partition_name, said in (("iid", "4"), ("column", None)):  # a column says how many clients there are
-        settings(tmp_path, partitions=[partition_name], n_clients=4)
-        assert dict(settings_of(read_comparison(tmp_path))).get("n clients") == said
+    planned = {"data": "d", "partition": "iid", "status": None, "seed": 0, "epsilon": None}
+    settings(tmp_path, runs=[{**planned, "strategy": name, "key": name} for name in ("c", "d")])
+    page = Page(tmp_path)
+    assert page.all("p")[0]["text"].startswith("15 of 17 runs so far: ")
+    assert [one["text"] for one in page.all("p", class_="verdict")] == [
+        "c and d have no result yet, so no best strategy is named until they are done."
+    ]
+    assert "★" not in page.source
+    (tmp_path / "runs" / "c").mkdir()
+    (tmp_path / "runs" / "c" / "run.json").write_text('{"key": "ha')
+    assert [one.key for one in read_comparison(tmp_path).of_status("")] == ["c", "d"]
+
+
+def test_what_failed_and_what_was_not_possible_are_told_apart(tmp_path):
+    fake(tmp_path)
+    row = {"data": "d", "epsilon": 1.0, "seed": 0}
+    save_run(tmp_path, {**row, "strategy": "x", "status": "failed", "reason": "It broke."})
+    save_run(tmp_path, {**row, "strategy": "y", "status": "left out", "reason": "y needs max_norm."})
+    page = Page(tmp_path)
+    assert page.all("p")[0]["text"].startswith("15 runs done, 1 failed, 1 not possible, left out: ")
+    assert [one["text"] for one in page.all("h3")] == ["Failed", "Not possible, and left out"]
+    summaries = [one["text"] for one in page.all("summary")]
+    assert summaries.index("It broke.: 1 run of x") < summaries.index("Give max_norm (--set max_norm=...): 1 run of y")
+
+
+def test_rows_that_were_set_aside_as_public_are_counted_beside_the_others(tmp_path):
+    fake(tmp_path, n_rows=90, n_public=60)
+    (facts,) = Page(tmp_path).all("p", class_="facts")
+    assert facts["text"] == "90 rows, 60 further rows set aside as public."
 
 
 def test_the_earlier_page_stays_if_a_new_one_cannot_be_written(tmp_path, monkeypatch):
@@ -396,11 +435,14 @@ def test_the_earlier_page_stays_if_a_new_one_cannot_be_written(tmp_path, monkeyp
     assert not list(tmp_path.glob(".report*"))
 
 
-def test_the_command_on_the_page_makes_the_same_comparison_again():
+def test_the_settings_on_the_page_make_the_same_comparison_again(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b,site\n" + "1,2,x\n" * 20)
     asked = comparison_from(
         {
             "strategies": "k-fed,feddp-kmeans",
             "datasets": "iris,digits",
+            "data": tmp_path / "rows.csv",
+            "client_column": "site",
             "partitions": "iid,dirichlet:0.3",
             "epsilons": "none,0.5",
             "seeds": "4,",
@@ -409,14 +451,8 @@ def test_the_command_on_the_page_makes_the_same_comparison_again():
             "grid": {"n_rounds": (2, 4)},
         }
     )
-    words = command_of(asked.settings()).split()
-    assert words[:2] == ["fedclust", "compare"]
-    given = {one.removeprefix("--"): text for one, text in zip(words[2::2], words[3::2], strict=True)}
-    name, value = given.pop("set").split("=")
-    point, values = given.pop("grid").split("=")
-    assert given.pop("out") == "DIR"
-    plain = {"set": {name: int(value)}, "grid": {point: [int(one) for one in values.split(",")]}}
-    assert comparison_from({**given, **plain}) == asked
+    (tmp_path / "settings.toml").write_text(settings_as_toml(asked.settings()))
+    assert comparison_from(settings_from_toml(tmp_path / "settings.toml")) == asked
 
 
 def test_no_chart_has_more_than_eight_series(tmp_path):
@@ -426,7 +462,7 @@ def test_no_chart_has_more_than_eight_series(tmp_path):
             row = {"strategy": strategy, "data": "d", "epsilon": epsilon, "seed": 0, "accuracy": numbers.random()}
             save_run(tmp_path, row)
     charts = re.findall(r'<svg [^>]*class="chart".*?</svg>', Page(tmp_path).source, re.DOTALL)
-    assert [chart.count("<polyline") for chart in charts] == [8, 8, 4]
+    assert [chart.count('class="line"') for chart in charts] == [8, 8, 4]
 
 
 @pytest.mark.parametrize(
@@ -438,6 +474,7 @@ def test_numbers_have_the_digits_that_count(value, text):
 
 
 def test_a_deviation_has_the_decimals_of_its_mean():
-    assert deviation_text(Spread(0.5, 0.0123, 3), "0.500") == "± 0.012"
-    assert deviation_text(Spread(0.5, 1e-6, 3), "0.500") == "± <0.001"
-    assert deviation_text(Spread(0.5, None, 1), "0.500") == ""
+    accuracy = MEASURES["accuracy"]
+    assert accuracy.deviation(Spread(0.5, 0.0123)) == "± 0.012"
+    assert accuracy.deviation(Spread(0.5, 1e-6)) == "± <0.001"
+    assert accuracy.deviation(Spread(0.5, None)) == ""

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 import flower_fedclust as fc
-from flower_fedclust.harness.pictures import curve_figure, map_figure, map_page
+from flower_fedclust.harness.pictures import curve_figure
+from flower_fedclust.harness.pictures import map_figure as figure_of_groupings
+from flower_fedclust.harness.pictures import map_page as page_of_groupings
 from flower_fedclust.models import KMeansModel
-from flower_fedclust.results.pictures import NO_COLOR, TEN_COLORS, group_colors
+from flower_fedclust.results.pictures import NO_COLOR, TEN_COLORS, group_colors, groupings_of
 
 RNG = np.random.default_rng(0)
 MAP = [RNG.normal(size=(size, 2)) + shift for size, shift in ((30, 0), (20, 5), (50, -5))]
@@ -43,6 +45,14 @@ class Parsed(HTMLParser):
     def handle_data(self, data):
         if self.open:
             self.texts.setdefault(self.open[-1], []).append(data)
+
+
+def map_figure(places, names, labels, path, *, title="", columns=None):
+    return figure_of_groupings(places, groupings_of(places, names, labels, columns or {}), path, title=title)
+
+
+def map_page(places, names, labels, path, *, title="", columns=None):
+    return page_of_groupings(places, groupings_of(places, names, labels, columns or {}), path, title=title)
 
 
 def page_of(tmp_path, *args, **kwargs):
@@ -207,33 +217,13 @@ def test_controls_have_labels_and_the_map_a_text(tmp_path):
     assert set(re.findall(r'element\("([a-z]+)"\)', page)) <= ids
 
 
-@pytest.mark.parametrize("draw", [map_figure, map_page])
-@pytest.mark.parametrize(
-    ("embedding", "names", "labels", "named"),
-    [
-        (MAP, NAMES[:2], None, "3 maps and 2 names"),
-        ([np.zeros((4, 3))], ["a"], None, "client a"),
-        ([np.zeros(4)], ["a"], None, "client a"),
-        ([[[0, 1], [np.nan, 1]]], ["a"], None, "row 1, column 0"),
-        ([], [], None, "no rows"),
-        ([np.empty((0, 2))], ["a"], None, "no rows"),
-        (MAP, NAMES, CLASSES[:2], "labels"),
-        (MAP, NAMES, [*CLASSES[:2], [1]], "client east"),
-    ],
-)
-def test_a_map_that_cannot_be_drawn_is_refused(tmp_path, draw, embedding, names, labels, named):
-    with pytest.raises(ValueError, match=named):
-        draw(embedding, names, labels, tmp_path / "map")
-    assert not (tmp_path / "map").exists()
-
-
-def test_columns_and_histories_that_cannot_be_drawn_are_refused(tmp_path):
+def test_labels_that_do_not_fit_and_names_that_are_taken_are_refused():
+    for labels, named in ((CLASSES[:2], "labels"), ([*CLASSES[:2], [1]], "client east")):
+        with pytest.raises(ValueError, match=named):
+            groupings_of(MAP, NAMES, labels, {})
     for name in ("client", "class", "row"):
         with pytest.raises(ValueError, match=f"'{name}'"):
-            map_page(MAP, NAMES, None, tmp_path / "map.html", columns={name: CLASSES})
-    for history in ({}, {"a": []}, {"a": [[1.0]]}, {"a": ["much"]}):
-        with pytest.raises(ValueError, match="curve"):
-            curve_figure(history, tmp_path / "curve.png")
+            groupings_of(MAP, NAMES, None, {name: CLASSES})
 
 
 @pytest.mark.usefixtures("few_iterations")

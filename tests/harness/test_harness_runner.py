@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from flower_fedclust.cli.commands import app as cli
 from flower_fedclust.data import read_table
 from flower_fedclust.engine import Entry, GridArray, ProtocolClient, ProtocolStrategy, Sum, answers, parameter
-from flower_fedclust.harness.compare import summary_table
+from flower_fedclust.harness.compare import Results
 from flower_fedclust.harness.comparison import Comparison
 from flower_fedclust.harness.folder import COLUMNS, DiskFullError, results_frame
 from flower_fedclust.harness.page import write_report
@@ -108,6 +108,7 @@ def test_two_processes_and_none_give_the_same_table_and_csv_and_parquet_the_same
 def test_a_row_says_what_was_asked_and_what_was_got(tmp_path):
     comparison = replace(SMALL, strategies=("k-fed", "dp-lloyd-sphere-packing"), epsilons=(1.0,), seeds=(4,))
     plain, private = run_comparison(comparison, tmp_path, jobs=1)
+    assert plain["n_public"] == 60
     assert (plain["epsilon"], plain["epsilon_spent"], plain["covers_everything"]) == (None, None, False)
     assert (private["epsilon"], private["delta"], private["privacy_unit"]) == (1.0, 1e-6, "record")
     assert 0.9 < private["epsilon_spent"] <= 1.0
@@ -179,9 +180,8 @@ def test_what_fails_is_recorded_with_its_sentence_and_the_rest_goes_on(tmp_path,
         ((key, reason),) = [pair for pair in reasons.items() if pair[0].startswith(beginning)]
         assert named in reason
         assert (tmp_path / "runs" / key / "traceback.txt").exists() == beginning.startswith("toy")
-    lines = failure_lines(rows)
-    assert any(line.startswith("2 of fedsc-sums: give max_norm") for line in lines)
-    assert summary_table(rows).row_count == 12
+    assert [line[:30] for line in failure_lines(rows, "left out")] == ["2 of fedsc-sums: give max_norm"]
+    assert Results(tmp_path).table().row_count == 1
 
 
 def test_what_failed_is_run_again_only_when_asked(tmp_path, monkeypatch):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 from test_harness_page import Page, save_run, settings
 from unequal import unequal_classes
 
-from flower_fedclust.harness.results import read_comparison
-from flower_fedclust.harness.runner import failures_by_remedy
+import flower_fedclust as fc
+from flower_fedclust.harness.results import Contender, Scenario, TrialResult, by_remedy, read_comparison
 from flower_fedclust.harness.verdict import (
     LEVEL,
     alike,
     certainty,
     critical_difference,
     differences,
+    doubts,
     holm,
     ranks_over_scenarios,
     ranks_over_seeds,
@@ -39,6 +42,7 @@ def of_unequal_classes(folder, runs, n_clusters=6, with_classes=False):
             row = {
                 **agreement(add_tables([count_table(KINDS, found, n_clusters)])),
                 "n_classes": 2,
+                "largest_class": float(np.bincount(KINDS).max() / len(KINDS)) if with_classes else None,
                 "n_clusters": n_clusters,
                 "n_clients": 4,
                 "cost_per_row": cost,
@@ -49,9 +53,7 @@ def of_unequal_classes(folder, runs, n_clusters=6, with_classes=False):
                 "seconds": 2.0,
                 "covers_everything": epsilon is not None,
             }
-            path = save_run(folder, {"strategy": strategy, "data": "unequal", "epsilon": epsilon, "seed": seed, **row})
-            if with_classes:
-                (path / "classes.csv").write_text("\n".join(["client,class", *(f"0,{kind}" for kind in KINDS)]))
+            save_run(folder, {"strategy": strategy, "data": "unequal", "epsilon": epsilon, "seed": seed, **row})
     (scenario,) = read_comparison(settings(folder)).scenarios
     return scenario
 
@@ -77,10 +79,10 @@ def test_a_run_that_put_all_rows_into_one_cluster_is_marked_and_never_crowned(tm
     ]
     scenario = of_unequal_classes(tmp_path, runs)
     accuracy = {one.name: one.spread("accuracy").mean for one in scenario.contenders}
-    collapsed = "federated-kmeans-private, epsilon 1"
+    collapsed = "federated-kmeans-private at epsilon 1"
     assert max(accuracy, key=accuracy.get) == collapsed
-    assert scenario.measure == "ari"
-    assert [one.name for one in scenario.contenders if scenario.collapse(one)] == [collapsed]
+    assert scenario.measure.name == "ari"
+    assert [one.name for one in scenario.contenders if one.collapse] == [collapsed]
     assert scenario.best(scenario.federated).strategy == "federated-kmeans"
     page = Page(tmp_path)
     assert not [one for one in page.all("td", data_column="accuracy") if "★" in one["text"] and "0.745" in one["text"]]
@@ -125,8 +127,8 @@ SHIFTED = {
 def test_what_decides_the_ranking(tmp_path, found, n_clusters, with_classes, measure, n_collapsed):
     runs = [(name.replace(" ", "-"), None, [SHIFTED[name]]) for name in found]
     scenario = of_unequal_classes(tmp_path, runs, n_clusters, with_classes)
-    assert scenario.measure == measure
-    assert sum(bool(scenario.collapse(one)) for one in scenario.contenders) == n_collapsed
+    assert scenario.measure.name == measure
+    assert sum(bool(one.collapse) for one in scenario.contenders) == n_collapsed
 
 
 def test_corrections_and_critical_differences_are_those_of_the_papers():
@@ -148,14 +150,13 @@ def test_ranks_tell_of_seeds_and_of_data_sets_if_there_are_enough(tmp_path):
         made = {name: mean + 0.01 * numbers.normal(size=n_seeds) for name, mean in means.items()}
         read = save_accuracies(tmp_path, made, data)
     for ranks in (ranks_over_seeds(read.scenarios[0]), ranks_over_scenarios(read.scenarios)):
-        assert [one.strategy for one in ranks.contenders] == ["a", "b", "c", "d"]
-        assert ranks.means == [1, 2, 3, 4]
+        assert ranks.means == {"a": 1, "b": 2, "c": 3, "d": 4}
         assert ranks.critical_difference == pytest.approx(2.098, abs=1e-3)
-        assert ranks.letters == ["a", "ab", "ab", "b"]
+        assert ranks.letters == {"a": "a", "b": "ab", "c": "ab", "d": "b"}
         assert ranks.p_value == pytest.approx(0.0018, abs=1e-4)
     assert ranks_over_seeds(read.scenarios[1]) is None
-    captions = [one["text"] for one in Page(tmp_path).all("caption") if "mean rank over" in one["text"]]
-    assert [one.partition(":")[0] for one in captions] == ["All data sets", "d0, iid"]
+    notes = [one["text"] for one in Page(tmp_path).all("p", class_="note") if "Mean ranks are over" in one["text"]]
+    assert [one.split()[4:7] for one in notes] == [["5", "data", "sets;"], ["5", "seeds", "on"]]
 
 
 def test_a_difference_that_may_be_due_to_chance_is_not_called_one(tmp_path):
@@ -172,11 +173,42 @@ def test_a_difference_that_may_be_due_to_chance_is_not_called_one(tmp_path):
     assert certainty(scenario).startswith("Fewer than 3 seeds")
 
 
-def test_failures_are_grouped_by_what_would_mend_them():
+def test_failures_are_grouped_by_what_would_fix_them():
     failed = [
         ("a", "max_norm is missing; noise needs one."),
         ("b", "b needs max_norm."),
         ("b", "b needs max_norm."),
         ("c", "It broke."),
     ]
-    assert failures_by_remedy(failed) == {"give max_norm (--set max_norm=...)": {"a": 1, "b": 2}, "It broke.": {"c": 1}}
+    found = by_remedy([{"strategy": strategy, "reason": reason} for strategy, reason in failed])
+    names = {remedy: [row["strategy"] for row in rows] for remedy, rows in found.items()}
+    assert names == {"give max_norm (--set max_norm=...)": ["a", "b", "b"], "It broke.": ["c"]}
+
+
+def test_clusters_other_than_the_classes_are_no_collapse(tmp_path):
+    """One of three seeds finds groups that the classes do not name: its clustering is as good as the others."""
+    other = (ROWS[:, 0] > np.median(ROWS[:, 0])).astype(int)
+    scenario = of_unequal_classes(tmp_path, [("a", None, [SHIFTED["nearly"], SHIFTED["nearly"], other])], 2)
+    assert [one.collapse for one in scenario.contenders] == [""]
+
+
+def test_a_report_tells_the_doubts_of_runs_and_of_seeds_that_differ(tmp_path):
+    trials = []
+    for seed, labels in enumerate([[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]]):
+        place = tmp_path / str(seed)
+        (place / "labels").mkdir(parents=True)
+        np.savetxt(place / "labels" / "a.csv", labels, fmt="%d", header="cluster", comments="")
+        said = [{"code": "drowned", "sentence": "Cluster 1 is noise."}] * (seed < 2)
+        (place / "metrics.json").write_text(json.dumps({"doubts": said}))
+        trials.append(TrialResult(str(seed), {"strategy": "k-fed", "status": "done", "rows_sha256": "same"}, place))
+    drowned, differ = doubts(Scenario("rows", "iid", [Contender("k-fed", None, trials)]))
+    assert drowned == "k-fed (2 of 3 runs): Cluster 1 is noise."
+    assert differ.startswith("k-fed: 2 of 3 runs")
+
+
+def test_runs_on_other_rows_are_not_compared_row_by_row(tmp_path):
+    """Another seed spreads the same rows over the clients in another way, and what k-means finds stays the same."""
+    results = fc.compare("pooled-kmeans", datasets="iris", seeds=4, n_clients=3, jobs=1, out=tmp_path / "out")
+    (scenario,) = read_comparison(results.folder).scenarios
+    assert len({trial.text("rows_sha256") for trial in scenario.contenders[0].trials}) == 4
+    assert not [one for one in doubts(scenario) if "runs found other clusters" in one]

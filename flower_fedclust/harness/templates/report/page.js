@@ -36,16 +36,16 @@ function show(tip, text, x, y) {
   tip.style.top = `${Math.max(0, Math.min(y + 10, box.clientHeight - tip.offsetHeight))}px`;
 }
 
-// Charts: the mark nearest the pointer says what it is. A line without an epsilon is near along its whole length.
+// Charts: the mark nearest the pointer says what it is.
 for (const plot of all(".plot")) {
   const svg = plot.querySelector("svg"), tip = plot.querySelector(".tip");
-  const marks = all("[data-tip]", svg).map((mark) => ({ text: mark.dataset.tip, x: mark.dataset.x, y: Number(mark.dataset.y) }));
+  const marks = all("[data-tip]", svg).map((mark) => ({ text: mark.dataset.tip, x: Number(mark.dataset.x), y: Number(mark.dataset.y) }));
   plot.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect(), scale = box.width / svg.viewBox.baseVal.width;
     const x = event.clientX - box.left, y = event.clientY - box.top;
     let best = null, least = 18;
     for (const mark of marks) {
-      const distance = Math.hypot(mark.x === undefined ? 8 : x - scale * mark.x, y - scale * mark.y);
+      const distance = Math.hypot(x - scale * mark.x, y - scale * mark.y);
       if (distance < least) [best, least] = [mark, distance];
     }
     if (best) show(tip, best.text, x, y);
@@ -60,7 +60,7 @@ document.addEventListener("keydown", (event) => {
 // A choice of guarantees leaves the rows that have them, and the pooled references.
 for (const choice of all("[data-filter]"))
   choice.addEventListener("change", () => {
-    for (const row of all(".sortable tr, .dots tbody tr", choice.closest("section")))
+    for (const row of all(".sortable tr", choice.closest("section")))
       row.hidden = choice.value !== "" && ![choice.value, "rows pooled"].includes(row.dataset.guarantee);
   });
 
@@ -70,7 +70,9 @@ addEventListener("beforeprint", () => { for (const part of all("#privacy > detai
 // Maps.
 const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const colorsOf = (grouping) => grouping.colors[dark.matches ? "dark" : "light"];
+// Colors are made darker on white, and lighter on a dark page, as far as marks need to stand out (WCAG 2, 3 to 1).
+const readable = (color) => `oklch(from ${color} ${dark.matches ? "max(l, 0.58)" : "min(l, 0.64)"} c h)`;
+const colorsOf = (grouping) => grouping.colors.map(readable);
 const maps = JSON.parse(document.getElementById("content").textContent).map((content) => {
   const canvas = document.querySelector(`[data-map="${content.id}"]`);
   const map = {

@@ -9,9 +9,7 @@ from unequal import unequal_classes
 import flower_fedclust as fc
 from flower_fedclust.engine import ClientData
 from flower_fedclust.engine.inline import run_inline
-from flower_fedclust.harness.results import Contender, Scenario, TrialResult, read_comparison
 from flower_fedclust.harness.run import doubt_lines
-from flower_fedclust.harness.verdict import doubts
 from flower_fedclust.inputs import make_strategies
 from flower_fedclust.results.doubts import collapse_of, doubts_about_labels, doubts_over_runs
 from flower_fedclust.results.result import result_of
@@ -105,25 +103,3 @@ def test_a_model_that_puts_the_rows_of_its_run_elsewhere_is_a_doubt():
     noise = fc.FedSC(3, perturb="data", epsilon=1.0, max_norm=9.0, n_rounds=2)
     rows = [np.random.default_rng(seed).normal(size=(40, 3)) for seed in range(2)]
     assert codes(fc.simulate(noise, rows, seed=0)) == ["predicts-otherwise"]
-
-
-def test_a_report_tells_the_doubts_of_runs_and_of_seeds_that_differ(tmp_path):
-    trials = []
-    for seed, labels in enumerate([[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]]):
-        place = tmp_path / str(seed)
-        (place / "labels").mkdir(parents=True)
-        np.savetxt(place / "labels" / "a.csv", labels, fmt="%d", header="cluster", comments="")
-        said = [{"code": "drowned", "sentence": "Cluster 1 is noise."}] * (seed < 2)
-        (place / "metrics.json").write_text(json.dumps({"doubts": said}))
-        trials.append(TrialResult(str(seed), {"strategy": "k-fed", "status": "done", "rows_sha256": "same"}, place))
-    drowned, differ = doubts(Scenario("rows", "iid", [Contender("k-fed", None, trials)]))
-    assert drowned == "k-fed (2 of 3 runs): Cluster 1 is noise."
-    assert differ.startswith("k-fed: 2 of 3 runs")
-
-
-def test_runs_on_other_rows_are_not_compared_row_by_row(tmp_path):
-    """Another seed spreads the same rows over the clients in another way, and what k-means finds stays the same."""
-    results = fc.compare("pooled-kmeans", datasets="iris", seeds=4, n_clients=3, jobs=1, out=tmp_path / "out")
-    (scenario,) = read_comparison(results.folder).scenarios
-    assert len({trial.text("rows_sha256") for trial in scenario.contenders[0].trials}) == 4
-    assert not [one for one in doubts(scenario) if "runs found other clusters" in one]
