@@ -61,26 +61,15 @@ COARSE = 100.0
 
 @dataclass(frozen=True)
 class Share:
-    """A named part of a privacy budget: the releases whose noise it pays for.
-
-    Parameters
-    ----------
-    mechanism : "gaussian" or "laplace"
-    fraction : float
-        The share's epsilon in proportion to the other shares; the fractions need not add up to 1.
-    count : int, default=1
-        The number of releases, each in a round of its own; they divide the fraction equally.
-    relation : "add-or-remove" or "replace", default="add-or-remove"
-        As in :class:`~flower_fedclust.privacy.releases.Release`; the same for all shares of a budget.
-    sample : tuple of two int, optional
-        As in :class:`~flower_fedclust.privacy.releases.Release`. Shares with the same sample depend on the same rows,
-        round by round.
-    """
+    """A named part of a privacy budget, and the releases whose noise it pays for."""
 
     mechanism: Mechanism
-    fraction: float
-    count: int = 1
+    fraction: float  #: The share's epsilon in proportion to the other shares'; the fractions need not add up to 1.
+    count: int = 1  #: The number of releases, each in a round of its own; they divide the fraction equally.
+    #: As in :class:`~flower_fedclust.privacy.releases.Release`; the same for all shares of a budget.
     relation: Relation = "add-or-remove"
+    #: As in :class:`~flower_fedclust.privacy.releases.Release`. Shares with the same sample depend on the same rows,
+    #: round by round.
     sample: tuple[int, int] | None = None
 
 
@@ -114,29 +103,15 @@ def composed_epsilon(
 ) -> float:
     """Return the epsilon that releases of one relation spend together at this delta.
 
-    It is a closed form if all releases are Gaussian; otherwise dp-accounting composes privacy loss distributions. If
-    rows are sampled, dp-accounting also composes Renyi divergences, which can use the sampling. The smaller of the two
-    counts, because for large samples the Renyi bound loses more than the sampling gains.
+    A mapping says how often each release is made. All Gaussian releases together have a closed form; otherwise
+    dp-accounting composes privacy loss distributions. If rows are sampled, dp-accounting also composes Renyi
+    divergences, which can use the sampling. The smaller result counts, because for large samples the Renyi bound loses
+    more than the sampling gains. Each sampled release has a sample of its own;
+    :func:`~flower_fedclust.privacy.releases.on_the_same_rows` joins releases that share one.
 
-    Parameters
-    ----------
-    releases : iterable of Release, or mapping of Release to int
-        The mapping says how often each is made. Each sampled release has a sample of its own;
-        :func:`~flower_fedclust.privacy.releases.on_the_same_rows` joins releases that share a sample.
-    delta : float in (0, 1)
-    near : float, optional
-        The expected epsilon, which sets the resolution of the privacy loss. With the epsilon asked for, the result is
-        computed exactly as it was when the noise was calibrated.
-
-    Returns
-    -------
-    float
-        0 if there is no release, infinity if one of them carries no noise.
-
-    Raises
-    ------
-    ValueError
-        If the releases are for different relations.
+    ``near`` is the expected epsilon, which sets the resolution of the privacy loss. With the epsilon asked for, the
+    result is computed exactly as when the noise was calibrated. The result is 0 for no release, and infinite if one
+    carries no noise. Releases for different relations raise a ValueError.
     """
     uses = Counter(releases)
     if len({release.relation for release in uses}) > 1:
@@ -221,31 +196,15 @@ def delta_of_sampling(epsilon: float, variation: float) -> float:
 
 
 def calibrate(shares: Mapping[str, Share], epsilon: float | None, delta: float) -> dict[str, float]:
-    """Find the noise multiplier of each share, so that all releases together spend epsilon at delta.
+    """Return the noise multiplier of each share, by name, with which all releases together spend epsilon at delta.
 
     As in section 5 of FedDP-KMeans, each release alone would be (its epsilon, its delta)-private. The epsilons are
     proportional to the fractions, with the largest common factor for which all releases together stay within the total.
     The paper gives each release the total delta. Here each has a part of it, so the factor exists for any number of
     releases.
 
-    Parameters
-    ----------
-    shares : mapping of str to Share
-        By name.
-    epsilon : float or None
-        The total. None means no noise: every multiplier is 0.
-    delta : float in (0, 1)
-        The total.
-
-    Returns
-    -------
-    dict of str to float
-        By the same names.
-
-    Raises
-    ------
-    ValueError
-        If a fraction is not positive, or if the shares are for different relations.
+    Without an epsilon every multiplier is 0. A fraction that is not positive raises a ValueError, as do shares for
+    different relations.
     """
     return dict(zip(shares, _calibrated(tuple(shares.values()), epsilon, delta), strict=True))
 
@@ -375,13 +334,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, found: Any) -> Self:
-        """Return the plan that :meth:`to_json` wrote, from parsed JSON that anybody may have sent.
-
-        Raises
-        ------
-        ValueError
-            If it is not a plan.
-        """
+        """Return the plan that :meth:`to_json` wrote; raise a ValueError for any other JSON, which anybody may send."""
         try:
             return cls(*_read(found))
         except (LookupError, TypeError, AttributeError, OverflowError) as error:

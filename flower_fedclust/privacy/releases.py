@@ -24,39 +24,25 @@ NOISE_PLACES = get_args(NoisePlace)
 
 @dataclass(frozen=True)
 class Release:
-    """The noise that is added to one array before anybody who is not trusted sees it.
-
-    Parameters
-    ----------
-    mechanism : "gaussian" or "laplace"
-    sensitivity : float
-        The largest change of the array by one record or one client, in the units of the array: in Euclidean norm for
-        the Gaussian mechanism, in L1 norm for the Laplace mechanism.
-    noise_multiplier : float
-        The scale of the noise (standard deviation, or Laplace parameter) divided by the sensitivity. 0 means no noise,
-        and no protection.
-    bound : str
-        What enforces the sensitivity, in words, for the report.
-    relation : "add-or-remove" or "replace", default="add-or-remove"
-        How the two data sets differ that the sensitivity compares: one record (or client) is added or removed, or it is
-        replaced by another. An array with an entry for every row can only promise "replace".
-    sample : tuple of two int, optional
-        How many rows are drawn, and of how many, if the array depends on rows that a client draws without replacement
-        and in secret: a row that may not have been drawn has additional protection. Only for "replace".
-    share : str, default=""
-        The name of its share of the privacy budget.
-    triangle : bool, default=False
-        Whether the array is the upper triangle of a symmetric matrix whose Frobenius norm the sensitivity bounds.
-        Entries off the diagonal count twice in that norm, so their noise has ``1 / sqrt(2)`` of the scale.
-    """
+    """The noise that is added to one array before anybody who is not trusted sees it."""
 
     mechanism: Mechanism
+    #: The largest change of the array by one record or one client, in the array's units: in Euclidean norm for the
+    #: Gaussian mechanism, in L1 norm for the Laplace mechanism.
     sensitivity: float
+    #: The scale of the noise (standard deviation, or Laplace parameter) divided by the sensitivity. 0 means no noise
+    #: and no protection.
     noise_multiplier: float
-    bound: str
+    bound: str  #: What enforces the sensitivity, in words, for the report.
+    #: How two neighboring data sets differ: one record (or client) is added or removed, or it is replaced by another.
+    #: An array with an entry for every row can only promise "replace".
     relation: Relation = "add-or-remove"
+    #: How many rows are drawn, and from how many, if the array depends on rows that a client draws secretly and without
+    #: replacement. A row that may not have been drawn has additional protection. Only for "replace".
     sample: tuple[int, int] | None = None
-    share: str = ""
+    share: str = ""  #: The name of its share of the privacy budget.
+    #: Whether the array is the upper triangle of a symmetric matrix whose Frobenius norm the sensitivity bounds.
+    #: Entries off the diagonal count twice in that norm, so their noise has ``1 / sqrt(2)`` of the scale.
     triangle: bool = False
 
     def __post_init__(self) -> None:

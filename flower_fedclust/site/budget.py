@@ -68,12 +68,9 @@ class Budget:
         self.before = before
 
     def judge(self, request: Request) -> dict[str, Any]:
-        """Return what the ledger will say of an answer: ``arrays``, ``epsilon``, ``delta``, ``is_claim``, ``plan``.
+        """Return what the ledger will say of an answer; raise Refused if the answer may not leave.
 
-        Raises
-        ------
-        Refused
-            If the answer may not leave.
+        The keys are ``arrays``, ``epsilon``, ``delta``, ``is_claim`` and ``plan``.
         """
         self.policy.check_task(request)
         plan = self._plan(request)
