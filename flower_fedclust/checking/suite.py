@@ -168,7 +168,7 @@ def a_clone_has_the_same_parameters(subject: Subject) -> None:
     require(set(strategy.get_params()) == set(strategy.parameter_names()), "get_params does not have all parameters.")
     for name, value in strategy.get_params(deep=False).items():
         require(_same(copied.get_params()[name], value), f"a clone has another {name}.")
-    require(not copied.is_finished and copied._run is None, "a clone of a strategy that has run has run, too.")
+    require(not copied.is_finished and copied._run is None, "a clone of a strategy that has run claims to have run.")
     copied.set_params(n_clusters=strategy.n_clusters + 1)
     require(copied.n_clusters == strategy.n_clusters + 1, "set_params does not change n_clusters.")
 
@@ -192,7 +192,7 @@ def the_signature_is_the_parameters(subject: Subject) -> None:
     """The constructor takes the parameters and nothing else, all by name; n_clusters also by position."""
     found = inspect.signature(type(subject.strategy)).parameters
     names = subject.strategy.parameter_names()
-    require(set(found) == set(names), f"the signature has {sorted(set(found) ^ set(names))} too many or too few.")
+    require(set(found) == set(names), f"the signature and the parameters differ in {sorted(set(found) ^ set(names))}.")
     positional = [name for name, one in found.items() if one.kind is not inspect.Parameter.KEYWORD_ONLY]
     require(set(positional) <= {"n_clusters"}, f"the constructor takes {positional} by position.")
 
@@ -208,7 +208,7 @@ def every_parameter_is_documented(subject: Subject) -> None:
     missing = [name for name in names if name not in cls.parameter_docs]
     require(not missing, f"the docstring does not describe {', '.join(missing)}.")
     stale = sorted(set(_documented(cls.__doc__ or "")) - set(names))
-    require(not stale, f"the docstring describes {', '.join(stale)}, which is no parameter.")
+    require(not stale, f"the docstring describes {', '.join(stale)}, but there is no such parameter.")
     unseen = [name for name in names if name not in _documented(cls.__doc__ or "")]
     require(not unseen, f"help() does not show {', '.join(unseen)}.")
 
@@ -365,7 +365,7 @@ def every_number_is_finite(subject: Subject) -> None:
     """No client fails; model, labels, places and metrics are finite; every row has a label."""
     result = subject.run.result
     reasons = [failure.reason for failure in result.failures]
-    require(not reasons, f"of {len(subject.names)} clients with plain rows some fail: {' '.join(reasons)}")
+    require(not reasons, f"some of {len(subject.names)} clients with ordinary rows fail: {' '.join(reasons)}")
     _check_finite(result)
     for name, rows, labels in zip(subject.names, subject.rows, result.labels, strict=True):
         require(len(labels) == len(rows), f"client {name} has {len(rows)} rows and gets {len(labels)} labels.")
@@ -375,7 +375,7 @@ def every_number_is_finite(subject: Subject) -> None:
 
 def _check_finite(result: Result) -> None:
     for array in result.model.to_arrays():
-        require(np.isfinite(array).all(), "the model is not made of finite numbers.")
+        require(np.isfinite(array).all(), "the model has numbers that are not finite.")
     for labels in result.labels:
         in_range = ((labels >= 0) & (labels < result.model.n_clusters)).all()
         require(labels.dtype.kind in "iu" and in_range, "a label is not the number of a cluster.")
@@ -436,18 +436,18 @@ def what_has_an_entry_for_every_row_is_no_sum(subject: Subject) -> None:
 
 @check
 def the_evaluation_is_asked_for_once(subject: Subject) -> None:
-    """With federated_evaluation the clients count after the run, and the report lists that as unprotected."""
+    """With federated_evaluation the clients are asked once, after the run; the report lists this as unprotected."""
     strategy = _evaluated(subject)
     if strategy is None:
         return
     run = watched_run(strategy, subject.data, seed=SEED)
     found = run.strategy.evaluation
-    require(found is not None and "cost" in found, "federated_evaluation=True brings no evaluation.")
+    require(found is not None and "cost" in found, "federated_evaluation=True gives no evaluation.")
     assert found is not None
     for name, value in found.items():
         require(np.isfinite(value), f"the evaluation's {name} is {value}.")
     listed = [message for message in run.strategy.report.unprotected if message.task == EVALUATE]
-    require(len(listed) == 3, "the evaluation is not listed as unprotected, once.")
+    require(len(listed) == 3, "the evaluation is not listed as unprotected exactly once.")
     require(subject.run.strategy.evaluation is None, "an evaluation ran that nobody asked for.")
 
 
@@ -465,12 +465,15 @@ def the_model_can_be_sent_and_used(subject: Subject) -> None:
     """The model survives to_arrays and from_arrays, is found by its name, labels new rows and refuses other columns."""
     model = subject.run.strategy.outcome.model
     again = Model.named(model.name).from_arrays([np.array(array) for array in model.to_arrays()])
-    require(type(again) is type(model), f"the model of the name {model.name} is a {type(again).__name__}.")
+    require(type(again) is type(model), f"the name {model.name} stands for a {type(again).__name__}.")
     new = subject.rows[0][::-1] * (1 + 1e-3)
     labels = model.predict(new)
-    require(labels.shape == (len(new),) and labels.dtype.kind in "iu", "predict does not give one label a row.")
-    require(((labels >= 0) & (labels < model.n_clusters)).all(), "predict gives a label that is no cluster.")
-    require(np.array_equal(again.predict(new), labels), "the model labels otherwise after from_arrays.")
+    require(labels.shape == (len(new),) and labels.dtype.kind in "iu", "predict does not give one label per row.")
+    require(
+        ((labels >= 0) & (labels < model.n_clusters)).all(),
+        "predict gives a label that is not the number of a cluster.",
+    )
+    require(np.array_equal(again.predict(new), labels), "the model gives other labels after from_arrays.")
     require(again.cost(new) == model.cost(new) and np.isfinite(model.cost(new)), "its cost changes, or is not finite.")
     for what, bad, said in (
         ("another number of columns", np.ones((2, subject.n_columns + 1)), "columns"),
@@ -501,7 +504,7 @@ def the_result_can_be_saved(subject: Subject) -> None:
         with np.load(saved / "model.npz") as arrays:
             model = type(result.model).from_arrays([arrays[name] for name in arrays.files])
         same = np.array_equal(model.predict(subject.rows[0]), result.model.predict(subject.rows[0]))
-        require(same, "the saved model labels otherwise.")
+        require(same, "the saved model gives other labels.")
 
 
 # Clients that fail, and rows that are not as they should be.
@@ -638,7 +641,7 @@ def what_a_client_raises_stays_there(subject: Subject) -> None:
     for exchange in subject.run.to_client(subject.names[0]):
         arrays, _, facts = client.fit(decode(exchange.ins.parameters), dict(exchange.ins.config))
         require(secret not in str(facts), f"'{exchange.task}' tells the server what was raised.")
-        require(not arrays or "failure" not in facts, "a client that failed sends arrays all the same.")
+        require(not arrays or "failure" not in facts, "a client that failed still sends arrays.")
 
 
 @check
@@ -689,7 +692,7 @@ def noise_that_protects_is_never_repeated(subject: Subject) -> None:
     if not subject.releases:
         return
     first, second = (_noisy_arrays(watched_run(subject.strategy, subject.data)) for _ in range(2))
-    require(not first & second, "two runs of one random_state have the same noise.")
+    require(not first & second, "two runs with one random_state have the same noise.")
     other = _noisy_arrays(watched_run(subject.strategy, subject.data, seed=SEED + 1))
     require(not _noisy_arrays(subject.run) & other, "two seeds give the same noise.")
 
@@ -702,11 +705,11 @@ def epsilon_is_spent_and_not_exceeded(subject: Subject) -> None:
     strategy = subject.run.strategy
     asked = cast(float, strategy.epsilon)
     report = strategy.report
-    require(report.releases, f"epsilon is {asked:g} and no message carries noise.")
-    require(subject.epsilon <= asked * (1 + 1e-6), f"epsilon is {asked:g}, and {subject.epsilon:.6g} is spent.")
+    require(report.releases, f"epsilon is {asked:g}, but no message carries noise.")
+    require(subject.epsilon <= asked * (1 + 1e-6), f"epsilon is {asked:g}, but {subject.epsilon:.6g} is spent.")
     drawn = any(message.clients is not None for message in report.messages)
     if report.covers_everything and len(subject.run.rounds) == strategy.num_rounds - 1 and not drawn:
-        require(subject.epsilon >= SPENT * asked, f"epsilon is {asked:g}, and only {subject.epsilon:.4g} is spent.")
+        require(subject.epsilon >= SPENT * asked, f"epsilon is {asked:g}, but only {subject.epsilon:.4g} is spent.")
 
 
 @check
@@ -715,10 +718,10 @@ def the_class_says_for_whom_it_can_be_private(subject: Subject) -> None:
     strategy, report = subject.run.strategy, subject.run.strategy.report
     promised = strategy.privacy_unit in strategy.promises
     if report.covers_everything:
-        require(promised, f"all is covered for a {report.unit}, and promises is {strategy.promises}.")
+        require(promised, f"everything is covered per {report.unit}, but promises is {strategy.promises}.")
     elif _is_private(subject):
         found = sorted({message.content for message in report.unprotected})
-        require(not promised, f"promises is {strategy.promises}, and nothing covers {', '.join(found)}.")
+        require(not promised, f"promises is {strategy.promises}, but nothing covers {', '.join(found)}.")
 
 
 @check
@@ -728,12 +731,14 @@ def the_budget_can_be_divided_by_name(subject: Subject) -> None:
         return
     strategy = cast(PrivateStrategy, subject.run.strategy)
     shares = strategy.shares()
-    require(shares, "an epsilon is given, and shares() is empty.")
+    require(shares, "an epsilon is given, but shares() is empty.")
     used = Counter(release.share for _, _, release in subject.releases)
-    require(set(used) <= set(shares), f"releases belong to {sorted(set(used) - set(shares))}, which is no share.")
+    require(
+        set(used) <= set(shares), f"releases belong to {sorted(set(used) - set(shares))}, but there is no such share."
+    )
     for name, n_releases in used.items():
         allowed = shares[name].count
-        require(n_releases <= allowed, f"share {name} is for {allowed} releases, and {n_releases} carry its noise.")
+        require(n_releases <= allowed, f"share {name} is for {allowed} releases, but {n_releases} carry its noise.")
     fractions = {name: share.fraction for name, share in divided(shares, strategy.budget).items()}
     current = {name: fraction / math.fsum(fractions.values()) for name, fraction in fractions.items()}
     for name in shares:
@@ -768,9 +773,9 @@ def noise_off_is_no_noise(subject: Subject) -> None:
         try:
             strategy = subject.with_parameters(epsilon=None, budget=None)
         except ValueError:
-            return  # a class that always needs an epsilon
+            return  # the class always needs an epsilon
     elif subject.releases:
-        return  # its noise follows from another parameter
+        return  # another parameter sets its noise
     run = watched_run(strategy, subject.data, seed=SEED)
     require(not run.strategy.report.releases, "without epsilon the report has releases.")
     require("None" in run.strategy.report.guarantee(), "without epsilon the report gives a guarantee.")
@@ -781,7 +786,7 @@ def noise_off_is_no_noise(subject: Subject) -> None:
             exact = values_of(add_up([sent[name] for name in asked]))
             same = all(np.array_equal(one, two) for one, two in zip(run.received[number], exact, strict=True))
             require(same, f"without epsilon the sums of '{round_.task}' differ from the sums of the replies.")
-            require(run.received[number].n_clients == len(asked), "a sum is over another number of clients.")
+            require(run.received[number].n_clients == len(asked), "a sum counts the wrong number of clients.")
 
 
 @check
