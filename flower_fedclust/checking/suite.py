@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
@@ -215,19 +216,16 @@ def every_parameter_is_documented(subject: Subject) -> None:
 
 def _check_default(name: str, head: str, default: Any) -> None:
     require(" : " in head, f"the docstring gives no type of {name}.")
-    stated = re.search(r"default=(.+?)$", head.strip())
+    stated = re.search(r"default=(.+?)\.*$", head.strip())
     if default is inspect.Parameter.empty:
-        require(stated is None and "optional" not in head, f"{name} is required, and its docstring has a default.")
+        require(stated is None and "optional" not in head, f"{name} is required, but its docstring has a default.")
     elif default is None:
         require("optional" in head or (stated and stated[1] == "None"), f"the default of {name} is None, undocumented.")
     else:
-        require(stated is not None, f"the docstring does not say that the default of {name} is {default!r}.")
-        assert stated is not None
-        try:
-            value = ast.literal_eval(stated[1].rstrip("."))
-        except (ValueError, SyntaxError):
-            value = stated[1]
-        require(value == default, f"the docstring gives {stated[1]} as the default of {name}, which is {default!r}.")
+        value: Any = "no value" if stated is None else stated[1]
+        with suppress(ValueError, SyntaxError):
+            value = ast.literal_eval(value)
+        require(value == default, f"the docstring gives {value} as the default of {name}, which is {default!r}.")
 
 
 @check
