@@ -244,7 +244,7 @@ class AuditResult:
     def _lines_of_loss(self) -> Iterator[str]:
         if (loss := self.loss) is None:
             return
-        how = "from the noise that was drawn" if loss.sees_noise else "from outputs alone"
+        how = "from the noise that was drawn" if loss.sees_noise else "from outputs only"
         yield from ("", f"Privacy loss of {loss.n_runs} runs, {how}; neighbors: {loss.pair}.")
         yield (
             f"  largest {loss.largest:.3f}; epsilon at least {loss.epsilon_at_least:.3f} at "
@@ -372,7 +372,7 @@ def audit_subject(
     false_alarm: float = FALSE_ALARM,
     progress: Progress | None = None,
 ) -> AuditResult:
-    """Audit a strategy that may have run already; the parameters are those of :func:`audit`."""
+    """Audit a strategy that may have run already; the parameters are as for :func:`audit`."""
     start = time.perf_counter()
     says: Progress = progress or (lambda _what, _part: None)
     # An audit provokes failures; they are not logged.

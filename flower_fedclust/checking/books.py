@@ -352,7 +352,7 @@ def findings_of_losses(subject: Subject, deadline: float = math.inf) -> tuple[li
     addressed = {other: {one.client for one in run.exchanges if one.round == other} for other in last.values()}
     cases = [
         (number, asked & {subject.names[-1]}, _gone, "one client does not answer"),
-        (number, asked - {min(asked)}, _gone, "one client alone answers"),
+        (number, asked - {min(asked)}, _gone, "only one client answers"),
         (number, asked, _gone, "nobody answers"),
         (number, asked, _unusable, "no answer can be used in"),
         *((other, names, _gone, "nobody answers") for other, names in addressed.items() if other != number),

@@ -551,7 +551,7 @@ def _correlated(series: Sequence[tuple[str, Floats]], level: float) -> list[str]
     n_draws, n_pairs = ranks.shape[1], math.comb(len(series), 2)
     least = float(norm.isf(level / (2 * n_pairs))) / math.sqrt(n_draws - 1)
     found = {
-        f"the noise of {names[one]} is not independent of that of {names[other]} (correlation {alike[one, other]:.2f})"
+        f"the noise of {names[one]} depends on the noise of {names[other]} (correlation {alike[one, other]:.2f})"
         for one, other in zip(*np.nonzero(np.abs(alike) > least), strict=True)
         if names[one] != names[other]
     }
@@ -569,7 +569,7 @@ class Loss:
     delta: float
     of_one: Floats  #: Log likelihood ratio of the one table to the other, for each run on the one.
     of_other: Floats  #: The same for each run on the other.
-    sees_noise: bool  #: Whether the auditor sees the noise; otherwise the loss is computed from outputs alone.
+    sees_noise: bool  #: Whether the auditor sees the noise; otherwise the loss is computed from outputs only.
     pair: str  #: Names the neighbors.
     expected: float = math.nan  #: Epsilon of these neighbors through the declared noise, at that delta.
     false_alarm: float = FALSE_ALARM

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Orders of the Renyi divergences. Those of samples are slow, and dp-accounting's many default orders gain nothing.
+#: Orders of the Renyi divergences. Each is slow to compute for samples, and dp-accounting's further default orders gain
+#: nothing.
 ORDERS = (*range(2, 33), *range(36, 65, 4), 80, 128, 256)
 
 #: The part of delta that covers how far the drawn noise is from the noise that is accounted for.
@@ -285,7 +286,7 @@ def _check_shares(shares: Sequence[Share], epsilon: float | None) -> None:
 
 @lru_cache(maxsize=1024)
 def _multiplier(mechanism: Mechanism, epsilon: float, delta: float) -> float:
-    """Return the noise multiplier of one release that is (epsilon, delta)-private alone."""
+    """Return the noise multiplier with which one release by itself is (epsilon, delta)-private."""
     if mechanism == "laplace":
         return 1.0 / epsilon
     import dp_accounting

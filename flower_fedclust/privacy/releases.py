@@ -24,7 +24,7 @@ NOISE_PLACES = get_args(NoisePlace)
 
 @dataclass(frozen=True)
 class Release:
-    """The noise that is added to one array before anybody who is not trusted sees it."""
+    """The noise that is added to one array before it leaves the trusted part of a run."""
 
     mechanism: Mechanism
     #: The largest change of the array by one record or one client, in the array's units: in Euclidean norm for the
@@ -98,7 +98,7 @@ class Release:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Undo :meth:`to_dict`."""
+        """Create a release from the result of :meth:`to_dict`."""
         sample = fields.get("sample")  # JSON has made a list of it
         return cls(**{**fields, "sample": None if sample is None else tuple(sample)})
 

@@ -149,7 +149,7 @@ class PrivacyReport:
 
     @cached_property
     def epsilon(self) -> float:
-        """The epsilon of all releases at delta: the one that was asked for; infinity if there is no release.
+        """The epsilon of all releases at delta, as requested; infinity if there is no release.
 
         It holds before the run is seen. A run that ended early does not lower it, because when it ended may follow from
         the noisy rows. It is larger only if the releases compose to more, which happens if the noise was not calibrated
@@ -285,7 +285,7 @@ class PrivacyReport:
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Self:
-        """Undo :meth:`to_dict`, also after JSON; raise an error if it is anything else."""
+        """Create a report from the result of :meth:`to_dict`, also after JSON; raise an error for anything else."""
         known = {one.name for one in fields(Message)} - {"release", "clients"}
         messages = tuple(
             Message(

@@ -270,7 +270,7 @@ class _SiteClient(Client):
         # A site that comes back in the middle of a run enrols in a round that also asks it for something else.
         name = f"{task if task in (ENROL, EVALUATE, RECEIVE) else 'round'}-{about['round']}"
         asked = _digest(config, tensors)
-        # Enrolling again tells nothing new, and a run that goes on asks for it again.
+        # Enrolling again reveals nothing new, and a run that is continued asks for it again.
         enrolled = next((entry for entry in own if task == ENROL == entry["task"]), None)
         former = None if task == ENROL else next((entry for entry in own if entry["answer"] == name), None)
         kept = None if former is None else _kept_answer(former, folder, asked)
@@ -360,7 +360,7 @@ class _SiteClient(Client):
         asked = types.get(str(config.get("client")))
         if asked is None:
             raise Refused(
-                f"the message asks for '{config.get('client')}', which is no part of {', '.join(names) or 'anything'}."
+                f"the message asks for '{config.get('client')}', not part of {', '.join(names) or 'any strategy'}."
             )
         data = self.site.data  # before anything is judged: with too few rows the reply is always the same
         return asked(lambda: data, name=self.site.settings.name, context=self.own_context, consent=gate)
@@ -375,7 +375,7 @@ class _Gate:
         self.budget = budget
         self.charge = charge
         self.entry: dict[str, Any] | None = None  #: The ledger's entry, once the message is charged.
-        self.refusal: Refused | None = None  #: The client catches it, as it does any error.
+        self.refusal: Refused | None = None  #: Kept here because the client catches every error.
 
     def check(self, request: Request) -> None:
         self._decide(lambda: self.budget.judge(request))

@@ -40,7 +40,7 @@ def start_site(
 ) -> None:
     """Start this site's SuperNode: it runs this package's code and follows the policy in site.toml.
 
-    Options that follow are those of flower-supernode: --superlink HOST:PORT, --root-certificates,
+    All further options are passed to flower-supernode: --superlink HOST:PORT, --root-certificates,
     --auth-supernode-private-key, --trusted-entities, --port, ...
     """
     from flower_fedclust.site.supernode import check_flower, leave_working_directory_out, start

@@ -136,7 +136,7 @@ def answer_to_bytes(answer: FitRes | EvaluateRes) -> bytes:
 
 
 def answer_from_bytes(content: bytes) -> FitRes | EvaluateRes:
-    """Undo :func:`answer_to_bytes`."""
+    """Return the answer that :func:`answer_to_bytes` wrote."""
     about, tensors = _read(content, "the answer that was kept")
     if "loss" in about:
         return evaluate_res(about["loss"], about["num_examples"], about["metrics"])

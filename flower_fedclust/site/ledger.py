@@ -35,7 +35,7 @@ class LedgerError(ValueError):
 class Ledger:
     """A ledger, in a file whose head lies beside it. Only :meth:`create` makes these files.
 
-    ``entries`` holds what was charged and what became of it, as of the last :meth:`read`.
+    ``entries`` holds every charge and its outcome, as of the last :meth:`read`.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -48,7 +48,7 @@ class Ledger:
 
     @property
     def witness(self) -> str:
-        """The number and the hash of the last line: whoever keeps them can check later that the line is still there."""
+        """The number and the hash of the last line, with which anybody can check later that the line is still there."""
         return f"{len(self._hashes)}:{self._hashes[-1]}"
 
     def has(self, witness: str) -> bool:
@@ -113,7 +113,7 @@ class Ledger:
         return self._write(entry)
 
     def note(self, entry: dict[str, Any], beside: Sequence[IO[bytes]] = (), **facts: Any) -> dict[str, Any]:
-        """Write what became of an entry, and return the entry when that, and the files ``beside``, are on the disk."""
+        """Add facts to an entry, and return it once they and the files ``beside`` are on the disk."""
         self._write({"of": entry["number"], **facts}, beside)
         return entry
 

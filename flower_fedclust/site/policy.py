@@ -243,7 +243,7 @@ def check_message(limits: Limits, config: Mapping[str, Any], tensors: Sequence[b
 
 
 def _amounts(config: Mapping[str, Any]) -> Iterable[float]:
-    """Yield the arguments that are amounts; raise Refused if one is no number, or is too large for any purpose."""
+    """Yield the arguments that are amounts; raise Refused if an argument is malformed or far too large."""
     if "view" in config:
         of_view = parse_json(str(config["view"]))
         if not isinstance(of_view, dict):

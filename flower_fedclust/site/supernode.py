@@ -70,7 +70,7 @@ REPLACED = ("get_load_client_app_fn", "install_from_fab", "install_app_dependenc
 
 
 def start(site_toml: Path, options: Sequence[str]) -> NoReturn:
-    """Become the site's SuperNode; ``options`` are those of ``flower-supernode``."""
+    """Become the site's SuperNode; ``options`` are passed to ``flower-supernode``."""
     command, environment = prepared(site_toml, options)
     os.execve(command[0], command, environment)
 

@@ -234,7 +234,7 @@ def test_noise_of_half_the_width_is_found_wherever_it_is_drawn(place, monkeypatc
         (lambda noise: noise * (np.arange(noise.size) > 0), "is narrower than declared in one of its entries"),
         (
             lambda noise: np.full(noise.size, noise[0]),
-            "in round 2, entry 0 is not independent of that of 'sum of the rows' in round 2, entry 2",
+            "in round 2, entry 0 depends on the noise of 'sum of the rows' in round 2, entry 2",
         ),
         (lambda noise: noise * [1, 1, 1, 0] + [0, 0, 0, 77], "in round 2 is the same in every run"),
     ],
@@ -279,7 +279,7 @@ def test_noise_of_several_arrays_from_the_same_words_is_found(place, monkeypatch
     monkeypatch.setattr(run_module, "add_noise", add_noise)
     monkeypatch.setattr(client_module, "add_noise", add_noise)
     found = audit(Means(2, noise=place, gathers=place == "clients"), runs=400)
-    assert any("is not independent of that of 'number of rows'" in one for one in found.broken)
+    assert any("depends on the noise of 'number of rows'" in one for one in found.broken)
 
 
 def test_a_round_that_nobody_answers_and_the_report_leaves_out_is_found(monkeypatch):
