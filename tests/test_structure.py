@@ -24,7 +24,7 @@ MOST_LINES = {
     "models": 1_150,
     "networks": 650,
     "numerics": 3_400,
-    "privacy": 1_550,
+    "privacy": 1_450,
     "results": 1_350,
     "site": 1_850,
     "strategies": 8_650,
