@@ -359,9 +359,8 @@ class _SiteClient(Client):
         types = {found.key(): found for found in client_types(names or strategies())}
         asked = types.get(str(config.get("client")))
         if asked is None:
-            raise Refused(
-                f"the message asks for '{config.get('client')}', not part of {', '.join(names) or 'any strategy'}."
-            )
+            known = ", ".join(names) or "any strategy"
+            raise Refused(f"the message asks for '{config.get('client')}', which is not part of {known}.")
         data = self.site.data  # before anything is judged: with too few rows the reply is always the same
         return asked(lambda: data, name=self.site.settings.name, context=self.own_context, consent=gate)
 
