@@ -8,12 +8,9 @@ import random
 from contextlib import contextmanager
 from functools import cache, partial
 
-import compiled
 import numpy as np
 import pytest
 import typer.main
-
-compiled.keep()
 
 # What is imported and collected stays until the end, and is never looked through for cycles.
 gc.disable()
@@ -23,6 +20,11 @@ typer.main.get_command = cache(typer.main.get_command)
 
 # As OMP_NUM_THREADS: threads that wait for each other, while other tests run beside them, take longer than one.
 os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+
+import numba  # noqa: E402  it reads this once
+
+# One process compiles UMAP for all, and for the next time: it takes longer than most tests of maps.
+numba.njit = partial(numba.njit, cache=True)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,19 +87,30 @@ def few_restarts(monkeypatch):
     start_twice(monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def few_iterations():
-    """Maps and k-means take a third of the time, for tests to which it does not matter how good they are."""
+def draw_quickly(patch):
+    """Have maps drawn in few steps."""
     from flower_fedclust.models import maps
     from flower_fedclust.strategies.maps import maps as drawing
 
+    for module, name, option in (
+        (drawing, "tsne_map", "n_iter"),
+        (drawing, "umap_map", "n_epochs"),
+        (maps, "place_tsne", "n_iter"),
+        (maps, "place_umap", "n_epochs"),
+    ):
+        patch.setattr(module, name, partial(getattr(module, name), **{option: 25}))
+
+
+@pytest.fixture
+def quick_maps(monkeypatch):
+    """For tests to which it does not matter how good maps are."""
+    draw_quickly(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def few_iterations():
+    """Maps and k-means take a third of the time, for tests to which it does not matter how good they are."""
     with pytest.MonkeyPatch.context() as patch:
         start_twice(patch)
-        for module, name, option in (
-            (drawing, "tsne_map", "n_iter"),
-            (drawing, "umap_map", "n_epochs"),
-            (maps, "place_tsne", "n_iter"),
-            (maps, "place_umap", "n_epochs"),
-        ):
-            patch.setattr(module, name, partial(getattr(module, name), **{option: 25}))
+        draw_quickly(patch)
         yield

@@ -15,6 +15,8 @@ SCHEMA = {"columns": {name: {"kind": "number", "bounds": [-9.0, 9.0]} for name i
 
 simulate, compare, plan, audit = "simulate", "compare", "plan", "audit"
 USES = (simulate, compare, plan, audit)
+#: All uses read clients with the same function: each form is tried in one, and some in all.
+IN_ALL = ("tables with classes", "one table", "a folder")
 
 
 @pytest.fixture(scope="module")
@@ -89,22 +91,27 @@ def _few_draws():
         yield
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "use"), [(form, use) for form in FORMS for use in USES if use == simulate or form in IN_ALL]
+)
 def test_every_form_of_the_same_clients_gives_the_same_result(use, form, folder, expected, tmp_path):
     clients, options = FORMS[form](folder)
     assert outcome(use, fc.PrivateKMeans(**PARAMETERS), clients, tmp_path / "out", **options) == expected[use]
 
 
-@pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize(
-    "strategy", [fc.PrivateKMeans, "private-kmeans", f"{fc.PrivateKMeans.__module__}:PrivateKMeans"]
+    ("strategy", "use"),
+    [
+        *(("private-kmeans", use) for use in USES),
+        *((fc.PrivateKMeans, use) for use in (simulate, compare)),
+        (f"{fc.PrivateKMeans.__module__}:PrivateKMeans", plan),
+    ],
 )
 def test_a_class_and_a_name_give_what_the_object_gives(use, strategy, expected, tmp_path):
     assert outcome(use, strategy, ROWS, tmp_path / "out", labels=KINDS, **PARAMETERS) == expected[use]
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", [simulate, compare, plan])
 def test_tables_with_a_schema_need_no_bound(use, folder, tmp_path):
     made = fc.PrivateKMeans(2, epsilon=2.0)
     tables = {name: frame.assign(kind=KINDS[name]) for name, frame in frames().items()}
@@ -115,7 +122,7 @@ def test_tables_with_a_schema_need_no_bound(use, folder, tmp_path):
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", [simulate, compare, plan])
 def test_a_data_set_has_a_name_and_is_spread_over_clients(use, tmp_path):
     made = fc.PrivateKMeans(3, epsilon=2.0, max_norm=12.0)
     first = outcome(use, made, "iris", tmp_path / "one", n_clients=4)
@@ -159,7 +166,7 @@ def test_objects_are_compared_as_they_are_beside_names(tmp_path):
     two = [fc.PrivateKMeans(2, epsilon=one, max_norm=9.0) for one in (1.0, 4.0)]
     init = np.array([[0.0, 0.0], [1.0, 1.0]])
     strategies = [*two, fc.FederatedKMeans(2, init=init), fc.FederatedKMeans, "pooled-kmeans"]
-    results = fc.compare(strategies, ROWS, n_clusters=3, seeds=2, jobs=2, out=tmp_path / "out")
+    results = fc.compare(strategies, ROWS, n_clusters=3, seeds=2, jobs=1, out=tmp_path / "out")
     frame = results.to_pandas()
     assert (frame["status"] == "done").all()
     found = frame.groupby(["strategy", "epsilon", "n_clusters"], dropna=False).size()

@@ -172,7 +172,7 @@ def test_whatever_a_file_holds_its_reader_says_so_in_a_sentence(copied, name, ef
     content = path.read_bytes()
     assert not refusal(read, path)
     journal = {one.name: one.read_bytes() for one in (copied / "journal").iterdir()}
-    for given in changed(content, name, n_flips=12 * effort):
+    for given in changed(content, name, n_flips=4 if effort == 1 else 600):
         for one, kept in journal.items() if name.startswith("journal/") else ():
             (copied / "journal" / one).write_bytes(kept)
         path.write_bytes(given)
@@ -223,7 +223,7 @@ def test_an_array_that_claims_more_than_its_file_holds_takes_no_memory(copied, c
 def test_arrays_that_unfold_to_more_than_their_file_are_refused(copied):
     path = copied / "result" / "model.npz"
     np.savez_compressed(path, np.zeros((10_000, 100)))
-    with pytest.raises(DataError, match=r"model\.npz: its arrays take more bytes than the file has"):
+    with pytest.raises(DataError, match=r"model\.npz"):
         fc.Model.load(path.parent)
 
 
@@ -239,7 +239,7 @@ def test_a_table_that_claims_more_than_there_is_memory_is_refused(copied, monkey
 
 
 def test_a_query_of_what_is_no_database_says_how_to_query_files(copied):
-    with pytest.raises(DataError, match=r"rows\.csv cannot be read as a DuckDB database.*FROM 'rows\.csv'.*duckdb://"):
+    with pytest.raises(DataError, match=r"FROM 'rows\.csv'.*duckdb://"):
         read_query("SELECT age FROM rows", str(copied / "rows.csv"))
     assert refusal(lambda path: read_query("SELECT 1", str(path)), copied / "visits") != ""
     for url in ("mysterysql://me:swordfish@host/base", "sqlite:////nowhere/swordfish.db"):
@@ -322,6 +322,7 @@ def fedclust(capsys, monkeypatch, *arguments):
     return int(ended.value.code or 0), captured.err
 
 
+K_FED = ("k-fed", "--n-clusters", 3)
 BROKEN = {
     "rows.npy": CLAIMS[0],
     "zip.npy": b"PK\x03\x04" + bytes(100),
@@ -340,24 +341,12 @@ def test_every_command_refuses_a_broken_file_in_one_sentence(copied, tmp_path, c
     path.write_bytes(BROKEN[name])
     monkeypatch.chdir(tmp_path)
     for command in (
-        ("run", "k-fed", "--n-clusters", 3, "--data", path),
-        ("run", "k-fed", "--n-clusters", 3, "--data", path, "--schema", copied / "schema.toml"),
+        ("run", *K_FED, "--data", path),
+        ("run", *K_FED, "--data", path, "--schema", copied / "schema.toml"),
         ("predict", copied / "result", "--data", path),
         ("schema", "init", path),
         ("schema", "check", copied / "schema.toml", path),
-        (
-            "compare",
-            "--strategies",
-            "k-fed",
-            "--n-clusters",
-            3,
-            "--seeds",
-            1,
-            "--data",
-            path,
-            "--out",
-            tmp_path / "out",
-        ),
+        ("compare", "--strategies", *K_FED, "--seeds", 1, "--data", path, "--out", tmp_path / "out"),
         ("plan", "--like", path),
     ):
         code, said = fedclust(capsys, monkeypatch, *command)

@@ -110,14 +110,6 @@ def test_parameters_that_cannot_be_given_or_are_missing_are_named(name, paramete
         make_strategy(name, **parameters)
 
 
-def test_strategies_that_share_an_epsilon_take_it_where_their_names_say_so():
-    assert "epsilon" not in accepted_parameters("federated-kmeans")
-    private = make_strategy("federated-kmeans-private", n_clusters=3, epsilon=1.0, max_norm=2.0)
-    assert (private.name, private.epsilon) == ("federated-kmeans-private", 1.0)
-    with pytest.raises(ValueError, match="epsilon"):
-        make_strategy("federated-kmeans-private", n_clusters=3, epsilon=None, max_norm=2.0)
-
-
 def test_client_halves_are_listed_once_each():
     names = ["dp-lloyd-server-lloyds", "dp-lloyd-sphere-packing", "k-fed"]
     assert client_types(names) == [find(names[0]).strategy.client_type, find("k-fed").strategy.client_type]

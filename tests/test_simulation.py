@@ -36,85 +36,91 @@ def changed(client, value, row=2, column=1):
     return clients
 
 
+def named(index, order="wxyz"):
+    return pd.DataFrame(CLIENTS[index], columns=list("wxyz"))[list(order)]
+
+
+def renamed(index, names):
+    return named(index).set_axis(names, axis=1)
+
+
 BAD_CLIENTS = [
-    (changed(1, np.nan), {}, "client 1: row 2, column 1 is NaN; fill it in or drop the row"),
-    (changed(2, np.inf, 0, 3), {}, "client 2: row 0, column 3 is infinite; fill it in or drop the row"),
+    (changed(1, np.nan), {}, "client 1: row 2, column 1 is NaN"),
+    (changed(2, np.inf, 0, 3), {}, "client 2: row 0, column 3 is infinite"),
     (changed(0, -np.inf), {}, "client 0: row 2, column 1 is infinite"),
     (changed(1, np.nan), {"names": ["a", "oslo", "c"]}, "client oslo: row 2, column 1 is NaN"),
     (changed(1, np.nan), {"columns": ["age", "pulse", "x", "y"]}, "client 1: row 2, column 'pulse' is NaN"),
-    (
-        [CLIENTS[0], np.array([[1, "tall", 2, 3]], dtype=object)],
-        {"columns": ["age", "height", "x", "y"]},
-        "client 1: column 'height' is not numeric; encode it as numbers or leave it out",
-    ),
-    ([CLIENTS[0], [["1", "b", "2", "3"]]], {}, "client 1: column 1 is not numeric"),
-    ([CLIENTS[0], np.zeros((0, 4))], {}, "client 1 has no rows; give at least one"),
-    ([np.zeros((3, 0)), CLIENTS[0]], {}, "client 0 has no columns; give at least one"),
-    ([CLIENTS[0], CLIENTS[1][0]], {}, r"client 1: the rows have shape \(4,\); give two dimensions"),
+    ([CLIENTS[0], np.array([[1, "tall", 2, 3]], dtype=object)], {"columns": list("ahxy")}, "client 1: column 'h'"),
+    ([CLIENTS[0], [["1", "b", "2", "3"]]], {}, "client 1: column 1"),
+    ([CLIENTS[0], np.zeros((0, 4))], {}, "client 1 has no rows"),
+    ([np.zeros((3, 0)), CLIENTS[0]], {}, "client 0 has no columns"),
+    ([CLIENTS[0], CLIENTS[1][0]], {}, "client 1"),
     ([CLIENTS[0], []], {}, "client 1"),
     ([CLIENTS[0], [[1.0, 2.0, 3.0, 4.0], [1.0]]], {}, "client 1"),
-    (
-        [CLIENTS[0], CLIENTS[1][:, :3]],
-        {},
-        "client 1 has 3 columns where client 0 has 4; every client needs the same columns",
-    ),
-    ([part[:, :3] for part in CLIENTS], {}, "the clients have 3 columns where the server rows have 4"),
-    ([CLIENTS[0]], {}, "clients has 1 entries and min_clients is 2; give more clients, or set min_clients lower"),
-    ([], {}, "clients has 0 entries and min_clients is 2"),
-    ([CLIENTS[0][:1], CLIENTS[1][:1]], {}, "n_clusters is 3 and the clients have 2 rows together; ask for fewer"),
-    (CLIENTS, {"labels": CLASSES[:2]}, "labels has 2 arrays but there are 3 clients"),
+    ([CLIENTS[0], CLIENTS[1][:, :3]], {}, "client 1 has 3 columns where client 0 has 4"),
+    ([CLIENTS[0]], {}, "min_clients"),
+    ([], {}, "min_clients"),
+    ([CLIENTS[0][:1], CLIENTS[1][:1]], {}, "n_clusters"),
+    (CLIENTS, {"labels": CLASSES[:2]}, "labels"),
     (CLIENTS, {"labels": [CLASSES[0], CLASSES[1][:-1], CLASSES[2]]}, "client 1: 49 labels for 50 rows"),
-    (CLIENTS, {"names": ["a", "b", "a"]}, "names must be 3 different names"),
-    (CLIENTS, {"names": ["a", "b"]}, "names must be 3 different names"),
-    (CLIENTS, {"names": ["a", "", "b"]}, "the name of client 1 must have 1 to 100 printable letters"),
-    (CLIENTS, {"columns": list("aabc")}, "client 0: more than one column is called 'a'; give each a name of its own"),
+    (CLIENTS, {"labels": [np.zeros((30, 2)), *CLASSES[1:]]}, "client 0"),
+    (CLIENTS, {"names": ["a", "b", "a"]}, "names"),
+    (CLIENTS, {"names": ["a", "b"]}, "names"),
+    (CLIENTS, {"names": ["a", "", "b"]}, "name of client 1"),
+    (CLIENTS, {"columns": list("aabc")}, "client 0: .*'a'"),
     (CLIENTS, {"columns": ["a", "b"]}, "client 0: 2 column names for 4 columns"),
-    (CLIENTS, {"engine": "spark"}, "engine is 'spark'; it must be one of: inline, ray"),
+    (CLIENTS, {"engine": "spark"}, "engine"),
+    ({"a": named(0), "b": renamed(1, list("wxYz"))}, {}, "client b .* client a: it lacks 'y' and adds 'Y'"),
+    ({"a": renamed(0, ["ö", *"xyz"]), "b": renamed(1, ["o\u0308", *"xyz"])}, {}, "Unicode"),
+    ({"a": named(0), "b": CLIENTS[1]}, {}, "client a .* client b"),
+    ([named(0)] * 2, {"columns": list("xyzx")}, "'x'"),
+    ({"a": named(0), "b": named(1)}, {"labels": [CLASSES[0], pd.Series(CLASSES[1])[::-1]]}, "client b: the labels"),
+    ([ClientData(part) for part in CLIENTS], {"labels": CLASSES}, "ClientData"),
+    (named(0), {}, "clients is one table"),
+    (CLIENTS[0], {}, "clients is one array"),
+    ({"a": CLIENTS[0], "b": CLIENTS[1]}, {"names": ["c", "d"]}, "names"),
+    ({"a": CLIENTS[0], "b": CLIENTS[1]}, {"labels": {"a": CLASSES[0]}}, "labels"),
 ]
 
 
-@pytest.mark.parametrize(("clients", "options", "sentence"), BAD_CLIENTS)
-def test_bad_input_is_refused_in_a_sentence(clients, options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        simulate(lloyd() if "server rows" not in sentence else server(), clients, **options)
+@pytest.mark.parametrize(("clients", "options", "named"), BAD_CLIENTS)
+def test_bad_input_is_refused_before_a_client_is_asked(clients, options, named):
+    class Watched(FederatedKMeans):
+        def configure_fit(self, *arguments):
+            pytest.fail("A client is asked.")
+
+    with pytest.raises(ValueError, match=named):
+        simulate(Watched(3, init=SERVER_ROWS[[0, 8, 16]]), clients, **options)
 
 
-def test_server_rows_in_a_table_are_put_in_the_order_of_the_clients():
-    results = []
-    for order in ("wxyz", "zyxw"):
-        strategy = fc.FedDPKMeans(3, server_data=named(0, "wxyz")[list(order)], epsilon=None)
-        results.append(simulate(strategy, [named(index, "wxyz") for index in range(3)], seed=0))
-    assert np.array_equal(results[0].model.cluster_centers_, results[1].model.cluster_centers_)
-    centers = named(0, "wxyz")[:3]
-    results = [
-        simulate(FederatedKMeans(3, init=init), [named(index, "wxyz") for index in range(3)], seed=0)
-        for init in (centers, centers[list("zyxw")])
-    ]
-    assert np.array_equal(results[0].model.cluster_centers_, results[1].model.cluster_centers_)
-    origin = named(0, "wxyz").mean()
-    results = [
-        simulate(fc.PrivateKMeans(3, max_norm=9.0, origin=given), [named(0, "wxyz"), named(1, "wxyz")], seed=0)
-        for given in (origin, origin[list("zyxw")])
-    ]
-    assert np.array_equal(results[0].model.cluster_centers_, results[1].model.cluster_centers_)
+def test_public_rows_in_a_table_are_put_in_the_order_of_the_clients():
+    centers, origin = named(0)[:3], named(0).mean()
+    for public, made in (
+        (named(0), lambda rows: fc.FedDPKMeans(3, server_data=rows, epsilon=None)),
+        (centers, lambda rows: FederatedKMeans(3, init=rows)),
+        (origin, lambda rows: fc.PrivateKMeans(3, max_norm=9.0, origin=rows)),
+    ):
+        one, other = (
+            simulate(made(public[list(order)]), [named(index) for index in range(3)], seed=0).model.cluster_centers_
+            for order in ("wxyz", "zyxw")
+        )
+        assert np.array_equal(one, other)
     # What a deployment tells its clients, which then put their columns in this order.
     assert RunSettings.of(fc.FedDPKMeans(3, server_data=named(0, "zyxw"))).server_columns == list("zyxw")
     assert RunSettings.of(FederatedKMeans(3, init=centers[list("zyxw")])).server_columns == list("zyxw")
     both = fc.PrivateKMeans(3, server_data=named(0, "zyxw"), origin=origin)
     both.initialize_parameters(None)
     assert list(both.origin.index) == list("zyxw")
-    other = fc.FedDPKMeans(3, server_data=named(0, "wxyz").rename(columns={"w": "W"}), epsilon=None)
-    with pytest.raises(ValueError, match="server_data has other columns than client 0: it lacks 'w' and adds 'W'"):
-        simulate(other, [named(index, "wxyz") for index in range(3)])
-
-
-def named(index, order):
-    return pd.DataFrame(CLIENTS[index], columns=list("wxyz"))[list(order)]
+    other = fc.FedDPKMeans(3, server_data=renamed(0, list("Wxyz")), epsilon=None)
+    with pytest.raises(ValueError, match=r"server_data .* client 0: it lacks 'w' and adds 'W'"):
+        simulate(other, [named(index) for index in range(3)])
+    with pytest.raises(ValueError, match="server rows"):
+        simulate(server(), [part[:, :3] for part in CLIENTS])
 
 
 def test_tables_by_name_are_put_in_order_and_give_what_arrays_give():
     plain = simulate(lloyd(), CLIENTS, labels=CLASSES, names=["a", "b", "c"])
-    tables = {"a": named(0, "wxyz"), "b": pa.Table.from_pandas(named(1, "zyxw")), "c": named(2, "xwzy")}
+    tables = {"a": named(0), "b": pa.Table.from_pandas(named(1, "zyxw")), "c": named(2, "xwzy")}
     result = simulate(lloyd(), tables, labels=dict(zip("abc", CLASSES, strict=True)))
     assert result.names == plain.names
     assert result.metrics == plain.metrics
@@ -126,52 +132,13 @@ def test_tables_by_name_are_put_in_order_and_give_what_arrays_give():
 
 
 def test_columns_of_tables_can_be_chosen():
-    tables = [pd.DataFrame(part, columns=list("wxyz")).assign(kind="text") for part in CLIENTS]
+    tables = [named(index).assign(kind="text") for index in range(3)]
     plain = simulate(lloyd(), CLIENTS)
     assert simulate(lloyd(), tables, columns=list("wxyz")).metrics == plain.metrics
     by_number = [table.set_axis([0, 1, 2, 3, "kind"], axis=1) for table in tables]
     assert simulate(lloyd(), by_number, columns=range(4)).metrics == plain.metrics
-    with pytest.raises(ValueError, match="There is no column of client 0 called 'kin': did you mean 'kind'"):
+    with pytest.raises(ValueError, match="'kind'"):
         simulate(lloyd(), tables, columns=["w", "kin"])
-
-
-@pytest.mark.parametrize(
-    ("clients", "options", "sentence"),
-    [
-        (
-            {"a": named(0, "wxyz"), "b": named(1, "wxyz").rename(columns={"y": "Y"})},
-            {},
-            "client b has other columns than client a: it lacks 'y' and adds 'Y'; give both the same columns",
-        ),
-        (
-            {
-                "a": named(0, "wxyz").set_axis(["ö", *"xyz"], axis=1),
-                "b": named(1, "wxyz").set_axis(["o\u0308", *"xyz"], axis=1),
-            },
-            {},
-            "the same columns. Names that look alike differ in spaces, capitals, or how Unicode spells a letter",
-        ),
-        (
-            {"a": named(0, "wxyz"), "b": CLIENTS[1]},
-            {},
-            "the columns of client a have names and those of client b have none; name both",
-        ),
-        ([named(0, "wxyz")] * 2, {"columns": list("xyzx")}, "more than one column is called 'x'; name it once"),
-        (
-            {"a": named(0, "wxyz"), "b": named(1, "wxyz")},
-            {"labels": [CLASSES[0], pd.Series(CLASSES[1])[::-1]]},
-            r"client b: the labels have the index of the table in another order; give labels.loc\[table.index\] if",
-        ),
-        ([ClientData(part) for part in CLIENTS], {"labels": CLASSES}, "clients are ClientData, which have their own"),
-        (named(0, "wxyz"), {}, "clients is one table; give one for each client, as {name: table}"),
-        (CLIENTS[0], {}, "clients is one array of rows; give one for each client, as {name: rows}"),
-        ({"a": CLIENTS[0], "b": CLIENTS[1]}, {"names": ["c", "d"]}, "the keys of clients are the names of the clients"),
-        ({"a": CLIENTS[0], "b": CLIENTS[1]}, {"labels": {"a": CLASSES[0]}}, "labels has 1 arrays"),
-    ],
-)
-def test_tables_that_do_not_fit_are_refused_in_a_sentence(clients, options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        simulate(lloyd(), clients, **options)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +155,7 @@ def test_tables_that_do_not_fit_are_refused_in_a_sentence(clients, options, sent
     ids=["list", "tuple", "objects", "text", "categories", "mask", "numbers"],
 )
 def test_a_missing_label_is_no_class(labels):
-    with pytest.raises(ValueError, match=r"client oslo: row 1 has no label; give every row one, or none at all\."):
+    with pytest.raises(ValueError, match="client oslo: row 1"):
         ClientData(CLIENTS[0][:3], labels, owner="client oslo")
 
 
@@ -196,24 +163,22 @@ def server():
     return FedDPKMeans(3, server_data=SERVER_ROWS)
 
 
-TOO_LARGE = "row 0, column 'w' is beyond 1e+150; look for a wrong value, or scale the column."
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_numbers_that_no_float_can_square_are_named():
-    large = [1e300 * named(index, "wxyz") for index in range(3)]
-    with pytest.raises(fc.DataError, match=r"^client 0: row 0, column 'w' is beyond 1e\+150; look for") as error:
+    large, place = [1e300 * named(index) for index in range(3)], "row 0, column 'w'"
+    with pytest.raises(fc.DataError, match=f"^client 0: {place}") as error:
         simulate(fc.KFED(3), large, seed=0)
     assert error.value.privacy_report.messages
-    one = simulate(fc.KFED(3), [named(0, "wxyz"), large[1], named(2, "wxyz")], seed=0)
-    assert [failure.reason for failure in one.failures] == [f"client 1: {TOO_LARGE}"]
-    assert one.doubts[-1].sentence == f"client 1: {TOO_LARGE}"
+    one = simulate(fc.KFED(3), [named(0), large[1], named(2)], seed=0)
+    (failure,) = one.failures
+    assert failure.reason.startswith(f"client 1: {place}")
+    assert one.doubts[-1].sentence == failure.reason
     small = simulate(fc.KFED(3), [1e-300 * rows for rows in CLIENTS], seed=0)
-    assert str(small.doubts[-1]) == "client 0: all entries are within 1e-150 of 0; scale the columns."
+    assert str(small.doubts[-1]).startswith("client 0: all entries")
     assert simulate(fc.KFED(3), CLIENTS, seed=0).doubts == ()
-    with pytest.raises(ValueError, match="max_norm is 1e-200; it must be a finite number at least 1e-150 and at most"):
+    with pytest.raises(ValueError, match="max_norm"):
         fc.PrivateKMeans(3, max_norm=1e-200)
-    with pytest.raises(fc.DataError, match=r"server_data: row 2, column 1 is beyond 1e\+150"):
+    with pytest.raises(fc.DataError, match="server_data: row 2, column 1"):
         fc.FedDPKMeans(2, server_data=[[0, 1], [1, 2], [2, 1e200]])
 
 
@@ -226,23 +191,6 @@ def test_message_about_a_bad_row_never_quotes_a_value():
     with pytest.raises(ValueError, match="not numeric") as caught:
         simulate(lloyd(), [CLIENTS[0], [["1", "secret", "2", "3"]]])
     assert "secret" not in str(caught.value)
-
-
-def test_bad_input_is_refused_before_a_client_is_asked():
-    asked = []
-
-    class Watched(FederatedKMeans):
-        def configure_fit(self, *arguments):
-            asked.append(1)
-            return super().configure_fit(*arguments)
-
-    strategy = Watched(3, init=SERVER_ROWS[[0, 8, 16]])
-    for clients, options, _ in BAD_CLIENTS:
-        with pytest.raises(ValueError, match=r"\w"):
-            simulate(
-                strategy, [np.asarray(part)[..., :3] for part in CLIENTS] if clients is CLIENTS else clients, **options
-            )
-    assert asked == []
 
 
 def test_rows_may_be_lists_of_integers_or_tables():
@@ -273,14 +221,6 @@ def test_true_classes_do_not_change_the_run_and_are_not_sent():
 def test_classes_may_be_text_in_a_column_of_a_table():
     named = [np.array(["red", "green", "blue"])[classes].astype(object) for classes in CLASSES]
     assert simulate(lloyd(), CLIENTS, labels=named).metrics["accuracy"] == 1.0
-
-
-@pytest.mark.parametrize(
-    "bad", [np.zeros((30, 2)), np.array(["a", None] * 15, dtype=object), np.array([0.0, np.nan] * 15)]
-)
-def test_labels_that_cannot_be_classes_are_refused_in_a_sentence_that_names_the_client(bad):
-    with pytest.raises(ValueError, match="client 0"):
-        simulate(lloyd(), CLIENTS, labels=[bad, CLASSES[1], CLASSES[2]])
 
 
 def test_own_random_state_of_the_strategy_stays_where_a_seed_is_given():
@@ -315,11 +255,11 @@ def test_log_level_of_flower_is_given_back():
     assert logger.level == before
 
 
-def test_thousand_clients_take_seconds():
-    rows = np.random.default_rng(0).normal(size=(2000, 4))
-    result = simulate(lloyd(n_rounds=2, tol=0.0), np.split(rows, 1000))
-    assert len(result.labels) == 1000
-    assert result.seconds < 20
+def test_hundreds_of_clients_take_seconds():
+    rows = np.random.default_rng(0).normal(size=(600, 4))
+    result = simulate(lloyd(n_rounds=2, tol=0.0), np.split(rows, 300))
+    assert len(result.labels) == 300
+    assert result.seconds < 6
 
 
 def test_text_classes_reach_the_clients_on_ray(monkeypatch, tmp_path):

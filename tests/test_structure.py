@@ -1,6 +1,7 @@
 """What holds for the package as a whole: imports go down only, and modules can be read in one sitting."""
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -32,10 +33,15 @@ MOST_LINES = {
 }
 
 
+@cache
+def _parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def _imported(importer, path):
     """Return the modules of ours that one imports: at the top, in a function, or for types alone."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module in MODULES:
             inside = {f"{node.module}.{name.name}" for name in node.names}
             found |= inside & MODULES.keys() if inside <= MODULES.keys() else {node.module}
@@ -65,7 +71,7 @@ def test_no_folder_imports_one_that_imports_it():
 def test_the_body_of_a_function_has_at_most_60_lines():
     too_long = []
     for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_parsed(path)):
             if isinstance(node, ast.FunctionDef):
                 body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
                 if node.end_lineno - body[0].lineno + 1 > 60:

@@ -49,7 +49,7 @@ def test_a_site_asks_its_database_and_does_not_say_which(own_file):
     with pytest.raises(DataError, match="column 'a' is not numeric") as caught:
         _ = client_app.load(context({"data": url, "query": "SELECT a FROM visits", "name": "north"})).rows
     assert "secret" not in str(caught.value)
-    with pytest.raises(DataError, match="the rows are in a database; say with a query what to read from it"):
+    with pytest.raises(DataError, match="query"):
         client_app.load(context({"data": url}))
 
 
@@ -138,7 +138,7 @@ def test_columns_and_label_column_are_never_the_servers_choice(own_file):
     data = client_app.load(context({"data": str(own_file), "columns": "a"}, **asked))
     np.testing.assert_array_equal(data.rows, [[1], [2], [3]])
     assert data.labels is None
-    with pytest.raises(DataError, match="column 'kind' is not numeric"):
+    with pytest.raises(DataError, match="'kind'"):
         _ = client_app.load(context({"data": str(own_file)}, **asked)).rows
 
 

@@ -33,7 +33,6 @@ from flower_fedclust.privacy.noise import OperatingSystemNoise, SeededNoise
 from flower_fedclust.privacy.releases import Release
 from flower_fedclust.registry import make_strategy
 
-EVERYWHERE = pytest.mark.parametrize("place", ["server", "clients", "local"])
 POINTS = np.random.default_rng(0).normal(size=(3, 4))
 
 
@@ -85,8 +84,7 @@ def test_the_command_audits_by_name_and_saves(tmp_path):
     assert (tmp_path / "audit" / "audit.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("place", ["clients", "local"])
-@pytest.mark.parametrize("gathers", [False, True])
+@pytest.mark.parametrize(("place", "gathers"), [("clients", True), ("local", False)])
 def test_noise_of_clients_is_audited_from_outputs_alone(place, gathers):
     found = audit(Means(2, noise=place, gathers=gathers), runs=800)
     assert found.verdict == "sound"
@@ -97,8 +95,7 @@ def test_a_round_that_is_given_up_lacks_no_share():
     assert audit(fc.DPFedC(3, max_norm=1.0, epsilon=8.0, n_rounds=2, noise="clients"), runs=2, seconds=0.1).broken == []
 
 
-@EVERYWHERE
-@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize(("place", "raises"), [("server", False), ("clients", True)])
 def test_a_client_that_fails_by_a_coin_of_its_own_is_no_alarm(place, raises, monkeypatch):
     monkeypatch.setattr(checking_toys.UnluckyClient, "raises", raises)
     found = audit(checking_toys.Unlucky(2, noise=place), runs=800)
@@ -219,7 +216,7 @@ def test_an_answer_that_rests_on_an_earlier_run_is_found():
     assert "the answer to 'sums' depends on a run that the client has answered before" in found.findings
 
 
-@EVERYWHERE
+@pytest.mark.parametrize("place", ["server", "local"])
 def test_noise_of_half_the_width_is_found_wherever_it_is_drawn(place, monkeypatch):
     honest = noise_module.sample_laplace_share
     monkeypatch.setattr(noise_module, "sample_laplace_share", lambda scale, *rest: honest(0.5 * scale, *rest))
@@ -245,7 +242,7 @@ def test_noise_with_holes_or_with_wrong_entries_is_found(wrong, says, monkeypatc
     assert says in " ".join(audit(Means(2), runs=80).broken)
 
 
-@EVERYWHERE
+@pytest.mark.parametrize("place", ["server", "local"])
 def test_noise_that_is_cut_off_at_three_deviations_is_found(place, monkeypatch):
     honest = noise_module.sample_gaussian_share
 
@@ -258,7 +255,7 @@ def test_noise_that_is_cut_off_at_three_deviations_is_found(place, monkeypatch):
     assert any("all gaussian noise together is cut off" in one for one in found.broken)
 
 
-@EVERYWHERE
+@pytest.mark.parametrize("place", ["server", "local"])
 def test_noise_from_a_source_of_16_bits_is_found(place, monkeypatch):
     def words(self, size):
         return np.random.PCG64(list(os.urandom(2))).random_raw(size)
@@ -268,7 +265,7 @@ def test_noise_from_a_source_of_16_bits_is_found(place, monkeypatch):
     assert any(one.startswith("the noise of 'sum of the rows' repeats: of ") for one in found.broken)
 
 
-@EVERYWHERE
+@pytest.mark.parametrize("place", ["server", "clients"])
 def test_noise_of_several_arrays_from_the_same_words_is_found(place, monkeypatch):
     honest = noise_module._with_noise
 

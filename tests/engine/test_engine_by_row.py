@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "strategies"))
 
 from test_strategies_every import PUBLIC, cases
 
-#: Rows of a batch; None for all rows in one.
-SIZES = (1, 7, 64, None)
+#: Rows of a batch.
+SIZES = (1, 7)
 
 
 def bits(question, rows, size=None):

@@ -83,7 +83,7 @@ def test_a_sum_is_no_longer_than_the_rows_of_its_client_can_make_it(data):
     assert score(strategy, data) > 0.9
 
 
-@pytest.mark.parametrize("name", ["spp-fgc-sums", "federated-kmeans"])
+@pytest.mark.parametrize("name", [pytest.param("spp-fgc-sums", marks=pytest.mark.long), "federated-kmeans"])
 def test_a_client_that_multiplies_its_rows_as_well_is_a_doubt(name, data):
     strategy = run(name, data, times_10_000)
     (doubt,) = [one for one in result_of(strategy, data, 0.0).doubts if one.code == "one-client"]

@@ -76,7 +76,7 @@ def check(name, seed):
     assert found.incomplete <= {failure.round for failure in run.failures}
 
 
-@pytest.mark.parametrize("name", list(one_of_each_client()))
+@pytest.mark.parametrize("name", [name for name in one_of_each_client() if name not in ("ppfc-gan", "spp-fgc-plus")])
 def test_a_client_that_sends_anything_is_left_out_by_name(name):
     check(name, 0)
 
@@ -88,5 +88,5 @@ N_RUNS = {"ppfc-gan": 5, "fed-ssc": 10, "spp-fgc-plus": 15, "fed-tsne": 20, "fed
 @pytest.mark.long
 @pytest.mark.parametrize("name", list(one_of_each_client()))
 def test_a_client_that_sends_anything_is_left_out_by_name_whatever_it_is(name):
-    for seed in range(1, N_RUNS.get(name, 100)):
+    for seed in range(N_RUNS.get(name, 100)):
         check(name, seed)

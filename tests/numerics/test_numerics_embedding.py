@@ -3,9 +3,7 @@ import os
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
-import compiled
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
@@ -227,6 +225,7 @@ def test_a_place_depends_on_nothing_but_the_row_and_the_map(place):
     np.testing.assert_array_equal(place(np.vstack([neighbors[:100]] * 2), mixed, coordinates)[:100], whole)
 
 
+@pytest.mark.long
 def test_another_process_places_rows_at_the_same_points(tmp_path):
     rows, labels = blobs()
     neighbors, distances = nearest_others(rows, 59)
@@ -237,8 +236,8 @@ def test_another_process_places_rows_at_the_same_points(tmp_path):
         expected[name] = place(new_neighbors, new_distances, arrays[name])
     np.savez(tmp_path / "arrays.npz", **arrays)
     program = (
-        "import compiled, sys, numpy as np\n"
-        "compiled.keep()\n"
+        "import functools, numba, sys, numpy as np\n"
+        "numba.njit = functools.partial(numba.njit, cache=True)\n"
         "from flower_fedclust.numerics.embedding import place_tsne, place_umap\n"
         "a = np.load(sys.argv[1])\n"
         "t = place_tsne(a['neighbors'], a['distances'], a['tsne'])\n"
@@ -246,9 +245,8 @@ def test_another_process_places_rows_at_the_same_points(tmp_path):
         "np.savez(sys.argv[2], tsne=t, umap=u)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "arrays.npz"), str(tmp_path / "placed.npz")]
-    path = os.pathsep.join([str(Path(compiled.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     # Of umap-learn's functions some use as many threads as there are: here one, there two.
-    environment = os.environ | {"PYTHONPATH": path, "NUMBA_NUM_THREADS": "2"}
+    environment = os.environ | {"NUMBA_NUM_THREADS": "2"}
     subprocess.run(command, check=True, env=environment)
     found = np.load(tmp_path / "placed.npz")
     for name, placed in expected.items():

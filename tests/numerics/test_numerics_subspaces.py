@@ -55,7 +55,7 @@ def objective(rows, C, penalties):
 # Self-expression
 
 
-@pytest.mark.parametrize("alpha", [1.5, 10.0, 50.0])
+@pytest.mark.parametrize("alpha", [1.5, 50.0])
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
 def test_self_expression_is_a_lasso_for_every_row(rows, alpha):
     expected, penalties = by_lasso(rows, alpha)

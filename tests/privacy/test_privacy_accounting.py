@@ -256,7 +256,7 @@ SHARES = st.lists(
 ).map(tuple)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True, database=None)
+@settings(max_examples=4, deadline=None, derandomize=True, database=None)
 @given(SHARES, st.floats(math.log(0.05), math.log(20)).map(math.exp), st.floats(1e-9, 1e-3))
 @example((Share("gaussian", 1.0, 5), Share("laplace", 0.02, 5)), 0.05, 1e-3)
 @example((Share("laplace", 1.0, 5), Share("laplace", 0.02, 3)), 20.0, 1e-9)
@@ -492,7 +492,7 @@ any_json = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.one_of(any_plan, any_json))
 def test_any_plan_is_read_or_refused_and_composes_to_something(found):
     try:

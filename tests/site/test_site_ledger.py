@@ -195,12 +195,12 @@ def test_two_processes_write_one_after_the_other(tmp_path):
     assert len(Ledger(path).read()) == 20
 
 
-def test_ten_thousand_answers_are_checked_in_under_a_second(tmp_path, monkeypatch):
+def test_thousands_of_answers_are_checked_in_under_a_second(tmp_path, monkeypatch):
     monkeypatch.setattr("os.fsync", lambda handle: None)
-    filled(tmp_path / "ledger.jsonl", 10_000)
+    filled(tmp_path / "ledger.jsonl", 3_000)
     start = time.process_time()
-    assert len(Ledger(tmp_path / "ledger.jsonl").read()) == 10_000
-    assert time.process_time() - start < 1.0
+    assert len(Ledger(tmp_path / "ledger.jsonl").read()) == 3_000
+    assert time.process_time() - start < 0.3
 
 
 def test_budgets_add_up_over_the_runs_of_a_data_set():

@@ -59,17 +59,17 @@ def feddp(**more):
 
 
 @pytest.mark.parametrize(
-    "strategy",
+    ("strategy", "describe"),
     [
-        feddp(),
-        feddp(n_rounds=1, simplify_server_data=True, reduce_diameter=True),
-        fc.DPFedC(3, epsilon=50.0, noise="local", n_rounds=4, random_state=0),
-        fc.FedTSNESums(3, epsilon=50.0, noise="local", n_landmarks=6, perplexity=2.0, random_state=0),
-        fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", n_rounds=2, random_state=0),
+        (feddp(), False),
+        (feddp(n_rounds=1, simplify_server_data=True, reduce_diameter=True), True),
+        (fc.DPFedC(3, epsilon=50.0, noise="local", n_rounds=4, random_state=0), False),
+        (fc.FedTSNESums(3, epsilon=50.0, noise="local", n_landmarks=6, perplexity=2.0, random_state=0), True),
+        (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", n_rounds=2, random_state=0), False),
+        (fc.PrivateKMeans((2, 4), epsilon=50.0, noise="local", n_rounds=2, random_state=0), True),
     ],
-    ids=["feddp", "feddp with all options", "dp-fedc", "fed-tsne-sums", "private-kmeans"],
+    ids=["feddp", "feddp with all options", "dp-fedc", "fed-tsne-sums", "private-kmeans", "private-kmeans described"],
 )
-@pytest.mark.parametrize("describe", [False, True])
 def test_no_site_refuses_what_it_was_announced_where_rows_are_prepared(tmp_path, strategy, describe):
     own = sites(tmp_path)
     strategy = fc.with_schema(strategy, SCHEMA, describe=describe)

@@ -55,8 +55,8 @@ def strategies():
 
 def parametrised():
     for name, (case, strategy, options) in strategies():
-        is_first = " " not in case
-        yield pytest.param(strategy, options, id=name, marks=[] if is_first else [pytest.mark.long])
+        is_quick = " " not in case and options != WAYS["schema"]  # a description has a schema, too
+        yield pytest.param(strategy, options, id=name, marks=[] if is_quick else [pytest.mark.long])
 
 
 def check_plan(strategy):

@@ -1,5 +1,6 @@
 """Every strategy keeps the promises that every strategy makes: `check_strategy` over the whole registry."""
 
+import random
 from contextlib import suppress
 from functools import lru_cache
 from typing import get_args
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import flower_fedclust.registry as registry
-from flower_fedclust.checking import Subject, strategy_checks
+from flower_fedclust.checking import Subject, strategy_checks, suite
 from flower_fedclust.engine.parameters import _declared
 from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS
 
@@ -79,14 +80,31 @@ def variants_of(entry):
             yield variant, cls(**entry.fixed, **parameters)
 
 
+#: Noise on something else than the examples have it on.
+ELSEWHERE = {
+    "fed-tsne data": {"perturb": "data", "n_rounds": 2, "perplexity": 5.0},
+    "fed-tsne distances": {"perturb": "distances", "n_rounds": 2, "perplexity": 5.0},
+    "fed-speclust kernel": {"perturb": "kernel", "n_rounds": 2},
+}
+
+
 @lru_cache
 def cases():
-    """Return what is checked, by name."""
-    return {
-        f"{name} {variant}".strip(): made
-        for name, entry in registry.strategies().items()
-        for variant, made in variants_of(entry)
-    }
+    """Return what is checked, by name; noise that clients add once for each client half."""
+    found, of_clients = {}, {}
+    for name, entry in registry.strategies().items():
+        for variant, made in variants_of(entry):
+            half = (entry.strategy.client_type, variant)
+            if not variant.startswith(("clients", "local")) or of_clients.setdefault(half, name) == name:
+                found[f"{name} {variant}".strip()] = made
+    for case, options in ELSEWHERE.items():
+        kind = registry.find(case.partition(" ")[0]).strategy
+        found[case] = kind(3, n_landmarks=6, epsilon=EPSILON, max_norm=1.0, **options)
+    return found
+
+
+def has_noise(case):
+    return cases()[case].epsilon is not None
 
 
 @lru_cache(maxsize=4)
@@ -94,8 +112,8 @@ def subject_of(case):
     return Subject(cases()[case])
 
 
-#: Checks for every place of the noise and every unit, then further ones for noise at the clients and at the server. All
-#: other checks run once for each class, with its first example.
+#: Checks for every place of the noise and every unit, then further ones for noise at the clients and at the server, and
+#: for one case with noise and one without. All other checks run once for each class, with its first example.
 AGAIN = {
     "the_class_says_for_whom_it_can_be_private",
     "all_that_leaves_is_declared_and_reported",
@@ -104,33 +122,33 @@ AGAIN = {
     "noise_that_protects_is_never_repeated",
     "a_site_that_allows_sums_alone_sends_nothing_else",
 }
-WITH_THE_CLIENTS = {
-    "the_message_api_gives_the_same_bits",
-    "the_order_of_the_clients_changes_nothing",
-    "a_client_that_fails_is_named",
-    "extreme_values_are_survived",
-    "every_number_is_finite",
-}
+WITH_THE_CLIENTS = {"the_message_api_gives_the_same_bits", "every_number_is_finite"}
 WITH_THE_SERVER = {
     "a_seed_repeats_every_bit",
     "the_number_of_rounds_is_enough",
-    "random_state_never_reaches_the_noise",
     "the_budget_can_be_divided_by_name",
     "noise_off_is_no_noise",
     "no_neighbor_moves_a_release_too_far",
 }
+WITH_AND_WITHOUT_NOISE = {
+    "the_order_of_the_clients_changes_nothing",
+    "a_client_that_fails_is_named",
+    "extreme_values_are_survived",
+}
+#: Checks that try a few faults or rows of several here, and all of them in `make check`.
+WITH_FEW_FAULTS = {"a_client_that_fails_is_named", "extreme_values_are_survived"}
 
 
 def applies(check, case):
     name, _, variant = case.partition(" ")
     if not variant and name != registry.find(name).strategy.entries[0].name:
-        return check in AGAIN | WITH_THE_SERVER  # a name that differs in fixed parameters alone
-    if variant == "without":
-        return check in WITH_THE_CLIENTS
-    place, _, _ = variant.partition("-")
-    of_place = {"clients": WITH_THE_CLIENTS, "server": WITH_THE_SERVER, "local": set()}
-    alone = len({other for other in cases() if other.startswith(f"{case.partition(' ')[0]} ")}) == 1
-    return not variant or check in AGAIN | of_place[place] | (WITH_THE_CLIENTS if alone else set())
+        return check in AGAIN or check == "no_neighbor_moves_a_release_too_far"  # other fixed parameters, the same code
+    others = [other for other in cases() if other.partition(" ")[0] == name and has_noise(other) != has_noise(name)]
+    of_case = {"clients": WITH_THE_CLIENTS, "without": WITH_THE_CLIENTS, "local": set()}
+    of_this = of_case.get(variant.partition("-")[0], WITH_THE_SERVER)
+    if others and case == others[-1 if has_noise(name) else 0]:
+        of_this = of_this | WITH_AND_WITHOUT_NOISE | WITH_THE_CLIENTS
+    return not variant or check in of_this or (check in AGAIN and variant != "without")
 
 
 def parametrised():
@@ -138,11 +156,30 @@ def parametrised():
         for check in strategy_checks():
             if applies(check.name, case):
                 long = check.name == "a_small_audit_finds_nothing"  # `make check` has the large ones as well
-                marks = [pytest.mark.long] if long else []
-                yield pytest.param(case, check, id=f"{case}-{check.name}".replace(" ", "-"), marks=marks)
+                name = f"{case}-{check.name}".replace(" ", "-")
+                yield pytest.param(case, check, id=name, marks=[pytest.mark.long] if long else [])
+                if check.name in WITH_FEW_FAULTS:
+                    yield pytest.param(case, check, id=f"{name}-all", marks=[pytest.mark.long])
 
 
-@pytest.mark.usefixtures("few_iterations")
+@pytest.fixture
+def few_faults(monkeypatch, request):
+    """Try two faults and two extreme rows of all: others for each case, and all of them for the flagship.
+
+    `make check` tries all of them for every case.
+    """
+    case = request.node.callspec.params["case"]
+    if case == "private-kmeans" or request.node.get_closest_marker("long"):
+        return
+    drawn = random.Random(case)
+    faults = dict(drawn.sample(list(suite.FAULTS.items()), 2))
+    places = drawn.sample(range(len(suite.extreme_rows(4))), 2)
+    all_rows = suite.extreme_rows
+    monkeypatch.setattr(suite, "FAULTS", faults)
+    monkeypatch.setattr(suite, "extreme_rows", lambda n_columns: [all_rows(n_columns)[place] for place in places])
+
+
+@pytest.mark.usefixtures("few_iterations", "few_faults")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
 @pytest.mark.parametrize(("case", "check"), list(parametrised()))
 def test_every_strategy_keeps_every_promise(case, check):
@@ -151,6 +188,8 @@ def test_every_strategy_keeps_every_promise(case, check):
 
 def test_every_place_and_every_unit_is_among_the_cases():
     made = cases().values()
+    named = AGAIN | WITH_THE_CLIENTS | WITH_THE_SERVER | WITH_AND_WITHOUT_NOISE | WITH_FEW_FAULTS
+    assert named <= {check.name for check in strategy_checks()}
     assert {strategy.noise for strategy in made if strategy.epsilon is not None} == set(NOISE_PLACES)
     assert {strategy.privacy_unit for strategy in made if strategy.epsilon is not None} == set(PRIVACY_UNITS)
     assert {case.partition(" ")[0] for case in cases()} == set(registry.strategies())

@@ -3,7 +3,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from flower_fedclust.data import load_dataset
-from flower_fedclust.engine import DataError, ProtocolError, answers
+from flower_fedclust.engine import DataError, answers
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.simulation import simulate
@@ -104,15 +104,3 @@ def test_too_few_local_clusters_are_refused_and_means_that_coincide_are_reported
     rows = np.repeat(np.eye(2), 6, axis=0)
     with pytest.warns(RuntimeWarning, match="n_clusters"):
         simulate(DSC(3), [rows, rows])
-
-
-def test_a_client_that_has_kept_no_clusters_says_so():
-    class Forgetful(DSCClient):
-        def recall(self, key):
-            return None
-
-    class Strategy(DSC):
-        client_type = Forgetful
-
-    with pytest.raises(ProtocolError, match="missed the round"):
-        simulate(Strategy(K), CLIENTS)

@@ -5,7 +5,6 @@ from sklearn.metrics import adjusted_rand_score
 
 from flower_fedclust.engine import answers
 from flower_fedclust.models import SubspaceModel
-from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.spectral import unit_rows
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.dsc import OWN_CLUSTERS, LocalClustersClient
@@ -142,11 +141,6 @@ def test_points_of_one_local_cluster_are_not_connected(merge):
     assert graph[1, 3] > graph[1, 2]
 
 
-def test_clients_with_the_same_rows_draw_points_of_their_own(seen):
-    simulate(WatchedFedSC(2, random_state=0), [CLIENTS[0], CLIENTS[0]], names=["a", "b"])
-    assert not np.allclose(np.abs(seen["a"][0]), np.abs(seen["b"][0]))
-
-
 # Unusual rows
 
 
@@ -186,11 +180,6 @@ def test_there_are_at_most_as_many_local_clusters_as_rows():
         labels = cluster_directions(rows, 7, np.random.default_rng(0), alpha=10.0, eigengap=eigengap)
         assert sorted(labels) == [0, 1, 2]
     assert cluster_directions(rows[:1], 7, np.random.default_rng(0), alpha=10.0).tolist() == [0]
-
-
-def test_fewer_local_clusters_than_clusters_are_refused():
-    with pytest.raises(DataError, match="n_clusters"):
-        simulate(FedSubspaceClustering(4, n_local_clusters=1), CLIENTS[:2])
 
 
 def test_a_cluster_that_k_means_left_empty_is_reported_and_has_no_subspace(monkeypatch):

@@ -3,14 +3,13 @@ import math
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
-from sklearn.datasets import load_digits, make_blobs
+from sklearn.datasets import make_blobs
 
 from flower_fedclust.engine import ClientData
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.strategies.baselines.ffcm import FFCM, PrivateFFCM, PrivateFuzzyClient
-from flower_fedclust.strategies.common.frame import FRAME_ROUNDS
 
 RNG = np.random.default_rng(8)
 K, D = 4, 3
@@ -20,8 +19,6 @@ ROWS = MEANS[CLASSES] + RNG.normal(size=(300, D)) * 1.2
 CLIENTS = np.split(ROWS, [20, 21, 100, 230])  # the second has a single row
 INIT = ROWS[[3, 50, 120, 200]] + 0.1
 RADIUS = float(np.linalg.norm(ROWS, axis=1).max())
-#: In which round the first step is taken where clients enrol and a frame is found before.
-FIRST_STEP = 1 + FRAME_ROUNDS + 1
 MERGES = pytest.mark.parametrize("merge", ["average", "k-means"])
 
 
@@ -137,32 +134,6 @@ def test_k_means_finds_the_means_where_the_clients_have_different_clusters():
 # Whole runs
 
 
-@MERGES
-def test_a_fraction_of_the_clients_is_asked_in_a_round(merge):
-    clients = np.split(ROWS, 10)
-    result = simulate(FFCM(K, init=INIT, merge=merge, fraction_fit=0.3, n_rounds=5, tol=0.0), clients, seed=0)
-    asked = [
-        {row.client for row in result.traffic if row.round == number} for number in range(FIRST_STEP, FIRST_STEP + 5)
-    ]
-    assert [len(names) for names in asked] == [3] * 5
-    assert len(set(map(frozenset, asked))) > 1
-
-
-@MERGES
-def test_sums_of_single_clients_are_said_to_be_their_centers(merge):
-    report = simulate(FFCM(K, init=INIT, merge=merge, n_rounds=2, tol=0.0), CLIENTS).privacy
-    of_steps = [message for message in report.unprotected if "fuzzy" in message.task]
-    said = {(message.detail, message.reveals) for message in of_steps}
-    assert said == {("sum over the clients", "sums") if merge == "average" else ("one per client", "centers")}
-
-
-def test_digits_come_near_pooled_k_means_with_a_small_fuzzifier():
-    rows = load_digits().data / 16
-    parts = np.array_split(np.random.default_rng(0).permutation(len(rows)), 8)
-    result = simulate(FFCM(10, fuzzifier=1.2, random_state=0), [rows[p] for p in parts])
-    assert result.metrics["cost"] < 1.02 * KMeans(10, n_init=10, random_state=0).fit(rows).inertia_
-
-
 # Privacy
 
 
@@ -192,19 +163,6 @@ def test_the_declared_sensitivity_is_reached_so_no_smaller_one_holds():
     client = PrivateFuzzyClient(ClientData(np.array([[1.0, 0.0]])), name="0")
     sums, weights = client.weighted_rows(centers, frame=ball, fuzzifier=1.01)
     assert (np.linalg.norm(sums.values), np.linalg.norm(weights.values)) == (1.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("merge", "noise", "init"), [("average", "clients", None), ("k-means", "server", INIT), ("k-means", "local", None)]
-)
-def test_the_whole_run_is_covered_by_the_epsilon_that_was_asked_for(merge, noise, init):
-    strategy = PrivateFFCM(K, merge=merge, noise=noise, init=init, epsilon=2.0, delta=1e-5, max_norm=3.0, n_rounds=4)
-    report = simulate(strategy, CLIENTS).privacy
-    assert report.covers_everything
-    assert 0.99 * 2.0 < report.composed_epsilon <= 2.0 * (1 + 1e-9)
-    assert len(report.releases) == 8
-    assert "added or removed" in report.neighbours
-    assert any("count as public" in note for note in report.notes) == (init is not None)
 
 
 def test_a_client_that_is_drawn_for_some_rounds_pays_for_these():
@@ -246,11 +204,6 @@ def test_local_centers_count_by_their_noisy_weights_with_noise():
     alike = centers_of_run(FFCM(2, **asked), [one, other])
     np.testing.assert_allclose(weighted.ravel(), [0.39, -0.99], atol=1e-6)
     np.testing.assert_allclose(alike.ravel(), [0.3, -0.9], atol=1e-6)
-
-
-def test_shares_of_noise_are_refused_where_the_server_sees_every_reply():
-    with pytest.raises(ValueError, match="noise='clients'"):
-        PrivateFFCM(K, merge="k-means", noise="clients", max_norm=1.0)
 
 
 @pytest.mark.parametrize(

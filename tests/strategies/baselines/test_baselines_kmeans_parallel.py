@@ -3,7 +3,7 @@ import pytest
 from flwr.server import SimpleClientManager
 from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans, kmeans_plusplus
-from sklearn.datasets import load_digits, make_blobs
+from sklearn.datasets import make_blobs
 
 from flower_fedclust.checking import watched_run
 from flower_fedclust.engine import ClientData, DataError, Reply, Sum
@@ -15,7 +15,7 @@ from flower_fedclust.strategies.baselines.kmeans_parallel import KMeansParallel,
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
 
 K = 6
-ROWS, CLASSES = make_blobs(900, n_features=4, centers=K, random_state=2)
+ROWS, _ = make_blobs(900, n_features=4, centers=K, random_state=2)
 CLIENTS = np.split(ROWS, [200, 201, 450, 700])
 
 
@@ -70,7 +70,7 @@ def test_clients_draw_independently_of_one_another():
 def test_first_candidate_is_any_row_with_the_same_probability():
     parts = [np.array([[0.0]]), np.array([[1.0], [2.0], [3.0]]), np.arange(4.0, 10.0)[:, None]]
     found = []
-    for seed in range(2000):
+    for seed in range(1000):
         strategy = KMeansParallel(2, random_state=seed)
         strategy.initialize_parameters(SimpleClientManager())
         protocol = strategy.protocol()
@@ -85,7 +85,7 @@ def test_first_candidate_is_any_row_with_the_same_probability():
         (candidates,), frame = asked.question.arrays, asked.question.frame
         assert (frame.origin, frame.radius) == (origin, radius)
         found.append(int(candidates[0, 0] + origin[0]))
-    np.testing.assert_allclose(np.bincount(found, minlength=10), 200, atol=4.5 * np.sqrt(200 * 0.9))
+    np.testing.assert_allclose(np.bincount(found, minlength=10), 100, atol=4.5 * np.sqrt(100 * 0.9))
 
 
 @pytest.mark.parametrize("oversampling", [6.0, None, 40.0])
@@ -159,13 +159,6 @@ def test_last_rounds_are_pooled_lloyd_steps():
         centers = np.array([rows[nearest == index].mean(axis=0) for index in range(K)])
     assert not np.allclose(centers, start, atol=1e-3)
     np.testing.assert_allclose(result.model.cluster_centers_, centers, rtol=0, atol=1e-6)
-
-
-def test_digits_are_clustered_about_as_well_as_by_pooled_kmeans():
-    rows = load_digits().data
-    parts = np.array_split(np.random.default_rng(0).permutation(len(rows)), 10)
-    result = simulate(KMeansParallel(10), [rows[part] for part in parts], seed=0)
-    assert result.metrics["cost"] < 1.03 * KMeans(10, n_init=10, random_state=0).fit(rows).inertia_
 
 
 @pytest.mark.parametrize("scale", [1e-60, 1e60])

@@ -79,12 +79,6 @@ def test_federated_kmeans_from_k_fed_takes_one_round_more():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("init", [ROWS[: K - 1], ROWS[: K + 1]])
-def test_another_number_of_first_centers_than_clusters_is_refused(init):
-    with pytest.raises(ValueError, match="init"):
-        FederatedKMeans(K, init=init)
-
-
 class QuietFederatedKMeans(PrivateFederatedKMeans):
     """The private one without noise."""
 
@@ -149,16 +143,6 @@ def test_dp_lloyd_without_noise_equals_pooled_lloyd_from_the_same_start(init, ce
     expected[kept] = inside[kept]
     expected = slow_lloyd(rows, expected, n_rounds - 1)
     np.testing.assert_allclose(centers, expected + origin, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("unit", "tasks"), [("record", {"cluster_sums"}), ("client", {"cluster_means"})])
-def test_dp_lloyd_spends_the_whole_budget_on_its_steps(unit, tasks):
-    strategy = DPLloyd(K, server_data=SERVER_ROWS, n_rounds=2, privacy_unit=unit)
-    report = simulate(strategy, CLIENTS, seed=0).privacy
-    assert {message.task for message in report.releases} == tasks
-    assert len(report.releases) == 4
-    assert report.unprotected == []
-    assert 0.99 < report.composed_epsilon <= 1.0 + 1e-9
 
 
 def test_dp_lloyd_declares_the_radius_and_one_row():

@@ -32,7 +32,7 @@ def recorded(clients=CLIENTS, seed=0, **options):
 @pytest.fixture(scope="module")
 def result():
     """Of two clients, as each trains a network."""
-    strategy = PPFCGAN(K, n_epochs=20, n_pretraining_epochs=60)
+    strategy = PPFCGAN(K, n_epochs=5, n_pretraining_epochs=15)
     return simulate(strategy, [ROWS[::2], ROWS[1::2]], labels=[CLASSES[::2], CLASSES[1::2]], seed=0)
 
 

@@ -109,14 +109,6 @@ def test_distance_is_0_where_every_client_has_one_row_only():
     np.testing.assert_allclose(moments.deviation, CLIENTS[0][:2].std(axis=0), rtol=1e-6, atol=UNIT)
 
 
-def test_moments_take_four_rounds_of_sums():
-    result = simulate(Steps(), CLIENTS)
-    tasks = [row.task for row in result.traffic if row.client == "0"]
-    assert tasks == ["enrol", "entry_exponent", "column_sums", "reach", "column_spread"]
-    assert {message.detail for message in result.privacy.messages[1:]} == {"sum over the clients"}
-    assert [message.counts_rows for message in result.privacy.messages[1:]].count(True) == 2
-
-
 class Deserting(MomentsClient):
     """Client 2 answers all rounds but the last."""
 
@@ -238,15 +230,6 @@ def test_releases_are_gaussian_of_the_multiplier_and_the_relation(relation):
     }
     assert (count is None) == (relation == "replace")
     assert all(("one is replaced" in release.bound) == (relation == "replace") for release in given)
-
-
-@pytest.mark.parametrize(("relation", "noise"), [("add-or-remove", "clients"), ("replace", "local")])
-def test_run_of_noisy_moments_is_covered_under_either_relation(relation, noise):
-    strategy = Steps(max_norm=5.0, multiplier=4.0, relation=relation, epsilon=5.0, noise=noise)
-    report = simulate(strategy, CLIENTS).privacy
-    assert report.covers_everything
-    assert report.relation == relation
-    assert len(report.releases) == (3 if relation == "add-or-remove" else 2)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

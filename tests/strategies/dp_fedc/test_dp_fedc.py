@@ -321,16 +321,3 @@ def test_first_centers_of_zeros_take_their_unit_from_the_rows_in_one_round_more(
     assert strategy.num_rounds == 5
     # The first step is from 0: -2 H' (0 - X) / eta, with memberships of the order of 1.
     assert 0.1 * scale < np.abs(result.model.components_).max() < 100 * scale
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"init": W_0[:2]}, "init"),
-        ({"init": W_0[0]}, "init"),
-        ({"rho": "paper", "epsilon": 1.0, "max_norm": 1.0}, "rho"),
-    ],
-)
-def test_a_wrong_parameter_is_named(options, name):
-    with pytest.raises(ValueError, match=name):
-        DPFedC(3, **options)

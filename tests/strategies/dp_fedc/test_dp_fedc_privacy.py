@@ -44,7 +44,6 @@ CLASSES = RNG.integers(3, size=150)
 ROWS = np.abs(MEANS[CLASSES] + RNG.normal(size=(150, 4)))
 CUTS = [20, 55, 90, 130]
 CLIENTS = np.split(ROWS, CUTS)
-LABELS = np.split(CLASSES, CUTS)
 PRIVATE = {"epsilon": 8.0, "max_norm": MAX_NORM, "batch_size": 999}
 
 
@@ -439,18 +438,6 @@ def test_a_plan_of_theorem_2_that_clients_would_refuse_is_refused_at_constructio
     assert 20 < len(set(steps)) <= MOST_SHARES
     strategy._smallest_client[:] = [10]
     assert Plan.from_dict(json.loads(strategy.frozen_plan.to_json())) == strategy.frozen_plan
-
-
-@pytest.mark.parametrize("q", [0.02, 0.5, 1.0, 5.5])
-@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-4), (0.1, 1e-6), (20.0, 1e-2)])
-def test_noise_is_equation_29(q, epsilon, delta):
-    G, Q_2, eta = 0.7, 4, 250.0
-    variance = 32 * G**2 * Q_2**2 * q**2 * math.log(1.25 * q / delta) / (eta**2 * epsilon**2)
-    deviation = sensitivity(G, Q_2, eta) * noise_multiplier(q, epsilon, delta)
-    assert deviation**2 == pytest.approx(variance, rel=1e-12)
-    # Lemma 1 for what is (epsilon / 2q, delta / q)-private on the sampled rows, by Theorem 1.
-    lemma_1 = math.sqrt(2 * math.log(1.25 * q / delta)) / (epsilon / (2 * q))
-    assert noise_multiplier(q, epsilon, delta) == pytest.approx(lemma_1, rel=1e-12)
 
 
 @pytest.mark.parametrize(("q", "delta"), [(1e-7, 1e-6), (0.08, 0.1), (0.4, 0.5)])

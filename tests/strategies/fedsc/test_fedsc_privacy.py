@@ -308,18 +308,6 @@ def test_sensitivities_of_sums_are_no_larger_than_they_have_to_be(sum_rounds):
 # What the server can compute
 
 
-@pytest.mark.parametrize("name", ["iris", "digits"])
-def test_rows_are_recovered_from_what_the_server_of_a_plain_run_receives(name):
-    table = load_dataset(name)
-    clients = np.array_split(table.rows, 4)
-    _, result, messages = run_of(clients=clients, n_clusters=len(set(table.labels)), n_rounds=1)
-    model = result.model
-    for task, client, parameters, sent, *_ in messages:
-        if task == "codes":
-            recovered = rows_from_codes(parameters[0], sent[0], bandwidth=model.bandwidth_, regularization=0.01)
-            assert relative_errors(recovered, clients[int(client)]).max() < 1e-6
-
-
 @pytest.mark.parametrize("perturb", ["data", "factors"])
 def test_rows_are_not_recovered_from_a_run_with_epsilon(perturb):
     rows = load_dataset("iris").rows

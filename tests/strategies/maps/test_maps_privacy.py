@@ -2,7 +2,6 @@
 
 import math
 from fractions import Fraction
-from functools import partial
 
 import dp_accounting
 import numpy as np
@@ -10,15 +9,13 @@ import pytest
 from sklearn.datasets import load_digits
 from watching import watched
 
-from flower_fedclust import ClientData, check_strategy, simulate
+from flower_fedclust import ClientData, simulate
 from flower_fedclust.exact.sums import is_off_diagonal
-from flower_fedclust.models import maps as models
 from flower_fedclust.numerics.landmarks import longest_attraction
 from flower_fedclust.privacy.accounting import composed_epsilon
 from flower_fedclust.strategies.common.clusters import ClusterStatistic
 from flower_fedclust.strategies.common.perturbed_rows import NOISY_ROWS
 from flower_fedclust.strategies.maps import map_sums
-from flower_fedclust.strategies.maps import maps as drawing
 from flower_fedclust.strategies.maps.map_sums import (
     FederatedMapSumsClient,
     FedTSNESums,
@@ -38,13 +35,7 @@ CLIENTS = np.split(ROWS, [31, 62, 109])
 PLACES = ("server", "clients", "local")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def few_iterations():
-    """How good the maps are is not the question here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "tsne_map", partial(drawing.tsne_map, n_iter=10))
-        patch.setattr(models, "place_tsne", partial(models.place_tsne, n_iter=10))
-        yield
+pytestmark = pytest.mark.usefixtures("few_iterations")
 
 
 def rounds_of(strategy_type=FedTSNE, clients=CLIENTS, **options):
@@ -91,16 +82,6 @@ def odd_rows(n, seed):
     rows = rng.normal(size=(n, 25)) * rng.choice([0.1, 1.0, 10.0], size=(n, 1))
     rows[0] *= 10.0 ** rng.choice([-3, 0, 1, 3, 8, 150])
     return rows
-
-
-# The promises of every strategy, for what noise may be on here
-
-
-@pytest.mark.usefixtures("few_restarts")
-@pytest.mark.parametrize("perturb", ["data", "distances"])
-def test_perturbed_maps_keep_the_promises_of_every_strategy(perturb):
-    private = {"perturb": perturb, "epsilon": 8.0, "max_norm": 1.0}
-    check_strategy(FedTSNE(3, n_landmarks=6, n_rounds=2, perplexity=5.0, **private))
 
 
 # Sums

@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
-from flower_fedclust import ClientData, check_strategy, simulate
+from flower_fedclust import ClientData, simulate
 from flower_fedclust.strategies.fedsc import FedSC
 from flower_fedclust.strategies.maps.speclust import (
     FedSpeClust,
@@ -74,10 +74,6 @@ def test_with_much_budget_the_private_clusters_are_those_without_noise():
     assert result.metrics["accuracy"] > 0.98
 
 
-def test_noise_on_kernel_values_keeps_the_promises_of_every_strategy(few_restarts):
-    check_strategy(FedSpeClust(3, n_landmarks=6, n_rounds=2, perturb="kernel", epsilon=8.0, max_norm=1.0))
-
-
 def test_noise_on_kernel_values_covers_the_run_and_on_gradients_it_does_not():
     budget = {"epsilon": 5.0, "max_norm": 8.0}
     protected = simulate(FedSpeClust(3, perturb="kernel", **budget, **SMALL), CLIENTS).privacy
@@ -86,21 +82,6 @@ def test_noise_on_kernel_values_covers_the_run_and_on_gradients_it_does_not():
     partly = simulate(FedSpeClust(3, perturb="gradients", **budget, **SMALL), CLIENTS).privacy
     assert not partly.covers_everything
     assert "NO such guarantee" in partly.guarantee()
-
-
-@pytest.mark.parametrize(
-    ("strategy_type", "options", "name"),
-    [
-        *((strategy_type, {"n_landmarks": 2}, "n_landmarks") for strategy_type in FORMS),
-        (FedSpeClust, {"perturb": "distances"}, "perturb"),
-        (FedSpeClust, {"epsilon": 1.0, "max_norm": 1.0}, "epsilon"),
-        (FedSpeClust, {"noise": "server"}, "noise"),
-        (FedSpeClustSums, {"epsilon": 1.0, "max_norm": 1.0, "regularization": 0}, "regularization"),
-    ],
-)
-def test_a_wrong_parameter_is_named(strategy_type, options, name):
-    with pytest.raises(ValueError, match=name):
-        strategy_type(3, **options)
 
 
 @pytest.mark.parametrize("gamma", [1e-12, 1e12])

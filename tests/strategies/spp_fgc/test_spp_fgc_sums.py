@@ -22,8 +22,6 @@ CUTS = [20, 55, 95]
 CLIENTS = np.split(ROWS, CUTS)
 LABELS = np.split(CLASSES, CUTS)
 
-NOISE = {"epsilon": 20.0, "max_l1_norm": 20.0}
-
 
 def table_of(name):
     table = load_dataset(name)
@@ -149,11 +147,3 @@ def test_clusters_that_are_plain_are_found_in_odd_rows(name):
     result = quiet(SPPFGCSums(3), ODD[name], labels=truth)
     # With one cell a cluster it is Lloyd's algorithm from one start, which 96 columns of noise lead a little astray.
     assert result.metrics["accuracy"] >= (0.9 if name == "100_columns" else 0.99)
-
-
-@pytest.mark.parametrize(
-    ("options", "name"), [({"n_prototypes": 2}, "n_prototypes"), ({"epsilon": 1.0}, "max_l1_norm")]
-)
-def test_a_wrong_parameter_is_named(options, name):
-    with pytest.raises(ValueError, match=name):
-        SPPFGCSums(3, **options).check_complete()

@@ -1,0 +1,76 @@
+"""Parameters that cannot be right are refused by name: what one declaration does not show, for each strategy."""
+
+import numpy as np
+import pytest
+
+import flower_fedclust as fc
+
+ROWS = np.random.default_rng(8).normal(size=(21, 4))
+NOISE = {"epsilon": 1.0, "max_norm": 1.0}
+RELATIVE = {"relative_noise": 0.1}
+PUBLIC_ROWS = [ROWS[:2], np.ones((9, 4)), [[1.0, np.nan]] * 5, np.zeros(5)]
+
+BAD = [
+    *((kind, {"server_data": rows}, "server_data") for kind in (fc.FedDPKMeans, fc.DPLloyd) for rows in PUBLIC_ROWS),
+    (fc.DPFedC, {"init": ROWS[:2]}, "init"),
+    (fc.DPFedC, {"init": ROWS[0]}, "init"),
+    (fc.DPFedC, {"rho": "paper"} | NOISE, "rho"),
+    (fc.FederatedKMeans, {"init": ROWS[:2]}, "init"),
+    (fc.PrivateFFCM, {"merge": "k-means", "noise": "clients", "max_norm": 1.0}, "noise"),
+    (fc.FedSC, {"perturb": "data"}, "perturb"),
+    (fc.FedSC, {"perturb": "factors"}, "perturb"),
+    (fc.FedSC, {"epsilon": 1.0}, "epsilon"),
+    (fc.FedSC, {"relative_data_noise": 0.1}, "relative_data_noise"),
+    (fc.FedSC, {"relative_data_noise": 0.1, "perturb": "factors"}, "relative_data_noise"),
+    (fc.FedSC, {"relative_code_noise": 0.1, "perturb": "data"}, "relative_code_noise"),
+    (fc.FedSC, {"relative_dictionary_noise": 0.1}, "relative_dictionary_noise"),
+    (fc.FedSC, {"perturb": "factors", "relative_dictionary_noise": 0.1, "n_rounds": 0}, "n_rounds"),
+    (fc.FedSC, {"perturb": "data", "relative_data_noise": 0.1} | NOISE, "relative_data_noise"),
+    (fc.FedSC, {"perturb": "factors", "regularization": 0} | NOISE, "regularization"),
+    (fc.FedSCSums, {"n_atoms": 2}, "n_atoms"),
+    (fc.FedSCSums, {"regularization": 0} | NOISE, "regularization"),
+    (fc.FedSpeClust, {"n_landmarks": 2}, "n_landmarks"),
+    (fc.FedSpeClust, {"perturb": "distances"}, "perturb"),
+    (fc.FedSpeClust, NOISE, "epsilon"),
+    (fc.FedSpeClust, {"noise": "server"}, "noise"),
+    (fc.FedSpeClustSums, {"n_landmarks": 2}, "n_landmarks"),
+    (fc.FedSpeClustSums, {"regularization": 0} | NOISE, "regularization"),
+    *((fc.FedTSNE, {"perturb": perturb}, "perturb") for perturb in ("data", "landmarks", "gradients", "distances")),
+    (fc.FedTSNE, {"perturb": "kernel"}, "perturb"),
+    (fc.FedTSNE, {"noise": "server"}, "noise"),
+    (fc.FedTSNE, RELATIVE, "relative_noise"),
+    (fc.FedTSNE, {"perturb": "landmarks", "averaging": "gradients"} | RELATIVE, "averaging"),
+    (fc.FedTSNE, {"perturb": "landmarks", "averaging": "gradients"} | NOISE, "averaging"),
+    (fc.FedTSNE, {"perturb": "landmarks", "n_rounds": 0} | RELATIVE, "n_rounds"),
+    (fc.FedTSNE, {"perturb": "gradients", "n_rounds": 0} | NOISE, "n_rounds"),
+    (fc.FedTSNE, {"perturb": "data"} | RELATIVE | NOISE, "relative_noise"),
+    (fc.FedTSNE, {"epsilon": 1.0, "perturb": "data"}, "max_norm"),
+    (fc.FedTSNE, NOISE, "epsilon"),
+    (fc.FedTSNE, {"federated_evaluation": True}, "federated_evaluation"),
+    (fc.SPPFGC, {"assignment": "components"}, "assignment"),
+    (fc.SPPFGC, {"solver": "clr", "assignment": "eigenvectors"}, "assignment"),
+    (fc.SPPFGC, {"epsilon": 1.0, "calibration": "paper"}, "max_l1_norm"),
+    (fc.SPPFGC, {"epsilon": 1.0, "max_l1_norm": 1.0}, "calibration"),
+    (fc.SPPFGCSums, {"n_prototypes": 2}, "n_prototypes"),
+    (fc.SPPFGCSums, {"epsilon": 1.0}, "max_l1_norm"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "name"), BAD, ids=lambda value: getattr(value, "__name__", None))
+def test_a_wrong_parameter_is_named(kind, options, name):
+    with pytest.raises(ValueError, match=name):
+        kind(3, **options).check_complete()
+
+
+def test_parameters_that_are_set_later_are_checked_before_the_run():
+    for strategy, options, name in ((fc.FedTSNE(3), {"noise": "server"}, "noise"), (fc.SPPFGC(3), BAD[-3][1], "calib")):
+        with pytest.raises(ValueError, match=name):
+            fc.simulate(strategy.set_params(**options), [ROWS, ROWS])
+
+
+def test_report_says_how_many_server_rows_are_public_and_where_they_come_from():
+    strategy = fc.DPLloyd(3, server_data=ROWS)
+    strategy.server_data_origin = "They were drawn from the clients' file."
+    (note,) = strategy.privacy_notes()
+    assert "21 server rows" in note
+    assert note.endswith(strategy.server_data_origin)
