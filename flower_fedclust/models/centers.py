@@ -9,7 +9,6 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial.distance import cdist
 
 from flower_fedclust.exact.grid import points_onto_grid
 from flower_fedclust.exact.spectral_sums import embedded_rows
@@ -48,6 +47,8 @@ class CenterModel(RowModel):
 
     def transform_block(self, rows: Floats) -> Floats:
         """Return the distances of a block of checked rows to the centers."""
+        from scipy.spatial.distance import cdist  # slow to import, and a site does without it
+
         distances: Floats = cdist(self.place(rows), self.cluster_points)
         return distances
 

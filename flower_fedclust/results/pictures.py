@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial.distance import cdist
 
 from flower_fedclust.engine.rounds import DEVIATIONS
 from flower_fedclust.models import TableModel
@@ -166,6 +165,7 @@ def _profile(result: ResultData, centers: Floats | None, shares: Floats) -> tupl
 def _draw_map(axes: Axes, result: ResultData) -> None:
     """Draw the points of a map behind its centers, as a density if there are many."""
     from matplotlib.colors import ListedColormap
+    from scipy.spatial.distance import cdist
 
     are_rows = bool(result.embedding) and not result.privacy.releases
     model: Any = result.model
