@@ -1,31 +1,15 @@
 """FedSCSums against the pooled computation of the same formulas, and against FedSC."""
 
-import dataclasses
 import warnings
 
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
+from test_fedsc import CLASSES, CLIENTS, ROWS, federation
 
-from flower_fedclust.data.datasets import load_dataset
-from flower_fedclust.data.partition import partition
 from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.fedsc import FedSCSums
-
-RNG = np.random.default_rng(0)
-MEANS = np.array([[0.0, 0, 0, 0], [9, 0, 0, 0], [0, 9, 0, 0]])
-CLASSES = RNG.integers(3, size=120)
-ROWS = MEANS[CLASSES] + RNG.normal(size=(120, 4))
-CUTS = [20, 55, 95]
-CLIENTS = np.split(ROWS, CUTS)
-
-
-def federation(name, seed):
-    table = load_dataset(name)
-    if name == "breast-cancer":
-        table = dataclasses.replace(table, rows=(table.rows - table.rows.mean(axis=0)) / table.rows.std(axis=0))
-    return partition(table, "iid", n_clients=8, random_state=seed)
 
 
 def kernel(rows, Z, r):
