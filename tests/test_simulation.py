@@ -12,7 +12,7 @@ import flower_fedclust as fc
 from flower_fedclust import ClientData
 from flower_fedclust.data import FederatedRows
 from flower_fedclust.engine.progress import is_shown, quiet
-from flower_fedclust.engine.run import RunSettings
+from flower_fedclust.engine.run import put_in_order
 from flower_fedclust.simulation import simulate
 from flower_fedclust.strategies.baselines.federated_kmeans import FederatedKMeans
 from flower_fedclust.strategies.baselines.pooled import PooledKMeans
@@ -106,8 +106,8 @@ def test_public_rows_in_a_table_are_put_in_the_order_of_the_clients():
         )
         assert np.array_equal(one, other)
     # What a deployment tells its clients, which then put their columns in this order.
-    assert RunSettings.of(fc.FedDPKMeans(3, server_data=named(0, "zyxw"))).server_columns == list("zyxw")
-    assert RunSettings.of(FederatedKMeans(3, init=centers[list("zyxw")])).server_columns == list("zyxw")
+    assert put_in_order(fc.FedDPKMeans(3, server_data=named(0, "zyxw"))) == list("zyxw")
+    assert put_in_order(FederatedKMeans(3, init=centers[list("zyxw")])) == list("zyxw")
     both = fc.PrivateKMeans(3, server_data=named(0, "zyxw"), origin=origin)
     both.initialize_parameters(None)
     assert list(both.origin.index) == list("zyxw")

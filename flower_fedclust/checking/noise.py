@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -33,7 +33,7 @@ from flower_fedclust.checking.runs import (
 from flower_fedclust.engine import ClientData, ProtocolClient, Reply, Sum
 from flower_fedclust.engine.replies import add_up, values_of
 from flower_fedclust.engine.rounds import Question
-from flower_fedclust.engine.run import RunLog
+from flower_fedclust.engine.run import Asked, RunLog
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import is_off_diagonal
 from flower_fedclust.privacy.noise import Sendable, noise_exponent, on_grid
@@ -189,15 +189,14 @@ class Drawer:
             return
         is_sum = isinstance(round_, Sum)
         plain = {"": values_of(add_up(replies))} if is_sum else {n: values_of(r) for n, r in by_name.items()}
-        addressed = {sites[one.client].cid: one.client for one in asked}
+        addressed = {sites[one.client].cid: Asked(one.client, round_.task) for one in asked}
         self._add_releases(number, replies[0], is_whole=True)
 
         def draw(repetition: int, seeded: bool) -> None:
             probe = copy.copy(running)
             probe.log = RunLog()
-            probe.settings = replace(running.settings, noise_seed=1_000_000 + repetition if seeded else None)
-            probe._addressed, probe._aside = addressed, {}
-            probe._bytes_down = dict.fromkeys(addressed.values(), 0)
+            probe.noise_seed = 1_000_000 + repetition if seeded else None
+            probe._asked = addressed
             received = probe.receive(number, round_, results, []) or []
             for reply in [received] if is_sum and received else received:
                 who, arrays = (reply.client, reply.arrays) if isinstance(reply, Reply) else ("", list(reply))

@@ -824,7 +824,6 @@ def no_neighbor_moves_a_release_too_far(subject: Subject) -> None:
 @check
 def a_site_can_tell_what_noise_is_worth(subject: Subject) -> None:
     """Every method that takes noise declares how far a row moves its arrays, and no less than the release says."""
-    of_client = subject.strategy.privacy_unit == "client"
     site = subject.run.sites[0].new_client()
     for number, index, release in subject.releases:
         round_ = subject.run.rounds[number]
@@ -834,7 +833,9 @@ def a_site_can_tell_what_noise_is_worth(subject: Subject) -> None:
                 f"'{round_.task}' takes noise and does not declare how far one row moves what it sends: give "
                 "@answers(..., moved=...), or sites with their own policy will not answer it."
             )
-        found = moved[index].multiplier(release, per_row=round_.answer.sends[index].per == "row", of_client=of_client)
+        bound = moved[index].of(release.mechanism, release.relation, subject.strategy.privacy_unit)
+        scale = release.scale * (math.sqrt(0.5) if release.triangle and not moved[index].triangle else 1.0)
+        found = scale / bound if 0 < bound < math.inf else 0.0
         require(
             found > release.noise_multiplier * (1 - 1e-9),
             f"the noise multiplier of '{round_.task}' is {release.noise_multiplier:.6g} according to its release, and "

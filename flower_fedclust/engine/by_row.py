@@ -18,24 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.engine.rounds import (
-    Answer,
-    Array,
-    Askable,
-    Known,
-    Moved,
-    ProtocolError,
-    Question,
-    Scalar,
-    Sent,
-    as_sent,
-)
+from flower_fedclust.engine.rounds import Answer, Array, Askable, Known, ProtocolError, Question, Scalar, Sent, as_sent
 from flower_fedclust.exact.constant import is_constant
 from flower_fedclust.exact.grid import ENTRY_BITS, GridArray
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import triangle_to_symmetric
-from flower_fedclust.exact.terms import Term, clipped_total
+from flower_fedclust.exact.terms import Bound, Term, clipped_total
 from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parse_json
 
 Floats = NDArray[np.float64]
@@ -133,9 +123,9 @@ class ByRow(Askable[..., Any]):
         """Return the largest integer that a client with one row can send in each array, and the unit's exponent."""
         return [(term.largest, term.exponent) for term in self.of_no_rows(question)[1]]
 
-    def moved_by(self, question: Question, known: Known) -> tuple[Moved, ...]:  # noqa: ARG002
+    def moved_by(self, question: Question, known: Known) -> tuple[Bound, ...]:  # noqa: ARG002
         """Return how much one row, or one client, can change each array: it follows from the message alone."""
-        return tuple(Moved.of(term.bound) for term in self.of_no_rows(question)[1])
+        return tuple(term.bound for term in self.of_no_rows(question)[1])
 
     def reply_of(self, client: Any, question: Question) -> list[GridArray]:
         """Return a client's arrays."""
@@ -295,20 +285,20 @@ def read_frame(arrays: list[Array]) -> Frame:
     return frame
 
 
-def read_question(
-    asked: Askable[..., Any], arrays: list[Array], fields: Mapping[str, Any], views: Callable[[str], View]
-) -> Question:
-    """Return the question that a message holds: undo ``Question.to_wire``."""
+def read_question(asked: Askable[..., Any], arrays: list[Array], fields: Mapping[str, Any], owner: type) -> Question:
+    """Undo ``Question.to_wire``; ``owner`` is the class whose views a message may name."""
     arguments = _read_arguments(str(fields.get("arguments", "{}")))
     inner: Question | None = None
     if "view" in fields:
         about = parse_json(str(fields["view"]))
         n_arrays = int(about["arrays"])
-        found = views(str(about["task"]))
+        found = getattr(owner, str(about["task"]), None)
+        if not isinstance(found, View):
+            raise DataError(f"{owner.__name__} has no view of its rows called '{about['task']}'.")
         if not 0 < n_arrays <= len(arrays):
             raise ProtocolError("a message does not describe its view correctly.")
         stand_in = ByRow(found.function, {})  # type: ignore[arg-type]
-        inner = replace(read_question(stand_in, arrays[-n_arrays:], about, views), asks=found)
+        inner = replace(read_question(stand_in, arrays[-n_arrays:], about, owner), asks=found)
         arrays = arrays[:-n_arrays]
     n_frame = int(fields.get("frame", 0))
     if not 0 <= n_frame <= len(arrays):

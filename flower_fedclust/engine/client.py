@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from flwr.app import Context
+from flwr.app import ArrayRecord, Context
 from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
+from flwr.common import Parameters
 from numpy.typing import NDArray
 
 from flower_fedclust.engine import table_answers
-from flower_fedclust.engine.by_row import View, read_question
+from flower_fedclust.engine.by_row import read_question
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.memory import Memory, MissedRoundError
 from flower_fedclust.engine.parts import releases_of_parts
-from flower_fedclust.engine.rounds import KINDS, Answer, Array, Askable, Kind, Known, Moved, Question
+from flower_fedclust.engine.rounds import KINDS, Answer, Array, Askable, Kind, Known, MissedRoundError, Question
 from flower_fedclust.engine.table_answers import PREPARATION, SCHEMA, preparation_from
-from flower_fedclust.engine.wire import EMPTY, INSTEAD, TO_SERVER, as_bytes, as_numbers, changing_mod, sent_arrays
+from flower_fedclust.engine.wire import (
+    EMPTY,
+    INSTEAD,
+    TO_SERVER,
+    as_bytes,
+    as_numbers,
+    as_text,
+    changing_mod,
+    decode,
+    sent_arrays,
+)
 from flower_fedclust.exact.grid import GridArray
-from flower_fedclust.format import FORMAT, FormatError, check_format
+from flower_fedclust.exact.terms import Bound
+from flower_fedclust.format import FORMAT, check_format
 from flower_fedclust.models import Model, TableModel
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, check_choice
@@ -40,6 +51,9 @@ log = logging.getLogger(__name__)
 
 #: Entries of the rows that are evaluated at a time, so that no array besides the rows is large.
 EVALUATED_ENTRIES = 2**20
+
+#: A key with this suffix holds the name of the noisy rows from which the value under the key was computed.
+OF = " of"
 
 #: The first task of every run: each client gives its name and its columns.
 ENROL = "enrol"
@@ -61,9 +75,9 @@ class Request:
     n_clients: int = 0  #: How many clients are asked, as the server says.
     plan: str = ""  #: The plan of the run's releases that the message announces, as JSON.
     #: Takes the public minimum number of rows; see :meth:`moved`.
-    find_moved: Callable[[int], tuple[Moved, ...] | None] = field(default=lambda n_rows: None, repr=False)
+    find_moved: Callable[[int], tuple[Bound, ...] | None] = field(default=lambda n_rows: None, repr=False)
 
-    def moved(self, n_rows: int) -> tuple[Moved | None, ...]:
+    def moved(self, n_rows: int) -> tuple[Bound | None, ...]:
         """Return how much one row can change each array; None where that is unknown."""
         return self.find_moved(n_rows) or (None,) * len(self.answer.sends)
 
@@ -135,7 +149,7 @@ class Consent:
 EVERYTHING = Consent()
 
 
-class ProtocolClient(Memory, NumPyClient):
+class ProtocolClient(NumPyClient):
     """A client that answers for its methods that are marked with ``@answers``.
 
     Flower makes a new client for every message; :meth:`remember` keeps what later messages need.
@@ -156,6 +170,8 @@ class ProtocolClient(Memory, NumPyClient):
     Attributes
     ----------
     rows : ndarray of shape (n_rows, n_columns)
+    noise_source : NoiseSource
+        Randomness for a method that draws noise itself, fresh for every message.
     """
 
     # What every client answers about its table.
@@ -180,8 +196,8 @@ class ProtocolClient(Memory, NumPyClient):
         self.consent: Approval = EVERYTHING if consent is None else consent
         self._noise_seed = noise_seed
         self._stand_in: NDArray[np.float64] | None = None
-        self._source: NoiseSource = OperatingSystemNoise()
-        self._derives_from = ""
+        self.noise_source: NoiseSource = OperatingSystemNoise()
+        self._derives_from = ""  # the noisy rows that the current method may read; it may read no others
         self._has_looked = False  # whether the current answer has read rows
         #: Why the last message was not answered, for whoever made the client; the server hears less.
         self.error: Exception | None = None
@@ -229,23 +245,82 @@ class ProtocolClient(Memory, NumPyClient):
         self._has_looked = True
         return self._stand_in
 
-    @property
-    def noise_source(self) -> NoiseSource:
-        """Randomness for a method that draws noise itself, fresh for every message."""
-        return self._source
-
     def generator(self, random_state: int) -> np.random.Generator:
         """Return a generator that protects nobody; it depends on the seed and the client's name alone."""
         return np.random.default_rng([random_state, *self.name.encode()])
 
-    def moved(self, kept: str, question: Question, n_rows: int = 1) -> tuple[Moved, ...] | None:
+    def moved(self, kept: str, question: Question, n_rows: int = 1) -> tuple[Bound, ...] | None:
         """Return how much one row can change each array of an answer, without reading the rows; None if unknown."""
-        if not self._is_of_one_row(kept):
+        if not self._origin(kept)[1]:
             return None
         kept_preparation = self.recall(PREPARATION)
         prepared = None if kept_preparation is None else preparation_from(kept_preparation[0].tobytes())
         n_columns = self.source.n_columns if prepared is None else prepared.n_columns
         return question.moved(Known(n_rows, n_columns if self._stand_in is None else self._stand_in.shape[1]))
+
+    # What a client remembers from one message to the next, in the Context that Flower gives it.
+
+    def remember(self, key: str, arrays: Sequence[Array]) -> None:
+        """Keep arrays in the Context's state until a later round."""
+        if self.context is None:
+            raise RuntimeError("a client without a Context cannot remember; give it context=...")
+        self.context.state[f"fedclust.{key}"] = ArrayRecord([np.asarray(array) for array in arrays])
+        origin = f"fedclust.{key}{OF}"
+        self.context.state.pop(origin, None)
+        if self._derives_from:
+            self.context.state[origin] = ArrayRecord([as_bytes(self._derives_from)])
+
+    def recall(self, key: str) -> list[Array] | None:
+        """Return what :meth:`remember` kept under this key, or None.
+
+        While an answer is computed from noisy rows, only what was computed from the same rows is returned.
+        """
+        if self._derives_from:
+            origin = self._kept(f"{key}{OF}")
+            if origin is None or as_text(origin[0]) != self._derives_from:
+                return None
+        return self._kept(key)
+
+    def _kept(self, key: str) -> list[Array] | None:
+        if self.context is None or f"fedclust.{key}" not in self.context.state:
+            return None  # the usual case; looking up a missing record is slow
+        record = self.context.state[f"fedclust.{key}"]
+        if not isinstance(record, ArrayRecord):
+            return None
+        kept = Parameters([array.data for array in record.values()], "numpy.ndarray")
+        return [array.copy("K") for array in decode(kept)]  # faster than Flower's own function
+
+    def _forget(self) -> None:
+        """Drop what an earlier run has left, which this run's report does not cover."""
+        self._stand_in = None
+        if self.context is not None:
+            for key in [key for key in self.context.state if key.startswith("fedclust.")]:
+                del self.context.state[key]
+
+    def _check_may_look(self) -> None:
+        """Raise a DataError if a method that should read noisy rows only reads the client's own."""
+        if self._derives_from:
+            raise DataError(
+                f"client {self.name}: what was asked for takes the client's own rows, and not its {self._derives_from}."
+            )
+
+    def _kept_rows(self, key: str) -> NDArray[np.float64] | None:
+        if not key:
+            return None
+        kept = self.recall(key)
+        if kept is None:
+            raise MissedRoundError(f"client {self.name} has not kept its {key}; it missed the round that makes them.")
+        # Only what is declared with kept_as may stand for rows.
+        if key not in _kept_by(type(self)):
+            raise DataError(f"{type(self).__name__} keeps no rows called '{key}'.")
+        return np.asarray(kept[0], dtype=np.float64)
+
+    def _origin(self, kept: str) -> tuple[bool, bool]:
+        """Return whether rows carry noise, and whether each depends on a single row of the client."""
+        if not kept:
+            return False, True
+        found = self.recall(kept)
+        return (False, False) if found is None else (bool(found[1][0]), bool(found[1][1]))
 
     # Flower's two calls.
 
@@ -319,7 +394,7 @@ class ProtocolClient(Memory, NumPyClient):
         asked = getattr(type(self), str(config["task"]), None)
         if not isinstance(asked, Askable):
             raise DataError(f"{type(self).__name__} has no answer called '{config['task']}'.")
-        question = read_question(asked, list(map(as_numbers, parameters)), config, self._view)
+        question = read_question(asked, list(map(as_numbers, parameters)), config, type(self))
         answer = question.answer
         kept = str(config.get("rows", ""))
         releases = self._releases(question, kept, config)
@@ -329,31 +404,31 @@ class ProtocolClient(Memory, NumPyClient):
         self._put_in_order(config)
         n_shares = int(config.get("n_shares", 1))
         self._stand_in = self._kept_rows(kept)
+        is_derived, of_one_row = self._origin(kept)
         request = Request(
             self.name,
             answer,
             releases or (None,) * len(answer.sends),
             n_shares,
-            is_derived=self._has_noise(kept),
+            is_derived=is_derived,
             n_rows=self.source.n_rows,
             n_clients=int(config.get("n_clients", 0)),
             plan=str(config.get("plan", "")),
             find_moved=lambda n_rows: self.moved(kept, question, n_rows),
         )
         self.consent.check(request)
-        self._source = self._noise(config)
-        self._derives_from = kept if request.is_derived else ""
+        self.noise_source = self._noise(config)
+        self._derives_from = kept if is_derived else ""
         try:
             arrays = self._computed(asked, question)
         finally:
             self._derives_from = ""
         if releases:
-            arrays = add_noise(arrays, releases, self._source, n_shares=n_shares)
+            arrays = add_noise(arrays, releases, self.noise_source, n_shares=n_shares)
         if not answer.keeps:
             return arrays
-        of_one_row = self._is_of_one_row(kept)
         for sent, array, release in zip(answer.sends, arrays, request.releases, strict=True):
-            noisy = request.is_derived or (release is not None and release.noise_multiplier > 0)
+            noisy = is_derived or (release is not None and release.noise_multiplier > 0)
             kept_array = array.values if isinstance(array, GridArray) else array
             self.remember(sent.kept_as, [kept_array, np.array([noisy, of_one_row and sent.of_one_row])])
         return []
@@ -376,12 +451,6 @@ class ProtocolClient(Memory, NumPyClient):
                 f"'{answer.task}' declares {len(answer.sends)} arrays and its method returned {len(given)}."
             )
         return [array if isinstance(array, GridArray) else np.asarray(array) for array in given]
-
-    def _view(self, name: str) -> View:
-        found = getattr(type(self), name, None)
-        if not isinstance(found, View):
-            raise DataError(f"{type(self).__name__} has no view of its rows called '{name}'.")
-        return found
 
     def _releases(self, question: Question, kept: str, config: Mapping[str, Any]) -> tuple[Release | None, ...]:
         """Return the noise that each array needs, from the client's own bounds and the run's plan."""
@@ -437,6 +506,13 @@ class ProtocolClient(Memory, NumPyClient):
         return json.dumps(list(self.data.columns) if self.data.columns is not None else n_columns)
 
 
+@lru_cache(maxsize=256)
+def _kept_by(kind: type[ProtocolClient]) -> frozenset[str]:
+    """Return the names under which a class keeps rows."""
+    asked = [value for name in dir(kind) if isinstance(value := getattr(kind, name), Askable)]
+    return frozenset(sent.kept_as for askable in asked for sent in askable.answer.sends if sent.kept_as)
+
+
 @lru_cache(maxsize=8)
 def _read_plan(text: str) -> Plan:
     return Plan.from_dict(parse_json(text, LONGEST_PLAN))
@@ -458,37 +534,32 @@ class _Dispatcher(NumPyClient):
 
     def __init__(self, types: Iterable[type[ProtocolClient]], **arguments: Any) -> None:
         self._types = {client_type.key(): client_type for client_type in types}
+        self._name: str = arguments["name"]
         self._arguments = arguments
 
     def fit(self, parameters: list[Array], config: dict[str, Any]) -> tuple[list[Array], int, dict[str, Any]]:
-        name, mod = self._arguments["name"], changing_mod()
-        arrays: list[Array] = []
-        if mod is not None:
-            reason = f"client {name} has Flower's {mod}, which changes what it sends; take it away, and {INSTEAD}"
-            facts = said_instead(name, reason)
-        else:
-            client = self._client(config)
-            if isinstance(client, str):
-                facts = said_instead(name, client)
-            else:
-                arrays, _, facts = client.fit([] if config.get(EMPTY) else parameters, config)
+        try:
+            if (mod := changing_mod()) is not None:
+                raise DataError(
+                    f"client {self._name} has Flower's {mod}, which changes what it sends; take it away, and {INSTEAD}"
+                )
+            arrays, _, facts = self._client(config).fit(parameters, config)
+        except DataError as error:
+            arrays, facts = [], said_instead(self._name, str(error))
         return (arrays, 1, facts) if arrays else (TO_SERVER, 1, facts | {EMPTY: True})
 
     def evaluate(self, parameters: list[Array], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
-        client = self._client(config)
-        if isinstance(client, str):
-            return 0.0, 0, said_instead(self._arguments["name"], client)
-        return client.evaluate(parameters, config)
-
-    def _client(self, config: Mapping[str, Any]) -> ProtocolClient | str:
-        """Return the client half that a message names, or why there is none."""
         try:
-            check_format(config.get("format"), "this message", f"client {self._arguments['name']}")
-        except FormatError as error:
-            return str(error)
+            return self._client(config).evaluate(parameters, config)
+        except DataError as error:
+            return 0.0, 0, said_instead(self._name, str(error))
+
+    def _client(self, config: Mapping[str, Any]) -> ProtocolClient:
+        """Return the client half that a message names."""
+        check_format(config.get("format"), "this message", f"client {self._name}")
         client_type = self._types.get(str(config.get("client")))
         if client_type is None:
-            return f"client {self._arguments['name']} does not answer for {config.get('client')}."
+            raise DataError(f"client {self._name} does not answer for {config.get('client')}.")
         return client_type(**self._arguments)
 
 

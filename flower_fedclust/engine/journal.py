@@ -15,7 +15,7 @@ import struct
 from binascii import unhexlify
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 from zlib import crc32
@@ -25,13 +25,11 @@ from filelock import FileLock, Timeout
 from flwr.common import Parameters
 
 from flower_fedclust.engine.disk import joined, open_private, parted, replace_private, wait_for_disk, wait_for_names
-from flower_fedclust.engine.rounds import Array, Failure, ProtocolError, Question, Reply, Round, Total, Traffic
+from flower_fedclust.engine.rounds import Array, ProtocolError, Question, Reply, Round, Total
 from flower_fedclust.engine.wire import decode, encode
 from flower_fedclust.format import FORMAT, FormatError, check_format
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parsing, read_json, reading
-from flower_fedclust.privacy.releases import Release
-from flower_fedclust.privacy.report import Message
 
 #: What a client remembers: arrays by client and key.
 Memories = dict[str, dict[str, list[Array]]]
@@ -41,50 +39,13 @@ ROUNDS, HEAD = "rounds", 24
 
 
 @dataclass(frozen=True)
-class RoundLog:
-    """What a run's log says of one round, without the evaluation of the model."""
-
-    messages: Sequence[Message]
-    traffic: Sequence[Traffic]
-    failures: Sequence[Failure]
-    #: Name of kept rows -> the clients that may have true rows under it after the round.
-    without_noise: Mapping[str, Sequence[str]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the entries, ready for JSON."""
-        return {
-            "messages": [asdict(one) for one in self.messages],
-            "traffic": [vars(one) for one in self.traffic],
-            "failures": [vars(one) for one in self.failures],
-            "without_noise": self.without_noise,
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Undo :meth:`to_dict`."""
-        messages = [
-            Message(
-                **{
-                    **one,
-                    "release": None if one["release"] is None else Release.from_dict(one["release"]),
-                    "clients": None if one["clients"] is None else tuple(one["clients"]),
-                }
-            )
-            for one in fields["messages"]
-        ]
-        traffic = [Traffic(**one) for one in fields["traffic"]]
-        return cls(messages, traffic, [Failure(**one) for one in fields["failures"]], fields["without_noise"])
-
-
-@dataclass(frozen=True)
 class Record:
     """What one round left at the server."""
 
     number: int  #: Of the round; clients enrol in the first.
     digest: str  #: Of what was asked; see :func:`digest_of`.
     received: Total | list[Reply] | None  #: What the protocol got.
-    entries: RoundLog  #: What the log says of the round.
-    facts: Mapping[str, Any]  #: What else a run needs to go on, as JSON.
+    facts: Mapping[str, Any]  #: What else a run needs to go on, and what its log says of the round, as JSON.
 
 
 class Journal:
@@ -182,7 +143,7 @@ class Journal:
         """
         replies = record.received
         arrays: list[Array] = []
-        about: dict[str, Any] = {"digest": record.digest, "entries": record.entries.to_dict(), "facts": record.facts}
+        about: dict[str, Any] = {"digest": record.digest, "facts": record.facts}
         if isinstance(replies, Total):
             arrays, about["n_clients"], about["noise"] = list(replies), replies.n_clients, replies.noise
         elif replies is not None:
@@ -314,8 +275,7 @@ def _record(about: Mapping[str, Any], tensors: list[bytes]) -> Record:
     elif "replies" in about:
         rest = iter(arrays)
         received = [Reply(name, [next(rest) for _ in range(count)]) for name, count in about["replies"]]
-    entries = RoundLog.from_dict(about["entries"])
-    return Record(about["round"], about["digest"], received, entries, about["facts"])
+    return Record(about["round"], about["digest"], received, about["facts"])
 
 
 def _writable(tensors: list[bytes]) -> list[Array]:

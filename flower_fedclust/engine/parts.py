@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flower_fedclust.engine.rounds import Askable, Moved, ProtocolError, Question, Sent
+from flower_fedclust.engine.rounds import Askable, ProtocolError, Question, Sent
+from flower_fedclust.exact.terms import Bound
 from flower_fedclust.privacy.accounting import Plan, Share
 from flower_fedclust.privacy.releases import Mechanism, PrivacyUnit, Relation, Release
 from flower_fedclust.privacy.report import Message
@@ -64,24 +65,15 @@ def shares_of(parts: Mapping[str, Part], relation: Relation) -> dict[str, Share]
     }
 
 
-def release_of(moved: Moved, name: str, share: Share, multiplier: float, unit: PrivacyUnit) -> Release:
+def release_of(moved: Bound, name: str, share: Share, multiplier: float, unit: PrivacyUnit) -> Release:
     """Return the noise of one array."""
-    replaced, words = share.relation == "replace", moved.words
-    if unit == "client":
-        bound = (moved.of_client or math.inf) * (2.0 if replaced else 1.0)
-        bound = bound if share.mechanism == "gaussian" else math.inf
-    elif share.mechanism == "laplace":
-        bound = moved.l1 * (2.0 if replaced else 1.0)
-    elif replaced:
-        bound = 2.0 * moved.l2 if moved.apart is None else moved.apart
-    else:
-        bound = moved.l2
+    replaced, bound = share.relation == "replace", moved.of(share.mechanism, share.relation, unit)
     if not 0 < bound < math.inf:
         raise ProtocolError(
             f"part '{name}' of the budget pays for {share.mechanism} noise, and nothing bounds how much one {unit} "
             f"that is {'replaced' if replaced else 'added or removed'} changes the array."
         )
-    words += ", and one is replaced" if replaced else ""
+    words = f"{moved.words}, and one is replaced" if replaced else moved.words
     # A bound made of roots and products may have been rounded down; the sensitivity must not be smaller.
     sensitivity = bound * (1.0 + 2.0**-50)
     triangle = moved.triangle and share.mechanism == "gaussian"
@@ -91,7 +83,7 @@ def release_of(moved: Moved, name: str, share: Share, multiplier: float, unit: P
 
 
 def releases_of_parts(
-    question: Question, moved: Sequence[Moved] | None, parts: Sequence[str | None], plan: Plan | None
+    question: Question, moved: Sequence[Bound] | None, parts: Sequence[str | None], plan: Plan | None
 ) -> tuple[Release | None, ...]:
     """Return the noise of the arrays of one answer: the only place where a bound meets a budget."""
     if plan is None:

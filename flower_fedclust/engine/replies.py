@@ -8,25 +8,25 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.app.user_config import UserConfig
-from flwr.common import Code, EvaluateRes, FitIns, FitRes, Parameters
+from flwr.common import Code, EvaluateRes, FitIns, FitRes
 from numpy.typing import NDArray
 
-from flower_fedclust.engine.client import ProtocolClient
 from flower_fedclust.engine.client_data import ClientData
-from flower_fedclust.engine.rounds import Array, Known, Moved, ProtocolError, Question, Reply, Round, Sent, Sum
+from flower_fedclust.engine.rounds import Array, Known, ProtocolError, Question, Reply, Round, Sent, Sum
 from flower_fedclust.engine.wire import EMPTY, decode, received_arrays, size_of
 from flower_fedclust.exact.grid import BITS, GridArray
+from flower_fedclust.exact.terms import Bound
 from flower_fedclust.format import FormatError, check_format
 from flower_fedclust.numerics.metrics import add_tables, agreement
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.noise import Sendable, noise_exponent, on_grid
-from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Release
+from flower_fedclust.privacy.releases import Release
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ T = TypeVar("T")
 R = TypeVar("R", FitRes, EvaluateRes)
 
 
-def read_reply(name: str, res: R, check: Callable[[str, R], T]) -> T:
+def read_reply(name: str, res: R, check: Callable[[R], T]) -> T:
     """Return the result of a check of a reply. The server reads replies only through this function.
 
     Any bytes can be in any field, so whatever the check raises is a ReplyError.
@@ -67,7 +67,7 @@ def read_reply(name: str, res: R, check: Callable[[str, R], T]) -> T:
         check_format(res.metrics.get("format"), f"client {name} sent a reply that", "this server")
         if "failure" in res.metrics:
             raise RefusalError(_excuse(name, res.metrics["failure"]), missed=bool(res.metrics.get("missed")))
-        return check(name, res)
+        return check(res)
     except ReplyError:
         raise
     except FormatError as error:
@@ -77,10 +77,10 @@ def read_reply(name: str, res: R, check: Callable[[str, R], T]) -> T:
         raise ReplyError(f"client {name} sent a reply that cannot be read ({type(error).__name__}).") from None
 
 
-def bytes_of(res: FitRes | EvaluateRes) -> int:
+def bytes_of(res: FitRes | EvaluateRes | None) -> int:
     """Return the bytes of a reply's arrays; 0 if it has none or they cannot be read."""
     try:
-        return 0 if isinstance(res, EvaluateRes) or res.metrics.get(EMPTY) else size_of(res.parameters)
+        return 0 if not isinstance(res, FitRes) or res.metrics.get(EMPTY) else size_of(res.parameters)
     except Exception:
         return 0
 
@@ -124,20 +124,19 @@ def largest_in_sum(n_clients: int, exponent: int, release: Release | None, n_sha
 
 def checked_reply(
     name: str,
-    parameters: Parameters,
-    metrics: Mapping[str, Any],
+    res: FitRes,
     sends: Sequence[Sent],
     n_columns: int,
     *,
     n_summed: int = 0,
     releases: Sequence[Release | None] = (),
 ) -> list[Sendable]:
-    """Return the arrays of one client's reply."""
-    n_sent = 0 if metrics.get(EMPTY) else len(parameters.tensors)
+    """Return the arrays of one client's reply; ``n_summed`` is among how many clients they are added up."""
+    n_sent = 0 if res.metrics.get(EMPTY) else len(res.parameters.tensors)
     if n_sent != len(sends):
         raise ReplyError(f"client {name} sent {n_sent} arrays where {len(sends)} were asked for.")
     try:
-        arrays = received_arrays(decode(parameters), metrics) if n_sent else []
+        arrays = received_arrays(decode(res.parameters), res.metrics) if n_sent else []
     except ValueError as error:
         raise ReplyError(f"client {name} sent {one_line(error)}.") from None
     for index, (array, sent) in enumerate(zip(arrays, sends, strict=True)):
@@ -146,10 +145,8 @@ def checked_reply(
             raise ReplyError(
                 f"client {name} sent an array of the shape {plain.shape} where the rows have {n_columns} columns."
             )
-        if plain.dtype.kind not in KINDS_OF_NUMBERS:
-            raise ReplyError(f"client {name} sent an array that is not made of finite numbers.")
         if not isinstance(array, GridArray):
-            arrays[index] = array = plain = _usual(name, plain)
+            arrays[index] = array = _usual(name, plain)
         if n_summed:
             try:
                 arrays[index] = whole = on_grid(array)
@@ -158,13 +155,15 @@ def checked_reply(
                 raise ReplyError(message) from None
             release = releases[index] if releases else None
             if whole.largest > largest_in_sum(n_summed, whole.exponent, release):
-                raise ReplyError(f"client {name} sent {sent.content}, so large that the sum would not be what it is.")
+                raise ReplyError(f"client {name} sent {sent.content}, so large that the sum could overflow.")
     return arrays
 
 
 def _usual(name: str, array: Array) -> Array:
     """Return finite numbers as float64, int64 or bool, in this machine's byte order."""
     kind = array.dtype.kind
+    if kind not in KINDS_OF_NUMBERS:
+        raise ReplyError(f"client {name} sent an array that is not made of finite numbers.")
     if kind == "u" and array.size and int(array.max()) >= 2**63:
         raise ReplyError(f"client {name} sent an integer of more than 63 bits.")
     with np.errstate(over="ignore"):
@@ -241,30 +240,43 @@ def of_largest(name: str, part: float) -> str:
     return f"Client {name} says that it has {100 * part:.3g}% of all rows: the result is nearly its own."
 
 
-@dataclass
-class Ranges:
-    """Checks the numbers in the replies of one run: a client's rows, counts and norms must be possible."""
+class Inspection:
+    """Checks the replies of one run, each by itself, against what its client said before, and beside the others."""
 
-    noise: NoisePlace  #: If the server adds the noise, replies are exact.
-    privacy_unit: PrivacyUnit
-    largest_ratio: float = LARGEST_RATIO
-    n_clusters: int | None = None  #: Labels are below it.
-    #: client -> its number of rows, where no noise covers it
-    stated: dict[str, float] = field(default_factory=dict)
-    _n_rows: dict[str, tuple[float, float]] = field(default_factory=dict)  # client -> (fewest, most)
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+        self.n_columns = 0  #: Of the rows; known once the clients have enrolled.
+        #: client -> its number of rows, where no noise covers it
+        self.stated: dict[str, float] = {}
+        self._n_rows: dict[str, tuple[float, float]] = {}  # client -> (fewest, most)
+        self._moved: tuple[Question | None, Sequence[Bound] | None] = None, None  # of the last question
 
-    def check(self, name: str, round_: Round, arrays: Sequence[Sendable], moved: Sequence[Moved] | None = None) -> None:
-        """Check one reply by itself, and against what its client said before."""
+    def checked(self, name: str, round_: Round, res: FitRes, n_summed: int = 0) -> list[Sendable]:
+        """Return the arrays of one client's reply; ``n_summed`` is among how many clients they are added up."""
+        if round_.answer.keeps or not round_.answer.sends:
+            return checked_reply(name, res, (), self.n_columns)
+        arrays = checked_reply(
+            name,
+            res,
+            round_.answer.sends,
+            self.n_columns,
+            n_summed=n_summed,
+            releases=round_.releases if self._strategy.noise == "server" else (),
+        )
+        self.check_numbers(name, round_, arrays)
+        return arrays
+
+    def check_numbers(self, name: str, round_: Round, arrays: Sequence[Sendable]) -> None:
+        """Check that the client's rows, counts and norms are possible."""
         sends = round_.answer.sends
         n_entries = _check_lengths(name, sends, arrays)
-        releases = list(round_.releases) or [None] * len(sends)
-        tails = [self._tail(release, array) for release, array in zip(releases, arrays, strict=True)]
+        tails = list(map(self._tail, round_.releases, arrays))
         fewest, most = self._n_rows.get(name, (1.0, MOST_ROWS))
-        if not fewest <= n_entries <= most and not math.isnan(n_entries):
-            raise ReplyError(f"client {name} sent entries for {n_entries:.0f} rows, another number than it stated.")
         if not math.isnan(n_entries):
+            if not fewest <= n_entries <= most:
+                raise ReplyError(f"client {name} sent entries for {n_entries:.0f} rows, but stated another number.")
             fewest = most = n_entries
-        for sent, array, release, tail in zip(sends, arrays, releases, tails, strict=True):
+        for sent, array, release, tail in zip(sends, arrays, round_.releases, tails, strict=True):
             if sent.counts == "labels":
                 self._check_labels(name, sent, array)
             elif sent.is_positive or (sent.counts and sent.per == "client"):
@@ -278,8 +290,8 @@ class Ranges:
                     f"client {name} sent {sent.content}, which does not fit the number of rows that it stated."
                 )
         if isinstance(round_, Sum):
-            declared: Sequence[Moved | None] = moved or [None] * len(sends)
-            for sent, array, release, tail, one in zip(sends, arrays, releases, tails, declared, strict=True):
+            moved: Sequence[Bound | None] = self._moved_by(round_.question_for(name)) or [None] * len(sends)
+            for sent, array, release, tail, one in zip(sends, arrays, round_.releases, tails, moved, strict=True):
                 slack = tail * _size(array) + most * math.ulp(0.0)  # bounds of denormal numbers are rounded
                 if any(_norm(array, n) > (bound + slack) * (1 + 1e-9) for n, bound in self._bounds(release, one, most)):
                     raise ReplyError(
@@ -288,15 +300,51 @@ class Ranges:
                     )
         self._n_rows[name] = fewest, most
 
-    def _bounds(self, release: Release | None, moved: Moved | None, n_rows: float) -> list[tuple[str, float]]:
+    def _moved_by(self, question: Question) -> Sequence[Bound] | None:
+        """Return how much one row can change each array of an answer; None if only the client can know."""
+        if self._moved[0] is not question:
+            try:
+                found = question.moved(Known(n_columns=self.n_columns))
+            except Exception:
+                found = None  # it may depend on what an earlier round left with a client
+            self._moved = question, found
+        return self._moved[1]
+
+    def _bounds(self, release: Release | None, moved: Bound | None, n_rows: float) -> list[tuple[str, float]]:
         """Return the largest norms that a client's part of a sum can have, from what one row can change."""
         found = []
         if release is not None and release.relation == "add-or-remove":
-            found.append((release.norm, (n_rows if self.privacy_unit == "record" else 1.0) * release.sensitivity))
+            n_changed = n_rows if self._strategy.privacy_unit == "record" else 1.0
+            found.append((release.norm, n_changed * release.sensitivity))
         if moved is not None:
             found += [("L2", n_rows * moved.l2), ("L1", n_rows * moved.l1)]
             found += [] if moved.of_client is None else [("L2", moved.of_client)]
         return [(norm, bound) for norm, bound in found if bound < math.inf]
+
+    def odd_ones(self, round_: Round, replies: Mapping[str, Sequence[Sendable]], sent: FitIns | None) -> dict[str, str]:
+        """Explain which clients sent replies unlike the others; ``sent`` is the message to one of them."""
+        if not replies or round_.answer.keeps:
+            return {}
+        # Sums must have the same shape, and arrays by row the same width.
+        alike = None if isinstance(round_, Sum) else round_.answer.sends
+        shapes = {name: shapes_of(arrays, alike) for name, arrays in replies.items()}
+        common, unlike = unlike_most(shapes, lambda: self._expected_shapes(sent, alike))
+        odd = {
+            name: f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}." for name in unlike
+        }
+        return odd | self._outliers(round_, {name: replies[name] for name in replies if name not in odd})
+
+    def _expected_shapes(self, sent: FitIns | None, alike: Sequence[Sent] | None) -> str | None:
+        """Return the shapes that a client with one row of zeros would send; None if it cannot answer."""
+        context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
+        data = ClientData(np.zeros((1, self.n_columns)))
+        try:
+            assert sent is not None
+            stand_in = self._strategy.client_type(data, name="stand-in", context=context)
+            arrays = stand_in._answer(decode(sent.parameters), sent.config)
+        except Exception:
+            return None  # it may lack what an earlier round left with a client
+        return shapes_of([on_grid(array) for array in arrays] if alike is None else arrays, alike)
 
     @property
     def largest(self) -> tuple[str, float] | None:
@@ -312,41 +360,42 @@ class Ranges:
         """A sentence about the likely cause of a protocol's error, or ""."""
         return f" {of_largest(*found)}" if (found := self.largest) and found[1] > LARGEST_PART else ""
 
-    def outliers(self, round_: Round, replies: Mapping[str, Sequence[Sendable]]) -> dict[str, str]:
+    def _outliers(self, round_: Round, replies: Mapping[str, Sequence[Sendable]]) -> dict[str, str]:
         """Explain which clients sent numbers so large that nothing of the others would remain.
 
         Of two replies the larger is the outlier, because it would dominate the sum.
         """
-        sends, found = round_.answer.sends, dict[str, str]()
-        releases = list(round_.releases) or [None] * len(sends)
-        for index, (sent, release) in enumerate(zip(sends, releases, strict=True)):
+        largest_ratio, found = self._strategy.largest_ratio, dict[str, str]()
+        for index, (sent, release) in enumerate(zip(round_.answer.sends, round_.releases, strict=True)):
             sizes = {name: _magnitude(sent, arrays[index]) for name, arrays in replies.items() if name not in found}
             if len(sizes) < 2 or (len(sizes) == 2 and min(sizes.values()) == 0):
                 continue
             positive = sorted(size for size in sizes.values() if size > 0)
             # The median of the others is at least this, whichever reply is left out: no reply is too large.
-            if len(positive) > 1 and positive[-1] <= self.largest_ratio * positive[(len(positive) - 2) // 2]:
+            if len(positive) > 1 and positive[-1] <= largest_ratio * positive[(len(positive) - 2) // 2]:
                 continue
             for name in sorted(sizes, key=client_order):
                 others = _median_without(positive, sizes[name])
                 floor = max(_floor(sent, replies[name][index]), self._tail(release, replies[name][index]))
                 usual = max(others, floor)
-                if sizes[name] > (self.largest_ratio * usual if usual > 0 else LARGEST_NUMBER):
+                if sizes[name] > (largest_ratio * usual if usual > 0 else LARGEST_NUMBER):
                     found[name] = (
-                        f"client {name} sent {sent.content}, more than {self.largest_ratio:,.0f} times as large as "
+                        f"client {name} sent {sent.content}, more than {largest_ratio:,.0f} times as large as "
                         "most sent; look for a wrong value or another unit."
                     )
         return found
 
     def _check_labels(self, name: str, sent: Sent, array: Sendable) -> None:
         plain = _entries(array)
-        most = math.inf if self.n_clusters is None else self.n_clusters
-        if plain.dtype.kind not in "iu" or not 0 <= int(plain.min(initial=0)) <= int(plain.max(initial=0)) < most:
+        if (
+            plain.dtype.kind not in "iu"
+            or not 0 <= int(plain.min(initial=0)) <= int(plain.max(initial=0)) < self._strategy.most_clusters
+        ):
             raise ReplyError(f"client {name} sent {sent.content} that are not clusters of this run.")
 
     def _rows_in(self, sent: Sent, array: Sendable, tail: float) -> tuple[float, float]:
         """Return the fewest and the most rows that a client can have, given its counts."""
-        is_clipped = self.privacy_unit == "client" and not sent.counts_rows
+        is_clipped = self._strategy.privacy_unit == "client" and not sent.counts_rows
         is_count = (sent.counts or sent.counts_rows) and sent.per == "client" and sent.counts != "once"
         if is_clipped or not is_count:
             return 0.0, math.inf
@@ -357,7 +406,7 @@ class Ranges:
 
     def _tail(self, release: Release | None, array: Sendable) -> float:
         """Return how large the noise in an entry of a reply can be, in the array's units."""
-        if release is None or release.scale == 0 or self.noise == "server":
+        if release is None or release.scale == 0 or self._strategy.noise == "server":
             return 0.0
         # The tails of a share of the noise are at most twice those of all the noise.
         log = math.log(4 * _size(array) / TAIL)
@@ -441,80 +490,16 @@ def _size(array: Sendable) -> int:
     return max(1, _entries(array).size)
 
 
-@dataclass
-class Inspection:
-    """Checks the replies of one run: each by itself, and beside the others."""
-
-    client_type: type[ProtocolClient]
-    ranges: Ranges
-    n_columns: int = 0  #: Of the rows; known once the clients have enrolled.
-    _moved: tuple[Question | None, Sequence[Moved] | None] = field(default=(None, None))  # of the last question
-
-    def checked(self, name: str, round_: Round, res: FitRes, n_summed: int) -> list[Sendable]:
-        """Return the arrays of one client's reply."""
-        sends = () if round_.answer.keeps else round_.answer.sends
-        moved = self._moved_by(round_.question_for(name))
-        added = round_.releases if self.ranges.noise == "server" else ()
-        options: dict[str, Any] = {"n_summed": n_summed, "releases": added}
-
-        def check(name: str, res: FitRes) -> list[Sendable]:
-            arrays = checked_reply(name, res.parameters, res.metrics, sends, self.n_columns, **options)
-            if sends:
-                self.ranges.check(name, round_, arrays, moved)
-            return arrays
-
-        return read_reply(name, res, check)
-
-    def odd_ones(self, round_: Round, replies: Mapping[str, Sequence[Sendable]], sent: FitIns) -> dict[str, str]:
-        """Explain which clients sent replies unlike the others."""
-        if not replies or round_.answer.keeps:
-            return {}
-        # Sums must have the same shape, and arrays by row the same width.
-        alike = None if isinstance(round_, Sum) else round_.answer.sends
-        shapes = {name: shapes_of(arrays, alike) for name, arrays in replies.items()}
-        common, unlike = unlike_most(shapes, lambda: self._expected_shapes(sent, alike))
-        odd = {
-            name: f"client {name} sent arrays of the shapes {shapes[name]} where most sent {common}." for name in unlike
-        }
-        return odd | self.ranges.outliers(round_, {name: replies[name] for name in replies if name not in odd})
-
-    def _expected_shapes(self, sent: FitIns, alike: Sequence[Sent] | None) -> str | None:
-        """Return the shapes that a client with one row of zeros would send; None if it cannot answer."""
-        try:
-            arrays = self._stand_in()._answer(decode(sent.parameters), sent.config)
-        except Exception:
-            return None  # it may lack what an earlier round left with a client
-        return shapes_of([on_grid(array) for array in arrays] if alike is None else arrays, alike)
-
-    def _moved_by(self, question: Question) -> Sequence[Moved] | None:
-        """Return how much one row can change each array of an answer; None if only the client can know."""
-        if self._moved[0] is not question:
-            try:
-                found = question.moved(Known(n_columns=self.n_columns))
-            except Exception:
-                found = None  # it may depend on what an earlier round left with a client
-            self._moved = question, found
-        return self._moved[1]
-
-    def _stand_in(self) -> ProtocolClient:
-        """Return a client with one row of zeros."""
-        context = Context(0, 0, UserConfig(), RecordDict(), UserConfig())
-        return self.client_type(ClientData(np.zeros((1, self.n_columns))), name="stand-in", context=context)
-
-
 def usable(strategy: Any, replies: Sequence[Reply], why_not: Callable[[Reply], str]) -> list[Reply]:
     """Return the usable replies of the last round, and note a failure for each other reply.
 
     ``why_not`` returns what is wrong with a reply, to follow "client x sent", or "" if nothing is.
     """
     run, task = strategy._current, strategy._task
-    reasons = {reply.client: why_not(reply) for reply in replies}
-    for name, reason in reasons.items():
-        if reason:
-            run.log.note_failure(run.last_asked, task, name, f"client {name} sent {reason}.")
-    run.log.sort()
-    left = [reply for reply in replies if not reasons[reply.client]]
-    run.check_enough(run.last_asked, task, len(left), run.settings.least)
+    reasons = {reply.client: f"client {reply.client} sent {reason}." for reply in replies if (reason := why_not(reply))}
+    run.log.note_failures(run.last_asked, task, reasons)
+    left = [reply for reply in replies if reply.client not in reasons]
+    run.check_enough(run.last_asked, task, len(left), run.roster.least)
     return left
 
 
@@ -525,26 +510,12 @@ def check_capacity(round_: Round, n_asked: int, n_shares: int) -> None:
     """
     if not isinstance(round_, Sum) or round_.answer.keeps:
         return
-    releases = list(round_.releases) or [None] * len(round_.answer.sends)
     found = round_.asks.largest_of_one_row(round_.question_for(None))
-    for sent, release, (largest, exponent) in zip(round_.answer.sends, releases, found, strict=False):
+    for sent, release, (largest, exponent) in zip(round_.answer.sends, round_.releases, found, strict=False):
         if largest > largest_in_sum(n_asked, exponent, release, n_shares):
             raise ProtocolError(
                 f"'{round_.task}' asks {n_asked} clients for {sent.content}, whose sum with its noise could exceed 63 "
                 "bits; ask fewer clients, take a larger epsilon, or choose a coarser unit."
-            )
-
-
-def check_releases(round_: Round) -> None:
-    """Raise a ProtocolError unless all arrays of a round, or none, have a release that fits them."""
-    sends, releases = round_.answer.sends, round_.releases
-    if releases and len(releases) != len(sends):
-        raise ProtocolError(f"'{round_.task}' sends {len(sends)} arrays; the round has {len(releases)} releases.")
-    for sent, release in zip(sends, releases, strict=False):
-        if release is not None and release.scale > 0 and sent.per == "row" and release.relation == "add-or-remove":
-            raise ProtocolError(
-                f"'{round_.task}' has an entry for every row, so that the number of rows shows: its release must be "
-                "for rows that are replaced (relation='replace')."
             )
 
 

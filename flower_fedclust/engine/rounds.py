@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import (
@@ -47,6 +46,10 @@ R_co = TypeVar("R_co", covariant=True)
 
 class ProtocolError(RuntimeError):
     """A run cannot go on: too few clients are left, or a round breaks the rules of a protocol."""
+
+
+class MissedRoundError(Exception):
+    """A client lacks what an earlier round left with others. This reveals nothing about its rows."""
 
 
 @dataclass(frozen=True)
@@ -94,53 +97,6 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Moved:
-    """How much one row of a client can change an array, given what the client itself clips.
-
-    A site with a policy relies on this, not on what the server says.
-    """
-
-    #: In Euclidean norm, if a row is added or removed; infinity if that changes other rows' parts.
-    l2: float
-    l1: float = math.inf  #: In L1 norm, for Laplace noise.
-    _: KW_ONLY
-    apart: float | None = None  #: In Euclidean norm, if a row is replaced; by default twice ``l2``.
-    #: Whether the array is the upper triangle of a symmetric matrix, whose Frobenius norm ``l2`` bounds.
-    triangle: bool = False
-    #: How many rows the client draws in secret, and from how many.
-    sample: tuple[int, int] | None = None
-    #: In Euclidean norm, if all rows of the client are added or removed; None: nothing bounds it.
-    of_client: float | None = None
-    words: str = ""  #: How the bound is enforced, for the report.
-
-    @classmethod
-    def of(cls, bound: Bound) -> Self:
-        """Return the bound of a term."""
-        return cls(
-            bound.l2,
-            bound.l1,
-            apart=bound.replaced,
-            triangle=bound.triangle,
-            of_client=bound.of_client,
-            words=bound.words,
-        )
-
-    def multiplier(self, release: Release, *, per_row: bool, of_client: bool = False) -> float:
-        """Return the noise multiplier of a release, given this bound and the release's relation."""
-        moved = self.l2 if release.mechanism == "gaussian" else self.l1
-        if of_client:
-            is_known = self.of_client is not None and release.mechanism == "gaussian"
-            moved = self.of_client if is_known and self.of_client is not None else math.inf
-        elif release.relation == "replace":
-            is_known = release.mechanism == "gaussian" and self.apart is not None
-            moved = self.apart if is_known and self.apart is not None else 2.0 * moved
-        elif per_row:
-            return 0.0
-        scale = release.scale * (math.sqrt(0.5) if release.triangle and not self.triangle else 1.0)
-        return scale / moved if 0 < moved < math.inf else 0.0
-
-
-@dataclass(frozen=True)
 class Known:
     """What may be known of a client without looking at its rows: how far a row moves an answer follows from no more."""
 
@@ -148,14 +104,10 @@ class Known:
     n_columns: int = 0  #: How many columns the rows in question have.
 
 
-#: The bound of counts in which a row counts once.
-ONE_COUNT = Moved(1.0, 1.0, apart=math.sqrt(2.0), words="a row counts once")
-
-
-def within(bound: float, *, triangle: bool = False) -> Moved:
+def within(bound: float, *, triangle: bool = False) -> Bound:
     """Return the bound of an array that is clipped as a whole: a row can move it anywhere within the ball."""
     words = "the client clips the array to this norm"
-    return Moved(2.0 * bound, apart=2.0 * bound, triangle=triangle, of_client=bound, words=words)
+    return Bound(2.0 * bound, apart=2.0 * bound, triangle=triangle, of_client=bound, words=words)
 
 
 @dataclass(frozen=True)
@@ -193,9 +145,9 @@ class Question:
     view: Question | None = None
     finish: Any = None
 
-    def moved(self, known: Known | None = None) -> tuple[Moved, ...] | None:
+    def moved(self, known: Known | None = None) -> tuple[Bound, ...] | None:
         """Return how much one row, or one client, can change each array; None if nothing bounds it."""
-        moved: tuple[Moved, ...] | None = self.asks.moved_by(self, known or Known())
+        moved: tuple[Bound, ...] | None = self.asks.moved_by(self, known or Known())
         return moved
 
     def mean(self, *at_most: float | None) -> Question:
@@ -241,7 +193,7 @@ class Askable(Generic[P, R_co]):
         self,
         method: Callable[Concatenate[Any, P], R_co],
         sends: tuple[Sent, ...],
-        moved: Callable[..., tuple[Moved, ...]] | None = None,
+        moved: Callable[..., tuple[Bound, ...]] | None = None,
         relation: Relation = "add-or-remove",
     ) -> None:
         self.method = method
@@ -250,7 +202,7 @@ class Askable(Generic[P, R_co]):
         self.relation = relation
         self.__doc__ = method.__doc__
 
-    def moved_by(self, question: Question, known: Known) -> tuple[Moved, ...] | None:
+    def moved_by(self, question: Question, known: Known) -> tuple[Bound, ...] | None:
         """Return how much one row, or one client, can change each array of a question."""
         return None if self.moved is None else self.moved(known, *question.arrays, **question.arguments)
 
@@ -284,7 +236,7 @@ def as_sent(sent: str | Sent) -> Sent:
 
 def answers(
     *sends: str | Sent,
-    moved: Callable[..., tuple[Moved, ...]] | None = None,
+    moved: Callable[..., tuple[Bound, ...]] | None = None,
     relation: Relation = "add-or-remove",
 ) -> Callable[[Callable[Concatenate[Any, P], R_co]], Askable[P, R_co]]:
     """Mark a client's method as an answer, and declare every array that it sends.
@@ -294,7 +246,7 @@ def answers(
     *sends : str or Sent
         One for each array that the method returns, in order. Either all are sent or all are kept.
     moved : callable, optional
-        Takes what is :class:`Known` about the client and the method's arguments, and returns a :class:`Moved` for each
+        Takes what is :class:`Known` about the client and the method's arguments, and returns a :class:`Bound` for each
         array. It does not see the rows, so a refusal reveals nothing about them. A site whose policy requires noise
         answers only if it is given.
     relation : "add-or-remove" or "replace", default="add-or-remove"
@@ -343,6 +295,26 @@ class Round:
     rows: str = ""
     others: Question | None = None
     needed: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.question:
+            return  # the run refuses it
+        sends = self.answer.sends
+        releases = tuple(self.releases) or (None,) * len(sends)
+        object.__setattr__(self, "releases", releases)
+        if len(releases) != len(sends):
+            raise ProtocolError(f"'{self.task}' sends {len(sends)} arrays; the round has {len(releases)} releases.")
+        for sent, release in zip(sends, releases, strict=True):
+            if release is not None and release.scale > 0 and sent.per == "row" and release.relation == "add-or-remove":
+                raise ProtocolError(
+                    f"'{self.task}' has an entry for every row, so that the number of rows shows: its release must be "
+                    "for rows that are replaced (relation='replace')."
+                )
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether any array gets noise."""
+        return any(release is not None and release.scale > 0 for release in self.releases)
 
     @property
     def answer(self) -> Answer:
@@ -495,11 +467,10 @@ class ReleasedSizes:
     sum_deviation: float = 0.0
 
     @classmethod
-    def of_round(cls, round_: Round, received: object, noise: Callable[[Release], float]) -> ReleasedSizes | None:
+    def of_round(cls, round_: Round, received: object) -> ReleasedSizes | None:
         """Return the sizes that a round brought; None unless it is a sum, one of whose arrays is declared as sizes."""
-        sends = round_.answer.sends
-        index = next((index for index, sent in enumerate(sends) if sent.sizes), None)
-        if index is None or not isinstance(round_, Sum) or not isinstance(received, Total):
+        index = next((index for index, sent in enumerate(round_.answer.sends) if sent.sizes), None)
+        if index is None or not isinstance(received, Total):
             return None
-        deviations = [0.0 if release is None else noise(release) for release in round_.releases] or [0.0] * len(sends)
-        return cls(np.array(received[index], dtype=np.float64), deviations[index], deviations[0] if index else 0.0)
+        noise = received.noise
+        return cls(np.array(received[index], dtype=np.float64), noise[index], noise[0] if index else 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import secrets
@@ -37,7 +38,7 @@ from flower_fedclust.engine.rounds import (
     Sum,
     Traffic,
 )
-from flower_fedclust.engine.run import Run, RunSettings, put_in_order
+from flower_fedclust.engine.run import Run, in_log_order, put_in_order
 from flower_fedclust.engine.wire import encode, refuse_wrapper
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST, DataError, check_real
 from flower_fedclust.numerics.threads import one_thread
@@ -101,17 +102,10 @@ class Entry:
         found = {sent.reveals for askable in asked for sent in askable.answer.sends if not sent.kept_as}
         return tuple(kind for kind in KINDS if kind in found)
 
-    def is_of(self, parameters: Mapping[str, Any]) -> bool:
-        """Return whether the name stands for these parameters."""
-        return all(
-            type(parameters[key]) is type(value) and parameters[key] == value for key, value in self.fixed.items()
-        )
-
-
-def name_among(entries: Sequence[Entry], parameters: Mapping[str, Any]) -> str | None:
-    """Return the name for these parameters: the fitting one that fixes most of them; None without entries."""
-    fitting = [entry for entry in entries if entry.is_of(parameters)] or list(entries)
-    return max(fitting, key=lambda entry: len(entry.fixed)).name if fitting else None
+    def is_of(self, strategy: ProtocolStrategy) -> bool:
+        """Return whether the name stands for the parameters of a strategy."""
+        given = ((getattr(strategy, name), value) for name, value in self.fixed.items())
+        return all(type(own) is type(value) and own == value for own, value in given)
 
 
 class ProtocolStrategy(Declared, Strategy):
@@ -191,7 +185,6 @@ class ProtocolStrategy(Declared, Strategy):
     on_received: Callable[[Round, Any], None] | None = dataclasses.field(default=None, init=False)
 
     _run: Run | None = dataclasses.field(default=None, init=False)
-    _run_id: str = dataclasses.field(default="", init=False)
     _protocol: Protocol | None = dataclasses.field(default=None, init=False)
     _pending: Round | None = dataclasses.field(default=None, init=False)
     _n_kept: int = dataclasses.field(default=0, init=False)  # rounds taken from the journal
@@ -278,9 +271,9 @@ class ProtocolStrategy(Declared, Strategy):
     @property
     def name(self) -> str:
         """The name of the strategy with these parameters."""
-        parameters = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        # Entries are not inherited.
-        return name_among(vars(type(self)).get("entries", ()), parameters) or type(self).__name__
+        entries = vars(type(self)).get("entries", ())  # entries are not inherited
+        fitting = [entry for entry in entries if entry.is_of(self)] or entries
+        return max(fitting, key=lambda entry: len(entry.fixed)).name if fitting else type(self).__name__
 
     @property
     def num_rounds(self) -> int:
@@ -322,12 +315,12 @@ class ProtocolStrategy(Declared, Strategy):
     @property
     def failures(self) -> list[Failure]:
         """The clients that failed, with reasons, by round."""
-        return self._current.log.failures
+        return in_log_order(self._current.log.failures)
 
     @property
     def traffic(self) -> list[Traffic]:
         """Bytes to and from each client in each round."""
-        return self._current.log.traffic
+        return in_log_order(self._current.log.traffic)
 
     @property
     def evaluation(self) -> dict[str, float] | None:
@@ -342,7 +335,7 @@ class ProtocolStrategy(Declared, Strategy):
     @property
     def largest_client(self) -> tuple[str, float] | None:
         """The client with the most stated rows, and its part of all rows; None if the run does not see that."""
-        return self._current.inspection.ranges.largest
+        return self._current.inspection.largest
 
     @property
     def is_finished(self) -> bool:
@@ -366,15 +359,17 @@ class ProtocolStrategy(Declared, Strategy):
         """Begin a new run."""
         refuse_wrapper(self)
         self.check_parameters()
+        columns = None  # with a schema, the clients' columns are those of the schema
         if self.tables is None:
-            put_in_order(self)
+            columns = put_in_order(self)
+            columns = columns if self.server_columns is None else self.server_columns
             self.check_complete()
             self._protocol = self.protocol()
         else:
             self._protocol = self.tables.protocol(self)
-        self._run = Run(RunSettings.of(self))
+        self._run = None
+        self._run = Run(copy.copy(self), columns, self.run_id or secrets.token_hex(16))
         self.freeze_plan()
-        self._run_id = self.run_id or secrets.token_hex(16)
         self._pending, self._outcome, self._sizes = None, None, None
         self._n_kept, self._n_skipped, self._is_enrolled = 0, 0, False
         if self.journal is not None:
@@ -391,19 +386,16 @@ class ProtocolStrategy(Declared, Strategy):
             return instructions
         with self._run_that_may_end():
             if not self._is_enrolled:
-                instructions = self._current.ask_to_enrol(1, client_manager)
-                return self._current.told(instructions, run=self._run_id)
+                return self._current.ask_to_enrol(1, client_manager)
             while not instructions and self._pending is not None:
                 number = self._number(server_round)
-                instructions = self._current.ask(number, self._pending, client_manager)
+                instructions = self._current.ask(number, self._pending, client_manager, self.plan)
                 if not instructions:  # an optional round that too few clients can answer
                     self._take_in(number, None)
                     self._n_skipped += 1
                 elif self.journal is not None and self.journal.ask(number, digest_of(self._pending)):
                     self._current.note_asked_again(number, self._pending)
-            n_asked = sum(ins.config["task"] != ENROL for _, ins in instructions)
-            facts = {"plan": plan} if (plan := self.plan) else {}
-            return self._current.told(instructions, run=self._run_id, n_clients=n_asked, **facts)
+            return instructions
 
     def aggregate_fit(
         self,
@@ -432,9 +424,7 @@ class ProtocolStrategy(Declared, Strategy):
         """Send the model to all clients once: to evaluate, to keep, or both."""
         if not self.sends_model or self._outcome is None or self._current.evaluation is not None:
             return []
-        instructions = self._current.ask_to_evaluate(self._number(server_round), self._outcome.model, client_manager)
-        told = self._current.told
-        return told(instructions, run=self._run_id, evaluate=self.federated_evaluation, share=self.share_model)
+        return self._current.ask_to_evaluate(self._number(server_round), self._outcome.model, client_manager)
 
     def aggregate_evaluate(
         self,
@@ -474,13 +464,13 @@ class ProtocolStrategy(Declared, Strategy):
         if self._pending is not None:
             if self.on_received is not None:
                 self.on_received(self._pending, received)
-            self._sizes = ReleasedSizes.of_round(self._pending, received, self.noise_of_sum) or self._sizes
+            self._sizes = ReleasedSizes.of_round(self._pending, received) or self._sizes
         self.freeze_plan()
         try:
             with one_thread():
                 round_ = self._protocol.send(received)
         except DataError as error:
-            raise DataError(f"{error}{self._current.inspection.ranges.why_likely}") from error
+            raise DataError(f"{error}{self._current.inspection.why_likely}") from error
         except StopIteration as stop:
             self._pending = None
             self._outcome = stop.value if isinstance(stop.value, Outcome) else Outcome(stop.value)
@@ -499,8 +489,8 @@ class ProtocolStrategy(Declared, Strategy):
         """Resume the run of a journal: give the protocol again what it was given before."""
         run = self._current
         given = {name: getattr(self, name) for name in (*self.parameter_names(), "noise_seed")}
-        head = journal.begin(self.name, given, self._run_id)
-        self._run_id = head["run"]
+        head = journal.begin(self.name, given, run.id)
+        run.id = head["run"]
         if self.random_state is None:
             run.rng = np.random.default_rng(head["entropy"])
         for record in journal.checked_records(lambda: digest_of(self._pending)):
@@ -592,22 +582,18 @@ class PrivateStrategy(ProtocolStrategy):
         """How neighboring data sets differ: the strongest relation that all parts of the budget support."""
         return relation_of(self.parts())
 
-    def shares(self) -> Mapping[str, Share]:
-        """Return the parts as the accounting reads them."""
-        return shares_of(self.parts(), self.relation)
-
     def noise_multipliers(self) -> dict[str, float]:
         """Return the noise multipliers with which the whole run is (epsilon, delta)-private."""
-        return calibrate(divided(self.all_shares(), self.budget), self.epsilon, delta_of_composition(self.delta))
+        return calibrate(divided(self.shares(), self.budget), self.epsilon, delta_of_composition(self.delta))
 
-    def all_shares(self) -> dict[str, Share]:
+    def shares(self) -> dict[str, Share]:
         """Return :meth:`all_parts` as the accounting reads them."""
         inner = self if self.tables is None else self.tables.likely(self)
         return shares_of(self.all_parts(), inner.relation)
 
     def make_plan(self) -> Plan:
         """Return the plan of all noise, from what is known now."""
-        shares = divided(self.all_shares(), self.budget)
+        shares = divided(self.shares(), self.budget)
         return Plan(self.epsilon, self.delta, self.noise, self.privacy_unit, shares, self.noise_multipliers())
 
     @property

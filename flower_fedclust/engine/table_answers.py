@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine.by_row import ByRow
-from flower_fedclust.engine.memory import Memory
 from flower_fedclust.engine.rounds import Question, Scalar, Sent, answers
 from flower_fedclust.engine.wire import as_bytes, as_text
 from flower_fedclust.exact.grid import GridArray
@@ -105,7 +104,7 @@ class ByTableRow(ByRow):
         n_columns = 0 if question.frame is None else len(question.frame.origin)
         return self.terms(question, _Batch(lambda _: no_values, np.empty((0, n_columns))))
 
-    def reply_of(self, client: Memory, question: Question) -> list[GridArray]:
+    def reply_of(self, client: Any, question: Question) -> list[GridArray]:
         """Return a client's arrays from its table, which is read batch by batch."""
         source = client.source
         schema = _agreed(client, _described(question)[0])
@@ -151,7 +150,7 @@ def _described(question: Question) -> tuple[Schema, Preparation | None]:
     return preparation.schema, preparation
 
 
-def _agreed(client: Memory, asked: Schema) -> Schema:
+def _agreed(client: Any, asked: Schema) -> Schema:
     """Return the schema from a client's enrolment.
 
     Raises
@@ -219,7 +218,7 @@ def description(table: TableRows, *arrays: Floats, model: str) -> Term:
 
 
 @answers("sums over the rows of each cluster, for a model whose clusters cannot be found exactly")
-def plain_description(client: Memory, *arrays: Floats, model: str) -> GridArray:
+def plain_description(client: Any, *arrays: Floats, model: str) -> GridArray:
     """Return the sums of the rows of each cluster, as the model predicts it; no mechanism covers them."""
     source, rows = client.source, client.data.rows
     found, preparation = Model.named(model).from_arrays(arrays), _preparation_of(client)
@@ -228,7 +227,7 @@ def plain_description(client: Memory, *arrays: Floats, model: str) -> GridArray:
 
 
 @answers()
-def prepare(client: Memory, preparation: Bytes) -> None:
+def prepare(client: Any, preparation: Bytes) -> None:
     """Take the preparation: from now on the client's rows are prepared rows.
 
     Raises
@@ -247,7 +246,7 @@ def prepare(client: Memory, preparation: Bytes) -> None:
     client.remember(PREPARATION, [preparation])
 
 
-def _preparation_of(client: Memory) -> Preparation:
+def _preparation_of(client: Any) -> Preparation:
     kept = client.recall(PREPARATION)
     if kept is None:
         raise DataError("this run has no schema, so that clusters cannot be described in the units of a table.")

@@ -30,9 +30,19 @@ class Bound:
     l2: float  #: In Euclidean norm, where a row is added or removed.
     l1: float = math.inf  #: The same in L1 norm, for Laplace noise.
     words: str = ""  #: What enforces it, for the report.
-    replaced: float | None = None  #: In Euclidean norm, where a row is replaced; by default twice ``l2``.
+    apart: float | None = None  #: In Euclidean norm, where a row is replaced; by default twice ``l2``.
     triangle: bool = False  #: Whether it is the Frobenius norm of a symmetric matrix, whose upper triangle is sent.
     of_client: float | None = None  #: In Euclidean norm, where all that a client has is added or removed.
+    sample: tuple[int, int] | None = None  #: How many rows the client draws in secret, and from how many.
+
+    def of(self, mechanism: str, relation: str, unit: str) -> float:
+        """Return the sensitivity that a guarantee needs; infinity if nothing bounds it."""
+        times = 2.0 if relation == "replace" else 1.0
+        if unit == "client":
+            return math.inf if self.of_client is None or mechanism == "laplace" else times * self.of_client
+        if mechanism == "laplace":
+            return times * self.l1
+        return self.apart if relation == "replace" and self.apart is not None else times * self.l2
 
 
 @dataclass(frozen=True, init=False)
@@ -263,7 +273,7 @@ def side_by_side(terms: Sequence[Term], *, words: str) -> Term:
         math.sqrt(math.fsum(one.l2**2 for one in bounds)),
         math.fsum(one.l1 for one in bounds),
         words,
-        math.sqrt(math.fsum((2.0 * one.l2 if one.replaced is None else one.replaced) ** 2 for one in bounds)),
+        math.sqrt(math.fsum((2.0 * one.l2 if one.apart is None else one.apart) ** 2 for one in bounds)),
     )
     largest = max(term.largest << shift for term, shift in zip(terms, shifts, strict=True))
     return enforced(np.concatenate(parts, axis=-1), exponent, bound, largest, max(term.n_rows for term in terms))

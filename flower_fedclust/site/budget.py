@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flower_fedclust.engine.client import Request
-from flower_fedclust.engine.rounds import Moved, Sent
+from flower_fedclust.engine.rounds import Sent
+from flower_fedclust.exact.terms import Bound
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
 from flower_fedclust.privacy.releases import Release
@@ -153,7 +154,7 @@ class Budget:
             f"the policy does not list '{sent.reveals}'."
         )
 
-    def _with_noise(self, request: Request, release: Release, moved: Moved) -> dict[str, Any]:
+    def _with_noise(self, request: Request, release: Release, moved: Bound) -> dict[str, Any]:
         """Return what the ledger says of an array with noise from a share of the plan."""
         sample = release.sample
         if sample is not None and (moved.sample is None or moved.sample[0] > sample[0] or moved.sample[1] < sample[1]):

@@ -31,7 +31,7 @@ from flower_fedclust.engine import (
     parameter,
 )
 from flower_fedclust.engine.parts import Part, releases_of_parts
-from flower_fedclust.engine.rounds import Moved, Round, within
+from flower_fedclust.engine.rounds import Round, within
 from flower_fedclust.exact.digits import digits_of, value_of_digits
 from flower_fedclust.exact.exponents import LEAST_EXPONENT, largest_exponent, table_exponent
 from flower_fedclust.exact.factorisation import (
@@ -47,6 +47,7 @@ from flower_fedclust.exact.factorisation import (
 from flower_fedclust.exact.grid import GridArray, rows_onto_grid
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.sums import second_moment, triangle_to_symmetric, upper_triangle
+from flower_fedclust.exact.terms import Bound
 from flower_fedclust.models import FactorModel
 from flower_fedclust.numerics.checks import LARGEST, SMALLEST, checked_rows
 from flower_fedclust.numerics.vectors import clip_rows
@@ -555,7 +556,7 @@ def _n_drawn(n_rows: int, batch_size: int) -> int:
     return min(batch_size, n_rows) if batch_size > 0 else n_rows
 
 
-def _gradient_moved(n_rows: int, batch_size: int, max_gradient_norm: float) -> tuple[Moved, Moved]:
+def _gradient_moved(n_rows: int, batch_size: int, max_gradient_norm: float) -> tuple[Bound, Bound]:
     """Return how far replacing one row moves the gradient and the products of a client with at least n_rows rows.
 
     A row's first memberships depend on its place, so that adding a row would change the memberships of all others.
@@ -563,8 +564,8 @@ def _gradient_moved(n_rows: int, batch_size: int, max_gradient_norm: float) -> t
     sample = (_n_drawn(n_rows, batch_size), n_rows)  # with more rows, a smaller fraction is drawn
     of_products = math.sqrt(2.0) * MAX_MEMBERSHIP**2
     return (
-        Moved(math.inf, apart=2.0 * max_gradient_norm, sample=sample, words=CLIPPED_GRADIENT),
-        Moved(math.inf, apart=of_products, triangle=True, sample=sample, words=SHORT_MEMBERSHIPS),
+        Bound(math.inf, apart=2.0 * max_gradient_norm, sample=sample, words=CLIPPED_GRADIENT),
+        Bound(math.inf, apart=of_products, triangle=True, sample=sample, words=SHORT_MEMBERSHIPS),
     )
 
 

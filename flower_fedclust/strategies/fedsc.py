@@ -27,13 +27,13 @@ from flower_fedclust.engine import (
 )
 from flower_fedclust.engine.by_row import by_row
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.rounds import Moved, Round
+from flower_fedclust.engine.rounds import Round
 from flower_fedclust.exact.grid import BITS, GridArray
 from flower_fedclust.exact.kernel_sums import linear_features
 from flower_fedclust.exact.kernels import dictionary_gradient
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.spectral_sums import distance_of_features, kernel_values, matrix_onto_grid
-from flower_fedclust.exact.terms import Term
+from flower_fedclust.exact.terms import Bound, Term
 from flower_fedclust.numerics.dictionary import (
     code_map,
     codes,
@@ -532,7 +532,7 @@ class DictionaryClient(MomentsClient):
         return dictionary_gradient(rows.clipped(max_norm), Z, bandwidth, to_codes, code_bound, bound)
 
 
-def codes_moved(Z: Floats, to_codes: Floats, frame: Frame, bandwidth: float, bound: float) -> Moved:
+def codes_moved(Z: Floats, to_codes: Floats, frame: Frame, bandwidth: float, bound: float) -> Bound:
     """Return how far apart the codes of two rows can be.
 
     c = (K(Z, Z) + lambda I)^-1 phi(Z)' phi(x) is linear in phi(x), by a map of norm 1 / (2 sqrt(lambda)) at most; and
@@ -540,7 +540,7 @@ def codes_moved(Z: Floats, to_codes: Floats, frame: Frame, bandwidth: float, bou
     """
     apart, clipped = distance_of_features(kernel_within(frame, Z, bandwidth), to_codes, bound), 2.0 * bound
     words = "no two codes are farther apart" if apart < clipped else "the client clips every code to half of this norm"
-    return Moved(math.inf, apart=min(apart, clipped), words=words)
+    return Bound(math.inf, apart=min(apart, clipped), words=words)
 
 
 class FedSCClient(DictionaryClient, PerturbedRowsClient, LabelsClient):

@@ -20,7 +20,8 @@ from flower_fedclust.engine import (
     parameter,
 )
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.rounds import ONE_COUNT, Askable, Moved
+from flower_fedclust.engine.rounds import Askable
+from flower_fedclust.exact.terms import ONE_COUNT, Bound
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.strategies.common.frame import enter
 
@@ -34,14 +35,14 @@ class MeansClient(ProtocolClient):
     @answers(
         "sum of the rows",
         Sent("number of rows", counts_rows=True),
-        moved=lambda _, *arrays, max_norm: (Moved(max_norm), ONE_COUNT),
+        moved=lambda _, *arrays, max_norm: (Bound(max_norm), ONE_COUNT),
     )
     def sums(self, *, max_norm: float):
         """Return the sum and the number of the clipped rows."""
         return self._rows(max_norm).total()
 
     @answers(
-        Sent("the clipped rows", "rows", per="row", kept_as="own"), moved=lambda _, *, max_norm: (Moved(max_norm),)
+        Sent("the clipped rows", "rows", per="row", kept_as="own"), moved=lambda _, *, max_norm: (Bound(max_norm),)
     )
     def keep(self, *, max_norm: float):
         """Keep the clipped rows."""

@@ -24,9 +24,9 @@ from flower_fedclust.cli.commands import app
 from flower_fedclust.engine import GridArray
 from flower_fedclust.engine import client as client_module
 from flower_fedclust.engine import run as run_module
-from flower_fedclust.engine.rounds import ONE_COUNT, Moved
 from flower_fedclust.engine.run import RunLog
 from flower_fedclust.exact.sums import directions_onto_grid
+from flower_fedclust.exact.terms import ONE_COUNT, Bound
 from flower_fedclust.numerics.kmeans import nearest_center
 from flower_fedclust.privacy import noise as noise_module
 from flower_fedclust.privacy.noise import OperatingSystemNoise, SeededNoise
@@ -201,7 +201,7 @@ def test_rounding_up_is_found_where_a_bound_is_next_below_a_power_of_two():
         squares = np.ceil(np.ldexp(rows.integers**2, -10)).sum(axis=0)  # of 40 bits
         return GridArray(squares, 2 * rows.exponent + 10), GridArray(np.array(len(self.rows)))
 
-    strategy = with_method("sums", sums, moved=lambda _, *, max_norm: (Moved(max_norm**2), ONE_COUNT))(2)
+    strategy = with_method("sums", sums, moved=lambda _, *, max_norm: (Bound(max_norm**2), ONE_COUNT))(2)
     assert with_edges(Subject(strategy), 53).strategy.max_norm == np.nextafter(4.0, 0.0)
     (clause,) = (one for one in audit(strategy, runs=2).broken if "'sum of the rows'" in one)
     assert "moves by a little more than its sensitivity" in clause

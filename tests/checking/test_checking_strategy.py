@@ -17,8 +17,9 @@ from flower_fedclust.checking import (
     watched_run,
 )
 from flower_fedclust.engine import DataError, Gather, GridArray, Sent, parameter
-from flower_fedclust.engine.rounds import ONE_COUNT, Askable, Moved
+from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.engine.run import Run
+from flower_fedclust.exact.terms import ONE_COUNT, Bound
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.noise import SeededNoise
 from flower_fedclust.simulation import simulate
@@ -88,7 +89,7 @@ def sound(self, *, max_norm):
 
 
 def half(_, *, max_norm):
-    return Moved(max_norm / 2), ONE_COUNT
+    return Bound(max_norm / 2), ONE_COUNT
 
 
 def quoting(self, *, max_norm):
@@ -230,7 +231,7 @@ def test_noise_of_another_width_is_found_wherever_it_is_drawn(noise, monkeypatch
 def test_noise_from_random_state_is_found(monkeypatch):
     check = CHECKS["noise_that_protects_is_never_repeated"]
     check(Subject(Means(3)))
-    monkeypatch.setattr(Run, "_noise", lambda self, number: SeededNoise([self.settings.random_state, number]))
+    monkeypatch.setattr(Run, "_noise", lambda self, number: SeededNoise([self.strategy.random_state, number]))
     with pytest.raises(AssertionError, match="random_state"):
         check(Subject(Means(3)))
 

@@ -24,8 +24,9 @@ from flower_fedclust.engine import (
     parameter,
 )
 from flower_fedclust.engine.parts import release_of
-from flower_fedclust.engine.rounds import Moved, Question
+from flower_fedclust.engine.rounds import Question
 from flower_fedclust.exact.grid import GridArray
+from flower_fedclust.exact.terms import Bound
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.privacy.accounting import Plan, Share
 
@@ -38,7 +39,7 @@ def on_grid(array):
 
 
 #: How much a row changes an array of a toy, as the toy says.
-MOVED = Moved(2000.0, 1000.0, words="nothing")
+MOVED = Bound(2000.0, 1000.0, words="nothing")
 
 
 def paid(mechanism, multiplier, relation="add-or-remove", *, moved=MOVED):

@@ -15,9 +15,9 @@ from flower_fedclust.engine import by_row as engine
 from flower_fedclust.engine.by_row import ByRow
 from flower_fedclust.engine.parts import release_of
 from flower_fedclust.engine.replies import check_capacity, largest_in_sum
-from flower_fedclust.engine.rounds import Moved, Question
+from flower_fedclust.engine.rounds import Question
 from flower_fedclust.exact import terms
-from flower_fedclust.exact.terms import enforced
+from flower_fedclust.exact.terms import Bound, enforced
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import noise_exponent
 from flower_fedclust.privacy.releases import Release
@@ -251,7 +251,7 @@ def test_a_part_is_used_no_more_often_than_it_says():
     ],
 )
 def test_a_release_has_the_noise_and_the_name_of_its_part(mechanism, relation, unit, bound):
-    moved = Moved(2.0, 2.5, apart=3.0, of_client=5.0)
+    moved = Bound(2.0, 2.5, apart=3.0, of_client=5.0)
     release = release_of(moved, "counts", Share(mechanism, 1.0, relation=relation), 3.0, unit)
     assert (release.mechanism, release.relation, release.share) == (mechanism, relation, "counts")
     assert release.noise_multiplier == 3.0
@@ -261,7 +261,7 @@ def test_a_release_has_the_noise_and_the_name_of_its_part(mechanism, relation, u
 
 def test_noise_for_clients_needs_a_bound_for_clients():
     with pytest.raises(ProtocolError, match="nothing bounds how much one client"):
-        release_of(Moved(2.0, 2.5), "sums", Share("gaussian", 1.0), 3.0, "client")
+        release_of(Bound(2.0, 2.5), "sums", Share("gaussian", 1.0), 3.0, "client")
 
 
 # Capacity: no sum over clients, with its noise, exceeds 63 bits.

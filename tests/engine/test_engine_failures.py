@@ -369,6 +369,7 @@ def test_round_with_another_number_of_releases_than_arrays_is_an_error(clients):
 
 def test_a_reply_with_other_columns_than_the_rows_is_refused():
     sends = (Sent("the rows", has_columns=True),)
-    assert len(checked_reply("3", encode([np.zeros((2, 4))]), {}, sends, 4)) == 1
+    wide, wider = (FitRes(Status(Code.OK, ""), encode([np.zeros((2, width))]), 1, {}) for width in (4, 5))
+    assert len(checked_reply("3", wide, sends, 4)) == 1
     with pytest.raises(ReplyError, match=r"client 3 sent an array of the shape \(2, 5\) where the rows have 4 columns"):
-        checked_reply("3", encode([np.zeros((2, 5))]), {}, sends, 4)
+        checked_reply("3", wider, sends, 4)

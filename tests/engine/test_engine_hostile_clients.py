@@ -163,10 +163,8 @@ def test_a_number_that_does_not_fit_is_the_replys_fault(array):
 
 
 def read(parameters):
-    def check(name, res):
-        return checked_reply(name, res.parameters, {}, [Sent("numbers")], 1)
-
-    return read_reply("north", FitRes(Status(Code.OK, ""), parameters, 1, {"format": FORMAT}), check)
+    res = FitRes(Status(Code.OK, ""), parameters, 1, {"format": FORMAT})
+    return read_reply("north", res, lambda res: checked_reply("north", res, [Sent("numbers")], 1))
 
 
 def test_a_table_of_a_billion_rows_takes_no_memory_for_each():

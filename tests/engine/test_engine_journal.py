@@ -167,10 +167,10 @@ def test_noisy_answers_that_clients_may_have_sent_twice_count_twice(tmp_path, mo
 
 def test_messages_of_a_run_that_goes_on_have_its_name_and_its_numbers(tmp_path, monkeypatch):
     first, second, proxies = interrupted(tmp_path / "j", [rows[:, :2] for rows in ROWS], "server", monkeypatch)
-    assert first._run_id == second._run_id
+    assert first._run.id == second._run.id
     configs = [ins.config for ins in proxies[0].received]
     assert [config["round"] for config in configs] == [1, 3, 4]
-    assert {config["run"] for config in configs} == {first._run_id}
+    assert {config["run"] for config in configs} == {first._run.id}
     assert configs[0]["goes_on"]
 
 

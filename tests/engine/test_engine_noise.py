@@ -218,4 +218,4 @@ def test_a_round_that_lacks_shares_of_its_noise_is_not_reported_as_covered(clien
     report = caught.value.privacy_report
     assert not report.covers_everything
     (message,) = report.unprotected
-    assert "shares of it did not come" in message.detail
+    assert "shares of it are missing" in message.detail

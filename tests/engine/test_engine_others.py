@@ -20,7 +20,7 @@ from flower_fedclust.engine import (
     answers,
     client_app,
 )
-from flower_fedclust.engine.memory import MissedRoundError
+from flower_fedclust.engine.rounds import MissedRoundError
 from flower_fedclust.engine.wire import encode
 from flower_fedclust.privacy.releases import NOISE_PLACES
 from flower_fedclust.simulation import simulate

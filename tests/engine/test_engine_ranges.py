@@ -15,12 +15,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks import bad_client
 from flower_fedclust import GridArray
 from flower_fedclust.engine import Gather, ProtocolClient, Sent, Sum, answers
-from flower_fedclust.engine.replies import Ranges
-from flower_fedclust.engine.rounds import ONE_COUNT, Moved
+from flower_fedclust.engine.replies import Inspection, ReplyError
 from flower_fedclust.engine.wire import encode
+from flower_fedclust.exact.terms import ONE_COUNT, Bound
 from flower_fedclust.format import FORMAT
 
-CLIPPED = Moved(1.0, math.sqrt(2.0))
+CLIPPED = Bound(1.0, math.sqrt(2.0))
 
 
 class CountingClient(ProtocolClient):
@@ -86,7 +86,7 @@ def bad_reply(clients, rounds, arrays, exponents=None, **parameters):
             CountingClient.clipped_sum,
             [np.array([2**62, 0])],
             [-40],
-            "client 1 sent sum of the clipped rows, so large that the sum would not be what it is.",
+            "client 1 sent sum of the clipped rows, so large that the sum could overflow.",
         ),
     ],
 )
@@ -119,11 +119,11 @@ def test_noise_is_never_taken_for_a_lie_and_what_is_beyond_its_tail_is(clients, 
     many = [COUNT] + 40 * [sums, votes]
     toy = serve(Counting(many, noise=noise, epsilon=1.0, min_clients=2), proxies_of(CountingClient, clients))
     assert toy.failures == []
-    ranges = Ranges(noise, "record")
-    ranges.check("1", COUNT, [np.array(3)])
-    ranges.check("1", sums, [GridArray(np.array([60, 0]))])
-    with pytest.raises(Exception, match="larger than its clipping allows"):
-        ranges.check("1", sums, [GridArray(np.array([1000, 0]))])
+    inspection = Inspection(toy)
+    inspection.check_numbers("1", COUNT, [np.array(3)])
+    inspection.check_numbers("1", sums, [GridArray(np.array([60, 0]))])
+    with pytest.raises(ReplyError, match="larger than its clipping allows"):
+        inspection.check_numbers("1", sums, [GridArray(np.array([1000, 0]))])
 
 
 @pytest.mark.parametrize(

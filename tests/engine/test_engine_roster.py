@@ -8,9 +8,9 @@ from flwr.server import SimpleClientManager
 import flower_fedclust as fc
 from flower_fedclust.checking.runs import watched_run
 from flower_fedclust.engine import Gather, ProtocolError, Sent, Sum, answers
-from flower_fedclust.engine.memory import MissedRoundError
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.rounds import Moved
+from flower_fedclust.engine.rounds import MissedRoundError
+from flower_fedclust.exact.terms import Bound
 from flower_fedclust.models import KMeansModel
 
 MOMENTS = Sum(ToyClient.moments.asked())
@@ -209,7 +209,7 @@ def test_a_site_that_missed_what_a_round_left_with_the_others_is_sent_it_again(c
 
 
 class Keeping(ToyClient):
-    @answers(Sent("the rows", "rows", per="row", kept_as="copy"), moved=lambda _: (Moved(0.2),))
+    @answers(Sent("the rows", "rows", per="row", kept_as="copy"), moved=lambda _: (Bound(0.2),))
     def keep(self):
         return on_grid(np.clip(self.rows, -0.1, 0.1))
 

@@ -209,14 +209,14 @@ def test_a_question_holds_the_method_its_arrays_and_plain_arguments():
 
 
 class Watched(dict):
-    """Counts how many of its values are looked at."""
+    """Counts how many of its items are looked at."""
 
     looked_at = 0
 
-    def values(self):
-        for value in super().values():
+    def items(self):
+        for item in super().items():
             self.looked_at += 1
-            yield value
+            yield item
 
 
 @pytest.mark.parametrize("kind", [Sum, Gather])
@@ -228,7 +228,7 @@ def test_the_log_of_a_round_takes_linear_time_in_the_number_of_clients(clients, 
         toy.initialize_parameters(manager)
         for number in (1, 2):
             results = [(proxy, proxy.fit(ins)) for proxy, ins in toy.configure_fit(number, None, manager)]
-            toy._run._addressed = watched = Watched(toy._run._addressed)
+            toy._run._asked = watched = Watched(toy._run._asked)
             toy.aggregate_fit(number, results, [])
         return watched.looked_at
 

@@ -117,7 +117,7 @@ def norms(integers, term):
 
 def stated(bound):
     """Bounds as fractions: in L1 norm, and the squares for a row that is added and for one that is replaced."""
-    replaced = 2.0 * bound.l2 if bound.replaced is None else bound.replaced
+    replaced = 2.0 * bound.l2 if bound.apart is None else bound.apart
     l1 = None if bound.l1 == math.inf else Fraction(bound.l1) * ALLOWANCE
     return l1, (Fraction(bound.l2) * ALLOWANCE) ** 2, (Fraction(replaced) * ALLOWANCE) ** 2
 
@@ -257,7 +257,7 @@ def test_totals_of_a_client_are_clipped_as_a_whole(bound):
     for values in (RNG.normal(size=(3, 4)) * 1e6, np.full((3, 4), FAR), np.full((3, 4), np.nan), np.zeros((3, 4))):
         term = terms.clipped_total(values, bound)
         assert norms(term.integers, term)[1] <= Fraction(bound) ** 2
-        assert (term.bound.of_client, term.bound.l2, term.bound.replaced) == (bound, 2 * bound, 2 * bound)
+        assert (term.bound.of_client, term.bound.l2, term.bound.apart) == (bound, 2 * bound, 2 * bound)
     matrix = np.outer(np.arange(4.0), np.arange(4.0)) * bound
     term = terms.clipped_total(matrix, bound, triangle=True)
     assert term.integers.shape == (10,)

@@ -32,7 +32,7 @@ import numpy as np
 from flwr.common import Parameters
 
 from flower_fedclust.engine import ProtocolError
-from flower_fedclust.engine.by_row import ByRow, Finish, View, read_question
+from flower_fedclust.engine.by_row import ByRow, Finish, read_question
 from flower_fedclust.engine.rounds import Askable
 from flower_fedclust.engine.wire import decode, encode, received_arrays
 from flower_fedclust.exact.grid import GridArray
@@ -365,18 +365,12 @@ def paid(rng, pair, config):
     return config | {"parts": json.dumps(names)}
 
 
-def view_of(pair, name):
-    """Return a view of the client's, or one that is none."""
-    found = getattr(pair.client, name, None)
-    return found if isinstance(found, View) else View(lambda rows: rows)
-
-
 def reasked(rng, pair, config, tensors):
     """Return the message with its question in another frame, of another view or with another finish."""
     try:
         asked = getattr(pair.client, config["task"])
         question = read_question(
-            asked, [] if config.get("empty") else decode(_parameters(tensors)), config, lambda name: view_of(pair, name)
+            asked, [] if config.get("empty") else decode(_parameters(tensors)), config, pair.client
         )
     except Exception:  # what the server has made of the message says nothing any more
         return config, tensors

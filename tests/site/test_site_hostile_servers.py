@@ -32,9 +32,10 @@ from hostile import (
 from flower_fedclust.engine import ClientData, ProtocolError
 from flower_fedclust.engine.client import Request
 from flower_fedclust.engine.parts import Part, relation_of, releases_of_parts
-from flower_fedclust.engine.rounds import Answer, Moved, Question, Sent, answers
+from flower_fedclust.engine.rounds import Answer, Question, Sent, answers
 from flower_fedclust.engine.wire import as_bytes, encode
 from flower_fedclust.exact.rows import Frame
+from flower_fedclust.exact.terms import Bound
 from flower_fedclust.format import FORMAT
 from flower_fedclust.privacy.accounting import Share
 from flower_fedclust.privacy.noise import add_noise
@@ -227,11 +228,11 @@ def test_a_server_cannot_choose_a_relation_that_an_answer_does_not_support(tmp_p
 class Rows:
     """Answers with an entry for every row, and with a sum beside it."""
 
-    @answers(Sent("codes", "codes", per="row"), "sum", moved=lambda _: (Moved(1.0), Moved(1.0)))
+    @answers(Sent("codes", "codes", per="row"), "sum", moved=lambda _: (Bound(1.0), Bound(1.0)))
     def both(self):
         """Return nothing: only the declaration is read."""
 
-    @answers("sum", moved=lambda _: (Moved(1.0),), relation="replace")
+    @answers("sum", moved=lambda _: (Bound(1.0),), relation="replace")
     def placed(self):
         """Return nothing: only the declaration is read."""
 
@@ -548,7 +549,7 @@ def test_how_far_a_row_moves_an_answer_follows_from_rows_that_are_public(policy,
         n_rows=777,
         n_clients=3,
         plan=plan_of([gaussian(9.0)]).to_json(),
-        find_moved=lambda n_rows: asked.append(n_rows) or (Moved(1.0),),
+        find_moved=lambda n_rows: asked.append(n_rows) or (Bound(1.0),),
     )
     Budget(policy, (), Spent()).judge(request)
     assert asked == [n_rows]

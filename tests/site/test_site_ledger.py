@@ -11,7 +11,7 @@ from hostile import BALL, ENROL, FAILED, Server, arrays_of, audit, refused, site
 from typer.testing import CliRunner
 
 from flower_fedclust.cli.commands import app
-from flower_fedclust.engine.memory import MissedRoundError
+from flower_fedclust.engine.rounds import MissedRoundError
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.format import FORMAT
 from flower_fedclust.numerics.checks import DataError

@@ -133,8 +133,8 @@ def test_no_row_changes_the_sums_by_more_than_the_term_says_and_the_worst_does()
     one, there, other = (added(*row) for row in ((worst, ZERO), (opposite, ZERO), (opposite, ZERO + 1)))
     assert np.linalg.norm(one.array.values) == pytest.approx(one.bound.l2) == math.sqrt(1 + 3 * 2 + 2)
     for row in (there, other):
-        assert np.linalg.norm(one.array.values - row.array.values) == pytest.approx(one.bound.replaced, rel=0.1)
-        assert np.linalg.norm(one.array.values - row.array.values) <= one.bound.replaced
+        assert np.linalg.norm(one.array.values - row.array.values) == pytest.approx(one.bound.apart, rel=0.1)
+        assert np.linalg.norm(one.array.values - row.array.values) <= one.bound.apart
     for seed in range(20):
         row = people(1, seed, age=np.nan if seed % 4 == 0 else 1e9 * (-1) ** seed)
         assert np.linalg.norm(added(row, ZERO).array.values) <= one.bound.l2

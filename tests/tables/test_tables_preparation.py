@@ -149,7 +149,7 @@ def test_no_two_numbers_and_their_squares_are_farther_apart_than_declared():
     points = np.vstack([term.array.values for term in terms])
     distances = np.linalg.norm(points[:, None] - points, axis=2)
     assert np.linalg.norm(points, axis=1).max() == pytest.approx(terms[0].bound.l2, rel=1e-15)
-    assert distances.max() == terms[0].bound.replaced == 2.0
+    assert distances.max() == terms[0].bound.apart == 2.0
 
 
 def test_only_what_is_not_public_costs_budget():

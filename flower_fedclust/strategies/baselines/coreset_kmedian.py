@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
-from flower_fedclust.engine.memory import MissedRoundError
+from flower_fedclust.engine.rounds import MissedRoundError
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.kmedian import (

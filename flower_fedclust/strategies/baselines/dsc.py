@@ -20,8 +20,7 @@ from flower_fedclust.engine import (
     answers,
     parameter,
 )
-from flower_fedclust.engine.memory import MissedRoundError
-from flower_fedclust.engine.rounds import Round
+from flower_fedclust.engine.rounds import MissedRoundError, Round
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import DataError, warn_of_empty_clusters
 from flower_fedclust.numerics.initialisation import weighted_kmeans

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.engine.client import ProtocolClient
-from flower_fedclust.engine.rounds import ONE_COUNT, Moved, Round, Sent, Sum, Total, answers
+from flower_fedclust.engine.rounds import Round, Sent, Sum, Total, answers
 from flower_fedclust.exact.constant import array_key
 from flower_fedclust.exact.exponents import (
     SUM_BITS,
@@ -23,6 +23,7 @@ from flower_fedclust.exact.exponents import (
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import cluster_sums
+from flower_fedclust.exact.terms import ONE_COUNT, Bound
 from flower_fedclust.numerics.checks import DataError
 
 Floats = NDArray[np.float64]
@@ -49,10 +50,10 @@ def enter(rows: Floats, *frame: Floats) -> RowsInFrame:
     return RowsInFrame(entered.integers, entered.exponent, entered.radius, entered.norm)
 
 
-def _entries_moved(n_columns: int, exponent: int) -> Moved:
+def _entries_moved(n_columns: int, exponent: int) -> Bound:
     """How far one row moves a sum of rows whose entries are cut to a power of two; servers check replies by it."""
     largest = math.ldexp(1.0, exponent) if exponent <= 1000 else math.inf
-    return Moved(math.sqrt(n_columns) * largest, n_columns * largest)
+    return Bound(math.sqrt(n_columns) * largest, n_columns * largest)
 
 
 class FrameClient(ProtocolClient):

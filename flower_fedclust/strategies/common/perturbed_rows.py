@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from flower_fedclust.engine import ClippedStrategy, ProtocolClient, Sent, Sum, answers
 from flower_fedclust.engine.parts import Part
-from flower_fedclust.engine.rounds import Array, Moved, Round
+from flower_fedclust.engine.rounds import Array, Round
 from flower_fedclust.exact.grid import GridArray, rows_onto_grid
-from flower_fedclust.exact.terms import CLIPPED
+from flower_fedclust.exact.terms import CLIPPED, Bound
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.privacy.releases import NoisePlace
@@ -71,7 +71,7 @@ class PerturbedRowsClient(ProtocolClient):
 
     @answers(
         Sent("the rows", "rows", per="row", kept_as=NOISY_ROWS),
-        moved=lambda _, relative_noise, max_norm: (Moved(max_norm, words=CLIPPED),),
+        moved=lambda _, relative_noise, max_norm: (Bound(max_norm, words=CLIPPED),),
     )
     def perturb_rows(self, *, relative_noise: float, max_norm: float) -> GridArray | Floats:
         """Return the rows to keep, clipped; the engine adds calibrated noise."""

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
 from flower_fedclust.engine.replies import usable
-from flower_fedclust.engine.rounds import Moved, Reply
+from flower_fedclust.engine.rounds import Reply
 from flower_fedclust.exact.grid import GridArray, ball_in_units, truncated_to_ball
 from flower_fedclust.exact.sums import squared_distances
+from flower_fedclust.exact.terms import Bound
 from flower_fedclust.models import MapModel
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError
@@ -227,10 +228,10 @@ def _not_distances(W: Floats, reply: Reply) -> str:
 # The client half.
 
 
-def distances_moved(max_norm: float, n_landmarks: int) -> Moved:
+def distances_moved(max_norm: float, n_landmarks: int) -> Bound:
     """Return how far apart the distances of two rows of this norm can be: each as far as the rows."""
     words = "the client clips every row, and every distance to what a row of this norm can have"
-    return Moved(math.inf, apart=2.0 * max_norm * math.sqrt(n_landmarks), words=words)
+    return Bound(math.inf, apart=2.0 * max_norm * math.sqrt(n_landmarks), words=words)
 
 
 class FederatedMapClient(LandmarksClient, PerturbedRowsClient):

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, Sent, answers, parameter
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.replies import usable
-from flower_fedclust.engine.rounds import Moved, Reply
+from flower_fedclust.engine.rounds import Reply
 from flower_fedclust.exact.grid import BITS, GridArray
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.spectral_sums import kernel_values
+from flower_fedclust.exact.terms import Bound
 from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.privacy.noise import add_relative_noise
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
@@ -201,9 +202,9 @@ def kernel_values_apart(W: Floats) -> float:
     return min(in_feature_space + truncated, math.sqrt(len(W)))
 
 
-def _kernel_moved(Y: Floats, frame: Frame, bandwidth: float) -> Moved:
+def _kernel_moved(Y: Floats, frame: Frame, bandwidth: float) -> Bound:
     apart = kernel_values_apart(kernel_within(frame, Y, bandwidth))
-    return Moved(math.inf, apart=apart, words="no two rows' kernel values are farther apart")
+    return Bound(math.inf, apart=apart, words="no two rows' kernel values are farther apart")
 
 
 class FedSpeClustClient(LandmarksClient, PerturbedRowsClient, LabelsClient):

@@ -25,11 +25,11 @@ from sklearn.mixture import GaussianMixture
 from flower_fedclust.engine import Entry, Gather, Outcome, Protocol, ProtocolStrategy, Sent, answers, parameter
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.engine.replies import unlike_most
-from flower_fedclust.engine.rounds import Array, Moved, Reply, Round
+from flower_fedclust.engine.rounds import Array, Reply, Round
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.exact.sums import triangle_to_symmetric
-from flower_fedclust.exact.terms import count, products, squares, total
+from flower_fedclust.exact.terms import Bound, count, products, squares, total
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.checks import DataError, check_choice, check_max_l1_norm, warn_of_empty_clusters
 from flower_fedclust.numerics.global_graph import (
@@ -644,10 +644,10 @@ def noisy_as_in_the_paper(found: Prototypes, epsilon: float, max_l1_norm: float,
     return Prototypes(means, nearest_covariances(noisy), found.counts)
 
 
-def moved_by_rows(frame: Frame) -> tuple[Moved, Moved, Moved]:
+def moved_by_rows(frame: Frame) -> tuple[Bound, Bound, Bound]:
     """Return how much a row changes sums, products and counts by cell, being in one cell."""
     rows = frame.rows(np.zeros((0, len(frame.origin))))
-    sums, of_products, counts = (Moved.of(term.bound) for term in (total(rows), products(rows), count(rows)))
+    sums, of_products, counts = (term.bound for term in (total(rows), products(rows), count(rows)))
     return sums, of_products, counts
 
 
@@ -660,7 +660,7 @@ class SPPFGCPrivatePrototypesClient(CellsClient, LabelsClient):
         Sent("sum over the client's rows of the products of their entries, by cell", "centers"),
         Sent("number of the client's rows in each cell", "centers", counts="every row"),
         moved=lambda _, centers, *frame, n_clusters, n_neighbors, rank_constraint, diagonal: (
-            *(Moved(math.inf) for _ in GRAPH),
+            *(Bound(math.inf) for _ in GRAPH),
             *moved_by_rows(Frame.of_arrays(*frame)),
         ),
     )

@@ -26,8 +26,7 @@ from flower_fedclust.engine import (
     answers,
     parameter,
 )
-from flower_fedclust.engine.memory import MissedRoundError
-from flower_fedclust.engine.rounds import Array, Round
+from flower_fedclust.engine.rounds import Array, MissedRoundError, Round
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.sums import second_moment, triangle_to_symmetric, upper_triangle
 from flower_fedclust.models import EncodedModel
