@@ -85,34 +85,22 @@ def strategy_of(
     found = strategies_of(strategy)
     if len(found) != 1:
         raise ValueError("strategy names several strategies; give one, or compare them with fc.compare.")
-    (made,) = found
-    if isinstance(made, ProtocolStrategy):
+    if isinstance(strategy, ProtocolStrategy):
         if parameters:
             raise TypeError(
                 f"There is no argument '{next(iter(parameters))}'; parameters of a strategy can only be given here "
                 "together with its name or class."
             )
-        return made
+        return strategy
     own = dict(parameters)
     server_rows, origin = (None, "") if rows is None else (rows.server_rows, rows.server_rows_origin)
     server_rows = own.pop("server_data", server_rows)
-    if not isinstance(strategy, type):
-        return make_strategies([made], own, server_rows, origin, is_complete=is_complete)[0]
-    if server_rows is not None and "server_data" in strategy.parameter_names():
-        own["server_data"] = server_rows
-    for name in own:
-        look_up(name, dict.fromkeys(strategy.parameter_names()), f"parameter of {strategy.__name__} called")
-    if missing := [name for name in strategy.required_parameters() if name not in own]:
-        raise ValueError(f"{strategy.__name__} needs {' and '.join(missing)}.")
-    instance = strategy(**own)
-    instance.server_data_origin = origin
-    if is_complete:
-        instance.check_complete()
-    return instance
+    name: Any = strategy if isinstance(strategy, type) else found[0]
+    return make_strategies([name], own, server_rows, origin, is_complete=is_complete)[0]
 
 
 def make_strategies(
-    names: Sequence[str],
+    names: Sequence[str | type[ProtocolStrategy]],
     parameters: Mapping[str, Any],
     server_rows: Any,
     server_rows_origin: str = "",
@@ -122,7 +110,7 @@ def make_strategies(
     describe: bool = False,
     is_complete: bool = True,
 ) -> list[ProtocolStrategy]:
-    """Return strategies by name; each takes the parameters that it accepts.
+    """Return strategies by name or class; each takes the parameters that it accepts.
 
     Server rows that the user did not give (``were_given=False``) go only to strategies that cannot do without them.
     """
@@ -131,7 +119,7 @@ def make_strategies(
     accepted = {name: accepted_parameters(name) for name in names}
     known = dict.fromkeys(sorted(set().union(*accepted.values())))
     for parameter in parameters:
-        look_up(parameter, known, f"parameter of {', '.join(names)} called")
+        look_up(parameter, known, f"parameter of {', '.join(find(name).name for name in names)} called")
     check_schema(describe, schema)
     strategies = []
     for name in names:
@@ -139,7 +127,7 @@ def make_strategies(
         needs_rows = needs_server_rows([name])
         if needs_rows or ("server_data" in accepted[name] and were_given and server_rows is not None):
             if server_rows is None:
-                raise ValueError(f"{name} needs public rows at the server; give a file of them with server-data.")
+                raise ValueError(f"{find(name).name} needs public rows at the server; give them as server_data.")
             own["server_data"] = server_rows
         strategy = make_strategy(name, **own)
         strategy.server_data_origin = server_rows_origin
@@ -149,7 +137,7 @@ def make_strategies(
     return strategies
 
 
-def needs_server_rows(names: Sequence[str], n_server_rows: int | None = None) -> bool:
+def needs_server_rows(names: Sequence[str | type[ProtocolStrategy]], n_server_rows: int | None = None) -> bool:
     """Tell whether rows must be made public if no file has any.
 
     They must if a strategy cannot do without them, or if the user asked for some and a strategy can use them.
@@ -158,14 +146,7 @@ def needs_server_rows(names: Sequence[str], n_server_rows: int | None = None) ->
     return required or (n_server_rows is not None and can_use_server_rows(names))
 
 
-def _requires_server_rows(strategy: Strategy | None) -> bool:
-    """Tell whether a strategy that is given by name or as a class cannot do without public rows."""
-    if isinstance(strategy, type):
-        return "server_data" in strategy.required_parameters()
-    return isinstance(strategy, str) and needs_server_rows([strategy])
-
-
-def can_use_server_rows(names: Sequence[str]) -> bool:
+def can_use_server_rows(names: Sequence[str | type[ProtocolStrategy]]) -> bool:
     """Tell whether any of the strategies can use public rows."""
     return any("server_data" in accepted_parameters(name) for name in names)
 
@@ -194,7 +175,8 @@ def strategy_and_clients(
     rows: Any = clients if found is None else None
     if found is not None:
         choice, read = found
-        must_draw = "server_data" not in parameters and _requires_server_rows(strategy)
+        by_name_or_class = isinstance(strategy, (str, type)) and "server_data" not in parameters
+        must_draw = by_name_or_class and needs_server_rows([strategy])  # type: ignore[list-item]
         n_clusters = parameters.get("n_clusters", 1)
         rows = choice.load(n_clusters if isinstance(n_clusters, int) else 16, needs_server_rows=must_draw, read=read)
         columns = None

@@ -11,7 +11,7 @@ import re
 import stat
 import tomllib
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -36,20 +36,8 @@ def reading(path: Path, kind: str, remedy: str, *, name: str | None = None, most
     """Open a file for a reader, and raise one DataError for whatever the reader raises.
 
     Every file that a user or another party gives is read in here. The reader's own error message may quote rows; ours
-    names the file, the reason and the remedy. A DataError of the reader keeps its sentence.
-
-    Parameters
-    ----------
-    path : Path
-        A missing file raises a MissingFileError.
-    kind : str
-        What the file should be ("CSV").
-    remedy : str
-        What to do if it is not.
-    name : str, optional
-        What to call the file; by default its path.
-    most : int, optional
-        The largest number of bytes; by default the size of this machine's memory.
+    names the file (``name``, by default the path), what it should be (``kind``) and the remedy. A DataError of the
+    reader keeps its sentence. ``most`` is the largest number of bytes, by default the size of this machine's memory.
     """
     name = str(path) if name is None else name
     with parsing(name, kind, remedy), _opened(path, name) as file:
@@ -90,16 +78,15 @@ def parse_json(text: str | bytes, limit: int = LONGEST_JSON) -> Any:
         raise ValueError("a JSON text is nested too deeply.") from None
     level = [found]
     for _ in range(DEEPEST_JSON):
-        level = [one for outer in level for one in _inner(outer)]
+        level = [
+            one
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for one in (outer.values() if isinstance(outer, dict) else outer)
+        ]
         if not level:
             return found
     raise ValueError(f"a JSON text is nested too deeply: at most {DEEPEST_JSON} levels are read.")
-
-
-def _inner(found: Any) -> Iterable[Any]:
-    if isinstance(found, dict):
-        return found.values()
-    return found if isinstance(found, list) else ()
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:

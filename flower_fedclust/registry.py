@@ -7,13 +7,13 @@ class. Looking up one strategy imports only its module, because a site has a new
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from flower_fedclust.names import look_up
 
@@ -94,22 +94,8 @@ def find_class(name: str) -> type[ProtocolStrategy] | None:
     return next((entry.strategy for entry in strategies().values() if entry.strategy.__name__ == name), None)
 
 
-def _classes(module: ModuleType) -> Iterator[type[ProtocolStrategy]]:
-    """Yield the strategies that a module defines; those that it imports are left out."""
-    from flower_fedclust.engine import ProtocolStrategy
-
-    for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, ProtocolStrategy) and value.__module__ == module.__name__:
-            yield value
-
-
 def _named(classes: Iterable[type[ProtocolStrategy]]) -> dict[str, Entry]:
-    return {
-        entry.name: replace(entry, strategy=found)
-        for found in classes
-        if "entries" in vars(found)
-        for entry in found.entries
-    }
+    return {entry.name: replace(entry, strategy=found) for found in classes for entry in vars(found)["entries"]}
 
 
 def _of_entry_point(point: EntryPoint) -> list[type[ProtocolStrategy]]:
@@ -118,22 +104,30 @@ def _of_entry_point(point: EntryPoint) -> list[type[ProtocolStrategy]]:
     except Exception as error:  # another package's fault must not take ours away
         warnings.warn(f"the strategies of {point.value} are left out: {type(error).__name__}: {error}", stacklevel=3)
         return []
-    if isinstance(loaded, ModuleType):
-        return list(_classes(loaded))
-    if not (isinstance(loaded, type) and "entries" in vars(loaded)):
+    if isinstance(loaded, ModuleType):  # classes that the module imports are left out
+        return [value for value in vars(loaded).values() if _is_named(value) and value.__module__ == loaded.__name__]
+    if not _is_named(loaded):
         warnings.warn(f"{point.value} is left out: it is not a strategy with entries of its own.", stacklevel=3)
         return []
     return [loaded]
 
 
-def find(name: str) -> Entry:
-    """Return a strategy by its name, or by ``module:Class``; a ValueError gives the nearest name."""
+def _is_named(value: object) -> TypeGuard[type[ProtocolStrategy]]:
+    from flower_fedclust.engine import ProtocolStrategy
+
+    return isinstance(value, type) and issubclass(value, ProtocolStrategy) and "entries" in vars(value)
+
+
+def find(name: str | type[ProtocolStrategy]) -> Entry:
+    """Return a strategy by its name, ``module:Class``, or its class; a ValueError gives the nearest name."""
+    from flower_fedclust.engine import Entry, ProtocolStrategy
+
+    if isinstance(name, type):
+        return Entry(name.__name__, "", strategy=name)
     if name in _CLASS_OF:
         return _named([_class(_CLASS_OF[name])])[name]
     if ":" not in name or name in strategies():
         return look_up(name, strategies(), "strategy")
-    from flower_fedclust.engine import Entry, ProtocolStrategy
-
     module, _, class_name = name.partition(":")
     try:
         loaded = getattr(import_module(module), class_name)
@@ -146,18 +140,18 @@ def find(name: str) -> Entry:
     return replace(own[0], strategy=loaded)
 
 
-def accepted_parameters(name: str) -> set[str]:
+def accepted_parameters(name: str | type[ProtocolStrategy]) -> set[str]:
     """Return the names of the parameters that a user may give to a strategy."""
     entry = find(name)
     return set(entry.strategy.parameter_names()) - set(entry.fixed)
 
 
-def make_strategy(name: str, **parameters: Any) -> ProtocolStrategy:
-    """Return a strategy by its name with its parameters; a ValueError names the nearest, or what is missing."""
+def make_strategy(name: str | type[ProtocolStrategy], **parameters: Any) -> ProtocolStrategy:
+    """Return a strategy by its name or class; a ValueError names the nearest parameter, or a missing one."""
     entry = find(name)
     accepted = dict.fromkeys(sorted(accepted_parameters(name)))
     for parameter in parameters:
-        look_up(parameter, accepted, f"parameter of {name} called")
+        look_up(parameter, accepted, f"parameter of {entry.name} called")
     missing = [
         parameter
         for parameter in entry.strategy.required_parameters()
@@ -165,7 +159,7 @@ def make_strategy(name: str, **parameters: Any) -> ProtocolStrategy:
     ]
     missing += [parameter for parameter in entry.needs if parameters.get(parameter) is None]
     if missing:
-        raise ValueError(f"{name} needs {' and '.join(missing)}.")
+        raise ValueError(f"{entry.name} needs {' and '.join(missing)}.")
     strategy: ProtocolStrategy = entry.strategy(**entry.fixed, **parameters)
     return strategy
 

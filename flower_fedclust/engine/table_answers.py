@@ -151,13 +151,7 @@ def _described(question: Question) -> tuple[Schema, Preparation | None]:
 
 
 def _agreed(client: Any, asked: Schema) -> Schema:
-    """Return the schema from a client's enrolment.
-
-    Raises
-    ------
-    DataError
-        If the message asks about columns that are not in it, or describes them in another way or order.
-    """
+    """Return the schema of a client's enrolment; a DataError if the message describes columns differently."""
     kept = client.recall(SCHEMA)
     agreed = None if kept is None else Schema.from_json(as_text(kept[0]))
     wanted = asked.used
@@ -181,13 +175,8 @@ def exponents(table: TableRows) -> Term:
 def histograms(table: TableRows, intervals: Floats, *, n_bins: int) -> Term:
     """Return the histograms of the columns one after the other, then the sums of those whose mean is needed.
 
-    Parameters
-    ----------
-    table : TableRows
-    intervals : ndarray of shape (n_columns, 2)
-        The range of each histogram. Its bins have equal widths, and a bin for gaps follows them.
-    n_bins : int
-        Of a measured column; a listed one has a bin for each of its values.
+    ``intervals`` has the range of each histogram, whose bins have equal widths; a bin for gaps follows them. A measured
+    column has ``n_bins`` bins, a listed one has a bin for each of its values.
     """
     if intervals.ndim != 2 or intervals.shape[1] != 2 or not (intervals[:, 1] > intervals[:, 0]).all():
         raise DataError("intervals must have a low and a high end for each column.")
@@ -230,11 +219,7 @@ def plain_description(client: Any, *arrays: Floats, model: str) -> GridArray:
 def prepare(client: Any, preparation: Bytes) -> None:
     """Take the preparation: from now on the client's rows are prepared rows.
 
-    Raises
-    ------
-    DataError
-        If its schema is not the one that the site agreed to at enrolment; or if some rows could not be prepared with
-        its figures, because later rounds must not fail for some rows and not for others.
+    Its schema must be the one of the enrolment, and any rows must pass: later rounds must not fail for some rows alone.
     """
     try:
         given = preparation_from(preparation.tobytes())
