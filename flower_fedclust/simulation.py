@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import pickle
 import tempfile
 import time
 import warnings
@@ -251,17 +252,14 @@ def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: S
     with tempfile.TemporaryDirectory(prefix="fedclust-") as folder:
         # Files, because Flower sends the ClientApp itself to a Ray actor with each message.
         for index, client in enumerate(data):
-            if strategy.tables is not None:
-                client.table.to_pickle(Path(folder, f"table-{index}.pkl"))
-            else:
-                np.save(Path(folder, f"rows-{index}.npy"), client.rows)
-            if client.labels is not None:
-                np.save(Path(folder, f"labels-{index}.npy"), client.labels)
-        apps = (_server_app(strategy), _client_app(strategy.client_type, folder, list(names), data[0].columns, seed))
+            Path(folder, f"{index}.pkl").write_bytes(pickle.dumps(client))
+        components = ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds))
+        server = ServerApp(server_fn=lambda context: components)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             run_simulation(
-                *apps,
+                server,
+                _client_app(strategy.client_type, folder, list(names), seed),
                 num_supernodes=len(data),
                 backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
             )
@@ -269,29 +267,13 @@ def _run_on_ray(strategy: ProtocolStrategy, data: Sequence[ClientData], names: S
         raise RuntimeError("the simulation on Ray ended before the protocol did; its log says why.")
 
 
-def _server_app(strategy: ProtocolStrategy) -> ServerApp:
-    components = ServerAppComponents(strategy=strategy, config=ServerConfig(num_rounds=strategy.num_rounds))
-    return ServerApp(server_fn=lambda context: components)
-
-
-def _client_app(
-    client_type: type[ProtocolClient], folder: str, names: list[str], columns: Sequence[str] | None, seed: int | None
-) -> ClientApp:
-    import pandas as pd
-
+def _client_app(client_type: type[ProtocolClient], folder: str, names: list[str], seed: int | None) -> ClientApp:
     def partition(context: Context) -> int:
         return int(context.node_config["partition-id"])
 
     def load(context: Context) -> ClientData:
-        index = partition(context)
-        labels, table = Path(folder, f"labels-{index}.npy"), Path(folder, f"table-{index}.pkl")
-        return ClientData(
-            pd.read_pickle(table) if table.exists() else np.load(Path(folder, f"rows-{index}.npy")),
-            np.load(labels) if labels.exists() else None,
-            None if table.exists() else columns,
-            owner=f"client {names[index]}",
-            raw=True,
-        )
+        data: ClientData = pickle.loads(Path(folder, f"{partition(context)}.pkl").read_bytes())
+        return data
 
     return client_app(
         client_type,

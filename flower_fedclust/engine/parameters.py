@@ -15,8 +15,8 @@ import numpy as np
 from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import check_choice, check_integer, check_real
 
-#: The sections of a docstring in numpydoc's form, before which inherited parameters are added.
-_SECTIONS = ("Attributes", "Raises", "See Also", "Notes", "References", "Examples")
+#: What separates the sections of a docstring in numpydoc's form, and how the first of them begins.
+_SECTION, _PARAMETERS = r"\n\n(?=[A-Z][A-Za-z ]+\n-+\n)", "Parameters\n----------"
 
 
 def parameter(
@@ -165,36 +165,21 @@ def _complete_docs(cls: type[Declared]) -> None:
     for base in reversed(cls.__mro__[1:]):
         inherited |= base.__dict__.get("parameter_docs", {})
     cls.parameter_docs = inherited | own
-    names = [name for name in cls.parameter_names() if name not in own and name in inherited]
-    if not names or not cls.__doc__:
-        return
-    text = inspect.cleandoc(cls.__doc__)
-    added = "\n".join(inherited[name] for name in names)
-    if "Parameters\n----------" not in text:
-        added = f"Parameters\n----------\n{added}"
-    following = re.search(rf"^(?:{'|'.join(_SECTIONS)})\n-+$", text, flags=re.MULTILINE)
-    if following is None:
-        cls.__doc__ = f"{text}\n{added}\n" if "Parameters\n----------" in text else f"{text}\n\n{added}\n"
-    else:
-        before, after = text[: following.start()].rstrip(), text[following.start() :]
-        gap = "\n" if "Parameters\n----------" in before else "\n\n"
-        cls.__doc__ = f"{before}{gap}{added}\n\n{after}"
+    added = [inherited[name] for name in cls.parameter_names() if name not in own and name in inherited]
+    if added and cls.__doc__:
+        summary, *sections = re.split(_SECTION, inspect.cleandoc(cls.__doc__))
+        documented = [section for section in sections if section.startswith(_PARAMETERS)] or [_PARAMETERS]
+        others = [section for section in sections if section not in documented]
+        cls.__doc__ = "\n\n".join([summary, "\n".join([*documented, *added]), *others]) + "\n"
 
 
 def _documented(docstring: str) -> dict[str, str]:
     """Return what a docstring says of each parameter, by name: its line with the type, and the lines below."""
-    text = inspect.cleandoc(docstring)
-    _, found, section = text.partition("Parameters\n----------\n")
-    if not found:
-        return {}
-    section = re.split(r"\n\n[A-Z][A-Za-z ]+\n-+\n", section)[0]
+    sections = re.split(_SECTION, inspect.cleandoc(docstring))
+    section = next((one.removeprefix(_PARAMETERS) for one in sections if one.startswith(_PARAMETERS)), "")
     documented = {}
     for entry in re.split(r"\n(?=\S)", section.strip()):
-        head, _, _ = entry.partition("\n")
-        for name in head.partition(" : ")[0].split(", "):
-            documented[name.strip()] = (
-                entry
-                if ", " not in head.partition(" : ")[0]
-                else re.sub(r"^[^:\n]*(?= : |$)", name.strip(), entry, count=1)
-            )
+        names = re.split(r" : |\n", entry, maxsplit=1)[0]
+        for name in filter(None, names.split(", ")):
+            documented[name] = name + entry.removeprefix(names)
     return documented
