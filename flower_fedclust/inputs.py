@@ -342,12 +342,6 @@ class ReadRows:
     rows: Table | FederatedRows  #: A folder's files have their clients already.
     public: Table | None = None  #: The file of public rows.
 
-    def labels(self) -> list[NDArray[Any]] | None:
-        """Return the true classes, in one or more arrays; None if they are unknown."""
-        if isinstance(self.rows, Table):
-            return None if self.rows.labels is None else [self.rows.labels]
-        return self.rows.labels
-
 
 @dataclass(frozen=True)
 class RowsChoice:
@@ -435,8 +429,10 @@ class RowsChoice:
 
     def n_classes(self, read: ReadRows | None = None) -> int | None:
         """Return how many true classes all rows have, public ones included; None if they are unknown."""
-        labels = (read or self.read()).labels()
-        return None if labels is None else len(np.unique(np.concatenate(labels)))
+        rows = (read or self.read()).rows
+        if rows.labels is None:
+            return None
+        return len(np.unique(rows.labels if isinstance(rows, Table) else np.concatenate(rows.labels)))
 
 
 # Values from what a user typed.

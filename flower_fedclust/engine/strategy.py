@@ -374,7 +374,7 @@ class ProtocolStrategy(Declared, Strategy):
         self._n_kept, self._n_skipped, self._is_enrolled = 0, 0, False
         if self.journal is not None:
             self._go_on_from(self.journal)
-            self._finish(has_all=not self.sends_model)
+            self._finish()
         return encode([])
 
     def configure_fit(
@@ -435,7 +435,7 @@ class ProtocolStrategy(Declared, Strategy):
         """Return the mean cost of a row, and "cost" (if finite), "n_rows", "accuracy", "nmi" and "ari"."""
         n_clusters = self.outcome.model.n_clusters if self.federated_evaluation else None
         metrics = self._current.receive_evaluation(self._number(server_round), results, failures, n_clusters)
-        self._finish(has_all=True)
+        self._finish(is_evaluated=True)
         return (metrics["cost"] / metrics["n_rows"] if "cost" in metrics else None), dict(metrics)
 
     def evaluate(self, server_round: int, parameters: Parameters) -> None:
@@ -456,7 +456,7 @@ class ProtocolStrategy(Declared, Strategy):
         self._advance(received)
         if self.is_finished and self.journal is not None:
             self.journal.wait()  # before anybody sees a result
-        self._finish(has_all=not self.sends_model)
+        self._finish()
 
     def _advance(self, received: Any) -> None:
         """Give the protocol what a round brought, and take its next round or its outcome."""
@@ -498,8 +498,8 @@ class ProtocolStrategy(Declared, Strategy):
             self._n_kept = record.number
             self._advance(record.received)
 
-    def _finish(self, *, has_all: bool) -> None:
-        if self.on_finished is not None and self.is_finished and has_all:
+    def _finish(self, *, is_evaluated: bool = False) -> None:
+        if self.on_finished is not None and self.is_finished and (is_evaluated or not self.sends_model):
             self.on_finished(self)
 
     @contextmanager
