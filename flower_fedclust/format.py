@@ -9,7 +9,7 @@ from typing import Any
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import read_json
 
-#: Of messages, replies, journals, ledgers, saved results, models and comparisons. A change to any of them raises it.
+#: The format of messages, replies, journals, ledgers, saved results, models and comparisons, raised by any change.
 FORMAT = 4
 
 
@@ -27,7 +27,7 @@ def check_format(stated: object, what: str, reader: str = "this version", remedy
 
 
 def stamp() -> dict[str, object]:
-    """Return the format and the version of this package, for a file; None for a version that is not installed."""
+    """Return the format and the version of this package (None if it is not installed), for a file."""
     try:
         version: str | None = metadata.version("flower-fedclust")
     except metadata.PackageNotFoundError:
@@ -36,9 +36,9 @@ def stamp() -> dict[str, object]:
 
 
 def read_stamped(path: Path, *, beside: Path | None = None) -> dict[str, Any]:
-    """Return the object in a JSON file that this version's format is stamped on.
+    """Return the object in a JSON file, after checking its format.
 
-    ``beside`` is a file that exists although ``path`` does not if saving was interrupted, or if an older version wrote.
+    If ``beside`` exists and ``path`` does not, saving was interrupted, or an older version wrote the files.
     """
     try:
         found = read_json(path, "run again")

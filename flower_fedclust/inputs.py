@@ -1,6 +1,6 @@
-"""Strategies and clients as people give them: Python objects, names, tables, files, options of a command, a run config.
+"""Read strategies and clients from Python objects, names, tables, files, command options and run configs.
 
-``fc.simulate``, ``fc.compare``, ``fc.plan``, ``fc.audit``, the commands and the apps all read them here.
+Used by ``fc.simulate``, ``fc.compare``, ``fc.plan``, ``fc.audit``, the commands and the apps.
 """
 
 from __future__ import annotations
@@ -138,10 +138,7 @@ def make_strategies(
 
 
 def needs_server_rows(names: Sequence[str | type[ProtocolStrategy]], n_server_rows: int | None = None) -> bool:
-    """Tell whether rows must be made public if no file has any.
-
-    They must if a strategy cannot do without them, or if the user asked for some and a strategy can use them.
-    """
+    """Tell whether public rows are needed: a strategy requires them, or can use them and the user asked for some."""
     required = any("server_data" in find(name).strategy.required_parameters() for name in names)
     return required or (n_server_rows is not None and can_use_server_rows(names))
 
@@ -211,7 +208,7 @@ def prepared_rows(
 def read_clients(
     clients: object, *, partition: str | None = None, **options: Any
 ) -> tuple[RowsChoice, ReadRows] | None:
-    """Return what a file, a folder, a data set or a single table holds; None for clients that are already apart."""
+    """Read a file, a folder, a data set or a single table; None if each client already has its own rows."""
     options["partition"] = partition or "iid"
     if isinstance(clients, str) and not is_file(clients):
         choice = RowsChoice(dataset=clients, **options)
@@ -236,7 +233,7 @@ def read_clients(
 
 
 def is_file(name: str) -> bool:
-    """Tell whether a text names a file or a folder, and no data set."""
+    """Tell whether a text names a file or a folder, not a data set."""
     return Path(name).suffix in _FILES or Path(name).exists()
 
 
@@ -258,7 +255,7 @@ def clients_of(
     raw: bool = False,
     label_column: str | None = None,
 ) -> dict[str, ClientData]:
-    """Return the rows of clients by name, checked, with their columns in one order; raw tables stay as they are."""
+    """Normalize clients to a dict of ClientData with one order of columns; raw tables are not changed."""
     row_ids, id_column = None, None
     if isinstance(clients, FederatedRows):
         labels = clients.labels if labels is None else labels
@@ -337,7 +334,7 @@ def federated_rows(by_name: Mapping[str, ClientData], *, raw: bool = False) -> F
 
 @dataclass(frozen=True)
 class ReadRows:
-    """The rows that a choice names, before any are drawn for the server or spread over clients."""
+    """The rows of a choice, before some are drawn for the server and the others spread over clients."""
 
     rows: Table | FederatedRows  #: A folder's files have their clients already.
     public: Table | None = None  #: The file of public rows.

@@ -111,7 +111,7 @@ def read_csv(path: Path, remedy: str) -> list[dict[str, str]]:
 
 
 def read_array(file: IO[bytes], n_bytes: int) -> NDArray[Any]:
-    """Return an array in NumPy's format; raise a DataError if it claims more than ``n_bytes`` or holds objects."""
+    """Return an array in NumPy's format; a DataError if it claims more than ``n_bytes`` or holds objects."""
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read_header(file)
@@ -163,7 +163,7 @@ def _memory() -> int:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a reader failed, in words that quote nothing from the file but names in TOML."""
+    """Return why a reader failed, without quoting the file (except names in TOML)."""
     if isinstance(error, UnicodeError):
         return "it is not UTF-8 text"
     if isinstance(error, MemoryError):

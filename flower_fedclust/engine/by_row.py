@@ -56,11 +56,7 @@ class ByRow(Askable[..., Any]):
         self.__doc__ = function.__doc__
 
     def asked(
-        self,
-        *arrays: Any,
-        frame: Frame | None = None,
-        view: Question | None = None,
-        **arguments: Scalar,
+        self, *arrays: Any, frame: Frame | None = None, view: Question | None = None, **arguments: Scalar
     ) -> Question:
         """Return the question that has clients add this up over their rows."""
         return replace(super().asked(*arrays, **arguments), asks=self, frame=frame, view=view)

@@ -347,11 +347,7 @@ class ProtocolClient(NumPyClient):
         except Exception as error:
             return [], 1, said_instead(self.name, self._reason(error))
 
-    def evaluate(
-        self,
-        parameters: list[Array],
-        config: dict[str, Any],
-    ) -> tuple[float, int, dict[str, Any]]:
+    def evaluate(self, parameters: list[Array], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Count the true classes in each cluster of the model, and compute the k-means cost of the rows."""
         facts: dict[str, Any] = {"format": FORMAT, "client": self.name}
         if not config.get("evaluate", True):
@@ -541,7 +537,7 @@ class _Dispatcher(NumPyClient):
         try:
             if (mod := changing_mod()) is not None:
                 raise DataError(
-                    f"client {self._name} has Flower's {mod}, which changes what it sends; take it away, and {INSTEAD}"
+                    f"client {self._name} has Flower's {mod}, which changes what it sends; remove it, and {INSTEAD}"
                 )
             arrays, _, facts = self._client(config).fit(parameters, config)
         except DataError as error:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How many rows are compared to see whether data has changed.
+#: How many rows are compared to detect changed data.
 SAMPLE = 10_000
 
 #: Results computed from tables with fewer entries are not cached.
@@ -35,42 +35,39 @@ SMALL_TABLE = 4096
 
 
 class ClientData:
-    """The rows of one client, checked; or its table as it is, which a schema makes rows of.
+    """The checked rows of one client, or an unprepared table that a schema turns into rows.
 
     Parameters
     ----------
     rows : array-like of shape (n_rows, n_columns), or table
-        A table of pandas, Polars or PyArrow brings the names of its columns.
+        Tables of pandas, Polars and PyArrow have column names.
     labels : array-like of shape (n_rows,), optional
         True classes; used by the federated evaluation and by nothing else.
     columns : sequence of str, optional
-        The names of the columns. Of a table: those to take, in this order; others are left out.
+        The names of the columns. For a table: the columns to use, in this order.
     row_ids : array-like of shape (n_rows,), optional
-        What tells the rows apart, for files of labels; by default the index of a pandas DataFrame, where it is not
-        plain numbers from 0, and else these numbers.
+        Identifies the rows in files of labels. By default the index of a pandas DataFrame, or else row numbers.
     id_column : str, optional
-        What these ids are called; by default as the index, or "row".
+        The name of the ids; by default the name of the index, or "row".
     owner : str, default="the client"
-        Whose rows these are, for messages.
+        Who owns the rows, for messages.
     raw : bool, default=False
-        Whether a table stays as it is, text, dates and gaps too: for a run that has a schema.
+        Whether the table is kept unprepared, with its text, dates and gaps, for a run with a schema.
     schema : Schema, optional
-        What the site knows to be public of its columns: a run that says otherwise is refused.
+        What the site allows to be public about its columns. A run with another schema is refused.
 
     Attributes
     ----------
     rows : ndarray of shape (n_rows, n_columns)
-        Of a table that stays as it is they are made when they are first asked for.
+        Computed on first use if the table is kept unprepared.
     table : pandas.DataFrame
         The table, or the rows as one.
     n_rows, n_columns : int
-        Of a table that stays as it is, the columns of the table.
 
     Raises
     ------
     DataError
-        If the rows are not two-dimensional, finite and numeric, if there is none, or if the labels are another
-        number.
+        If the rows are empty, not two-dimensional, not finite or not numeric, or if the number of labels differs.
     """
 
     def __init__(
@@ -133,7 +130,7 @@ class ClientData:
 
     @property
     def table(self) -> Any:
-        """The table; of rows whose columns have no names, these are "0", "1" and so on."""
+        """The table. Columns without names are called "0", "1" and so on."""
         if self._table is not None:
             return self._table
         import pandas as pd
@@ -143,26 +140,26 @@ class ClientData:
 
     @property
     def out_of_scale(self) -> str:
-        """Where numbers are too large or too small to be squared, in words; empty where none is, and of a table."""
+        """Which numbers are too large or too small to be squared, in words; "" if none are, or for a table."""
         names = self.columns
         return out_of_scale(self._rows, lambda at: f"column '{names[at]}'" if names else f"column {at}")
 
     def fingerprint(self) -> NDArray[np.uint64]:
-        """Return the number of rows, and for each column a number that changes where one of some rows changes.
+        """Return the number of rows, and a hash of each column.
 
-        These rows are spread over the table: 10,000 at most, so that it takes no time.
+        To be fast, the hashes cover at most 10,000 rows, spread over the table.
         """
         chosen = slice(None, None, -(-self.n_rows // SAMPLE))
-        if self._table is not None:  # rows may have been made of it since
+        if self._table is not None:  # rows may have been computed since
             frame = self._table.iloc[chosen]
             found = np.stack([_hashes_of(frame.iloc[:, i]) for i in range(frame.shape[1])], axis=1)
         else:
             found = np.ascontiguousarray(self.rows[chosen]).view(np.uint64)
-        weights = 2 * np.arange(len(found), dtype=np.uint64) + 1  # odd, so that no order of rows is like another
+        weights = 2 * np.arange(len(found), dtype=np.uint64) + 1  # odd, so that the order of the rows matters
         return np.concatenate([[np.uint64(self.n_rows)], (found * weights[:, None]).sum(axis=0)])
 
     def prepared(self, preparation: Preparation) -> ClientData:
-        """Return the data with the rows that a preparation makes of its table; kept until there is another one."""
+        """Return the data with rows prepared from its table; the last result is cached."""
         if self._prepared is None or self._prepared[0] != preparation:
             rows = preparation.transform(self.table, owner=self.owner)
             made = ClientData(
@@ -173,11 +170,11 @@ class ClientData:
 
     @property
     def ids(self) -> NDArray[Any]:
-        """What tells the rows apart: their ids, or else their numbers."""
+        """Row ids, or row numbers if there are none."""
         return np.arange(self.n_rows) if self.row_ids is None else self.row_ids
 
     def like(self, other: ClientData) -> ClientData:
-        """Return the data with its columns in the order of another client's, where both have names."""
+        """Return the data with its columns in the order of another client's columns, if they have names."""
         if (other.columns is None) != (self.columns is None):
             named, bare = (self, other) if other.columns is None else (other, self)
             raise DataError(f"the columns of {named.owner} have names and those of {bare.owner} have none; name both.")
@@ -196,7 +193,7 @@ class ClientData:
         if names == list(columns):
             return self
         check_same_names(names, columns, self.owner, whose)
-        is_raw = self._rows is None  # then no row is looked at: one that is no number must not be noticed here
+        is_raw = self._rows is None  # then no value may be read: this must not fail for a value that is not a number
         return ClientData(
             self._table if is_raw else self.rows[:, [names.index(name) for name in columns]],
             self.labels,
@@ -209,9 +206,9 @@ class ClientData:
         )
 
     def derived(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return what ``compute`` makes of the rows, and keep it in place of what was kept before.
+        """Return the result of ``compute`` for the rows, and cache it in place of the last one.
 
-        Rounds ask the same of rows that do not change. For small tables the result is computed again, which is as fast.
+        Small tables are not cached, because computing the result again is as fast.
         """
         kept = self._derived
         if key not in kept:
@@ -228,7 +225,7 @@ def _hashes_of(column: Any) -> NDArray[np.uint64]:
 
     try:
         hashes = hash_pandas_object(column, index=False)
-    except TypeError:  # of lists, in a column that is ignored
+    except TypeError:  # lists, in a column that is ignored
         hashes = hash_pandas_object(column.astype(str), index=False)
     return np.asarray(hashes, dtype=np.uint64)
 
@@ -236,28 +233,28 @@ def _hashes_of(column: Any) -> NDArray[np.uint64]:
 def _checked_ids(ids: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
     array = np.asarray(ids)
     if array.shape != (n_rows,):
-        raise DataError(f"{owner}: {array.size} ids for {n_rows} rows; give one id a row.")
+        raise DataError(f"{owner}: {array.size} ids for {n_rows} rows; give one id per row.")
     return array
 
 
 def _checked_labels(labels: ArrayLike, n_rows: int, owner: str) -> NDArray[Any]:
     array = np.asarray(labels)
     if array.ndim != 1:
-        raise DataError(f"{owner}: the labels have shape {array.shape}; give one dimension, one label a row.")
+        raise DataError(f"{owner}: the labels have shape {array.shape}; give one label per row.")
     if len(array) != n_rows:
-        raise DataError(f"{owner}: {len(array)} labels for {n_rows} rows; give one label a row.")
+        raise DataError(f"{owner}: {len(array)} labels for {n_rows} rows; give one label per row.")
     missing = _missing(labels, array)
     if missing.any():
         raise DataError(f"{owner}: row {int(missing.argmax())} has no label; give every row one, or none at all.")
-    # Text in a column of a table is an array of Python objects, which is not sent or stored as numbers are.
+    # Text in a column of a table is an array of Python objects, which cannot be sent or stored like numbers.
     return array.astype(str) if array.dtype == object else array
 
 
 def _missing(labels: ArrayLike, array: NDArray[Any]) -> NDArray[np.bool_]:
     if array.dtype.kind in "biuf" and not isinstance(labels, np.ma.MaskedArray):
-        return np.asarray(array != array)  # as NaN alone is
+        return np.asarray(array != array)  # only NaN differs from itself
     import pandas as pd
 
-    # An array of text that is made of a list has 'nan' where there was NaN; what is masked may be any value in it.
+    # NumPy turns NaN in a list of text into 'nan', and a masked entry into whatever lies below the mask.
     given = labels if isinstance(labels, (list, tuple, np.ma.MaskedArray)) else array
     return np.asarray(pd.isna(pd.Series(given)))

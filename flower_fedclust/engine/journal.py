@@ -75,38 +75,40 @@ class Journal:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise ProtocolError(f"another process writes the journal {self.folder}; let it end first.") from None
+            raise ProtocolError(f"another process is writing the journal {self.folder}; wait until it ends.") from None
         import joblib
 
         about = {"format": FORMAT, "strategy": strategy, "parameters": joblib.hash(dict(parameters))}
         path = self.folder / "run.json"
         if not path.exists():
             if any(file.name != "lock" for file in self.folder.iterdir()):
-                raise ProtocolError(f"{self.folder} already holds something that is no journal; name a new folder.")
+                raise ProtocolError(f"{self.folder} already holds other files; choose an empty folder.")
             head = {**about, "run": run_id, "entropy": secrets.randbits(63), "rows": dict(self.rows)}
             replace_private(path, json.dumps(head, indent=2).encode())
             self._open(0)
             return head
         try:
-            known = read_json(path, "name a new folder")
+            known = read_json(path, "choose an empty folder")
         except DataError as error:
             raise ProtocolError(str(error)) from None
         try:
-            check_format(known.get("format"), str(path), remedy="name a new folder")
+            check_format(known.get("format"), str(path), remedy="choose an empty folder")
         except FormatError as error:
             raise ProtocolError(str(error)) from None
         other = [name for name, value in about.items() if known.get(name) != value]
         if other:
-            raise ProtocolError(f"{self.folder} holds the journal of a run with another {other[0]}; name a new folder.")
+            raise ProtocolError(
+                f"{self.folder} holds the journal of a run with another {other[0]}; choose an empty folder."
+            )
         if [type(known.get(key)) for key in ("run", "entropy", "rows")] != [str, int, dict] or known["entropy"] < 0:
-            raise ProtocolError(f"{path} does not say which run the journal is of; name a new folder.")
+            raise ProtocolError(f"{path} does not name the run of the journal; choose an empty folder.")
         for name, digest in self.rows.items():
             if known["rows"].get(name, digest) != digest:
                 raise ProtocolError(
-                    f"client {name} has other rows than when the run of the journal {self.folder} began; give those, "
-                    "or name a new folder."
+                    f"client {name} has other rows than when the journal {self.folder} began; use the same "
+                    "rows, or choose an empty folder."
                 )
-        with parsing(str(self.folder / ROUNDS), "a journal", "name a new folder"):
+        with parsing(str(self.folder / ROUNDS), "a journal", "choose an empty folder"):
             pieces = list(self._pieces())
             self._asked = {about["asked"] for _, about, _ in pieces if "asked" in about}
         self._open(pieces[-1][0] if pieces else 0)
@@ -173,7 +175,7 @@ class Journal:
 
     def records(self) -> list[Record]:
         """Return the records, from the first round on."""
-        with parsing(str(self.folder / ROUNDS), "a journal", "name a new folder"):
+        with parsing(str(self.folder / ROUNDS), "a journal", "choose an empty folder"):
             return [_record(about, tensors) for _, about, tensors in self._pieces() if "round" in about]
 
     def checked_records(self, asks: Callable[[], str]) -> Iterator[Record]:
@@ -182,15 +184,15 @@ class Journal:
         for record in self.records():
             if record.digest != asks() or record.number <= before:
                 raise ProtocolError(
-                    f"round {record.number} does not ask what the journal {self.folder} says that it asked: it is of "
-                    "another version, or another machine. Name a new folder."
+                    f"round {record.number} is not the one in the journal {self.folder}, which is from another "
+                    "version or machine. Choose an empty folder."
                 )
             before = record.number
             yield record
 
     def last_memories(self) -> Memories:
         """Return what clients of this process remembered after the last round that was kept."""
-        with parsing(str(self.folder), "a journal", "name a new folder"):
+        with parsing(str(self.folder), "a journal", "choose an empty folder"):
             numbers = [about["round"] for _, about, _ in self._pieces() if "round" in about]
             path = self.folder / f"{max(numbers, default=0):05d}.clients"
             content = _content(path)
@@ -262,7 +264,7 @@ def _content(path: Path) -> bytes:
     """Return what a file of a journal holds; nothing if it does not exist."""
     if not os.path.lexists(path) or (path.is_file() and path.stat().st_size == 0):
         return b""
-    with reading(path, "a journal", "name a new folder") as file:
+    with reading(path, "a journal", "choose an empty folder") as file:
         content: bytes = file.read()
         return content
 

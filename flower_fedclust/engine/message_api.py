@@ -76,11 +76,7 @@ class MessageStrategy(Strategy):
         )
 
     def configure_train(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Send the pending round."""
         refuse_wrapper(self)
@@ -102,11 +98,7 @@ class MessageStrategy(Strategy):
         return None if parameters is None else parameters_to_arrayrecord(parameters, keep_input=True), None
 
     def configure_evaluate(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask for the evaluation, if the strategy was told to have one."""
         instructions = self.strategy.configure_evaluate(server_round, encode([]), self._nodes)

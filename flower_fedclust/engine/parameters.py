@@ -49,10 +49,10 @@ def parameter(
 class Declared:
     """Base of classes whose parameters are fields: each annotation is a keyword of the constructor.
 
-    Subclasses inherit the parameters of their bases, and the documentation of these.
+    Subclasses inherit the parameters of their bases, and their documentation.
     """
 
-    #: What numpydoc has under "Parameters", by name, of this class and its bases.
+    #: The documentation of each parameter, by name, inherited ones included.
     parameter_docs: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -65,24 +65,24 @@ class Declared:
         self.check_parameters()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Keep a number of NumPy's as Python's: a sensitivity computed from a float32 would be rounded as one."""
+        """Convert NumPy numbers to Python's: a sensitivity computed from a float32 would be rounded to one."""
         kinds = ((np.floating, float), (np.integer, int), (np.bool_, bool))
         super().__setattr__(name, next((kind(value) for given, kind in kinds if isinstance(value, given)), value))
 
     def check_parameters(self) -> None:
-        """Raise a ValueError that names the first parameter which cannot be right. Extended by subclasses."""
+        """Raise a ValueError that names the first invalid parameter. Extended by subclasses."""
         for name, hint, bounds in _declared(type(self)):  # type: ignore[arg-type]
             _check(name, getattr(self, name), hint, bounds)
 
-    # What scikit-learn's tools ask of an estimator. With its BaseEstimator for a base, every message's process at a
-    # site would import scikit-learn, SciPy's statistics and pandas, which takes longer than most answers.
+    # scikit-learn's interface of an estimator. BaseEstimator itself would make the process of every message at a site
+    # import scikit-learn, SciPy's statistics and pandas, which takes longer than most answers.
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002
         """Return the parameters by name, as scikit-learn's ``clone`` and searches ask for them."""
         return {name: getattr(self, name) for name in self.parameter_names()}
 
     def set_params(self, **parameters: Any) -> Self:
-        """Set some parameters, and return the object; what cannot be right is found when it runs."""
+        """Set some parameters, and return the object; values are checked when it runs."""
         known = dict.fromkeys(self.parameter_names())
         for name, value in parameters.items():
             look_up(name, known, f"parameter of {type(self).__name__} called")
@@ -90,7 +90,7 @@ class Declared:
         return self
 
     def __repr__(self) -> str:
-        """Name the parameters whose values are not the defaults."""
+        """Show the parameters whose values are not the defaults."""
         fields = {field.name: field.default for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         changed = [
             f"{name}={reprlib.repr(value)}"
@@ -112,7 +112,7 @@ class Declared:
 
 
 def check_is_strategy(strategy: object) -> None:
-    """Raise a TypeError where a name or a class is given for a strategy."""
+    """Raise a TypeError if a strategy is given as a name or a class."""
     if not isinstance(strategy, Declared):
         raise TypeError(f"strategy is {strategy!r}; give an object of a strategy, such as KFED(n_clusters=4).")
 
@@ -129,7 +129,7 @@ def _declared(cls: type) -> tuple[tuple[str, Any, dict[str, float]], ...]:
 
 def _check(name: str, value: object, hint: Any, bounds: dict[str, float]) -> None:
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    # Older versions of NumPy count numbers among what can be an array: arrays are checked where they are used.
+    # In older versions of NumPy, ArrayLike includes numbers. Arrays are checked where they are used.
     if bytes in kinds or (value is None and NoneType in kinds):
         return
     choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
@@ -145,10 +145,10 @@ def _check(name: str, value: object, hint: Any, bounds: dict[str, float]) -> Non
 
 
 def _check_order_of_bases(cls: type[Declared]) -> None:
-    """Raise a TypeError where a base that only inherits a field comes before one that declares it anew.
+    """Raise a TypeError if a base that only inherits a field comes before one that redeclares it.
 
-    Of two bases a dataclass takes all the fields of the first, those that it merely inherits, too: a parameter of the
-    second base would silently stop being one.
+    A dataclass takes all fields of its first base, inherited fields too, so a parameter of the second base would
+    silently stop being one.
     """
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         declares = next(base for base in cls.__mro__ if field.name in inspect.get_annotations(base))
@@ -159,7 +159,7 @@ def _check_order_of_bases(cls: type[Declared]) -> None:
 
 
 def _complete_docs(cls: type[Declared]) -> None:
-    """Add what the bases say of their parameters to what the class says of its own."""
+    """Add the documentation of inherited parameters to a class."""
     own = _documented(cls.__doc__ or "")
     inherited: dict[str, str] = {}
     for base in reversed(cls.__mro__[1:]):
@@ -174,7 +174,7 @@ def _complete_docs(cls: type[Declared]) -> None:
 
 
 def _documented(docstring: str) -> dict[str, str]:
-    """Return what a docstring says of each parameter, by name: its line with the type, and the lines below."""
+    """Return the documentation of each parameter in a docstring, by name."""
     sections = re.split(_SECTION, inspect.cleandoc(docstring))
     section = next((one.removeprefix(_PARAMETERS) for one in sections if one.startswith(_PARAMETERS)), "")
     documented = {}

@@ -52,7 +52,7 @@ def relation_of(parts: Mapping[str, Part]) -> Relation:
 
 
 def _only_replaced(answer: Askable[..., Any], sends: Iterable[Sent]) -> bool:
-    """Return whether arrays hide that a row is replaced, but not that there is one row more or less."""
+    """Return whether arrays can hide that a row is replaced, but not that one is added or removed."""
     return answer.relation == "replace" or any(sent.per == "row" for sent in sends)
 
 
@@ -101,7 +101,7 @@ def releases_of_parts(
     paid = [sent for sent, name in zip(question.answer.sends, parts, strict=True) if name is not None]
     only = _only_replaced(question.asks, paid)
     if only and any(plan.shares[name].relation != "replace" for name in named):
-        raise ProtocolError(f"'{question.answer.task}' can only promise something for rows that are replaced.")
+        raise ProtocolError(f"'{question.answer.task}' can only be private for rows that are replaced.")
     return tuple(
         None if name is None else release_of(one, name, plan.shares[name], plan.multipliers[name], plan.unit)
         for one, name in zip(moved, parts, strict=True)
@@ -111,8 +111,8 @@ def releases_of_parts(
 class Spending:
     """A frozen plan, and how often each client was asked for each of its shares.
 
-    Nothing that a run learns changes the plan, and no round may go beyond it: so the epsilon of the report is at most
-    the one that was asked for, whatever a strategy does.
+    Nothing that a run learns changes the plan, and no round may exceed it. So the epsilon of the report is at most the
+    requested one, whatever a strategy does.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -144,8 +144,8 @@ class Spending:
             self._asked.update((client, name) for client in clients)
             if any(self._asked[client, name] > self.plan.shares[name].count for client in clients):
                 raise ProtocolError(
-                    f"'{task}' is asked once more than the plan of the run has releases of '{name}': "
-                    f"{self.plan.shares[name].count}."
+                    f"'{task}' is asked more often than the plan of the run allows for '{name}': "
+                    f"{self.plan.shares[name].count} times."
                 )
 
     def go_on(self, messages: Iterable[Message], clients: Sequence[str]) -> None:

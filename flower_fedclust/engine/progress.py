@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from threading import Lock
 
-# Of each logger that is kept quiet: its level before, and the levels that are asked for, as runs may overlap.
+# Logger -> (its level before, the levels that overlapping runs ask for).
 _QUIET: dict[str, tuple[int, list[int]]] = {}
 _LOCK = Lock()
 
 
 @contextmanager
 def quiet(level: int, *names: str) -> Iterator[None]:
-    """Keep what is below a level out of logs, in all threads, until the last of those that asked for it has ended."""
+    """Hide log messages below a level, in all threads; runs that overlap share the strictest level."""
     with _LOCK:
         for name in names:
             _, asked = _QUIET.setdefault(name, (logging.getLogger(name).level, []))
@@ -35,15 +35,15 @@ def quiet(level: int, *names: str) -> Iterator[None]:
 
 
 def _set_level(name: str, level: int) -> None:
-    if logging.getLogger(name).level != level:  # setting it goes through all the loggers of the process
+    if logging.getLogger(name).level != level:  # setting a level visits all loggers of the process
         logging.getLogger(name).setLevel(level)
 
 
 def is_shown(progress: bool | None) -> bool:
-    """Return whether to show a progress bar: as was asked; by default in a terminal, and in a notebook that can."""
+    """Return whether to show a progress bar; by default in a terminal, and in a notebook with ipywidgets."""
     if progress is not None:
         return progress
-    if sys.stderr is None:  # as where there is no console
+    if sys.stderr is None:  # there is no console
         return False
     if sys.stderr.isatty():
         return True

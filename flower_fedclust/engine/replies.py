@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 #: What NumPy's letters stand for.
 KINDS_OF_NUMBERS = {"f": "floats", "i": "integers", "u": "integers", "b": "truth values"}
 
-#: Noise never comes out larger than so many times its scale: the chance is below 2^-90.
+#: Noise is never larger than this many times its scale, except with a probability below 2^-90.
 NOISE_REACH = 64.0
 
-#: What a client says of why it cannot answer is cut off after so many letters.
+#: Most characters of the reason why a client cannot answer.
 LONGEST_EXCUSE = 400
 
 
@@ -100,7 +100,7 @@ def one_line(text: object) -> str:
 
 
 def _excuse(name: str, excuse: object) -> str:
-    """Return a client's reason, marked so that it cannot pass for the server's words about another client."""
+    """Return a client's reason, marked so that it cannot look like the server's words about another client."""
     said = one_line(excuse)
     return said if said.startswith(f"client {name}") and len(said) <= LONGEST_EXCUSE else f"client {name} says: {said}"
 
@@ -186,7 +186,7 @@ def unlike_most(
 
 
 def shapes_of(arrays: Sequence[Sendable], sends: Sequence[Sent] | None = None) -> str:
-    """Describe what must be alike in all replies: shapes and units of sums, or types and widths of other arrays."""
+    """Describe what must be equal in all replies: shapes and units of sums, or types and widths of other arrays."""
     if sends is None:
         return ", ".join(
             f"{array.integers.shape} in units of 2^{array.exponent}"
@@ -361,7 +361,7 @@ class Inspection:
         return f" {of_largest(*found)}" if (found := self.largest) and found[1] > LARGEST_PART else ""
 
     def _outliers(self, round_: Round, replies: Mapping[str, Sequence[Sendable]]) -> dict[str, str]:
-        """Explain which clients sent numbers so large that nothing of the others would remain.
+        """Explain which clients sent numbers so large that they would hide the others.
 
         Of two replies the larger is the outlier, because it would dominate the sum.
         """
@@ -475,7 +475,7 @@ def _magnitude(sent: Sent, array: Sendable) -> float:
 
 
 def _floor(sent: Sent, array: Sendable) -> float:
-    """Return what any client may send, however little the others sent: one row, or a count of one."""
+    """Return what any client may send, even if the others sent less: one row, or a count of one."""
     if sent.counts or sent.counts_rows:
         return 0.0 if sent.counts == "once" else 1.0
     return float(np.ldexp(1.0, array.exponent + BITS)) if isinstance(array, GridArray) else 0.0
@@ -540,14 +540,14 @@ def checked_evaluation(name: str, res: EvaluateRes, *, n_clusters: int | None) -
         return None
     n_rows, cost = res.num_examples, res.loss
     if type(n_rows) is not int or not 1 <= n_rows <= MOST_ROWS or not isinstance(cost, (int, float)) or not cost >= 0:
-        raise ReplyError(f"client {name} sent a number of rows, or a cost, that no rows can have.")
+        raise ReplyError(f"client {name} sent an impossible number of rows or cost.")
     table: Table | None = None
     if "table" in res.metrics:
         given = parse_json(str(res.metrics["table"]), _LONGEST_TABLE)
         table = {str(one): np.array(counts) for one, counts in given}
         for row in table.values():
             if row.shape != (n_clusters,) or row.dtype.kind != "i" or row.min() < 0 or row.max() > n_rows:
-                raise ReplyError(f"client {name} sent a table of classes that no rows can have.")
+                raise ReplyError(f"client {name} sent an impossible table of classes.")
         if sum(int(row.sum()) for row in table.values()) != n_rows or len(table) != len(given):
             raise ReplyError(f"client {name} sent a table of classes that does not fit its number of rows.")
     return Evaluation(float(cost), n_rows, table)

@@ -6,18 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import (
-    Any,
-    Concatenate,
-    Generic,
-    Literal,
-    ParamSpec,
-    Self,
-    TypeAlias,
-    TypeVar,
-    get_args,
-    overload,
-)
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +34,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class ProtocolError(RuntimeError):
-    """A run cannot go on: too few clients are left, or a round breaks the rules of a protocol."""
+    """A run cannot go on: too few clients are left, or a round breaks a rule."""
 
 
 class MissedRoundError(Exception):
@@ -98,14 +87,14 @@ class Sent:
 
 @dataclass(frozen=True)
 class Known:
-    """What may be known of a client without looking at its rows: how far a row moves an answer follows from no more."""
+    """What may be known about a client without its rows. Bounds are computed from nothing else."""
 
-    n_rows: int = 1  #: How many rows it has at least, as its operator has made public.
-    n_columns: int = 0  #: How many columns the rows in question have.
+    n_rows: int = 1  #: The public minimum number of its rows.
+    n_columns: int = 0  #: The number of columns of its rows.
 
 
 def within(bound: float, *, triangle: bool = False) -> Bound:
-    """Return the bound of an array that is clipped as a whole: a row can move it anywhere within the ball."""
+    """Return the bound of an array that is clipped as a whole: one row can move it anywhere in the ball."""
     words = "the client clips the array to this norm"
     return Bound(2.0 * bound, apart=2.0 * bound, triangle=triangle, of_client=bound, words=words)
 
@@ -207,7 +196,7 @@ class Askable(Generic[P, R_co]):
         return None if self.moved is None else self.moved(known, *question.arrays, **question.arguments)
 
     def largest_of_one_row(self, question: Question) -> list[tuple[int, int]]:  # noqa: ARG002
-        """Return the largest integer that a client with one row can send in each array; [] where nobody can know."""
+        """Return the largest integer that a client with one row can send in each array; [] if unknown."""
         return []
 
     def reply_of(self, client: Any, question: Question) -> Any:
@@ -235,9 +224,7 @@ def as_sent(sent: str | Sent) -> Sent:
 
 
 def answers(
-    *sends: str | Sent,
-    moved: Callable[..., tuple[Bound, ...]] | None = None,
-    relation: Relation = "add-or-remove",
+    *sends: str | Sent, moved: Callable[..., tuple[Bound, ...]] | None = None, relation: Relation = "add-or-remove"
 ) -> Callable[[Callable[Concatenate[Any, P], R_co]], Askable[P, R_co]]:
     """Mark a client's method as an answer, and declare every array that it sends.
 
@@ -447,23 +434,22 @@ class Outcome:
     clusters: Clusters | None = None
 
 
-#: The server half of a strategy: it yields rounds, is sent what they brought, and returns a model, or an Outcome
-#: where there is more to leave behind.
+#: The server half of a strategy: it yields rounds, receives their results, and returns a Model or an Outcome.
 Protocol: TypeAlias = Generator[Round, Any, Outcome | Model]
 
 
-#: A size within so many standard deviations of its noise may be 0.
+#: A size is compatible with 0 if it lies within this many standard deviations of its noise.
 DEVIATIONS = 2.0
 
 
 @dataclass(frozen=True)
 class ReleasedSizes:
-    """The last numbers of rows by cluster that the server was sent, for the centers that it had asked with."""
+    """Cluster sizes that a run has already released; using them costs no further privacy."""
 
     #: With noise, if there is any, of shape (n_clusters,); in rows, or in parts of all rows.
     counts: NDArray[np.float64]
     deviation: float = 0.0  #: The standard deviation of the noise in each; 0 without noise.
-    #: That of the noise in each entry of the sums that came beside the counts, in the same rows or parts of them.
+    #: The standard deviation of the noise in each entry of the sums beside the counts, in the same unit.
     sum_deviation: float = 0.0
 
     @classmethod

@@ -80,7 +80,7 @@ def _decode(tensor: bytes) -> Array:
     )
     shape, fortran_order, dtype = _header(tensor[:size])
     if min(shape, default=0) < 0 or (0 in shape and max(shape) > _LONGEST_EMPTY):
-        raise ValueError("its shape is none that its bytes can have.")
+        raise ValueError("its shape does not fit its bytes.")
     array = np.frombuffer(tensor, dtype=dtype, offset=size)
     return array.reshape(shape, order="F" if fortran_order else "C")
 
@@ -115,15 +115,15 @@ INSTEAD = "give epsilon to the strategy instead, and noise='local' or 'clients' 
 
 
 def refuse_wrapper(strategy: object) -> None:
-    """Raise a ProtocolError if one of Flower's strategies wraps this one: it is the caller's caller.
+    """Raise a ProtocolError if one of Flower's strategies wraps this one: the caller's caller.
 
-    Such a wrapper clips model updates and adds noise to them. A protocol sends counts and sums, which it would change.
+    Such a wrapper clips model updates and adds noise to them. It would change the counts and sums of a protocol.
     """
     wrapper = sys._getframe(2).f_locals.get("self")
     is_strategy = isinstance(wrapper, Strategy if isinstance(strategy, Strategy) else StrategyOfMessages)
     if is_strategy and wrapper is not strategy and getattr(wrapper, "strategy", None) is strategy:
         raise ProtocolError(
-            f"{type(wrapper).__name__} clips updates of a model, and a clustering strategy sends none; take it away, "
+            f"{type(wrapper).__name__} clips updates of a model, and a clustering strategy sends none; remove it, "
             f"and {INSTEAD}"
         )
 
@@ -143,7 +143,7 @@ def changing_mod() -> str | None:
 def by_mod(reason: str) -> str:
     """Explain why a client sent no reply if one of Flower's mods is the cause."""
     if "clipping_norm" in reason or "secaggplus" in reason:
-        return f"one of Flower's mods that change what clients send stands before it; take it away, and {INSTEAD[:-1]}"
+        return f"one of Flower's mods would change what it sends; remove the mod, and {INSTEAD[:-1]}"
     return reason
 
 
@@ -178,13 +178,13 @@ def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list
     if exponents is None:
         return list(arrays)
     if not isinstance(exponents, list) or len(exponents) != len(arrays):
-        raise ValueError("units that are not one an array")
+        raise ValueError("a list of units of another length than its arrays")
     found: list[Sendable] = []
     for array, exponent in zip(arrays, exponents, strict=True):
         if exponent is None:
             found.append(array)
         elif type(exponent) is not int or abs(exponent) > EXTREME_EXPONENT or array.dtype != np.int64:
-            raise ValueError("an array in a unit that is not made of integers of 64 bits and a power of two")
+            raise ValueError("an array in a unit that is not a power of two, or not of 64-bit integers")
         else:
             found.append(GridArray(array, exponent))
     return found

@@ -209,22 +209,22 @@ def test_a_journal_is_of_one_run_and_is_written_by_one_process(tmp_path):
         return fc.simulate(strategy, ROWS, journal=folder, **options)
 
     run(fc.KFED(3, random_state=0))
-    with pytest.raises(ProtocolError, match="holds the journal of a run with another parameters; name a new folder"):
+    with pytest.raises(ProtocolError, match="another parameters"):
         run(fc.KFED(2, random_state=0))
     with pytest.raises(ProtocolError, match="another strategy"):
         run(fc.FederatedKMeans(3))
-    with pytest.raises(ProtocolError, match=r"client 2 has other rows than when the run of the journal .* began; give"):
+    with pytest.raises(ProtocolError, match="client 2 has other rows"):
         fc.simulate(fc.KFED(3, random_state=0), [*ROWS[:2], ROWS[2][::-1], ROWS[3]], journal=tmp_path / "j")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("keep me")
-    with pytest.raises(ProtocolError, match="already holds something that is no journal"):
+    with pytest.raises(ProtocolError, match="other files"):
         run(fc.KFED(3), tmp_path / "other")
     with Journal(tmp_path / "j") as journal:
         journal._lock.acquire()
-        with pytest.raises(ProtocolError, match="another process writes the journal"):
+        with pytest.raises(ProtocolError, match="another process"):
             run(fc.KFED(3, random_state=0))
     (tmp_path / "j" / "run.json").write_text("{")
-    with pytest.raises(ProtocolError, match=r"run\.json cannot be read as JSON.*; name a new folder"):
+    with pytest.raises(ProtocolError, match=r"run\.json"):
         run(fc.KFED(3, random_state=0))
     with pytest.raises(ValueError, match="what clients on Ray remember is lost"):
         run(fc.KFED(3), engine="ray")
@@ -248,5 +248,5 @@ def test_a_finished_journal_gives_the_result_again_and_a_changed_round_is_refuse
     assert bits(fc.simulate(fc.FederatedKMeans(3), ROWS, journal=tmp_path)) == bits(first)
     first, second, *rest = Journal(tmp_path).records()
     monkeypatch.setattr(Journal, "records", lambda _: [first, second, replace(second, number=3), *rest[1:]])
-    with pytest.raises(ProtocolError, match=r"round 3 does not ask what the journal .* says that it asked"):
+    with pytest.raises(ProtocolError, match="round 3"):
         fc.simulate(fc.FederatedKMeans(3), ROWS, journal=tmp_path)

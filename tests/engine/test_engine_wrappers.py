@@ -69,12 +69,12 @@ def test_mods_that_measure_work(run, one):
 @pytest.mark.parametrize(
     ("one", "reason"),
     [
-        (mod.LocalDpMod(1.0, 1.0, 1.0, 1e-5), "client 0 has Flower's LocalDpMod, which changes what it sends; take it"),
-        (mod.fixedclipping_mod, "one of Flower's mods that change what clients send stands before it; take it away"),
-        (mod.adaptiveclipping_mod, "one of Flower's mods that change what clients send stands before it; take it away"),
-        (older.fixedclipping_mod, "one of Flower's mods that change what clients send stands before it; take it away"),
-        (secagg_mod, "one of Flower's mods that change what clients send stands before it; take it away"),
-        (secaggplus_mod, "one of Flower's mods that change what clients send stands before it; take it away"),
+        (mod.LocalDpMod(1.0, 1.0, 1.0, 1e-5), "client 0 has Flower's LocalDpMod, which changes what it sends"),
+        (mod.fixedclipping_mod, "one of Flower's mods would change what it sends"),
+        (mod.adaptiveclipping_mod, "one of Flower's mods would change what it sends"),
+        (older.fixedclipping_mod, "one of Flower's mods would change what it sends"),
+        (secagg_mod, "one of Flower's mods would change what it sends"),
+        (secaggplus_mod, "one of Flower's mods would change what it sends"),
     ],
     ids=["local", "fixed", "adaptive", "older", "secagg", "secagg+"],
 )
