@@ -171,10 +171,10 @@ def test_round_that_names_a_method_of_another_client_stops_with_a_sentence(clien
         ([np.array([1 + 2j]), SUMS], None, "client 1 sent an array that is not made of finite numbers."),
         ([np.array(["x"]), SUMS], None, "client 1 sent an array that is not made of finite numbers."),
         ([np.array([3]), np.zeros(2)], None, "client 1 sent sum of the rows .* as floats; .* integers in a unit."),
-        ([np.array([3]), np.zeros(2)], [0, -40], "client 1 sent an array in a unit that is not made of integers .*"),
+        ([np.array([3]), np.zeros(2)], [0, -40], "client 1 sent an array in a unit that is not .*"),
         ([np.array([3]), SUMS.astype(np.int32)], [0, -40], "client 1 sent an array in a unit that is not .*"),
-        ([np.array([3]), SUMS], [0, 1e9], "client 1 sent an array in a unit that is not made of integers .*"),
-        ([np.array([3]), SUMS], [0, True], "client 1 sent an array in a unit that is not made of integers .*"),
+        ([np.array([3]), SUMS], [0, 1e9], "client 1 sent an array in a unit that is not .*"),
+        ([np.array([3]), SUMS], [0, True], "client 1 sent an array in a unit that is not .*"),
         ([np.array([3]), SUMS], [0], "client 1 sent a list of units of another length than its arrays."),
         ([np.array([3]), SUMS], {"0": 1}, "client 1 sent a list of units of another length than its arrays."),
         ([np.array([3]), SUMS], [0, -41], "client 1 sent arrays of the shapes .* where most sent .*"),
@@ -199,10 +199,13 @@ def test_rubbish_is_counted_as_a_failure_and_never_added_up(clients, arrays, exp
     np.testing.assert_allclose(sums, others.sum(axis=0), atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "tensor", [b"", b"rubbish", b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (9,), }"]
-)
-def test_bytes_that_are_no_array_are_counted_as_a_failure(clients, tensor):
+OBJECTS = io.BytesIO()
+np.save(OBJECTS, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+SHORT = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (9,), }"
+
+
+@pytest.mark.parametrize("tensor", [b"", b"rubbish", SHORT, OBJECTS.getvalue()])
+def test_bytes_that_are_no_array_of_numbers_are_counted_as_a_failure(clients, tensor):
     proxies = proxies_of(ToyClient, clients)
     proxies[1].misbehave[2] = lambda res: FitRes(
         res.status, Parameters([tensor, tensor], "numpy.ndarray"), res.num_examples, res.metrics
@@ -211,18 +214,6 @@ def test_bytes_that_are_no_array_are_counted_as_a_failure(clients, tensor):
     drive(toy, proxies)
     assert [failure.client for failure in toy.failures] == ["1"]
     assert toy.outcome.model.brought[0][0] == [16.0]
-
-
-def test_array_of_python_objects_is_counted_as_a_failure_and_not_unpickled(clients):
-    buffer = io.BytesIO()
-    np.save(buffer, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    proxies = proxies_of(ToyClient, clients)
-    proxies[1].misbehave[2] = lambda res: FitRes(
-        res.status, Parameters([buffer.getvalue()], "numpy.ndarray"), res.num_examples, res.metrics
-    )
-    toy = Toy([Sum(ToyClient.visits.asked())])
-    drive(toy, proxies)
-    assert [failure.client for failure in toy.failures] == ["1"]
 
 
 def test_rubbish_is_left_out_of_a_gather_round_too(clients):
@@ -283,19 +274,11 @@ class LateManager(SimpleClientManager):
         return super().num_available()
 
 
-def test_run_waits_for_the_clients_it_expects(clients):
+@pytest.mark.parametrize(("n_missing", "seconds"), [(0, 30.0), (1, 0.5)])
+def test_run_waits_for_the_clients_it_expects_and_begins_without_clients_that_never_come(clients, n_missing, seconds):
     toy = Toy([Sum(ToyClient.moments.asked())])
-    toy.expected_clients = len(clients)
-    toy.wait_for_clients = 30.0
-    server = Server(client_manager=LateManager(proxies_of(ToyClient, clients)), strategy=toy)
-    server.fit(num_rounds=toy.num_rounds, timeout=None)
-    assert len(toy.client_names) == len(clients)
-
-
-def test_run_begins_without_those_that_never_come(clients):
-    toy = Toy([Sum(ToyClient.moments.asked())])
-    toy.expected_clients = len(clients) + 1
-    toy.wait_for_clients = 0.5
+    toy.expected_clients = len(clients) + n_missing
+    toy.wait_for_clients = seconds
     server = Server(client_manager=LateManager(proxies_of(ToyClient, clients)), strategy=toy)
     server.fit(num_rounds=toy.num_rounds, timeout=None)
     assert len(toy.client_names) == len(clients)
