@@ -15,11 +15,11 @@ MODULES = {
 
 #: The most lines that each folder may have; "." is the modules beside them. Raise one only with a reason in the commit.
 MOST_LINES = {
-    ".": 1_650,
+    ".": 1_600,
     "checking": 3_750,
     "cli": 950,
     "data": 1_500,
-    "engine": 5_700,
+    "engine": 5_400,
     "exact": 2_050,
     "harness": 3_900,
     "models": 1_150,

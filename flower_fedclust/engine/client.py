@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Protocol
 
@@ -20,7 +20,7 @@ from flower_fedclust.engine import table_answers
 from flower_fedclust.engine.by_row import read_question
 from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.parts import releases_of_parts
-from flower_fedclust.engine.rounds import KINDS, Answer, Array, Askable, Kind, Known, MissedRoundError, Question
+from flower_fedclust.engine.rounds import KINDS, Answer, Array, Askable, Known, MissedRoundError, Question
 from flower_fedclust.engine.table_answers import PREPARATION, SCHEMA, preparation_from
 from flower_fedclust.engine.wire import (
     EMPTY,
@@ -116,16 +116,16 @@ class Consent:
         Whether models are evaluated on the site's rows, and labels counted.
     """
 
-    kinds: frozenset[Kind] = frozenset(KINDS)
+    kinds: Iterable[str] = KINDS
+    _: KW_ONLY
     evaluation: bool = True
     says_what_failed: ClassVar[bool] = True
 
-    def __init__(self, kinds: Iterable[str] = KINDS, *, evaluation: bool = True) -> None:
-        given = frozenset([kinds] if isinstance(kinds, str) else kinds)
-        for kind in sorted(given):
+    def __post_init__(self) -> None:
+        kinds = frozenset([self.kinds] if isinstance(self.kinds, str) else self.kinds)
+        for kind in sorted(kinds):
             check_choice("consent", kind, KINDS)
-        object.__setattr__(self, "kinds", given)
-        object.__setattr__(self, "evaluation", evaluation)
+        object.__setattr__(self, "kinds", kinds)
 
     def check(self, request: Request) -> None:
         """Raise a DataError unless all that a method sends may leave."""

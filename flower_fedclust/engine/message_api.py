@@ -85,7 +85,7 @@ class MessageStrategy(Strategy):
             self.strategy.initialize_parameters(self._nodes)
         instructions = self.strategy.configure_fit(server_round, encode([]), self._nodes)
         return [
-            self._message(fitins_to_recorddict(ins, keep_input=True), MessageType.TRAIN, proxy, server_round)
+            Message(fitins_to_recorddict(ins, True), int(proxy.cid), MessageType.TRAIN, group_id=str(server_round))
             for proxy, ins in instructions
         ]
 
@@ -103,7 +103,9 @@ class MessageStrategy(Strategy):
         """Ask for the evaluation, if the strategy was told to have one."""
         instructions = self.strategy.configure_evaluate(server_round, encode([]), self._nodes)
         return [
-            self._message(evaluateins_to_recorddict(ins, keep_input=True), MessageType.EVALUATE, proxy, server_round)
+            Message(
+                evaluateins_to_recorddict(ins, True), int(proxy.cid), MessageType.EVALUATE, group_id=str(server_round)
+            )
             for proxy, ins in instructions
         ]
 
@@ -120,9 +122,6 @@ class MessageStrategy(Strategy):
     def summary(self) -> None:
         """Log the strategy and its parameters."""
         log.info("%s", self.strategy)
-
-    def _message(self, content: RecordDict, message_type: str, proxy: ClientProxy, server_round: int) -> Message:
-        return Message(content, int(proxy.cid), message_type, group_id=str(server_round))
 
 
 def _read(

@@ -161,15 +161,9 @@ def sent_arrays(arrays: Sequence[Sendable]) -> tuple[list[Array], dict[str, str]
     return plain, {EXPONENTS: _written(exponents)} if any(exponent is not None for exponent in exponents) else {}
 
 
-@lru_cache(maxsize=64)
-def _written(exponents: tuple[int | None, ...]) -> str:
-    """Write units as JSON; cached, as thousands of replies have the same units."""
-    return json.dumps(exponents)
-
-
-@lru_cache(maxsize=64)
-def _read(exponents: str) -> Any:
-    return parse_json(exponents)
+# Cached, as thousands of replies have the same units.
+_written = lru_cache(maxsize=64)(json.dumps)
+_read = lru_cache(maxsize=64)(parse_json)
 
 
 def received_arrays(arrays: Sequence[Array], metrics: Mapping[str, Any]) -> list[Sendable]:
