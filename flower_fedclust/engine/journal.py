@@ -27,7 +27,7 @@ from flwr.common import Parameters
 from flower_fedclust.engine.disk import joined, open_private, parted, replace_private, wait_for_disk, wait_for_names
 from flower_fedclust.engine.rounds import Array, ProtocolError, Question, Reply, Round, Total
 from flower_fedclust.engine.wire import decode, encode
-from flower_fedclust.format import FORMAT, FormatError, check_format
+from flower_fedclust.format import FORMAT, check_format
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parsing, read_json, reading
 
@@ -89,11 +89,8 @@ class Journal:
             return head
         try:
             known = read_json(path, "choose an empty folder")
-        except DataError as error:
-            raise ProtocolError(str(error)) from None
-        try:
             check_format(known.get("format"), str(path), remedy="choose an empty folder")
-        except FormatError as error:
+        except DataError as error:
             raise ProtocolError(str(error)) from None
         other = [name for name, value in about.items() if known.get(name) != value]
         if other:

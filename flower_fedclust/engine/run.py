@@ -526,9 +526,10 @@ class Run:
 
     def _take_in(self, number: int, results: Answers[FitRes], failures: Failures) -> None:
         """Enrol the nodes that were asked to, and note those that cannot be."""
-        proxies = {proxy.cid: proxy for proxy, _ in results}
+        new = [(proxy, res) for proxy, res in results if proxy.cid in self.roster.enrolling]
+        proxies = {proxy.cid: proxy for proxy, _ in new}
         stated = {}
-        for proxy, res in results:
+        for proxy, res in new:
             name = res.metrics.get("client") if isinstance(res.metrics, Mapping) else None
             stated[proxy.cid] = name if is_name(name) else proxy.cid
         asked = {node: Asked(name, ENROL) for node, name in self.roster.names_to_log(stated).items()}
