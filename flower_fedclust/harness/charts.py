@@ -214,7 +214,11 @@ def epsilon_charts(scenario: Scenario) -> list[Chart]:
     x = logarithmic_axis("epsilon", [one.epsilon or 1.0 for one, _ in private])
     y = quality_axis(scenario, [one for one, _ in (*private, *levels)])
     budgets = sorted({one.epsilon or 1.0 for one, _ in private})
-    lines = [Series(one.name, "pooled", [(at, spread.mean) for at in budgets], one.title) for one, spread in levels]
+    lines = [
+        Series(name, "pooled", [(at, spread.mean) for at in budgets], name)
+        for one, spread in levels
+        for name in [one.title if one.is_pooled else f"{one.title}, no epsilon"]
+    ]
     by_title: dict[str, list[tuple[Contender, Spread]]] = {}
     for one, spread in private:
         by_title.setdefault(one.title, []).append((one, spread))

@@ -253,11 +253,10 @@ def _failures(comparison: ComparisonResults) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for status in ("failed", LEFT_OUT):
         rows = [{**trial.row, "strategy": trial.strategy, "key": trial.key} for trial in comparison.of_status(status)]
-        found[status] = [
-            (f"{capital(remedy)}: {plural(len(same), 'run')} of {listed(list(dict.fromkeys(strategies)))}", same)
-            for remedy, same in by_remedy(rows).items()
-            for strategies in [[row["strategy"] for row in same]]
-        ]
+        found[status] = []
+        for remedy, same in by_remedy(rows).items():
+            names = listed(list(dict.fromkeys(row["strategy"] for row in same)))
+            found[status].append((f"{capital(remedy).rstrip('.')}: {plural(len(same), 'run')} of {names}", same))
     found["clients"] = [
         [trial.key, *(str(failure.get(one, NOTHING)) for one in ("client", "round", "reason"))]
         for trial in comparison.of_status("done")

@@ -416,7 +416,7 @@ def test_what_failed_and_what_was_not_possible_are_told_apart(tmp_path):
     assert page.all("p")[0]["text"].startswith("15 runs done, 1 failed, 1 not possible, left out: ")
     assert [one["text"] for one in page.all("h3")] == ["Failed", "Not possible, and left out"]
     summaries = [one["text"] for one in page.all("summary")]
-    assert summaries.index("It broke.: 1 run of x") < summaries.index("Give max_norm (--set max_norm=...): 1 run of y")
+    assert summaries.index("It broke: 1 run of x") < summaries.index("Give max_norm (--set max_norm=...): 1 run of y")
 
 
 def test_rows_that_were_set_aside_as_public_are_counted_beside_the_others(tmp_path):
