@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from flower_fedclust.data import load_dataset, partition
 from flower_fedclust.models import FactorModel
-from flower_fedclust.numerics.global_graph import components_of
 from flower_fedclust.numerics.metrics import agreement, count_table
 from flower_fedclust.numerics.prototypes import Prototypes, jeffreys
+from flower_fedclust.numerics.spectral import components_of
 from flower_fedclust.numerics.structural_graph import rank_constrained_solution
 from flower_fedclust.registry import make_strategy
 from flower_fedclust.simulation import simulate

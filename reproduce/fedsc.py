@@ -6,7 +6,7 @@ import numpy as np
 
 from flower_fedclust.data import Table, load_dataset
 from flower_fedclust.numerics.dictionary import codes, factors
-from flower_fedclust.numerics.kernel import relative_kernel_error
+from flower_fedclust.numerics.kernel import gaussian_kernel
 from flower_fedclust.numerics.metrics import agreement, count_table
 from flower_fedclust.numerics.threads import one_thread
 from reproduce.attacks import clusters_from_codes, relative_errors, rows_from_codes
@@ -42,8 +42,8 @@ def agreement_and_kernel_error(experiment: Experiment, seed: int) -> dict[str, f
         rows = add_noise(load(experiment.data), experiment.row_noise, seed).rows
         Z, bandwidth = result.model.dictionary_, result.model.bandwidth_
         with one_thread():
-            error = relative_kernel_error(rows, factors(rows, Z, bandwidth, REGULARIZATION), bandwidth)
-        scores["relative kernel error"] = error
+            F, K = factors(rows, Z, bandwidth, REGULARIZATION), gaussian_kernel(rows, rows, bandwidth)
+            scores["relative kernel error"] = float(np.linalg.norm(F @ F.T - K) / np.linalg.norm(K))
     return scores
 
 

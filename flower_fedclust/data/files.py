@@ -292,11 +292,10 @@ def rows_in_order(table: Table, wanted: Sequence[str], whose: str) -> Any:
     """Return the rows of a table with its columns in another order; raise a DataError if it has others."""
     if table.columns is None:
         return table.rows
-    names = table.columns
-    check_same_names(names, wanted, table.name, whose)
-    if names == wanted:
+    check_same_names(table.columns, wanted, table.name, whose)
+    if table.columns == wanted:
         return table.rows
-    order = [names.index(name) for name in wanted]
+    order = [table.columns.index(name) for name in wanted]
     return table.rows.iloc[:, order] if hasattr(table.rows, "iloc") else table.rows[:, order]
 
 

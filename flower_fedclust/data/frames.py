@@ -20,18 +20,20 @@ SCHEMA_ADVICE = ", or give a schema, which takes text, dates and gaps"
 
 
 def as_frame(table: Any, owner: str) -> Any:
-    """Return a table with named columns as a pandas DataFrame, or None for anything else.
+    """Return a table with named columns as a pandas DataFrame with text as names, or None for anything else.
 
     It takes a pandas or Polars DataFrame, a Polars LazyFrame, a PyArrow Table, a DuckDB relation, or anything else with
-    columns and an Arrow stream, without importing their libraries. A DataFrame of pandas keeps its index and is not
-    copied, unless its names have to become text. Raise a DataError for two columns with one name, or unusual types.
+    columns and an Arrow stream, without importing their libraries. Raise a DataError for two columns with one name, or
+    unusual types.
     """
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(table, pandas.DataFrame):
-        return _with_text_as_names(table, owner)
+        names = [str(name) for name in table.columns]
+        check_unique(names, owner)
+        return table if names == list(table.columns) else table.set_axis(names, axis=1)
     if hasattr(table, "collect_schema") and hasattr(table, "collect"):
         table = table.collect()
-    if not hasattr(table, "__arrow_c_stream__") or not (hasattr(table, "columns") or hasattr(table, "schema")):
+    if not is_table(table):
         return None
     import pandas as pd
     import pyarrow as pa
@@ -64,12 +66,6 @@ def _plain_field(field: Any) -> Any:
     if pa.types.is_decimal(field.type):
         return field.with_type(pa.float64())
     return field.with_type(pa.large_string()) if str(field.type) == "string_view" else field
-
-
-def _with_text_as_names(frame: Any, owner: str) -> Any:
-    names = [str(name) for name in frame.columns]
-    check_unique(names, owner)
-    return frame if names == list(frame.columns) else frame.set_axis(names, axis=1)
 
 
 def check_unique(names: Sequence[str], owner: str, remedy: str = "give each a name of its own") -> None:

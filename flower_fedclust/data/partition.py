@@ -75,7 +75,7 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
             groups = _clusters(table, len(names), random_state)
     assert groups is not None
     parts = partition_indices(groups, scheme, n_clients, random_state)
-    ids = _ids(table)
+    ids = table.row_ids_or_numbers
     return FederatedRows(
         clients=[take(table.rows, part) for part in parts],
         labels=None if table.labels is None else [table.labels[part] for part in parts],
@@ -89,15 +89,10 @@ def partition(table: Table, scheme: str, *, n_clients: int | None = None, random
     )
 
 
-def _ids(table: Table) -> NDArray[Any]:
-    """Return the ids of the rows, or their numbers."""
-    return np.arange(len(table.rows)) if table.row_ids is None else table.row_ids
-
-
 def partition_indices(
     labels: ArrayLike, scheme: str, n_clients: int | None = None, random_state: int = 0
 ) -> list[NDArray[np.intp]]:
-    """Return the rows of each client.
+    """Return the indices of each client's rows, ascending; each row is in exactly one array.
 
     The rows are shuffled before flwr-datasets splits them, because its partitioners cut the rows, or each class, in
     their order: in a file sorted by date, each client would get a period.
@@ -106,22 +101,8 @@ def partition_indices(
     ----------
     labels : array-like of shape (n_rows,)
         The classes; for "column" the owners, for "k-means" the clusters; for "iid" only the length matters.
-    scheme : str
-        See :func:`partition`.
-    n_clients : int, optional
-        The number of clients; "column" and "k-means" do not use it.
-    random_state : int, default 0
-        The same seed gives the same partition.
-
-    Returns
-    -------
-    list of ndarray of shape (n_i,), intp
-        For each client the indices of its rows, ascending. Each row is in exactly one of them.
-
-    Raises
-    ------
-    ValueError
-        See :func:`partition`.
+    scheme, n_clients, random_state
+        See :func:`partition`; "column" and "k-means" do not use ``n_clients``.
     """
     kind, parameter = parsed_scheme(scheme)
     names, codes = _classes_and_codes(labels)
@@ -136,7 +117,14 @@ def partition_indices(
         if kind == "iid":
             parts = _load_parts("IidPartitioner", codes[order], num_partitions=count)
         elif kind == "dirichlet":
-            parts = _dirichlet_parts(codes[order], count, parameter, seeds[0])
+            options = {"num_partitions": count, "partition_by": "code", "alpha": parameter, "min_partition_size": 1}
+            try:
+                parts = _load_parts("DirichletPartitioner", codes[order], shuffle=False, seed=seeds[0], **options)
+            except ValueError as error:
+                raise ValueError(
+                    f"The partition '{scheme}' leaves one of {count} clients without a row in {_ATTEMPTS} draws; "
+                    "give a larger ALPHA or fewer clients."
+                ) from error
         else:
             parts = _classes_parts(codes[order], count, int(parameter), seeds, names)
     return [np.sort(order[part]).astype(np.intp, copy=False) for part in parts]
@@ -181,8 +169,8 @@ def hold_out_server_rows(table: Table, n_rows: int, *, random_state: int = 0) ->
         rows=take(table.rows, np.flatnonzero(stays)),
         labels=None if table.labels is None else table.labels[stays],
         owners=None if table.owners is None else table.owners[stays],
-        row_ids=_ids(table)[stays],
-        server_row_ids=_ids(table)[~stays],
+        row_ids=table.row_ids_or_numbers[stays],
+        server_row_ids=table.row_ids_or_numbers[~stays],
         server_rows=take(table.rows, np.flatnonzero(~stays)),
         server_rows_origin=(
             f"{count} rows of {table.name}, drawn at random and taken from the clients: "
@@ -221,16 +209,10 @@ def parsed_scheme(scheme: str) -> tuple[str, float]:
         number = float(text)
     except ValueError:
         number = math.nan
-    if kind == "dirichlet" and not (math.isfinite(number) and number > 0):
-        raise ValueError(
-            f"The partition 'dirichlet:ALPHA' needs a number greater than 0 for ALPHA, not '{text}'; "
-            "dirichlet:0.5 is an example."
-        )
-    if kind == "classes" and not (number >= 1 and number.is_integer()):
-        raise ValueError(
-            f"The partition 'classes:N' needs a whole number of at least 1 for N, not '{text}'; "
-            "classes:2 is an example."
-        )
+    is_valid = number > 0 and math.isfinite(number) if kind == "dirichlet" else number >= 1 and number.is_integer()
+    if not is_valid:
+        wanted = "number greater than 0" if kind == "dirichlet" else "whole number of at least 1"
+        raise ValueError(f"The partition '{_SPELLING[kind]}' needs a {wanted}, not '{text}'.")
     return kind, number
 
 
@@ -256,18 +238,16 @@ def _checked_n_clients(n_clients: int | None, n_rows: int) -> int:
 def _classes_and_codes(labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.intp]]:
     """Return the different labels, sorted, and for each row the index of its label."""
     try:
-        names, codes = np.unique(np.asarray(labels), return_inverse=True)
+        return np.unique(np.asarray(labels), return_inverse=True)
     except TypeError:
         raise ValueError(
             "The labels or clients of the rows have several types; give all as text or all as numbers."
         ) from None
-    return names, codes
 
 
 def _load_parts(partitioner_class: str, codes: NDArray[np.intp], **options: Any) -> list[NDArray[np.intp]]:
     """Run a partitioner of flwr-datasets on row numbers and classes, so that the rows are not copied into Arrow."""
-    # NaturalIdPartitioner draws a tqdm bar that cannot be turned off, and the others warn at each attempt and then
-    # raise an error.
+    # NaturalIdPartitioner draws a tqdm bar that cannot be turned off; the others warn at each attempt before they fail.
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         import datasets
@@ -280,25 +260,6 @@ def _load_parts(partitioner_class: str, codes: NDArray[np.intp], **options: Any)
             np.asarray(partitioner.load_partition(index)[:]["row"], dtype=np.intp)
             for index in range(partitioner.num_partitions)
         ]
-
-
-def _dirichlet_parts(codes: NDArray[np.intp], n_clients: int, alpha: float, seed: int) -> list[NDArray[np.intp]]:
-    try:
-        return _load_parts(
-            "DirichletPartitioner",
-            codes,
-            num_partitions=n_clients,
-            partition_by="code",
-            alpha=alpha,
-            min_partition_size=1,
-            shuffle=False,
-            seed=seed,
-        )
-    except ValueError as error:
-        raise ValueError(
-            f"The partition 'dirichlet:{alpha:g}' leaves one of {n_clients} clients without a row, "
-            f"{_ATTEMPTS} draws in a row; give a larger ALPHA or fewer clients."
-        ) from error
 
 
 def _classes_parts(

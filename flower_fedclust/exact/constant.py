@@ -14,10 +14,7 @@ R = TypeVar("R")
 
 
 def is_constant(array: NDArray[Any]) -> bool:
-    """Tell whether nothing can change an array: it is read-only, and so is what it is a view of.
-
-    Arrays of messages are views of bytes.
-    """
+    """Tell whether an array and its base are read-only; arrays of messages are views of bytes."""
     base: object = array
     while isinstance(base, np.ndarray):
         if base.flags.writeable:
@@ -32,18 +29,25 @@ def array_key(*arrays: NDArray[Any]) -> tuple[tuple[str, tuple[int, ...], bytes]
 
 
 def made_once(function: Callable[[NDArray[Any], *Ts], R]) -> Callable[[NDArray[Any], *Ts], R]:
-    """Make a function remember its result for the last immutable array that it was given."""
+    """Make a function remember its results for the last arrays with the same entries.
+
+    It recognizes the last immutable array without reading it.
+    """
     last: tuple[NDArray[Any], tuple[*Ts], R] | None = None
+
+    @functools.lru_cache(maxsize=8)
+    def made(given: bytes, dtype: str, shape: tuple[int, ...], *args: *Ts) -> R:
+        return function(np.frombuffer(given, dtype).reshape(shape), *args)
 
     def kept(array: NDArray[Any], *args: *Ts) -> R:
         nonlocal last
-        found = last  # looked at once, as another thread may put another there
+        found = last  # read once, because another thread may replace it
         if found is not None and found[0] is array and found[1] == args:
             return found[2]
-        made = function(array, *args)
+        result = made(array.tobytes(), array.dtype.str, array.shape, *args)
         if is_constant(array):
-            last = array, args, made
-        return made
+            last = array, args, result
+        return result
 
     functools.update_wrapper(kept, function)
     return kept

@@ -33,7 +33,7 @@ def digits_of(value: float) -> Integers:
 
 
 def value_of_digits(digits: Floats | Integers) -> float:
-    """Return the number that digits, or sums of digits, stand for: rounded once, and infinite if it is too large."""
+    """Return the number that digits, or sums of digits, stand for, rounded once; infinite if it is too large."""
     whole = sum(int(digit) << (32 * position) for position, digit in enumerate(digits))
     try:
         return whole / (1 << N_FRACTION_BITS)

@@ -1,8 +1,7 @@
-"""Exponentials, logarithms and powers that are the same bits on every machine, whatever stands beside an entry.
+"""Exponentials, logarithms and powers that have the same bits on every machine and in every batch.
 
-NumPy's own differ in the last digit from one processor to the next. These are made of what IEEE 754 rounds alike
-everywhere (sums, products and quotients, entry by entry, none of them fused), of integers, and of tables that are
-computed from integers and decimals, not by a library of the machine.
+NumPy's own differ in the last digit between processors. These use only operations that IEEE 754 rounds alike everywhere
+(sums, products and quotients, entry by entry, not fused), integers, and tables computed from integers and decimals.
 """
 
 from __future__ import annotations

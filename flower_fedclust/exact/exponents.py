@@ -64,7 +64,7 @@ def reach_exponent(rows: Floats, origin: Floats) -> int:
 
 
 def exponent_indicator(exponent: int) -> Integers:
-    """Return a client's exponent as a vector with a single 1, so that a sum over clients says how many have which."""
+    """Return a client's exponent as a vector with a single 1; a sum over clients is a histogram."""
     indicator = np.zeros(N_EXPONENTS, dtype=np.int64)
     indicator[exponent - LEAST_EXPONENT] = 1
     return indicator

@@ -66,12 +66,8 @@ def objective(rows: Floats, H: Floats, W: Floats, penalties: Penalties) -> float
     )
 
 
-def membership_gradient(rows: Floats, H: Floats, W: Floats, penalties: Penalties) -> Floats:
-    """Return the gradient of (14) in H: ``2 (H W - X) W' + rho (H 1 1' - H) + mu_h H``."""
-    return _membership_gradient(rows @ W.T, H, W @ W.T, penalties)
-
-
-def _membership_gradient(XW: Floats, H: Floats, WW: Floats, penalties: Penalties) -> Floats:
+def membership_gradient(XW: Floats, H: Floats, WW: Floats, penalties: Penalties) -> Floats:
+    """Return the gradient of (14) in H, ``2 (H W - X) W' + rho (H 1 1' - H) + mu_h H``, from ``X W'`` and ``W W'``."""
     of_fit: Floats = 2.0 * (H @ WW - XW)
     of_penalties: Floats = (penalties.mu_h - penalties.rho) * H + penalties.rho * H.sum(axis=1, keepdims=True)
     return of_fit + of_penalties
@@ -86,9 +82,8 @@ def center_gradient(rows: Floats, H: Floats, W: Floats, mu_w: float) -> Floats:
 def membership_steps(rows: Floats, H: Floats, W: Floats, penalties: Penalties, n_steps: int) -> Floats:
     """Take Q_1 projected gradient steps on H (17), with ``gamma = alpha_1 L_H / 2``.
 
-    L_H is the Lipschitz constant of the gradient, ``2 lambda_max(W W') + rho (k - 1) + mu_h``, and alpha_1 is above 1,
-    so no step raises the objective. If W and the penalties are 0, H stays as it is. A row's memberships depend on the
-    row, on W and on their start, and on no other row.
+    alpha_1 is above 1, so no step raises the objective. If W and the penalties are 0, H stays as it is. A row's
+    memberships depend on no other row.
     """
     return _membership_steps(rows @ W.T, H, W @ W.T, penalties, n_steps)
 
@@ -98,7 +93,7 @@ def _membership_steps(XW: Floats, H: Floats, WW: Floats, penalties: Penalties, n
     if gamma == 0:
         return H
     for _ in range(n_steps):
-        H = np.maximum(H - _membership_gradient(XW, H, WW, penalties) / gamma, 0.0)
+        H = np.maximum(H - membership_gradient(XW, H, WW, penalties) / gamma, 0.0)
     return H
 
 
@@ -111,7 +106,9 @@ def membership_step_divisor(W: Floats, penalties: Penalties) -> float:
 
 
 def _step_divisor(WW: Floats, penalties: Penalties) -> float:
-    return ALPHA_H / 2 * _lipschitz(WW, penalties)
+    """L_H, the Lipschitz constant of the gradient, is ``2 lambda_max(W W') + rho (k - 1) + mu_h``."""
+    lipschitz = 2.0 * _largest_eigenvalue(WW) + penalties.rho * (len(WW) - 1) + penalties.mu_h
+    return ALPHA_H / 2 * lipschitz
 
 
 def exact_membership_steps(
@@ -119,8 +116,8 @@ def exact_membership_steps(
 ) -> Floats:
     """Take Q_1 projected gradient steps on H (17) by operations that every machine rounds alike, row by row.
 
-    Products of rows and centers are products of integers, and exact. Everything else is done entry by entry, and sums
-    over clusters are added one cluster after the other: a row gets the same bits whatever other rows there are.
+    Products of rows and centers are products of integers, and exact. Everything else is done entry by entry, and one
+    cluster after the other, so the bits of a row depend on no other row.
     """
     if gamma == 0:
         return H
@@ -137,9 +134,9 @@ def exact_membership_steps(
 
 
 def memberships_of(rows: Floats, W: Floats, penalties: Penalties) -> Floats:
-    """Return the memberships of rows for given centers, each row's for itself: (17) until nothing moves.
+    """Return the memberships of rows for given centers: (17) until nothing moves.
 
-    The penalty on products is not convex, so that the start matters. It is the first step from 0.
+    The penalty on products is not convex, so the start matters: it is the first step from 0.
     """
     XW, WW = rows @ W.T, W @ W.T
     H = _membership_steps(XW, np.zeros_like(XW), WW, penalties, 1)
@@ -155,18 +152,14 @@ def memberships_of(rows: Floats, W: Floats, penalties: Penalties) -> Floats:
     return H
 
 
-def _lipschitz(WW: Floats, penalties: Penalties) -> float:
-    return 2.0 * _largest_eigenvalue(WW) + penalties.rho * (len(WW) - 1) + penalties.mu_h
-
-
 def _largest_eigenvalue(symmetric: Floats) -> float:
     return max(float(np.linalg.eigvalsh(symmetric)[-1]), 0.0)
 
 
 def center_step_size(HH: Floats, alpha: float, mu_w: float) -> float:
-    """Return eta: alpha times the largest eigenvalue of H'H, the paper's estimate of L_W; 0 where it is 0.
+    """Return eta: alpha times the largest eigenvalue of H'H, the paper's estimate of L_W, or 0.
 
-    Above 1, alpha gives steps that do not raise the objective: the gradient's own constant is ``2 lambda_max + mu_w``.
+    With alpha above 1 steps do not raise the objective: the gradient's own constant is ``2 lambda_max + mu_w``.
     """
     largest = _largest_eigenvalue((HH + HH.T) / 2)
     return alpha * (largest + mu_w / 2) if largest > 0 else 0.0
@@ -192,10 +185,9 @@ def center_steps(
 def clipped_center_gradient(rows: Floats, H: Floats, W: Floats, exponent: int, bound: float) -> tuple[Integers, int]:
     """Return the sum over rows of the gradient in W of the fit, each row's clipped to a norm, exactly.
 
-    A row x with memberships h has the gradient ``2 h (h W - x)'``. It is the outer product of the direction of h, of
-    norm 1, with ``2 ||h|| (h W - x)``, whose norm is that of the gradient. The first is truncated to 15 bits, the
-    second clipped to the bound and truncated to 25: so one row adds integers of Frobenius norm at most the bound,
-    whatever rows stand beside it.
+    A row x with memberships h has the gradient ``2 h (h W - x)'``: the outer product of the direction of h, of norm 1,
+    with ``2 ||h|| (h W - x)``, which has the norm of the gradient. The first is truncated to 15 bits, the second is
+    clipped to the bound and truncated to 25, so one row adds integers of Frobenius norm at most the bound.
     """
     n_clusters, n_columns = W.shape
     # A column of W is at most sqrt(k) times as long as a row may be: with so many bits less, products stay below 2^53.

@@ -22,20 +22,19 @@ from flower_fedclust.numerics.kmeans import centers_of
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: By so many bits weights can be finer than the least that they have.
+#: The most bits that weights can have beyond WEIGHT_BITS.
 MOST_MORE_BITS = BITS - WEIGHT_BITS
 
 
 def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats:
     """Return how much every row belongs to every cluster (Bezdek 1981), the same bits on every machine.
 
-    ``u_ij = 1 / sum_l (||x_i - c_j|| / ||x_i - c_l||)^(2 / (m - 1))``, of shape (n_rows, n_clusters): between 0 and 1,
-    and each row adds up to 1. A row that lies on centers belongs to these, in equal parts. A row's memberships depend
-    on the centers and on no other row.
+    ``u_ij = 1 / sum_l (||x_i - c_j|| / ||x_i - c_l||)^(2 / (m - 1))``, of shape (n_rows, n_clusters). A row that lies
+    on centers belongs to these, in equal parts.
     """
     distances = squared_distances(rows, centers)
     nearest = distances.min(axis=1, keepdims=True)
-    # At most 1, whatever the distances are, so that no power of it is too large a number.
+    # At most 1, so that no power overflows.
     ratios = np.divide(nearest, distances, out=np.ones_like(distances), where=distances > 0)
     memberships = power(ratios, 1.0 / (fuzzifier - 1.0))
     total = np.zeros((len(rows), 1))
@@ -46,20 +45,17 @@ def fuzzy_memberships(rows: Floats, centers: Floats, fuzzifier: float) -> Floats
 
 
 def more_bits_for(n_rows: float) -> int:
-    """Return by how many bits weights of so many rows, of all clients together, can be finer than they are at least.
-
-    Sums of rows of 25 bits, times weights, have to fit into an int64. Without more bits they do for any client.
-    """
+    """Return how many more bits the weights can have so that their sums over so many rows still fit into an int64."""
     return int(np.clip(62 - BITS - WEIGHT_BITS - np.ceil(np.log2(max(n_rows, 1.0))), 0, MOST_MORE_BITS))
 
 
 def fuzzy_sums(
     rows: Floats, centers: Floats, fuzzifier: float, *, more_bits: int = 0
 ) -> tuple[Integers, Integers, int]:
-    """Add up the rows of each cluster, each by the weight that it has there, exactly.
+    """Add up the rows of each cluster by their weights, exactly.
 
-    The weights of a row are truncated to integers whose sum is at most 1. So what a row adds to the weights has a norm
-    of at most 1, and to the sums one of at most its own, exactly.
+    The weights of a row are truncated, and add up to at most 1. So a row adds at most 1 to the weights in norm, and at
+    most its own norm to the sums, exactly.
     """
     sums, totals = np.zeros(centers.shape, dtype=np.int64), np.zeros(len(centers), dtype=np.int64)
     nothing = np.zeros(len(centers))

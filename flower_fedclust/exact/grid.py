@@ -1,17 +1,17 @@
 """Rows on a grid: integers, so that sums and products of rows are exact, on every machine and in every batch.
 
-A float product of two rows is rounded, and how depends on the processor and on the rows that stand beside: the cluster
-of a row on a tie could depend on another row. Here a row becomes integers in a public unit, computed from that row
-alone, of a norm that is small enough for every sum and product that follows to be exact in float64: below 2^53 no
-order of additions, no fused multiplication and no kernel changes a bit.
+The rounding of a float product depends on the processor and on the other rows in the batch, so a tie between clusters
+could be decided by another row. Here a row becomes integers in a public unit, computed from that row alone. Their norm
+is so small that every later sum and product is exact in float64: below 2^53 no order of additions, no fused
+multiplication and no kernel changes a bit.
 
 The arrays are float64 that hold integers, as BLAS wants them, and sums are int64. A zero may carry either sign. A unit
 is a power of two, and is given as its exponent: ``unit = 2**exponent``.
 
-What "from that row alone" rests on: subtraction, multiplication, division and square root of IEEE 754, entry by entry,
-which every processor rounds alike; maxima, which have no order; and sums of integers that are exact, or of which it is
-only asked whether they exceed a limit below 2^53. (A sum of integers that are not negative is exact while it is below
-2^53, and rounding is monotone, so that one which reaches 2^53 never comes back below it, in any order.)
+"From that row alone" holds because only these operations are used: subtraction, multiplication, division and square
+root, entry by entry, which every processor rounds alike; maxima, which have no order; exact sums of integers; and sums
+of non-negative integers that are only compared with a limit below 2^53. (Such a sum is exact below 2^53, and rounding
+is monotone, so a sum that reaches 2^53 never falls below it, in any order.)
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Integers = NDArray[np.int64]
 BITS = 25
 
 #: One row adds at most 2^40 units to an entry of any sum, and no client has more rows than MOST_ROWS, so no sum over
-#: rows overflows an int64. The constants of every sum follow from the first. ClientData checks the second, because the
-#: number of rows of a site is not public, and no answer may be refused because of it.
+#: rows overflows an int64. ClientData checks MOST_ROWS: the number of rows of a site is not public, so no answer may be
+#: refused because of it.
 ENTRY_BITS = 40
 MOST_ROWS = 2 ** (63 - ENTRY_BITS) - 1
 
@@ -101,9 +101,9 @@ def unit_exponent(bound: float, *, bits: int = BITS) -> int:
 
 
 def from_units(integers: Floats | Integers, exponent: int) -> Floats:
-    """Return what integers are in the units of the data: ``integers * 2**exponent``."""
+    """Return integers in the units of the data: ``integers * 2**exponent``."""
     floats = np.asarray(integers, dtype=np.float64)
-    # A product with a power of two is what ldexp gives, and takes a tenth of the time.
+    # The product gives the same as ldexp in a tenth of the time.
     return np.asarray(floats * math.ldexp(1.0, exponent) if -1022 <= exponent <= 1023 else np.ldexp(floats, exponent))
 
 
@@ -128,10 +128,10 @@ def rows_onto_grid(rows: Floats, origin: Floats, radius: float, *, norm: int = 2
 
 
 def rows_within(rows: Floats, origin: Floats, exponent: int, *, norm: int = 2) -> Floats:
-    """Put rows onto the grid of a unit that is known, clipped to 2^25 units.
+    """Put rows onto the grid of a known unit, clipped to 2^25 units.
 
-    For strategies without a radius, whose unit is such that no row is so long (:func:`reach_exponent`); and for public
-    points that rows are compared with, such as centers, which have to be on the grid of the rows.
+    For strategies without a radius, which choose the unit with :func:`reach_exponent`, and for public points such as
+    centers, which have to be on the grid of the rows.
     """
     return truncated_to_ball(rows, origin, exponent, 2.0**BITS, 2.0 ** (BITS * norm), norm)
 
@@ -139,13 +139,7 @@ def rows_within(rows: Floats, origin: Floats, exponent: int, *, norm: int = 2) -
 @made_once
 def points_onto_grid(points: Floats, exponent: int) -> Floats:
     """Put public points, in the coordinates of the rows on the grid, onto the grid of the rows."""
-    return _points_onto_grid(np.ascontiguousarray(points, dtype=np.float64).tobytes(), points.shape, exponent)
-
-
-@lru_cache(maxsize=8)
-def _points_onto_grid(points: bytes, shape: tuple[int, int], exponent: int) -> Floats:
-    """Put points onto the grid once for all clients of a process: they get the same message."""
-    on_grid = rows_within(np.frombuffer(points).reshape(shape), np.zeros(shape[1]), exponent)
+    on_grid = rows_within(np.asarray(points, dtype=np.float64), np.zeros(points.shape[1]), exponent)
     on_grid.flags.writeable = False
     return on_grid
 
@@ -157,9 +151,9 @@ def array_onto_grid(array: Floats, bound: float, *, norm: int = 2) -> tuple[Floa
 
 
 def truncated_to_ball(rows: Floats, origin: Floats, exponent: int, bound: float, limit: float, norm: int) -> Floats:
-    """Return ``rows - origin`` in units, truncated, and clipped to the bound where the integer norm exceeds the limit.
+    """Return ``rows - origin`` in units, truncated, and clipped to the bound if the integer norm exceeds the limit.
 
-    A difference that overflows is infinite, never NaN, as both are finite; so is its norm. Such a row is long.
+    A difference that overflows is infinite, never NaN, because both are finite.
     """
     on_grid = np.empty(rows.shape)
     scale = math.ldexp(1.0, -exponent) if -1022 <= exponent <= 1022 else None
@@ -197,8 +191,8 @@ def _clipped(rows: Floats, origin: Floats, exponent: int, bound: float, limit: f
     if exponent > -400 and -extreme < rows.min() <= rows.max() < extreme and np.abs(origin).max() < extreme:
         on_grid = scaled_to(rows - origin, bound, norm)
     else:
-        # One power of two for a row and the origin, so that what follows neither overflows nor becomes denormal. It is
-        # 1 for the rows that come by the other way.
+        # One power of two for a row and the origin prevents overflow and denormal numbers. It is 1 for rows that could
+        # have taken the other branch.
         largest = np.maximum(np.abs(rows).max(axis=1), np.abs(origin).max())
         least = np.where(exponent > -400, 0.0, 2.0**-300)
         factor = np.where(largest >= extreme, 2.0**-512, np.where(largest < least, 2.0**512, 1.0))[:, None]
@@ -230,7 +224,7 @@ def rounded_norms(rows: Floats, norm: int) -> tuple[NDArray[np.int32], Floats, F
     bits = (53 - (rows.shape[1] - 1).bit_length()) // norm
     magnitudes = np.abs(rows)
     _, exponents = np.frexp(magnitudes.max(axis=1))  # every entry is below 2^exponent
-    # Not so large that it overflows: of such a row, whose norm is denormal, fewer bits are left, rounded up as well.
+    # Limited to prevent overflow: a row with a denormal norm keeps fewer bits, also rounded up.
     power = np.minimum(bits - exponents, 1000)
     scaled = rows * np.ldexp(1.0, power)[:, None]
     np.ceil(np.abs(scaled, out=magnitudes), out=magnitudes)

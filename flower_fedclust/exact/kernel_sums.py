@@ -1,8 +1,8 @@
 """Gaussian kernels of rows on a grid, and sums over rows that are weighted by them: exact, row by row.
 
 A kernel value is a function of an exact squared distance, computed by operations that every machine rounds alike. It
-becomes an integer before anything is multiplied or added, so what a row contributes depends only on the row and on the
-public message, and its integer norm stays within the declared bound.
+becomes an integer before anything is multiplied or added, so a row's contribution depends only on the row and on the
+public message.
 
 Rows, (n_rows, n_columns), and points, (n_points, n_columns), are integers of norm at most 2^25, in the unit
 ``2**exponent``. ``gamma`` is in one over the squared units of the data.
@@ -30,22 +30,11 @@ WEIGHT_BITS = ENTRY_BITS - BITS
 #: Rows whose weighted sums are added in float64.
 WEIGHTED_ROWS = 2 ** (53 - BITS - WEIGHT_BITS)
 
-#: In attraction sums, of kernel values and of rows, which are as far as twice their norm from a point: a product is at
-#: most 2^40, one with the row alone 2^39. Three bits more for rows, as what rows lose adds up over columns, and a
-#: kernel value has one of its own for all of them.
-KERNEL_BITS, ATTRACTED_BITS = 18, ENTRY_BITS - 19
-
-#: Rows whose attraction is added in float64.
-ATTRACTED_ROWS = 2 ** (53 - KERNEL_BITS - ATTRACTED_BITS)
-
 #: Kernel values that are computed at a time, which stay in a processor's second cache: 512 kB of float64.
 KERNEL_ENTRIES = 2**16
 
 #: And those that are multiplied at a time: 4 MB.
 BLOCK_ENTRIES = 2**19
-
-#: Kernel values are made smaller by this part before they are truncated: more than all rounding can add.
-SHRINKAGE = 2.0**-40
 
 
 def gaussian_kernel(rows: Floats, points: Floats, exponent: int, gamma: float) -> Floats:
@@ -80,9 +69,7 @@ def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Float
     matrix to multiples of 2^-27 after a power of two has made its columns no longer than 1. With ``b = 26 - ceil(log4
     n_points)`` every partial sum of the product is below ``2^53`` units, and the product exact.
 
-    The error of an entry has a standard deviation of about 0.3 times ``2^-b ||m||``, for a column m, besides the unit
-    (``2^-25 bound``, or up to twice that). Measured with 100 points of normal data and ``(K + 0.01 I)^(-1/2)``, whose
-    columns have norms of 1 to 10: 1e-7 to 7e-7, and at most 3e-6, of features that have norm 1.
+    The error of an entry has a standard deviation of about 0.3 times ``2^-b ||m||``, for a column m, besides the unit.
     """
     n_points, n_features = matrix.shape
     exponent = unit_exponent(bound)
@@ -100,9 +87,8 @@ def linear_features(kernel: Floats, matrix: Floats, bound: float) -> tuple[Float
 def weighted_sums(rows: Floats, weights: Floats) -> tuple[Integers, Integers]:
     """Add up rows with weights, and the weights: for each cluster ``sum_i w_ir x_i`` and ``sum_i w_ir``.
 
-    Weights are truncated to multiples of 2^-15, so that they are integers w of those units, none larger than what was
-    given. One row x adds the outer product w x', whose entries are products of integers and whose Frobenius norm is
-    therefore ``||w|| ||x||``, exactly; and w to the sums of weights.
+    Weights are truncated to multiples of 2^-15, integers w of that unit. One row x adds w to the sums of weights, and
+    the outer product w x' of integers, whose Frobenius norm is ``||w|| ||x||``, exactly.
     """
     n_clusters, n_columns = weights.shape[1], rows.shape[1]
     sums = np.zeros((n_clusters, n_columns), dtype=np.int64)
@@ -112,39 +98,3 @@ def weighted_sums(rows: Floats, weights: Floats) -> tuple[Integers, Integers]:
         sums += (whole.T @ rows[block]).astype(np.int64)
         totals += whole.sum(axis=0).astype(np.int64)
     return sums, totals
-
-
-def attraction_sums(rows: Floats, points: Floats, exponent: int, gamma: float) -> tuple[Integers, int]:
-    """Return ``sum_i k(x_i, y_j) (x_i - y_j)`` for every point y_j: what pulls landmarks towards rows.
-
-    Times ``-4 gamma / n_points`` it is :func:`~flower_fedclust.numerics.landmarks.attraction_sum`. The norm of what one
-    row adds is at most ``sqrt(n_points) exp(-1/2) / sqrt(2 gamma)``, exactly:
-
-    Rows and points are rounded to a coarser grid first and all else is made of these integers, so that, whatever they
-    are, ``k ||x - y||`` is at most ``exp(-1/2) / sqrt(2 gamma)`` for the true kernel k of their exact distance. The
-    integer that stands for k is no larger: it is 0 unless k is 2^-18 at least, where :func:`gaussian_kernel` is right
-    to 2^-48, and k is made smaller by 2^-40, more than that and the rounding of the bound together, before it is
-    truncated towards zero; its products with ``x - y`` are exact, and there are n_points of them.
-
-    A kernel value loses less than 2^-18, half of it on average, and an entry of a row or a point at most 2^-22 of 2^25
-    units. Measured with the mean squared distance as ``1 / (2 gamma)``: the sums are right to 6e-6 of their norm; with
-    a gamma that is 20 times as large, where most kernel values are near 2^-15, to 7e-4.
-    """
-    if not 0 < gamma < math.inf:
-        raise ValueError(f"gamma is {gamma}; it must be positive and finite.")
-    coarser = BITS - ATTRACTED_BITS
-    coarse_points = np.rint(points * 2.0**-coarser)
-    pull = np.zeros(points.shape, dtype=np.int64)
-    weight = np.zeros(len(points), dtype=np.int64)
-    # Never more than ATTRACTED_ROWS.
-    n_entries = max(*points.shape, BLOCK_ENTRIES // ATTRACTED_ROWS)
-    for block in blocks(len(rows), n_entries, block_entries=BLOCK_ENTRIES):
-        coarse = rows[block] * 2.0**-coarser
-        np.rint(coarse, out=coarse)
-        kernel = gaussian_kernel(coarse, coarse_points, exponent + coarser, gamma)
-        kernel *= 2.0**KERNEL_BITS * (1.0 - SHRINKAGE)
-        np.trunc(kernel, out=kernel)
-        pull += (kernel.T @ coarse).astype(np.int64)
-        weight += kernel.sum(axis=0).astype(np.int64)
-    pull -= weight[:, None] * coarse_points.astype(np.int64)
-    return pull, exponent + coarser - KERNEL_BITS

@@ -26,7 +26,7 @@ COARSE_BITS = 16
 #: How much finer than rows distances between them are.
 DISTANCE_BITS = 10
 
-#: Of more rows than this, a random sample of this size gives the mean distance.
+#: For more rows than this, the mean distance is estimated from a random sample of this size.
 N_ROWS_FOR_MEAN_DISTANCE = 4096
 
 #: Rows whose second moments are added in float64.
@@ -50,8 +50,8 @@ def squared_distances(rows: Floats, points: Floats) -> Floats:
 def nearest_point(rows: Floats, points: Floats) -> Labels:
     """Return, for each row, the index of its nearest point; ties, which are exact, go to the lowest index.
 
-    ``||c||^2 - 2 x.c`` is compared. By Cauchy and Schwarz every partial sum of ``x.c`` is at most 2^50, and so all are
-    below 2^53: no kernel and no order of additions rounds.
+    ``||c||^2 - 2 x.c`` is compared. By Cauchy and Schwarz every partial sum of ``x.c`` is at most 2^50, so nothing is
+    rounded, in any order of additions.
     """
     labels = np.empty(len(rows), dtype=np.intp)
     twice, squares = _to_compare(points)
@@ -123,16 +123,10 @@ def truncated_means(sums: Integers, counts: Integers) -> Integers:
 def directions_onto_grid(directions: Floats) -> Floats:
     """Truncate directions to multiples of 2^-27, each of norm at most 1.
 
-    The server calls it before it sends directions, to know what the clients use. A client calls it again
-    (:func:`project_rows`): this changes no direction that is on the grid, and shortens any other.
+    The server does this before it sends directions, to know what the clients use. A client does it again, in
+    :func:`project_rows`, which changes nothing that is on the grid already.
     """
-    return _directions_onto_grid(np.ascontiguousarray(directions, dtype=np.float64).tobytes(), directions.shape)
-
-
-@lru_cache(maxsize=8)
-def _directions_onto_grid(given: bytes, shape: tuple[int, int]) -> Floats:
-    """Put directions onto their grid once for all clients of a process: they get the same message."""
-    directions = np.frombuffer(given).reshape(shape)
+    directions = np.asarray(directions, dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         whole = np.trunc(directions * 2.0**DIRECTION_BITS)
         squares = np.einsum("ij,ij->j", whole, whole)
@@ -185,9 +179,9 @@ def second_moment(rows: Floats, exponent: int) -> tuple[Integers, int]:
 
 
 def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
-    """Return the sum of the squares in each column, each square truncated to 40 bits of the largest that there can be.
+    """Return the sum of the squares in each column; a row of norm R adds a vector of norm at most R^2, exactly.
 
-    A row of norm at most R has a vector of squares of norm at most R^2, exactly.
+    Each square is truncated to 40 bits of the largest possible.
     """
     squares = np.zeros(rows.shape[1], dtype=np.int64)
     for block in blocks(len(rows), rows.shape[1], block_entries=2**12 * rows.shape[1]):
@@ -201,8 +195,7 @@ def square_sums(rows: Floats, exponent: int) -> tuple[Integers, int]:
 def mean_distance(rows: Floats, exponent: int) -> tuple[int, int]:
     """Return the mean distance over all ordered pairs of rows, truncated, and the exponent of its unit.
 
-    Each row and itself included: FedSC, equations (40) and (41) with c = 1. Of more than ``N_ROWS_FOR_MEAN_DISTANCE``
-    rows so many are drawn, always the same.
+    Pairs of a row with itself are included: FedSC, equations (40) and (41) with c = 1.
     """
     if len(rows) > N_ROWS_FOR_MEAN_DISTANCE:
         drawn = np.random.default_rng(0).choice(len(rows), N_ROWS_FOR_MEAN_DISTANCE, replace=False)

@@ -27,7 +27,7 @@ _DESCRIPTION, _ARRAYS = "model.json", "model.npz"
 
 @dataclass(frozen=True)
 class Clustered:
-    """What a model finds for some rows."""
+    """Labels, cost and places of some rows."""
 
     labels: Labels  #: The cluster of each row.
     cost: float  #: The sum over rows of the squared distance to the nearest center, in the space of the centers.
@@ -48,8 +48,14 @@ class Model(ABC):
     #: The name by which messages and files know the model.
     name: ClassVar[str]
     columns_: Sequence[str] | None = None
+    #: A point for each cluster, of shape (n_clusters, n_dimensions); None if clusters have no such points.
+    cluster_points: Floats | None = None
     #: The space in which :attr:`cluster_points` lie.
     space: Literal["rows", "map", "embedding", "codes"] = "rows"
+    #: Points among the rows that determine the cluster of a row exactly; None if the model has none.
+    exact_points: Floats | None = None
+    #: Whether the model holds data about single rows, and therefore is not sent to clients.
+    stays_with_server: bool = False
     _by_name: ClassVar[dict[str, type[Model]]] = {}
 
     def __init_subclass__(cls, *, name: str = "", **kwargs: Any) -> None:
@@ -62,11 +68,6 @@ class Model(ABC):
     def named(name: str) -> type[Model]:
         """Return the class with this name; raise a ValueError that suggests the nearest if there is none."""
         return look_up(name, Model._by_name, "model")
-
-    @property
-    def cluster_points(self) -> Floats | None:
-        """A point for each cluster, of shape (n_clusters, n_dimensions); None if clusters have no such points."""
-        return None
 
     @property
     def n_clusters(self) -> int:
@@ -107,11 +108,6 @@ class Model(ABC):
     def from_arrays(cls, arrays: Sequence[Floats]) -> Self:
         """Make the model from the arrays that :meth:`to_arrays` returned."""
 
-    @property
-    def exact_points(self) -> Floats | None:
-        """Points among the rows that determine the cluster of a row exactly; None if the model has none."""
-        return None
-
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
         """Return the cluster of each row, from that row alone and the same on every machine.
 
@@ -126,11 +122,6 @@ class Model(ABC):
             The exponent of the grid's unit.
         """
         raise NotImplementedError
-
-    @property
-    def stays_with_server(self) -> bool:
-        """Whether the model holds data about single rows, and therefore is not sent to clients."""
-        return False
 
     def cluster(self, rows: ArrayLike, places: Floats | None = None) -> Clustered:
         """Return labels and cost of rows, and their places if the model has a map.
@@ -195,7 +186,7 @@ class Model(ABC):
 
 
 class RowModel(Model):
-    """Base of models that find the cluster of a row from that row alone, and so work on a block of rows at a time."""
+    """Base of models that find the cluster of each row from that row alone, in blocks of rows."""
 
     #: What determines the number of columns, with its verb, for messages.
     columns_from: ClassVar[str]

@@ -27,10 +27,7 @@ Labels = NDArray[np.intp]
 class CenterModel(RowModel):
     """Base of models in which a row belongs to the nearest center, in a space where each row has a place."""
 
-    @property
-    @abstractmethod
-    def cluster_points(self) -> Floats:
-        """The centers."""
+    cluster_points: Floats
 
     @abstractmethod
     def place(self, rows: Floats) -> Floats:
@@ -75,20 +72,11 @@ class KMeansModel(CenterModel, name="k-means"):
 
     def __init__(self, cluster_centers: ArrayLike) -> None:
         self.cluster_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
+        self.cluster_points = self.exact_points = self.cluster_centers_
         self.n_columns = self.cluster_centers_.shape[1]
 
     def __repr__(self) -> str:
         return f"KMeansModel({self.n_clusters} centers of {self.n_columns} columns)"
-
-    @property
-    def cluster_points(self) -> Floats:
-        """The centers."""
-        return self.cluster_centers_
-
-    @property
-    def exact_points(self) -> Floats:
-        """The centers."""
-        return self.cluster_centers_
 
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
         """Return the index of the nearest center of each row on a grid, exactly."""
@@ -155,7 +143,7 @@ class EncodedModel(CenterModel, name="encoded"):
     ) -> None:
         self.layers_ = checked_layers(layers, activation)
         self.activation = activation
-        self.latent_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
+        self.cluster_points = self.latent_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
         self.n_columns, n_latent = len(self.layers_[0]), len(self.layers_[-1])
         if self.latent_centers_.shape[1] != n_latent:
             raise DataError(
@@ -168,20 +156,13 @@ class EncodedModel(CenterModel, name="encoded"):
 
     def _checked_vector(self, name: str, values: ArrayLike) -> Floats:
         vector = np.array(values, dtype=np.float64)
-        if vector.shape != (self.n_columns,):
-            raise DataError(f"{name} has shape {vector.shape}; give ({self.n_columns},), one for each column.")
-        if not np.isfinite(vector).all():
-            raise DataError(f"{name}: column {int((~np.isfinite(vector)).argmax())} is not finite.")
+        if vector.shape != (self.n_columns,) or not np.isfinite(vector).all():
+            raise DataError(f"{name}: give a finite number for each of the {self.n_columns} columns.")
         return vector
 
     def __repr__(self) -> str:
         widths = [self.n_columns, *(len(biases) for biases in self.layers_[1::2])]
         return f"EncodedModel({self.n_clusters} clusters, {self.activation} encoder {'-'.join(map(str, widths))})"
-
-    @property
-    def cluster_points(self) -> Floats:
-        """The centers, among the codes."""
-        return self.latent_centers_
 
     def encode(self, rows: ArrayLike) -> Floats:
         """Return the codes of rows, of shape (n_rows, n_latent); each depends on its own row only."""
@@ -235,25 +216,15 @@ class SpectralModel(CenterModel, name="spectral"):
     def __init__(
         self, dictionary: ArrayLike, bandwidth: float, projection: ArrayLike, cluster_centers: ArrayLike
     ) -> None:
-        self.dictionary_ = checked_rows(np.array(dictionary), owner="dictionary")
+        self.exact_points = self.dictionary_ = checked_rows(np.array(dictionary), owner="dictionary")
         self.n_columns = self.dictionary_.shape[1]
         self.bandwidth_ = check_real("bandwidth", bandwidth, above=0)
         self.projection_ = checked_rows(np.array(projection), owner="projection")
-        self.embedding_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
+        self.cluster_points = self.embedding_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
 
     def __repr__(self) -> str:
         n_atoms = len(self.dictionary_)
         return f"SpectralModel({self.n_clusters} clusters, {n_atoms} atoms of {self.n_columns} columns)"
-
-    @property
-    def cluster_points(self) -> Floats:
-        """The centers, in the embedding."""
-        return self.embedding_centers_
-
-    @property
-    def exact_points(self) -> Floats:
-        """The atoms of the dictionary."""
-        return self.dictionary_
 
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
         """Return the cluster of each row on a grid, embedded and compared with the centers exactly."""

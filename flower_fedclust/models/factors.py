@@ -35,17 +35,12 @@ class FactorModel(RowModel, name="factors"):
     columns_from = "the components have"
 
     def __init__(self, components: ArrayLike, *, rho: float = 0.0, mu_h: float = 0.0) -> None:
-        self.components_ = checked_rows(np.array(components), owner="components")
+        self.cluster_points = self.components_ = checked_rows(np.array(components), owner="components")
         self.n_columns = self.components_.shape[1]
         self.penalties = Penalties(check_real("rho", rho, at_least=0), check_real("mu_h", mu_h, at_least=0))
 
     def __repr__(self) -> str:
         return f"FactorModel({self.n_clusters} components of {self.n_columns} columns)"
-
-    @property
-    def cluster_points(self) -> Floats:
-        """The components."""
-        return self.components_
 
     def memberships(self, rows: ArrayLike) -> Floats:
         """Return how much each row belongs to each cluster, of shape (n_rows, n_clusters): H for the model's W.

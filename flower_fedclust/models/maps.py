@@ -77,10 +77,11 @@ class MapModel(CenterModel, name="map"):
         self.method = method
         self.landmarks_ = checked_rows(np.array(landmarks), owner="landmarks")
         self.coordinates_ = checked_rows(np.array(coordinates), owner="coordinates")
-        self.map_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
+        self.cluster_points = self.map_centers_ = checked_rows(np.array(cluster_centers), owner="cluster_centers")
         self.n_neighbors = check_real("n_neighbors", n_neighbors, above=0)
         self.min_dist = check_real("min_dist", min_dist, at_least=0)
         self._distances = None if distances is None else checked_rows(distances, owner="distances")
+        self.stays_with_server = self._distances is not None
         n_points = len(self.landmarks_ if self._distances is None else self._distances)
         if len(self.coordinates_) != n_points:
             raise ValueError(f"coordinates: {len(self.coordinates_)} places for {n_points} points; give one for each.")
@@ -92,11 +93,6 @@ class MapModel(CenterModel, name="map"):
 
     def __repr__(self) -> str:
         return f"MapModel({self.method}, {len(self.coordinates_)} points, {self.n_clusters} clusters)"
-
-    @property
-    def cluster_points(self) -> Floats:
-        """The centers, on the map."""
-        return self.map_centers_
 
     @property
     def _widest(self) -> int:
@@ -131,29 +127,23 @@ class MapModel(CenterModel, name="map"):
         """Return labels, cost and places of rows; rows with known places are not placed again."""
         return nearest_centers(self.transform(rows) if places is None else places, self.map_centers_)
 
-    @property
-    def stays_with_server(self) -> bool:
-        """Whether it is a map of rows, whose distances from the landmarks it holds."""
-        return self._distances is not None
-
     def to_arrays(self) -> list[Floats]:
         """Return the settings, the landmarks, the map, its centers, and the optional arrays (or empty ones)."""
         settings = np.array([self._METHODS.index(self.method), self.n_neighbors, self.min_dist])
-        empty = np.empty((0, 0))
+        optional = [(self._distances, (0, 0)), (self._origin, (0,)), (self._directions, (0, 0))]
         return [
             settings,
             self.landmarks_,
             self.coordinates_,
             self.map_centers_,
-            empty if self._distances is None else self._distances,
-            np.empty(0) if self._origin is None else self._origin,
-            empty if self._directions is None else self._directions,
+            *(np.empty(shape) if array is None else array for array, shape in optional),
         ]
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[Floats]) -> Self:
         """Make the model from the arrays that :meth:`to_arrays` returned."""
-        settings, landmarks, coordinates, centers, distances, origin, directions = arrays
+        settings, landmarks, coordinates, centers, *optional = arrays
+        distances, origin, directions = (array if array.size else None for array in optional)
         return cls(
             cls._METHODS[int(settings[0])],
             landmarks,
@@ -161,7 +151,7 @@ class MapModel(CenterModel, name="map"):
             centers,
             n_neighbors=float(settings[1]),
             min_dist=float(settings[2]),
-            distances=distances if distances.size else None,
-            origin=origin if origin.size else None,
-            directions=directions if directions.size else None,
+            distances=distances,
+            origin=origin,
+            directions=directions,
         )

@@ -20,7 +20,7 @@ Labels = NDArray[np.intp]
 
 
 class PrototypeModel(RowModel, name="prototypes"):
-    """Clusters made of prototypes, each of which stands for rows: by a Gaussian, or by its mean only.
+    """Clusters made of prototypes, each of which represents rows by a Gaussian, or by its mean only.
 
     The cost is in squared units of the rows, measured from the mean of the densest, or nearest, prototype.
 
@@ -65,13 +65,17 @@ class PrototypeModel(RowModel, name="prototypes"):
             raise ValueError(f"there are {n_prototypes} means; give as many clusters and counts.")
         if not ((self.clusters_ >= 0) & (self.clusters_ < n_clusters)).all():
             raise ValueError(f"clusters: every prototype needs one from 0 to {n_clusters - 1}.")
-        shapes = (self.means_.shape, (*self.means_.shape, self.n_columns))
-        if self.covariances_ is not None and self.covariances_.shape not in shapes:
-            raise ValueError(f"covariances have the shape {self.covariances_.shape}; give {shapes[0]} or {shapes[1]}.")
-        if self.covariances_ is not None and not np.isfinite(self.covariances_).all():
-            raise ValueError("covariances: every entry must be a finite number.")
+        if self.covariances_ is not None:
+            shapes = (self.means_.shape, (*self.means_.shape, self.n_columns))
+            if self.covariances_.shape not in shapes or not np.isfinite(self.covariances_).all():
+                raise ValueError(f"covariances: give finite numbers of shape {shapes[0]} or {shapes[1]}.")
         if not (np.isfinite(self.counts_) & (self.counts_ > 0)).all():
             raise ValueError("counts: every prototype needs a finite number above 0.")
+        self.exact_points = self.means_ if self.covariances_ is None else None
+        # The weighted mean of each cluster's prototypes; the mean of all for a cluster without any.
+        weights = (self.clusters_[:, None] == np.arange(n_clusters)) * self.counts_[:, None]
+        weights[:, weights.sum(axis=0) == 0] = self.counts_[:, None]
+        self.cluster_points = np.asarray((weights / weights.sum(axis=0)).T @ self.means_)
 
     def __repr__(self) -> str:
         n_prototypes = len(self.means_)
@@ -85,18 +89,6 @@ class PrototypeModel(RowModel, name="prototypes"):
     @property
     def _widest(self) -> int:
         return len(self.means_) + self.n_columns
-
-    @property
-    def cluster_points(self) -> Floats:
-        """The mean of each cluster's prototypes, weighted by counts; the mean of all for a cluster without any."""
-        weights = (self.clusters_[:, None] == np.arange(self.n_clusters)) * self.counts_[:, None]
-        weights[:, weights.sum(axis=0) == 0] = self.counts_[:, None]
-        return np.asarray((weights / weights.sum(axis=0)).T @ self.means_)
-
-    @property
-    def exact_points(self) -> Floats | None:
-        """The means, if a row belongs to the cluster of the nearest."""
-        return self.means_ if self.covariances_ is None else None
 
     def exact_clusters(self, rows: Floats, exponent: int) -> Labels:
         """Return the cluster of the nearest mean of each row on a grid, exactly."""

@@ -40,7 +40,7 @@ class TableModel(Model, name="table"):
         self.preparation = preparation
         self.model = model
         self.columns_: Sequence[str] = preparation.columns_
-        self.space = model.space
+        self.space, self.cluster_points = model.space, model.cluster_points
 
     def __repr__(self) -> str:
         return f"TableModel({len(self.columns_)} columns, {self.model!r})"
@@ -54,11 +54,6 @@ class TableModel(Model, name="table"):
     def n_clusters(self) -> int:
         """The number of clusters."""
         return self.model.n_clusters
-
-    @property
-    def cluster_points(self) -> NDArray[np.float64] | None:
-        """The points among the prepared rows."""
-        return self.model.cluster_points
 
     def prepare(self, table: Any) -> NDArray[np.float64]:
         """Return the prepared rows of a table, of shape (n_rows, n_prepared_columns)."""

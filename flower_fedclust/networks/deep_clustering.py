@@ -24,9 +24,8 @@ from flower_fedclust.networks.training import (
     n_epochs_for,
     network_of,
     new_layers,
-    one_torch_thread,
+    repeatable,
     require_torch,
-    torch_generator,
 )
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.kmeans import nearest_center
@@ -92,11 +91,9 @@ def pretrained_autoencoder(
     paper first trains them one after the other. The paper also hides a fifth of the inputs' entries; in few columns
     that would hide the cluster of a row, so a small penalty on the weights replaces it here.
     """
-    torch = require_torch("An autoencoder")
     n_rows, n_columns = rows.shape
     n_epochs = n_epochs_for(N_STEPS, n_rows, BATCH_SIZE) if n_epochs is None else n_epochs
-    with one_torch_thread():
-        generator = torch_generator(random_state)
+    with repeatable("An autoencoder", random_state) as (torch, generator):
         given = torch.from_numpy(np.ascontiguousarray(rows))
         encoder = network_of(new_layers([n_columns, n_hidden, n_hidden, n_latent], generator, last=0.1))
         decoder = network_of(new_layers([n_latent, n_hidden, n_hidden, n_columns], generator, last=0.1))
@@ -123,15 +120,13 @@ def refined_clusters(
 ) -> RefinedClusters:
     """Move codes and centers so that each code comes nearer to one of the centers and farther from the others.
 
-    Begins with the centers of a k-means of the codes. In turns, the target P of all rows (equation 3) is computed from
-    their soft assignments Q (equation 1), and encoder and centers descend KL(P || Q) (equation 2), once through the
-    rows or for 50 steps, whichever is more. The decoder is no longer used. It ends after ``n_targets``, or when at most
-    a fraction ``tol`` of the rows has changed its cluster.
+    Begins with the centers of a k-means of the codes. In turn, the target P of all rows (equation 3) is computed from
+    their soft assignments Q (equation 1), and encoder and centers descend KL(P || Q) (equation 2), for one epoch or 50
+    steps, whichever is more. It ends after ``n_targets``, or when at most a fraction ``tol`` of the rows has changed
+    its cluster.
     """
-    torch = require_torch("Deep clustering")
     n_rows = len(rows)
-    with one_torch_thread():
-        generator = torch_generator(random_state)
+    with repeatable("Deep clustering", random_state) as (torch, generator):
         given = torch.from_numpy(np.ascontiguousarray(rows))
         network = network_of(encoder)
         mu = torch.tensor(centers, dtype=torch.float64, requires_grad=True)

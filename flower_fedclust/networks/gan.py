@@ -15,9 +15,8 @@ from flower_fedclust.networks.training import (
     n_epochs_for,
     network_of,
     new_layers,
-    one_torch_thread,
+    repeatable,
     require_torch,
-    torch_generator,
 )
 from flower_fedclust.numerics.checks import DataError, checked_rows
 
@@ -56,19 +55,17 @@ def synthetic_rows(
     E ||grad D(x)||^2``, without which training would go in circles (Mescheder et al. 2018). The rows are made by the
     running mean of the generator's weights.
 
-    A GAN that is trained long on few rows can repeat them: its rows are not private.
+    The rows are not private: a GAN that is trained long on few rows can repeat them.
 
     Goodfellow et al., "Generative adversarial nets", NIPS 2014. Mescheder, Geiger and Nowozin, "Which training methods
     for GANs do actually converge?", ICML 2018.
     """
-    torch = require_torch("A GAN")
     rows = checked_rows(rows, owner=owner)
     origin, scale = column_moments(rows)
     if not scale.any():
         raise DataError(f"{owner} has fewer than 2 distinct rows; a GAN could only repeat them.")
     n_epochs = n_epochs_for(N_STEPS, len(rows), BATCH_SIZE) if n_epochs is None else n_epochs
-    with one_torch_thread(), torch.no_grad():
-        generator = torch_generator(random_state)
+    with repeatable("A GAN", random_state) as (torch, generator), torch.no_grad():
         standardized = np.divide(rows - origin, scale, out=np.zeros_like(rows), where=scale > 0)
         maker = _trained_generator(torch.from_numpy(standardized), n_epochs, generator)
         noise = torch.randn(n_synthetic, N_NOISE, generator=generator, dtype=torch.float64)

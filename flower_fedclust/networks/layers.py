@@ -58,15 +58,13 @@ def checked_layers(layers: Sequence[ArrayLike], activation: str) -> list[Floats]
     arrays = [np.array(one, dtype=np.float64) for one in layers]
     if not arrays or len(arrays) % 2:
         raise DataError(f"layers: {len(arrays)} arrays; give weights and biases for each layer, in turn.")
-    n_columns = None
+    n_columns = arrays[0].shape[0] if arrays[0].ndim else 0
     for index, (weights, biases) in enumerate(zip(arrays[::2], arrays[1::2], strict=True)):
-        if weights.ndim != 2 or biases.shape != weights.shape[1:]:
+        if weights.ndim != 2 or biases.shape != weights.shape[1:] or len(weights) != n_columns:
             raise DataError(
                 f"layers: layer {index} has weights of shape {weights.shape} and biases of shape {biases.shape}; give "
-                "(n_in, n_out) and (n_out,)."
+                f"({n_columns}, n_out) and (n_out,)."
             )
-        if n_columns is not None and len(weights) != n_columns:
-            raise DataError(f"layers: layer {index} takes {len(weights)} columns; the one before it gives {n_columns}.")
         if not weights.size or not (np.isfinite(weights).all() and np.isfinite(biases).all()):
             raise DataError(f"layers: layer {index} has weights or biases that are not finite, or none.")
         n_columns = weights.shape[1]

@@ -61,6 +61,14 @@ def torch_generator(random_state: int) -> Any:
     return import_module("torch").Generator().manual_seed(random_state)
 
 
+@contextmanager
+def repeatable(who: str, random_state: int) -> Iterator[tuple[Any, Any]]:
+    """Yield torch, which computes on one thread, and a generator with this seed, for whoever needs PyTorch."""
+    torch = require_torch(who)
+    with one_torch_thread():
+        yield torch, torch_generator(random_state)
+
+
 def new_layers(sizes: Sequence[int], generator: Any, *, last: float = 1.0) -> list[Floats]:
     """Draw weights of variance ``2 / n_in`` (He, Zhang, Ren and Sun 2015), and biases of 0.
 

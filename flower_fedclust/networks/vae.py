@@ -25,7 +25,7 @@ from flower_fedclust.networks.training import (
     n_epochs_for,
     network_of,
     new_layers,
-    one_torch_thread,
+    repeatable,
     require_torch,
     torch_generator,
 )
@@ -112,16 +112,14 @@ def trained_vae(
 ) -> Trained:
     """Train a VAE further, by at least ``n_steps`` and one epoch: L_vae + lambda L_dec(P) (equation 14).
 
-    L_dec is KL(P || Q), where Q is the soft assignment of a code to the centers P_g that all clients share. The centers
-    are fixed; the codes move. In deep embedded clustering the target P is a sharper Q, which draws a row to the nearest
-    center and, with a large weight lambda, cuts clusters that are not round. Here P favors the row's cluster in
-    ``labels``, which comes from a graph. If codes are as wide as rows, their divergence from a standard normal is
-    ignored. Rows should have about mean 0 and scale 1.
+    L_dec is KL(P || Q), where Q is the soft assignment of a code to the fixed centers P_g of all clients. In deep
+    embedded clustering the target P is a sharper Q, which draws a row to the nearest center and, with a large weight
+    lambda, cuts clusters that are not round. Here P favors the row's cluster in ``labels``, which comes from a graph.
+    If codes are as wide as rows, their divergence from a standard normal is ignored. Rows should have about mean 0 and
+    scale 1.
     """
-    torch = require_torch("SPP-FGC+")
     n_rows = len(rows)
-    with one_torch_thread():
-        generator = torch_generator(random_state)
+    with repeatable("SPP-FGC+", random_state) as (torch, generator):
         given = torch.tensor(rows, dtype=torch.float64)
         encoder, decoder = network_of(layers[:4]), network_of(layers[4:])
         n_latent = layers[2].shape[1] // 2
@@ -129,7 +127,7 @@ def trained_vae(
         mu = target = None
         if centers is not None:
             if labels is None:
-                raise ValueError("labels are missing; say in which of the centers' clusters each row is.")
+                raise ValueError("labels are missing; give the cluster of each row.")
             mu = torch.tensor(centers, dtype=torch.float64)
             target = torch.from_numpy(SURE * np.eye(len(centers))[labels] + (1.0 - SURE) / len(centers))
         optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=LEARNING_RATE)

@@ -14,9 +14,9 @@ LARGEST, SMALLEST = 1e150, 1e-150
 
 
 class DataError(ValueError):
-    """What is wrong with rows, in a sentence that names a row and a column and never a value.
+    """Unusable rows; the message names a row and a column and never a value.
 
-    A client passes the sentence on to the server; of any other error it tells only the kind.
+    A client sends this message to the server, but only the type of any other error.
     """
 
 
@@ -30,15 +30,14 @@ _NAMED_COLUMNS = 10
 
 def refuse_columns(owner: str, not_numeric: Sequence[str], not_finite: Sequence[str], advice: str = "") -> NoReturn:
     """Raise a DataError that names every unusable column, and the remedy."""
-    wrong = [*not_numeric, *not_finite]
-    named = wrong[:_NAMED_COLUMNS]
-    if more := len(wrong) - len(named):
+    named = [*not_numeric, *not_finite][:_NAMED_COLUMNS]
+    if more := len(not_numeric) + len(not_finite) - len(named):
         named.append(f"{more} other column{'s' if more > 1 else ''}")
-    them = "it" if len(wrong) == 1 else "them"
+    them = "it" if len(named) == 1 else "them"
     if not not_finite:
         remedy = f"encode {them} as numbers or leave {them} out"
     elif not not_numeric:
-        remedy = f"fill {them} in or drop the row{'' if len(wrong) == 1 else 's'}"
+        remedy = f"fill {them} in or drop the row{'' if len(named) == 1 else 's'}"
     else:
         remedy = "encode or fill them in, or leave them out"
     listed = " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
@@ -46,10 +45,7 @@ def refuse_columns(owner: str, not_numeric: Sequence[str], not_finite: Sequence[
 
 
 def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None = None) -> NDArray[np.float64]:
-    """Return the rows as a two-dimensional array of finite floats, or say what is wrong with them and where.
-
-    The message names the owner, the row and the column, and never a value: it may reach the server.
-    """
+    """Return the rows as a two-dimensional array of finite floats, or raise a DataError."""
 
     def column_name(index: int) -> str:
         return f"column '{columns[index]}'" if columns is not None else f"column {index}"
@@ -66,10 +62,9 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
         raise DataError(f"{owner}: the rows are complex numbers or dates; give real numbers.")
     if array.ndim != 2:
         raise DataError(f"{owner}: the rows have shape {array.shape}; give two dimensions, one row a sample.")
-    if array.shape[0] == 0:
-        raise DataError(f"{owner} has no rows; give at least one.")
-    if array.shape[1] == 0:
-        raise DataError(f"{owner} has no columns; give at least one.")
+    for what, length in zip(("rows", "columns"), array.shape, strict=True):
+        if length == 0:
+            raise DataError(f"{owner} has no {what}; give at least one.")
     not_numeric: list[str] = []
     if array.dtype.kind not in "fiub":
         given, array = array, np.zeros(array.shape)
@@ -86,7 +81,7 @@ def checked_rows(rows: ArrayLike, *, owner: str, columns: Sequence[str] | None =
 
 
 def checked_point(name: str, given: ArrayLike) -> NDArray[np.float64]:
-    """Return a point, one finite number for each column, or say that it must be one."""
+    """Return a point with one finite number for each column; raise a ValueError otherwise."""
     try:
         point = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
@@ -97,7 +92,7 @@ def checked_point(name: str, given: ArrayLike) -> NDArray[np.float64]:
 
 
 def first_not_finite(rows: NDArray[np.float64], column_name: Callable[[int], str]) -> list[str]:
-    """Return, for each column that holds NaN or infinity, the first row where it does, in words."""
+    """Describe the first NaN or infinite entry of each column."""
     # One sum is NaN or infinite if any entry is; only then is it worth looking for the entry.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(rows)):
@@ -112,7 +107,7 @@ def first_not_finite(rows: NDArray[np.float64], column_name: Callable[[int], str
 
 
 def out_of_scale(rows: NDArray[np.float64] | None, column_name: Callable[[int], str]) -> str:
-    """Say which rows have squares that would overflow or underflow; "" if none does."""
+    """Describe an entry whose square would overflow or underflow; "" if there is none."""
     size = 0.0 if rows is None or not rows.size else max(rows.max(), -rows.min())
     if rows is not None and size > LARGEST:
         row, column = divmod(int((np.abs(rows) > LARGEST).argmax()), rows.shape[1])
@@ -127,7 +122,7 @@ def check_scale(rows: NDArray[np.float64], owner: str) -> None:
 
 
 def check_integer(name: str, value: object, *, at_least: int) -> int:
-    """Return an integer parameter, or say what it must be."""
+    """Return an integer parameter; raise a ValueError that says what it must be."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
         raise ValueError(f"{name} is {value!r}; it must be an integer, {at_least} or more.")
     return int(value)
@@ -142,25 +137,17 @@ def check_real(
     below: float = np.inf,
     at_most: float = np.inf,
 ) -> float:
-    """Return a real parameter, or say what it must be."""
+    """Return a real parameter; raise a ValueError that says what it must be."""
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if is_number and above < value < below and at_least <= value <= at_most:  # type: ignore[operator]
         return float(value)  # type: ignore[arg-type]
-    bounds = [
-        f"{relation} {bound:g}"
-        for relation, bound in (
-            ("above", above),
-            ("at least", at_least),
-            ("below", below),
-            ("at most", at_most),
-        )
-        if np.isfinite(bound)
-    ]
+    limits = {"above": above, "at least": at_least, "below": below, "at most": at_most}
+    bounds = [f"{relation} {limit:g}" for relation, limit in limits.items() if np.isfinite(limit)]
     raise ValueError(f"{name} is {value!r}; it must be a finite number {' and '.join(bounds)}".rstrip() + ".")
 
 
 def check_max_l1_norm(max_l1_norm: float | None, epsilon: float | None) -> None:
-    """Raise a ValueError unless the L1 norm to which rows are clipped is positive, and given where there is epsilon."""
+    """Raise a ValueError if max_l1_norm is not positive, or is missing although there is an epsilon."""
     if max_l1_norm is not None:
         check_real("max_l1_norm", max_l1_norm, above=0)
     elif epsilon is not None:
@@ -174,7 +161,7 @@ def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
 
 
 def warn_of_empty_clusters(who: str, counts: ArrayLike) -> None:
-    """Warn where a cluster has no row: rows can be too alike for so many clusters, or have no similarity left."""
+    """Warn of clusters without rows: the rows may be too alike for so many, or too far apart for the bandwidth."""
     found = int(np.count_nonzero(np.asarray(counts) > 0))
     if found < np.size(counts):
         warnings.warn(

@@ -46,6 +46,11 @@ def objective(rows: Floats, Z: Floats, C: Floats, bandwidth: float, regularizati
     return float(0.5 * len(rows) - fit + 0.5 * norm + 0.5 * regularization * np.sum(C**2))
 
 
+def curvature(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> Floats:
+    """Return the inverse of the step size of each atom, of shape (n_atoms,)."""
+    return _curvature(C, C.T @ C, gaussian_kernel(rows, Z, bandwidth), gaussian_kernel(Z, Z, bandwidth), bandwidth)
+
+
 def _gradient(rows: Floats, Z: Floats, C: Floats, gram: Floats, Kxz: Floats, Kzz: Floats, bandwidth: float) -> Floats:
     """Return the derivative of the objective by the atoms (equation 15, whose sigma is r)."""
     W = -C * Kxz
@@ -70,17 +75,11 @@ def _curvature(C: Floats, gram: Floats, Kxz: Floats, Kzz: Floats, bandwidth: flo
     return L
 
 
-def curvature(rows: Floats, Z: Floats, C: Floats, bandwidth: float) -> Floats:
-    """Return the inverse of the step size of each atom, of shape (n_atoms,); see :func:`dictionary_steps`."""
-    return _curvature(C, C.T @ C, gaussian_kernel(rows, Z, bandwidth), gaussian_kernel(Z, Z, bandwidth), bandwidth)
-
-
 def dictionary_steps(rows: Floats, Z: Floats, C: Floats, bandwidth: float, n_steps: int) -> Floats:
-    """Return the dictionary after Q gradient steps with the codes held fixed (equation 16).
+    """Return the dictionary after Q gradient steps with fixed codes (equation 16); no step raises the objective.
 
-    Every atom has its own step size, 1 over the curvature of a parabola that lies above the objective, so that no step
-    raises the objective. The paper's single Lipschitz constant for all atoms is slower, and is not everywhere above the
-    largest of these.
+    Every atom has its own step size, 1 over its curvature. The paper's single Lipschitz constant for all atoms is
+    slower, and is not always above the largest curvature.
     """
     rows, start = _around_the_atoms(rows, Z)
     moved = start
@@ -119,9 +118,9 @@ def kernel_root(Z: Floats, bandwidth: float) -> Floats:
 
 
 def factors(rows: Floats, Z: Floats, bandwidth: float, regularization: float) -> Floats:
-    """Return F, of shape (n_rows, n_atoms), whose inner products are the kernel that the dictionary reconstructs (5).
+    """Return ``F = C K(Z, Z)^(1/2)``, whose inner products are the reconstructed kernel (5).
 
-    ``C K(Z, Z)^(1/2)``; every row has a norm below 1, if lambda is positive.
+    If lambda is positive, every row has a norm below 1.
     """
     return gaussian_kernel(rows, Z, bandwidth) @ factor_map(Z, bandwidth, regularization)
 
@@ -151,10 +150,8 @@ def code_map(Z: Floats, bandwidth: float, regularization: float) -> Floats:
 
 
 def matched_dictionary(mean: Floats, deviation: Floats, n_atoms: int, rng: np.random.Generator) -> Floats:
-    """Draw a dictionary of d atoms with the columns' means and standard deviations.
+    """Draw atoms with the columns' means and standard deviations; the paper starts "randomly".
 
-    The paper starts "randomly". Atoms of unit scale about the origin may be far from the data, where the kernel is flat
-    and the gradient vanishes.
+    Atoms of unit scale about the origin may be far from the data, where the kernel is flat and the gradient vanishes.
     """
-    atoms: Floats = mean + deviation * rng.standard_normal((n_atoms, len(mean)))
-    return atoms
+    return np.asarray(mean + deviation * rng.standard_normal((n_atoms, len(mean))))

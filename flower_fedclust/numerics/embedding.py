@@ -13,6 +13,7 @@ openTSNE and umap-learn are an optional extra and imported on use; a DataError s
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +43,7 @@ _LONGEST_START = 1.0
 
 def check_installed(method: str) -> None:
     """Raise a DataError if the package for a map is missing, before anything is computed for the map."""
-    if method == "tsne":
-        _opentsne()
-    else:
-        _umap()
+    _opentsne() if method == "tsne" else _umap()
 
 
 def tsne_n_neighbors(n_rows: int, perplexity: float) -> int:
@@ -73,8 +71,7 @@ def tsne_map(
     opentsne = _opentsne()
     n_rows = len(neighbors)
     n_needed = tsne_n_neighbors(n_rows, perplexity)
-    _check_rows(n_rows)
-    _check_neighbors("tsne_map", neighbors, distances, n_needed, f"a perplexity of {perplexity:g}")
+    _check(neighbors, n_needed, n_rows)
     neighbors, distances = neighbors[:, :n_needed], _over_mean(distances[:, :n_needed])
     index = opentsne.nearest_neighbors.PrecomputedNeighbors(neighbors, distances)
     affinities = opentsne.affinity.PerplexityBasedNN(
@@ -101,7 +98,7 @@ def place_tsne(
     opentsne = _opentsne()
     n_rows = len(coordinates)
     n_needed = tsne_n_neighbors(n_rows + 1, perplexity)
-    _check_neighbors("place_tsne", neighbors, distances, n_needed, f"a perplexity of {perplexity:g}")
+    _check(neighbors, n_needed)
     neighbors, distances = neighbors[:, :n_needed], _over_mean(distances[:, :n_needed], by_row=True)
     P = opentsne.affinity.joint_probabilities_nn(
         neighbors,
@@ -150,8 +147,7 @@ def umap_map(
     umap_ = _umap()
     n_rows = len(neighbors)
     n_needed = umap_n_neighbors(n_rows, n_neighbors)
-    _check_rows(n_rows)
-    _check_neighbors("umap_map", neighbors, distances, n_needed, f"n_neighbors={n_neighbors}")
+    _check(neighbors, n_needed, n_rows)
     random = np.random.RandomState(random_state)
     itself = np.arange(n_rows)[:, None]
     graph, _, _ = umap_.fuzzy_simplicial_set(
@@ -204,7 +200,7 @@ def place_umap(
     """
     umap_ = _umap()
     n_needed = min(n_neighbors, len(coordinates))
-    _check_neighbors("place_umap", neighbors, distances, n_needed, f"n_neighbors={n_neighbors}")
+    _check(neighbors, n_needed)
     neighbors = neighbors[:, :n_needed]
     # umap-learn bounds a row's bandwidth from below by the mean over all rows; here every row has the same mean.
     relative = _over_mean(distances[:, :n_needed], by_row=True).astype(np.float32)
@@ -245,43 +241,28 @@ def place_umap(
 
 def _opentsne() -> Any:
     """Import openTSNE with the modules used here."""
-    try:
-        import openTSNE
-        import openTSNE.affinity
-        import openTSNE.initialization
-        import openTSNE.nearest_neighbors
-        import openTSNE.tsne
-    except ImportError:
-        raise DataError('A t-SNE map needs openTSNE; install it with: pip install "flower-fedclust[maps]".') from None
-    return openTSNE
+    for module in ("affinity", "initialization", "nearest_neighbors", "tsne"):
+        _imported(f"openTSNE.{module}", "A t-SNE map needs openTSNE")
+    return import_module("openTSNE")
 
 
 def _umap() -> Any:
     """Import umap-learn's functions."""
+    return _imported("umap.umap_", "A UMAP map needs umap-learn")
+
+
+def _imported(module: str, need: str) -> Any:
     try:
-        from umap import umap_
+        return import_module(module)
     except ImportError:
-        raise DataError('A UMAP map needs umap-learn; install it with: pip install "flower-fedclust[maps]".') from None
-    return umap_
+        raise DataError(f'{need}; install it with: pip install "flower-fedclust[maps]".') from None
 
 
-def _check_rows(n_rows: int) -> None:
+def _check(neighbors: Integers, n_needed: int, n_rows: int = N_ROWS_OF_A_MAP) -> None:
     if n_rows < N_ROWS_OF_A_MAP:
         raise DataError(f"{n_rows} rows are too few for a map; give at least {N_ROWS_OF_A_MAP}.")
-
-
-def _check_neighbors(function: str, neighbors: Integers, distances: Floats, n_needed: int, parameter: str) -> None:
-    """Raise a ValueError if rows have too few neighbors."""
-    if neighbors.shape != distances.shape:
-        raise ValueError(
-            f"{function} got neighbors of shape {neighbors.shape} and distances of shape {distances.shape}; "
-            "give one distance for each neighbor."
-        )
     if neighbors.shape[1] < n_needed:
-        raise ValueError(
-            f"{function} got {neighbors.shape[1]} neighbors of each row; {parameter} takes {n_needed}, which is at "
-            "most all of the map."
-        )
+        raise ValueError(f"neighbors: there are {neighbors.shape[1]} for each row; give at least {n_needed}.")
 
 
 def _over_mean(distances: Floats, *, by_row: bool = False) -> Floats:

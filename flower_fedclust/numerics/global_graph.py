@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from flower_fedclust.numerics.kmeans import cluster_sums
-from flower_fedclust.numerics.spectral import top_normalized_eigenvectors, unit_rows
+from flower_fedclust.numerics.kmeans import cluster_sums, squared_distances
+from flower_fedclust.numerics.spectral import components_of, top_normalized_eigenvectors, unit_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -29,8 +29,8 @@ Labels = NDArray[np.intp]
 #: Total weight that a row gives to rows of other clients; it gives 1 to rows of its own client.
 BETWEEN_CLIENTS = 0.5
 
-#: Prototypes of one client that are so many times farther apart than usual are no neighbors: an edge between their rows
-#: counts less. A client with few rows of a cluster joins them to its other rows, however far.
+#: An edge between rows of prototypes that are so many times farther apart than usual counts less, because a client with
+#: few rows of a cluster joins them to its other rows, however far.
 FAR = 10.0
 
 
@@ -44,15 +44,15 @@ def prototype_affinity(
     part: Labels | None = None,
     n_parts: int = 1,
 ) -> Floats:
-    """Return A, what a row of one prototype gives to each row of another client's prototype.
+    """Return A: the weight that a row of one prototype gives to each row of another client's prototype.
 
     ``exp(-J / tau)``, where tau is the median over prototypes of the nearest J in another client. Each prototype keeps
     its nearest prototypes of other clients, as many as there are other clients. What a row gives them adds up to
     ``weight`` (``sum_b A_ab n_b``); it gives 1 to rows of its own client. Equation (10) is :func:`printed_affinity`.
 
-    If no other client has rows of a cluster, the nearest prototype can be far. So what a gives b is multiplied by
-    ``min(1, r_b / J_ab)``, where r_b is the length of b's longest link: less if b has no link back. If each keeps only
-    one, links that are not mutual are dropped, and the shortest other links join the parts again.
+    If no other client has rows of a cluster, the nearest prototype can be far. So A_ab is multiplied by
+    ``min(1, r_b / J_ab)``, where r_b is the length of b's longest link. If each prototype keeps only one link, links
+    that are not mutual are dropped, and the shortest other links join the parts again.
 
     A is symmetric, and 0 between prototypes of one client.
     """
@@ -126,19 +126,10 @@ def printed_affinity(divergences: Floats, client: Labels) -> Floats:
     return np.where(client[:, None] != client, np.exp(-divergences), 0.0)
 
 
-def components_of(graph: csr_array) -> tuple[int, Labels]:
-    """Return how many connected components a graph has, and that of each row, of shape (n_rows,)."""
-    from scipy.sparse.csgraph import connected_components
-
-    n_components, component = connected_components(graph, directed=False)
-    return int(n_components), component.astype(np.intp)
-
-
 def full_affinity(divergences: Floats) -> Floats:
-    """Return ``1 / (1 + J / tau)`` between all prototypes, whosesoever they are, with tau the median of the nearest J.
+    """Return ``1 / (1 + J / tau)`` between all prototypes of all clients; tau is the median of the nearest J.
 
-    An exponential would be 0 between parts that are far apart, and would not tell which of them are nearer. Where J is
-    not symmetric, its mean with the transpose is taken.
+    An exponential would be 0 between all distant parts, and would not rank them. J is made symmetric first.
     """
     if len(divergences) < 2:
         return np.ones_like(divergences)
@@ -182,13 +173,12 @@ class GlobalGraph:
         return self.product(np.ones((self.n_rows, 1)))[:, 0]
 
     def components(self) -> tuple[int, Labels]:
-        """Return how many parts there are without an edge between them, and the part of each row.
+        """Return the number of connected components, and the component of each row.
 
-        The rows of a prototype that has an edge to another are all connected by it; so rows and prototypes are the
-        nodes of a sparse graph with the same components.
+        An edge between prototypes connects all of their rows, so rows and prototypes are the nodes of a sparse graph
+        with the same components.
         """
         from scipy.sparse import coo_array, csr_array
-        from scipy.sparse.csgraph import connected_components
 
         n_prototypes = len(self.affinity)
         # A prototype without a row, which noise can make, connects nothing.
@@ -201,16 +191,19 @@ class GlobalGraph:
         tails = np.concatenate([edges.coords[1], self.prototype[linked] + self.n_rows, second + self.n_rows])
         size = self.n_rows + n_prototypes
         graph = csr_array(coo_array((np.ones(len(heads)), (heads, tails)), shape=(size, size)))
-        found = connected_components(graph, directed=False)[1][: self.n_rows]
+        found = components_of(graph)[1][: self.n_rows]
         values, component = np.unique(found, return_inverse=True)
         return len(values), component.astype(np.intp)
 
     def embedding(self, n_vectors: int, fallback: Floats) -> Floats:
         """Return the rows of the top eigenvectors of ``D^-1/2 E* D^-1/2``, scaled to norm 1."""
         n_components, component = self.components()
-        if n_components > n_vectors:
-            return _embedded_components(self.prototype, component, n_components, n_vectors, fallback)
-        return unit_rows(top_normalized_eigenvectors(self.product, self.degrees, n_vectors, component))
+        if n_components <= n_vectors:
+            return unit_rows(top_normalized_eigenvectors(self.product, self.degrees, n_vectors, component))
+        # Each component is embedded as one point.
+        table = np.zeros((n_components, len(fallback)))
+        np.add.at(table, (component, self.prototype), 1.0)
+        return unit_rows(_top_eigenvectors_of(table @ fallback @ table.T, n_vectors))[component]
 
     def toarray(self) -> Floats:
         """Return E* written out, of shape (n_rows, n_rows): for pictures and tests, not for many rows."""
@@ -218,17 +211,35 @@ class GlobalGraph:
         return dense
 
 
-def _embedded_components(
-    prototype: Labels, component: Labels, n_components: int, n_vectors: int, affinity: Floats
-) -> Floats:
-    table = np.zeros((n_components, len(affinity)))
-    np.add.at(table, (component, prototype), 1.0)
-    between = table @ affinity @ table.T
-    everything = np.zeros(n_components, dtype=np.intp)
+def _top_eigenvectors_of(graph: Floats, n_vectors: int) -> Floats:
+    """Return the top eigenvectors of a small, dense and connected graph."""
+    together = np.zeros(len(graph), dtype=np.intp)
+    return top_normalized_eigenvectors(lambda vectors: graph @ vectors, graph.sum(axis=1), n_vectors, together)
 
-    def product(vectors: Floats) -> Floats:
-        found: Floats = between @ vectors
-        return found
 
-    embedded = unit_rows(top_normalized_eigenvectors(product, between.sum(axis=1), n_vectors, everything))
-    return embedded[component]
+# A graph of centers, weighted by votes: how many rows lie between two centers.
+
+#: Weight added to every pair of centers, as a part of the mean degree over their number: it connects the graph.
+EVERY_PAIR = 1e-3
+
+
+def vote_graph(votes: Floats, centers: Floats, scale: float) -> Floats:
+    """Return the weights between centers; votes within noise are dropped, and every center has a neighbor."""
+    n_centers = len(centers)
+    graph = np.zeros((n_centers, n_centers))
+    threshold = scale * np.log(max(len(votes) / 2.0, 1.0))
+    graph[np.triu_indices(n_centers, 1)] = np.where(votes > threshold, votes, 0.0)
+    graph += graph.T
+    if n_centers == 1:
+        return graph
+    distances = squared_distances(centers, centers)
+    np.fill_diagonal(distances, np.inf)
+    alone = np.flatnonzero(graph.sum(axis=1) == 0)
+    nearest = distances[alone].argmin(axis=1)
+    graph[alone, nearest] = graph[nearest, alone] = graph[graph > 0].mean() if graph.any() else 1.0
+    return graph
+
+
+def vote_embedding(graph: Floats, n_vectors: int) -> Floats:
+    """Return the rows of the top eigenvectors of the normalized graph, scaled to norm 1."""
+    return unit_rows(_top_eigenvectors_of(graph + EVERY_PAIR * graph.sum() / len(graph) ** 2, n_vectors))

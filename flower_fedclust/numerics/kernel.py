@@ -1,4 +1,4 @@
-"""The Gaussian kernel, its bandwidth, and how well factors reproduce it."""
+"""The Gaussian kernel and its bandwidth."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flower_fedclust.numerics.kmeans import squared_distances
 
 Floats = NDArray[np.float64]
 
-#: Beyond it squares overflow, and a row that is so far away has kernel values of 0 wherever it is.
+#: Beyond this, squares overflow; a row so far away has kernel values of 0.
 FARTHEST = 1e150
 
-#: Between 2^-300 and 2^300 neither the bandwidth nor its inverse has a square that is out of range.
+#: Between 2^-300 and 2^300 the squares of the bandwidth and its inverse are in range.
 EXTREME_POWER = 300
 
 
@@ -32,7 +32,7 @@ def gaussian_kernel(rows: Floats, others: Floats, bandwidth: float) -> Floats:
     return np.exp(kernel, out=kernel)
 
 
-#: The mean distance of more rows than this is that of so many of them, drawn at random.
+#: For more rows than this, the mean distance is estimated from a random sample of this size.
 N_ROWS_FOR_MEAN_DISTANCE = 4096
 
 
@@ -47,18 +47,7 @@ def mean_distance(rows: Floats) -> float:
     total = 0.0
     for block in blocks(len(rows), len(rows)):
         squared = squared_distances(rows[block], rows)
-        # A row's distance from itself comes out of a difference of large numbers, and so not always as 0.
+        # Rounding can make a row's distance from itself positive.
         squared[np.arange(len(squared)), np.arange(len(rows))[block]] = 0.0
         total += float(np.sqrt(squared).sum())
     return total / len(rows) ** 2 if np.ptp(rows, axis=0).any() else 0.0
-
-
-def relative_kernel_error(rows: Floats, factors: Floats, bandwidth: float) -> float:
-    """Return ``||F F' - K||_F / ||K||_F`` over all pairs of rows."""
-    squared_error = squared_norm = 0.0
-    for block in blocks(len(rows), len(rows)):
-        kernel = gaussian_kernel(rows[block], rows, bandwidth)
-        squared_norm += float(np.sum(kernel**2))
-        kernel -= factors[block] @ factors.T
-        squared_error += float(np.sum(kernel**2))
-    return float(np.sqrt(squared_error / squared_norm))

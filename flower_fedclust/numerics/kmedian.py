@@ -17,9 +17,9 @@ Labels = NDArray[np.intp]
 
 
 def nearest_distance(rows: Floats, centers: Floats) -> tuple[Floats, Labels]:
-    """Return the Euclidean distance of each row from its nearest center, and that center: both of shape (n_rows,).
+    """Return the Euclidean distance of each row from its nearest center, and that center's index.
 
-    Differences, not products: a row that is a center has distance 0, and is never drawn.
+    Computed from differences, so that a row that is a center has distance 0, and is never drawn.
     """
     labels = nearest_center(rows, centers)
     distances = np.empty(len(rows))
@@ -29,10 +29,7 @@ def nearest_distance(rows: Floats, centers: Floats) -> tuple[Floats, Labels]:
 
 
 def kmedian_cost(rows: Floats, centers: Floats, weights: Floats | None = None) -> float:
-    """Return the k-median objective: the sum over rows of the distance to the nearest center.
-
-    Weights are 1 by default; those of a coreset may be negative.
-    """
+    """Return the k-median objective; weights are 1 by default, and may be negative in a coreset."""
     distances, _ = nearest_distance(rows, centers)
     return float(distances.sum() if weights is None else weights @ distances)
 
@@ -41,12 +38,8 @@ def weiszfeld_step(rows: Floats, weights: Floats, centers: Floats, labels: Label
     """Move each center towards the geometric median of its rows, so that the sum of their distances does not rise.
 
     Weiszfeld's step goes from a center c to the mean of its rows with weights ``w / ||x - c||``; rows at the center do
-    not count. Vardi and Zhang go only ``1 - eta / ||R||`` of that way, with R the sum of ``w (x - c) / ||x - c||`` over
-    the other rows and eta the weight at the center. If this is negative, c is the median. A center without a row stays.
-
-    References
-    ----------
-    Vardi and Zhang, "The multivariate L1-median and associated data depth", PNAS 2000.
+    not count. Vardi and Zhang (PNAS 2000) go only ``1 - eta / ||R||`` of that way, with R the sum of
+    ``w (x - c) / ||x - c||`` over the other rows and eta the weight at the center; if negative, c is the median.
     """
     n_clusters = len(centers)
     R = np.zeros_like(centers)
@@ -88,10 +81,9 @@ def alternate(
 
 
 def kmedian_plusplus(rows: Floats, weights: Floats, n_clusters: int, rng: np.random.Generator) -> Floats:
-    """Draw rows as first centers, with probability proportional to weight times distance from the earlier centers.
+    """Draw different rows as first centers, by k-means++ with distances in place of squares.
 
-    This is k-means++ with distances in place of squares. As in scikit-learn, each center is the best of a few
-    candidates. There must be ``n_clusters`` different rows with positive weight; the centers differ.
+    As in scikit-learn, each center is the best of a few candidates. There must be ``n_clusters`` different rows.
     """
     n_drawn = 2 + int(np.log(n_clusters))
     centers = np.empty((n_clusters, rows.shape[1]))
@@ -116,10 +108,9 @@ def weighted_kmedian(
     max_iter: int = 300,
     tol: float = 1e-6,
 ) -> Floats:
-    """Return the centers of the best of several runs: :func:`kmedian_plusplus`, then :func:`alternate`.
+    """Return the centers of the best of several runs of :func:`kmedian_plusplus` and :func:`alternate`.
 
-    Rows of weight 0 do not count; weights default to 1. If there are no more different rows than clusters, they are the
-    centers.
+    If there are no more different rows than clusters, they are the centers.
     """
     if weights is None:
         weights = np.ones(len(rows))
@@ -141,8 +132,8 @@ def weighted_kmedian(
 def allotted(costs: Floats, n_samples: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Divide a number t of samples in proportion to costs: ``t_i = t cost_i / (sum of costs)``, in whole numbers.
 
-    One uniform draw rounds all of them up or down (systematic sampling), so that they add up to t and are right on
-    average: the coreset is unbiased. Rounding to the nearest would be biased. If all costs are 0, nothing is drawn.
+    One uniform draw rounds all of them up or down (systematic sampling). They add up to t and are right on average, so
+    the coreset is unbiased. If all costs are 0, nothing is drawn.
     """
     reached = np.concatenate([[0.0], np.cumsum(costs)])
     if reached[-1] == 0:

@@ -25,11 +25,7 @@ def landmark_gamma(variance: Floats) -> float:
 
 
 def mmd(rows: Floats, Y: Floats, gamma: float, *, own: float | None = None) -> float:
-    """Return f_p of equations (9) and (10), the distance in distribution between landmarks and rows.
-
-    It is an unbiased estimate of the squared maximum mean discrepancy, and can be negative. A single row or landmark
-    has no pairs: its own term is 0.
-    """
+    """Return f_p of equations (9) and (10), an unbiased estimate of the squared maximum mean discrepancy."""
     between = _kernel_sum(rows, Y, gamma) / (len(rows) * len(Y))
     own = mean_similarity(rows, gamma) if own is None else own
     return own - 2.0 * between + mean_similarity(Y, gamma)
@@ -52,11 +48,9 @@ def mmd_gradient(rows: Floats, Y: Floats, gamma: float) -> Floats:
 
 
 def attraction_sum(rows: Floats, Y: Floats, gamma: float) -> Floats:
-    """Return the sum over rows of each row's part of equation (13), in one over the units of the rows.
+    """Return n_p times the first term of (13): ``sum_i -(4 gamma / n_y) k(x_i, y_j) (x_i - y_j)``.
 
-    The first term of (13) is ``(1 / n_p) sum_i g(x_i)``, where ``g(x)_j = -(4 gamma / n_y) k(x, y_j) (x - y_j)``. This
-    is the sum, without ``1 / n_p``. The second term, :func:`repulsion_gradient`, needs no rows. Where noise is added,
-    :func:`~flower_fedclust.exact.kernel_sums.attraction_sums` gives the same exactly, without the factor.
+    :func:`~flower_fedclust.exact.kernels.attraction` computes it on the grid, without the factor.
     """
     rows, Y = _around_the_landmarks(rows, Y)
     # Farther from all landmarks than this, the kernel is 0 in floats, and so is the gradient: not 0 times infinity.
@@ -71,28 +65,21 @@ def attraction_sum(rows: Floats, Y: Floats, gamma: float) -> Floats:
 
 
 def longest_pull(gamma: float) -> float:
-    """Return the bound on ``k(x, y) ||x - y||``, whatever the row x and the landmark y, in the units of the rows.
-
-    It is largest at ``||x - y|| = 1 / sqrt(2 gamma)``, where it is ``exp(-1/2) / sqrt(2 gamma)``.
-    """
+    """Return the largest ``k(x, y) ||x - y||``, which is at ``||x - y|| = 1 / sqrt(2 gamma)``."""
     return math.exp(-0.5) / math.sqrt(2.0 * gamma)
 
 
 def longest_attraction(gamma: float, n_landmarks: int) -> float:
-    """Return the bound on the norm of one row's ``k(x, y_j) (x - y_j)`` over all landmarks, whatever the row and these.
+    """Return a tight bound on the norm of one row's ``k(x, y_j) (x - y_j)`` over all n_y landmarks.
 
-    There are n_y of them, none longer than :func:`longest_pull`; a row at the distance ``1 / sqrt(2 gamma)`` from every
-    landmark reaches it. It is the sensitivity of the sum over rows to one row more or less, with no clipping. Times
-    ``4 gamma / n_y`` it is that of the first term of (13), ``sqrt(8 gamma / (e n_y))``.
+    This is the sensitivity of the sum over rows, without clipping. Times ``4 gamma / n_y``, it is the sensitivity of
+    the first term of (13): ``sqrt(8 gamma / (e n_y))``.
     """
     return math.sqrt(n_landmarks) * longest_pull(gamma)
 
 
 def repulsion_gradient(Y: Floats, gamma: float) -> Floats:
-    """Return the second term of equation (13): what the landmarks do to each other, for which no row is needed.
-
-    0 for a single landmark.
-    """
+    """Return the second term of equation (13), which needs no rows; 0 for a single landmark."""
     n_landmarks = len(Y)
     if n_landmarks < 2:
         return np.zeros_like(Y)
@@ -106,32 +93,22 @@ def repulsion_gradient(Y: Floats, gamma: float) -> Floats:
     return gradient
 
 
-def curvature(gamma: float, n_landmarks: int) -> float:
-    """Return a bound on the largest second derivative of :func:`mmd` in any direction, wherever the landmarks are.
-
-    The paper asks for "the reverse of the Lipschitz constant" as step size. ``4 gamma / n_y`` bounds the curvature of
-    the second term of (10), as ``-k(x, y)`` has curvature 2 gamma at most. Each pair of landmarks in the third term has
-    a curvature of at most ``4 exp(-3/2) gamma ||u_i - u_j||^2`` in a direction u, and ``sum_(i<j) ||u_i - u_j||^2 <=
-    n_y ||u||^2``: together ``(4 gamma / n_y) (1 + 2 exp(-3/2) n_y / (n_y - 1))``, that is 1.45 times ``4 gamma / n_y``
-    with many landmarks and 1.89 times with two. So ``4 gamma / n_y`` alone is no bound, but it is more than half of one
-    for any number of landmarks, which is what gradient descent needs: see :func:`landmark_steps`.
-    """
-    attraction = 4.0 * gamma / n_landmarks
-    return attraction + (8.0 * math.exp(-1.5) * gamma / (n_landmarks - 1) if n_landmarks > 1 else 0.0)
-
-
 def step_size(gamma: float, n_landmarks: int) -> float:
-    """Return the step size ``n_y / (4 gamma)``, in squared units of the rows; see :func:`landmark_steps`."""
+    """Return the step size ``n_y / (4 gamma)``, in squared units of the rows.
+
+    The paper asks for "the reverse of the Lipschitz constant". In any direction the curvature of :func:`mmd` is at most
+    ``(4 gamma / n_y) (1 + 2 exp(-3/2) n_y / (n_y - 1))``: 1.89 times ``4 gamma / n_y`` with two landmarks, 1.45 times
+    with many. A gradient step does not raise the objective if its size is below 2 over the curvature, and this is.
+    """
     return n_landmarks / (4.0 * gamma)
 
 
 def landmark_steps(rows: Floats, Y: Floats, gamma: float, n_steps: int) -> Floats:
     """Return the landmarks after Q gradient steps on one client's rows (Algorithm 1, step 8).
 
-    The step size is ``n_y / (4 gamma)``, the same for all clients. No step raises the objective: a gradient step does
-    not as long as its size is below 2 over the curvature, and :func:`curvature` is below twice ``4 gamma / n_y``. With
-    one step a round the mean of the clients' landmarks is one such step on their mean objective (8), so that this
-    does not rise either. With several it can: clients whose rows are unlike each other pull landmarks apart.
+    No step raises the client's objective. With one step in a round, the mean of the clients' landmarks is such a step
+    on their mean objective (8), which therefore does not rise either. With several it can, because clients with
+    different rows pull landmarks apart.
     """
     return Y + landmark_moves(rows, Y, gamma, n_steps)
 
@@ -147,10 +124,9 @@ def landmark_moves(rows: Floats, Y: Floats, gamma: float, n_steps: int) -> Float
 
 
 def longest_move(gamma: float, n_steps: int) -> float:
-    """Return a bound on how far some gradient steps move a landmark, but for rounding, in the units of the rows.
+    """Return a bound on how far gradient steps move a landmark, up to rounding.
 
-    A step is the mean of rows' pulls less the mean of the other landmarks' pulls, none of which is longer than
-    :func:`longest_pull`.
+    A step is the mean pull of the rows minus the mean pull of the other landmarks.
     """
     return 2.0 * n_steps * longest_pull(gamma)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.kmeans import squared_distances
-from flower_fedclust.numerics.spectral import unit_rows
+from flower_fedclust.numerics.spectral import largest_products
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
@@ -28,8 +28,6 @@ EIGENVALUE_CUTOFF = 1e-10
 
 #: A squared distance below so much of the two squared norms has lost too many digits: it is computed anew.
 _LOST_DIGITS = 1e-6
-
-_TINY = float(np.finfo(float).tiny)
 
 #: Squares of larger entries, added up, could overflow.
 _REACH = 1e150
@@ -95,16 +93,8 @@ def nearest_others(Y: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
 
 
 def _smallest(distances: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
-    if n_neighbors < distances.shape[1]:
-        found = np.argpartition(distances, n_neighbors - 1, axis=1)[:, :n_neighbors]
-    else:
-        found = np.tile(np.arange(distances.shape[1]), (len(distances), 1))
-    return _sorted(found, np.take_along_axis(distances, found, axis=1))
-
-
-def _sorted(neighbors: Integers, distances: Floats) -> tuple[Integers, Floats]:
-    order = np.argsort(distances, axis=1, kind="stable")
-    return np.take_along_axis(neighbors, order, axis=1), np.take_along_axis(distances, order, axis=1)
+    found = np.argsort(distances, axis=1, kind="stable")[:, :n_neighbors]
+    return found, np.take_along_axis(distances, found, axis=1)
 
 
 def are_distances(B: Floats, W: Floats) -> bool:
@@ -132,47 +122,22 @@ def nystrom_projection(W: Floats) -> tuple[Floats, Floats]:
 
 def nystrom_neighbors(B: Floats, W: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
     """Return the nearest other rows of every row by the Nystrom distances (22), and those distances."""
-    projection, signs = nystrom_projection(W)
-    return _neighbors(B @ projection, None, signs, n_neighbors)
+    return _neighbors(B, B, W, n_neighbors, without_itself=True)
 
 
 def nystrom_neighbors_of_new(B_new: Floats, B: Floats, W: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
     """Return, for rows that were not in the run, the nearest of the rows that were, by the Nystrom distances.
 
-    As :func:`nystrom_neighbors`, where the indices are those of rows of B, (n_rows, n_landmarks), and there may be
-    n_rows of them; ``B_new`` has the distances of the new rows from the landmarks.
+    ``B_new`` has the distances of the new rows from the landmarks.
     """
+    return _neighbors(B, B_new, W, n_neighbors, without_itself=False)
+
+
+def _neighbors(
+    B: Floats, B_searching: Floats, W: Floats, n_neighbors: int, *, without_itself: bool
+) -> tuple[Integers, Floats]:
+    """``D^_ij = -q_i . f_j`` with ``q_i = -s f_i``: the nearest rows have the largest inner products."""
     projection, signs = nystrom_projection(W)
-    return _neighbors(B @ projection, B_new @ projection, signs, n_neighbors)
-
-
-def _neighbors(F: Floats, F_new: Floats | None, signs: Floats, n_neighbors: int) -> tuple[Integers, Floats]:
-    """Return the rows of F nearest to each row of F_new, or to each other row of F.
-
-    By scikit-learn's brute-force nearest neighbors, as :func:`flower_fedclust.numerics.spectral.most_similar` does it:
-    ``D^_ij = -q_i . f_j`` with ``q_i = -s f_i``, and with ``sqrt(M - ||f||^2)`` appended to every f and 0 to every q,
-    ``||q_i||^2 + M - 2 q_i . f_j`` is a squared Euclidean distance.
-    """
-    from sklearn.neighbors import NearestNeighbors
-
-    squared_norms = np.einsum("ij,ij->i", F, F)
-    longest = float(squared_norms.max())
-    searched = np.column_stack([F, np.sqrt(longest - squared_norms)])
-    searching, n_found = (F, n_neighbors + 1) if F_new is None else (F_new, n_neighbors)
-    index = NearestNeighbors(n_neighbors=n_found, algorithm="brute").fit(searched)
-    neighbors = np.empty((len(searching), n_neighbors), dtype=np.intp)
-    distances = np.empty((len(searching), n_neighbors))
-    for block in blocks(len(searching), F.shape[1] + 1):
-        norms = np.linalg.norm(searching[block], axis=1)
-        # Only the direction of the row that searches matters; at one length, no product loses its digits.
-        query = np.column_stack([unit_rows(searching[block] * -signs) * np.sqrt(longest), np.zeros(len(norms))])
-        squared, found = index.kneighbors(query)
-        squared **= 2
-        if F_new is None:
-            itself = found == np.arange(len(F))[block, None]
-            # D^_ii need not be the smallest of its row: where it is not among those found, the last is one too many.
-            itself[~itself.any(axis=1), -1] = True
-            squared, found = squared[~itself].reshape(-1, n_neighbors), found[~itself].reshape(-1, n_neighbors)
-        scale = norms / max(np.sqrt(longest), _TINY)
-        neighbors[block], distances[block] = found, (0.5 * squared - longest) * scale[:, None]
-    return neighbors, np.maximum(distances, 0.0, out=distances)
+    queries = (B_searching @ projection) * -signs
+    neighbors, products = largest_products(B @ projection, queries, n_neighbors, without_itself=without_itself)
+    return neighbors, np.maximum(-products, 0.0)

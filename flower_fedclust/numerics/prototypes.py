@@ -12,7 +12,7 @@ from flower_fedclust.numerics.kmeans import cluster_sums
 Floats = NDArray[np.float64]
 Labels = NDArray[np.intp]
 
-#: Up to so many columns covariances are full where nothing is said, and diagonal beyond.
+#: By default, covariances are full up to so many columns, and diagonal beyond.
 FULL_COLUMNS = 64
 
 #: A covariance has at least this part of the mean variance in every direction.
@@ -117,7 +117,7 @@ def kullback_leibler(prototypes: Prototypes) -> Floats:
             squares[:, b] = np.einsum("ai,ai->a", differences @ inverse, differences)
     determinants = log_determinants - log_determinants[:, None]
     divergences = 0.5 * (traces + squares - n_columns + determinants)
-    # Of prototypes that are equal rounding leaves something, and what depends on the processor.
+    # Between equal prototypes, only rounding errors are left, which depend on the processor.
     divergences[divergences <= DUST * (traces + from_mean + n_columns + np.abs(determinants))] = 0.0
     np.fill_diagonal(divergences, 0.0)
     return np.asarray(divergences)
@@ -131,15 +131,13 @@ def jeffreys(prototypes: Prototypes) -> Floats:
 
 def log_densities(rows: Floats, prototypes: Prototypes) -> Floats:
     """Return the logarithm of each prototype's density at each row, times its count."""
+    from scipy.stats import Covariance, multivariate_normal
+
     found = np.empty((len(rows), len(prototypes)))
     for index, (mean, covariance) in enumerate(zip(prototypes.means, prototypes.covariances, strict=True)):
-        offsets = rows - mean
         if prototypes.is_diagonal:
-            squares = np.einsum("ij,ij->i", offsets / covariance, offsets)
-            log_determinant = np.log(covariance).sum()
+            shape = Covariance.from_diagonal(covariance)
         else:
-            root = np.linalg.cholesky(covariance)
-            squares = np.sum(np.linalg.solve(root, offsets.T) ** 2, axis=0)
-            log_determinant = 2.0 * np.log(np.diag(root)).sum()
-        found[:, index] = np.log(prototypes.counts[index]) - 0.5 * (squares + log_determinant)
+            shape = Covariance.from_cholesky(np.linalg.cholesky(covariance))
+        found[:, index] = np.log(prototypes.counts[index]) + multivariate_normal.logpdf(rows, mean, shape)
     return found

@@ -35,29 +35,34 @@ def n_neighbors_of(n_rows: int) -> int:
     return max(math.ceil(math.log(n_rows)), 1)
 
 
-def most_similar(F: Floats, n_neighbors: int, *, block_entries: int | None = None) -> Integers:
-    """Return, for each row, the other rows with the largest inner products.
+def largest_products(
+    F: Floats, queries: Floats, n_neighbors: int, *, without_itself: bool, block_entries: int | None = None
+) -> tuple[Integers, Floats]:
+    """Return, for each query, the rows of F with the largest inner products, and these products.
 
-    By scikit-learn's brute-force nearest neighbors: with ``sqrt(M - ||f||^2)`` appended to the factors of every row
-    that is searched, and 0 to those of the row that searches, ``||f_i||^2 + M - 2 f_i . f_j`` is a squared Euclidean
-    distance.
+    By scikit-learn's brute-force nearest neighbors: with ``sqrt(M - ||f||^2)`` appended to every row f and 0 to every
+    query q, ``||q||^2 + M - 2 q . f`` is a squared Euclidean distance. ``without_itself`` leaves row i out for query i.
     """
     from sklearn.neighbors import NearestNeighbors
 
     squared_norms = np.einsum("ij,ij->i", F, F)
-    largest = float(np.sqrt(squared_norms.max()))
-    searched = np.column_stack([F, np.sqrt(squared_norms.max() - squared_norms)])
-    index = NearestNeighbors(n_neighbors=n_neighbors + 1, algorithm="brute").fit(searched)
-    found = np.empty((len(F), n_neighbors), dtype=np.intp)
-    for block in blocks(len(F), F.shape[1], block_entries=block_entries):
-        # Only the direction of the row that searches matters; at one length, no distance loses its digits.
-        searching = np.column_stack([unit_rows(F[block]) * largest, np.zeros(len(F[block]))])
-        candidates = index.kneighbors(searching, return_distance=False)
-        itself = candidates == np.arange(len(F))[block, None]
-        # A row need not be the most similar to itself. If it is not among the candidates, the last one is surplus.
-        itself[~itself.any(axis=1), -1] = True
-        found[block] = candidates[~itself].reshape(-1, n_neighbors)
-    return found
+    largest = float(squared_norms.max())
+    searched = np.column_stack([F, np.sqrt(largest - squared_norms)])
+    index = NearestNeighbors(n_neighbors=n_neighbors + without_itself, algorithm="brute").fit(searched)
+    found, products = np.empty((len(queries), n_neighbors), dtype=np.intp), np.empty((len(queries), n_neighbors))
+    for block in blocks(len(queries), F.shape[1] + 1, block_entries=block_entries):
+        # Only the direction of a query matters; at one length, no distance loses its digits.
+        searching = np.column_stack([unit_rows(queries[block]) * np.sqrt(largest), np.zeros(len(queries[block]))])
+        distances, candidates = index.kneighbors(searching)
+        if without_itself:
+            itself = candidates == np.arange(len(F))[block, None]
+            # A row need not be the most similar to itself. If it is not among the candidates, the last one is surplus.
+            itself[~itself.any(axis=1), -1] = True
+            distances, candidates = (each[~itself].reshape(-1, n_neighbors) for each in (distances, candidates))
+        found[block] = candidates
+        scale = np.linalg.norm(queries[block], axis=1, keepdims=True) / (np.sqrt(largest) or 1.0)
+        products[block] = (largest - 0.5 * distances**2) * scale
+    return found, products
 
 
 def similarity_graph(F: Floats, n_neighbors: int, *, block_entries: int | None = None) -> csr_array:
@@ -72,7 +77,7 @@ def similarity_graph(F: Floats, n_neighbors: int, *, block_entries: int | None =
     n_neighbors = min(n_neighbors, n_rows - 1)
     if n_neighbors < 1:
         return csr_array((n_rows, n_rows), dtype=np.float64)
-    found = most_similar(F, n_neighbors, block_entries=block_entries)
+    found, _ = largest_products(F, F, n_neighbors, without_itself=True, block_entries=block_entries)
     weights = np.empty(found.shape)
     for block in blocks(n_rows, n_neighbors * F.shape[1], block_entries=block_entries):
         weights[block] = np.einsum("ij,ikj->ik", F[block], F[found[block]])
@@ -92,15 +97,21 @@ def symmetric_graph(neighbors: Integers, weights: Floats) -> csr_array:
     return csr_array((graph + graph.T) * 0.5)  # a sum of sparse arrays has no explicit zeros
 
 
+def components_of(graph: csr_array) -> tuple[int, Integers]:
+    """Return how many connected components a graph has, and the component of each row."""
+    from scipy.sparse.csgraph import connected_components
+
+    n_components, component = connected_components(graph, directed=False)
+    return int(n_components), component.astype(np.intp)
+
+
 def graph_embedding(graph: csr_array, n_vectors: int, F: Floats) -> Floats:
     """Return the embedding of spectral clustering: rows of the top eigenvectors, scaled to norm 1 (Ng et al. 2001).
 
     The factors F are used only if the graph has more components than clusters (``n_vectors``). Then the eigenvectors
     are not unique, and each component is embedded as one point, by the similarities between its rows and all others.
     """
-    from scipy.sparse.csgraph import connected_components
-
-    n_components, component = connected_components(graph, directed=False)
+    n_components, component = components_of(graph)
     if n_components > n_vectors:
         sums, _ = cluster_sums(F, component, n_components)
         embedding: Floats = low_rank_embedding(sums, n_vectors)[component]
@@ -122,8 +133,6 @@ def top_normalized_eigenvectors(
     The eigenvalue 1 has one known eigenvector for each component: the square roots of its degrees. Lanczos' method
     (ARPACK) finds multiple eigenvalues only by chance, so these are deflated, and it finds the others.
     """
-    from scipy.sparse.linalg import LinearOperator, eigsh
-
     n_rows = len(degrees)
     if n_vectors > n_rows:
         padded = np.zeros((n_rows, n_vectors))
@@ -133,32 +142,45 @@ def top_normalized_eigenvectors(
     degrees = np.where(degrees > 0, degrees, 1.0)
     known = np.zeros((n_rows, int(component.max()) + 1))
     known[np.arange(n_rows), component] = np.sqrt(degrees)
-    known /= np.linalg.norm(known, axis=0)
-    n_wanted = n_vectors - known.shape[1]
+    scale = 1.0 / np.sqrt(degrees)[:, None]
+    # The other eigenvalues lie between -1 and 1.
+    return with_top_eigenvectors(known, lambda vectors: scale * product(scale * vectors), n_vectors, deflation=3.0)
+
+
+def with_top_eigenvectors(
+    known: Floats, product: Callable[[Floats], Floats], n_vectors: int, *, deflation: float
+) -> Floats:
+    """Return known eigenvectors of the largest eigenvalue, normalized, and the top others of a symmetric matrix.
+
+    The matrix is known by its products with vectors. ``deflation`` takes the known eigenvalue below all others.
+    """
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    known = known / np.linalg.norm(known, axis=0)
+    n_rows, n_wanted = len(known), n_vectors - known.shape[1]
     if n_wanted <= 0:
         return known[:, :n_vectors]
-    scale = 1.0 / np.sqrt(degrees)[:, None]
 
     def deflated(vector: Floats) -> Floats:
         vector = vector.reshape(n_rows, -1)
-        # Moves the eigenvalue 1 to -2, below all others, which lie between -1 and 1.
-        moved: Floats = scale * product(scale * vector) - 3.0 * (known @ (known.T @ vector))
+        moved: Floats = product(vector) - deflation * (known @ (known.T @ vector))
         return moved
 
     if n_wanted >= n_rows - 1:  # Lanczos' method cannot give all eigenvectors; the matrix is tiny
-        _, vectors = np.linalg.eigh(deflated(np.eye(n_rows)))
-        vectors = vectors[:, ::-1][:, :n_wanted]
+        vectors = np.linalg.eigh(deflated(np.eye(n_rows)))[1][:, -n_wanted:]
     else:
         start = np.random.default_rng(0).standard_normal(n_rows)
-        start -= known @ (known.T @ start)
-        operator = LinearOperator((n_rows, n_rows), matvec=deflated, dtype=np.float64)
-        # Twice the usual basis: the eigenvalues of a neighbor graph cluster below 1.
-        size = min(n_rows, max(4 * n_wanted + 1, 40))
         _, vectors = eigsh(
-            operator, k=n_wanted, which="LA", v0=start, ncv=size, maxiter=100 * n_rows, tol=EIGENVECTOR_TOLERANCE
+            LinearOperator((n_rows, n_rows), matvec=deflated, dtype=np.float64),
+            k=n_wanted,
+            which="LA",
+            v0=start - known @ (known.T @ start),
+            # Twice the usual basis: the eigenvalues of a neighbor graph cluster below the largest.
+            ncv=min(n_rows, max(4 * n_wanted + 1, 40)),
+            maxiter=100 * n_rows,
+            tol=EIGENVECTOR_TOLERANCE,
         )
-        vectors = vectors[:, ::-1]
-    return np.column_stack([known, vectors])
+    return np.column_stack([known, vectors[:, ::-1]])
 
 
 def degree_floor(total: Floats, n_rows: float, *, floor: float = DEGREE_FLOOR) -> float:
@@ -169,8 +191,8 @@ def degree_floor(total: Floats, n_rows: float, *, floor: float = DEGREE_FLOOR) -
 def spectral_projection(normalized_moment: Floats, n_vectors: int) -> Floats:
     """Return the map from factors to the embedding of the dense variant.
 
-    With ``G = D^-1/2 F``, the top eigenvectors of ``G G'`` (n x n) are ``G V S^-1/2``, where V and S are those of
-    ``G' G = F' D^-1 F``, of shape (n_factors, n_factors). As rows of the embedding are scaled to norm 1, ``D`` drops
+    With ``G = D^-1/2 F``, the top eigenvectors of ``G G'`` (n x n) are ``G V S^-1/2``, where V and S are the
+    eigenvectors and eigenvalues of ``G' G = F' D^-1 F``. Because rows of the embedding are scaled to norm 1, D drops
     out.
     """
     values, vectors = np.linalg.eigh(normalized_moment)
@@ -203,10 +225,7 @@ def unit_rows(rows: Floats) -> Floats:
 
 
 def fitted_projection(F: Floats, embedding: Floats, *, penalty: float = 1e-3) -> Floats:
-    """Return the linear map from factors that comes nearest to an embedding (ridge regression).
-
-    It places new rows in the embedding. The penalty is on its squared norm.
-    """
+    """Return the linear map from factors to an embedding, by ridge regression; it places new rows."""
     gram: Floats = F.T @ F
     gram[np.diag_indices_from(gram)] += penalty
     return np.asarray(np.linalg.solve(gram, F.T @ embedding), dtype=np.float64)

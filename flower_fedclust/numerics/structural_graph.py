@@ -9,22 +9,23 @@ Rows are (n_rows, n_columns); C is ``n_clusters``, and k is ``n_neighbors``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.numerics.kmeans import squared_distances
-from flower_fedclust.numerics.spectral import symmetric_graph
+from flower_fedclust.numerics.spectral import components_of, symmetric_graph, with_top_eigenvectors
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.intp]
+Graph = TypeVar("Graph")
 
 #: Most steps that double or halve lambda until the graph has as many components as clusters.
 RANK_STEPS = 60
@@ -49,21 +50,13 @@ class StructuralGraph:
     @property
     def n_components(self) -> int:
         """Number of connected components: n_rows less the rank of the Laplacian."""
-        from scipy.sparse.csgraph import connected_components
-
-        return int(connected_components(self.symmetric, directed=False)[0])
+        return components_of(self.symmetric)[0]
 
     def by_shared_neighbors(self) -> StructuralGraph:
-        """Return the graph in which an edge counts as far as both rows have the same nearest rows.
+        """Return the graph with each weight times the Jaccard index of the two rows' sets of nearest rows.
 
-        Each weight is multiplied by the Jaccard index of the two rows' sets of nearest rows, each including the row
-        itself. No edge is lost, because a row and its neighbor share the neighbor. In many dimensions, shared
-        neighbors are more reliable than distances.
-
-        References
-        ----------
-        Jarvis and Patrick, "Clustering using a similarity measure based on shared near neighbors", 1973. Houle,
-        Kriegel, Kroeger, Schubert and Zimek, "Can shared-neighbor distances defeat the curse of dimensionality?", 2010.
+        Each set includes the row itself, so no edge is lost. In many dimensions, shared neighbors are more reliable
+        than distances (Jarvis and Patrick 1973; Houle et al. 2010).
         """
         n_rows, width = len(self.neighbors), self.neighbors.shape[1] + 1
         nearest = np.column_stack([np.arange(n_rows), self.neighbors])
@@ -132,14 +125,10 @@ def structural_graph(rows: Floats, n_neighbors: int) -> StructuralGraph:
 def rank_constrained_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> StructuralGraph:
     """Return E^p with the rank constraint of problem (3): as many components as clusters (equations 5, 6, 15 to 22).
 
-    F and E^p are found in turn. For given F, row i of (19) has the distances ``||x_i - x_j||^2 + lambda ||f_i -
-    f_j||^2``: those between rows to which ``sqrt(lambda) f`` is appended, so that neighbors are enough. lambda
-    begins at gamma (27) and is doubled while there are too few components, and halved while there are too many, in at
-    most RANK_STEPS steps. If there are too many without F, k is doubled first. A component has k + 1 rows at least, so
-    that k is no more than leaves room for all.
+    For given F, row i of (19) has the distances ``||x_i - x_j||^2 + lambda ||f_i - f_j||^2``, between rows to which
+    ``sqrt(lambda) f`` is appended. lambda begins at gamma (27). A component has at least k + 1 rows, which limits k; if
+    there are too many components without F, k is doubled first.
     """
-    if len(rows) < n_clusters:
-        raise DataError(f"{len(rows)} rows cannot have {n_clusters} clusters; ask for fewer.")
     centered = rows - rows.mean(axis=0)
     n_neighbors = max(min(n_neighbors, len(rows) // n_clusters - 1), 1)
     graph = structural_graph(centered, n_neighbors)
@@ -149,16 +138,33 @@ def rank_constrained_graph(rows: Floats, n_clusters: int, n_neighbors: int) -> S
     penalty = mean_gamma(centered, n_neighbors)
     if penalty == 0:
         return graph  # all rows are equal, or there is only one
+
+    def solved(F: Floats, penalty: float) -> StructuralGraph:
+        return structural_graph(np.column_stack([centered, np.sqrt(penalty) * F]), n_neighbors)
+
+    return _of_rank(graph, n_clusters, penalty, solved, lambda graph: graph.symmetric)
+
+
+def _of_rank(
+    graph: Graph,
+    n_clusters: int,
+    penalty: float,
+    solved: Callable[[Floats, float], Graph],
+    symmetric: Callable[[Graph], csr_array],
+) -> Graph:
+    """Solve for the graph and its bottom eigenvectors F in turn, until there are as many components as clusters.
+
+    lambda, the penalty, is doubled while there are too few components, and halved while there are too many.
+    """
+    F: Floats | None = None
     for _ in range(RANK_STEPS):
-        n_components = graph.n_components
+        n_components, _ = components_of(symmetric(graph))
         if n_components == n_clusters:
             break
-        if n_components < n_clusters:
-            F = bottom_eigenvectors(graph.symmetric, n_clusters)
-            penalty *= 2.0
-        else:
-            penalty /= 2.0  # with the same F
-        graph = structural_graph(np.column_stack([centered, np.sqrt(penalty) * F]), n_neighbors)
+        if n_components < n_clusters or F is None:
+            F = bottom_eigenvectors(symmetric(graph), n_clusters)
+        penalty *= 2.0 if n_components < n_clusters else 0.5
+        graph = solved(F, penalty)
     return graph
 
 
@@ -180,8 +186,6 @@ def bottom_eigenvectors(graph: csr_array, n_vectors: int) -> Floats:
     weights.
     """
     from scipy.sparse import csr_array, diags_array
-    from scipy.sparse.csgraph import connected_components
-    from scipy.sparse.linalg import LinearOperator, eigsh
 
     n_rows = graph.shape[0]
     degrees = np.asarray(graph.sum(axis=1)).ravel()
@@ -189,34 +193,14 @@ def bottom_eigenvectors(graph: csr_array, n_vectors: int) -> Floats:
     if n_rows <= DENSE_ROWS or n_vectors >= n_rows - 1:
         vectors: Floats = np.linalg.eigh(laplacian.toarray())[1][:, :n_vectors]
         return vectors
-    # The eigenvalue 0 has one eigenvector for each component. Lanczos' method finds multiple eigenvalues by chance.
-    n_components, component = connected_components(graph, directed=False)
-    known = np.zeros((n_rows, min(n_components, n_vectors)))
-    inside = np.flatnonzero(component < n_vectors)
-    known[inside, component[inside]] = 1.0
-    known /= np.linalg.norm(known, axis=0)
-    n_wanted = n_vectors - known.shape[1]
-    if n_wanted == 0:
-        return known
+    # The eigenvalue 0 has one eigenvector for each component.
+    n_components, component = components_of(graph)
+    known = (component[:, None] == np.arange(min(n_components, n_vectors))).astype(np.float64)
     # The largest eigenvalues of c I - L are the smallest of L; c is twice the largest degree, which bounds them.
     shift = 2.0 * float(degrees.max())
-
-    def deflated(vector: Floats) -> Floats:
-        vector = vector.reshape(n_rows, -1)
-        moved: Floats = shift * vector - laplacian @ vector - 2.0 * shift * (known @ (known.T @ vector))
-        return moved
-
-    start = np.random.default_rng(0).standard_normal(n_rows)
-    _, vectors = eigsh(
-        LinearOperator((n_rows, n_rows), matvec=deflated, dtype=np.float64),
-        k=n_wanted,
-        which="LA",
-        v0=start - known @ (known.T @ start),
-        ncv=min(n_rows, max(4 * n_wanted + 1, 40)),
-        maxiter=100 * n_rows,
-        tol=1e-6,
+    return with_top_eigenvectors(
+        known, lambda vector: shift * vector - laplacian @ vector, n_vectors, deflation=2.0 * shift
     )
-    return np.column_stack([known, vectors[:, ::-1]])
 
 
 def project_to_simplex(points: Floats) -> Floats:
@@ -237,7 +221,6 @@ def rank_constrained_solution(E: Floats, n_clusters: int) -> tuple[csr_array, Fl
     not have.
     """
     from scipy.sparse import csr_array, vstack
-    from scipy.sparse.csgraph import connected_components
 
     n_rows = len(E)
 
@@ -248,17 +231,8 @@ def rank_constrained_solution(E: Floats, n_clusters: int) -> tuple[csr_array, Fl
             parts.append(csr_array(project_to_simplex(points)))
         return csr_array(vstack(parts))
 
-    S = solved(None, 0.0)
-    F = bottom_eigenvectors(csr_array(0.5 * (S + S.T)), n_clusters)
-    penalty = 1.0
-    for _ in range(RANK_STEPS):
-        n_components = connected_components(S, directed=False)[0]
-        if n_components == n_clusters:
-            break
-        if n_components < n_clusters:
-            F = bottom_eigenvectors(csr_array(0.5 * (S + S.T)), n_clusters)
-            penalty *= 2.0
-        else:
-            penalty /= 2.0
-        S = solved(F, penalty)
-    return S, bottom_eigenvectors(csr_array(0.5 * (S + S.T)), n_clusters)
+    def symmetric(S: csr_array) -> csr_array:
+        return csr_array(0.5 * (S + S.T))
+
+    S = _of_rank(solved(None, 0.0), n_clusters, 1.0, solved, symmetric)
+    return S, bottom_eigenvectors(symmetric(S), n_clusters)

@@ -17,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import blocks
-from flower_fedclust.numerics.spectral import low_rank_embedding, symmetric_graph, top_graph_eigenvectors, unit_rows
+from flower_fedclust.numerics.spectral import (
+    components_of,
+    low_rank_embedding,
+    symmetric_graph,
+    top_graph_eigenvectors,
+    unit_rows,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -159,15 +165,11 @@ def expression_graph(C: csr_array, groups: Integers | None = None) -> csr_array:
 
 
 def angle_graph(rows: Floats, n_neighbors: int, groups: Integers | None = None) -> csr_array:
-    """Return the graph of thresholding-based subspace clustering: each row and its nearest rows by angle.
+    """Return the graph of thresholding-based subspace clustering (Heckel and Bölcskei 2015) of rows of norm 1 or 0.
 
-    Rows have norm 1 or 0. The weight between two rows is ``exp(-2 arccos |x_i . x_j|)`` if each is among the other's q
-    nearest (``n_neighbors``), half of it if only one is, and 0 if they are orthogonal. Rows of one group are not
-    neighbors; the weight between two groups is the sum over their pairs of rows.
-
-    References
-    ----------
-    Heckel and Bölcskei, "Robust subspace clustering via thresholding", IEEE Transactions on Information Theory 2015.
+    The weight between two rows is ``exp(-2 arccos |x_i . x_j|)`` if each is among the other's q nearest by angle
+    (``n_neighbors``), half of it if only one is, and 0 if they are orthogonal. Rows of one group are not neighbors; the
+    weight between two groups is the sum over their pairs of rows.
     """
     from scipy.sparse import csr_array
 
@@ -195,9 +197,7 @@ def _between_groups(graph: csr_array, groups: Integers) -> csr_array:
 
 def n_clusters_by_eigengap(graph: csr_array, at_most: int) -> int:
     """Return the number of clusters of a graph, at most ``at_most``, by its largest eigengap."""
-    from scipy.sparse.csgraph import connected_components
-
-    n_components, component = connected_components(graph, directed=False)
+    n_components, component = components_of(graph)
     at_most = min(at_most, graph.shape[0])
     if n_components >= at_most:
         return at_most
@@ -217,9 +217,8 @@ def subspace_embedding(graph: csr_array, rows: Floats, n_vectors: int, groups: I
     are not unique, and each component is embedded as one point, by the squared cosines between its rows and all others.
     """
     from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
 
-    n_components, component = connected_components(graph, directed=False)
+    n_components, component = components_of(graph)
     if n_components <= n_vectors:
         return unit_rows(top_graph_eigenvectors(graph, n_vectors, component))
     of_rows = component if groups is None else component[groups]

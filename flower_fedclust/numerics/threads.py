@@ -1,4 +1,4 @@
-"""One thread for linear algebra: the order of additions, and so the last bits, depend on how many there are."""
+"""One thread for linear algebra, because the number of threads changes the order of additions, and the last bits."""
 
 from __future__ import annotations
 
@@ -42,12 +42,11 @@ def _found(user_api: str, n_modules: int) -> ThreadpoolController:  # noqa: ARG0
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Use one thread for BLAS and OpenMP, for as long as the context lasts.
+    """Use one thread for BLAS and OpenMP inside this context.
 
     BLAS has one number of threads for the process: the first context sets it, and the last to leave restores it. OpenMP
-    has one for each calling thread: a context in a worker thread, while another thread is inside, leaves the worker at
-    one thread, because asking for the former number costs more than a small task. A nested context of the same thread
-    costs nothing.
+    has one for each calling thread: a worker thread that enters while another thread is inside stays at one thread,
+    because asking for the former number costs more than a small task. A nested context costs nothing.
     """
     return _NOTHING if getattr(_this_thread, "is_inside", False) else _one_thread()
 

@@ -118,8 +118,8 @@ class ClusterNumber:
         here, of_one = self.silhouette[index], self.of_one_gaussian[index]
         if not here:
             return (
-                "No clear number: noise leaves too few of the small clusters from which it would be told; take a "
-                "larger epsilon, more rows, or a smaller range."
+                "No clear number: noise hides too many of the small clusters that would show it; take a larger "
+                "epsilon, more rows, or a smaller range."
             )
         if not self.is_clear:
             return (
@@ -141,28 +141,22 @@ class ClusterNumber:
         return said
 
     def __str__(self) -> str:
-        lines = ["clusters  silhouette  of one Gaussian  Davies-Bouldin  Calinski-Harabasz"]
-        rows = zip(
-            self.numbers,
-            self.silhouette,
-            self.of_one_gaussian,
-            self.davies_bouldin,
-            self.calinski_harabasz,
-            strict=True,
-        )
-        lines += [f"{n:8d}  {own:10.3f}  {one:15.3f}  {db:14.3f}  {ch:17.1f}" for n, own, one, db, ch in rows]
-        return "\n".join([*lines, "", self.sentence])
+        header = "clusters  silhouette  of one Gaussian  Davies-Bouldin  Calinski-Harabasz"
+        columns = (self.silhouette, self.of_one_gaussian, self.davies_bouldin, self.calinski_harabasz)
+        lines = [
+            f"{n:8d}  {own:10.3f}  {one:15.3f}  {db:14.3f}  {ch:17.1f}"
+            for n, own, one, db, ch in zip(self.numbers, *columns, strict=True)
+        ]
+        return "\n".join([header, *lines, "", self.sentence])
 
     __repr__ = __str__  # what a notebook shows
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, the number and the advice, ready for JSON."""
-        fields = {
-            name: [float(value) if np.isfinite(value) else None for value in values]
-            if name != "numbers"
-            else list(values)
-            for name, values in asdict(self).items()
-        }
+        fields = asdict(self)
+        for name in ("silhouette", "davies_bouldin", "calinski_harabasz", "of_one_gaussian"):
+            fields[name] = [float(value) if np.isfinite(value) else None for value in fields[name]]
+        fields["numbers"] = list(self.numbers)
         return {**fields, "chosen": self.chosen, "is_clear": self.is_clear, "sentence": self.sentence}
 
     @property

@@ -135,7 +135,7 @@ def test_noise_of_rings_is_isotropic():
         ("circles", {"noise": float("nan")}, "noise"),
         ("circles", {"noise": float("inf")}, "noise"),
         ("rings-20d", {"radii": ()}, "radii"),
-        ("rings-20d", {"radii": (1.0, 0.0)}, "radius"),
+        ("rings-20d", {"radii": (1.0, 0.0)}, "radii"),
         ("rings-20d", {"n_columns": 1}, "n_columns"),
         ("rings-20d", {"n_rows": 1}, "n_rows"),
     ],

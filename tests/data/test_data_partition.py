@@ -146,7 +146,7 @@ def test_partition_prints_and_warns_nothing(table, scheme, capfd):
         ("xyz", 3, "there are: classes:N, column, dirichlet:ALPHA, iid, k-means"),
         ("iid:3", 3, "takes no number"),
         *((f"dirichlet{alpha}", 3, "ALPHA") for alpha in ("", ":0", ":-1", ":much", ":nan", ":inf")),
-        *((f"classes:{n}", 3, "for N") for n in (0, 1.5)),
+        *((f"classes:{n}", 3, "classes:N") for n in (0, 1.5)),
         ("classes:11", 3, "needs 11 classes"),
         ("classes:2", 3, "at most 6 of the 10 classes"),
         ("classes:2", 5, "leaves out the rows of [1-5] of the 10 classes"),

@@ -6,19 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from flower_fedclust.exact import spectral_sums
+from flower_fedclust.exact import kernels
 from flower_fedclust.exact.grid import array_onto_grid, from_units, rows_onto_grid
 from flower_fedclust.exact.kernel_sums import linear_features
+from flower_fedclust.exact.kernels import dictionary_gradient, factor_sum, normalized_moment
+from flower_fedclust.exact.rows import Rows
 from flower_fedclust.exact.spectral_sums import (
     bandwidth_in_units,
-    dictionary_gradient,
     distance_of_features,
     embedded_rows,
-    factor_sum,
     kernel_values,
     matrix_onto_grid,
-    normalized_moment,
 )
+from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.numerics.dictionary import code_map, codes, factor_map, factors, row_gradients
 
 RADIUS, BANDWIDTH, PENALTY = 8.0, 2.5, 0.01
@@ -34,10 +34,8 @@ def random_case(seed=0, n_rows=60, n_atoms=7, n_columns=3):
     return rng.normal(size=(n_rows, n_columns)) * 2, rng.normal(size=(n_atoms, n_columns)) * 2
 
 
-def known(rows, Z):
-    """Rows and atoms on the grid, the exponent of their unit and the bandwidth."""
-    (X, exponent), (atoms, _) = on_grid(rows), on_grid(Z)
-    return X, atoms, exponent, BANDWIDTH
+def framed(rows):
+    return Rows(*on_grid(rows), RADIUS)
 
 
 def sums_of(rows, Z, floor=0.5):
@@ -68,8 +66,7 @@ def test_a_bandwidth_out_of_all_proportion_makes_all_rows_alike_or_none(bandwidt
 def test_sums_of_factors_are_those_in_floats():
     rows, Z = random_case()
     F, to_factors, total, _ = sums_of(rows, Z)
-    integers, exponent = factor_sum(*known(rows, Z), to_factors)
-    np.testing.assert_allclose(from_units(integers, exponent), total, **TOLERANCE)
+    np.testing.assert_allclose(factor_sum(framed(rows), Z, BANDWIDTH, to_factors).array.values, total, **TOLERANCE)
     assert np.abs(F).max() > 0.1
 
 
@@ -79,10 +76,9 @@ def test_the_normalized_moment_is_that_in_floats(floor):
     F, to_factors, total, floor = sums_of(rows, Z, floor)
     expected = F.T @ (F / np.maximum(F @ total, floor)[:, None])
     on_total, unit = array_onto_grid(total, float(np.linalg.norm(total)))
-    asked = to_factors, from_units(on_total, unit), unit, floor, floor**-0.5
-    moment, exponent = normalized_moment(*known(rows, Z), *asked)
-    assert np.array_equal(moment, moment.T)
-    np.testing.assert_allclose(from_units(moment, exponent), expected, rtol=1e-4, atol=3e-5 * np.abs(expected).max())
+    term = normalized_moment(framed(rows), Z, BANDWIDTH, to_factors, from_units(on_total, unit), unit, floor)
+    moment = triangle_to_symmetric(term.array.values)
+    np.testing.assert_allclose(moment, expected, rtol=1e-4, atol=3e-5 * np.abs(expected).max())
 
 
 def test_embedded_rows_are_those_in_floats_and_far_rows_keep_their_digits():
@@ -107,36 +103,39 @@ def test_a_row_without_kernel_values_is_embedded_at_zero():
 @pytest.mark.parametrize("bound", [1e-6, 0.05, 0.25, 1e3])
 def test_the_gradient_is_the_sum_of_those_of_single_rows_shortened_to_the_bound(bound):
     rows, Z = random_case()
-    X, atoms, exponent, _ = known(rows, Z)
-    rows, Z = from_units(X, exponent) / BANDWIDTH, from_units(atoms, exponent) / BANDWIDTH
+    given, atoms = framed(rows), from_units(*on_grid(Z))
+    rows, Z = given.values / BANDWIDTH, atoms / BANDWIDTH
     norms, gradients = row_gradients(rows, Z, codes(rows, Z, 1.0, PENALTY), 1.0)
     assert (norms > bound).any() == (bound < 1)
     expected = np.einsum("i,ijk->jk", np.minimum(1.0, bound / norms), gradients)
     asked = code_map(Z, 1.0, PENALTY), 0.5 / PENALTY**0.5, bound
-    total, unit = dictionary_gradient(X, atoms, exponent, BANDWIDTH, *asked)
+    total = dictionary_gradient(given, atoms, BANDWIDTH, *asked).array.values
     room = len(rows) * 2.0**-24 * bound + 1e-4  # what is truncated, and the codes
-    assert np.abs(from_units(total, unit) - expected).max() <= min(room, 0.01 * bound * len(rows))
+    assert np.abs(total - expected).max() <= min(room, 0.01 * bound * len(rows))
 
 
 def test_sums_are_the_same_bits_whatever_rows_stand_beside_and_in_any_blocks(monkeypatch):
     rows, Z = random_case(n_rows=40, n_atoms=11)
-    X, *others = known(rows, Z)
+    X, exponent = on_grid(rows)
+    others = on_grid(Z)[0], exponent, BANDWIDTH
     _, to_factors, total, floor = sums_of(rows, Z)
     on_total, unit = array_onto_grid(total, float(np.linalg.norm(total)))
-    moment = to_factors, from_units(on_total, unit), unit, floor, floor**-0.5
+    moment = to_factors, from_units(on_total, unit), unit, floor
     gradient = code_map(Z, BANDWIDTH, PENALTY), 5.0, 0.1
     P = to_factors[:, :3]
 
     def found(X):
-        return [
-            factor_sum(X, *others, to_factors)[0],
-            normalized_moment(X, *others, *moment)[0],
-            dictionary_gradient(X, *others, *gradient)[0],
-        ]
+        given = Rows(X, exponent, RADIUS), Z, BANDWIDTH
+        terms = (
+            factor_sum(*given, to_factors),
+            normalized_moment(*given, *moment),
+            dictionary_gradient(*given, *gradient),
+        )
+        return [term.integers for term in terms]
 
     whole, embedded = found(X), embedded_rows(X, *others, P, 10.0)[0]
     for name, value in {"BLOCK_ENTRIES": 3 * Z.size, "PULL_ENTRIES": 4 * Z.size, "GRADIENT_ROWS": 1}.items():
-        monkeypatch.setattr(spectral_sums, name, value)
+        monkeypatch.setattr(kernels, name, value)
     one_by_one = [sum(parts) for parts in zip(*(found(X[i : i + 1]) for i in range(len(X))), strict=True)]
     for parts in (one_by_one, found(X), found(X[::-1])):
         assert all(np.array_equal(one, other) for one, other in zip(whole, parts, strict=True))
@@ -155,16 +154,16 @@ def test_sums_are_the_same_bits_whatever_rows_stand_beside_and_in_any_blocks(mon
 def test_one_row_adds_no_more_than_the_bounds(seed, log_bound, log_bandwidth, log_row, penalty):
     rows, Z = random_case(seed, n_rows=1)
     bandwidth, bound = 10**log_bandwidth, 10**log_bound
-    (X, exponent), (atoms, _) = on_grid(rows * 10**log_row), on_grid(Z)
-    asked = X, atoms, exponent, bandwidth
+    asked = framed(rows * 10**log_row), Z, bandwidth
     to_factors = factor_map(Z, bandwidth, penalty)
-    total, unit = factor_sum(*asked, to_factors)
-    assert np.sum(total.astype(object) ** 2) * 4**unit <= 1
+    total = factor_sum(*asked, to_factors)
+    assert np.sum(total.integers.astype(object) ** 2) * 4**total.exponent <= 1
     kept = array_onto_grid(np.random.default_rng(seed).normal(size=len(Z)), 9.0)
-    moment, unit = normalized_moment(*asked, to_factors, from_units(*kept), kept[1], bound**-2, bound)
-    assert float(np.sum(moment.astype(object) ** 2)) <= (bound**2 / 2.0**unit) ** 2 * (1 + 1e-15)
-    gradient, unit = dictionary_gradient(*asked, code_map(Z, bandwidth, penalty), 0.5 / penalty**0.5, bound)
-    assert float(np.sum(gradient.astype(object) ** 2)) <= (bound / 2.0**unit) ** 2 * (1 + 1e-15)
+    term = normalized_moment(*asked, to_factors, from_units(*kept), kept[1], bound**-2)
+    moment = triangle_to_symmetric(term.integers).astype(object)
+    assert float(np.sum(moment**2)) <= (bound**2 / 2.0**term.exponent) ** 2 * (1 + 1e-14)
+    gradient = dictionary_gradient(*asked, code_map(Z, bandwidth, penalty), 0.5 / penalty**0.5, bound)
+    assert float(np.sum(gradient.integers.astype(object) ** 2)) <= (bound / 2.0**gradient.exponent) ** 2 * (1 + 1e-15)
 
 
 # Codes that take noise

@@ -1,12 +1,9 @@
-from functools import cache
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
-from sklearn.datasets import load_breast_cancer, load_digits, load_iris
-from sklearn.preprocessing import scale
+from sklearn.datasets import load_iris
 
 from flower_fedclust.numerics.dictionary import (
     codes,
@@ -19,7 +16,7 @@ from flower_fedclust.numerics.dictionary import (
     objective,
     row_gradients,
 )
-from flower_fedclust.numerics.kernel import mean_distance, relative_kernel_error
+from flower_fedclust.numerics.kernel import mean_distance
 from flower_fedclust.numerics.threads import one_thread
 
 # Rows are samples here, where the paper has columns.
@@ -293,47 +290,32 @@ def test_a_matched_dictionary_has_the_means_and_deviations_asked_for():
 REGULARIZATION = 0.01
 
 
-@cache
 def data_set(name):
     if name == "iris":
-        return (*load_iris(return_X_y=True), 3)
-    if name == "breast cancer":
-        rows, labels = load_breast_cancer(return_X_y=True)
-        return scale(rows), labels, 2
-    if name == "digits":
-        rows, labels = load_digits(return_X_y=True)
-        return rows[:600] / 16, labels[:600], 10
+        return load_iris().data, 3
     rng = np.random.default_rng(0)
     angle, labels = rng.uniform(0, 2 * np.pi, 800), np.repeat([0, 1], 400)
     circle = np.column_stack([np.cos(angle), np.sin(angle)])
-    return circle * np.where(labels == 0, 2.0, 4.0)[:, None] + rng.normal(0, 0.1, (800, 2)), labels, 2
+    return circle * np.where(labels == 0, 2.0, 4.0)[:, None] + rng.normal(0, 0.1, (800, 2)), 2
 
 
-@cache
 @one_thread()
-def stage_one(name, partition, n_rounds=10, n_steps=5):
-    """Return the rows, the bandwidth, the dictionary after the rounds, and the objective before each and at the end."""
-    rows, labels, n_clusters = data_set(name)
+def stage_one(name, n_rounds=10, n_steps=5):
+    """Return the rows, the bandwidth, and the dictionary after the rounds."""
+    rows, n_clusters = data_set(name)
     rng = np.random.default_rng(0)
-    if partition == "iid":
-        clients = np.array_split(rows[rng.permutation(len(rows))], 8)
-    else:
-        clients = [rows[labels == label] for label in np.unique(labels)]
+    clients = np.array_split(rows[rng.permutation(len(rows))], 8)
     bandwidth = np.mean([mean_distance(client) for client in clients])
     Z = matched_dictionary(rows.mean(axis=0), rows.std(axis=0), max(10 * n_clusters, 50), rng)
-    objectives = []
     for _ in range(n_rounds):
         C = [codes(client, Z, bandwidth, REGULARIZATION) for client in clients]
-        objectives.append(objective(rows, Z, codes(rows, Z, bandwidth, REGULARIZATION), bandwidth, REGULARIZATION))
-        Z = np.mean(
-            [dictionary_steps(client, Z, code, bandwidth, n_steps) for client, code in zip(clients, C, strict=True)],
-            axis=0,
-        )
-    objectives.append(objective(rows, Z, codes(rows, Z, bandwidth, REGULARIZATION), bandwidth, REGULARIZATION))
-    return rows, bandwidth, Z, objectives
+        moved = [dictionary_steps(client, Z, code, bandwidth, n_steps) for client, code in zip(clients, C, strict=True)]
+        Z = np.mean(moved, axis=0)
+    return rows, bandwidth, Z
 
 
-@pytest.mark.parametrize("name", ["iris", "breast cancer", "digits", "circles"])
+@pytest.mark.parametrize("name", ["iris", "circles"])
 def test_the_reconstructed_kernel_is_within_3_per_cent_of_the_true_one(name):
-    rows, bandwidth, Z, _ = stage_one(name, "iid")
-    assert relative_kernel_error(rows, factors(rows, Z, bandwidth, REGULARIZATION), bandwidth) < 0.03
+    rows, bandwidth, Z = stage_one(name)
+    F, K = factors(rows, Z, bandwidth, REGULARIZATION), slow_kernel(rows, rows, bandwidth)
+    assert np.linalg.norm(F @ F.T - K) < 0.03 * np.linalg.norm(K)

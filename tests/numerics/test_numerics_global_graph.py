@@ -12,14 +12,13 @@ from sklearn.metrics import adjusted_rand_score
 from flower_fedclust.numerics.global_graph import (
     BETWEEN_CLIENTS,
     GlobalGraph,
-    components_of,
     full_affinity,
     printed_affinity,
     prototype_affinity,
     without_far_edges,
 )
 from flower_fedclust.numerics.prototypes import Prototypes, jeffreys, prototypes_of, shrunk
-from flower_fedclust.numerics.spectral import top_normalized_eigenvectors, unit_rows
+from flower_fedclust.numerics.spectral import components_of, top_normalized_eigenvectors, unit_rows
 from flower_fedclust.numerics.structural_graph import structural_graph
 
 CLIENT = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])
@@ -282,34 +281,6 @@ def test_components_that_several_prototypes_have_are_compared_row_by_row():
     expected = unit_rows(np.linalg.eigh(normalized(between))[1][:, ::-1][:, :2])
     embedding = graph.embedding(2, affinity)[[0, 3, 6]]
     np.testing.assert_allclose(embedding @ embedding.T, expected @ expected.T, atol=1e-9)
-
-
-def test_clusters_of_rows_at_several_clients_are_found_in_any_order_of_clients():
-    rng = np.random.default_rng(0)
-    truth, rows = [], []
-    for present in ([0, 1], [1, 2], [0, 2], [0, 1, 2]):
-        truth.append(np.repeat(present, 20))
-        rows.append(rng.normal(size=(20 * len(present), 2)) + np.array([[0, 0], [7, 0], [0, 7]])[truth[-1]])
-
-    def embedded(order):
-        labels = [np.unique(truth[i], return_inverse=True)[1] for i in order]
-        parts = [prototypes_of(rows[i], own) for i, own in zip(order, labels, strict=True)]
-        together = shrunk(
-            Prototypes(
-                *(np.concatenate([getattr(p, name) for p in parts]) for name in ("means", "covariances", "counts"))
-            )
-        )
-        client = np.repeat(np.arange(4), [len(part) for part in parts])
-        starts = np.cumsum([0, *[len(part) for part in parts]])
-        prototype = np.concatenate([own + start for own, start in zip(labels, starts[:-1], strict=True)])
-        J = jeffreys(together)
-        blocks = csr_array(sparse_block_diag([structural_graph(rows[i], 6).symmetric for i in order]))
-        return GlobalGraph(blocks, prototype, prototype_affinity(J, together.counts, client)), full_affinity(J)
-
-    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
-        graph, fallback = embedded(order)
-        found = KMeans(3, n_init=5, random_state=0).fit_predict(graph.embedding(3, fallback))
-        assert adjusted_rand_score(np.concatenate([truth[i] for i in order]), found) == 1.0
 
 
 def test_no_array_of_all_rows_by_all_rows_is_made():

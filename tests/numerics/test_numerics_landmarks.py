@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from flower_fedclust.numerics import blocks
 from flower_fedclust.numerics.landmarks import (
     attraction_sum,
-    curvature,
     landmark_gamma,
     landmark_moves,
     landmark_steps,
@@ -147,6 +146,12 @@ def test_no_landmark_is_moved_farther_than_the_bound(seed, n_landmarks, n_steps,
 
 
 # Curvature and steps
+
+
+def curvature(gamma, n_landmarks):
+    """The bound on the curvature that justifies the step size."""
+    third_term = 8.0 * math.exp(-1.5) * gamma / (n_landmarks - 1) if n_landmarks > 1 else 0.0
+    return 4.0 * gamma / n_landmarks + third_term
 
 
 def directional_curvature(rows, Y, gamma, u, step=1e-3):

@@ -170,7 +170,7 @@ def test_divergences_do_not_change_with_the_coordinates():
 
 
 @pytest.mark.parametrize("diagonal", [False, True])
-def test_log_densities_are_scipys_but_for_a_constant(diagonal):
+def test_log_densities_are_scipys(diagonal):
     found = random_prototypes(diagonal=diagonal)
     full = as_full(found) if diagonal else found
     rows = np.random.default_rng(1).normal(size=(30, 3)) * 3
@@ -180,4 +180,4 @@ def test_log_densities_are_scipys_but_for_a_constant(diagonal):
             for mean, covariance, count in zip(full.means, full.covariances, full.counts, strict=True)
         ]
     )
-    np.testing.assert_allclose(log_densities(rows, found) - 1.5 * np.log(2 * np.pi), expected, rtol=1e-10)
+    np.testing.assert_allclose(log_densities(rows, found), expected, rtol=1e-10)

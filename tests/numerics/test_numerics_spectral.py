@@ -15,8 +15,8 @@ from flower_fedclust.numerics.spectral import (
     degree_floor,
     fitted_projection,
     graph_embedding,
+    largest_products,
     low_rank_embedding,
-    most_similar,
     n_neighbors_of,
     normalized_moment,
     similarity_graph,
@@ -78,7 +78,7 @@ def factors(request):
 @pytest.mark.parametrize("n_neighbors", [1, 5, 9])
 def test_the_most_similar_rows_are_those_of_a_dense_sort(factors, n_neighbors, block_entries):
     products = other_products(factors)
-    found = most_similar(factors, n_neighbors, block_entries=block_entries)
+    found = largest_products(factors, factors, n_neighbors, without_itself=True, block_entries=block_entries)[0]
     assert found.dtype == np.intp
     assert found.shape == (len(factors), n_neighbors)
     expected = -np.sort(-products, axis=1)[:, :n_neighbors]
@@ -92,11 +92,11 @@ def test_the_most_similar_rows_are_those_of_a_dense_sort(factors, n_neighbors, b
 
 def test_rows_that_are_equal_have_each_other_and_never_themselves():
     F = np.repeat(np.eye(3), 4, axis=0)
-    found = most_similar(F, 3)
+    found = largest_products(F, F, 3, without_itself=True)[0]
     for i, row in enumerate(found):
         assert sorted([i, *row]) == [4 * (i // 4) + number for number in range(4)]
     for n_neighbors in (1, 2, 11):
-        found = most_similar(np.ones((12, 2)), n_neighbors)
+        found = largest_products(np.ones((12, 2)), np.ones((12, 2)), n_neighbors, without_itself=True)[0]
         for i, row in enumerate(found):
             assert i not in row
             assert len(set(row)) == n_neighbors
@@ -189,11 +189,13 @@ def test_two_rings_with_a_weak_bridge_are_told_apart(n_rows):
 def test_a_row_of_another_size_finds_the_neighbours_of_its_direction():
     rng = np.random.default_rng(0)
     F = unit_rows(rng.normal(size=(60, 4)))
-    expected = np.sort(most_similar(F, 5), axis=1)
+    expected = np.sort(largest_products(F, F, 5, without_itself=True)[0], axis=1)
     for size in (1e-30, 1e-15):
         F_small = F.copy()
         F_small[7] *= size
-        assert np.array_equal(np.sort(most_similar(F_small, 5), axis=1)[7], expected[7])
+        assert np.array_equal(
+            np.sort(largest_products(F_small, F_small, 5, without_itself=True)[0], axis=1)[7], expected[7]
+        )
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

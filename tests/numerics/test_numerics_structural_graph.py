@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import block_diag, subspace_angles
-from scipy.optimize import brentq, minimize
+from scipy.optimize import brentq
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import cdist
@@ -62,25 +62,6 @@ def laplacian_of(A):
 
 
 # One row
-
-
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_weights_solve_the_quadratic_program(k):
-    distances = np.random.default_rng(k).uniform(0.5, 4.0, 8)
-    gamma = gamma_of(distances, k)
-    found = minimize(
-        lambda E: distances @ E + gamma * E @ E,
-        np.full(8, 1 / 8),
-        jac=lambda E: distances + 2 * gamma * E,
-        method="SLSQP",
-        bounds=[(0, 1)] * 8,
-        constraints={"type": "eq", "fun": lambda E: E.sum() - 1.0},
-        options={"ftol": 1e-15, "maxiter": 500},
-    )
-    np.testing.assert_allclose(solution_of_19(distances, gamma), found.x, atol=1e-6)
-    order = np.argsort(distances)
-    weights = neighbor_weights(distances[order][None, : k + 1])
-    np.testing.assert_allclose(weights[0], found.x[order[:k]], atol=1e-6)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 6), st.booleans())
@@ -352,8 +333,8 @@ def test_each_row_of_the_server_graph_solves_problem_32(monkeypatch):
 
     monkeypatch.setattr(module, "bottom_eigenvectors", watched)
     S, _ = rank_constrained_solution(E, 2)
-    assert len(given_F) >= 3  # before the first step, in it, and of S
-    F, penalty = given_F[-2], 2.0 ** (len(given_F) - 2)
+    assert len(given_F) >= 2  # in the steps, and of S
+    F, penalty = given_F[-2], 2.0 ** (len(given_F) - 1)
     expected = [projected(E[i] - 0.5 * penalty * ((F[i] - F) ** 2).sum(axis=1)) for i in range(len(E))]
     np.testing.assert_allclose(S.toarray(), expected, atol=1e-9)
 

@@ -46,7 +46,7 @@ def test_advice_names_the_number_and_its_doubt():
     assert number_with([0.69, 0.7, 0.6]).sentence.endswith("Nearly as good: 2 (0.69).")
     assert number_with([0.5, 0.6, 0.7]).sentence.endswith("there may be more.")
     assert number_with([0.35, 0.3]).sentence.startswith("No clear number: with 2 to 3 clusters")
-    assert number_with([0.0], of_one=0.0).sentence.startswith("No clear number: noise leaves too few")
+    assert number_with([0.0], of_one=0.0).sentence.startswith("No clear number: noise")
     assert number_with([0.5, 0.7]).to_dict()["davies_bouldin"] == [None, None]
 
 

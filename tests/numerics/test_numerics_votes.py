@@ -3,9 +3,9 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
+from flower_fedclust.numerics.global_graph import EVERY_PAIR, vote_embedding, vote_graph
 from flower_fedclust.numerics.kmeans import squared_distances
 from flower_fedclust.numerics.spectral import unit_rows
-from flower_fedclust.numerics.votes import EVERY_PAIR, vote_embedding, vote_graph
 
 
 def circle(radius, n_points):

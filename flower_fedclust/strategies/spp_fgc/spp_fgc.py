@@ -34,7 +34,6 @@ from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.checks import DataError, check_choice, check_max_l1_norm, warn_of_empty_clusters
 from flower_fedclust.numerics.global_graph import (
     GlobalGraph,
-    components_of,
     full_affinity,
     parts_of,
     printed_affinity,
@@ -52,7 +51,7 @@ from flower_fedclust.numerics.prototypes import (
     prototypes_of,
     shrunk,
 )
-from flower_fedclust.numerics.spectral import symmetric_graph, top_graph_eigenvectors, unit_rows
+from flower_fedclust.numerics.spectral import components_of, symmetric_graph, top_graph_eigenvectors, unit_rows
 from flower_fedclust.numerics.structural_graph import StructuralGraph, client_graph, rank_constrained_solution
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.noise import NoiseSource, noise_in_floats

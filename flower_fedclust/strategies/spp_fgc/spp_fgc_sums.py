@@ -26,11 +26,11 @@ from flower_fedclust.exact.terms import Term, at, joined, products, squares
 from flower_fedclust.models import PrototypeModel
 from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError, check_integer, check_max_l1_norm, warn_of_empty_clusters
+from flower_fedclust.numerics.global_graph import vote_embedding, vote_graph
 from flower_fedclust.numerics.initialisation import weighted_kmeans
 from flower_fedclust.numerics.kmeans import centers_of
 from flower_fedclust.numerics.prototypes import FULL_COLUMNS
 from flower_fedclust.numerics.vectors import clip_rows
-from flower_fedclust.numerics.votes import vote_embedding, vote_graph
 from flower_fedclust.strategies.common.clusters import ClusterClient
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
 from flower_fedclust.strategies.common.spectral import cluster_embedding
