@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -136,7 +137,11 @@ def markdown(paper: Paper, outcomes: Outcomes, not_run: Mapping[str, str], comma
     lines = [f"# {paper.name}, reproduced", "", f"{paper.source}.", ""]
     lines += [f"`{command}`, {date.today().isoformat()}; {versions}.", ""]
     lines += ["The CSV file beside this page also has the standard deviations and the differences.", ""]
-    lines += [line for table, rows in outcomes for line in table_lines(table, rows, deviations=False)]
+    said = ""
+    for table, rows in outcomes:
+        shown = table if table.remark != said else dataclasses.replace(table, remark="")  # not the same remark twice
+        lines += table_lines(shown, rows, deviations=False)
+        said = table.remark
     reasons = _lines({**not_run, **paper.not_reproduced})
     return "\n".join([*lines, "## Not reproduced", "", *(f"- {_escaped(line)}" for line in reasons), ""])
 
