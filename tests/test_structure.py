@@ -17,7 +17,7 @@ MODULES = {
 MOST_LINES = {
     ".": 1_600,
     "checking": 3_750,
-    "cli": 950,
+    "cli": 1_000,
     "data": 1_400,
     "engine": 5_400,
     "exact": 2_000,

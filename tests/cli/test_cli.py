@@ -235,6 +235,7 @@ def test_compare_ends_with_1_and_the_sentences_where_runs_failed(capsys, monkeyp
     assert code == 1
     assert "1 of 2 runs were not possible and are left out:" in out
     assert "1 of fedsc-sums: give max_norm (--set max_norm=...)" in out
+    assert "1 of fedsc-sums: give max_norm (--set max_norm=...)" in err  # before the first run
     assert err.startswith("1 of 2 runs are not possible and are left out:")
     assert "Traceback" not in out + err
 
