@@ -7,7 +7,6 @@ import pkgutil
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -213,9 +212,3 @@ def test_the_table_has_every_class_with_names_and_all_its_names():
 
 def test_a_strategy_that_is_asked_for_alone_is_the_one_among_all():
     assert {name: find(name) for name in strategies()} == strategies()
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "strategies").glob("*.toml")), ids=lambda p: p.stem)
-def test_the_tomls_name_strategies_that_exist(path):
-
-    assert set(tomllib.loads(path.read_text())["strategy"].split(",")) <= set(strategies())
