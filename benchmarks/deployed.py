@@ -73,7 +73,7 @@ FAMILIES = {
     "fed-tsne": Family(None, "n_rounds = 1", kinds=("sums", "codes")),
     "pe-means": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 1"),
     "federated-kmeans-private": Family(8.0, "noise = 'local'\nmax_norm = 8.0\nn_rounds = 1"),
-    "federated-kmeans": Family(None, "n_rounds = 1", kinds=("sums", "centers")),
+    "federated-kmeans": Family(None, "n_rounds = 1", kinds=("sums",)),
     "ffcm": Family(None, "n_rounds = 1", kinds=("sums", "centers")),
     "k-fed": Family(None, "", kinds=("centers",)),
     "coreset-k-median": Family(None, "", kinds=("sums", "centers", "codes", "rows")),

@@ -78,7 +78,7 @@ def cluster_sums(rows: Floats, labels: Labels, n_clusters: int) -> tuple[Floats,
 def centers_of(sums: Floats, counts: Floats, fallback: Floats, *, at_least: float = 1.0) -> Floats:
     """Divide sums by counts, and keep the former center of a cluster that is too small to have a mean."""
     large = counts >= at_least
-    return np.where(large[:, None], sums / np.where(large, counts, 1.0)[:, None], fallback)
+    return np.where(large[..., None], sums / np.where(large, counts, 1.0)[..., None], fallback)
 
 
 def shrunk_towards(known: Floats, noisy: Floats, noise_variance: Floats) -> Floats:

@@ -23,14 +23,16 @@ from flower_fedclust.engine.rounds import Outcome, Round, Sent, Total
 from flower_fedclust.exact.grid import ball_in_units, integer_norms
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric
-from flower_fedclust.exact.terms import Term, at, count, one_class, products, total
+from flower_fedclust.exact.terms import Term, at, count, one_class, total
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_scale, checked_point, checked_rows
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
 from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, numbers_of
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit
+from flower_fedclust.strategies.common.clusters import ClusterClient, lloyd_steps
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, FrameClient, frame_of_rows
+from flower_fedclust.strategies.common.many_starts import START_ROUNDS, StartsClient, best_start, cells_of_rows
 
 Floats = NDArray[np.float64]
 
@@ -70,6 +72,8 @@ PART_OUTSIDE = 0.1
 DEVIATIONS = 2.0
 #: With noise and fewer small clusters than this, even one Gaussian would seem to have separate clusters.
 FEWEST = 8
+#: Without noise: the most Lloyd steps from the best start.
+N_LAST_ROUNDS = 20
 #: How many reference samples of one Gaussian are drawn, and their largest size.
 N_REFERENCES, REFERENCE_ROWS = 3, 20_000
 
@@ -107,7 +111,8 @@ class PrivateKMeans(ClippedStrategy):
         there is ``server_data`` or a schema. It is public, and must not be computed from the data. It may be generous:
         the run finds privately how far the rows really reach.
     epsilon : float or None, default=1.0
-        The privacy budget of the whole run. None means no noise and no guarantee.
+        The privacy budget of the whole run. None means no noise and no guarantee: the run is then the same as that of
+        :class:`FederatedKMeans`, clips no row, and uses no parameter but ``n_clusters`` and ``server_data``.
     privacy_unit : "record" or "client", default="record"
         Whether the guarantee covers a row or everything that one client contributes. For clients, an epsilon of 0.5 or
         less, or a few hundred clients, can be too little: clusters merge.
@@ -192,13 +197,15 @@ class PrivateKMeans(ClippedStrategy):
 
     def protocol(self) -> Protocol:
         """Find where the rows lie, let them vote, and move the centers."""
+        if self.epsilon is None:
+            return (yield from self._without_noise())
         frame, n_rows = yield from self._frame()
         space = yield from self._space(frame, n_rows)
         centers, weights = yield from self._votes(space)
         # k-means of a few candidates merges or splits neighboring clusters. So the run takes a step with more centers
         # than clusters, and finds the clusters from their noisy means, not from the candidates.
         fine = yield from self._lloyd_step(space, centers, weights, ("fine_sums", "fine_counts"), inside=True)
-        number = self._chosen_number(space, fine)
+        number = self._chosen_number(fine, space.spread)
         weights = np.maximum(fine.counts, 0.01 * space.n_rows / len(fine.means))
         n_clusters = self.most_clusters if number is None else number.chosen
         inside = clustered(fine.means, weights, n_clusters, self.rng, n_init=N_INIT_LAST)
@@ -209,16 +216,29 @@ class PrivateKMeans(ClippedStrategy):
             centers, weights = moved.means, moved.counts
         return Outcome(KMeansModel(space.frame.leave(centers)), number=number)
 
-    def _chosen_number(self, space: _Space, fine: NoisyClusters) -> ClusterNumber | None:
+    def _without_noise(self) -> Protocol:
+        """Find the centers by k-means of all rows, of which none is clipped, from the best of many starts."""
+        frame, n_rows = yield from frame_of_rows()
+        public = None if self.server_data is None else frame.enter(np.asarray(self.server_data, dtype=np.float64))
+        cells = yield from cells_of_rows(frame, n_rows, self.most_clusters, self.rng, public)
+        points = cells.means @ cells.directions
+        fine = clustered(points, cells.counts, FINER * self.most_clusters, self.rng, n_init=N_INIT_LAST)
+        total = float((cells.spread**2).sum())
+        sizes = weight_of(points, cells.counts, fine)
+        number = self._chosen_number(NoisyClusters(fine, sizes, total, 0.0, 0.0), cells.spread)
+        n_clusters = self.most_clusters if number is None else number.chosen
+        start = yield from best_start(cells, n_clusters, frame, self.rng)
+        centers = yield from lloyd_steps(start, frame, N_LAST_ROUNDS, 0.0)
+        return Outcome(KMeansModel(frame.leave(centers)), number=number)
+
+    def _chosen_number(self, fine: NoisyClusters, spread: Floats) -> ClusterNumber | None:
         """Choose the number of clusters, if the user asked for that."""
         numbers = numbers_of(self.n_clusters)
-        return None if numbers[0] == numbers[1] else chosen_number(fine, space.spread, numbers, self.rng)
+        return None if numbers[0] == numbers[1] else chosen_number(fine, spread, numbers, self.rng)
 
     def _frame(self) -> Generator[Round, Total, tuple[Frame, float]]:
         """Return a frame about the middle of the rows, and the number of rows."""
         radius = self._radius
-        if radius is None:
-            return (yield from frame_of_rows())
         frame = Frame(self._origin, radius)
         n_rows = yield from self._n_rows()
         if not self.center_rows:
@@ -333,9 +353,10 @@ class PrivateKMeans(ClippedStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The rounds for the frame, two for the space, the generations, and the Lloyd steps."""
-        first = FRAME_ROUNDS if self._radius is None else int(self.center_rows) + self._pays_for_count
-        return first + 2 + self.n_rounds + 1 + self.n_lloyd_rounds
+        """The rounds for the frame, two for the space, the generations, and the Lloyd steps; others without noise."""
+        if self.epsilon is None:
+            return FRAME_ROUNDS + START_ROUNDS + N_LAST_ROUNDS
+        return int(self.center_rows) + self._pays_for_count + 2 + self.n_rounds + 1 + self.n_lloyd_rounds
 
     @property
     def expected_columns(self) -> int | None:
@@ -349,8 +370,8 @@ class PrivateKMeans(ClippedStrategy):
         return self.n_rows is None and self.privacy_unit == "record"
 
     @property
-    def _radius(self) -> float | None:
-        if self.max_norm is not None or self.server_data is None:
+    def _radius(self) -> float:
+        if self.max_norm is not None:
             return self.max_norm
         rows = np.asarray(self.server_data, dtype=np.float64)
         return float(np.linalg.norm(rows - self._origin, axis=1).max())
@@ -586,7 +607,7 @@ class VotesClient(FrameClient):
         return at(rows.projected(directions).nearest(candidates), len(candidates))
 
 
-class PrivateKMeansClient(VotesClient):
+class PrivateKMeansClient(VotesClient, StartsClient, ClusterClient):
     """The client half of :class:`PrivateKMeans`."""
 
     @by_row(row_sum=Sent("sum of the rows, clipped", has_columns=True))
@@ -603,13 +624,9 @@ class PrivateKMeansClient(VotesClient):
         inside = np.searchsorted(limits, integer_norms(rows.integers, 2), side="left")
         return at(N_CLASSES - 1 - inside, N_CLASSES)
 
-    @by_row(second_moment="sum of the outer products of the rows (upper triangle)")
-    def second_moment(rows: Rows) -> Term:
-        """Return the second moment of the rows in the frame."""
-        return products(rows)
-
     @finishes(
-        second_moment, distances=Sent("size of the client's second moment, as one of many classes", counts="once")
+        StartsClient.second_moment,
+        distances=Sent("size of the client's second moment, as one of many classes", counts="once"),
     )
     def moment_size(totals: tuple[Term, ...], n_rows: int) -> Term:
         """Return the class of the root of the Frobenius norm of the client's mean outer product."""

@@ -69,9 +69,9 @@ def sent(one, question):
 # How good the clusters are.
 
 
-@pytest.mark.parametrize("n_lloyd_rounds", [1, 3])
-def test_without_noise_the_centers_are_those_of_pooled_kmeans(n_lloyd_rounds):
-    assert times_the_optimum(run(ROWS, 4, epsilon=None, n_lloyd_rounds=n_lloyd_rounds), ROWS) < 1.005
+@pytest.mark.parametrize("options", [{}, {"server_data": mixture(100)[0]}])
+def test_without_noise_the_centers_are_those_of_pooled_kmeans(options):
+    assert times_the_optimum(run(ROWS, 4, epsilon=None, **options), ROWS) < 1 + 1e-6
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -349,7 +349,7 @@ def test_more_noise_means_fewer_candidates():
             run(ROWS[:1000], 4, max_norm=30.0, **parameters)
         return asked
 
-    assert numbers(epsilon=None) == {40 * K}
+    assert numbers(epsilon=1000.0) == {40 * K}
     assert numbers(epsilon=0.01) == {4 * K}
     assert 4 * K < numbers(epsilon=1.0).pop() < 40 * K
 

@@ -11,6 +11,7 @@ from flower_fedclust.engine import ClippedStrategy, Entry, Protocol, parameter
 from flower_fedclust.engine.parts import Part
 from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import KMeansModel
+from flower_fedclust.numerics.checks import checked_rows
 from flower_fedclust.numerics.initialisation import SERVER_INITIALISATIONS
 from flower_fedclust.strategies.common.clusters import (
     ClientBounds,
@@ -20,28 +21,31 @@ from flower_fedclust.strategies.common.clusters import (
     lloyd_step,
     lloyd_steps,
 )
-from flower_fedclust.strategies.common.first_centers import FirstCentersStrategy, LocalCentersClient, frame_with_centers
+from flower_fedclust.strategies.common.first_centers import FirstCentersStrategy, frame_with_centers
 from flower_fedclust.strategies.common.frame import FRAME_ROUNDS, frame_of_rows
+from flower_fedclust.strategies.common.many_starts import START_ROUNDS, StartsClient, best_start, cells_of_rows
 from flower_fedclust.strategies.common.server_data import ServerDataStrategy
 
 
-class FederatedKMeansClient(ClusterClient, LocalCentersClient):
-    """Answers about clusters, and about its own centers for k-FED."""
+class FederatedKMeansClient(ClusterClient, StartsClient):
+    """Answers about clusters, and about cells of space for the first centers."""
 
 
 class FederatedKMeans(FirstCentersStrategy):
-    """Lloyd's algorithm on rows that stay where they are.
+    """k-means on rows that stay where they are: many starts, then Lloyd's algorithm from the best.
 
-    The centers equal those of Lloyd's algorithm on the pooled rows from the same start, to within 2^-24 of the rows'
-    reach: three rounds of sums find a grid on which every client's rows are integers. Nothing hides the sums; see
-    :class:`PrivateFederatedKMeans` for noise.
+    The centers are the same to the last bit however the rows are distributed over the clients, and equal those of
+    Lloyd's algorithm on the pooled rows from the same start, to within 2^-24 of the rows' reach: three rounds of sums
+    find a grid on which every client's rows are integers. Nothing hides the sums, some of which are over few rows or
+    a single one; see :class:`PrivateKMeans` for noise.
 
     Parameters
     ----------
     init : array-like of shape (n_clusters, n_columns), optional
-        The first centers. By default k-FED finds them, in one round in which the server sees each client's own centers.
+        The first centers. By default 16 rounds of sums find them: up to 20 starts take Lloyd steps in the same rounds,
+        and the best is kept.
     n_rounds : int, default=20
-        The most Lloyd steps; fewer if the centers stop moving.
+        The most further Lloyd steps; fewer if the centers stop moving.
     tol : float, default=1e-6
         The run stops when no center has moved by more than this, in the units of the rows.
 
@@ -53,7 +57,7 @@ class FederatedKMeans(FirstCentersStrategy):
     entries = (
         Entry(
             "federated-kmeans",
-            "Lloyd's algorithm on rows that stay where they are, without noise",
+            "k-means on rows that stay where they are, from the best of many starts, without noise",
             "Lloyd 1982, on sums",
             finds="round",
         ),
@@ -65,13 +69,17 @@ class FederatedKMeans(FirstCentersStrategy):
 
     @property
     def n_protocol_rounds(self) -> int:
-        """The frame, k-FED, and the Lloyd steps."""
-        return FRAME_ROUNDS + self._start.by_k_fed + self.n_rounds
+        """The frame, the first centers, and the Lloyd steps."""
+        return FRAME_ROUNDS + (START_ROUNDS if self.init is None else 0) + self.n_rounds
 
     def protocol(self) -> Protocol:
         """Find a frame and first centers; assign, add up, divide, until nothing moves."""
-        frame, _ = yield from frame_of_rows()
-        given = yield from self._start.find(self.n_clusters, self.n_columns, self.rng)
+        frame, n_rows = yield from frame_of_rows()
+        if self.init is None:
+            cells = yield from cells_of_rows(frame, n_rows, self.n_clusters, self.rng)
+            given = frame.leave((yield from best_start(cells, self.n_clusters, frame, self.rng)))
+        else:
+            given = checked_rows(self.init, owner="init")
         # Beyond four times the rows' reach a center has no rows if any other center is within it.
         frame, first = frame_with_centers(frame, given, times_the_reach=4.0)
         centers = yield from lloyd_steps(first, frame, self.n_rounds, self.tol)

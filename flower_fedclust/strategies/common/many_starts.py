@@ -1,0 +1,149 @@
+"""First centers for k-means, from sums alone: they do not depend on which client has which rows.
+
+Few rounds of sums split space into cells. A k-means of their means, each weighted by its number of rows, costs the
+server no round, so it finds many different starts. The best take Lloyd steps together, in the same rounds, and drop out
+one after the other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.engine.by_row import by_row
+from flower_fedclust.engine.rounds import Round, Sent, Sum, Total
+from flower_fedclust.exact.rows import Frame, Rows
+from flower_fedclust.exact.sums import directions_onto_grid, triangle_to_symmetric
+from flower_fedclust.exact.terms import Term, at, products, side_by_side
+from flower_fedclust.numerics.kmeans import centers_of
+from flower_fedclust.strategies.common.frame import FrameClient
+
+Floats = NDArray[np.float64]
+
+#: The number of cells for each cluster, the fewest and the most cells; but no fewer than four for each cluster.
+CELLS_FOR_A_CLUSTER, FEWEST_CELLS, MOST_CELLS = 20, 100, 4000
+#: In how many rounds space is split.
+N_SPLITS = 3
+#: How far new points are from the mean that they split, as a fraction of the rows' reach.
+BESIDE = 2.0**-20
+#: Restarts of the k-means of cells; fewer, but not below the second number, if they multiply more than this in all.
+N_RESTARTS, FEWEST_RESTARTS, MOST_WORK = 100, 20, 2e9
+#: How many starts take each of the Lloyd steps together.
+N_STARTS = (20, 20, 20, 20, 10, 10, 10, 10, 5, 5, 5, 5)
+
+#: How many rounds :func:`cells_of_rows` and :func:`best_start` take, one after the other.
+START_ROUNDS = 1 + N_SPLITS + len(N_STARTS)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The rows, summed up by small regions of space; in the coordinates of the frame."""
+
+    means: Floats
+    counts: Floats
+    directions: Floats  #: In which rows spread most, as many as clusters at most; of shape (n_columns, n_directions).
+    spread: Floats  #: The standard deviations of the rows along these.
+
+
+def cells_of_rows(
+    frame: Frame, n_rows: float, n_clusters: int, rng: np.random.Generator, public: Floats | None = None
+) -> Generator[Round, Total, Cells]:
+    """Split space into cells with about equally many rows; public points, in the frame, are among the first cells."""
+    (triangle,) = yield Sum(StartsClient.second_moment.asked(frame=frame))
+    values, directions = np.linalg.eigh(triangle_to_symmetric(triangle) / n_rows)
+    n_inside = min(n_clusters, len(values))
+    spread = np.sqrt(np.maximum(values[::-1][:n_inside], 0.0))
+    inside = directions_onto_grid(np.ascontiguousarray(directions[:, ::-1][:, :n_inside]))
+    n_cells = max(min(max(CELLS_FOR_A_CLUSTER * n_clusters, FEWEST_CELLS), MOST_CELLS), 4 * n_clusters)
+    points = rng.standard_normal((n_cells, n_inside)) * spread
+    if public is not None:
+        chosen = rng.permutation(public @ inside)[:n_cells]
+        points[: len(chosen)] = chosen
+    for split in range(N_SPLITS):
+        (sums,), (counts,) = yield Sum(StartsClient.start_sums.asked(points[None], inside, frame=frame))
+        means, counts = sums[counts > 0] / counts[counts > 0, None], counts[counts > 0]
+        if split < N_SPLITS - 1:
+            points, n_missing = means @ inside, max(n_cells - len(means), 0)
+            beside = _beside(points, counts, spread, n_missing, BESIDE * frame.radius, rng)
+            points = np.concatenate([points, beside])
+    return Cells(means, counts, inside, spread)
+
+
+def _beside(
+    means: Floats, counts: Floats, spread: Floats, n_points: int, distance: float, rng: np.random.Generator
+) -> Floats:
+    """Return points beside means that are drawn in proportion to their rows.
+
+    Points beside a mean share out its rows by direction, however far these are from it: this splits cells of any size,
+    as there are beside an outlier. Every second point lies where the rows' spread makes it likely, the others anywhere.
+    """
+    parents = rng.choice(len(means), n_points, p=counts / counts.sum())
+    directions = rng.standard_normal((n_points, len(spread)))
+    directions[::2] *= spread / max(spread.max(), np.finfo(float).tiny)
+    return np.asarray(means[parents] + distance * directions)
+
+
+def best_start(
+    cells: Cells, n_clusters: int, frame: Frame, rng: np.random.Generator
+) -> Generator[Round, Total, Floats]:
+    """Take Lloyd steps from many starts at once, and return the centers that cost least, in the frame."""
+    starts = _starts(cells, n_clusters, rng)
+    for n_kept in N_STARTS:
+        starts = starts[:n_kept]
+        sums, counts = yield Sum(StartsClient.start_sums.asked(starts, np.zeros((0, 0)), frame=frame))
+        moved = centers_of(sums, counts, fallback=starts)
+        if np.array_equal(moved, starts):
+            break
+        # A start costs the sum of the rows' squared norms, less this.
+        saved = (sums**2 / np.maximum(counts, 1.0)[..., None]).sum(axis=(1, 2))
+        starts = moved[np.argsort(-saved, kind="stable")]
+    return np.asarray(starts[0])
+
+
+def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
+    """Return different results of a weighted k-means of the cells, the best first."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    if len(cells.means) <= n_clusters:
+        return np.resize(cells.means, (1, n_clusters, cells.means.shape[1]))
+    n_restarts = int(np.clip(MOST_WORK / (20 * cells.means.size * n_clusters), FEWEST_RESTARTS, N_RESTARTS))
+    found: dict[np.float32, Floats] = {}
+    for seed in rng.integers(2**31, size=n_restarts):
+        estimator = KMeans(n_clusters, n_init=1, max_iter=50, random_state=int(seed))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # if cells coincide, so do centers
+            estimator.fit(cells.means, sample_weight=cells.counts)
+        found[np.float32(estimator.inertia_)] = estimator.cluster_centers_
+    return np.array([found[inertia] for inertia in sorted(found)])
+
+
+class StartsClient(FrameClient):
+    """The answers of a client from which first centers are found."""
+
+    @by_row(second_moment="sum of the outer products of the rows (upper triangle)")
+    def second_moment(rows: Rows) -> Term:
+        """Return the second moment of the rows in the frame."""
+        return products(rows)
+
+    @by_row(
+        sums="sum of the rows nearest to each point, for each set of points",
+        counts=Sent("number of rows nearest to each point, for each set of points", is_positive=True),
+    )
+    def start_sums(rows: Rows, starts: Floats, directions: Floats) -> tuple[Term, Term]:
+        """Return sums and counts for each set of points; public directions, if any, say where nearest points are."""
+        n_starts, n_points = starts.shape[:2]
+        n_columns = rows.integers.shape[1]
+        seen = rows.projected(directions)
+        nearest = [seen.nearest(points) for points in starts]
+        words = "a row is nearest to one point of each set"
+        sums = [at(labels, n_points, rows).reshaped(n_points * n_columns) for labels in nearest]
+        counts = [at(labels, n_points) for labels in nearest]
+        return (
+            side_by_side(sums, words=words).reshaped(n_starts, n_points, n_columns),
+            side_by_side(counts, words=words).reshaped(n_starts, n_points),
+        )
