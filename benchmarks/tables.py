@@ -104,7 +104,7 @@ def speed(n_rows: int = 1_000_000, n_columns: int = 50) -> None:
     steps = {
         "enrol": lambda client: client.fit([], {"task": "enrol", "schema": schema.to_json()}),
         "exponents": lambda client: client.exponents(schema),
-        "histograms": lambda client: client.histograms(schema, np.full((n_columns, 2), [-64.0, 64.0]), n_bins=64),
+        "histograms": lambda client: client.histograms(schema, np.tile(np.linspace(-64, 64, 65), (n_columns, 1))),
         "prepare": lambda client: client.prepare(preparation_as_bytes(found)),
         "rows": lambda client: client.rows,
     }

@@ -241,6 +241,10 @@ class ProtocolStrategy(Declared, Strategy):
         """How many columns the clients' rows have; with a schema, the prepared rows."""
         return self._current.n_columns
 
+    @n_columns.setter
+    def n_columns(self, n_columns: int) -> None:
+        self._current.n_columns = self._current.inspection.n_columns = n_columns
+
     @property
     def client_names(self) -> list[str]:
         """The enrolled clients, in the order in which their replies are added up; [] before a run."""

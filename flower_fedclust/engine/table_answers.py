@@ -25,7 +25,7 @@ from flower_fedclust.models.base import Model
 from flower_fedclust.numerics.checks import DataError
 from flower_fedclust.outside import parse_json
 from flower_fedclust.tables.description import cluster_sums
-from flower_fedclust.tables.histograms import N_EXPONENT_BINS, bins_of, exponent_bins, on_interval
+from flower_fedclust.tables.histograms import N_EXPONENT_BINS, bins_of, exponent_bins, on_interval, places_in
 from flower_fedclust.tables.preparation import Preparation, measured
 from flower_fedclust.tables.schema import Column, Schema
 
@@ -172,30 +172,31 @@ def exponents(table: TableRows) -> Term:
 
 
 @by_table_row("histograms of columns, with a bin for gaps; sums of values and of their squares")
-def histograms(table: TableRows, intervals: Floats, *, n_bins: int) -> Term:
+def histograms(table: TableRows, edges: Floats) -> Term:
     """Return the histograms of the columns one after the other, then the sums of those whose mean is needed.
 
-    ``intervals`` has the range of each histogram, whose bins have equal widths; a bin for gaps follows them. A measured
-    column has ``n_bins`` bins, a listed one has a bin for each of its values.
+    ``edges`` has the ascending edges of the bins of each measured column; a bin for gaps follows them. A listed column
+    has a bin for each of its values instead.
     """
-    if intervals.ndim != 2 or intervals.shape[1] != 2 or not (intervals[:, 1] > intervals[:, 0]).all():
-        raise DataError("intervals must have a low and a high end for each column.")
-    if not 0 < n_bins <= MOST_BINS:
-        raise DataError(f"n_bins must be from 1 to {MOST_BINS}.")
+    if edges.ndim != 2 or not 1 < edges.shape[1] <= MOST_BINS or not (np.diff(edges) > 0).all():
+        raise DataError(f"edges must ascend in each column, and be from 2 to {MOST_BINS}.")
     counts, sums = [], []
-    for (_, column, values), (low, high) in zip(table.columns, intervals.tolist(), strict=True):
-        entries, n_places = measured(values, column), len(column.categories or ()) or n_bins
-        counts.append(at(bins_of(entries, low, high, n_places), n_places + 1))
+    for (_, column, values), ends in zip(table.columns, edges, strict=True):
+        if column.categories is not None:
+            counts.append(at(places_in(values, len(column.categories)), len(column.categories) + 1))
+            continue
+        entries = measured(values, column)
+        counts.append(at(bins_of(entries, ends), len(ends)))
         if column.needs_mean:
-            sums.append(powers(on_interval(entries, low, high)).reshaped(2))
+            sums.append(powers(on_interval(entries, float(ends[0]), float(ends[-1]))).reshaped(2))
     words = f"a row is in one bin of each of {len(counts)} histograms"
     words += f", and adds at most 1 to each of {2 * len(sums)} sums" if sums else ""
     return side_by_side([*counts, *sums], words=words)
 
 
 @by_table_row(
-    "sums over the rows of each cluster: their number, values and squares, and how many have which category or are in "
-    "which part of a range"
+    "sums over the rows of each cluster: their number and values, and how many have which category or are in which "
+    "part of a range"
 )
 def description(table: TableRows, *arrays: Floats, model: str) -> Term:
     """Return the sums of the rows of each cluster of a model, which is an exact choice for each row."""
@@ -207,11 +208,13 @@ def description(table: TableRows, *arrays: Floats, model: str) -> Term:
 
 
 @answers("sums over the rows of each cluster, for a model whose clusters cannot be found exactly")
-def plain_description(client: Any, *arrays: Floats, model: str) -> GridArray:
+def plain_description(client: Any, described: Bytes, *arrays: Floats, model: str) -> GridArray:
     """Return the sums of the rows of each cluster, as the model predicts it; no mechanism covers them."""
-    source, rows = client.source, client.data.rows
-    found, preparation = Model.named(model).from_arrays(arrays), _preparation_of(client)
-    columns = preparation.schema.values(source.table, owner=source.owner)
+    source, rows, preparation = client.source, client.data.rows, preparation_from(described.tobytes())
+    found = Model.named(model).from_arrays(arrays)
+    columns = _agreed(client, preparation.schema).values(
+        source.table, owner=source.owner, wanted=preparation.schema.used
+    )
     return cluster_sums(columns, preparation, found.predict(rows), found.n_clusters).array
 
 
@@ -219,20 +222,15 @@ def plain_description(client: Any, *arrays: Floats, model: str) -> GridArray:
 def prepare(client: Any, preparation: Bytes) -> None:
     """Take the preparation: from now on the client's rows are prepared rows.
 
-    Its schema must be the one of the enrolment, and any rows must pass: later rounds must not fail for some rows alone.
+    Its schema must be the one of the enrolment, less columns that are left out. Any rows must pass: later rounds must
+    not fail for some rows alone.
     """
     try:
         given = preparation_from(preparation.tobytes())
     except ValueError as error:
         raise DataError(f"client {client.name}: {error}") from None
     schema = client.recall(SCHEMA)
-    if schema is None or Schema.from_json(as_text(schema[0])) != given.schema:
+    agreed = None if schema is None else Schema.from_json(as_text(schema[0]))
+    if agreed is None or agreed.without(agreed.used.keys() - given.schema.used.keys()) != given.schema:
         raise DataError(f"client {client.name}: the preparation has another schema than the run began with.")
     client.remember(PREPARATION, [preparation])
-
-
-def _preparation_of(client: Any) -> Preparation:
-    kept = client.recall(PREPARATION)
-    if kept is None:
-        raise DataError("this run has no schema, so that clusters cannot be described in the units of a table.")
-    return preparation_from(kept[0].tobytes())

@@ -19,7 +19,11 @@ from flower_fedclust.engine.replies import LARGEST_PART, of_largest
 from flower_fedclust.engine.rounds import DEVIATIONS
 from flower_fedclust.models import KMeansModel, Model, TableModel
 from flower_fedclust.numerics.kmeans import squared_distances
-from flower_fedclust.strategies.common.tables import why_not
+from flower_fedclust.strategies.common.tables import left_out, why_not
+from flower_fedclust.tables.description import ABOVE, BELOW, MOST_BEYOND, Clusters
+from flower_fedclust.tables.histograms import why_it_hardly_counts
+from flower_fedclust.tables.preparation import Preparation
+from flower_fedclust.tables.schema import quoted
 
 Code = Literal[
     "one-cluster",
@@ -32,6 +36,10 @@ Code = Literal[
     "not-described",
     "seeds-differ",
     "out-of-scale",
+    "nothing-described",
+    "column-left-out",
+    "clipped-column",
+    "skewed-column",
     "crowded-column",
     "predicts-otherwise",
     "one-client",
@@ -52,8 +60,8 @@ class Doubt:
     ----------
     code : str
         The kind of doubt: "one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center", "on-the-bound",
-        "no-clear-number", "not-described", "seeds-differ", "out-of-scale", "crowded-column", "predicts-otherwise" or
-        "one-client".
+        "no-clear-number", "not-described", "nothing-described", "column-left-out", "clipped-column", "skewed-column",
+        "crowded-column", "predicts-otherwise", "seeds-differ", "out-of-scale" or "one-client".
     sentence : str
         The reason, and what may help.
     numbers : mapping of str to anything
@@ -101,8 +109,11 @@ def doubts_about(
         found.append(Doubt("no-clear-number", number.sentence, {"chosen": number.chosen}))
     found += _of_bounds(strategy, model)
     if isinstance(strategy.outcome.model, TableModel):
-        found += _of_columns(strategy.outcome.model)
-    if getattr(strategy.tables, "description", 0) and strategy.outcome.clusters is None:
+        found += _of_columns(strategy, strategy.outcome.model.preparation)
+    clusters = strategy.outcome.clusters
+    if clusters is not None:
+        found += _of_description(clusters)
+    elif getattr(strategy.tables, "description", 0):
         sentence = f"The clusters are not described, and this used no budget: {why_not(strategy, model)}."
         found.append(Doubt("not-described", sentence))
     return tuple(found)
@@ -241,17 +252,51 @@ def _of_bounds(strategy: ProtocolStrategy, model: Model) -> list[Doubt]:
     return [Doubt("on-the-bound", sentence, {"clusters": outside, "max_norm": float(bound)})]
 
 
-def _of_columns(model: TableModel) -> list[Doubt]:
-    """Return a doubt about columns that hardly count because noise has hidden how close their values are."""
-    crowded = [name for name, figures in model.preparation.figures.items() if figures.is_crowded]
-    if not crowded:
+def _of_columns(strategy: ProtocolStrategy, preparation: Preparation) -> list[Doubt]:
+    """Return doubts about columns that the run left out, and that hardly count as their values lie close together."""
+    found, schema = [], getattr(strategy.tables, "schema", preparation.schema)
+    lost = [name for name in schema.used if name not in preparation.schema.used]
+    if lost:
+        sentence = f"The run went on without {left_out(lost, strategy.epsilon)}"
+        found.append(Doubt("column-left-out", sentence, {"columns": lost}))
+    used, in_bounds = preparation.schema.used, "of the bounds that the run found, so they hardly count"
+    why = {name: why_it_hardly_counts(used[name], one) for name, one in preparation.figures.items()}
+    if skewed := [name for name in why if why[name] == "skewed"]:
+        sentence = (
+            f"Half of the values of {quoted(skewed)} lie in the lowest tenth {in_bounds}: if these are amounts, set "
+            "logarithm = true in the schema."
+        )
+        found.append(Doubt("skewed-column", sentence, {"columns": skewed}))
+    if crowded := [name for name in why if why[name] == "crowded"]:
+        sentence = (
+            f"Most values of {quoted(crowded)} lie in a small part {in_bounds}: set public bounds in the schema, or "
+            "use more rows or a larger epsilon."
+        )
+        found.append(Doubt("crowded-column", sentence, {"columns": crowded}))
+    return found
+
+
+def _of_description(clusters: Clusters) -> list[Doubt]:
+    """Return doubts about a description that noise has hidden, and about columns that are clearly clipped."""
+    if clusters.deviation > 0 and all(len(clusters.sentences(one)) == 1 for one in range(clusters.n_clusters)):
+        sentence = (
+            "The description says nothing about the clusters but their sizes: no difference stands out of the noise. "
+            "Use more rows, a larger epsilon, or a larger part of the budget (describe=0.3)."
+        )
+        return [Doubt("nothing-described", sentence)]
+    frame, used = clusters.frame, clusters.preparation.schema.used
+    is_clear = frame["value"] - 3 * frame["error"] > MOST_BEYOND
+    beyond = frame[frame["what"].isin((BELOW, ABOVE)) & is_clear]
+    if beyond.empty:
         return []
-    named = ", ".join(f"'{name}'" for name in crowded)
+    names, most = list(dict.fromkeys(beyond["column"])), beyond.loc[beyond["value"].idxmax()]
+    may_be_amounts = any(used[name].kind != "date" and not used[name].logarithm for name in names)
     sentence = (
-        f"Most values of {named} lie in a small part of the bounds that the run found, so they hardly count: set "
-        "public bounds in the schema, or use more rows or a larger epsilon."
+        f"Values of {quoted(names)} lie beyond the bounds and count as the bound (about {100 * most['value']:.0f}% of "
+        f"'{most['column']}' in cluster {most['cluster']}): trust the quantiles, not the means. Wider public bounds in "
+        f"the schema help{', and logarithm = true if these are amounts' if may_be_amounts else ''}."
     )
-    return [Doubt("crowded-column", sentence, {"columns": crowded})]
+    return [Doubt("clipped-column", sentence, {"columns": names})]
 
 
 def _empty(clusters: Sequence[int], n_clusters: int, basis: Basis) -> Doubt:

@@ -25,14 +25,20 @@ N_EXPONENT_BINS = 2 * N_MAGNITUDES + 1
 #: The part of the rows beyond each bound that is found.
 PART_BEYOND = 0.005
 
-#: Bounds are quantiles only if the noise allows that at most this part of the rows lies beyond.
-LARGEST_PART_BEYOND = 0.05
-
 #: If one bin of many holds this part of the rows, they hardly differ after the preparation.
 CROWDED = 0.7
+#: Whole numbers with a smaller range are not called skewed: they may be grades or codes.
+LEAST_AMOUNTS = 20
 
-#: Bins of a histogram with noise, and of one without.
-N_BINS, N_BINS_WITHOUT_NOISE = 64, 1024
+#: Fewest and most bins of a histogram with noise, and those of one without; most that halve towards a bound of 0.
+FEWEST_BINS, N_BINS, N_BINS_WITHOUT_NOISE, N_HALVED = 24, 128, 1024, 10
+
+#: Bins stand out of the noise from this many standard deviations on. Entries in fewer bins than N_DIFFUSE are near to
+#: each other.
+STANDS_OUT, N_DIFFUSE = 3.75, 4
+
+#: Most quantiles that are kept of a histogram, unless the column's scale needs all.
+N_QUANTILES = 129
 
 
 def exponent_bins(values: Floats) -> NDArray[np.intp]:
@@ -82,17 +88,38 @@ def range_of(counts: Floats, deviation: float) -> tuple[float, float] | None:
     return (0.0 if first == N_MAGNITUDES else _edge(first), 0.0 if last == N_MAGNITUDES else _edge(last + 1))
 
 
-def bins_of(values: Floats, low: float, high: float, n_bins: int) -> NDArray[np.intp]:
-    """Return in which of equal parts of an interval each entry is, from the entry alone; n_bins for a gap (NaN).
+def n_bins_for(n_rows: float, deviation: float, fewest: int, most: int) -> int:
+    """Return how many bins to count rows in: with more, noise hides more; with fewer, they are wider than need be."""
+    if deviation == 0:
+        return most
+    return int(np.clip((2.0 * max(n_rows, 0.0) / deviation) ** (2 / 3), fewest, most))
 
-    What lies outside of the interval is in its first or last part.
+
+def histogram_edges(low: float, high: float, n_bins: int) -> Floats:
+    """Return the n_bins + 1 edges of a histogram: equal bins, and near a bound of 0 bins that halve towards it.
+
+    So the quantiles of a skewed column are found as well as those of a column that fills its range.
     """
-    with np.errstate(all="ignore"):  # the ends may be so far out that they are equal, or their difference infinite
-        scaled = (np.clip(values, low, high) - low) * (n_bins / (np.float64(high) - low))
-    np.clip(scaled, 0, n_bins - 1, out=scaled)
-    if np.isnan(scaled.sum()):
-        scaled[np.isnan(scaled)] = n_bins
-    return scaled.astype(np.intp)
+    n_halved = min(N_HALVED, n_bins // 6) if 0.0 in (low, high) else 0
+    edges = np.linspace(low, high, n_bins - n_halved + 1)
+    if low == 0.0:
+        return np.concatenate([[low], edges[1] * 2.0 ** -np.arange(n_halved, 0, -1), edges[1:]])
+    return np.concatenate([edges[:-1], edges[-2] * 2.0 ** -np.arange(1, n_halved + 1), [high]])
+
+
+def bins_of(values: Floats, edges: Floats) -> NDArray[np.intp]:
+    """Return between which of ascending edges each entry is, from the entry alone; the number of bins for a gap (NaN).
+
+    An entry at an edge is in the bin above it. What lies outside is in the first or last bin.
+    """
+    found = np.searchsorted(edges[1:-1], values, side="right")
+    found[np.isnan(values)] = len(edges) - 1
+    return found
+
+
+def places_in(values: Floats, n_places: int) -> NDArray[np.intp]:
+    """Return the place of each entry in a list; n_places for a gap (NaN)."""
+    return np.where(np.isnan(values), n_places, values).astype(np.intp)
 
 
 def on_interval(values: Floats, low: float, high: float) -> Floats:
@@ -123,11 +150,29 @@ def quantile(parts: Floats, edges: Floats, part: float) -> float:
     return float(np.interp(part, parts, edges))
 
 
-def part_beyond(total: float, deviation: float, n_bins: int) -> float:
-    """Return the part of the entries to leave beyond a bound, so that noise does not decide where it is."""
-    if deviation == 0 or total <= 0:
-        return PART_BEYOND if total > 0 else 1.0
-    return max(PART_BEYOND, 2 * deviation * math.sqrt(n_bins) / 4 / total)
+def occupied(counts: Floats, deviation: float) -> tuple[int, int] | None:
+    """Return the first and last bin, plus 1, of the entries that stand out of the noise; None if none does.
+
+    Sums of up to 16 neighbouring bins are compared with their noise, so that empty bins do not hide the first entries.
+    """
+    first, empty = (_first_end(one, deviation) for one in (counts, counts[::-1]))
+    if first is None or empty is None:
+        return None
+    last = len(counts) - empty
+    # The last entries on either side may not stand out; a column in few bins would lose too much to empty ones.
+    margin = int(deviation > 0 and last - first >= N_DIFFUSE)
+    return max(first - margin, 0), min(last + margin, len(counts))
+
+
+def _first_end(counts: Floats, deviation: float) -> int | None:
+    """Return the first bin of the first group of bins that stands out."""
+    sums = np.concatenate([[0.0], np.cumsum(counts)])
+    groups = [2**power for power in range(5) if 2**power <= len(counts)]
+    for end in range(1, len(sums)):
+        for size in groups:
+            if size <= end and float(sums[end] - sums[end - size]) > STANDS_OUT * deviation * math.sqrt(size):
+                return int(end - size)
+    return None
 
 
 def figures_of(
@@ -145,25 +190,27 @@ def figures_of(
         places = np.arange(len(kept))
         fill = float(kept @ places / kept.sum()) if column.kind == "ordinal" else float(kept.argmax())
         return replace(known, fill=fill, counts=tuple(kept.tolist()))
-    parts, n_present = distribution(counts)
-    edges = np.linspace(known.low, known.high, len(parts))
+    edges = histogram_edges(known.low, known.high, len(counts))
     found = replace(known, fill=(known.low + known.high) / 2)
-    if n_present <= 2 * deviation * math.sqrt(len(counts)):
+    where = occupied(counts, deviation)
+    if where is None:
         if deviation == 0:
             return None
         # Because of the noise there may be no value at all: only the range is known.
-        n_present, parts, powers = 0.0, np.linspace(0.0, 1.0, len(parts)), None
+        where, counts, powers = (0, len(counts)), np.diff(edges), None
         found = replace(found, center=found.fill, spread=(known.high - known.low) / 4)
+    first, last = where if column.bounds is None else (0, len(counts))
+    if 0 < edges[first] < edges[last] / 3 and known.low == 0:
+        first = 0  # amounts begin at 0
+    edges = edges[first : last + 1]
+    parts, n_present = distribution(counts[first:last])
     if column.bounds is None:
-        beyond = part_beyond(n_present, deviation, len(counts))
-        width = edges[1] - edges[0]
-        if beyond <= LARGEST_PART_BEYOND:
-            low, high = quantile(parts, edges, beyond), quantile(parts, edges, 1.0 - beyond)
-            found = replace(found, low=low, high=max(high, low + width))
-        fullest = int(np.diff(parts).argmax())
-        is_about_0 = edges[fullest] <= 0 <= edges[fullest + 1]  # a column that is 0 for most rows
-        is_full = parts[fullest + 1] - parts[fullest] > CROWDED and found.high - found.low > 8 * width
-        found = replace(found, is_crowded=bool(is_full and not is_about_0))
+        least = float(edges[-1] - edges[0]) / 64
+        low = min(quantile(parts, edges, PART_BEYOND), float(edges[-1]) - least)
+        found = replace(found, low=low, high=max(quantile(parts, edges, 1.0 - PART_BEYOND), low + least))
+    n_kept = len(edges) if column.scale == "rank" else min(len(edges), N_QUANTILES)
+    kept = np.linspace(0, len(edges) - 1, n_kept).astype(int)
+    found = replace(found, quantiles=tuple(edges[kept].tolist()), ranks=tuple(parts[kept].tolist()))
     if powers is not None:
         middle, half = (known.low + known.high) / 2, (known.high - known.low) / 2
         mean = float(np.clip(powers[0] / n_present, -1.0, 1.0))
@@ -173,10 +220,27 @@ def figures_of(
         if column.scale == "standard":
             found = replace(found, center=mean, spread=spread)
     if column.scale == "robust":
-        first, median, third = (quantile(parts, edges, part) for part in (0.25, 0.5, 0.75))
-        found = replace(found, center=median, spread=max(third - first, float(edges[1] - edges[0])))
+        first_quartile, median, third = (quantile(parts, edges, part) for part in (0.25, 0.5, 0.75))
+        least = float(np.diff(edges).min())
+        found = replace(found, center=median, spread=max(third - first_quartile, least))
     if column.scale == "rank":
-        found = replace(
-            found, low=known.low, high=known.high, quantiles=tuple(edges.tolist()), ranks=tuple(parts.tolist())
-        )
+        found = replace(found, low=float(edges[0]), high=float(edges[-1]))
     return found
+
+
+def why_it_hardly_counts(column: Column, found: Figures) -> str:
+    """Return "skewed" or "crowded" if most values are close together, but not at 0, in the bounds that were found.
+
+    Skewed are amounts, half of which lie in the lowest tenth; logarithms would spread them.
+    """
+    if column.bounds is not None or not found.quantiles:
+        return ""
+    edges, parts, width = np.array(found.quantiles), np.array(found.ranks), found.high - found.low
+    is_amount = column.kind == "number" or (column.kind == "integer" and width > LEAST_AMOUNTS)
+    median = quantile(parts, edges, 0.5) - found.low
+    if is_amount and found.low >= 0 and not column.logarithm and width / 1000 < median < width / 10:
+        return "skewed"
+    fullest = int(np.diff(parts).argmax())
+    low, high = edges[fullest], edges[fullest + 1]
+    is_narrow = width > 8 * (high - low) or len(edges) == 2  # in a single bin, noise hides where
+    return "crowded" if is_narrow and parts[fullest + 1] - parts[fullest] > CROWDED and not low <= 0 <= high else ""

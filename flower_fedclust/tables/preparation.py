@@ -26,8 +26,8 @@ LARGEST, NEAREST = 1e120, 1e-120
 #: The largest prepared value before its weight, in standard deviations or interquartile ranges.
 MOST_DEVIATIONS = 2.0**20
 
-#: Most quantiles of a column.
-MOST_QUANTILES = 2**14
+#: Most quantiles of a column, and most parts of its range in which a description counts rows.
+MOST_QUANTILES, MOST_PARTS = 2**14, 128
 
 #: Rows that are prepared at a time, so that they stay in a processor's cache.
 BLOCK_ROWS = 4096
@@ -232,16 +232,11 @@ def _figures_from(name: str, written: Any) -> Figures:
     found: dict[str, Any] = {}
     for key, value in written.items():
         numbers = value if key in _LISTS else [value]
-        is_right = _is_truth if key == "is_crowded" else _is_number
-        if not isinstance(numbers, (list, tuple)) or not all(map(is_right, numbers)):
+        if not isinstance(numbers, (list, tuple)) or not all(map(_is_number, numbers)):
             raise ValueError(f"the preparation of column '{name}': {key} is not made of numbers.")
-        given = numbers if key == "is_crowded" else [_as_float(one) for one in numbers]
+        given = [_as_float(one) for one in numbers]
         found[key] = tuple(given) if key in _LISTS else given[0]
     return Figures(**found)
-
-
-def _is_truth(value: Any) -> bool:
-    return isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
@@ -258,7 +253,7 @@ def _as_float(number: float) -> float:
 
 def _wrong_in(found: Figures, column: Column) -> str:
     """Return what is wrong with the figures of a column; "" if every value that fits the schema can be prepared."""
-    lists = (found.quantiles, found.ranks, found.counts)
+    lists = (found.quantiles, found.ranks, found.parts, found.counts)
     figures = np.array(
         [found.low, found.high, found.fill, found.center, found.spread, *(x for one in lists for x in one)]
     )
@@ -278,10 +273,19 @@ def _wrong_in(found: Figures, column: Column) -> str:
         return "high is not above low, or too near to it"
     if column.scale in ("standard", "robust") and not _reach(found) <= MOST_DEVIATIONS:
         return "spread is not positive, or too small for low, center and high"
-    return _wrong_in_ranks(found) if column.scale == "rank" else ""
+    return _wrong_in_parts(found) or _wrong_in_ranks(found, column)
 
 
-def _wrong_in_ranks(found: Figures) -> str:
+def _wrong_in_parts(found: Figures) -> str:
+    parts = np.array(found.parts)
+    if len(parts) == 1 or len(parts) > MOST_PARTS + 1 or not (np.diff(parts) > NEAREST).all():
+        return f"parts are not up to {MOST_PARTS}, or their edges do not ascend"
+    return ""
+
+
+def _wrong_in_ranks(found: Figures, column: Column) -> str:
+    if column.scale != "rank":
+        return ""
     quantiles, ranks = np.array(found.quantiles), np.array(found.ranks)
     if len(quantiles) != len(ranks) or not 2 <= len(ranks) <= MOST_QUANTILES:
         return f"quantiles and ranks are not as many, from 2 to {MOST_QUANTILES}"

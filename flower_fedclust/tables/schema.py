@@ -182,14 +182,15 @@ class Figures:
     center, spread : float
         Subtracted, and then divided by, for the scales "standard" and "robust".
     quantiles : tuple of float
-        For the scale "rank": ascending values from low to high.
+        Ascending values from the lowest to the highest that stood out; for the scale "rank" from low to high. Empty
+        where no histogram was needed.
     ranks : tuple of float
         The parts of all rows, 0 to 1, below these values.
+    parts : tuple of float
+        For a description: ascending edges of the parts of the range in which rows are counted, in the table's own units
+        (before a logarithm). The first and last are the bounds to which a mean clips.
     counts : tuple of float
         The (noisy) frequency of each listed value; empty if it was not needed.
-    is_crowded : bool
-        Whether most values seem to lie in a small part of the bounds that were found, and not around 0. The noise hides
-        where, so they hardly differ after the preparation.
     """
 
     low: float = 0.0
@@ -199,8 +200,8 @@ class Figures:
     spread: float = 1.0
     quantiles: tuple[float, ...] = ()
     ranks: tuple[float, ...] = ()
+    parts: tuple[float, ...] = ()
     counts: tuple[float, ...] = ()
-    is_crowded: bool = False
 
 
 #: How many columns a message names; it counts the others.
@@ -310,10 +311,16 @@ class Schema(BaseModel):
         """The columns that are not ignored."""
         return {name: column for name, column in self.columns.items() if column.kind != "ignored"}
 
-    def of_columns(self, wanted: Callable[[Column], bool]) -> Schema | None:
+    def of_columns(self, wanted: Callable[[Column], bool], *, among: Collection[str] | None = None) -> Schema | None:
         """Return a schema with some of the used columns; None if there are none."""
-        columns = {name: column for name, column in self.used.items() if wanted(column)}
+        used = self.used if among is None else {name: one for name, one in self.used.items() if name in among}
+        columns = {name: column for name, column in used.items() if wanted(column)}
         return Schema(columns=columns) if columns else None
+
+    def without(self, names: Collection[str]) -> Schema:
+        """Return the schema that ignores some of the columns."""
+        ignored = Column(kind="ignored")
+        return Schema(columns={name: ignored if name in names else one for name, one in self.columns.items()})
 
     def check(self, table: Any, *, owner: str) -> None:
         """Raise a DataError that names every column of a pandas DataFrame that does not fit, and why."""
@@ -391,6 +398,12 @@ def _some(reasons: Sequence[str]) -> str:
     """Join the first ten reasons, and count the others."""
     more = len(reasons) - MOST_NAMED
     return "; ".join(reasons[:MOST_NAMED]) + (f"; and {more:,} more" if more > 0 else "")
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Join the first ten names of columns, and count the others."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(f"'{name}'" for name in names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _in_words(error: Mapping[str, Any]) -> str:

@@ -7,8 +7,16 @@ import pytest
 import flower_fedclust as fc
 from flower_fedclust.exact.terms import powers
 from flower_fedclust.strategies.common.tables import TablePreparation
-from flower_fedclust.tables import Figures, Preparation
-from flower_fedclust.tables.histograms import N_EXPONENT_BINS, bins_of, exponent_bins, range_of
+from flower_fedclust.tables import Column, Figures, Preparation
+from flower_fedclust.tables.histograms import (
+    N_EXPONENT_BINS,
+    bins_of,
+    exponent_bins,
+    figures_of,
+    histogram_edges,
+    occupied,
+    range_of,
+)
 
 N = 4000
 
@@ -131,7 +139,7 @@ def test_two_categories_are_as_far_apart_as_half_of_the_range_of_a_number():
 def test_histograms_count_every_entry_once():
     values = np.array([0.0, -3.0, 1e-300, 5e300, -5e300, 2.0, 4.0, np.nan])
     assert (exponent_bins(values) >= 0).tolist() == [True] * 7 + [False]
-    assert bins_of(values, -4.0, 4.0, 8).tolist() == [4, 1, 4, 7, 0, 6, 7, 8]
+    assert bins_of(values, np.linspace(-4.0, 4.0, 9)).tolist() == [4, 1, 4, 7, 0, 6, 7, 8]
 
 
 def test_the_range_holds_all_values_without_noise_and_what_stands_out_with_it():
@@ -141,6 +149,29 @@ def test_the_range_holds_all_values_without_noise_and_what_stands_out_with_it():
     noisy = counts + np.random.default_rng(0).normal(0, 40, len(counts))
     assert range_of(noisy, 40.0) == (-4.0, 128.0)
     assert range_of(noisy - counts, 40.0) is None
+
+
+def test_bins_halve_towards_a_bound_of_0_so_that_skewed_columns_have_quantiles():
+    edges = histogram_edges(0.0, 1024.0, 64)
+    assert len(edges) == 65
+    assert (edges[0], edges[-1]) == (0.0, 1024.0)
+    assert (np.diff(edges) > 0).all()
+    assert edges[1] < 0.02
+    np.testing.assert_allclose(histogram_edges(-1024.0, 0.0, 64), -edges[::-1])
+    np.testing.assert_allclose(np.diff(histogram_edges(512.0, 1024.0, 64)), 8.0)
+
+
+def test_bounds_are_where_entries_stand_out_and_not_where_noise_adds_up():
+    counts = np.zeros(64)
+    counts[60:63] = 700.0  # years among the powers of two
+    column, known = Column(kind="number"), Figures(1024.0, 2048.0)
+    edges = histogram_edges(1024.0, 2048.0, 64)
+    noisy = [counts + np.random.default_rng(seed).normal(0, 40, 64) for seed in range(100)]
+    assert sum(occupied(one, 40.0) == (60, 63) for one in noisy) >= 95
+    assert sum(occupied(one - counts, 40.0) is None for one in noisy) >= 95
+    found = figures_of(column, known, noisy[1], None, 40.0)
+    assert edges[60] <= found.low < found.high <= edges[63]
+    assert (found.quantiles[0], found.quantiles[-1]) == (edges[60], edges[63])
 
 
 def test_no_two_numbers_and_their_squares_are_farther_apart_than_declared():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import flower_fedclust as fc
@@ -63,8 +64,14 @@ def test_a_budget_has_a_part_of_that_name():
     assert given["votes"] > default["votes"]
 
 
-def test_too_few_rows_for_bounds_are_told_what_helps():
-    sentence = "column '0': no part of its numbers stands out of the noise, so that its bounds cannot be found"
+def test_columns_whose_bounds_cannot_be_found_are_left_out_together():
+    sentence = "columns '0', '1', '2': no part of their range stands out of the noise"
     strategy = fc.with_schema(fc.PrivateKMeans(2, epsilon=0.5), {"columns": COLUMNS})
+    result = fc.simulate(strategy, MANY[:2], seed=0)
+    assert list(result.model.preparation.schema.used) == ["3"]
+    (doubt,) = [one for one in result.doubts if one.code == "column-left-out"]
+    assert sentence in doubt.sentence
+    assert result.model.predict(pd.DataFrame(MANY[0], columns=list("0123"))).shape == (len(MANY[0]),)
+    lost = {name: column for name, column in COLUMNS.items() if name != "3"}
     with pytest.raises(fc.DataError, match=sentence):
-        fc.simulate(strategy, MANY[:2], seed=0)
+        fc.simulate(fc.with_schema(strategy, {"columns": {**lost, "3": {"kind": "ignored"}}}), MANY[:2], seed=0)

@@ -156,6 +156,28 @@ def test_a_column_whose_values_are_hidden_in_far_wider_bounds_is_named():
     assert fc.simulate(fc.PrivateKMeans(2, epsilon=3.0), tables, schema={"columns": columns}, seed=0).doubts == ()
 
 
+def test_skewed_and_clipped_columns_are_named_and_logarithms_suggested():
+    numbers = np.random.default_rng(0)
+    kind = numbers.integers(2, size=4000)
+    table = pd.DataFrame({"paid": numbers.lognormal(2 * kind, 1.5), "age": 30 + 20 * kind + numbers.normal(0, 3, 4000)})
+
+    def doubts(epsilon, **paid):
+        columns = {"paid": {"kind": "number", **paid}, "age": {"kind": "number", "bounds": [0, 100]}}
+        strategy = fc.PrivateKMeans(2, epsilon=epsilon)
+        found = fc.simulate(strategy, [table[::2], table[1::2]], schema={"columns": columns}, describe=True, seed=0)
+        return {doubt.code: doubt for doubt in found.doubts}
+
+    found = doubts(2.0)
+    assert found["skewed-column"].numbers == found["clipped-column"].numbers == {"columns": ["paid"]}
+    assert all("logarithm = true" in found[code].sentence for code in ("skewed-column", "clipped-column"))
+    spread = doubts(2.0, logarithm=True)
+    assert "skewed-column" not in spread
+    assert "logarithm" not in spread["clipped-column"].sentence
+    assert not doubts(4.0, bounds=[0, 5000])
+    assert list(doubts(4.0, bounds=[0, 50])) == ["clipped-column"]
+    assert "nothing-described" in doubts(0.05, bounds=[0, 5000])
+
+
 def test_a_model_of_tables_is_evaluated_where_the_tables_are(tables):
     strategy = fc.PrivateKMeans(3, epsilon=2.0, federated_evaluation=True)
     labels = [table["sex"].to_numpy(dtype=str) for table in tables]

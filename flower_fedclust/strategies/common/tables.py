@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -37,10 +37,18 @@ from flower_fedclust.exact.rows import Frame
 from flower_fedclust.models import Model
 from flower_fedclust.models.tables import TableModel
 from flower_fedclust.numerics.checks import DataError, check_real
-from flower_fedclust.tables.description import Clusters
-from flower_fedclust.tables.histograms import N_BINS, N_BINS_WITHOUT_NOISE, figures_of, range_of
-from flower_fedclust.tables.preparation import Preparation, public_interval, width_of
-from flower_fedclust.tables.schema import Column, Figures, Schema
+from flower_fedclust.tables.description import FEWEST_PARTS, Clusters, with_parts
+from flower_fedclust.tables.histograms import (
+    FEWEST_BINS,
+    N_BINS,
+    N_BINS_WITHOUT_NOISE,
+    figures_of,
+    histogram_edges,
+    n_bins_for,
+    range_of,
+)
+from flower_fedclust.tables.preparation import MOST_PARTS, Preparation, public_interval, width_of
+from flower_fedclust.tables.schema import MEASURED, Figures, Schema, quoted
 
 S = TypeVar("S", bound=ProtocolStrategy)
 
@@ -177,33 +185,34 @@ class TablePreparation:
     def prepare(self, strategy: ProtocolStrategy) -> Generator[Round, Total, Preparation]:
         """Find what is not public about the columns, and send the preparation to every client."""
         intervals = {name: public_interval(column) for name, column in self.schema.used.items()}
+        n_bins = N_BINS_WITHOUT_NOISE if strategy.epsilon is None else N_BINS
         if unbounded := self._unbounded:
             received = yield _summed(strategy, ProtocolClient.exponents.asked(unbounded), PREPARATION)
-            for (name, column), counts in zip(unbounded.used.items(), received[0], strict=True):
-                intervals[name] = range_of(counts, received.noise[0])
-                if intervals[name] is None:
-                    raise DataError(_too_few(name, column, strategy))
+            deviation = received.noise[0]
+            for name, counts in zip(unbounded.used, received[0], strict=True):
+                intervals[name] = range_of(counts, deviation)
+            n_rows = float(np.where(received[0] > 3 * deviation, received[0], 0.0).sum(axis=1).max())
+            n_bins = n_bins_for(n_rows, deviation, fewest=FEWEST_BINS, most=n_bins)
         figures = {name: Figures(*interval) for name, interval in intervals.items() if interval is not None}
-        if counted := self._counted:
-            figures |= yield from _count(strategy, counted, figures)
-        preparation = Preparation(self.schema, figures)
+        if counted := self.schema.of_columns(lambda column: column.needs_histogram, among=figures):
+            found = yield from _count(strategy, counted, figures, n_bins)
+            figures = {name: one for name, one in figures.items() if name not in counted.used} | found
+        lost = [name for name in self.schema.used if name not in figures]
+        if not figures:
+            raise DataError(left_out(lost, strategy.epsilon))
+        preparation = Preparation(self.schema.without(lost), figures)
         yield Sum(ProtocolClient.prepare.asked(preparation_as_bytes(preparation)))
+        strategy.n_columns = preparation.n_columns
         return preparation
 
 
 def _count(
-    strategy: ProtocolStrategy, schema: Schema, known: Mapping[str, Figures]
+    strategy: ProtocolStrategy, schema: Schema, known: Mapping[str, Figures], n_bins: int
 ) -> Generator[Round, Total, dict[str, Figures]]:
-    """Return what the histograms of columns say of them."""
+    """Return what the histograms of columns say of them, without columns that have no value at any site."""
     columns = schema.used
-    n_bins = N_BINS_WITHOUT_NOISE if strategy.epsilon is None else N_BINS
-    ends = [
-        (0.0, float(len(column.categories))) if column.categories else (known[name].low, known[name].high)
-        for name, column in columns.items()
-    ]
-    received = yield _summed(
-        strategy, ProtocolClient.histograms.asked(schema, np.array(ends), n_bins=n_bins), PREPARATION
-    )
+    edges = np.array([histogram_edges(known[name].low, known[name].high, n_bins) for name in columns])
+    received = yield _summed(strategy, ProtocolClient.histograms.asked(schema, edges), PREPARATION)
     widths = [len(column.categories or ()) or n_bins for column in columns.values()]
     *histograms, sums = np.split(received[0], np.cumsum([width + 1 for width in widths]))
     pairs = iter(sums.reshape(-1, 2))
@@ -211,10 +220,17 @@ def _count(
     for (name, column), counts in zip(columns.items(), histograms, strict=True):
         powers = next(pairs) if column.needs_mean else None
         figures = figures_of(column, known[name], counts[:-1], powers, received.noise[0])
-        if figures is None:
-            raise DataError(f"column '{name}' seems to have no value at any site; ignore it in the schema.")
-        found[name] = figures
+        if figures is not None:
+            found[name] = figures
     return found
+
+
+def left_out(names: Sequence[str], epsilon: float | None) -> str:
+    """Say why columns could not be used, and what helps."""
+    columns, their = ("columns", "their") if len(names) > 1 else ("column", "its")
+    noise = "stands out of the noise" if epsilon is not None else "has a value"
+    remedy = f"give public bounds in the schema, or ignore the {columns}"
+    return f"{columns} {quoted(names)}: no part of {their} range {noise}; {remedy}."
 
 
 def describe(
@@ -224,8 +240,10 @@ def describe(
     if why_not(strategy, model):
         return None
     arrays, points = model.to_arrays(), model.exact_points
+    preparation = with_parts(preparation, _n_parts(strategy, preparation, model.n_clusters))
     if points is None:
-        (sums,) = yield Sum(ProtocolClient.plain_description.asked(*arrays, model=model.name))
+        described = preparation_as_bytes(preparation)
+        (sums,) = yield Sum(ProtocolClient.plain_description.asked(described, *arrays, model=model.name))
         return Clusters(preparation, np.asarray(sums, dtype=np.float64))
     radius = max(preparation.radius, float(np.linalg.norm(points, axis=1).max()) * (1 + 2.0**-30))
     frame = Frame(np.zeros(preparation.n_columns), radius)
@@ -233,6 +251,18 @@ def describe(
     (sums,) = received = yield _summed(strategy, question, DESCRIPTION)
     of_clients = strategy.privacy_unit == "client"
     return Clusters(preparation, np.asarray(sums, dtype=np.float64), received.noise[0], of_clients)
+
+
+def _n_parts(strategy: ProtocolStrategy, preparation: Preparation, n_clusters: int) -> int:
+    """Return in how many parts to count the rows of a cluster, from what has been released about their number."""
+    if not isinstance(strategy, PrivateStrategy) or strategy.epsilon is None:
+        return MOST_PARTS
+    used = preparation.schema.used
+    n_measured = sum(column.kind in MEASURED for column in used.values())
+    deviation = strategy.noise_of(DESCRIPTION, math.sqrt(1 + n_measured + len(used)))
+    sizes = strategy.released_sizes
+    n_rows = 0.0 if sizes is None else float(np.maximum(sizes.counts, 0.0).sum()) / n_clusters
+    return n_bins_for(n_rows, deviation, fewest=FEWEST_PARTS, most=MOST_PARTS)
 
 
 def why_not(strategy: ProtocolStrategy, model: Model) -> str:
@@ -265,11 +295,3 @@ def _in_ball(strategy: S, *, max_norm: float, max_l1_norm: float) -> S:
             if name in inner.parameter_names() and getattr(inner, name) is None:
                 setattr(inner, name, norm)
     return inner
-
-
-def _too_few(name: str, column: Column, strategy: ProtocolStrategy) -> str:
-    noise = "stands out of the noise" if strategy.epsilon is not None else "has a value"
-    return (
-        f"column '{name}': no part of its {column.kind}s {noise}, so that its bounds cannot be found; give public "
-        "bounds in the schema, or ignore the column."
-    )

@@ -1,0 +1,140 @@
+"""Numbers of a description as people write them, with what is not known about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.tables.schema import EPOCH, Column
+
+Floats = NDArray[np.float64]
+
+
+def round_edges(edges: Floats, *, whole: bool, ends: bool) -> Floats:
+    """Return ascending edges that can be written in few digits; the outer ones move outwards, and only if ``ends``."""
+    gaps = np.diff(edges)
+    least = np.minimum(np.append(gaps, np.inf), np.append(np.inf, gaps))
+    least = np.where(least > 0, least, np.inf)
+    least[[0, -1]] = (edges[-1] - edges[0]) / 20
+    units = 10.0 ** np.floor(np.log10(np.where(np.isfinite(least), least / 4, edges[-1] - edges[0])))
+    if whole:
+        units = np.maximum(units, 1.0)
+    rounded = np.round(edges / units) * units
+    rounded[0], rounded[-1] = edges[0], edges[-1]
+    if ends:
+        rounded[0], rounded[-1] = np.floor(edges[0] / units[0]) * units[0], np.ceil(edges[-1] / units[-1]) * units[-1]
+    inner = rounded[(rounded > rounded[0]) & (rounded < rounded[-1])]
+    return np.unique(np.concatenate([rounded[:1], inner, rounded[-1:]]))
+
+
+def plain(value: float, decimals: int | None = None) -> str:
+    """Return a number without an exponent, with commas from 10,000 on: years have none."""
+    if decimals is None:
+        if not value or not 1e-5 <= abs(value) < 1e15:
+            return f"{value:.3g}"
+        decimals = max(2 - math.floor(math.log10(abs(value))), 0)
+        text = plain(value, decimals)
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    if decimals < 0:
+        value = round(value, decimals)
+    text = f"{value:,.{max(decimals, 0)}f}"
+    return text if abs(value) >= 1e4 else text.replace(",", "")
+
+
+def with_error(value: float, error: float) -> str:
+    """Return "value ± error" in as many digits as the error leaves; rounding never shortens the interval."""
+    if not error > 0:
+        return plain(value)
+    decimals = -math.floor(math.log10(error))
+    if error * 10**decimals < 3:  # 1 or 2 would be a coarse number
+        decimals += 1
+    if decimals > 15:
+        return f"{value:.3g} ± {error:.2g}"
+    rounded = round(value, decimals)
+    up = math.ceil((error + abs(rounded - value)) * 10**decimals - 1e-6) / 10**decimals
+    return f"{plain(rounded, decimals)} ± {plain(up, decimals)}"
+
+
+def percent(share: float, error: float) -> str:
+    """Return a share and its error in percent; a limit where noise leaves open whether it is 0 or 100%."""
+    if share <= error and share + error >= 1:
+        return "0 to 100%"
+    if error > 0 and share - error <= 0:
+        return f"at most {_limit(share + error)}%"
+    if error > 0 and share + error >= 1:
+        return f"at least {plain(100 - float(_limit(1 - share + error)))}%"
+    return f"{with_error(100 * share, 100 * error)}%"
+
+
+def _limit(share: float) -> str:
+    """Return a share in percent, rounded up."""
+    percent = min(100 * share, 100.0)
+    return _rounded(percent, percent, up=True)
+
+
+def _rounded(value: float, error: float, *, up: bool) -> str:
+    """Return a limit, rounded outwards to two digits of its error."""
+    if not error > 0:
+        return plain(value)
+    decimals = 1 - math.floor(math.log10(error))
+    way = math.ceil if up else math.floor
+    text = plain(way(value * 10.0**decimals + (-1e-9 if up else 1e-9)) / 10.0**decimals, decimals)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _day(value: float) -> str:
+    return str(np.datetime64(EPOCH) + round(value))
+
+
+def _edge(value: float, column: Column) -> str:
+    return _day(value) if column.kind == "date" else plain(value, None)
+
+
+def _between(low: float, high: float, column: Column) -> str:
+    """Return the interval of a quantile."""
+    if not math.isfinite(low) and not math.isfinite(high):
+        return "unknown"
+    if math.isinf(low) or math.isinf(high):
+        return f"at least {_edge(low, column)}" if math.isinf(high) else f"at most {_edge(high, column)}"
+    first, last = _edge(low, column), _edge(high, column)
+    return first if first == last else f"{first} to {last}"
+
+
+def difference(column: Column, row: Mapping[str, Any], median: Mapping[str, Any], deviations: float) -> str:
+    """Say how a cluster differs from the rest in one number."""
+    name, error, rest_error = row["column"], deviations * row["error"], deviations * row["rest_error"]
+    if row["what"] != "mean":
+        what = "is missing" if row["what"] == "missing" else f"is {row['what']}"
+        return f"{name} {what}: {percent(row['value'], error)}, in the rest {percent(row['rest'], rest_error)}"
+    own = _mean(column, row["value"], error, row["low"], row["high"])
+    if math.isnan(row["difference"]):
+        rest = _mean(column, row["rest"], rest_error, row["rest_low"], row["rest_high"])
+        medians = [_between(median[f"{side}low"], median[f"{side}high"], column) for side in ("", "rest_")]
+        return f"{name}: {own}, median {medians[0]}; in the rest {rest}, median {medians[1]}"
+    apart = with_error(abs(row["difference"]), deviations * row["difference_error"])
+    more, less = ("days later", "days earlier") if column.kind == "date" else ("more", "less")
+    return f"{name}: {own}, {apart} {more if row['difference'] > 0 else less} than the rest"
+
+
+def _mean(column: Column, value: float, error: float, low: float, high: float) -> str:
+    """Say what is known about a mean: a limit if one bound clips, and the mean of clipped values if both do."""
+    unit = f" {column.unit}" if column.unit else ""
+    if math.isinf(low) == math.isinf(high):
+        around = f" ± {math.ceil(error)} days" if error > 0 else ""
+        said = f"{_day(value)}{around}" if column.kind == "date" else f"{with_error(value, error)}{unit}"
+        return f"{said} within the bounds" if math.isinf(low) else said
+    limit, words = (low, "at least") if math.isinf(high) else (high, "at most")
+    said = _day(limit) if column.kind == "date" else _rounded(limit, error, up=math.isinf(low)) + unit
+    return f"{words} {said}"
+
+
+def bounds(name: str, column: Column, ends: Floats, limits: Sequence[Sequence[float]]) -> str:
+    """Return the bounds of a column, and the limits of the shares of rows below and above them, cluster by cluster."""
+    unit = f" {column.unit}" if column.unit else ""
+    known = "" if column.interval is not None else ", found"
+    below, above = (", ".join(_limit(1.0 if math.isnan(share) else share) for share in side) for side in limits)
+    return f"{name}: {_edge(ends[0], column)} to {_edge(ends[-1], column)}{unit}{known}; below {below}%; above {above}%"
