@@ -91,7 +91,9 @@ def _day(value: float) -> str:
 
 
 def _edge(value: float, column: Column) -> str:
-    return _day(value) if column.kind == "date" else plain(value, None)
+    """Return an edge in all of its digits, which are few: see :func:`round_edges`."""
+    text = _day(value) if column.kind == "date" else f"{value:,.12g}"
+    return text if abs(value) >= 1e4 else text.replace(",", "")
 
 
 def _between(low: float, high: float, column: Column) -> str:

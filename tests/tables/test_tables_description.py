@@ -64,9 +64,9 @@ LABELS = np.repeat([0, 1, 0], [3000, 2000, 40])
 ZERO = np.zeros(1, dtype=np.intp)
 
 
-def described(table=TABLE, labels=LABELS, noise=0.0, seed=0):
-    sums = cluster_sums(SCHEMA.values(table, owner=""), PREPARATION, labels, 2).array.values
-    return Clusters(PREPARATION, sums + noise * np.random.default_rng(seed).standard_normal(sums.shape), noise)
+def described(table=TABLE, labels=LABELS, noise=0.0, seed=0, preparation=PREPARATION):
+    sums = cluster_sums(SCHEMA.values(table, owner=""), preparation, labels, 2).array.values
+    return Clusters(preparation, sums + noise * np.random.default_rng(seed).standard_normal(sums.shape), noise)
 
 
 def number(frame, cluster, column, what):
@@ -102,14 +102,22 @@ def test_numbers_with_noise_lie_within_two_deviations_as_often_as_they_should():
 
 
 def test_quantiles_lie_in_their_intervals_and_tails_below_their_limits():
-    first, within = TABLE[LABELS == 0]["age"].dropna(), []
+    first, within, limited = TABLE[LABELS == 0]["age"].dropna(), [], []
+    fine = with_parts(PREPARATION, 128)
     for seed in range(20):
-        frame = described(noise=12.0, seed=seed).frame
+        frame = described(noise=40.0, seed=seed, preparation=fine).frame
         for what, part in QUANTILES.items():
             told = number(frame, 0, "age", what)
             within.append(told["low"] <= first.quantile(part) <= told["high"])
-        within += [number(frame, 0, "age", tail)["high"] >= 0 for tail in (BELOW, ABOVE)]
+        limited.append(number(clipped(0.0, 50, 12.0, seed).frame, 1, "paid", ABOVE)["high"] >= 50 / 1050)
     assert np.mean(within) > 0.95
+    assert np.mean(limited) > 0.9
+
+
+def test_a_value_at_a_bound_is_not_beyond_it():
+    frame = described(people(200, 0, age=np.repeat([0.0, 100.0], 100)), np.zeros(200, dtype=int)).frame
+    assert number(frame, 0, "age", BELOW)["high"] == number(frame, 0, "age", ABOVE)["high"] == 0.0
+    assert number(frame, 0, "age", "third quartile")["high"] == 100.0
 
 
 def test_shares_of_one_column_add_up_to_one():
@@ -129,14 +137,14 @@ AMOUNTS = Schema.of({"columns": {"paid": {"kind": "number"}, "sex": {"kind": "bi
 FOUND = Figures(0, 10, quantiles=(0.0, 1.0, 2.0, 10.0), ranks=(0.0, 0.4, 0.8, 1.0))
 
 
-def clipped(low, most_beyond, noise=0.0):
+def clipped(low, most_beyond, noise=0.0, seed=0):
     figures = {"paid": replace(FOUND, low=low, quantiles=(low, *FOUND.quantiles[1:])), "sex": Figures(0, 1)}
     preparation = with_parts(Preparation(AMOUNTS, figures), 16)
     paid = np.concatenate([np.linspace(0.6, 9, 1000), np.linspace(0.6, 9, 1000), np.full(most_beyond, 40.0)])
     table = pd.DataFrame({"paid": paid, "sex": "f"})
     labels = np.repeat([0, 1], [1000, 1000 + most_beyond])
     sums = cluster_sums(AMOUNTS.values(table, owner=""), preparation, labels, 2).array.values
-    return Clusters(preparation, sums + noise * np.random.default_rng(0).standard_normal(sums.shape), noise)
+    return Clusters(preparation, sums + noise * np.random.default_rng(seed).standard_normal(sums.shape), noise)
 
 
 def test_a_mean_whose_column_is_clipped_is_only_a_limit():
@@ -149,6 +157,9 @@ def test_a_mean_whose_column_is_clipped_is_only_a_limit():
     assert number(frame, 1, "paid", ABOVE)["high"] == pytest.approx(50 / 1050)
     told = str(clipped(0.0, 200))
     assert "paid: at least 5.67, median" in told
+    assert words.bounds("paid", AMOUNTS.columns["paid"], [1996.125, 12345.5], [[0.0123], [0.5]]).startswith(
+        "paid: 1996.125 to 12,345.5, found; below 1.3%; above 50%"
+    )
     assert "; in the rest 4.8, median" in told
     assert "paid: 0 to 10, found; below 0, 0%; above 0, 17%" in told
     # At 0 nothing can be clipped unless counts say so; any other bound may clip if noise allows.
