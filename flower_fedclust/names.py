@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
-    """Return ``table[name]``; a ValueError names the nearest entry, or all of them.
+    """Return ``table[name]``; a ValueError names the nearest entry (among equals the first), or all of them.
 
     ``kind`` says what the table holds, in the singular ("strategy", "data set").
     """
@@ -19,7 +19,8 @@ def look_up(name: str, table: Mapping[str, Value], kind: str) -> Value:
     by_spelling = {known.casefold(): known for known in table}
     typed = name.casefold()
     begun = [spelling for spelling in by_spelling if typed and spelling.startswith(typed)]
-    close = begun or difflib.get_close_matches(typed, list(by_spelling), n=1)
+    within = [spelling for spelling in by_spelling if typed and typed in spelling.replace("-", "")]
+    close = begun or within or difflib.get_close_matches(typed, list(by_spelling), n=1)
     nearest = [by_spelling[spelling] for spelling in close[:1]]
     advice = f"did you mean '{nearest[0]}'?" if nearest else f"there are: {', '.join(sorted(table))}."
     raise ValueError(f"There is no {kind} '{name}': {advice}")

@@ -62,6 +62,9 @@ CLASSES = {
     "PPFCGAN": ("strategies.baselines.ppfc_gan", "ppfc-gan"),
 }
 
+#: What runs and plans use by default: it keeps rows private, and needs no public ones.
+DEFAULT = "private-kmeans"
+
 #: Under which other packages name theirs: ``my-strategy = "my_package.my_module:MyStrategy"``.
 ENTRY_POINT = "flower_fedclust.strategies"
 
@@ -127,7 +130,7 @@ def find(name: str | type[ProtocolStrategy]) -> Entry:
     if name in _CLASS_OF:
         return _named([_class(_CLASS_OF[name])])[name]
     if ":" not in name or name in strategies():
-        return look_up(name, strategies(), "strategy")
+        return look_up(name, {DEFAULT: strategies()[DEFAULT]} | strategies(), "strategy")
     module, _, class_name = name.partition(":")
     try:
         loaded = getattr(import_module(module), class_name)

@@ -34,6 +34,7 @@ from flower_fedclust.cli.options import (
     columns_of,
     given_parameters,
 )
+from flower_fedclust.registry import DEFAULT
 
 if TYPE_CHECKING:
     from flower_fedclust.checking import AuditResult
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from flower_fedclust.numerics.validity import ClusterNumber
     from flower_fedclust.privacy.report import PrivacyReport
 
-#: The strategy of choose-k and plan if the user names none.
-DEFAULT_STRATEGY = "private-kmeans"
 #: The number of clients in a rehearsal.
 N_CLIENTS = 4
 #: Bounds for strategies that need one with an epsilon, if none is given.
@@ -229,9 +228,7 @@ def _bar(name: str, show: bool | None) -> Iterator[Callable[[str, float], None] 
 
 
 def choose_k(
-    strategy: Annotated[str, typer.Argument(help="A strategy that can choose its number of clusters.")] = (
-        DEFAULT_STRATEGY
-    ),
+    strategy: Annotated[str, typer.Argument(help="A strategy that can choose its number of clusters.")] = (DEFAULT),
     dataset: DatasetName = None,
     data: RowsFile = None,
     client_column: ClientColumn = None,
@@ -291,9 +288,7 @@ def number_figure(number: ClusterNumber, path: str | Path) -> Path:
 
 
 def plan(
-    strategy: Annotated[str, typer.Argument(help="A strategy with an epsilon; see 'fedclust list'.")] = (
-        DEFAULT_STRATEGY
-    ),
+    strategy: Annotated[str, typer.Argument(help="A strategy with an epsilon; see 'fedclust list'.")] = (DEFAULT),
     n_rows: Annotated[int, typer.Option(help="Roughly how many rows all clients have together.")] = 10_000,
     n_columns: Annotated[int, typer.Option(help="How many columns the rows have, without --like.")] = 10,
     like: Annotated[

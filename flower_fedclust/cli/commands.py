@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
+import click
 import typer
 from rich.console import Console
 from rich.table import Column, Table
@@ -36,10 +39,8 @@ from flower_fedclust.cli.options import (
     columns_of,
     given_parameters,
 )
+from flower_fedclust.registry import DEFAULT
 from flower_fedclust.site.cli import ledger_app, start_site
-
-#: The default of 'fedclust run': it keeps rows private, and needs no public rows.
-DEFAULT_STRATEGY = "private-kmeans"
 
 app = typer.Typer(
     help="Federated clustering: run strategies, compare them, and see what leaves the clients.",
@@ -47,6 +48,21 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"flower-fedclust {version('flower-fedclust')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    print_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Take the options of the command itself."""
 
 
 @app.command(name="list")
@@ -58,9 +74,10 @@ def list_strategies(as_json: AsJson = False) -> None:
     if as_json:
         print_json([about(name, entry) for name, entry in entries.items()])
         return
-    table = Table(Column("strategy", no_wrap=True), "what it does", "reveals", "guarantee")
+    table = Table(Column("strategy", no_wrap=True), "what it does", box=None, padding=(0, 2, 0, 0))
     for name, entry in entries.items():
-        table.add_row(name, entry.summary, ", ".join(entry.reveals), " or ".join(entry.units) or "none")
+        guarantee = f"private per {' or '.join(entry.units)}" if entry.units else "no guarantee"
+        table.add_row(name, f"{entry.summary} [dim]({', '.join(entry.reveals)} leave a site; {guarantee})[/dim]")
     Console().print(table)
 
 
@@ -82,7 +99,7 @@ def datasets(as_json: AsJson = False) -> None:
 def run(
     strategies: Annotated[
         str, typer.Argument(help="A strategy, or several separated by commas; see 'fedclust list'.")
-    ] = DEFAULT_STRATEGY,
+    ] = DEFAULT,
     dataset: DatasetName = None,
     data: RowsFile = None,
     client_column: ClientColumn = None,
@@ -303,15 +320,26 @@ def main() -> None:
         app()
     except (ValueError, OSError, ImportError) as error:
         is_of_file = isinstance(error, OSError) and error.filename
-        _say_error(f"{error.filename}: {error.strerror}." if is_of_file else str(error))  # type: ignore[union-attr]
+        _say_error(f"{error.filename}: {error.strerror}." if is_of_file else _as_typed(str(error)))  # type: ignore[union-attr]
         raise SystemExit(2) from None
     except RuntimeError as error:
         from flower_fedclust.engine import ProtocolError  # only now: it takes a second to import
 
         if not isinstance(error, ProtocolError):
             raise
-        _say_error(str(error))
+        _say_error(_as_typed(str(error)))
         raise SystemExit(2) from None
+
+
+def _as_typed(message: str) -> str:
+    """Return a message in which parameters have the names of the options with which they are given."""
+    if ".toml" in message:
+        return message  # in a file they have their own names
+    commands = cast(click.Group, typer.main.get_command(app)).commands.values()
+    names = {one.name: one.opts[0] for command in commands for one in command.params if one.opts[0].startswith("--")}
+
+    # At the start of a message, or a word that is no English word; "max_norm=3" is typed like this after --set.
+    return re.sub(r"^\w+(?= is )|(?<![-\w'])\w+_\w+\b(?!=)", lambda found: names.get(found[0], found[0]), message)
 
 
 def _say_error(sentence: str) -> None:

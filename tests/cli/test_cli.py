@@ -155,7 +155,7 @@ IRIS = "--dataset iris --n-clusters 3"
         ("run feddp-kmeans --dataset iris --epsilon lots", "epsilon"),
         (f"run feddp-kmeans {IRIS} --epsilon 0", "epsilon"),
         (f"run feddp-kmeans {IRIS} --delta 1", "delta"),
-        ("run feddp-kmeans --dataset iris --n-clusters 1", "n_clusters"),
+        ("run feddp-kmeans --dataset iris --n-clusters 1", "--n-clusters"),
         (f"run feddp-kmeans {IRIS} --set marginn=0.3", "'margin'"),
         ("run feddp-kmeans --dataset iris --set margin", "--set margin"),
         (f"run feddp-kmeans {IRIS} --n-clients 1", "min_clients"),
@@ -164,7 +164,7 @@ IRIS = "--dataset iris --n-clusters 3"
         ("run k-fed --dataset iris --seed -1", "seed"),
         (f"run fedsc-perturbed-data {IRIS}", "epsilon and max_norm"),  # an example is for explaining
         ("explain fedsc-perturbed-data --n-clusters 3 --epsilon none", "noise level"),
-        ("explain k-fed --n-columns -1", "n_columns"),
+        ("explain k-fed --n-columns -1", "--n-columns"),
         ("compare --datasets iris --out new", "strategies"),
         ("compare --strategies kfed --datasets iris --out new", "'k-fed'"),
         ("compare nowhere.toml --out new", "nowhere.toml"),
@@ -321,3 +321,31 @@ def test_choose_k_prints_the_curve_and_one_sentence(capsys, monkeypatch, tmp_pat
     assert "clusters  silhouette  of one Gaussian" in out
     assert "2 clusters: their silhouette is" in out
     assert {path.name for path in (tmp_path / "k").iterdir()} == {"number.png", "number.json"}
+
+
+def test_the_version_is_printed(capsys, monkeypatch):
+    assert "flower-fedclust" in fedclust(capsys, monkeypatch, "--version")[1]
+
+
+def test_the_list_fits_into_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = fedclust(capsys, monkeypatch, "list")[1].splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 4 * len(strategies())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--privacy-unit", "patient"], "--privacy-unit is 'patient'"),
+        (["--epsilon", "-1"], "--epsilon is"),
+        (["--n-clusters", "0"], "--n-clusters is 0"),
+        (["--epsilon", "1"], "--set max_norm=30"),
+    ],
+)
+def test_messages_name_options_as_they_are_typed(arguments, said, capsys, monkeypatch):
+    assert said in fedclust(capsys, monkeypatch, "run", "--dataset", "digits", *arguments)[2]
+
+
+def test_kmeans_suggests_the_private_one(capsys, monkeypatch):
+    assert "'private-kmeans'" in fedclust(capsys, monkeypatch, "explain", "kmeans")[2]
