@@ -14,6 +14,8 @@ from dataclasses import replace
 from typing import Literal, TypedDict, Unpack
 
 import numpy as np
+from flwr.common import Parameters
+from flwr.server.client_manager import ClientManager
 from numpy.typing import ArrayLike, NDArray
 
 from flower_fedclust.engine import (
@@ -182,7 +184,7 @@ class DPFedC(ClippedStrategy):
     #: To watch a run: called after each round with its number, from 1, and the centers.
     on_centers: Callable[[int, Floats], None] | None = dataclasses.field(default=None, init=False)
 
-    #: The number of rows of the smallest client, once the rows are counted; copies of the strategy share the list.
+    #: The number of rows of the smallest client, once the rows are counted; a run's copies share the list.
     _smallest_client: list[int] = dataclasses.field(default_factory=list, init=False)
 
     #: Without noise: the exponent of the rows' largest entry, needed if the first centers are zeros.
@@ -198,9 +200,13 @@ class DPFedC(ClippedStrategy):
 
     # The server half.
 
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+        """Begin a new run, in which no rows have been counted."""
+        self._smallest_client = []
+        return super().initialize_parameters(client_manager)
+
     def protocol(self) -> Protocol:
         """Run Algorithm 1."""
-        self._smallest_client.clear()
         W = self._first_centers()  # line 1
         squared_norm = 0.0
         if self.rho == "paper":
