@@ -17,7 +17,7 @@ MODULES = {
 MOST_LINES = {
     ".": 1_600,
     "checking": 3_750,
-    "cli": 1_000,
+    "cli": 1_050,
     "data": 1_400,
     "engine": 5_400,
     "exact": 2_000,
