@@ -259,18 +259,18 @@ def _of_columns(strategy: ProtocolStrategy, preparation: Preparation) -> list[Do
     if lost:
         sentence = f"The run went on without {left_out(lost, strategy.epsilon)}"
         found.append(Doubt("column-left-out", sentence, {"columns": lost}))
-    used, in_bounds = preparation.schema.used, "of the bounds that the run found, so they hardly count"
+    used = preparation.schema.used
     why = {name: why_it_hardly_counts(used[name], one) for name, one in preparation.figures.items()}
     if skewed := [name for name in why if why[name] == "skewed"]:
         sentence = (
-            f"Half of the values of {quoted(skewed)} lie in the lowest tenth {in_bounds}: if these are amounts, set "
-            "logarithm = true in the schema."
+            f"Half of the values of {quoted(skewed)} lie below a tenth of the upper bound that the run found, so they "
+            "hardly count: if these are amounts, set logarithm = true in the schema."
         )
         found.append(Doubt("skewed-column", sentence, {"columns": skewed}))
     if crowded := [name for name in why if why[name] == "crowded"]:
         sentence = (
-            f"Most values of {quoted(crowded)} lie in a small part {in_bounds}: set public bounds in the schema, or "
-            "use more rows or a larger epsilon."
+            f"Most values of {quoted(crowded)} lie in a small part of the bounds that the run found, so they hardly "
+            "count: set public bounds in the schema, or use more rows or a larger epsilon."
         )
         found.append(Doubt("crowded-column", sentence, {"columns": crowded}))
     return found

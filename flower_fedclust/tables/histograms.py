@@ -231,14 +231,14 @@ def figures_of(
 def why_it_hardly_counts(column: Column, found: Figures) -> str:
     """Return "skewed" or "crowded" if most values are close together, but not at 0, in the bounds that were found.
 
-    Skewed are amounts, half of which lie in the lowest tenth; logarithms would spread them.
+    Skewed are amounts, half of which lie below a tenth of the upper bound; logarithms would spread them.
     """
     if column.bounds is not None or not found.quantiles:
         return ""
     edges, parts, width = np.array(found.quantiles), np.array(found.ranks), found.high - found.low
     is_amount = column.kind == "number" or (column.kind == "integer" and width > LEAST_AMOUNTS)
-    median = quantile(parts, edges, 0.5) - found.low
-    if is_amount and found.low >= 0 and not column.logarithm and width / 1000 < median < width / 10:
+    median = quantile(parts, edges, 0.5)
+    if is_amount and found.low >= 0 and not column.logarithm and found.high / 1000 < median < found.high / 10:
         return "skewed"
     fullest = int(np.diff(parts).argmax())
     low, high = edges[fullest], edges[fullest + 1]
