@@ -168,7 +168,7 @@ def run(
     )
     results, path, failed = run_and_save(made, run_one, out, labels=rows.labels, journal=journal)
     n_rows = sum(map(len, rows.clients))
-    title = f"{dataset or data}: {n_rows} rows, {len(rows.clients)} clients, {n_clusters} clusters"
+    title = f"{dataset or data}: {n_rows:,} rows, {len(rows.clients)} clients, {n_clusters} clusters"
     show_all(results, title, path, Console(), failed)
 
 

@@ -300,10 +300,12 @@ def results_table(results: Sequence[Result], title: str) -> RichTable:
     """Return a table with a row per strategy: metrics, privacy, traffic and time."""
     table = RichTable(title=title, title_justify="left")
     table.add_column("strategy", no_wrap=True)
-    for heading in ("accuracy", "NMI", "ARI", "cost per row", "epsilon", "rounds", "up", "down", "seconds"):
+    metrics = {"accuracy": "accuracy", "nmi": "NMI", "ari": "ARI", "cost_per_row": "cost per row"}
+    known = [name for name in metrics if any(name in result.metrics for result in results)]
+    for heading in (*(metrics[name] for name in known), "epsilon", "rounds", "up", "down", "seconds"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
-        values = (result.metrics.get(name) for name in ("accuracy", "nmi", "ari", "cost_per_row"))
+        values = (result.metrics.get(name) for name in known)
         star = "" if result.privacy.covers_everything else "*"
         table.add_row(
             result.strategy,
