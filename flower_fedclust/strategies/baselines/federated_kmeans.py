@@ -42,7 +42,7 @@ class FederatedKMeans(FirstCentersStrategy):
     Parameters
     ----------
     init : array-like of shape (n_clusters, n_columns), optional
-        The first centers. By default 16 rounds of sums find them: up to 20 starts take Lloyd steps in the same rounds,
+        The first centers. By default 16 rounds of sums find them: up to 60 starts take Lloyd steps in the same rounds,
         and the best is kept.
     n_rounds : int, default=20
         The most further Lloyd steps; fewer if the centers stop moving.

@@ -30,10 +30,12 @@ CELLS_FOR_A_CLUSTER, FEWEST_CELLS, MOST_CELLS = 20, 100, 4000
 N_SPLITS = 3
 #: How far new points are from the mean that they split, as a fraction of the rows' reach.
 BESIDE = 2.0**-20
+#: Nearest points are sought in as many directions as there are clusters, or in this many if that is more.
+N_DIRECTIONS = 64
 #: Restarts of the k-means of cells; fewer, but not below the second number, if they multiply more than this in all.
-N_RESTARTS, FEWEST_RESTARTS, MOST_WORK = 100, 20, 2e9
-#: How many starts take each of the Lloyd steps together.
-N_STARTS = (20, 20, 20, 20, 10, 10, 10, 10, 5, 5, 5, 5)
+N_RESTARTS, FEWEST_RESTARTS, MOST_WORK = 200, 20, 4e9
+#: How many starts take each of the Lloyd steps together; if their centers have more entries than this, only ten.
+N_STARTS, MOST_ENTRIES = (60, 60, 30, 30, 15, 15, 15, 15, 6, 6, 6, 6), 2**20
 
 #: How many rounds :func:`cells_of_rows` and :func:`best_start` take, one after the other.
 START_ROUNDS = 1 + N_SPLITS + len(N_STARTS)
@@ -45,7 +47,7 @@ class Cells:
 
     means: Floats
     counts: Floats
-    directions: Floats  #: In which rows spread most, as many as clusters at most; of shape (n_columns, n_directions).
+    directions: Floats  #: In which rows spread most, of shape (n_columns, n_directions).
     spread: Floats  #: The standard deviations of the rows along these.
 
 
@@ -55,7 +57,7 @@ def cells_of_rows(
     """Split space into cells with about equally many rows; public points, in the frame, are among the first cells."""
     (triangle,) = yield Sum(StartsClient.second_moment.asked(frame=frame))
     values, directions = np.linalg.eigh(triangle_to_symmetric(triangle) / n_rows)
-    n_inside = min(n_clusters, len(values))
+    n_inside = min(max(n_clusters, N_DIRECTIONS), len(values))
     spread = np.sqrt(np.maximum(values[::-1][:n_inside], 0.0))
     inside = directions_onto_grid(np.ascontiguousarray(directions[:, ::-1][:, :n_inside]))
     n_cells = max(min(max(CELLS_FOR_A_CLUSTER * n_clusters, FEWEST_CELLS), MOST_CELLS), 4 * n_clusters)
@@ -76,12 +78,13 @@ def cells_of_rows(
 def _beside(
     means: Floats, counts: Floats, spread: Floats, n_points: int, distance: float, rng: np.random.Generator
 ) -> Floats:
-    """Return points beside means that are drawn in proportion to their rows.
+    """Return points beside means: half of these are drawn in proportion to their rows, half from all with several rows.
 
     Points beside a mean share out its rows by direction, however far these are from it: this splits cells of any size,
     as there are beside an outlier. Every second point lies where the rows' spread makes it likely, the others anywhere.
     """
-    parents = rng.choice(len(means), n_points, p=counts / counts.sum())
+    several = np.maximum(counts > 1, 0.0) + np.finfo(float).tiny
+    parents = rng.choice(len(means), n_points, p=(counts / counts.sum() + several / several.sum()) / 2)
     directions = rng.standard_normal((n_points, len(spread)))
     directions[::2] *= spread / max(spread.max(), np.finfo(float).tiny)
     return np.asarray(means[parents] + distance * directions)
@@ -92,8 +95,9 @@ def best_start(
 ) -> Generator[Round, Total, Floats]:
     """Take Lloyd steps from many starts at once, and return the centers that cost least, in the frame."""
     starts = _starts(cells, n_clusters, rng)
+    most = max(MOST_ENTRIES // starts[0].size, 10)
     for n_kept in N_STARTS:
-        starts = starts[:n_kept]
+        starts = starts[: min(n_kept, most)]
         sums, counts = yield Sum(StartsClient.start_sums.asked(starts, np.zeros((0, 0)), frame=frame))
         moved = centers_of(sums, counts, fallback=starts)
         if np.array_equal(moved, starts):
@@ -113,7 +117,9 @@ def _starts(cells: Cells, n_clusters: int, rng: np.random.Generator) -> Floats:
         return np.resize(cells.means, (1, n_clusters, cells.means.shape[1]))
     n_restarts = int(np.clip(MOST_WORK / (20 * cells.means.size * n_clusters), FEWEST_RESTARTS, N_RESTARTS))
     found: dict[np.float32, Floats] = {}
-    for seed in rng.integers(2**31, size=n_restarts):
+    for n_done, seed in enumerate(rng.integers(2**31, size=n_restarts)):
+        if n_done > 40 + 3 * len(found):
+            break  # there are few different results
         estimator = KMeans(n_clusters, n_init=1, max_iter=50, random_state=int(seed))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # if cells coincide, so do centers
