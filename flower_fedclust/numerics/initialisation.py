@@ -17,15 +17,17 @@ Floats = NDArray[np.float64]
 N_RESTARTS = 10
 
 
-def weighted_kmeans(rows: Floats, weights: Floats | None, n_clusters: int, rng: np.random.Generator) -> Floats:
-    """Return the centers of the best of ten runs of scikit-learn's k-means, of shape (n_clusters, n_columns).
+def weighted_kmeans(
+    rows: Floats, weights: Floats | None, n_clusters: int, rng: np.random.Generator, *, n_init: int = N_RESTARTS
+) -> Floats:
+    """Return the centers of the best of several runs of scikit-learn's k-means, of shape (n_clusters, n_columns).
 
     Weights, of shape (n_rows,), are not negative, and not all zero; None is one a row.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    estimator = KMeans(n_clusters, n_init=N_RESTARTS, random_state=int(rng.integers(2**31)))
+    estimator = KMeans(n_clusters, n_init=n_init, random_state=int(rng.integers(2**31)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # rows that coincide: centers coincide then, too
         return np.asarray(estimator.fit(rows, sample_weight=weights).cluster_centers_)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from typing import Any, Self
 
 import numpy as np
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 
 from flower_fedclust.numerics.blocks import cached_blocks
 from flower_fedclust.numerics.checks import check_integer
-from flower_fedclust.numerics.kmeans import squared_distances
+from flower_fedclust.numerics.initialisation import weighted_kmeans
+from flower_fedclust.numerics.kmeans import nearest_center, squared_distances
 
 Floats = NDArray[np.float64]
+Labels = NDArray[np.intp]
 
 #: A smaller number of clusters is preferred if its silhouette is smaller by at most this.
 TOLERANCE = 0.005
@@ -21,6 +24,8 @@ TOLERANCE = 0.005
 CLEAR = 0.1
 #: Numbers of clusters tried for n_clusters="auto".
 AUTO = (2, 16)
+#: How often :func:`stability_of` draws the noise again.
+N_DRAWS = 8
 
 
 def numbers_of(n_clusters: Any) -> tuple[int, int]:
@@ -89,6 +94,44 @@ class ClusterSums:
         if within > 0 and n_rows > n_clusters:
             found["calinski_harabasz"] = between / (n_clusters - 1) / (within / (n_rows - n_clusters))
         return found
+
+
+def stability_of(
+    means: Floats,
+    counts: Floats,
+    deviations: Floats | float,
+    n_clusters: int,
+    rng: np.random.Generator,
+    *,
+    of_counts: float = 0.0,
+    n_init: int = 1,
+) -> float:
+    """Return how far another run would find the same clusters: the mean adjusted Rand index of two draws.
+
+    A draw adds noise to the released ``means`` and ``counts`` of small clusters again, and starts k-means again. The
+    noise has the standard deviation ``deviations`` in each entry of a mean (one number, or one for each mean), and
+    ``of_counts`` in a count. Each mean stands for as many rows as it has. This uses nothing but what was released, so
+    it costs no privacy.
+    """
+    weights = np.maximum(counts, 0.0)
+    deviation = np.broadcast_to(np.asarray(deviations, dtype=np.float64), weights.shape)[:, None]
+    found = []
+    for _ in range(N_DRAWS):
+        drawn = means + deviation * rng.standard_normal(means.shape)
+        # A mean that loses all its rows still has a place.
+        sizes = np.maximum(weights + of_counts * rng.standard_normal(weights.shape), 1e-6 * max(weights.max(), 1.0))
+        found.append(nearest_center(means, weighted_kmeans(drawn, sizes, n_clusters, rng, n_init=n_init)))
+    pairs = combinations(found, 2)
+    return float(np.mean([_rand_index(one, other, weights, n_clusters) for one, other in pairs]))
+
+
+def _rand_index(one: Labels, other: Labels, weights: Floats, n_clusters: int) -> float:
+    """Return the adjusted Rand index of two clusterings of points that stand for many rows each."""
+    table = np.zeros((n_clusters, n_clusters))
+    np.add.at(table, (one, other), weights)
+    first, second = (float((table.sum(axis=axis) ** 2).sum()) for axis in (0, 1))
+    by_chance, mean = first * second / max(float(weights.sum()) ** 2, np.finfo(float).tiny), (first + second) / 2
+    return float(((table**2).sum() - by_chance) / (mean - by_chance)) if mean > by_chance else 1.0
 
 
 @dataclass(frozen=True)

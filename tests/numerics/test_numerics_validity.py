@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
-from sklearn.metrics import calinski_harabasz_score, davies_bouldin_score
+from sklearn.metrics import adjusted_rand_score, calinski_harabasz_score, davies_bouldin_score
 
-from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, numbers_of
+from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, _rand_index, numbers_of, stability_of
 
 ROWS = np.random.default_rng(0).normal(size=(300, 4)) + 5 * np.eye(4)[np.arange(300) % 4]
 MODEL = KMeans(4, n_init=1, random_state=0).fit(ROWS)
@@ -32,6 +32,29 @@ def test_a_cluster_without_rows_counts_for_nothing_and_a_single_one_has_no_measu
         ClusterSums.of_rows(ROWS, MODEL.cluster_centers_).measures(MODEL.cluster_centers_)
     )
     assert ClusterSums.of_rows(ROWS[:1], far).measures(far) == {}
+
+
+def test_points_that_stand_for_many_rows_agree_as_these_rows_do():
+    rng = np.random.default_rng(1)
+    one, other, counts = rng.integers(3, size=30), rng.integers(3, size=30), rng.integers(200, 900, size=30)
+    other[:15] = one[:15]
+    of_rows = adjusted_rand_score(np.repeat(one, counts), np.repeat(other, counts))
+    assert _rand_index(one, other, counts.astype(float), 3) == pytest.approx(of_rows, abs=1e-3)
+    assert _rand_index(one * 0, other * 0, np.ones(30), 3) == 1.0
+
+
+def test_clusters_are_stable_where_the_noise_is_small_beside_their_distance():
+    rng = np.random.default_rng(0)
+    means = np.repeat(5 * np.eye(4), 2, axis=0) + 0.3 * rng.normal(size=(8, 4))
+
+    def stability(deviation, n_clusters, of_counts=0.0):
+        draws = np.random.default_rng(1)
+        return stability_of(means, np.full(8, 300.0), np.full(8, deviation), n_clusters, draws, of_counts=of_counts)
+
+    assert stability(0.1, 4) == 1.0
+    assert stability(0.1, 4, of_counts=30.0) == 1.0
+    assert stability(0.0, 3) < 0.9  # nothing says which two of four corners belong together
+    assert stability(4.0, 4) < 0.6
 
 
 def number_with(silhouette, of_one=0.3):
