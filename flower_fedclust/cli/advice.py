@@ -234,6 +234,7 @@ def choose_k(
     client_column: ClientColumn = None,
     label_column: LabelColumn = None,
     columns: Columns = None,
+    schema: SchemaFile = None,
     n_clients: NClients = 10,
     n_clusters: Annotated[str, typer.Option(help="The numbers to try: a range such as 2-12, or auto (2-16).")] = "auto",
     epsilon: Epsilon = None,
@@ -248,11 +249,14 @@ def choose_k(
     """Suggest a number of clusters, from one private run: merging its clusters costs no further privacy."""
     from flower_fedclust.inputs import RowsChoice, make_strategies
     from flower_fedclust.simulation import simulate
+    from flower_fedclust.tables import Schema
 
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
-    choice = RowsChoice(dataset, data, label_column, client_column, columns_of(columns), n_clients=n_clients)
+    known = None if schema is None else Schema.of(schema)
+    names = columns_of(columns)
+    choice = RowsChoice(dataset, data, label_column, client_column, names, n_clients=n_clients, schema=known)
     rows = choice.load(2, needs_server_rows=False)
-    (made,) = make_strategies([strategy], given, None)
+    (made,) = make_strategies([strategy], given, None, schema=known)
     result = simulate(made, rows, seed=seed)
     number = result.number
     if number is None:
@@ -268,21 +272,25 @@ def choose_k(
 
 
 def number_figure(number: ClusterNumber, path: str | Path) -> Path:
-    """Draw the silhouette by the number of clusters, beside that of one Gaussian, as a PNG."""
+    """Draw the silhouette by the number of clusters, that of one Gaussian, and the stability, as a PNG."""
     from flower_fedclust.results.pictures import TEN_COLORS, figure_of, saved_figure
 
     figure = figure_of(7.0, 4.2)
     axes = figure.subplots()
-    curves = (("these clusters", number.silhouette, TEN_COLORS[0]), ("one Gaussian", number.of_one_gaussian, "#888888"))
+    curves = (
+        ("silhouette", number.silhouette, TEN_COLORS[0]),
+        ("of one Gaussian", number.of_one_gaussian, "#888888"),
+        ("stability", number.stability, TEN_COLORS[1]),
+    )
     for name, values, color in curves:
         axes.plot(number.numbers, values, color=color, marker="o", markersize=4)
         axes.annotate(name, (number.numbers[-1], values[-1]), xytext=(6, 0), textcoords="offset points", va="center")
     index = list(number.numbers).index(number.chosen)
     if number.is_clear:
         axes.plot([number.chosen], [number.silhouette[index]], color=TEN_COLORS[2], marker="o", markersize=9)
-    axes.set(xlabel="clusters", ylabel="simplified silhouette", ylim=(0, 1), xticks=list(number.numbers))
+    axes.set(xlabel="clusters", ylabel="silhouette and stability", ylim=(0, 1.05), xticks=list(number.numbers))
     axes.grid(color="#dddddd", linewidth=0.6)
-    axes.margins(x=0.12)
+    axes.margins(x=0.2)
     axes.set_title(number.sentence, fontsize=9, loc="left", wrap=True, parse_math=False)
     return saved_figure(figure, path)
 

@@ -22,6 +22,8 @@ Labels = NDArray[np.intp]
 TOLERANCE = 0.005
 #: How much the silhouette of real clusters exceeds the silhouette of one Gaussian.
 CLEAR = 0.1
+#: Clusters that another run would find again have at least this :func:`stability_of`.
+STABLE = 0.8
 #: Numbers of clusters tried for n_clusters="auto".
 AUTO = (2, 16)
 #: How often :func:`stability_of` draws the noise again.
@@ -143,40 +145,60 @@ class ClusterNumber:
     davies_bouldin: Sequence[float]
     calinski_harabasz: Sequence[float]
     of_one_gaussian: Sequence[float]
+    stability: Sequence[float]  #: See :func:`stability_of`.
 
     @property
     def chosen(self) -> int:
-        """The smallest number whose silhouette is nearly the largest."""
-        return int(self.numbers[self._index])
+        """The smallest number whose silhouette is nearly the largest among stable ones.
+
+        If none is clear, it is the smallest stable number, or the smallest that was tried if none is stable.
+        """
+        index = self._best_of(self._is_stable) if self.is_clear else int(np.argmax(self._is_stable))
+        return int(self.numbers[index])
 
     @property
     def is_clear(self) -> bool:
-        """Whether these clusters are farther apart than k-means would find them in one Gaussian."""
-        return self._gain >= CLEAR
+        """Whether another run would find these clusters, farther apart than k-means would find them in one Gaussian."""
+        everywhere, among_stable = (self._gain(self._best_of(among)) for among in (None, self._is_stable))
+        return bool(self._is_stable.any() and min(everywhere, among_stable) >= CLEAR)
 
     @property
     def sentence(self) -> str:
         """The advice, with its doubt."""
-        index = self._index
-        here, of_one = self.silhouette[index], self.of_one_gaussian[index]
-        if not here:
+        fewest, most = self.numbers[0], self.numbers[-1]
+        if not max(self.silhouette):
             return (
                 "No clear number: noise hides too many of the small clusters that would show it; take a larger "
-                "epsilon, more rows, or a smaller range."
+                f"epsilon, more rows, or a smaller range. {self.chosen} is the smallest."
+            )
+        if not self._is_stable.any():
+            return (
+                f"No clear number: with any number from {fewest} to {most}, another run would find other clusters "
+                f"(stability {max(self.stability):.2f} at most, below {STABLE:g}); take a larger epsilon or more rows. "
+                f"{self.chosen} is the smallest."
             )
         if not self.is_clear:
+            index, which = self._best_of(None), "none"
+            if self._gain(index) >= CLEAR:
+                index, which = self._best_of(self._is_stable), "none that another run would find again"
             return (
-                f"No clear number: with {self.numbers[0]} to {self.numbers[-1]} clusters, none is farther from the "
-                f"others than in one Gaussian of this spread (silhouette {here:.2f} with {self.chosen}, and "
-                f"{of_one:.2f}); choose by what the clusters are for."
+                f"No clear number: with {fewest} to {most} clusters, {which} is farther from the others than in one "
+                f"Gaussian of this spread (silhouette {self.silhouette[index]:.2f} with {self.numbers[index]}, and "
+                f"{self.of_one_gaussian[index]:.2f}); choose by what the clusters are for. {self.chosen} is the "
+                "smallest number whose clusters another run would find again."
             )
+        index = self._best_of(self._is_stable)
+        here, of_one = self.silhouette[index], self.of_one_gaussian[index]
         said = (
-            f"{self.chosen} clusters: their silhouette is {here:.2f}, and {of_one:.2f} in one Gaussian of this spread."
+            f"{self.chosen} clusters: their silhouette is {here:.2f}, and {of_one:.2f} in one Gaussian of this spread; "
+            f"another run would find them again (stability {self.stability[index]:.2f})."
         )
         if index == len(self.numbers) - 1 and index > 0:
             return f"{said} That is the largest number that was tried; there may be more."
         others = [
-            one for one in range(len(self.numbers)) if one != index and self.silhouette[one] > here - 4 * TOLERANCE
+            one
+            for one in range(len(self.numbers))
+            if one != index and self._is_stable[one] and self.silhouette[one] > here - 4 * TOLERANCE
         ]
         if others:
             nearly = " and ".join(f"{self.numbers[one]} ({self.silhouette[one]:.2f})" for one in others[:2])
@@ -184,11 +206,11 @@ class ClusterNumber:
         return said
 
     def __str__(self) -> str:
-        header = "clusters  silhouette  of one Gaussian  Davies-Bouldin  Calinski-Harabasz"
-        columns = (self.silhouette, self.of_one_gaussian, self.davies_bouldin, self.calinski_harabasz)
+        header = "clusters  silhouette  of one Gaussian  stability  Davies-Bouldin  Calinski-Harabasz"
+        columns = (self.silhouette, self.of_one_gaussian, self.stability, self.davies_bouldin, self.calinski_harabasz)
         lines = [
-            f"{n:8d}  {own:10.3f}  {one:15.3f}  {db:14.3f}  {ch:17.1f}"
-            for n, own, one, db, ch in zip(self.numbers, *columns, strict=True)
+            f"{n:8d}  {own:10.3f}  {one:15.3f}  {stable:9.2f}  {db:14.3f}  {ch:17.1f}"
+            for n, own, one, stable, db, ch in zip(self.numbers, *columns, strict=True)
         ]
         return "\n".join([header, *lines, "", self.sentence])
 
@@ -197,16 +219,21 @@ class ClusterNumber:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, the number and the advice, ready for JSON."""
         fields = asdict(self)
-        for name in ("silhouette", "davies_bouldin", "calinski_harabasz", "of_one_gaussian"):
+        for name in ("silhouette", "davies_bouldin", "calinski_harabasz", "of_one_gaussian", "stability"):
             fields[name] = [float(value) if np.isfinite(value) else None for value in fields[name]]
         fields["numbers"] = list(self.numbers)
         return {**fields, "chosen": self.chosen, "is_clear": self.is_clear, "sentence": self.sentence}
 
     @property
-    def _index(self) -> int:
+    def _is_stable(self) -> NDArray[np.bool_]:
+        return np.asarray(self.stability) >= STABLE
+
+    def _best_of(self, among: NDArray[np.bool_] | None) -> int:
+        """Where the silhouette is nearly the largest: among some numbers if there are any, or else among all."""
         silhouette = np.asarray(self.silhouette)
+        if among is not None and among.any():
+            silhouette = np.where(among, silhouette, -np.inf)
         return int(np.argmax(silhouette >= silhouette.max() - TOLERANCE))
 
-    @property
-    def _gain(self) -> float:
-        return float(self.silhouette[self._index] - self.of_one_gaussian[self._index])
+    def _gain(self, index: int) -> float:
+        return float(self.silhouette[index] - self.of_one_gaussian[index])

@@ -27,7 +27,7 @@ from flower_fedclust.exact.terms import Term, at, count, one_class, total
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.numerics.checks import check_scale, checked_point, checked_rows
 from flower_fedclust.numerics.kmeans import centers_of, cluster_sums, nearest_center, squared_distances
-from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, numbers_of
+from flower_fedclust.numerics.validity import ClusterNumber, ClusterSums, numbers_of, stability_of
 from flower_fedclust.numerics.vectors import clip_rows
 from flower_fedclust.privacy.releases import PRIVACY_UNITS, PrivacyUnit
 from flower_fedclust.strategies.common.clusters import ClusterClient, lloyd_steps
@@ -519,7 +519,8 @@ def chosen_number(
     """Choose the number of clusters by the gap statistic (Tibshirani, Walther and Hastie 2001), with the silhouette.
 
     The run has many small clusters. For each number they are merged, and the simplified silhouette is compared with the
-    silhouette of one Gaussian of the same spread, whose rows the server draws and clusters as finely.
+    silhouette of one Gaussian of the same spread, whose rows the server draws and clusters as finely. The second
+    criterion is whether they would be merged in the same way if the noise and the start were drawn again.
     """
     n_kept = int(np.count_nonzero(fine.counts > DEVIATIONS * fine.of_counts))
     tried = range(numbers[0], max(min(numbers[1], n_kept - 1), numbers[0]) + 1)
@@ -538,11 +539,20 @@ def chosen_number(
         of_one.append([one["silhouette"] for one in _measures(reference, tried)])
     return ClusterNumber(
         list(tried),
+        stability=[_stability(fine, n, rng) if one["silhouette"] else 0.0 for n, one in zip(tried, own, strict=True)],
         silhouette=[one["silhouette"] for one in own],
         davies_bouldin=[one.get("davies_bouldin", np.nan) for one in own],
         calinski_harabasz=[one.get("calinski_harabasz", np.nan) for one in own],
         of_one_gaussian=np.mean(of_one, axis=0).tolist(),
     )
+
+
+def _stability(fine: NoisyClusters, number: int, rng: np.random.Generator) -> float:
+    """Return how far another run would merge the small clusters in the same way."""
+    kept = fine.counts > DEVIATIONS * fine.of_counts
+    means, counts = fine.means[kept], fine.counts[kept]
+    deviations = fine.of_sums / counts
+    return stability_of(means, counts, deviations, number, rng, of_counts=fine.of_counts, n_init=N_INIT_LAST)
 
 
 def _measures(fine: NoisyClusters, numbers: Sequence[int]) -> list[dict[str, float]]:

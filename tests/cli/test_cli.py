@@ -323,6 +323,22 @@ def test_choose_k_prints_the_curve_and_one_sentence(capsys, monkeypatch, tmp_pat
     assert {path.name for path in (tmp_path / "k").iterdir()} == {"number.png", "number.json"}
 
 
+def test_choose_k_and_plan_take_tables_as_they_come_with_a_schema(capsys, monkeypatch, tmp_path):
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(3, size=900)
+    sizes = [f"{value:.3f}" if index % 50 else "" for index, value in enumerate(10 * kinds + rng.normal(size=900))]
+    table, schema = tmp_path / "table.csv", tmp_path / "table.toml"
+    lines = [f"{size},{'abc'[kind]},{index % 4}" for index, (size, kind) in enumerate(zip(sizes, kinds, strict=True))]
+    table.write_text("\n".join(["size,kind,site", *lines]) + "\n")
+    schema.write_text(
+        '[columns.size]\nkind = "number"\nbounds = [-5, 25]\ngaps = "mean"\n'
+        '[columns.kind]\nkind = "category"\ncategories = ["a", "b", "c"]\n'
+    )
+    asked = ["choose-k", "--data", str(table), "--client-column", "site", "--schema", str(schema), "--json"]
+    code, out, _ = fedclust(capsys, monkeypatch, *asked, "--n-clusters", "2-5", "--epsilon", "5", "--seed", "0")
+    assert (code, json.loads(out)["chosen"]) == (0, 3)
+
+
 def test_the_version_is_printed(capsys, monkeypatch):
     assert "flower-fedclust" in fedclust(capsys, monkeypatch, "--version")[1]
 

@@ -57,20 +57,43 @@ def test_clusters_are_stable_where_the_noise_is_small_beside_their_distance():
     assert stability(4.0, 4) < 0.6
 
 
-def number_with(silhouette, of_one=0.3):
+def number_with(silhouette, of_one=0.3, stability=None):
     n = len(silhouette)
-    return ClusterNumber(list(range(2, 2 + n)), silhouette, [np.nan] * n, [1.0] * n, [of_one] * n)
+    others = [np.nan] * n, [1.0] * n
+    return ClusterNumber(list(range(2, 2 + n)), silhouette, *others, [of_one] * n, stability or [0.9] * n)
 
 
 def test_advice_names_the_number_and_its_doubt():
     assert number_with([0.5, 0.7, 0.6]).sentence == (
-        "3 clusters: their silhouette is 0.70, and 0.30 in one Gaussian of this spread."
+        "3 clusters: their silhouette is 0.70, and 0.30 in one Gaussian of this spread; another run would find them "
+        "again (stability 0.90)."
     )
     assert number_with([0.69, 0.7, 0.6]).sentence.endswith("Nearly as good: 2 (0.69).")
     assert number_with([0.5, 0.6, 0.7]).sentence.endswith("there may be more.")
     assert number_with([0.35, 0.3]).sentence.startswith("No clear number: with 2 to 3 clusters")
+    unstable = number_with([0.35, 0.9], stability=[0.9, 0.1]).sentence
+    assert unstable.startswith("No clear number: with 2 to 3 clusters, none that another run would find again")
     assert number_with([0.0], of_one=0.0).sentence.startswith("No clear number: noise")
+    assert number_with([0.5, 0.7], stability=[0.2, 0.3]).sentence.startswith("No clear number: with any number")
     assert number_with([0.5, 0.7]).to_dict()["davies_bouldin"] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("silhouette", "stability", "chosen", "is_clear"),
+    [
+        ([0.5, 0.7, 0.6], [0.9, 0.9, 0.9], 3, True),
+        ([0.5, 0.6, 0.7], [0.9, 0.9, 0.7], 3, True),  # 4 would be other clusters in the next run
+        ([0.3, 0.32, 0.35], [0.9, 0.9, 0.9], 2, False),
+        ([0.3, 0.32, 0.35], [0.7, 0.9, 0.9], 3, False),
+        ([0.35, 0.9, 0.9], [0.9, 0.1, 0.1], 2, False),
+        ([0.5, 0.6, 0.7], [0.1, 0.2, 0.3], 2, False),
+        ([0.7, 0.35, 0.9], [0.1, 0.9, 0.1], 3, False),
+        ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], 2, False),
+    ],
+)
+def test_the_best_stable_number_is_taken_or_else_the_smallest_sensible_one(silhouette, stability, chosen, is_clear):
+    found = number_with(silhouette, of_one=0.3 if any(silhouette) else 0.0, stability=stability)
+    assert (found.chosen, found.is_clear) == (chosen, is_clear)
 
 
 @pytest.mark.parametrize("given", ["many", (5, 3), (2, 3, 4), 1, (1, 4), 2.5])
