@@ -301,8 +301,10 @@ def plan(
     n_columns: Annotated[int, typer.Option(help="How many columns the rows have, without --like.")] = 10,
     like: Annotated[
         Path | None,
-        typer.Option(help="A table like yours: numbers, whose columns are brought to one scale. Not sent."),
+        typer.Option(help="A table like yours; text, dates and gaps need --schema. Nothing of it is sent."),
     ] = None,
+    schema: SchemaFile = None,
+    columns: Columns = None,
     n_clients: Annotated[int, typer.Option(help="How many clients.")] = 10,
     n_clusters: NClusters = "5",
     epsilon: Epsilon = None,
@@ -315,14 +317,13 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Suggest an epsilon before anything is sent, by rehearsals on made-up rows, or on rows of a similar table."""
-    from sklearn.preprocessing import scale
-
-    from flower_fedclust.data import read_table
-    from flower_fedclust.harness.plan import forecast_figure
+    from flower_fedclust.harness.plan import forecast_figure, rows_like
     from flower_fedclust.harness.plan import plan as make_plan
 
     given = given_parameters(strategy, n_clusters, epsilon, delta, privacy_unit, noise, None, parameters)
-    table = None if like is None else scale(read_table(like).rows)
+    if like is None and (schema is not None or columns is not None):
+        raise ValueError("--schema and --columns are for the table of --like; give it, too.")
+    table, left_out = (None, []) if like is None else rows_like(like, schema, columns_of(columns))
     n_columns = n_columns if table is None else table.shape[1]
     made = made_up_strategy(strategy, given, n_columns, n_public=200)
     try:
@@ -330,7 +331,8 @@ def plan(
     except ValueError:
         raise ValueError(f"epsilons is '{epsilons}'; it must be numbers separated by commas.") from None
     found = make_plan(made, n_rows=n_rows, n_columns=n_columns, like=table, n_clients=n_clients, epsilons=budgets)
-    print(json.dumps(found.to_dict(), indent=2) if as_json else found)
+    found = replace(found, left_out=left_out)
+    print(json.dumps(found.to_dict(), indent=2) if as_json else found.told("--like", "--schema"))
     if out is not None:
         _save(found.to_dict(), out / "plan.json")
         typer.echo(f"Saved in {forecast_figure(found, out / 'plan.png').parent}", err=as_json)

@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import KMeans
 from sklearn.isotonic import isotonic_regression
+from sklearn.preprocessing import scale
 
+from flower_fedclust.data import read_table
+from flower_fedclust.data.frames import as_frame, select
 from flower_fedclust.engine import PrivateStrategy
 from flower_fedclust.engine.rounds import DEVIATIONS, Round, Total
 from flower_fedclust.inputs import Clients, Strategy, prepared_rows, strategy_of
@@ -74,6 +77,8 @@ class Forecast:
         How much more they cost than pooled k-means without noise, on the rows of the rehearsal.
     is_like : bool, default=False
         Whether these rows were drawn from a table like the one to come, and not made up.
+    left_out : list of str, optional
+        The columns of that table that are not numbers and were left out.
     """
 
     strategy: str
@@ -84,6 +89,7 @@ class Forecast:
     excess: dict[float, float]
     without_noise: float
     is_like: bool = False
+    left_out: Sequence[str] = ()
 
     @property
     def enough(self) -> float | None:
@@ -109,6 +115,10 @@ class Forecast:
         return said
 
     def __str__(self) -> str:
+        return self.told()
+
+    def told(self, like: str = "like=", schema: str = "schema=") -> str:
+        """Return the forecast as text, with the options named as the user types them."""
         facts = ", ".join(f"{count:,} {name}" for name, count in self.facts.items())
         lines = [f"{self.strategy}, {facts}", "", f"At epsilon {self.epsilon:g}:", "     noise     signal  of"]
         lines += [f"{one.noise:10.4g} {one.signal:10.4g}  {one.content}" for one in self.releases]
@@ -123,8 +133,10 @@ class Forecast:
             "Measured on rows drawn from the table that was given; only as accurate as that table is similar to yours."
             if self.is_like
             else "Measured on made-up rows; for five real tables in six, the true figure is within a factor of two. "
-            "A table like yours (like=) makes it more accurate."
+            f"A table like yours ({like}) makes it more accurate."
         )
+        if self.left_out:
+            lines.append(f"Left out of that table: {', '.join(self.left_out)}; with {schema} they would be used.")
         return "\n".join(lines)
 
     __repr__ = __str__  # what a notebook shows
@@ -141,7 +153,7 @@ def plan(
     *,
     n_rows: int | None = None,
     n_columns: int | None = None,
-    like: ArrayLike | None = None,
+    like: ArrayLike | str | Path | None = None,
     n_clients: int = 10,
     epsilons: Sequence[float] = EPSILONS,
     spread: float | None = None,
@@ -173,8 +185,10 @@ def plan(
         As is known publicly, or guessed. Required without ``clients``.
     n_columns : int, optional
         As is known publicly, or guessed. Required without ``clients`` and ``like``.
-    like : array-like of shape (n_like, n_columns), optional
-        Instead of ``clients``: rows of one table like the one that is to be clustered.
+    like : array-like of shape (n_like, n_columns), DataFrame or path, optional
+        Instead of ``clients``: one table like the one that is to be clustered. ``schema`` prepares the columns that it
+        lists. Without one, a table's columns of numbers are brought to one scale; other columns, and rows with gaps,
+        are left out.
     n_clients : int, default=10
     epsilons : sequence of float
         The budgets of the curve.
@@ -184,7 +198,7 @@ def plan(
     seed : int, default=0
         The seed of the rehearsals.
     labels, names, columns, label_column, client_column, partition, schema
-        With ``clients``, as for :func:`~flower_fedclust.simulate`.
+        With ``clients``, as for :func:`~flower_fedclust.simulate`; ``columns`` and ``schema`` also with ``like``.
     **parameters
         Parameters of a strategy that is given by name or as a class.
 
@@ -197,8 +211,12 @@ def plan(
     ValueError
         If a fact is not valid, or the strategy has no epsilon or no centers.
     """
+    rows: Any = None
+    left_out: list[str] = []
     if clients is None:
-        made: Any = strategy_of(strategy, parameters)
+        made: Any = strategy_of(strategy, parameters, is_complete=schema is None)
+        if like is not None:
+            rows, left_out = rows_like(like, schema, columns)
     else:
         if like is not None or n_columns is not None:
             raise ValueError("clients are given, which have rows and columns; leave out like and n_columns.")
@@ -206,9 +224,9 @@ def plan(
         options |= {"label_column": label_column, "client_column": client_column}
         options |= {"partition": partition, "n_clients": n_clients}
         made, tables = prepared_rows(strategy, clients, parameters, **options)
-        like, n_clients = np.concatenate(tables), len(tables)
-        n_rows = len(like) if n_rows is None else n_rows
-    table = None if like is None else _standard(like, made.most_clusters)
+        rows, n_clients = np.concatenate(tables), len(tables)
+        n_rows = len(rows) if n_rows is None else n_rows
+    table = None if rows is None else _standard(rows, made.most_clusters)
     if table is not None:
         if n_columns not in (None, table.shape[1]):
             raise ValueError(f"n_columns is {n_columns}, but like has {table.shape[1]}; leave n_columns out.")
@@ -236,7 +254,7 @@ def plan(
     excess = falling({one: rougher * max(cost / without - 1, 0.0) for one, cost in costs.items()})
     facts = {"rows": n_rows, "columns": n_columns, "clients": n_clients, "clusters": made.most_clusters}
     return Forecast(
-        made.name, facts, made.epsilon, releases, smallest, excess, max(without - 1, 0.0), is_like=table is not None
+        made.name, facts, made.epsilon, releases, smallest, excess, max(without - 1, 0.0), table is not None, left_out
     )
 
 
@@ -334,6 +352,29 @@ class _Rehearsal:
             middle = math.sqrt(low * high)
             low, high = (middle, high) if multiplier(middle) > wanted else (low, middle)
         return low
+
+
+def rows_like(
+    like: ArrayLike | str | Path,
+    schema: Schema | str | Path | Mapping[str, Any] | None = None,
+    columns: Sequence[str] | None = None,
+) -> tuple[Any, list[str]]:
+    """Return the rows of a similar table as numbers, and the columns that were left out."""
+    frame = read_table(like, raw=True).rows if isinstance(like, (str, Path)) else as_frame(like, "like")
+    if frame is None:
+        return like, []
+    frame = frame if columns is None else select(frame, columns, "like")
+    if schema is not None:
+        schema = Schema.of(schema)
+        frame = frame[[name for name in frame.columns if name in schema.columns]]
+        halves = {"like, even rows": frame.iloc[::2], "like, odd rows": frame.iloc[1::2]}
+        return np.concatenate(prepared_rows("federated-kmeans", halves, {"n_clusters": 2}, schema=schema)[1]), []
+    used = [name for name in frame.columns if frame[name].dtype.kind in "biuf"]
+    rows = frame[used].to_numpy(dtype=np.float64, na_value=np.nan)
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    if rows.size == 0:
+        raise ValueError("like has no row of numbers without gaps; give a schema, which takes text, dates and gaps.")
+    return scale(rows), [name for name in frame.columns if name not in used]
 
 
 def _standard(like: ArrayLike, n_clusters: int) -> Floats:

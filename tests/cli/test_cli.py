@@ -337,6 +337,17 @@ def test_choose_k_and_plan_take_tables_as_they_come_with_a_schema(capsys, monkey
     asked = ["choose-k", "--data", str(table), "--client-column", "site", "--schema", str(schema), "--json"]
     code, out, _ = fedclust(capsys, monkeypatch, *asked, "--n-clusters", "2-5", "--epsilon", "5", "--seed", "0")
     assert (code, json.loads(out)["chosen"]) == (0, 3)
+    monkeypatch.setattr("flower_fedclust.harness.plan.N_DRAWS", 1)
+    asked = ["plan", "--like", str(table), "--n-rows", "900", "--n-clusters", "3", "--epsilons", "1"]
+    code, out, _ = fedclust(capsys, monkeypatch, *asked)
+    assert code == 0
+    assert "2 columns" in out
+    assert "Left out of that table: kind; with --schema they would be used." in out
+    code, out, _ = fedclust(capsys, monkeypatch, *asked, "--schema", str(schema), "--json")
+    assert (code, json.loads(out)["facts"]["columns"], json.loads(out)["left_out"]) == (0, 4, [])
+    code, _, error = fedclust(capsys, monkeypatch, *asked[:1], "--schema", str(schema))
+    assert code == 2
+    assert "--like" in error
 
 
 def test_the_version_is_printed(capsys, monkeypatch):
