@@ -46,7 +46,7 @@ Clients = Sequence[Any] | Mapping[str, Any] | FederatedRows | Table | Callable[.
 #: Default number of server rows per cluster that are taken out of a data set, as in appendix G.1 of FedDP-KMeans.
 SERVER_ROWS_PER_CLUSTER = 20
 
-_FILES = (".csv", ".parquet", ".npy")
+_FILES = (".csv", ".parquet", ".npy", ".xlsx", ".dta", ".sav")
 
 
 # Strategies.

@@ -37,6 +37,7 @@ from flower_fedclust.engine.progress import is_shown, quiet
 from flower_fedclust.engine.run import put_in_order
 from flower_fedclust.inputs import Clients, Strategy, strategy_and_clients
 from flower_fedclust.numerics.checks import check_choice, check_integer
+from flower_fedclust.results.doubts import doubts_about_files
 from flower_fedclust.results.result import Result, result_of
 from flower_fedclust.strategies.common.tables import check_schema, with_schema
 from flower_fedclust.tables.schema import Schema
@@ -156,7 +157,10 @@ def simulate(
     start = time.perf_counter()
     _run(made, by_name, engine, seed, progress)
     result = result_of(made, by_name, time.perf_counter() - start)
-    return result if read is None else replace(result, server_row_ids=read.server_row_ids)
+    if read is None:
+        return result
+    doubts = (*result.doubts, *doubts_about_files(read.empty))
+    return replace(result, server_row_ids=read.server_row_ids, doubts=doubts)
 
 
 def _make_ready(strategy: ProtocolStrategy, data: Sequence[ClientData], seed: int | None) -> None:

@@ -18,7 +18,7 @@ MOST_LINES = {
     ".": 1_600,
     "checking": 3_750,
     "cli": 1_050,
-    "data": 1_400,
+    "data": 1_500,
     "engine": 5_400,
     "exact": 2_000,
     "harness": 3_950,
@@ -29,7 +29,7 @@ MOST_LINES = {
     "results": 1_400,
     "site": 1_850,
     "strategies": 8_850,
-    "tables": 1_950,
+    "tables": 2_050,
 }
 
 

@@ -17,7 +17,7 @@ MOST_BEYOND = 0.05
 
 schema_app = typer.Typer(help="Draft and check schemas, which say what is public about columns.", no_args_is_help=True)
 
-TableFile = Annotated[Path, typer.Argument(help="Your table: a .csv or .parquet file.")]
+TableFile = Annotated[Path, typer.Argument(help="Your table: a .csv, .parquet, .xlsx, .dta or .sav file.")]
 ClientColumn = Annotated[str | None, typer.Option(help="The column that says whose row it is; it is left out.")]
 LabelColumn = Annotated[str | None, typer.Option(help="The column of true classes; it is left out.")]
 
@@ -70,7 +70,7 @@ def check(
 
 def predict(
     folder: Annotated[Path, typer.Argument(help="The folder of a result that 'fedclust run' or result.save wrote.")],
-    data: Annotated[Path, typer.Option(help="New rows: a .csv, .parquet or .npy file.")],
+    data: Annotated[Path, typer.Option(help="New rows: a file as for 'fedclust run --data'.")],
     out: Annotated[Path, typer.Option(help="A new CSV file for the clusters of the rows.")] = Path("labels.csv"),
     id_column: IdColumn = None,
 ) -> None:

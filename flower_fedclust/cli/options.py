@@ -36,7 +36,7 @@ Parameters = Annotated[
 
 
 DatasetName = Annotated[str | None, typer.Option("--dataset", help="A data set; see 'fedclust datasets'.")]
-RowsFile = Annotated[Path | None, typer.Option("--data", help="Your rows: a .csv, .parquet or .npy file, or a folder.")]
+RowsFile = Annotated[Path | None, typer.Option("--data", help="Your rows: a file (.csv, .xlsx or others) or folder.")]
 ClientColumn = Annotated[str | None, typer.Option(help="The column that says whose row it is.")]
 LabelColumn = Annotated[str | None, typer.Option(help="A column of known classes, for the metrics.")]
 Columns = Annotated[str | None, typer.Option(help="The columns to cluster by, separated by commas.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,8 @@ class FederatedRows:
         The name of the ids.
     server_row_ids : ndarray of shape (n_server_rows,), optional
         The ids of the server rows, if they were taken from the clients' table.
+    empty : sequence of str, default=()
+        The files that had no rows, and whose clients are therefore left out.
 
     Raises
     ------
@@ -58,6 +61,7 @@ class FederatedRows:
     row_ids: list[NDArray[Any]] | None = None
     id_column: str = ROW
     server_row_ids: NDArray[Any] | None = None
+    empty: Sequence[str] = ()
 
     def __repr__(self) -> str:
         n_rows = sum(map(len, self.clients))

@@ -1,10 +1,11 @@
-"""Reading rows from CSV, Parquet and NumPy files, and from databases."""
+"""Reading rows from CSV, Parquet, NumPy, Excel, Stata and SPSS files, and from databases."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -21,10 +22,14 @@ from flower_fedclust.names import look_up
 from flower_fedclust.numerics.checks import DataError, MissingFileError
 from flower_fedclust.outside import check_size, read_array, reading
 
-_ENDINGS_IN_WORDS = ".csv, .parquet or .npy"
+_ENDINGS_IN_WORDS = ".csv, .parquet, .npy, .xlsx, .dta (Stata) or .sav (SPSS)"
 
-#: A number with a decimal comma, alone between two semicolons.
+#: The packages with which pandas reads files; the package does not require them.
+_NEEDED = {".xlsx": "openpyxl", ".sav": "pyreadstat"}
+
+#: A number with a decimal comma, alone between two semicolons; and one in a column that also has text.
 _DECIMAL_COMMA = re.compile(r'(?:^|;)\s*"?[+-]?\d+,\d+"?\s*(?:;|$)', re.MULTILINE)
+_WITH_COMMA = r"\s*[<>≤≥]?=?\s*[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+)(?:,\d+)?\s*"
 
 
 def read_table(
@@ -41,9 +46,10 @@ def read_table(
     Parameters
     ----------
     path : path
-        A .csv file with a line of column names, a .parquet file, or a .npy file of two dimensions, whose columns are
-        named "0", "1" and so on. Commas, semicolons or tabs separate the fields of a .csv file; with semicolons, it may
-        have decimal commas.
+        A .csv file with a line of column names, a .parquet file, a .npy file of two dimensions (its columns are named
+        "0", "1" and so on), an .xlsx file with rows on one sheet, or a file of Stata (.dta) or SPSS (.sav). Commas,
+        semicolons or tabs separate the fields of a .csv file; with semicolons, it may have decimal commas. Values that
+        all have a label (in Stata and SPSS) are read as their labels. Excel needs openpyxl, and SPSS pyreadstat.
     label_column : str, optional
         The column that holds the true classes.
     client_column : str, optional
@@ -65,6 +71,8 @@ def read_table(
     ------
     FileNotFoundError
         If there is no such file.
+    ImportError
+        If the package that reads such files is not installed.
     ValueError
         If the file cannot be read, a column does not exist, two columns have one name, a feature is text, missing or
         infinite, a label, client or id is missing, or two rows have one id. The message names the file, the row (from
@@ -169,11 +177,11 @@ def _called(database: str) -> str:
     return f" of {name}" if name and "://" not in database.removeprefix("duckdb://") else ""
 
 
-def _imported(module: str) -> Any:
+def _imported(module: str, what: str = "a query", install: str = "'flower-fedclust[sql]'") -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise ImportError(f"a query needs {module}; pip install 'flower-fedclust[sql]'.") from None
+        raise ImportError(f"{what} needs {module}; pip install {install}.") from None
 
 
 def _check_spellings(owners: NDArray[Any], where: str) -> None:
@@ -259,7 +267,7 @@ def read_folder(
         If there is no such folder.
     ValueError
         If the folder has no file, a file that cannot be read (see :func:`read_table`), two files for one client, or
-        files with different columns.
+        files with different columns. A file without rows is left out, and ``empty`` names it.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -274,17 +282,24 @@ def read_folder(
         other = files_by_client.setdefault(path.stem, path.name)
         if other != path.name:
             raise DataError(f"{other} and {path.name} would both be the client '{path.stem}'; rename one of them.")
-    tables = [
-        read_table(path, label_column=label_column, id_column=id_column, columns=columns, raw=raw) for path in paths
-    ]
+    roles = {"label": label_column, "client": None, "id": id_column}
+    tables, empty = [], []
+    for path in paths:
+        if (path.is_file() and path.stat().st_size == 0) or len(frame := _read_frame(path)) == 0:
+            empty.append(path.name)
+        else:
+            tables.append(table_of(frame, path.name, roles, columns, raw=raw))
+    if not tables:
+        raise DataError(f"the files of {folder} have no rows; give at least one.")
     wanted = tables[0].columns or []
     return FederatedRows(
         clients=[rows_in_order(table, wanted, tables[0].name) for table in tables],
         labels=None if label_column is None else [table.labels for table in tables if table.labels is not None],
-        names=list(files_by_client),
+        names=[name for name, file in files_by_client.items() if file not in empty],
         columns=wanted,
         row_ids=None if id_column is None else [table.row_ids for table in tables if table.row_ids is not None],
         id_column=tables[0].id_column,
+        empty=empty,
     )
 
 
@@ -306,6 +321,8 @@ def _read_frame(path: Path) -> Any:
     ending = path.suffix.lower()
     if ending not in _READERS:
         raise DataError(f"{path.name} is not a file that can be read; give a {_ENDINGS_IN_WORDS} file.")
+    if (needed := _NEEDED.get(ending)) is not None and path.exists():
+        _imported(needed, f"reading {path.name}", needed)
     with reading(path, ending[1:], f"save the table as {ending[1:]} again", name=path.name) as file:
         return as_frame(_READERS[ending](file, path), path.name)
 
@@ -320,12 +337,7 @@ def _read_csv(file: IO[bytes], path: Path) -> Any:
         first = pd.read_csv(file, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
     except pd.errors.EmptyDataError:
         raise DataError(f"{path.name} is empty: it has no line of column names.") from None
-    names = first.iloc[0].tolist()
-    check_unique([name for name in names if name], path.name)
-    if _looks_like_a_row(names):
-        raise DataError(
-            f"{path.name}: the first line is all numbers; put a line with the names of the columns before it."
-        )
+    _check_first_line(first.iloc[0].tolist(), path)
     file.seek(0)
     try:
         # pandas warns with a ParserWarning if it drops fields of lines that are too long.
@@ -333,12 +345,72 @@ def _read_csv(file: IO[bytes], path: Path) -> Any:
             warnings.simplefilter("error", pd.errors.ParserWarning)
             # index_col=False: a line with one field too many must not turn the first column into row names.
             # low_memory=False: a long column gets one type, not one for each piece of the file.
-            return pd.read_csv(file, sep=separator, decimal=decimal, index_col=False, low_memory=False)
+            frame = pd.read_csv(file, sep=separator, decimal=decimal, index_col=False, low_memory=False)
     except pd.errors.ParserWarning:
         raise DataError(
             f"{path.name} cannot be read: its lines have more fields than there are column names; quote fields that "
             "hold a separator."
         ) from None
+    return frame if decimal == "." else frame.apply(_with_points)
+
+
+def _with_points(column: Any) -> Any:
+    """Return a column with decimal points if its numbers have decimal commas, which pandas leaves beside text."""
+    import pandas as pd
+
+    if column.dtype.kind != "O":
+        return column
+    texts = column.astype(str)
+    is_number = texts.str.fullmatch(_WITH_COMMA)
+    has_points = pd.to_numeric(texts[~is_number], errors="coerce").notna().any()
+    if has_points or not texts[is_number].str.contains(",").any():
+        return column
+    return column.where(~is_number, texts.str.replace(".", "", regex=False).str.replace(",", "."))
+
+
+def _check_first_line(names: Sequence[str], path: Path) -> None:
+    """Raise a DataError if two columns have one name, or if the first line of a file is a row."""
+    check_unique([name for name in names if name], path.name)
+    if _looks_like_a_row(names):
+        raise DataError(
+            f"{path.name}: the first line is all numbers; put a line with the names of the columns before it."
+        )
+
+
+def _read_excel(file: IO[bytes], path: Path) -> Any:
+    import pandas as pd
+
+    with zipfile.ZipFile(file) as archive:
+        check_size(sum(member.file_size for member in archive.infolist()), path.name)
+    sheets = pd.read_excel(file, sheet_name=None, header=None)
+    filled = [sheet for sheet in sheets.values() if len(sheet)]
+    if len(filled) != 1:
+        found = f"{len(filled)} sheets with cells" if filled else "no cell with a value"
+        raise DataError(f"{path.name} has {found}; save the one with the rows as a file of its own.")
+    names = ["" if name != name else str(name) for name in filled[0].iloc[0]]
+    _check_first_line(names, path)
+    frame = filled[0].iloc[1:].infer_objects().reset_index(drop=True)
+    return frame.set_axis([name or f"Unnamed: {index}" for index, name in enumerate(names)], axis=1)
+
+
+def _read_labelled(_file: IO[bytes], path: Path) -> Any:
+    """Return a file of Stata or SPSS with labels in the columns all of whose values have one, and codes in others."""
+    import pandas as pd
+
+    read = pd.read_stata
+    if path.suffix.lower() == ".sav":
+        read = pd.read_spss
+        _, metadata = import_module("pyreadstat").read_sav(path, metadataonly=True)
+        check_size(8 * (metadata.number_rows or 0) * metadata.number_columns, path.name)
+    frame = read(path, convert_categoricals=False)
+    try:
+        labelled = read(path, convert_categoricals=True)
+    except ValueError:  # two values have one label
+        return frame
+    for name, values in labelled.items():
+        if isinstance(values.dtype, pd.CategoricalDtype) and pd.api.types.is_string_dtype(values.cat.categories):
+            frame[name] = values.astype(object)
+    return frame
 
 
 def _read_parquet(file: IO[bytes], path: Path) -> Any:
@@ -379,6 +451,9 @@ _READERS: Mapping[str, Callable[[IO[bytes], Path], Any]] = {
     ".csv": _read_csv,
     ".parquet": _read_parquet,
     ".npy": _read_npy,
+    ".xlsx": _read_excel,
+    ".dta": _read_labelled,
+    ".sav": _read_labelled,
 }
 
 

@@ -43,6 +43,7 @@ Code = Literal[
     "crowded-column",
     "predicts-otherwise",
     "one-client",
+    "empty-file",
 ]
 Basis = Literal["released", "rows"]
 
@@ -61,7 +62,8 @@ class Doubt:
     code : str
         The kind of doubt: "one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center", "on-the-bound",
         "no-clear-number", "not-described", "nothing-described", "column-left-out", "clipped-column", "skewed-column",
-        "crowded-column", "predicts-otherwise", "seeds-differ", "out-of-scale" or "one-client".
+        "crowded-column", "predicts-otherwise", "seeds-differ", "out-of-scale", "one-client" or
+        "empty-file".
     sentence : str
         The reason, and what may help.
     numbers : mapping of str to anything
@@ -125,6 +127,14 @@ def doubts_about_scale(clients: Sequence[ClientData]) -> tuple[Doubt, ...]:
         if where := client.out_of_scale:
             return (Doubt("out-of-scale", f"{client.owner}: {where}", {"client": client.owner}, "rows"),)
     return ()
+
+
+def doubts_about_files(empty: Sequence[str]) -> tuple[Doubt, ...]:
+    """Return a doubt if files of a folder had no rows, so that their clients took no part."""
+    if not empty:
+        return ()
+    sentence = f"The run went on without {quoted(empty)}: without rows, a client has no say. Complete or drop the file."
+    return (Doubt("empty-file", sentence, {"files": list(empty)}, "rows"),)
 
 
 def doubts_about_labels(labels: Sequence[NDArray[np.intp]], predicted: Sequence[NDArray[np.intp]]) -> tuple[Doubt, ...]:

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import datetime
+import re
+import textwrap
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import tomli_w
 
-from flower_fedclust.tables.schema import EPOCH, Column, Schema, text_of
+from flower_fedclust.tables.schema import EPOCH, ISO, Column, MisfitError, Schema, date_formats, read_column, text_of
 
 #: A text column with more different values is not drafted as a category: it may hold names, or free text.
 MOST_CATEGORIES = 50
+
+#: Whole numbers with at most this many values, each in at least this many rows on average, are drafted as codes.
+MOST_CODES, ROWS_PER_CODE = 10, 5
+
+#: A column whose values are more skewed than this (an exponential distribution has 2) may need a logarithm.
+SKEWED = 2.0
+
+#: Names of columns that tell people apart (patient_id, but not patient_age), and texts that do (P-0017).
+_ID_NAME = re.compile(
+    r"(?i:(^|[\W_])(id|pid|mrn|ssn)$|^id[\W_]|(subj|case|user)id$"
+    r"|^(patient|subject|person|participant|respondent)([\W_]?(id|no|nr|num|number|code))?$)|[a-z]I[dD]$"
+)
+_ID_TEXT = r"(?=.*\d)(?=.*[^\W\d_])[\w-]+"
 
 HEADER = """\
 # A draft, made from {source}. Everything in this file goes to the server and to every site.
@@ -21,67 +37,133 @@ HEADER = """\
 # Bounds that are public knowledge cost nothing: bounds = [0, 120].
 #
 # Look for codes among the integers: postcodes, diagnoses, numbers of sites. Their mean is meaningless: make each a
-# category, or ignore it.
+# category, or ignore it. Whole numbers with few values are drafted as categories: look for amounts among them.
 """
+
+LISTED = "FROM YOUR ROWS: list every value that may occur at any site, and none that identifies somebody."
+MISSING = "FROM YOUR ROWS: values are missing."
+MANY = f"FROM YOUR ROWS: more than {MOST_CATEGORIES} different texts, which may be names or free text."
+UNIQUE = "FROM YOUR ROWS: no value occurs twice; the values may stand for people."
+REPEATED_ID = (
+    "FROM YOUR ROWS: this looks like an id, and values occur in several rows. If these are rows of one person, a "
+    "guarantee per record protects each row, but not the person: make one row for each person first."
+)
+IF_AMOUNTS = 'If these are grades, set kind = "ordinal". If they are amounts, use the next lines instead of all above:'
+IF_SKEWED = "FROM YOUR ROWS: a few values are much larger than the others. If these are amounts, use the next line too:"
+
+
+@dataclass
+class _Drafted:
+    """A column's keys, remarks to put above them, and keys that are commented out below them."""
+
+    fields: dict[str, Any]
+    remarks: dict[str, str] = field(default_factory=dict)
+    instead: tuple[str, dict[str, Any]] | None = None  #: When to use the keys, and the keys.
+
+    def to_toml(self, name: str) -> str:
+        lines = []
+        for line in tomli_w.dumps({"columns": {name: self.fields}}).removeprefix("[columns]\n\n").splitlines():
+            remark = self.remarks.get(line.split(" = ")[0].strip(), "")
+            lines += [*(f"# {part}" for part in textwrap.wrap(remark, 118)), line]
+        if self.instead is not None:
+            when, fields = self.instead
+            lines += [f"# {part}" for part in (*textwrap.wrap(when, 118), *tomli_w.dumps(fields).splitlines())]
+        return "\n".join(lines) + "\n"
 
 
 def draft(table: Any, *, source: str) -> str:
     """Return a draft of a schema for a pandas DataFrame, as TOML that marks what was read from rows."""
-    parts = [HEADER.format(source=source)]
-    for name in table.columns:
-        fields, remarks = _drafted(table[name])
-        text = tomli_w.dumps({"columns": {str(name): fields}}).removeprefix("[columns]\n\n")
-        lines = []
-        for line in text.splitlines():
-            remark = remarks.get(line.split(" = ")[0].strip())
-            lines += [f"# {remark}", line] if remark else [line]
-        parts.append("\n".join(lines) + "\n")
-    return "\n".join(parts)
+    columns = [_drafted(str(name), table[name]).to_toml(str(name)) for name in table.columns]
+    return "\n".join([HEADER.format(source=source), *columns])
 
 
-def _drafted(series: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the keys of a column, and remarks to put above them."""
+def _drafted(name: str, series: Any) -> _Drafted:
     import pandas as pd
 
     present = series.dropna()
-    gaps = len(present) < len(series)
-    remarks = {"gaps": "FROM YOUR ROWS: values are missing."} if gaps else {}
+    has_gaps = len(present) < len(series)
     try:
         n_values = present.nunique()
     except TypeError:
-        return {"kind": "ignored"}, {"kind": "It holds values such as lists."}
+        return _ignored("It holds values such as lists.")
     if n_values < 2:
-        return {"kind": "ignored"}, {
-            "kind": f"FROM YOUR ROWS: the column has {'only one' if n_values else 'no'} value."
-        }
-    is_number = pd.api.types.is_numeric_dtype(present.dtype) and not pd.api.types.is_bool_dtype(present.dtype)
-    if is_number or pd.api.types.is_datetime64_any_dtype(present.dtype):
-        kind = "date" if not is_number else "integer" if (present % 1 == 0).all() else "number"
-        if kind == "integer" and n_values == len(present) > MOST_CATEGORIES:
-            remark = "FROM YOUR ROWS: no value occurs twice; these numbers may stand for people."
-            return {"kind": "ignored"}, {"kind": remark}
-        return {"kind": kind} | ({"gaps": "mean"} if gaps else {}), remarks
-    if _are_dates(present):
-        return {"kind": "date"} | ({"gaps": "mean"} if gaps else {}), remarks
-    if n_values > MOST_CATEGORIES:
-        remark = f"FROM YOUR ROWS: more than {MOST_CATEGORIES} different texts, which may be names or free text."
-        return {"kind": "ignored"}, {"kind": remark}
-    categories = sorted(set(map(text_of, present.unique())))
-    fields: dict[str, Any] = {"kind": "category" if len(categories) > 2 or gaps else "binary", "categories": categories}
-    remarks["categories"] = (
-        "FROM YOUR ROWS: list every value that may occur at any site, and none that identifies somebody."
-    )
-    return fields | ({"gaps": "category"} if gaps else {}), remarks
+        return _ignored(f"FROM YOUR ROWS: the column has {'only one' if n_values else 'no'} value.")
+    if pd.api.types.is_datetime64_any_dtype(present.dtype):
+        return _measured("date", has_gaps)
+    are_codes = n_values <= MOST_CODES and len(present) >= ROWS_PER_CODE * n_values
+    if not pd.api.types.is_numeric_dtype(present.dtype) or pd.api.types.is_bool_dtype(present.dtype):
+        return _of_texts(name, present, has_gaps, are_codes)
+    numbers = _read_as("number", present)
+    if numbers is None:
+        return _ignored("FROM YOUR ROWS: a value is infinite.")
+    if (numbers % 1 == 0).all():
+        if are_codes:
+            drafted = _listed([text_of(value) for value in np.unique(numbers)], has_gaps)
+            drafted.instead = None if n_values == 2 else (IF_AMOUNTS, _measured("integer", has_gaps).fields)
+            return drafted
+        if people := _why_people(name, present):
+            return _ignored(people)
+    return _of_numbers(numbers, has_gaps)
 
 
-def _are_dates(present: Any) -> bool:
-    """Tell whether texts are dates as ISO 8601 writes them."""
+def _of_texts(name: str, present: Any, has_gaps: bool, are_codes: bool) -> _Drafted:
     import pandas as pd
 
-    texts = present.iloc[:1000].astype(str)
-    return bool(texts.str.match(r"\d{4}-\d{2}-\d{2}").all()) and bool(
-        pd.to_datetime(present, errors="coerce", format="ISO8601", utc=True).notna().all()
-    )
+    formats, texts = date_formats(present), present.astype(str)
+    if formats == [ISO] and _read_as("date", present) is not None:
+        return _measured("date", has_gaps)
+    if formats and formats != [ISO]:
+        return _ignored(f"FROM YOUR ROWS: dates are written as {' and as '.join(formats)}; write all as {ISO}.")
+    is_plain = pd.to_numeric(texts, errors="coerce").notna().all()  # digits alone may be codes
+    if not (are_codes or is_plain) and (numbers := _read_as("number", texts)) is not None:
+        return _of_numbers(numbers, has_gaps, "FROM YOUR ROWS: some are written like <0.5 (counts as 0.5) or 1,234.")
+    if people := _why_people(name, present):
+        return _ignored(people)
+    if present.nunique() > MOST_CATEGORIES:
+        return _ignored(MANY)
+    return _listed(sorted(set(map(text_of, present.unique()))), has_gaps)
+
+
+def _why_people(name: str, present: Any) -> str:
+    """Return a remark if texts or whole numbers seem to tell people apart, and otherwise ""."""
+    n_values = present.nunique()
+    is_id = n_values > MOST_CODES and _ID_NAME.search(name)
+    if n_values == len(present):
+        return UNIQUE if is_id or n_values > MOST_CATEGORIES else ""
+    is_id = is_id or (n_values > MOST_CATEGORIES and present.astype(str).str.fullmatch(_ID_TEXT).all())
+    return REPEATED_ID if is_id else ""
+
+
+def _read_as(kind: Any, present: Any) -> Any:
+    """Return the values as a schema with this kind reads them; None if it refuses one."""
+    import pandas as pd
+
+    try:
+        return pd.Series(read_column(present, Column(kind=kind)))
+    except MisfitError:
+        return None
+
+
+def _ignored(remark: str) -> _Drafted:
+    return _Drafted({"kind": "ignored"}, {"kind": remark})
+
+
+def _measured(kind: Any, has_gaps: bool) -> _Drafted:
+    return _Drafted({"kind": kind} | ({"gaps": "mean"} if has_gaps else {}), {"gaps": MISSING})
+
+
+def _of_numbers(numbers: Any, has_gaps: bool, remark: str = "") -> _Drafted:
+    drafted = _measured("integer" if (numbers % 1 == 0).all() else "number", has_gaps)
+    drafted.remarks["kind"] = remark
+    if numbers.min() >= 0 and numbers.skew() > SKEWED:
+        drafted.instead = IF_SKEWED, {"logarithm": True}
+    return drafted
+
+
+def _listed(categories: list[str], has_gaps: bool) -> _Drafted:
+    kind = "category" if len(categories) > 2 or has_gaps else "binary"
+    fields = {"kind": kind, "categories": categories} | ({"gaps": "category"} if has_gaps else {})
+    return _Drafted(fields, {"categories": LISTED, "gaps": MISSING})
 
 
 def made_up_table(schema: Schema, n_rows: int, rng: np.random.Generator) -> Any:

@@ -34,6 +34,21 @@ READ_AS_MISSING = frozenset(("NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "
 
 EPOCH = datetime.date(1970, 1, 1)
 
+#: Numbers with a mark of a limit or with commas between thousands: <0.5, >=90, 1,234.5. The comma of 0,125 is another.
+_MARKED = r"(?:[<>]=?|[≤≥])?\s*([+-]?(?:\d+|[1-9]\d{0,2}(?:,\d{3})+)(?:\.\d*)?)"
+
+#: How dates are read; and other ways to write them, which messages name instead of a value.
+ISO = "YYYY-MM-DD"
+_DATE_FORMATS = {
+    ISO: r"\d{4}-\d\d-\d\d(?:[T ].*)?",
+    "YYYY/MM/DD": r"\d{4}/\d{1,2}/\d{1,2}(?: .*)?",
+    "DD/MM/YYYY or MM/DD/YYYY": r"\d{1,2}/\d{1,2}/(?:\d\d|\d{4})(?: .*)?",
+    "DD.MM.YYYY": r"\d{1,2}\.\d{1,2}\.(?:\d\d|\d{4})(?: .*)?",
+    "DD-MM-YYYY or MM-DD-YYYY": r"\d{1,2}-\d{1,2}-\d{4}(?: .*)?",
+    "day, name of the month, year": r"\d{1,2}\.?[ -]?[^\W\d_]{3,}\.?[ ,-]*(?:\d\d|\d{4})",
+    "name of the month, day, year": r"[^\W\d_]{3,}\.? \d{1,2},? \d{4}",
+}
+
 
 class MisfitError(Exception):
     """Why a column does not fit its schema: part of a sentence that names rows, and no value."""
@@ -464,9 +479,13 @@ def _numbers(series: Any, first_row: int) -> Floats:
     if kind == "c":
         raise MisfitError("it holds complex numbers; give real ones")
     if not pd.api.types.is_numeric_dtype(series.dtype):
-        numbers = pd.to_numeric(series, errors="coerce")
-        _refuse(numbers.isna().to_numpy(), series.notna().to_numpy(), first_row, "is not a number; correct it")
-        series = numbers
+        there = series.notna().to_numpy()
+        numbers: Floats = pd.to_numeric(series, errors="coerce").to_numpy(np.float64, copy=True, na_value=np.nan)
+        if (marked := np.isnan(numbers) & there).any():
+            texts = series[marked].astype(str).str.strip().str.extract(f"^{_MARKED}$", expand=False)
+            numbers[marked] = texts.str.replace(",", "").astype(np.float64)
+        _refuse(np.isnan(numbers), there, first_row, "is not a number; correct it")
+        return numbers
     found: Floats = series.to_numpy(dtype=np.float64, na_value=np.nan)
     return found
 
@@ -477,13 +496,26 @@ def _days(series: Any, first_row: int) -> Floats:
     if pd.api.types.is_numeric_dtype(series.dtype):
         raise MisfitError("it holds numbers, but the schema says dates; change the kind")
     dates = series if series.dtype.kind == "M" else pd.to_datetime(series, errors="coerce", format="ISO8601", utc=True)
-    _refuse(dates.isna().to_numpy(), series.notna().to_numpy(), first_row, "is not a date; write it as YYYY-MM-DD")
+    is_bad = dates.isna() & series.notna()
+    if is_bad.any() and len(formats := date_formats(series.dropna())) > 1:
+        raise MisfitError(f"dates are written as {' and as '.join(formats)}; write all as {ISO}")
+    _refuse(is_bad.to_numpy(), True, first_row, f"is not a date; write it as {ISO}")
     if getattr(dates.dtype, "tz", None) is not None:
         dates = dates.dt.tz_convert("UTC").dt.tz_localize(None)
     gaps = dates.isna().to_numpy()
     days: Floats = dates.to_numpy(dtype="datetime64[us]").astype(np.int64) / 86_400e6
     days[gaps] = np.nan
     return days
+
+
+def date_formats(present: Any) -> list[str]:
+    """Name the ways in which the texts of a pandas Series write dates; [] if one of them is no date."""
+    texts, found = present.astype(str).drop_duplicates().str.strip(), []
+    for name, pattern in _DATE_FORMATS.items():
+        is_so = texts.str.fullmatch(pattern)
+        found += [name] if is_so.any() else []
+        texts = texts[~is_so]
+    return [] if len(texts) else found
 
 
 def _codes(series: Any, categories: tuple[str, ...], first_row: int) -> Floats:

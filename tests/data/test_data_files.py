@@ -1,7 +1,10 @@
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
 
+import flower_fedclust as fc
 from flower_fedclust import DataError
 from flower_fedclust.data import hold_out_server_rows, partition, read_folder, read_query, read_table
 
@@ -101,7 +104,7 @@ def test_misspelt_column_names_the_nearest(path, option):
         ("a,b\n1,2\n4,5,6\n", {}, "cannot be read"),
         ("a,b,a\n1,2,3\n", {}, "more than one column is called 'a'"),
         ("a,b\n1,2\n1,3\n", {"id_column": "a"}, "column 'a' has one id for several rows"),
-        ("a;b\n1,5;2\n1.234;4\n", {}, "row [01], column 'a' is not numeric"),
+        ("a;b\n1,5;2\n1.234;4\n", {}, "column 'a' is not numeric"),
         ("a\tb\n1,234\t2\n3\t4\n", {}, "row [01], column 'a' is not numeric"),
         ("a,b\n1;5,2\n3,4\n", {}, "row [01], column 'a' is not numeric"),
         # Names leave a site when it enrols, so a row must never pass for them.
@@ -131,8 +134,8 @@ def test_files_of_no_bytes_and_of_no_rows_say_so(frame, tmp_path, ending):
 def test_files_that_do_not_exist_or_are_no_tables_say_what_to_give(tmp_path):
     with pytest.raises(FileNotFoundError, match=f"There is no file {tmp_path}/rows.csv"):
         read_table(tmp_path / "rows.csv")
-    with pytest.raises(ValueError, match=r"rows.xlsx is not .* \.csv, \.parquet or \.npy"):
-        read_table(tmp_path / "rows.xlsx")
+    with pytest.raises(ValueError, match=r"rows.ods is not .* \.csv, \.parquet, \.npy, \.xlsx"):
+        read_table(tmp_path / "rows.ods")
     with pytest.raises(ValueError, match="read_folder"):
         read_table(tmp_path)
     with pytest.raises(ValueError, match="column 'day' is dates"):
@@ -166,6 +169,71 @@ def test_row_numbers_without_a_name_are_no_feature(frame, tmp_path):
 )
 def test_csv_as_spreadsheets_write_it_where_the_comma_is_a_decimal_mark(tmp_path, text, rows):
     np.testing.assert_array_equal(read_table(csv(tmp_path, text)).rows, rows)
+
+
+def test_decimal_commas_beside_text_are_read_as_decimals_too(tmp_path):
+    text = "a;b;c\n1,5;<0,5;1,234\n2,5;1.234,5;2.5\n0,5;2.000;7\n4,0;;8\n"
+    rows = read_table(csv(tmp_path, text), raw=True).rows
+    assert rows["b"].tolist()[:3] == ["<0.5", "1234.5", "2000"]
+    assert rows["b"].isna().tolist() == [False, False, False, True]
+    assert rows["c"].tolist() == ["1,234", "2.5", "7", "8"]  # its decimal mark is the point
+
+
+LABELS = {"smokes": {1: "never", 2: "now"}, "visits": {9: "nine or more"}}
+
+
+def written(frame, path):
+    if path.suffix == ".xlsx":
+        frame.to_excel(path, index=False)
+    elif path.suffix == ".dta":
+        frame.to_stata(path, write_index=False, value_labels=LABELS)
+    else:
+        pytest.importorskip("pyreadstat").write_sav(frame, path, variable_value_labels=LABELS)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".xlsx", ".dta", ".sav"])
+def test_excel_stata_and_spss_files_are_read(tmp_path, ending):
+    pytest.importorskip("openpyxl")
+    seen = pd.to_datetime(["2020-01-01", "2021-02-03", "2020-05-06"])
+    columns = {"dose": [1.5, np.nan, 3.0], "smokes": [1, 2, 1], "visits": [3, 9, 4], "seen": seen, "kind": list("aba")}
+    path = written(pd.DataFrame(columns), tmp_path / f"rows{ending}")
+    rows = read_table(path, label_column="kind", raw=True).rows
+    assert rows["dose"].tolist() == [1.5, pytest.approx(np.nan, nan_ok=True), 3.0]
+    assert rows["smokes"].tolist() == ([1, 2, 1] if ending == ".xlsx" else ["never", "now", "never"])
+    assert rows["visits"].tolist() == [3, 9, 4]  # only one of its values has a label
+    assert rows["seen"].tolist() == seen.tolist()
+    assert read_table(path, columns=["visits"]).rows.tolist() == [[3.0], [9.0], [4.0]]
+
+
+@pytest.mark.parametrize(("ending", "package"), [(".xlsx", "openpyxl"), (".sav", "pyreadstat")])
+def test_a_file_whose_reader_is_not_installed_names_the_package(tmp_path, monkeypatch, ending, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    path = csv(tmp_path, "x", f"rows{ending}")
+    with pytest.raises(ImportError, match=f"rows{ending} needs {package}; pip install {package}"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("ending", [".xlsx", ".dta", ".sav"])
+def test_a_damaged_excel_stata_or_spss_file_cannot_be_read(tmp_path, ending):
+    pytest.importorskip("openpyxl")
+    pytest.importorskip("pyreadstat")
+    with pytest.raises(DataError, match=f"rows{ending} cannot be read"):
+        read_table(csv(tmp_path, "secret 17", f"rows{ending}"))
+
+
+def test_an_excel_file_needs_names_of_columns_and_rows_on_one_sheet(tmp_path):
+    pytest.importorskip("openpyxl")
+    path, frame = tmp_path / "rows.xlsx", pd.DataFrame({"x": [1, 2], "y": [3, 4]})
+    for header, named in ((["x", "x"], "called 'x'"), (["3.5", "7"], "first line")):
+        frame.to_excel(path, index=False, header=header)
+        with pytest.raises(DataError, match=named):
+            read_table(path)
+    with pd.ExcelWriter(path) as file:
+        frame.to_excel(file, sheet_name="north", index=False)
+        frame.to_excel(file, sheet_name="south", index=False)
+    with pytest.raises(DataError, match="2 sheets"):
+        read_table(path)
 
 
 def test_files_in_another_format_or_encoding_cannot_be_read(tmp_path):
@@ -288,7 +356,8 @@ def test_columns_in_another_order_are_put_right(tmp_path):
         ({"a.csv": "x\n1\n", "b.csv": "x\nhello\n"}, "b.csv: row 0, column 'x'"),
         ({"a.csv": "x\n1\n", "b.txt": "x\n1\n"}, "b.txt"),
         ({"a.csv": "x\n1\n", "a.CSV": "x\n1\n"}, "client 'a'"),
-        ({}, "holds no .csv, .parquet or .npy file"),
+        ({"a.csv": "", "b.csv": "x\n"}, "no rows"),
+        ({}, "holds no .csv, .parquet, .npy, .xlsx"),
     ],
 )
 def test_a_folder_that_cannot_be_used_says_why(tmp_path, files, named):
@@ -296,6 +365,24 @@ def test_a_folder_that_cannot_be_used_says_why(tmp_path, files, named):
         csv(tmp_path, text, name)
     with pytest.raises(ValueError, match=named):
         read_folder(tmp_path)
+
+
+def test_a_folder_goes_on_without_files_that_have_no_rows_and_a_doubt_names_them(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("a", "c"):
+        write(pd.DataFrame(rng.normal(size=(30, 2)), columns=["x", "y"]), tmp_path / f"{name}.csv")
+    csv(tmp_path, "", "b.csv")
+    csv(tmp_path, "x,y\n", "d.csv")
+    federated = read_folder(tmp_path)
+    assert (federated.names, federated.empty) == (["a", "c"], ["b.csv", "d.csv"])
+    result = fc.simulate("k-fed", tmp_path, n_clusters=2, seed=0, progress=False)
+    (doubt,) = [one for one in result.doubts if one.code == "empty-file"]
+    assert doubt.numbers == {"files": ["b.csv", "d.csv"]}
+    assert "'b.csv', 'd.csv'" in doubt.sentence
+    for file in ("b.csv", "d.csv"):
+        (tmp_path / file).unlink()
+    again = fc.simulate("k-fed", tmp_path, n_clusters=2, seed=0, progress=False)
+    assert "empty-file" not in [one.code for one in again.doubts]
 
 
 def test_a_folder_that_is_none_says_so(tmp_path):

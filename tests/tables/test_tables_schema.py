@@ -143,14 +143,125 @@ def test_a_draft_can_be_read_marks_what_comes_from_rows_and_fits(tmp_path):
     table["number"] = range(len(table))
     text = draft(table, source="people")
     schema = fc.Schema.of(text)
-    kinds = {"age": "integer", "born": "date", "job": "binary", "income": "number", "flag": "binary"}
+    kinds = {"age": "binary", "born": "date", "job": "binary", "income": "number", "flag": "binary"}
     kinds |= dict.fromkeys(("same", "name", "number"), "ignored")
     assert {name: column.kind for name, column in schema.columns.items()} == kinds
     assert schema.columns["income"].gaps == "mean"
     assert schema.columns["income"].bounds is None
-    assert text.count("# FROM YOUR ROWS") == 6
+    assert text.count("# FROM YOUR ROWS") == 7
     assert "person 1" not in text
     schema.check(table, owner="site")
+
+
+def coded(n_rows=400):
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "patient_id": np.repeat(np.arange(n_rows // 4), 4),
+            "asthma": rng.integers(2, size=n_rows),
+            "hbp": np.where(rng.random(n_rows) < 0.1, np.nan, rng.integers(2, size=n_rows)),
+            "marital": rng.choice([2, 3, 4, 8], size=n_rows),
+            "school": rng.integers(18, size=n_rows),
+            "cost": np.round(rng.lognormal(size=n_rows), 2),
+            "weight": rng.normal(70, 10, size=n_rows),
+            "crp": [f"{value:,.1f}" if value > 900 else "<0.5" for value in rng.uniform(0, 3000, size=n_rows)],
+            "visit": [f"2020-01-{1 + i % 28:02d}" if i % 2 else f"{1 + i % 28}/01/2020" for i in range(n_rows)],
+        }
+    )
+
+
+def test_a_draft_of_a_coded_table_tells_codes_amounts_and_ids_apart():
+    text = draft(coded(), source="patients")
+    columns = fc.Schema.of(text).columns
+    kinds = {"patient_id": "ignored", "asthma": "binary", "hbp": "category", "marital": "category"}
+    kinds |= {"school": "integer", "cost": "number", "weight": "number", "crp": "number", "visit": "ignored"}
+    assert {name: column.kind for name, column in columns.items()} == kinds
+    assert columns["marital"].categories == ("2", "3", "4", "8")
+    assert columns["hbp"].values == ("0", "1", "missing")
+    parts = {name: text.split(f"[columns.{name}]")[1].split("[columns.")[0] for name in columns}
+    assert [name for name, part in parts.items() if "# logarithm = true" in part] == ["cost"]
+    assert [name for name, part in parts.items() if '# kind = "integer"' in part] == ["marital"]
+    assert [name for name, part in parts.items() if "one person" in part] == ["patient_id"]
+    assert "YYYY-MM-DD and as DD/MM/YYYY" in parts["visit"]
+    fc.Schema.of(text).check(coded(), owner="site")
+
+
+def test_what_a_draft_has_in_comments_can_be_used_instead():
+    lines = draft(coded()[["marital", "cost"]], source="patients").splitlines()
+    of_marital = lines.index('# kind = "integer"')
+    del lines[lines.index('kind = "category"') : of_marital]
+    schema = fc.Schema.of("\n".join(lines).replace("# kind", "kind").replace("# logarithm", "logarithm"))
+    assert schema.columns["marital"].kind == "integer"
+    assert schema.columns["cost"].logarithm
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "is_id"),
+    [
+        ("subjectId", np.arange(60) // 2, True),
+        ("ID", np.arange(60) // 2, True),
+        ("plane", [f"N{100 + i // 2}" for i in range(120)], True),
+        ("patient_age", np.arange(60) // 2, False),
+        ("acid", np.arange(60) // 2, False),
+        ("stay", [f"{100 + i // 2} days" for i in range(120)], False),
+        ("site_id", np.arange(60) % 3, False),
+    ],
+)
+def test_ids_with_several_rows_are_marked(name, values, is_id):
+    text = draft(pd.DataFrame({name: values, "x": np.linspace(0, 1, len(values)) ** 2}), source="rows")
+    assert ("one person" in text) == is_id
+    assert (fc.Schema.of(text).columns[name].kind == "ignored") >= is_id
+
+
+def test_a_draft_of_a_coded_table_runs_as_it_is(tmp_path):
+    table = coded().assign(site=np.arange(400) % 4)
+    file, out = tmp_path / "rows.csv", tmp_path / "columns.toml"
+    table.to_csv(file, index=False)
+    rows = ["--client-column", "site"]
+    run = CliRunner().invoke
+    assert run(app, ["schema", "init", str(file), *rows, "--out", str(out)], catch_exceptions=False).exit_code == 0
+    options = ["--data", str(file), *rows, "--schema", str(out), "--n-clusters", "2", "--epsilon", "1", "--describe"]
+    found = run(app, ["run", *options, "--out", str(tmp_path / "found")], catch_exceptions=False)
+    assert found.exit_code == 0
+    assert "covered by (1, " in found.output
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("<0.5", 0.5),
+        ("> 90", 90.0),
+        ("≤-3", -3.0),
+        (">=1,234.5", 1234.5),
+        ("1,234,567", 1234567.0),
+        ("12", 12.0),
+        ("0,125", None),  # a decimal comma
+        ("1234,567", None),
+        ("1,23", None),
+        ("<", None),
+        ("5+", None),
+        ("<nan", None),
+    ],
+)
+def test_limits_and_thousands_separators_are_read_as_numbers(text, number):
+    values = pd.Series([text, None, "7"], index=[3, 3, 3])
+    column = fc.Schema.of({"columns": {"x": {"kind": "number", "gaps": "mean"}}}).columns["x"]
+    if number is None:
+        with pytest.raises(MisfitError, match="row 0 is not a number"):
+            read_column(values, column)
+    else:
+        assert read_column(values, column).tolist() == [number, pytest.approx(np.nan, nan_ok=True), 7.0]
+
+
+def test_dates_in_several_formats_are_named_by_their_formats_alone():
+    born = ["1990-05-17", "17/05/1991", "17.05.1992", "17 May 1993", None]
+    with pytest.raises(fc.DataError) as error:
+        fc.Schema.of({"columns": {"born": {"kind": "date", "gaps": "mean"}}}).check(
+            pd.DataFrame({"born": born}), owner="site"
+        )
+    assert "column 'born'" in str(error.value)
+    assert all(form in str(error.value) for form in ("YYYY-MM-DD", "DD/MM/YYYY", "DD.MM.YYYY", "name of the month"))
+    assert not any(part in str(error.value) for part in ("17", "May", "199"))
 
 
 def test_the_commands_draft_a_schema_and_check_a_table(tmp_path):
