@@ -135,7 +135,7 @@ def test_the_image_copies_what_there_is_and_runs_as_the_user_that_the_compose_fi
         assert source in sent
     (user,) = re.findall(r"--uid (\d+) fedclust", text)
     comment = (DEPLOY / "compose.yaml").read_text()
-    assert f"run as the user {user}" in comment
+    assert f"run as user {user}" in comment
     assert f"chown -R {user} deploy/keys deploy/sites" in comment
     assert f"USER {user}" in text
     assert SERVICES["superlink"]["build"]["dockerfile"] == "deploy/Containerfile"

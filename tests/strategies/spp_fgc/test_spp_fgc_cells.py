@@ -68,7 +68,7 @@ def driven(strategy, generator, rows=ROWS, change=lambda number, reply: reply):
             except StopIteration as stop:
                 return rounds, stop.value
             rounds.append(round_)
-            noise = [strategy.noise_of_sum(release) for release in round_.releases]
+            noise = [0.0 if release is None else strategy.noise_of_sum(release) for release in round_.releases]
             reply = Total(change(len(rounds), reply_to(round_, rows)), 1, noise)
 
 
