@@ -285,7 +285,8 @@ def _distance(first, second, release):
         return float(np.abs(apart).sum())
     size = (math.isqrt(8 * apart.size + 1) - 1) // 2
     weights = np.where(is_off_diagonal(size), 2.0, 1.0) if release.triangle else 1.0
-    return float(np.sqrt(np.sum(weights * apart.ravel() ** 2)))
+    largest = float(np.abs(apart).max(initial=0.0)) or 1.0  # squares of a frame's largest numbers would overflow
+    return largest * float(np.sqrt(np.sum(weights * (apart.ravel() / largest) ** 2)))
 
 
 def _plain(array):
