@@ -424,6 +424,8 @@ class Outcome:
         The number of clusters, if the strategy chose it.
     clusters : Clusters, optional
         The description of the clusters, if there is one.
+    agreement : float, optional
+        The adjusted Rand index expected between these clusters and another run's, if the strategy estimates it.
     """
 
     model: Model
@@ -432,6 +434,7 @@ class Outcome:
     history: Mapping[str, Sequence[float]] = field(default_factory=dict)
     number: ClusterNumber | None = None
     clusters: Clusters | None = None
+    agreement: float | None = None
 
 
 #: The server half of a strategy: it yields rounds, receives their results, and returns a Model or an Outcome.

@@ -33,6 +33,7 @@ Code = Literal[
     "noisy-center",
     "on-the-bound",
     "no-clear-number",
+    "unstable",
     "not-described",
     "seeds-differ",
     "out-of-scale",
@@ -61,8 +62,8 @@ class Doubt:
     ----------
     code : str
         The kind of doubt: "one-cluster", "no-better-than-one", "empty", "drowned", "noisy-center", "on-the-bound",
-        "no-clear-number", "not-described", "nothing-described", "column-left-out", "clipped-column", "skewed-column",
-        "crowded-column", "predicts-otherwise", "seeds-differ", "out-of-scale", "one-client" or
+        "no-clear-number", "unstable", "not-described", "nothing-described", "column-left-out", "clipped-column",
+        "skewed-column", "crowded-column", "predicts-otherwise", "seeds-differ", "out-of-scale", "one-client" or
         "empty-file".
     sentence : str
         The reason, and what may help.
@@ -109,6 +110,13 @@ def doubts_about(
     number = strategy.outcome.number
     if number is not None and not number.is_clear:
         found.append(Doubt("no-clear-number", number.sentence, {"chosen": number.chosen}))
+    agreement = strategy.outcome.agreement
+    if agreement is not None and agreement < ALIKE:
+        sentence = (
+            "Another run would probably find other clusters (expected adjusted Rand index with these: "
+            f"{agreement:.2f}): use fewer clusters, more rows or a larger epsilon."
+        )
+        found.append(Doubt("unstable", sentence, {"ari": agreement}))
     found += _of_bounds(strategy, model)
     if isinstance(strategy.outcome.model, TableModel):
         found += _of_columns(strategy, strategy.outcome.model.preparation)

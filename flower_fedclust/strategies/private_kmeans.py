@@ -74,6 +74,8 @@ DEVIATIONS = 2.0
 FEWEST = 8
 #: Without noise: the most Lloyd steps from the best start.
 N_LAST_ROUNDS = 20
+#: How many other runs are imitated, and for how many rows: at least so many, and so many for each small cluster.
+N_OTHER_RUNS, LEAST_DRAWN, DRAWN_FOR_EACH = 10, 1000, 20
 #: How many reference samples of one Gaussian are drawn, and their largest size.
 N_REFERENCES, REFERENCE_ROWS = 3, 20_000
 
@@ -214,7 +216,8 @@ class PrivateKMeans(ClippedStrategy):
         for _ in range(self.n_lloyd_rounds):
             moved = yield from self._lloyd_step(space, centers, weights, ("sums", "counts"), inside=False)
             centers, weights = moved.means, moved.counts
-        return Outcome(KMeansModel(space.frame.leave(centers)), number=number)
+        agreement = agreement_of_another_run(fine, space.spread, inside, self.rng)
+        return Outcome(KMeansModel(space.frame.leave(centers)), number=number, agreement=agreement)
 
     def _without_noise(self) -> Protocol:
         """Find the centers by k-means of all rows, of which none is clipped, from the best of many starts."""
@@ -500,7 +503,7 @@ def shrunk_offsets(offsets: Floats, variance: Floats, directions: Floats, n_insi
     return np.asarray(turned @ directions.T)
 
 
-# The number of clusters, from sums that were released already: nothing more is asked or paid.
+# Two questions that sums answer which were released already: nothing more is asked or paid.
 
 
 class NoisyClusters(NamedTuple):
@@ -553,6 +556,37 @@ def _stability(fine: NoisyClusters, number: int, rng: np.random.Generator) -> fl
     means, counts = fine.means[kept], fine.counts[kept]
     deviations = fine.of_sums / counts
     return stability_of(means, counts, deviations, number, rng, of_counts=fine.of_counts, n_init=N_INIT_LAST)
+
+
+def agreement_of_another_run(fine: NoisyClusters, spread: Floats, centers: Floats, rng: np.random.Generator) -> float:
+    """Estimate the adjusted Rand index between the clusters of these centers and those that another run would find.
+
+    The server draws rows from Gaussians about the noisy means, and treats them as a run does: it finds small clusters
+    from another start, takes a Lloyd step with new noise, and merges them. Noise alone is not enough: runs also differ
+    because their small clusters do.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    n_small, n_rows = len(fine.means), max(float(fine.counts.sum()), 100.0)
+    parts = np.maximum(fine.counts, 0.01 * n_rows / n_small)
+    parts /= parts.sum()
+    within = np.sqrt(np.maximum(spread**2 - parts @ fine.means**2, 0.02 * spread**2))
+    n_drawn = max(LEAST_DRAWN, DRAWN_FOR_EACH * n_small)
+    scale, found = n_rows / n_drawn, []
+    for _ in range(N_OTHER_RUNS):
+        rows = fine.means[rng.choice(n_small, n_drawn, p=parts)]
+        rows += within * rng.standard_normal(rows.shape)
+        # The votes of a run show small clusters roughly, as do a few rows.
+        n_seen = DRAWN_FOR_EACH // 2 * n_small
+        small = clustered(rows[:n_seen], np.ones(n_seen), n_small, rng, n_init=1)
+        labels = nearest_center(rows, small)
+        sums, counts = cluster_sums(rows - small[labels], labels, n_small)
+        noisy = scale * counts + fine.of_counts * rng.standard_normal(n_small)
+        offsets = scale * sums + fine.of_sums * rng.standard_normal(sums.shape)
+        small += centers_of(offsets, noisy, fallback=np.zeros_like(small))
+        merged = clustered(small, np.maximum(noisy, 0.01 * n_rows / n_small), len(centers), rng, n_init=N_INIT_LAST)
+        found.append(adjusted_rand_score(nearest_center(rows, centers), nearest_center(rows, merged)))
+    return float(np.mean(found))
 
 
 def _measures(fine: NoisyClusters, numbers: Sequence[int]) -> list[dict[str, float]]:

@@ -64,6 +64,17 @@ def test_without_rows_at_hand_what_was_released_tells_of_the_collapse():
     ]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_clusters_that_another_run_would_not_find_are_a_doubt(seed, tmp_path):
+    rows = np.array_split(np.random.default_rng(0).standard_normal((3000, 4)), 3)
+    result = fc.simulate(fc.PrivateKMeans(3, epsilon=1.0, max_norm=8.0), rows, seed=seed)
+    (doubt,) = (doubt for doubt in result.doubts if doubt.code == "unstable")
+    assert doubt.numbers["ari"] < 0.6
+    assert f"{doubt.numbers['ari']:.2f}" in doubt.sentence
+    assert doubt.basis == "released"
+    assert doubt in fc.load(result.save(tmp_path / "run")).doubts
+
+
 def test_noise_that_moves_a_center_halfway_to_the_next_is_told_from_noise_that_does_not():
     near, far = (
         fc.simulate(

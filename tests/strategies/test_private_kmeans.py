@@ -20,6 +20,7 @@ from flower_fedclust.strategies.private_kmeans import (
     NoisyClusters,
     PrivateKMeans,
     PrivateKMeansClient,
+    agreement_of_another_run,
     chosen_number,
     class_of_most,
     class_reach,
@@ -376,7 +377,7 @@ def test_the_number_of_blobs_is_found_at_no_further_cost(given):
 def test_one_gaussian_has_no_clear_number_and_the_result_says_so():
     result = chosen(np.random.default_rng(0).normal(size=(8000, 6)), "auto")
     assert not result.number.is_clear
-    assert [doubt.code for doubt in result.doubts] == ["no-clear-number"]
+    assert [doubt.code for doubt in result.doubts] == ["no-clear-number", "unstable"]
 
 
 @pytest.mark.parametrize("n_rows", [300, 600, 1000, 2000])
@@ -398,6 +399,41 @@ def test_few_rows_are_compared_with_one_gaussian_and_not_with_the_luck_of_a_draw
     fine = NoisyClusters(means, np.full(8, 150 / 8), float((spread**2).sum()), 0.0, 0.0)
     numbers = [chosen_number(fine, spread, (2, 3), np.random.default_rng(seed)) for seed in range(8)]
     assert np.std([number.of_one_gaussian[0] for number in numbers]) < 0.02
+
+
+# Whether another run would find the same clusters.
+
+
+def expected_agreement(means, counts, of_sums, centers, seed=0):
+    fine = NoisyClusters(means, counts, float(np.mean((means**2).sum(axis=1))) + 0.1, of_sums, 5.0)
+    spread = np.sqrt((means**2).mean(axis=0) + 0.1 / means.shape[1])
+    return agreement_of_another_run(fine, spread, centers, np.random.default_rng(seed))
+
+
+def test_another_run_finds_clusters_that_are_far_apart_unless_noise_hides_them():
+    centers = 5 * np.eye(4)
+    means = np.repeat(centers, 2, axis=0) + 0.1 * np.random.default_rng(0).standard_normal((8, 4))
+    counts = np.full(8, 300.0)
+    assert expected_agreement(means, counts, 1.0, centers) > 0.95
+    assert expected_agreement(means, counts, 5000.0, centers) < 0.5
+    other = np.array([[2.5, 2.5, 0, 0], [0, 0, 2.5, 2.5], [9.0, 0, 0, 0], [0, 9.0, 0, 0]])
+    assert expected_agreement(means, counts, 1.0, other) < 0.7
+
+
+def test_another_run_is_no_certainty_where_the_start_alone_decides():
+    around = np.linspace(0, 2 * np.pi, 6, endpoint=False)
+    ring = np.column_stack([np.cos(around), np.sin(around)])
+    assert expected_agreement(ring, np.full(6, 1e6), 1.0, ring[:2] + ring[1:3]) < 0.7
+
+
+def test_counts_that_are_all_noise_give_a_figure_as_well():
+    assert -1 <= expected_agreement(np.zeros((6, 2)), np.zeros(6), 100.0, np.zeros((3, 2))) <= 1
+
+
+def test_runs_that_find_the_same_clusters_expect_it_of_each_other():
+    first, second = (run(ROWS, 4, seed, epsilon=1.0, max_norm=20.0) for seed in range(2))
+    assert agreement(first, np.concatenate(second.labels)) > 0.97
+    assert [doubt.code for result in (first, second) for doubt in result.doubts] == []
 
 
 # Parameters.
