@@ -135,6 +135,7 @@ def _profile(result: ResultData, centers: Floats | None, shares: Floats) -> tupl
         frame = result.clusters.frame
         frame = frame[(frame["column"] != "") & ~frame["what"].isin(SHAPES)]
         named = frame.assign(name=frame["column"] + np.where(frame["what"] == "mean", "", ": " + frame["what"]))
+        named["effect"] = named["effect"].where(named["effect"].abs() > DEVIATIONS * named["effect_error"])
         table = named.pivot(index="name", columns="cluster", values="effect")
         names, values = list(table.index), table.to_numpy().T
         unit = "difference from the rest, in standard deviations"
