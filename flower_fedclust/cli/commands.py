@@ -137,8 +137,10 @@ def run(
     from flower_fedclust.inputs import RowsChoice, make_strategies, needs_server_rows
     from flower_fedclust.numerics.validity import numbers_of
     from flower_fedclust.simulation import simulate
+    from flower_fedclust.strategies.common.tables import check_schema
     from flower_fedclust.tables import Schema
 
+    check_schema(describe, schema)
     names = [name.strip() for name in strategies.split(",")]
     given = given_parameters(strategies, n_clusters, epsilon, delta, privacy_unit, noise, n_rounds, parameters)
     choice = RowsChoice(

@@ -368,6 +368,7 @@ def test_the_list_fits_into_80_columns(capsys, monkeypatch):
         (["--epsilon", "-1"], "--epsilon is"),
         (["--n-clusters", "0"], "--n-clusters is 0"),
         (["--epsilon", "1"], "--set max_norm=30"),
+        (["--describe"], "--describe is given"),
     ],
 )
 def test_messages_name_options_as_they_are_typed(arguments, said, capsys, monkeypatch):
