@@ -124,7 +124,7 @@ def maps(n_rows: int) -> Numbers:
         tsne = measured(lambda: tsne_map(near[0], near[1]))
     return {
         **_total(search, umap, tsne),
-        "neighbours": search["seconds"],
+        "neighbors": search["seconds"],
         "umap": umap["seconds"],
         "tsne": tsne["seconds"],
     }

@@ -18,8 +18,8 @@ from flower_fedclust.privacy.accounting import (
 )
 from flower_fedclust.privacy.releases import NoisePlace, PrivacyUnit, Relation, Release, on_the_same_rows
 
-#: How neighbouring data sets differ.
-NEIGHBOUR_SENTENCES: dict[tuple[PrivacyUnit, Relation], str] = {
+#: How neighboring data sets differ.
+NEIGHBOR_SENTENCES: dict[tuple[PrivacyUnit, Relation], str] = {
     ("record", "add-or-remove"): (
         "one row of one client, added or removed (that a client has rows at all is not hidden)"
     ),
@@ -139,13 +139,13 @@ class PrivacyReport:
 
     @property
     def relation(self) -> Relation | None:
-        """How neighbouring data sets differ; None if there is no release."""
+        """How neighboring data sets differ; None if there is no release."""
         return next((message.release.relation for message in self.releases if message.release is not None), None)
 
     @property
-    def neighbours(self) -> str | None:
-        """How neighbouring data sets differ, in words; None if there is no guarantee."""
-        return NEIGHBOUR_SENTENCES[self.unit, self.relation] if self.unit and self.relation else None
+    def neighbors(self) -> str | None:
+        """How neighboring data sets differ, in words; None if there is no guarantee."""
+        return NEIGHBOR_SENTENCES[self.unit, self.relation] if self.unit and self.relation else None
 
     @cached_property
     def epsilon(self) -> float:
@@ -276,7 +276,7 @@ class PrivacyReport:
             "requested_epsilon": self.requested_epsilon,
             "delta": self.delta,
             "unit": self.unit,
-            "neighbouring_relation": self.neighbours,
+            "neighboring_relation": self.neighbors,
             "noise": self.noise,
             "covers_everything": self.covers_everything,
             "messages": [asdict(message) for message in self.messages],
@@ -303,8 +303,8 @@ class PrivacyReport:
 
     def __str__(self) -> str:
         lines = [f"Privacy report of {self.strategy}", "", f"Guarantee: {self.guarantee()}"]
-        if self.neighbours:
-            lines.append(f"Neighbouring data sets differ in {self.neighbours}.")
+        if self.neighbors:
+            lines.append(f"Neighboring data sets differ in {self.neighbors}.")
         if self.releases and self.requested_epsilon is not None and self.delta is not None:
             lines.append(
                 f"Asked for: epsilon {self.requested_epsilon:g}, delta {self.delta:g}. The releases that were made "

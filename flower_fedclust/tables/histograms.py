@@ -71,7 +71,7 @@ def _edge(index: int) -> float:
 def range_of(counts: Floats, deviation: float) -> tuple[float, float] | None:
     """Return an interval that holds the bins of exponents that stand out of the noise; None if none does.
 
-    A bin stands out if noise alone would reach its count in at most one of 20 histograms. Neighbouring bins are
+    A bin stands out if noise alone would reach its count in at most one of 20 histograms. Neighboring bins are
     included while they are above two standard deviations.
     """
     high = deviation * math.sqrt(2 * math.log(20 * len(counts)))
@@ -153,7 +153,7 @@ def quantile(parts: Floats, edges: Floats, part: float) -> float:
 def occupied(counts: Floats, deviation: float) -> tuple[int, int] | None:
     """Return the first and last bin, plus 1, of the entries that stand out of the noise; None if none does.
 
-    Sums of up to 16 neighbouring bins are compared with their noise, so that empty bins do not hide the first entries.
+    Sums of up to 16 neighboring bins are compared with their noise, so that empty bins do not hide the first entries.
     """
     first, empty = (_first_end(one, deviation) for one in (counts, counts[::-1]))
     if first is None or empty is None:

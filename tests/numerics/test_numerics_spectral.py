@@ -186,7 +186,7 @@ def test_two_rings_with_a_weak_bridge_are_told_apart(n_rows):
     np.testing.assert_array_equal(signs, np.repeat([signs[0], -signs[0]], n_rows))
 
 
-def test_a_row_of_another_size_finds_the_neighbours_of_its_direction():
+def test_a_row_of_another_size_finds_the_neighbors_of_its_direction():
     rng = np.random.default_rng(0)
     F = unit_rows(rng.normal(size=(60, 4)))
     expected = np.sort(largest_products(F, F, 5, without_itself=True)[0], axis=1)

@@ -14,7 +14,7 @@ from flower_fedclust.privacy.accounting import Share, calibrate, composed_epsilo
 from flower_fedclust.privacy.releases import NOISE_PLACES, PRIVACY_UNITS, Release
 from flower_fedclust.privacy.report import (
     COLLUSION_SENTENCES,
-    NEIGHBOUR_SENTENCES,
+    NEIGHBOR_SENTENCES,
     PLACE_SENTENCES,
     TRUST_SENTENCES,
     Message,
@@ -296,8 +296,8 @@ def test_unit_relation_and_trust_are_said_beside_epsilon(unit, noise, release):
     made = report(NAME, replace(SUM_2, release=release), unit=unit, noise=noise)
     text = str(made)
     assert made.relation == release.relation
-    assert made.neighbours == NEIGHBOUR_SENTENCES[unit, release.relation] == made.to_dict()["neighbouring_relation"]
-    assert f"Neighbouring data sets differ in {made.neighbours}." in text.splitlines()
+    assert made.neighbors == NEIGHBOR_SENTENCES[unit, release.relation] == made.to_dict()["neighboring_relation"]
+    assert f"Neighboring data sets differ in {made.neighbors}." in text.splitlines()
     assert f"differential privacy per {unit}" in text
     assert "Asked for: epsilon 2, delta 1e-05. The releases that were made compose to " in text
     for sentence in (PLACE_SENTENCES[noise], COLLUSION_SENTENCES[noise], *TRUST_SENTENCES):
@@ -306,10 +306,10 @@ def test_unit_relation_and_trust_are_said_beside_epsilon(unit, noise, release):
     assert all(word in " ".join(TRUST_SENTENCES) for word in words)
 
 
-def test_nothing_is_said_of_neighbours_without_noise_or_a_unit():
+def test_nothing_is_said_of_neighbors_without_noise_or_a_unit():
     for made in (report(replace(SUM_2, release=SILENT)), report(NAME, NUMBER, CENTERS), report(KEPT, unit=None)):
-        assert made.neighbours is None
-        assert "Neighbouring" not in str(made)
+        assert made.neighbors is None
+        assert "Neighboring" not in str(made)
     assert report(KEPT, unit=None).guarantee().endswith("differential privacy.")
     assert report(CENTERS).assumptions() == []
 
@@ -340,7 +340,7 @@ def test_text_of_every_group_in_its_order():
         "Privacy report of feddp-kmeans",
         "",
         f"Guarantee: {made.guarantee()}",
-        f"Neighbouring data sets differ in {made.neighbours}.",
+        f"Neighboring data sets differ in {made.neighbors}.",
         "Asked for: epsilon 2, delta 1e-05. The releases that were made compose to 0.9265.",
         "",
         "What this means for one person:",

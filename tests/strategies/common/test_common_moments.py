@@ -187,7 +187,7 @@ def test_moments_of_noisy_sums_are_possible_moments_of_clipped_rows(total, squar
     assert moments.n_rows == max(count, 1.0)
 
 
-def random_neighbours(relation, max_norm, rng):
+def random_neighbors(relation, max_norm, rng):
     """Yield two tables, and the two farthest that there can be."""
     rows, other = (rng.normal(size=(n, 3)) * rng.choice([0.1, 1.0, 10.0]) for n in (4, 1))
     longest = np.zeros((1, 3))
@@ -202,11 +202,11 @@ def random_neighbours(relation, max_norm, rng):
 
 @pytest.mark.parametrize("max_norm", [0.3, 4.0])
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_no_two_neighbours_are_farther_apart_than_the_sensitivities(relation, max_norm):
+def test_no_two_neighbors_are_farther_apart_than_the_sensitivities(relation, max_norm):
     rng = np.random.default_rng(0)
     farthest = np.zeros(3)
     for _ in range(100):
-        for one, other in random_neighbours(relation, max_norm, rng):
+        for one, other in random_neighbors(relation, max_norm, rng):
             clients = [MomentsClient(ClientData(rows), name="0") for rows in (one, other)]
             sent = [client.clipped_column_sums(frame=Frame(np.zeros(3), max_norm)) for client in clients]
             moved = [np.linalg.norm(first.values - second.values) for first, second in zip(*sent, strict=True)]

@@ -135,7 +135,7 @@ def test_all_that_follows_is_computed_from_what_was_kept_and_costs_one_release()
     assert [(message.task, message.release) for message in report.releases] == [("perturb_rows", release)]
     assert report.composed_epsilon == pytest.approx(composed_epsilon([release], 1e-6), rel=1e-3)
     assert all(message.post_processing for message in report.messages if message.round > 2)
-    assert "replaced by any other" in report.neighbours
+    assert "replaced by any other" in report.neighbors
 
 
 def test_relative_noise_for_clipped_rows_is_refused_as_it_would_break_the_bound():
