@@ -4,7 +4,7 @@
 
 For federated-kmeans, and for private-kmeans without epsilon: the cost over the best of three pooled
 KMeans(n_init=10), with the rows sorted by class over ten clients, shuffled over ten clients, and all at one client;
-whether all centers have the same bits; the most rounds; and the seconds of a run beside those of one KMeans(n_init=10).
+whether all centers have the same bits; the most rounds; and how long a run and one KMeans(n_init=10) take, in seconds.
 """
 
 from __future__ import annotations

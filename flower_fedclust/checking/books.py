@@ -38,7 +38,7 @@ from flower_fedclust.privacy.accounting import SAMPLING_PART
 from flower_fedclust.privacy.releases import Mechanism, Release
 from flower_fedclust.privacy.report import PrivacyReport
 
-#: Relative difference allowed between two computations of one epsilon, both of which round up.
+#: Relative difference allowed between two computations of one epsilon; both round up.
 TOLERANCE = 2e-3
 
 #: A larger epsilon, which protects nobody, is only estimated.

@@ -182,7 +182,7 @@ def audit_by_name(
 def made_up_strategy(
     name: str, parameters: Mapping[str, Any], n_columns: int, *, n_public: int = 20
 ) -> ProtocolStrategy:
-    """Return a strategy with these parameters, those of its example, and a bound if it needs one."""
+    """Return a strategy with these parameters, its example's parameters, and a bound if it needs one."""
     import numpy as np
 
     from flower_fedclust.inputs import make_strategies, needs_server_rows

@@ -113,7 +113,7 @@ class Member:
     n_missed: int = 0  #: Rounds missed in a row.
     next_attempt: int = 0  #: The round from which it is asked again.
     asked: set[str] = field(default_factory=set)  #: Tasks that leave something with clients and that it was asked.
-    has: set[str] = field(default_factory=set)  #: Tasks of which it may have what they leave.
+    has: set[str] = field(default_factory=set)  #: Tasks whose results the client may still hold.
 
     def note(self, number: int, *, answered: bool) -> None:
         """Note whether the client answered a round."""
@@ -188,7 +188,7 @@ class Roster:
         return {member.proxy.cid: name for name, member in self.here.items()}
 
     def take_in(self, said: Mapping[str, Stated], proxies: Mapping[str, ClientProxy]) -> dict[str, str]:
-        """Enrol the nodes whose names are unique and whose columns are those of most, or of the server's rows.
+        """Enrol nodes with a unique name and the right columns: those of the server's rows, or of most clients.
 
         Returns why others are refused, by name or node.
         """
