@@ -75,7 +75,7 @@ def cluster_figure(result: ResultData) -> Figure:
     The plane holds the first two principal components of the released centers, or the map. Discs are as large as the
     clusters. The ring around a center, and the bar of a size, is two standard deviations of its noise. A cluster that
     noise alone could have produced is hollow. Rows are drawn on a map if the run has no noise that would protect them;
-    otherwise the points are the landmarks that the map was made of.
+    otherwise the points are those that the map was made of: landmarks, or noisy rows.
     """
     model, centers = result.model, result.model.cluster_points
     shares, errors, moved = _sizes(result, model.n_clusters)
@@ -169,7 +169,7 @@ def _draw_map(axes: Axes, result: ResultData) -> None:
     from scipy.spatial.distance import cdist
 
     are_rows = bool(result.embedding) and not result.privacy.releases
-    model: Any = result.model
+    model: Any = result.model.model if isinstance(result.model, TableModel) else result.model
     points = np.concatenate(result.embedding) if are_rows else model.coordinates_
     if len(points) >= DENSE:
         grays = ListedColormap([f"#{level:02x}{level:02x}{level:02x}" for level in range(235, 115, -8)])
@@ -179,7 +179,8 @@ def _draw_map(axes: Axes, result: ResultData) -> None:
         size = float(np.clip(6000 / len(points), 0.5, 12))
         colors = np.array(group_colors(len(model.map_centers_)))[nearest]
         axes.scatter(points[:, 0], points[:, 1], s=size, c=colors, alpha=0.8, linewidths=0)
-    what = "rows" if are_rows else "landmarks"
+    of_rows = "rows, by what they sent with noise" if model.stays_with_server else "landmarks"
+    what = "rows" if are_rows else of_rows
     axes.set_xlabel(f"{'shading' if len(points) >= DENSE else 'points'}: {len(points):,} {what}", fontsize=8)
 
 
