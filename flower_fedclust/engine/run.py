@@ -38,11 +38,10 @@ from flower_fedclust.engine.replies import (
     unlike_most,
     values_of,
 )
-from flower_fedclust.engine.rounds import Failure, ProtocolError, Question, Reply, Round, Sum, Total, Traffic
+from flower_fedclust.engine.rounds import Failure, Outcome, ProtocolError, Question, Reply, Round, Sum, Total, Traffic
 from flower_fedclust.engine.wire import EMPTY, TO_CLIENT, by_mod, encode, size_of
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.format import FORMAT
-from flower_fedclust.models import Model
 from flower_fedclust.outside import parse_json
 from flower_fedclust.privacy.noise import (
     NoiseSource,
@@ -68,6 +67,9 @@ MOST_COLUMNS, LONGEST_COLUMNS = 2**20, 2**24
 
 #: How many entries of an array that the server does not see one row may change: as many as the row has columns.
 UNSEEN_ENTRIES = 2**20
+
+#: Characters of the longest description that sites receive with the model.
+LONGEST_DESCRIPTION = 2**18
 
 #: The task under which the log lists the evaluation of the model.
 EVALUATE = "evaluate"
@@ -675,9 +677,10 @@ class Run:
     # Evaluation of the model.
 
     def ask_to_evaluate(
-        self, number: int, model: Model, client_manager: ClientManager
+        self, number: int, outcome: Outcome, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """Return messages with the model: to evaluate, to keep, or both."""
+        """Return messages with the model: to evaluate, to keep (with the description as printed), or both."""
+        model = outcome.model
         sent = encode(model.to_arrays())
         here = self.roster.present(number, client_manager)
         self._asked = {proxy.cid: Asked(name, EVALUATE, size_of(sent)) for name, proxy in here.items()}
@@ -688,6 +691,8 @@ class Run:
             "share": self.strategy.share_model,
             **self._order,
         }
+        if self.strategy.share_model and len(described := str(outcome.clusters or "")) <= LONGEST_DESCRIPTION:
+            facts["clusters"] = described
         return [(proxy, EvaluateIns(sent, dict(facts))) for proxy in here.values()]
 
     def receive_evaluation(

@@ -428,7 +428,7 @@ class ProtocolStrategy(Declared, Strategy):
         """Send the model to all clients once: to evaluate, to keep, or both."""
         if not self.sends_model or self._outcome is None or self._current.evaluation is not None:
             return []
-        return self._current.ask_to_evaluate(self._number(server_round), self._outcome.model, client_manager)
+        return self._current.ask_to_evaluate(self._number(server_round), self._outcome, client_manager)
 
     def aggregate_evaluate(
         self,

@@ -23,6 +23,7 @@ from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 from flower_fedclust.results.result import Result
 from flower_fedclust.site.ledger import LedgerError
+from flower_fedclust.site.policy import printable
 
 #: Prefix of the keys under which a client remembers things in its Context; see ``ProtocolClient.remember``.
 REMEMBERED = "fedclust."
@@ -204,7 +205,11 @@ def save_result(
         id_column=data.id_column,
     )
     stamp = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
-    return result.save(make_private(results / f"{stamp} {strategy.replace(',', ' ')} {mark}"))
+    saved = result.save(make_private(results / f"{stamp} {strategy.replace(',', ' ')} {mark}"))
+    if described := str(config.get("clusters", "")):  # its length is limited with the message
+        lines = "".join(f"{printable(line)}\n" for line in described.split("\n"))
+        (saved / "clusters.txt").write_text(lines, encoding="utf-8")
+    return saved
 
 
 def report_of(entries: Sequence[Mapping[str, Any]], strategy: str) -> PrivacyReport:

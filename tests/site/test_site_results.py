@@ -9,13 +9,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
 from hostile import RNG, Proxy, audit, run, site
 
 import flower_fedclust as fc
 from flower_fedclust.engine import ProtocolError, Traffic
 from flower_fedclust.engine.replies import ledger_of
+from flower_fedclust.engine.wire import encode
+from flower_fedclust.site.app import Site
 from flower_fedclust.site.kept import RunFolder
 from flower_fedclust.site.ledger import Ledger
+from flower_fedclust.site.policy import SiteSettings
+from flower_fedclust.strategies.common.tables import with_schema
+from flower_fedclust.tables.schema import Schema
 
 CENTERS = np.array([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 0.0, 3.0]])
 TABLES = {
@@ -94,6 +101,38 @@ def test_who_has_nothing_but_the_strategy_is_called_when_it_is_finished(shared):
     strategy, _, finished = shared
     assert finished == [strategy]
     assert finished[0].outcome.model.n_clusters == 3
+
+
+def test_each_site_has_the_description_as_the_server_prints_it(tmp_path):
+    schema = Schema.of({"columns": {name: {"kind": "number", "bounds": [-2, 5]} for name in "abc"}})
+    own = [site(tmp_path / name, name=name, rows=rows, schema=schema, **OPEN) for name, rows in TABLES.items()]
+    strategy = with_schema(private_kmeans(max_norm=None), schema, describe=True)
+    strategy.share_model = True
+    run(strategy, own)
+    said = str(strategy.outcome.clusters)
+    assert "Cluster 2" in said
+    assert [(folder_of(one) / "clusters.txt").read_text() for one in own] == [f"{said}\n"] * 3
+
+
+def test_a_hostile_description_is_written_without_control_characters(tmp_path, shared):
+    strategy, _, _ = shared
+    own = sites(tmp_path)
+    run(private_kmeans(), own)
+    config = {"run": own[0].ledger.entries[0]["run"], "model": "k-means", "clusters": "Cluster 0\n\x1b[2J\rgone"}
+    context = Context(1, 0, UserConfig({}), RecordDict(), UserConfig({}))
+    own[0].keep_result(context, config, encode(strategy.outcome.model.to_arrays()))
+    assert (folder_of(own[0]) / "clusters.txt").read_text() == "Cluster 0\n\\x1b[2J\\rgone\n"
+
+
+def test_a_run_goes_on_without_a_site_whose_file_is_empty(tmp_path):
+    (tmp_path / "rows.csv").write_text("a,b,c\n")
+    given = {"name": "empty", "data": str(tmp_path / "rows.csv"), "folder": str(tmp_path / "empty"), "policy": OPEN}
+    empty = Site(SiteSettings.model_validate(given))
+    empty.create_ledger()
+    strategy = private_kmeans()
+    run(strategy, [*sites(tmp_path), empty])
+    assert strategy.outcome.model.n_clusters == 3
+    assert "empty" in audit(empty)[-1]["reason"] or "no rows" in audit(empty)[-1]["reason"]
 
 
 def test_without_sharing_no_site_is_sent_a_model(tmp_path):
