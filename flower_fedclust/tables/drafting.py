@@ -24,7 +24,7 @@ SKEWED = 2.0
 
 #: Names of columns that tell people apart (patient_id, but not patient_age), and texts that do (P-0017).
 _ID_NAME = re.compile(
-    r"(?i:(^|[\W_])(id|pid|mrn|ssn)$|^id[\W_]|(subj|case|user)id$"
+    r"(?i:(^|[\W_])(id|pid|mrn|ssn)$|^id[\W_]|(unit|subj|case|user)id$"
     r"|^(patient|subject|person|participant|respondent)([\W_]?(id|no|nr|num|number|code))?$)|[a-z]I[dD]$"
 )
 _ID_TEXT = r"(?=.*\d)(?=.*[^\W\d_])[\w-]+"
