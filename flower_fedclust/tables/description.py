@@ -158,9 +158,11 @@ class Group:
             self.bins[name] = bins[:, 1:] if preparation.schema.used[name].kind in MEASURED else bins
         shares = [bins.mean(axis=1) for bins in self.bins.values()]
         self.information = 1.0 + math.fsum(1.0 / bins.shape[1] for bins in self.bins.values())
-        self.n_rows: Floats = (sums[:, 0] + np.sum(shares, axis=0)) / self.information
-        for name, bins in self.bins.items():
-            self.bins[name] = bins + ((self.n_rows - bins.sum(axis=1)) / bins.shape[1])[:, None]
+        self.n_rows: Floats = sums[:, 0]
+        if deviation > 0:  # exact sums agree
+            self.n_rows = (sums[:, 0] + np.sum(shares, axis=0)) / self.information
+            for name, bins in self.bins.items():
+                self.bins[name] = bins + ((self.n_rows - bins.sum(axis=1)) / bins.shape[1])[:, None]
 
     def n_present(self, name: str, column: Column) -> Floats:
         """Return the rows of each cluster that its numbers about a column rest on."""

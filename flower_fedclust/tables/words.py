@@ -125,6 +125,10 @@ def difference(column: Column, row: Mapping[str, Any], median: Mapping[str, Any]
 def _mean(column: Column, value: float, error: float, low: float, high: float) -> str:
     """Say what is known about a mean: a limit if one bound clips, and the mean of clipped values if both do."""
     unit = f" {column.unit}" if column.unit else ""
+    if error > 0 and column.interval is not None:  # an end at a public bound is no news
+        low, high = -math.inf if low <= column.interval[0] else low, math.inf if high >= column.interval[1] else high
+        if math.isinf(low) and math.isinf(high):
+            return "anywhere within the bounds"
     if math.isinf(low) == math.isinf(high):
         around = f" ± {math.ceil(error)} days" if error > 0 else ""
         said = f"{_day(value)}{around}" if column.kind == "date" else f"{with_error(value, error)}{unit}"

@@ -169,6 +169,27 @@ def test_a_mean_whose_column_is_clipped_is_only_a_limit():
 
 
 @pytest.mark.parametrize(
+    ("value", "said"), [(4.0, "age: at most 14,"), (50.0, "age: 50 ± 10,"), (96.0, "age: at least 86,")]
+)
+def test_noise_that_reaches_a_public_bound_leaves_a_limit(value, said):
+    row = {"column": "age", "what": "mean", "value": value, "error": 5.0, "rest": 30.0, "rest_error": 1.0}
+    row |= {
+        "low": max(value - 10, 0),
+        "high": min(value + 10, 100),
+        "difference": value - 30.0,
+        "difference_error": 5.0,
+    }
+    age = fc.Schema.of({"columns": {"age": {"kind": "number", "bounds": [0, 100]}}}).columns["age"]
+    assert words.difference(age, row, {}, 2.0).startswith(said)
+
+
+def test_without_noise_a_share_of_no_rows_is_exactly_zero():
+    for n_rows in (101, 997, 1999, 2987):  # not every number of rows is rounded
+        frame = described(TABLE[-n_rows:].assign(sex=np.where(LABELS[-n_rows:], "m", "f")), LABELS[-n_rows:]).frame
+        assert {number(frame, 1, "sex", "f")["value"], number(frame, 1, "age", ABOVE)["value"]} == {0.0}
+
+
+@pytest.mark.parametrize(
     ("value", "error", "said"),
     [
         (1996.41, 0.82, "1996.4 ± 0.9"),
