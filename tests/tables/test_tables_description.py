@@ -25,6 +25,7 @@ from flower_fedclust.tables.description import (
     cluster_sums,
     edges_of,
     on_simplex,
+    places_of,
     with_parts,
 )
 from flower_fedclust.tables.preparation import Preparation
@@ -184,9 +185,15 @@ def test_noise_that_reaches_a_public_bound_leaves_a_limit(value, said):
 
 
 def test_without_noise_a_share_of_no_rows_is_exactly_zero():
-    for n_rows in (101, 997, 1999, 2987):  # not every number of rows is rounded
-        frame = described(TABLE[-n_rows:].assign(sex=np.where(LABELS[-n_rows:], "m", "f")), LABELS[-n_rows:]).frame
-        assert {number(frame, 1, "sex", "f")["value"], number(frame, 1, "age", ABOVE)["value"]} == {0.0}
+    listed = {f"c{width}": list("abcdefghi"[:width]) for width in range(3, 10)}
+    schema = fc.Schema.of({"columns": {name: {"kind": "category", "categories": listed[name]} for name in listed}})
+    preparation = Preparation(schema, {name: Figures(0, len(listed[name]) - 1) for name in listed})
+    firsts = [0, *(place.start for place in places_of(preparation).values())]
+    sums = np.zeros((1, 1 + sum(map(len, listed.values()))))
+    for n_rows in range(10, 100):  # rounding would leave something of a few of them
+        sums[:, firsts] = n_rows
+        frame = Clusters(preparation, sums).frame
+        assert (frame.value[frame.what == "b"] == 0).all()
 
 
 @pytest.mark.parametrize(
