@@ -40,7 +40,7 @@ from flower_fedclust.cli.options import (
     given_parameters,
 )
 from flower_fedclust.registry import DEFAULT
-from flower_fedclust.site.cli import ledger_app, start_site
+from flower_fedclust.site.cli import ledger_app, site_app
 
 app = typer.Typer(
     help="Federated clustering: run strategies, compare them, and see what leaves the clients.",
@@ -301,7 +301,7 @@ def report(
 
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(schema_app, name="schema")
-app.command(name="site", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(start_site)
+app.add_typer(site_app, name="site")
 app.command(name="choose-k")(choose_k)
 for command in (explain, audit, plan, predict):
     app.command()(command)

@@ -47,9 +47,10 @@ class ReplyError(Exception):
 class RefusalError(ReplyError):
     """The client explains why it cannot answer."""
 
-    def __init__(self, reason: str, *, missed: bool) -> None:
+    def __init__(self, reason: str, *, missed: bool, waits: bool = False) -> None:
         super().__init__(reason)
         self.missed = missed  #: Whether the reason is that the client missed an earlier round.
+        self.waits = waits  #: Whether the reason is that a person has not approved the study yet.
 
 
 T = TypeVar("T")
@@ -66,7 +67,8 @@ def read_reply(name: str, res: R, check: Callable[[R], T]) -> T:
             raise ReplyError(f"client {name} answered with an error: {one_line(res.status.message)}.")
         check_format(res.metrics.get("format"), f"client {name} sent a reply that", "this server")
         if "failure" in res.metrics:
-            raise RefusalError(_excuse(name, res.metrics["failure"]), missed=bool(res.metrics.get("missed")))
+            missed, waits = (bool(res.metrics.get(key)) for key in ("missed", "waiting"))
+            raise RefusalError(_excuse(name, res.metrics["failure"]), missed=missed, waits=waits)
         return check(res)
     except ReplyError:
         raise

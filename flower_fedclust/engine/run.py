@@ -488,6 +488,7 @@ class Run:
         self.inspection = Inspection(strategy)
         self._asked: dict[str, Asked] = {}  # node -> the message that it was sent
         self._sent: FitIns | None = None  # the last message to one of the clients
+        self._waits = False  # whether a client waits for the approval of the study
 
     @property
     def clients(self) -> dict[str, Member]:
@@ -506,11 +507,11 @@ class Run:
 
     # Enrolment: every client gives its name and its columns.
 
-    def ask_to_enrol(self, number: int, client_manager: ClientManager) -> Messages:
-        """Return the messages of the first round."""
+    def ask_to_enrol(self, number: int, client_manager: ClientManager, plan: str) -> Messages:
+        """Return the messages of the first round; a site may want to see the plan first."""
         self.roster.wait_for_clients(client_manager)
-        goes_on = {"goes_on": True} if self.clients else {}
-        return self.roster.ask_new(number, client_manager, self._common | goes_on)
+        more: dict[str, Any] = ({"goes_on": True} if self.clients else {}) | ({"plan": plan} if plan else {})
+        return self.roster.ask_new(number, client_manager, self._common | more)
 
     def enrol(self, number: int, results: Answers[FitRes], failures: Failures, *, goes_on: bool = False) -> None:
         """Enrol the clients of a new run, or clients of an interrupted run that are there again."""
@@ -524,7 +525,9 @@ class Run:
             n_columns = columns if isinstance(columns, int) else len(columns)
             self.n_columns = self.inspection.n_columns = n_columns if tables is None else tables.n_columns or n_columns
         n_enrolled = len(self.roster.here if goes_on else self.clients)
-        self.check_enough(number, ENROL, n_enrolled, self.roster.least)
+        # Without a client that will only answer later, the others would spend their budget on another result.
+        expected = (self.strategy.expected_clients or 0) if self._waits else 0
+        self.check_enough(number, ENROL, n_enrolled, max(self.roster.least, expected))
 
     def _take_in(self, number: int, results: Answers[FitRes], failures: Failures) -> None:
         """Enrol the nodes that were asked to, and note those that cannot be."""
@@ -842,6 +845,9 @@ class Run:
         """Note a reply that is not used. Why a client cannot answer may say something about its rows."""
         self.log.note_failures(number, asked.task, {asked.name: str(error)})
         if not isinstance(error, RefusalError):
+            return
+        if error.waits:
+            self._waits = True
             return
         if not error.missed:
             content = f"why client {asked.name} could not answer (a row and a column, no value)"

@@ -220,6 +220,11 @@ class ProtocolStrategy(Declared, Strategy):
         """The plan of all noise of the run, as JSON, for sites to judge; "" without noise."""
         return ""
 
+    @property
+    def first_plan(self) -> str:
+        """The plan as far as it is known before clients enrol, for the people who approve studies."""
+        return self.plan
+
     def freeze_plan(self) -> None:
         """Freeze the plan of all noise once the clients have enrolled; before that, check that it can be made."""
 
@@ -390,7 +395,7 @@ class ProtocolStrategy(Declared, Strategy):
             return instructions
         with self._run_that_may_end():
             if not self._is_enrolled:
-                return self._current.ask_to_enrol(1, client_manager)
+                return self._current.ask_to_enrol(1, client_manager, self.first_plan)
             while not instructions and self._pending is not None:
                 number = self._number(server_round)
                 instructions = self._current.ask(number, self._pending, client_manager, self.plan)
@@ -628,6 +633,10 @@ class PrivateStrategy(ProtocolStrategy):
         """The frozen plan as JSON; "" without an epsilon, or while the plan waits."""
         is_frozen = self._run is not None and self._run.spending is not None
         return "" if self.epsilon is None or (self.plan_waits and not is_frozen) else self.frozen_plan.to_json()
+
+    @property
+    def first_plan(self) -> str:  # noqa: D102
+        return self.plan if self.budget is None else ""  # a budget may name shares that the clients' columns decide
 
     def summed(self, question: Question, *parts: str, at_most: tuple[float | None, ...] = ()) -> Sum:
         """Return the round for a sum over rows, or for a sum of the clients' means if the guarantee is for clients.

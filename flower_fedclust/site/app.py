@@ -49,6 +49,7 @@ from flower_fedclust.site.policy import (
     printable,
     size_of_message,
 )
+from flower_fedclust.site.studies import Studies, Study, Waiting, digest
 from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,7 @@ class Site:
         self.settings = settings
         self.folder = Path(settings.folder)
         self.ledger = Ledger(self.folder / "ledger.jsonl")
+        self.studies = Studies(settings)
         self._load = load or (lambda: load_rows(settings))
         #: The app that the server has sent, if any: its id, version and hash. The site does not run it.
         self.app_of_server = ""
@@ -155,6 +157,7 @@ class Site:
             with self.ledger.locked():
                 own = [entry for entry in self.ledger.entries if entry["run"] == run]
                 check_message(self.settings.limits, config, model.tensors)
+                self.studies.check_running(run)
                 if own:
                     saved = save_result(self.folder, self.settings.name, self.data, own, context, config, model)
                     self.note("result", run=run, folder=str(saved))
@@ -233,7 +236,7 @@ class _SiteClient(Client):
         try:
             check_format(config.get("format"), "this message", "this site")
         except FormatError as error:  # says nothing about the rows
-            site.note("refused", run=str(context.run_id), reason=str(error))
+            site.note(REFUSED, run=str(context.run_id), reason=str(error), kind="format")
             return without_answer(said_instead(name, f"client {name}: {error}"))
         if config.get("share") and isinstance(ins, EvaluateIns):
             site.keep_result(context, config, ins.parameters)
@@ -249,8 +252,11 @@ class _SiteClient(Client):
                 answer.metrics["ledger"] = site.ledger.witness
                 return cast(Answer, answer)
         except Exception as error:
-            word = REFUSED if isinstance(error, Refused) else FAILED
-            site.note(word, **about, reason=str(error) if isinstance(error, Refused | _Failed) else _why(error))
+            word, kind = (REFUSED, error.kind) if isinstance(error, Refused) else (FAILED, None)
+            reason = str(error) if isinstance(error, Refused | _Failed) else _why(error)
+            site.note(word, **about, reason=reason, kind=kind)
+            if isinstance(error, Waiting):
+                return without_answer(said_instead(name, reason) | {"waiting": True})
             missed = isinstance(error, _Failed) and error.missed
             return without_answer(said_instead(name, word) | ({"missed": True} if missed else {}))
 
@@ -266,6 +272,9 @@ class _SiteClient(Client):
         names = self._strategies_of(about, config)
         own = [entry for entry in site.ledger.entries if entry["run"] == run]
         check_run(site.settings.limits, site.ledger.entries, run, site.settings.keep_days)
+        schema, plan = str(config.get("schema", "")), str(config.get("plan", ""))
+        study = Study("", run, about["study"], ",".join(names), digest(schema))
+        site.studies.admit(study, task, plan, site.ledger.entries)
         folder = RunFolder(site.folder / "runs", run)
         # A site that comes back in the middle of a run enrols in a round that also asks it for something else.
         name = f"{task if task in (ENROL, EVALUATE, RECEIVE) else 'round'}-{about['round']}"
@@ -313,6 +322,7 @@ class _SiteClient(Client):
         site, context = self.site, self.own_context
         remembered = dict(context.state)
         answer = compute()
+        site.studies.check_running(about["run"])
         if gate.refusal is not None:
             raise gate.refusal
         if "failure" in answer.metrics:

@@ -21,6 +21,12 @@ from flower_fedclust.site.policy import Policy, Refused
 ROUNDING = 1.0 - 1e-9
 
 
+class OverBudget(Refused):
+    """The answer would cost more than the policy allows."""
+
+    kind = "budget"
+
+
 @dataclass(frozen=True)
 class Spent:
     """What a data set has spent."""
@@ -96,7 +102,7 @@ class Budget:
     def check_evaluation(self) -> None:
         """Raise Refused unless another model may be evaluated."""
         if self.before.n_evaluations >= self.policy.evaluations:
-            raise Refused(
+            raise OverBudget(
                 f"this would be evaluation number {self.before.n_evaluations + 1}; evaluations in the policy is "
                 f"{self.policy.evaluations}."
             )
@@ -181,7 +187,7 @@ class Budget:
         taken = Counter(array["share"] for array in [*former, *arrays] if "multiplier" in array)
         for name, count in taken.items():
             if name in plan.shares and count > plan.shares[name].count:
-                raise Refused(f"the run announced {plan.shares[name].count} releases of '{name}' and asks for more.")
+                raise OverBudget(f"the run announced {plan.shares[name].count} releases of '{name}' and asks for more.")
 
     def _epsilon(self, plan: Plan | None) -> float:
         """Return what the run costs: all that was announced, so that nothing that the server learns changes it."""
@@ -191,7 +197,7 @@ class Budget:
         known = (entry["epsilon"] for entry in self.run if entry["arrays"] and entry["delta"] == delta)
         epsilon = next(known, None) or plan.epsilon_of_row(delta)
         if epsilon > self.policy.epsilon_per_run:
-            raise Refused(
+            raise OverBudget(
                 f"the run would spend an epsilon of {epsilon:.4g} at delta {self.policy.delta_per_run:g}; "
                 f"epsilon_per_run in the policy is {self.policy.epsilon_per_run:g}."
             )
@@ -203,7 +209,7 @@ class Budget:
             ("delta", delta, self.before.delta + delta, self.policy.delta),
         ):
             if epsilon and total > most / ROUNDING:
-                raise Refused(
+                raise OverBudget(
                     f"the data set has spent {name} {total - value:.4g} in other runs, and this run would make it "
                     f"{total:.4g}; {name} in the policy is {most:g}."
                 )

@@ -1,11 +1,10 @@
-"""The commands of a site: ``fedclust site``, and ``fedclust ledger show | check | export``."""
+"""The commands of a site: ``fedclust site`` and ``fedclust ledger``."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +12,27 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
-    from flower_fedclust.engine.client_data import ClientData
-    from flower_fedclust.site.app import Site
-    from flower_fedclust.site.policy import Policy, SiteSettings
+    from click import Context
 
+    from flower_fedclust.site.app import Site
+
+
+class StartsByDefault(TyperGroup):
+    """``fedclust site site.toml`` is short for ``fedclust site start site.toml``."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Put the default command before arguments that name none."""
+        if args and args[0] not in {*self.commands, "--help"}:
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+site_app = typer.Typer(
+    cls=StartsByDefault, help="Start and check this site, and decide about studies.", no_args_is_help=True
+)
 ledger_app = typer.Typer(help="Show and check what has left this site.", no_args_is_help=True)
 
 SiteToml = Annotated[Path, typer.Argument(help="The site.toml of the site.")]
@@ -31,14 +45,18 @@ COLUMNS = (
 ARRAY_COLUMNS = ("content", "reveals", "per", "covered", "mechanism", "multiplier", "relation", "share", "shares")
 
 
+@site_app.command(name="start", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def start_site(
     context: typer.Context,
     site_toml: SiteToml,
     init: Annotated[
         bool, typer.Option("--init", help="Create the ledger and end: once, before the first start.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="List all that is wrong with this setup, and end; nothing is written.")
+    ] = False,
 ) -> None:
-    """Start this site's SuperNode: it runs this package's code and follows the policy in site.toml.
+    """Start this site's SuperNode (the default): it runs this package's code and follows the policy in site.toml.
 
     All further options are passed to flower-supernode: --superlink HOST:PORT, --root-certificates,
     --auth-supernode-private-key, --trusted-entities, --port, ...
@@ -48,8 +66,13 @@ def start_site(
     leave_working_directory_out()
     from flower_fedclust.site.app import Site
     from flower_fedclust.site.budget import spent
+    from flower_fedclust.site.check import checked_rows, findings
     from flower_fedclust.site.policy import SiteSettings
 
+    if check:
+        found = findings(site_toml, context.args)
+        typer.echo("\n".join(f"{number}. {one}" for number, one in enumerate(found, 1)) or "Nothing is wrong.")
+        raise typer.Exit(1 if found else 0)
     check_flower()
     settings = SiteSettings.from_toml(site_toml)
     site = Site(settings)
@@ -58,76 +81,45 @@ def start_site(
         typer.echo(f"Site {settings.name} has a ledger now. Its last line: {site.ledger.witness}")
         return
     _check(site)
-    n_rows, n_columns = checked_rows(settings).table.shape
+    data, reasons = checked_rows(settings)
+    if data is None or reasons:
+        raise ValueError("\n".join(["with this site.toml the site cannot answer runs:", *reasons]))
+    n_rows, n_columns = data.table.shape
     policy, total = settings.policy, spent(site.ledger.read(), site.data_set)
     budget = f"epsilon {total.epsilon:.4g} of {policy.epsilon:g} is spent, at most {policy.epsilon_per_run:g} per run."
     typer.echo(f"Site {settings.name}: {n_rows} rows of {n_columns} columns; {budget}", err=True)
     start(site_toml, context.args)
 
 
-def checked_rows(settings: SiteSettings) -> ClientData:
-    """Return a site's rows; raise one ValueError with every reason why no run could be answered."""
-    from flower_fedclust.site.app import load_rows
-
-    reasons, data = list(_reasons_of_policy(settings.policy)), None
-    with _collected(reasons):
-        data = load_rows(settings)
-    if data is not None:
-        fewest, most = settings.policy.fewest_rows, settings.limits.most_rows
-        if data.n_rows < fewest:
-            reasons.append(f"{settings.data_set} has {data.n_rows} rows; fewest_rows in the policy is {fewest}.")
-        if data.n_rows > most:
-            reasons.append(f"{settings.data_set} has {data.n_rows} rows; most_rows in the limits is {most}.")
-        with _collected(reasons):
-            if data.schema is not None:
-                data.schema.check(data.table, owner=data.owner)
-            elif not data.rows.shape[1]:
-                reasons.append(f"{settings.data_set} has no columns to cluster by.")
-    if data is None or reasons:
-        raise ValueError("\n".join(["with this site.toml the site cannot answer runs:", *reasons]))
-    return data
+StudyId = Annotated[str, typer.Argument(help="The id of a study, or its beginning.")]
 
 
-def _reasons_of_policy(policy: Policy) -> Iterator[str]:
-    from flower_fedclust.engine.rounds import Askable
-    from flower_fedclust.names import look_up
-    from flower_fedclust.registry import client_types, find, strategies
-
-    known = []
-    for name in strategies() if policy.strategies is None else policy.strategies:
-        try:
-            find(name)
-        except ValueError as error:
-            yield f"strategies in the policy: {error}"
-        else:
-            known.append(name)
-    tasks = {
-        name: None
-        for client in client_types(known)
-        for name in dir(client)
-        if isinstance(getattr(client, name), Askable)
-    }
-    for task in (policy.tasks or ()) if known else ():
-        try:
-            look_up(task, tasks, "task of these strategies called")
-        except ValueError as error:
-            yield f"tasks in the policy: {error}"
-    for key in ("strategies", "tasks", "studies"):
-        if getattr(policy, key) == ():
-            yield f"{key} in the policy is empty; list some, or leave it out."
-    for key in ("epsilon", "delta"):
-        of_run, of_all = getattr(policy, f"{key}_per_run"), getattr(policy, key)
-        if of_run > of_all:
-            yield f"{key}_per_run in the policy is {of_run:g}, but {key}, which is for all runs, is {of_all:g}."
+@site_app.command()
+def approve(study: StudyId, site_toml: SiteToml = Path("site.toml")) -> None:
+    """Let a study that waits for approval begin."""
+    site = _site(site_toml)
+    found = site.studies.approve(study)
+    site.note("approved", run=found.run, study=found.id)
+    typer.echo(f"Approved: {found}. Its run can be submitted again; the approval lasts seven days.")
 
 
-@contextmanager
-def _collected(reasons: list[str]) -> Iterator[None]:
-    """Collect the reason if anything fails: files, databases and tables raise errors of their own."""
-    try:
-        yield
-    except Exception as error:
-        reasons.append(str(error))
+@site_app.command()
+def stop(study: StudyId, site_toml: SiteToml = Path("site.toml")) -> None:
+    """Refuse all further messages of a study, whether it waits or runs."""
+    site = _site(site_toml)
+    found = site.studies.stop(study)
+    site.note("stopped", run=found.run, study=found.id)
+    typer.echo(f"Stopped: {found}. What has left stays charged.")
+
+
+@site_app.command()
+def studies(site_toml: SiteToml = Path("site.toml")) -> None:
+    """List the studies that wait, run or were stopped, the newest last."""
+    found = _site(site_toml).studies.read()
+    for one in sorted(found, key=lambda one: one.since):
+        state = f"{one.state}, but too late" if one.is_over() else one.state
+        typer.echo(f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(one.since))}  {state:9}  {one}")
+    typer.echo(f"{len(found)} studies; 'fedclust site approve ID' and 'fedclust site stop ID' decide about one.")
 
 
 @ledger_app.command()
@@ -175,10 +167,7 @@ def check(
     ] = None,
 ) -> None:
     """Check ledger, head and kept answers against one another; print the number and the hash of the last line."""
-    from flower_fedclust.site.app import Site
-    from flower_fedclust.site.policy import SiteSettings
-
-    site = Site(SiteSettings.from_toml(site_toml))
+    site = _site(site_toml)
     _check(site)
     if head is not None and not site.ledger.has(head):
         raise ValueError(f"{site.ledger.path} has no line {head}; lines that were there are gone or were changed.")
@@ -222,6 +211,13 @@ def _entries(site_toml: Path) -> list[dict[str, Any]]:
     from flower_fedclust.site.policy import SiteSettings
 
     return Ledger(Path(SiteSettings.from_toml(site_toml).folder) / "ledger.jsonl").read()
+
+
+def _site(site_toml: Path) -> Site:
+    from flower_fedclust.site.app import Site
+    from flower_fedclust.site.policy import SiteSettings
+
+    return Site(SiteSettings.from_toml(site_toml))
 
 
 def _check(site: Site) -> None:

@@ -76,10 +76,14 @@ class Ledger:
             raise self._missing()
         with self._lock():
             self.read()
-            n_known = int(self._read_head().partition(":")[0])
-            if n_known < len(self._hashes) - 1:
-                raise LedgerError(f"{self.head} is older than {self.path}: it ends at line {n_known}.")
+            self.check_head()
             yield
+
+    def check_head(self) -> None:
+        """Raise a LedgerError if the head is more than one line behind what was read."""
+        n_known = int(self._read_head().partition(":")[0])
+        if n_known < len(self._hashes) - 1:
+            raise LedgerError(f"{self.head} is older than {self.path}: it ends at line {n_known}.")
 
     def _lock(self) -> FileLock:
         return FileLock(f"{self.path}.lock", mode=0o600)  # new each time: a lock from before a fork does not lock

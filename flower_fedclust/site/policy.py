@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from flwr.common import Parameters
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -43,6 +43,14 @@ Number = Annotated[int, Field(ge=1)]
 
 class Refused(Exception):  # noqa: N818
     """The site does not answer; the message is for its operator, and the server hears one word."""
+
+    kind = "policy"  #: What the metrics count it under.
+
+
+class TooMuch(Refused):
+    """A message asks for more than the limits allow, or cannot be read."""
+
+    kind = "limits"
 
 
 class _Table(BaseModel):
@@ -83,6 +91,8 @@ class Policy(_Table):
     fewest_rows: Number = 50
     #: The smallest number of clients that a round asks, as the server says.
     fewest_clients: Number = 2
+    #: "studies": each study waits until the operator approves it, for at most seven days.
+    approve: Literal["studies"] | None = None
 
     def check_run(self, strategies: list[str], study: str) -> None:
         """Raise Refused unless the site takes part in a run whose config names these strategies and this study."""
@@ -141,6 +151,13 @@ class Limits(_Table):
     cpu_seconds: Number = 3600
 
 
+class MetricsSettings(_Table):
+    """Where ``fedclust site`` serves metrics and its health."""
+
+    address: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 9464
+
+
 class SiteSettings(_Table):
     """A site, as ``site.toml`` describes it. Paths are relative to the file's folder."""
 
@@ -169,6 +186,8 @@ class SiteSettings(_Table):
     keep_days: Number = 30
     policy: Policy = Policy()
     limits: Limits = Limits()
+    #: Without this table there are no metrics.
+    metrics: MetricsSettings | None = None
 
     @field_validator("columns")
     @classmethod
@@ -210,9 +229,9 @@ def check_names(**names: str) -> None:
     """Raise Refused unless names of a message, which will be in the ledger, are short and print as one line."""
     for what, name in names.items():
         if len(name) > LONGEST_NAME:
-            raise Refused(f"the {what} has a name of {len(name)} characters; {LONGEST_NAME} is the most.")
+            raise TooMuch(f"the {what} has a name of {len(name)} characters; {LONGEST_NAME} is the most.")
         if not name.isprintable():
-            raise Refused(f"the {what} has a name with characters that do not print.")
+            raise TooMuch(f"the {what} has a name with characters that do not print.")
 
 
 def check_message(limits: Limits, config: Mapping[str, Any], tensors: Sequence[bytes]) -> None:
@@ -224,22 +243,22 @@ def check_message(limits: Limits, config: Mapping[str, Any], tensors: Sequence[b
     """
     texts = sum(len(value) for value in config.values() if isinstance(value, (str, bytes)))
     if texts > LONGEST_TEXT:
-        raise Refused(f"the message has texts of {texts} characters; {LONGEST_TEXT} is the most.")
+        raise TooMuch(f"the message has texts of {texts} characters; {LONGEST_TEXT} is the most.")
     if size_of_message(config, tensors) > limits.message_mb * MEGABYTE:
-        raise Refused(f"the message is larger than message_mb in the limits, {limits.message_mb}.")
+        raise TooMuch(f"the message is larger than message_mb in the limits, {limits.message_mb}.")
     n_entries = 0
     for array in decode(Parameters(list(tensors), "numpy.ndarray")):
         if array.dtype.kind not in "biuf" or array.dtype.itemsize > ENTRY:
-            raise Refused(f"the message has an array of {array.dtype.str[:20]}; only plain numbers are read.")
+            raise TooMuch(f"the message has an array of {array.dtype.str[:20]}; only plain numbers are read.")
         n_entries += math.prod(max(length, 1) for length in array.shape)
     if ENTRY * n_entries > limits.message_mb * MEGABYTE:
-        raise Refused(f"the message has {n_entries} entries, more than message_mb in the limits allows.")
+        raise TooMuch(f"the message has {n_entries} entries, more than message_mb in the limits allows.")
     steps = math.prod(_amounts(config))
     if steps > limits.most_steps:
-        raise Refused(f"the message asks for {steps:.3g} steps; most_steps in the limits is {limits.most_steps}.")
+        raise TooMuch(f"the message asks for {steps:.3g} steps; most_steps in the limits is {limits.most_steps}.")
     work = limits.most_rows * max(n_entries, 1) * steps
     if work > limits.most_work:
-        raise Refused(f"the message asks for work of {work:.3g}; most_work in the limits is {limits.most_work:g}.")
+        raise TooMuch(f"the message asks for work of {work:.3g}; most_work in the limits is {limits.most_work:g}.")
 
 
 def _amounts(config: Mapping[str, Any]) -> Iterable[float]:
@@ -247,22 +266,22 @@ def _amounts(config: Mapping[str, Any]) -> Iterable[float]:
     if "view" in config:
         of_view = parse_json(str(config["view"]))
         if not isinstance(of_view, dict):
-            raise Refused("the view of the message cannot be read.")
+            raise TooMuch("the view of the message cannot be read.")
         yield from _amounts(of_view)
     arguments = parse_json(str(config.get("arguments", "{}")))
     if not isinstance(arguments, dict):
-        raise Refused("the arguments of the message have no names.")
+        raise TooMuch("the arguments of the message have no names.")
     for name, value in arguments.items():
         if not isinstance(value, (bool, int, float, str)) or len(name) > LONGEST_NAME:
-            raise Refused("an argument of the message is neither a number nor a text.")
+            raise TooMuch("an argument of the message is neither a number nor a text.")
         if isinstance(value, str):
             check_names(argument=value)
         elif is_amount(name):
             if not abs(value) < 2**63:
-                raise Refused(f"'{printable(name)}' is not a usable amount.")
+                raise TooMuch(f"'{printable(name)}' is not a usable amount.")
             yield max(abs(value), 1)
         elif isinstance(value, int) and abs(value) > (LARGEST_EXPONENT if is_exponent(name) else 2**63):
-            raise Refused(f"'{printable(name)}' is too large.")
+            raise TooMuch(f"'{printable(name)}' is too large.")
 
 
 def is_amount(name: str) -> bool:
@@ -285,23 +304,24 @@ def check_run(limits: Limits, entries: Sequence[Mapping[str, Any]], run: str, ke
     begun: dict[str, str] = {}
     for entry in entries:
         begun.setdefault(entry["run"], entry["time"])
-    n_begun = sum(first >= _ago(1) for first in begun.values())
+    n_begun = sum(first >= ago(1) for first in begun.values())
     if run not in begun and n_begun >= limits.runs_per_day:
-        raise Refused(f"{n_begun} runs have begun within a day; runs_per_day in the limits is {limits.runs_per_day}.")
+        raise TooMuch(f"{n_begun} runs have begun within a day; runs_per_day in the limits is {limits.runs_per_day}.")
     n_answers = sum(entry["run"] == run for entry in entries)
     if n_answers >= limits.answers_per_run:
-        raise Refused(
+        raise TooMuch(
             f"the run has had {n_answers} answers; answers_per_run in the limits is {limits.answers_per_run}."
         )
     last = {entry["run"]: entry["time"] for entry in entries}  # a run's answers are kept for keep_days after its last
     kept = sum(
-        entry.get("n_bytes", 0) + entry.get("n_asked", 0) for entry in entries if last[entry["run"]] >= _ago(keep_days)
+        entry.get("n_bytes", 0) + entry.get("n_asked", 0) for entry in entries if last[entry["run"]] >= ago(keep_days)
     )
     if kept > limits.kept_mb * MEGABYTE:
-        raise Refused(f"answers of {kept / MEGABYTE:.0f} MB are kept; kept_mb in the limits is {limits.kept_mb}.")
+        raise TooMuch(f"answers of {kept / MEGABYTE:.0f} MB are kept; kept_mb in the limits is {limits.kept_mb}.")
 
 
-def _ago(days: float) -> str:
+def ago(days: float) -> str:
+    """Return the time so many days ago, as the ledger writes it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - days * DAY))
 
 

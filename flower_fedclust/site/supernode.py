@@ -75,18 +75,23 @@ def start(site_toml: Path, options: Sequence[str]) -> NoReturn:
     os.execve(command[0], command, environment)
 
 
-def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Write the folder for the PATH; return the command of a site's SuperNode and its environment.
-
-    An option that would let an app run its code raises a ValueError.
-    """
-    check_flower()
+def check_options(options: Sequence[str]) -> None:
+    """Raise a ValueError if an option of ``flower-supernode`` would let an app run its code."""
     for option in options:
         name = option.partition("=")[0]
         # Flower's parser accepts any unambiguous prefix of an option.
         closed = next((full for full in CLOSED if len(name) > 2 and full.startswith(name)), None)
         if closed is not None:
             raise ValueError(f"{option} is given; {CLOSED[closed]}")
+
+
+def prepared(site_toml: Path, options: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Write the folder for the PATH; return the command of a site's SuperNode and its environment.
+
+    An option that would let an app run its code raises a ValueError.
+    """
+    check_flower()
+    check_options(options)
     from flower_fedclust.engine.disk import make_private
     from flower_fedclust.site.policy import SiteSettings
 

@@ -1,0 +1,233 @@
+"""What is wrong with a site's setup: all findings at once, without starting or writing anything."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from flower_fedclust.names import look_up
+from flower_fedclust.outside import read_toml
+from flower_fedclust.site.policy import Limits, MetricsSettings, Policy, SiteSettings
+from flower_fedclust.site.supernode import check_flower, check_options
+
+if TYPE_CHECKING:
+    from flower_fedclust.engine.client_data import ClientData
+
+#: The oldest and the newest Python, major and minor, with which a site is tested.
+PYTHONS = ((3, 11), (3, 13))
+
+#: What a setting stands for that is missing or wrong, so that the others can be checked.
+STAND_IN = {"name": "unnamed", "data": "missing"}
+
+TABLES: dict[str, type[BaseModel]] = {"policy": Policy, "limits": Limits, "metrics": MetricsSettings}
+
+
+def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
+    """Return all that is wrong, each as one sentence with the place and the remedy.
+
+    ``options`` are those of ``flower-supernode``: keys and certificates are checked if they are named.
+    """
+    found: list[str] = []
+    with _collected(found):
+        check_flower()
+    if not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+        first, last = (".".join(map(str, one)) for one in PYTHONS)
+        found.append(f"Python {sys.version.split()[0]} runs this site; use a Python from {first} to {last}.")
+    found += _of_options(options)
+    given: dict[str, Any] = {}
+    with _collected(found):
+        given = read_toml(site_toml, "correct it")
+    if not given:
+        return found or [f"{site_toml} has no settings; docs/policy.md shows a complete file."]
+    if site_toml.stat().st_mode & stat.S_IWOTH:
+        found.append(f"{site_toml} can be changed by every account; chmod o-w {site_toml}")
+    settings, wrong = _settings(given, site_toml.absolute())
+    found += wrong
+    found += _of_name(settings.name)
+    if given.get("data"):
+        found += checked_rows(settings)[1]
+    found += _of_folder(settings)
+    if settings.metrics is not None and find_spec("prometheus_client") is None:
+        found.append("site.toml has a table [metrics]; pip install 'flower-fedclust[metrics]', or remove the table.")
+    return list(dict.fromkeys(found))
+
+
+def _settings(given: dict[str, Any], path: Path) -> tuple[SiteSettings, list[str]]:
+    """Return the settings, with defaults for those that are missing or wrong, and what is wrong with these."""
+    wrong: list[str] = []
+    try:
+        SiteSettings.model_validate(given)
+    except ValidationError as invalid:
+        for one in invalid.errors():
+            table, keys = given, [str(key) for key in one["loc"]]
+            while isinstance(table.get(keys[0]), dict) and len(keys) > 1:
+                table = table[keys.pop(0)]
+            table.pop(keys[0], None)
+            said, where = one["msg"].lower(), ".".join(map(str, one["loc"]))
+            if one["type"] == "extra_forbidden":
+                fields = TABLES.get(str(one["loc"][0]) if len(one["loc"]) > 1 else "", SiteSettings).model_fields
+                names: list[str] = []
+                with _collected(names):
+                    look_up(keys[0], {field.alias or name: None for name, field in fields.items()}, "setting")
+                said = names[0]
+            wrong.append(f"{path}: {where}: {said}{'' if said[-1] in '.?' else '; correct it.'}")
+    return SiteSettings.checked({**STAND_IN, **given}, str(path), path.parent), wrong
+
+
+def _of_name(name: str) -> Iterator[str]:
+    from flower_fedclust.engine.run import LONGEST_NAME, is_name
+
+    if not is_name(name):
+        yield f"name in site.toml: servers refuse it; choose at most {LONGEST_NAME} characters that print."
+
+
+def _of_options(options: Sequence[str]) -> Iterator[str]:
+    """Yield what is wrong with the options of ``flower-supernode``."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    found: list[str] = []
+    with _collected(found):
+        check_options(options)
+    words = [word for option in options for word in option.split("=", 1)]
+    named = dict(pairwise(words))
+    if (name := named.get("--superlink")) is not None and not name.rpartition(":")[2].isdecimal():
+        found.append(f"--superlink {name}: the port is missing; give HOST:PORT.")
+    if (name := named.get("--auth-supernode-private-key")) is not None:
+        with _collected(found):
+            key, is_key = Path(name).expanduser().read_bytes(), False
+            with _collected([]):
+                is_key = isinstance(load_ssh_private_key(key, None), EllipticCurvePrivateKey)
+            if not is_key:
+                found.append(f"{name} is no private key of a node; make one with ssh-keygen -t ecdsa -b 384 -f node")
+            found += _of_mode(Path(name).expanduser(), 0o600)
+    if (name := named.get("--root-certificates")) is not None:
+        with _collected(found):
+            content, dates = Path(name).expanduser().read_bytes(), []
+            with _collected([]):
+                dates = [one.not_valid_after_utc for one in x509.load_pem_x509_certificates(content)]
+            if not dates:
+                found.append(f"{name} has no certificate; get ca.pem from the operator of the SuperLink.")
+            found += [
+                f"{name}: a certificate has expired on {date:%Y-%m-%d}; get ca.pem from the operator of the SuperLink."
+                for date in dates
+                if date < datetime.now(UTC)
+            ]
+    yield from found
+
+
+def _of_folder(settings: SiteSettings) -> Iterator[str]:
+    """Yield what is wrong with the folder of a site, its ledger, its studies and its budget."""
+    from flower_fedclust.site.budget import ROUNDING, spent
+    from flower_fedclust.site.kept import check_kept
+    from flower_fedclust.site.ledger import Ledger
+    from flower_fedclust.site.studies import Studies
+
+    folder, found = Path(settings.folder), list[str]()
+    if folder.is_dir():
+        found += _of_mode(folder, 0o700)
+        for path in sorted(folder.iterdir()):
+            found += _of_mode(path, 0o600) if path.is_file() else ()
+    ledger = Ledger(folder / "ledger.jsonl")
+    with _collected(found):
+        ledger.read()
+        ledger.check_head()
+    with _collected(found):
+        if ledger.entries:
+            check_kept(folder / "runs", ledger.entries, whole=True)
+    with _collected(found):
+        Studies(settings).read()
+    most, total = settings.policy.epsilon, spent(ledger.entries, settings.data_set or "")
+    if total.epsilon >= most * ROUNDING:
+        found.append(
+            f"{settings.data_set} has spent epsilon {total.epsilon:.4g} of {most:g}, so runs with noise are refused; "
+            "raise epsilon in the policy if you accept that, or use other data."
+        )
+    yield from found
+
+
+def _of_mode(path: Path, mode: int) -> Iterator[str]:
+    """Yield what is wrong with the owner and the mode of a private file or folder."""
+    if os.name != "posix":
+        return
+    about = path.stat()
+    if about.st_uid != os.geteuid():
+        yield f"{path} belongs to another account; run this check as the site's account, or chown {path}"
+    elif stat.S_IMODE(about.st_mode) & 0o077:
+        yield f"{path} can be read by other accounts (mode {stat.S_IMODE(about.st_mode):o}); chmod {mode:o} {path}"
+    elif about.st_mode & mode != mode:
+        yield f"{path} cannot be read and written (mode {stat.S_IMODE(about.st_mode):o}); chmod {mode:o} {path}"
+
+
+def checked_rows(settings: SiteSettings) -> tuple[ClientData | None, list[str]]:
+    """Return a site's rows, if they can be read, and every reason why no run could be answered."""
+    from flower_fedclust.site.app import load_rows
+
+    reasons, data = list(_reasons_of_policy(settings.policy)), None
+    with _collected(reasons):
+        data = load_rows(settings)
+    if data is not None:
+        fewest, most = settings.policy.fewest_rows, settings.limits.most_rows
+        if data.n_rows < fewest:
+            reasons.append(f"{settings.data_set} has {data.n_rows} rows; fewest_rows in the policy is {fewest}.")
+        if data.n_rows > most:
+            reasons.append(f"{settings.data_set} has {data.n_rows} rows; most_rows in the limits is {most}.")
+        with _collected(reasons):
+            if data.schema is not None:
+                data.schema.check(data.table, owner=data.owner)
+            elif not data.rows.shape[1]:
+                reasons.append(f"{settings.data_set} has no columns to cluster by.")
+    return data, reasons
+
+
+def _reasons_of_policy(policy: Policy) -> Iterator[str]:
+    from flower_fedclust.engine.rounds import Askable
+    from flower_fedclust.registry import client_types, find, strategies
+
+    known = []
+    for name in strategies() if policy.strategies is None else policy.strategies:
+        try:
+            find(name)
+        except ValueError as error:
+            yield f"strategies in the policy: {error}"
+        else:
+            known.append(name)
+    tasks = {
+        name: None
+        for client in client_types(known)
+        for name in dir(client)
+        if isinstance(getattr(client, name), Askable)
+    }
+    for task in (policy.tasks or ()) if known else ():
+        try:
+            look_up(task, tasks, "task of these strategies called")
+        except ValueError as error:
+            yield f"tasks in the policy: {error}"
+    for key in ("strategies", "tasks", "studies"):
+        if getattr(policy, key) == ():
+            yield f"{key} in the policy is empty; list some, or leave it out."
+    for key in ("epsilon", "delta"):
+        of_run, of_all = getattr(policy, f"{key}_per_run"), getattr(policy, key)
+        if of_run > of_all:
+            yield f"{key}_per_run in the policy is {of_run:g}, but {key}, which is for all runs, is {of_all:g}."
+
+
+@contextmanager
+def _collected(reasons: list[str]) -> Iterator[None]:
+    """Collect the reason if anything fails: files, databases and tables raise errors of their own."""
+    try:
+        yield
+    except Exception as error:
+        of_file = isinstance(error, OSError) and error.filename
+        reasons.append(f"{error.filename}: {error.strerror}." if of_file else str(error))  # type: ignore[attr-defined]

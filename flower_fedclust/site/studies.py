@@ -1,0 +1,221 @@
+"""Which studies a site takes part in: a person may have to approve each first, and may stop it while it runs.
+
+A study is one run and what it announces: its name, strategies, schema and plan of noise. One run uses an approval.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock
+
+from flower_fedclust.engine.client import ENROL
+from flower_fedclust.engine.disk import replace_private
+from flower_fedclust.format import FORMAT, check_format
+from flower_fedclust.outside import parse_json, parsing, read_json
+from flower_fedclust.privacy.accounting import LONGEST_PLAN, Plan
+from flower_fedclust.site.policy import DAY, Refused, SiteSettings, TooMuch, ago, printable
+
+State = Literal["waiting", "approved", "running", "stopped"]
+
+#: How many days a study waits for its approval, and an approval for its run.
+DAYS = 7
+
+#: What to do about a file that cannot be read.
+REMEDY = "restore it from a backup, or move it away: then no study is approved or stopped"
+
+
+class Waiting(Refused):
+    """The study waits for its approval; the server hears these words."""
+
+    kind = "approval"
+
+
+class Stopped(Refused):
+    """The operator has stopped the study."""
+
+    kind = "stopped"
+
+
+@dataclass
+class Study:
+    """What one run announces, and what the operator has said about it."""
+
+    id: str
+    run: str  #: The run that asked last.
+    name: str
+    strategy: str
+    schema: str  #: Digest of its schema; "" without one.
+    first_plan: str = ""  #: Digest of the plan of noise with which it enrolled; "" without one.
+    plan: str = ""  #: Digest of the plan that its rounds announced.
+    epsilon: float | None = None  #: Of the plan, as this site computes it.
+    noise: str = ""  #: Who adds the noise.
+    state: State = "waiting"
+    since: float = 0.0  #: When it came into this state.
+
+    def is_open(self) -> bool:
+        """Return whether another run that asks the same may take it over."""
+        return self.state in ("waiting", "approved") and not self.is_over()
+
+    def is_over(self) -> bool:
+        """Return whether the time for its approval, or for the use of its approval, has passed."""
+        return self.state in ("waiting", "approved") and time.time() > self.since + DAYS * DAY
+
+    def turn(self, state: State) -> None:
+        """Change its state."""
+        self.state, self.since = state, time.time()
+
+    def __str__(self) -> str:
+        """Return the study as one line, however its server has named it."""
+        costs = (
+            "no plan of noise announced"
+            if self.epsilon is None
+            else f"epsilon {self.epsilon:.4g} (noise: {self.noise})"
+        )
+        named = f"'{printable(self.name)}', {printable(self.strategy) or 'no strategy named'}"
+        return f"{self.id}: {named}, {costs}, {f'schema {self.schema[:12]}' if self.schema else 'no schema'}"
+
+
+class Studies:
+    """The studies of a site, in a file that only the site's account can read."""
+
+    def __init__(self, settings: SiteSettings) -> None:
+        self.path = Path(settings.folder) / "studies.json"
+        self.settings = settings
+
+    def read(self) -> list[Study]:
+        """Return all studies; raise a DataError if the file was damaged."""
+        if not self.path.exists():
+            return []
+        found = read_json(self.path, REMEDY)
+        check_format(found.get("format"), str(self.path), remedy=REMEDY)
+        with parsing(str(self.path), "studies", REMEDY):
+            return [Study(**one) for one in found["studies"]]
+
+    @contextmanager
+    def _changing(self) -> Iterator[list[Study]]:
+        """Read the studies, and write them if they were changed, even by a decision that ends in a refusal."""
+        with FileLock(f"{self.path}.lock", mode=0o600):
+            studies = self.read()
+            before = [asdict(one) for one in studies]
+            try:
+                yield studies
+            finally:
+                if (after := [asdict(one) for one in studies]) != before:
+                    replace_private(self.path, json.dumps({"format": FORMAT, "studies": after}, indent=1).encode())
+
+    def admit(self, asked: Study, task: str, plan: str, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Raise Waiting or Refused unless a message of a run may be answered.
+
+        ``asked`` is what the message says of itself, ``plan`` the plan that it announces, ``entries`` the ledger.
+        """
+        needs = self.settings.policy.approve is not None
+        with self._changing() as studies:
+            study = next((one for one in studies if one.run == asked.run), None)
+            if study is None:
+                if needs and task != ENROL:
+                    raise Refused("the run asks before it has enrolled; approve in the policy does not allow that.")
+                if plan and needs:
+                    self._show(asked, plan)
+                    asked.first_plan = digest(plan)
+                study = next((one for one in studies if one.is_open() and _asks(one) == _asks(asked)), None)
+                if study is None:
+                    study = self._added(studies, asked, entries)
+                study.run = asked.run
+            if study.state == "stopped":
+                raise Stopped(f"the operator has stopped study {study.id}.")
+            if not needs:
+                if study.state != "running":
+                    study.turn("running")
+                return
+            self._check_approved(study, asked, task, plan)
+
+    def _added(self, studies: list[Study], asked: Study, entries: Iterable[Mapping[str, Any]]) -> Study:
+        """Add a study, and forget old ones that nobody has stopped."""
+        oldest, limit = time.time() - self.settings.keep_days * DAY, ago(self.settings.keep_days)
+        live = {entry["run"] for entry in entries if entry["time"] >= limit}
+        studies[:] = [one for one in studies if one.state == "stopped" or one.run in live or one.since > oldest]
+        n_waiting, most = sum(one.state == "waiting" for one in studies), self.settings.limits.runs_per_day
+        if n_waiting >= most:
+            raise TooMuch(f"{n_waiting} studies wait for approval; runs_per_day in the limits is {most}.")
+        asked.id = hashlib.sha256(f"{asked.run} {time.time_ns()}".encode()).hexdigest()[:12]
+        asked.turn("waiting")
+        studies.append(asked)
+        return asked
+
+    def _check_approved(self, study: Study, asked: Study, task: str, plan: str) -> None:
+        if study.is_over():
+            raise Refused(f"study {study.id} has been {study.state} for more than {DAYS} days.")
+        if (study.name, study.strategy) != (asked.name, asked.strategy) or (
+            asked.schema != study.schema and (asked.schema or task == ENROL)
+        ):
+            raise Refused(f"the run asks for something else than study {study.id}, which it began as.")
+        if task != ENROL and plan and digest(plan) != study.plan:
+            if study.state == "running" and study.plan:
+                raise Refused(f"the run announces another plan of noise than study {study.id}, which it began as.")
+            if digest(plan) != (study.plan or study.first_plan):  # nobody has seen this plan
+                self._show(study, plan)
+                study.turn("waiting")
+            study.plan = digest(plan)
+        if study.state == "waiting":
+            raise Waiting(
+                f"waiting for approval of study {study.id}; submit the same run again once the operator of the site "
+                "has approved it"
+            )
+        if task != ENROL and study.state == "approved":
+            study.turn("running")
+
+    def _show(self, study: Study, plan: str) -> None:
+        """Note who adds a plan's noise, and what the plan costs one row of this site."""
+        try:
+            found = Plan.from_dict(parse_json(plan, LONGEST_PLAN))
+        except ValueError as error:
+            raise Refused(f"{error}") from None
+        study.epsilon, study.noise = found.epsilon_of_row(self.settings.policy.delta_per_run), found.noise
+
+    def check_running(self, run: str) -> None:
+        """Raise Stopped if the study of a run was stopped, which may happen while an answer is computed."""
+        for one in self.read():
+            if one.run == run and one.state == "stopped":
+                raise Stopped(f"the operator has stopped study {one.id}.")
+
+    def approve(self, wanted: str) -> Study:
+        """Approve a study that waits; raise a ValueError if it does not."""
+        with self._changing() as studies:
+            study = _found(studies, wanted)
+            if study.state != "waiting" or study.is_over():
+                over = f" for more than {DAYS} days; it has to be submitted again" if study.is_over() else ""
+                raise ValueError(f"study {study.id} is {study.state}{over}; only a study that waits can be approved.")
+            study.turn("approved")
+            return study
+
+    def stop(self, wanted: str) -> Study:
+        """Refuse all later messages of a study."""
+        with self._changing() as studies:
+            study = _found(studies, wanted)
+            study.turn("stopped")
+            return study
+
+
+def digest(text: str) -> str:
+    """Return a digest of what a server said; "" of nothing."""
+    return hashlib.sha256(text.encode()).hexdigest() if text else ""
+
+
+def _asks(study: Study) -> tuple[str, ...]:
+    """Return what a study says of itself when it enrols."""
+    return study.name, study.strategy, study.schema, study.first_plan
+
+
+def _found(studies: list[Study], wanted: str) -> Study:
+    found = [one for one in studies if wanted and one.id.startswith(wanted)]
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} studies have an id that begins with '{wanted}'; see 'fedclust site studies'.")
+    return found[0]
