@@ -46,6 +46,7 @@ from flower_fedclust.site.policy import (
     check_message,
     check_names,
     check_run,
+    peak_memory,
     printable,
     size_of_message,
 )
@@ -200,6 +201,7 @@ class _SiteClient(Client):
     def __init__(self, site: Site, context: Context) -> None:
         self.site = site
         self.own_context = context
+        self.began = time.monotonic()
 
     def fit(self, ins: FitIns) -> FitRes:
         """Answer a task of a round."""
@@ -346,7 +348,8 @@ class _SiteClient(Client):
             with folder.keep(entry["answer"], content) as file:
                 folder.remember(context, [file])
                 site.ledger.note(entry, [file], sent=hashlib.sha256(content).hexdigest(), n_bytes=len(content))
-            site.note("answered", **about, epsilon=entry["epsilon"] or None)
+            took = {"seconds": round(time.monotonic() - self.began, 2), "memory_mb": peak_memory()}
+            site.note("answered", **about, epsilon=entry["epsilon"] or None, **took)
         if entry["task"] == ENROL:
             forget_old_runs(folder.path.parent, site.settings.keep_days)
         return content

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from flower_fedclust.names import look_up
 from flower_fedclust.outside import read_toml
+from flower_fedclust.site.metrics import MISSING
 from flower_fedclust.site.policy import Limits, MetricsSettings, Policy, SiteSettings
 from flower_fedclust.site.supernode import check_flower, check_options
 
@@ -58,7 +59,7 @@ def findings(site_toml: Path, options: Sequence[str] = ()) -> list[str]:
         found += checked_rows(settings)[1]
     found += _of_folder(settings)
     if settings.metrics is not None and find_spec("prometheus_client") is None:
-        found.append("site.toml has a table [metrics]; pip install 'flower-fedclust[metrics]', or remove the table.")
+        found.append(MISSING)
     return list(dict.fromkeys(found))
 
 

@@ -67,6 +67,7 @@ def start_site(
     from flower_fedclust.site.app import Site
     from flower_fedclust.site.budget import spent
     from flower_fedclust.site.check import checked_rows, findings
+    from flower_fedclust.site.metrics import start_beside
     from flower_fedclust.site.policy import SiteSettings
 
     if check:
@@ -88,6 +89,8 @@ def start_site(
     policy, total = settings.policy, spent(site.ledger.read(), site.data_set)
     budget = f"epsilon {total.epsilon:.4g} of {policy.epsilon:g} is spent, at most {policy.epsilon_per_run:g} per run."
     typer.echo(f"Site {settings.name}: {n_rows} rows of {n_columns} columns; {budget}", err=True)
+    if settings.metrics is not None:
+        start_beside(site_toml)
     start(site_toml, context.args)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -337,6 +338,16 @@ def restrict_process(limits: Limits) -> None:
     ):
         _, hard = resource.getrlimit(kind)
         resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def peak_memory() -> int | None:
+    """Return the most memory that this process has had, in megabytes; None if the system does not say."""
+    try:
+        import resource
+    except ImportError:  # not a POSIX system
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit // MEGABYTE
 
 
 def printable(value: Any) -> Any:
