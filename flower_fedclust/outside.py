@@ -63,7 +63,7 @@ def parsing(name: str, kind: str, remedy: str) -> Iterator[None]:
 
 def check_size(n_bytes: int, name: str, most: int | None = None) -> None:
     """Raise a DataError if a file has, or claims, more bytes than ``most`` (by default, than this machine's memory)."""
-    most = _memory() if most is None else most
+    most = machine_memory() if most is None else most
     if n_bytes > most:
         raise DataError(f"{name} is too large: {n_bytes:,} bytes, but at most {most:,} are read; give a smaller file.")
 
@@ -154,7 +154,7 @@ def _opened(path: Path, name: str) -> IO[bytes]:
     raise DataError(f"{name} is a {'folder' if stat.S_ISDIR(mode) else 'device or pipe'}; give a file.")
 
 
-def _memory() -> int:
+def machine_memory() -> int:
     """Return this machine's memory in bytes; a terabyte if it is unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -174,6 +174,8 @@ def _make_ready(strategy: ProtocolStrategy, data: Sequence[ClientData], seed: in
         if data and data[0].columns is not None:
             put_in_order(strategy, data[0].columns, data[0].owner)
         strategy.check_complete()
+        for client in data:
+            client.check()
     else:
         _check_tables(strategy.tables, data)
     _check_fit(strategy, data)
@@ -231,11 +233,11 @@ def _check_fit(strategy: ProtocolStrategy, data: Sequence[ClientData]) -> None:
             "lower."
         )
     expected = strategy.expected_columns if strategy.tables is None else None
-    if expected is not None and data[0].rows.shape[1] != expected:
+    if expected is not None and data[0].n_columns != expected:
         words = {"server_data": "server rows have", "origin": "origin has"}
         given = (has for name, has in words.items() if getattr(strategy, name, None) is not None)
         whose = next(given, "first centers have")
-        raise ValueError(f"the clients have {data[0].rows.shape[1]} columns where the {whose} {expected}.")
+        raise ValueError(f"the clients have {data[0].n_columns} columns where the {whose} {expected}.")
     n_rows = sum(client.n_rows for client in data)
     if strategy.most_clusters > n_rows:
         raise ValueError(

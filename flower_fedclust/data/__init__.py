@@ -5,13 +5,15 @@ A :class:`Table` holds rows in one place, from :func:`load_dataset`, :func:`read
 ``simulate`` and the apps take them; :func:`read_folder` reads one from a folder with a file for each client.
 """
 
+from flower_fedclust.data.batches import Batches
 from flower_fedclust.data.datasets import DATASETS, dataset_names, find_dataset, load_dataset
 from flower_fedclust.data.federation import FederatedRows, Table
-from flower_fedclust.data.files import read_folder, read_query, read_table
+from flower_fedclust.data.files import read_batches, read_folder, read_query, read_table
 from flower_fedclust.data.partition import hold_out_server_rows, partition, partition_indices
 
 __all__ = [
     "DATASETS",
+    "Batches",
     "FederatedRows",
     "Table",
     "dataset_names",
@@ -20,6 +22,7 @@ __all__ = [
     "load_dataset",
     "partition",
     "partition_indices",
+    "read_batches",
     "read_folder",
     "read_query",
     "read_table",

@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.data.batches import Batches, open_part
 from flower_fedclust.data.federation import ROW, FederatedRows, Table
 from flower_fedclust.data.frames import as_frame, as_list, check_same_names, check_unique, is_unnamed, number_rows
 from flower_fedclust.names import look_up
@@ -202,30 +203,13 @@ def table_of(
     """Return a table from a DataFrame; roles names the columns with labels, clients and ids."""
     if len(frame) == 0:
         raise DataError(f"{file} has no rows; give at least one.")
-    for name in (*roles.values(), *(() if columns is None else as_list(columns))):
-        if name is not None:
-            look_up(name, dict.fromkeys(frame.columns), f"column in {file} called")
-    if columns is None:
-        features = [name for name in frame.columns if name not in roles.values()]
-    else:
-        features = as_list(columns)
-        check_unique(features, f"the columns chosen of {file}", "name it once")
-        for role, name in roles.items():
-            if name in features:
-                raise DataError(f"{file}: column '{name}' holds the {role}s; it cannot also be a feature.")
-    chosen = set(features)
-    if unnamed := [index for index, name in enumerate(frame.columns) if name in chosen and is_unnamed(name)]:
-        raise DataError(
-            f"{file}: column {unnamed[0]} has no name; name it, or write the file without row numbers (index=False)."
-        )
+    features = _features_of(list(frame.columns), file, roles, columns)
     named = {role: None if name is None else _names_of_rows(frame, name, file, role) for role, name in roles.items()}
     if named["client"] is not None:
         _check_spellings(named["client"], f"{file}: column '{roles['client']}'")
     ids = named["id"]
     if ids is not None and len(np.unique(ids)) < len(ids):
         raise DataError(f"{file}: column '{roles['id']}' has one id for several rows; give each row an id of its own.")
-    if not features:
-        raise DataError(f"{file} has no columns; give at least one.")
     return Table(
         rows=frame[features] if raw else number_rows(frame[features], file),
         labels=named["label"],
@@ -235,6 +219,83 @@ def table_of(
         row_ids=ids,
         id_column=roles["id"] or ROW,
     )
+
+
+def _features_of(
+    names: Sequence[str], file: str, roles: Mapping[str, str | None], columns: Sequence[str] | None
+) -> list[str]:
+    """Return the columns to cluster by; raise a DataError if a column does not exist or cannot be used."""
+    for name in (*roles.values(), *(() if columns is None else as_list(columns))):
+        if name is not None:
+            look_up(name, dict.fromkeys(names), f"column in {file} called")
+    if columns is None:
+        features = [name for name in names if name not in roles.values()]
+    else:
+        features = as_list(columns)
+        check_unique(features, f"the columns chosen of {file}", "name it once")
+        for role, name in roles.items():
+            if name in features:
+                raise DataError(f"{file}: column '{name}' holds the {role}s; it cannot also be a feature.")
+    chosen = set(features)
+    if unnamed := [index for index, name in enumerate(names) if name in chosen and is_unnamed(name)]:
+        raise DataError(
+            f"{file}: column {unnamed[0]} has no name; name it, or write the file without row numbers (index=False)."
+        )
+    if not features:
+        raise DataError(f"{file} has no columns; give at least one.")
+    return features
+
+
+def read_batches(
+    path: str | PathLike[str],
+    *,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> Table:
+    """Open rows that are read batch by batch, in every round of a run, and are never in memory all at once.
+
+    Parameters
+    ----------
+    path : path
+        A .parquet file, or a folder of them: the parts of one client's rows, in the order of their names. Files whose
+        names begin with "." or "_" are not read.
+    label_column, id_column, columns
+        As in :func:`read_table`. True classes are read into memory. That ids are unique is not checked.
+
+    Returns
+    -------
+    Table
+        Its rows are :class:`~flower_fedclust.data.Batches`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file or folder.
+    ValueError
+        If a file cannot be read in batches, a column does not exist, two columns have one name, or the parts have
+        other columns than the first one. Entries are checked when they are read.
+    """
+    path = Path(path)
+    paths = _files_in(path) if path.is_dir() else [path]
+    parts = [part for part in map(open_part, paths) if part.n_rows]
+    if not parts:
+        raise DataError(f"{path.name} has no rows; give at least one.")
+    roles = {"label": label_column, "id": id_column}
+    rows = Batches(parts, path.name, _features_of(parts[0].columns, path.name, roles, columns), id_column)
+    labels = None if label_column is None else rows.column(label_column).to_frame()
+    return Table(
+        rows=rows,
+        labels=None if labels is None else _names_of_rows(labels, str(label_column), path.name, "label"),
+        columns=rows.columns,
+        name=path.name,
+        id_column=id_column or ROW,
+    )
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return the files of a folder in the order of their names, without those that begin with "." or "_"."""
+    return sorted(path for path in folder.iterdir() if not path.is_dir() and path.name[0] not in "._")
 
 
 def read_folder(
@@ -274,7 +335,7 @@ def read_folder(
         raise MissingFileError(f"There is no folder {folder}.")
     if not folder.is_dir():
         raise DataError(f"{folder} is a file, not a folder with a file for each client; use read_table.")
-    paths = sorted(path for path in folder.iterdir() if not path.is_dir() and path.name[0] not in "._")
+    paths = _files_in(folder)
     if not paths:
         raise DataError(f"The folder {folder} holds no {_ENDINGS_IN_WORDS} file; put one there for each client.")
     files_by_client: dict[str, str] = {}

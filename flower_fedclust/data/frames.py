@@ -75,24 +75,24 @@ def check_unique(names: Sequence[str], owner: str, remedy: str = "give each a na
         raise DataError(f"{owner}: more than one column is called {', '.join(twice)}; {remedy}.")
 
 
-def number_rows(frame: Any, owner: str, advice: str = SCHEMA_ADVICE) -> NDArray[np.float64]:
+def number_rows(frame: Any, owner: str, advice: str = SCHEMA_ADVICE, *, first_row: int = 0) -> NDArray[np.float64]:
     """Return the columns of a pandas DataFrame as floats; booleans become 0 and 1.
 
     Raise a DataError that names every column with text, dates, mixed types, gaps or infinite entries, with the first
-    such row (from 0), and never a value.
+    such row (counted from ``first_row``), and never a value.
     """
-    reasons = {name: _why_not_numeric(values) for name, values in frame.items()}
+    reasons = {name: _why_not_numeric(values, first_row) for name, values in frame.items()}
     numeric = [name for name, reason in reasons.items() if reason is None]
     # At once: column by column takes ten times as long, because rows are stored one after the other.
     rows = frame[numeric].to_numpy(dtype=np.float64, na_value=np.nan)
     not_numeric = [reason.format(f"column '{name}'") for name, reason in reasons.items() if reason is not None]
-    not_finite = first_not_finite(rows, lambda index: f"column '{numeric[index]}'")
+    not_finite = first_not_finite(rows, lambda index: f"column '{numeric[index]}'", first_row)
     if not_numeric or not_finite:
         refuse_columns(owner, not_numeric, not_finite, advice)
     return checked_rows(rows, owner=owner, columns=numeric)
 
 
-def _why_not_numeric(values: Any) -> str | None:
+def _why_not_numeric(values: Any, first_row: int) -> str | None:
     """Return why a column is not numeric, with a place for its name; None if it is."""
     import pandas as pd
 
@@ -105,7 +105,7 @@ def _why_not_numeric(values: Any) -> str | None:
     if not bad.any():
         return "{} is not numeric"
     is_mixed = values.dtype == object and values[~bad].map(type).isin([int, float, bool]).any()
-    return f"row {bad.argmax()}, {{}} {'is of mixed types' if is_mixed else 'is not numeric'}"
+    return f"row {first_row + bad.argmax()}, {{}} {'is of mixed types' if is_mixed else 'is not numeric'}"
 
 
 def in_order(frame: Any, columns: Sequence[str], owner: str, whose: str) -> Any:

@@ -11,27 +11,26 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import is_
+from operator import attrgetter, is_
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.data.batches import BATCH_ENTRIES, Batch, in_batches
+from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.rounds import Answer, Array, Askable, Known, ProtocolError, Question, Scalar, Sent, as_sent
 from flower_fedclust.exact.constant import is_constant
 from flower_fedclust.exact.grid import ENTRY_BITS, GridArray
 from flower_fedclust.exact.rows import Frame, Rows
 from flower_fedclust.exact.sums import triangle_to_symmetric
 from flower_fedclust.exact.terms import Bound, Term, clipped_total
-from flower_fedclust.numerics.blocks import blocks
 from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.numerics.threads import mapped
 from flower_fedclust.outside import parse_json
 
 Floats = NDArray[np.float64]
-
-#: Entries of a batch of rows: small enough for a core's cache.
-BATCH_ENTRIES = 2**18
 
 
 @dataclass(frozen=True)
@@ -94,17 +93,30 @@ class ByRow(Askable[..., Any]):
             self._last = arrays, values, found
         return found
 
-    def reply(self, question: Question, values: Floats) -> list[GridArray]:
-        """Return a client's arrays, added up batch by batch."""
+    def reply(
+        self,
+        question: Question,
+        source: Floats | ClientData,
+        seen: Callable[[Batch], Any] = attrgetter("rows"),
+    ) -> list[GridArray]:
+        """Return a client's arrays, added up batch by batch; the function sees ``seen(batch)``."""
         nothing, sent_of_nothing = self.of_no_rows(question)
-        totals = nothing
-        for batch in blocks(len(values), max(1, values.shape[1]), block_entries=BATCH_ENTRIES):
-            rows = values[batch]
-            terms = self.terms(question, rows)
-            self._check_form(terms, nothing, len(rows))
-            totals = tuple(term.plus(added) for term, added in zip(terms, totals, strict=True))
-        finished = self.finished(question, totals, len(values))
-        self._check_form(finished, sent_of_nothing, len(values))
+
+        def added(batch: Batch) -> tuple[int, tuple[Term, ...]]:
+            terms = self.terms(question, seen(batch))
+            self._check_form(terms, nothing, len(batch))
+            return len(batch), terms
+
+        totals, n_rows = nothing, 0
+        if isinstance(source, np.ndarray):
+            batches, n_jobs = in_batches(source.shape, source.__getitem__, source.__getitem__, entries=BATCH_ENTRIES), 1
+        else:
+            batches, n_jobs = source.batches(BATCH_ENTRIES), source.n_jobs
+        for n_added, terms in mapped(added, batches, n_jobs):
+            totals = tuple(term.plus(before) for term, before in zip(terms, totals, strict=True))
+            n_rows += n_added
+        finished = self.finished(question, totals, n_rows)
+        self._check_form(finished, sent_of_nothing, n_rows)
         return [term.array for term in finished]
 
     def finished(self, question: Question, totals: tuple[Term, ...], n_rows: int) -> tuple[Term, ...]:
@@ -125,7 +137,7 @@ class ByRow(Askable[..., Any]):
 
     def reply_of(self, client: Any, question: Question) -> list[GridArray]:
         """Return a client's arrays."""
-        return self.reply(question, client.rows)
+        return self.reply(question, client.rows_in_batches)
 
     def _check_form(self, terms: tuple[Term, ...], nothing: tuple[Term, ...], n_rows: int) -> None:
         """Check that terms have the shape, unit and bound from which noise and site computed theirs."""

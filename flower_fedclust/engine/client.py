@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Protocol
@@ -36,8 +36,7 @@ from flower_fedclust.engine.wire import (
 from flower_fedclust.exact.grid import GridArray
 from flower_fedclust.exact.terms import Bound
 from flower_fedclust.format import FORMAT, check_format
-from flower_fedclust.models import Model, TableModel
-from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.models import Model
 from flower_fedclust.numerics.checks import DataError, check_choice
 from flower_fedclust.numerics.metrics import add_tables, count_table
 from flower_fedclust.numerics.threads import one_thread
@@ -48,9 +47,6 @@ from flower_fedclust.privacy.releases import Release
 from flower_fedclust.tables.schema import Schema
 
 log = logging.getLogger(__name__)
-
-#: Entries of the rows that are evaluated at a time, so that no array besides the rows is large.
-EVALUATED_ENTRIES = 2**20
 
 #: A key with this suffix holds the name of the noisy rows from which the value under the key was computed.
 OF = " of"
@@ -245,6 +241,16 @@ class ProtocolClient(NumPyClient):
         self._has_looked = True
         return self._stand_in
 
+    @property
+    def rows_in_batches(self) -> NDArray[np.float64] | ClientData:
+        """The same rows, for answers that read them batch by batch."""
+        return self.data if self._stand_in is None else self.rows
+
+    def pieces(self) -> Iterator[NDArray[np.float64]]:
+        """Yield the same rows in pieces: all at once, unless they are in files."""
+        source = self.rows_in_batches
+        return iter([source]) if isinstance(source, np.ndarray) else source.pieces()
+
     def generator(self, random_state: int) -> np.random.Generator:
         """Return a generator that protects nobody; it depends on the seed and the client's name alone."""
         return np.random.default_rng([random_state, *self.name.encode()])
@@ -358,11 +364,10 @@ class ProtocolClient(NumPyClient):
                 model = Model.named(str(config["model"])).from_arrays(parameters)
                 self._put_in_order(config)
                 source, cost, tables = self.source, 0.0, []
-                for batch in blocks(source.n_rows, max(1, source.n_columns), block_entries=EVALUATED_ENTRIES):
-                    found = model.cluster(source.table[batch] if isinstance(model, TableModel) else source.rows[batch])
+                for part, found in source.clusters(model):
                     cost += found.cost
                     if source.labels is not None:
-                        tables.append(count_table(source.labels[batch], found.labels, model.n_clusters))
+                        tables.append(count_table(source.labels[part], found.labels, model.n_clusters))
                 if tables:
                     names = sorted({name for table in tables for name in table})
                     counts = add_tables(tables).tolist()
@@ -474,8 +479,8 @@ class ProtocolClient(NumPyClient):
             self.remember("fingerprint", [found])
         elif len(found) != len(before[0]) or (found != before[0]).any():
             names = self.source.columns or [str(index) for index in range(len(found) - 1)]
-            changed = "its number of rows or its columns"
-            if len(found) == len(before[0]) and found[0] == before[0][0]:
+            changed = "its number of rows or its columns" if self.source.is_in_memory else "its files"
+            if self.source.is_in_memory and len(found) == len(before[0]) and found[0] == before[0][0]:
                 differ = np.flatnonzero(found[1:] != before[0][1:]).tolist()
                 changed = "column " + ", ".join(f"'{names[index]}'" for index in differ)
             raise DataError(
@@ -493,10 +498,11 @@ class ProtocolClient(NumPyClient):
         if self.source.schema is not None:
             self.source.schema.check_equal(schema, owner=f"client {self.name}")
         if schema is not None:
-            schema.check(self.source.table, owner=f"client {self.name}")
+            self.source.check(schema)
             self.remember(SCHEMA, [as_bytes(str(config["schema"]))])
             return json.dumps(list(schema.used))
-        n_columns, expected = self.rows.shape[1], config.get("n_columns")
+        self.data.check()
+        n_columns, expected = self.data.n_columns, config.get("n_columns")
         if expected is not None and n_columns != expected:
             raise DataError(f"client {self.name} has {n_columns} columns where the server expects {expected}.")
         return json.dumps(list(self.data.columns) if self.data.columns is not None else n_columns)

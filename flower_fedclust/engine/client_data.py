@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import copy
+import warnings
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flower_fedclust.data.batches import BATCH_ENTRIES, Batch, Batches, in_batches
 from flower_fedclust.data.federation import ROW
 from flower_fedclust.data.frames import (
     as_frame,
@@ -19,7 +26,10 @@ from flower_fedclust.data.frames import (
     select,
 )
 from flower_fedclust.exact.grid import MOST_ROWS
+from flower_fedclust.models import Clustered, Model, TableModel
 from flower_fedclust.numerics.checks import DataError, checked_rows, out_of_scale
+from flower_fedclust.numerics.threads import mapped
+from flower_fedclust.outside import machine_memory
 
 if TYPE_CHECKING:
     from flower_fedclust.tables.preparation import Preparation
@@ -30,6 +40,9 @@ T = TypeVar("T")
 #: How many rows are compared to detect changed data.
 SAMPLE = 10_000
 
+#: Entries of the rows that are evaluated at a time, so that no array besides the rows is large.
+EVALUATED_ENTRIES = 2**20
+
 #: Results computed from tables with fewer entries are not cached.
 SMALL_TABLE = 4096
 
@@ -39,8 +52,9 @@ class ClientData:
 
     Parameters
     ----------
-    rows : array-like of shape (n_rows, n_columns), or table
-        Tables of pandas, Polars and PyArrow have column names.
+    rows : array-like of shape (n_rows, n_columns), table or Batches
+        Tables of pandas, Polars and PyArrow have column names. Batches stay in their files; see
+        :func:`~flower_fedclust.data.read_batches`.
     labels : array-like of shape (n_rows,), optional
         True classes; used by the federated evaluation and by nothing else.
     columns : sequence of str, optional
@@ -59,7 +73,7 @@ class ClientData:
     Attributes
     ----------
     rows : ndarray of shape (n_rows, n_columns)
-        Computed on first use if the table is kept unprepared.
+        Computed on first use if the table is kept unprepared. Batches are all read into memory, with a warning.
     table : pandas.DataFrame
         The table, or the rows as one.
     n_rows, n_columns : int
@@ -82,10 +96,14 @@ class ClientData:
         raw: bool = False,
         schema: Schema | None = None,
     ) -> None:
-        frame = as_frame(rows, owner)
+        self._batches = rows if isinstance(rows, Batches) else None
+        frame = None if self._batches is not None else as_frame(rows, owner)
         self.schema = schema
         self._rows: NDArray[np.float64] | None = None
-        if frame is None:
+        if self._batches is not None:
+            self._batches = self._batches if columns is None else self._batches.select(columns)
+            columns = self._batches.columns
+        elif frame is None:
             self._rows = checked_rows(rows, owner=owner, columns=columns)
         else:
             frame = frame if columns is None else select(frame, columns, owner)
@@ -96,7 +114,7 @@ class ClientData:
                 row_ids, name = ids_of(frame)
                 id_column = id_column or name
         self._table = frame
-        self.n_rows, n_columns = frame.shape if self._rows is None else self._rows.shape
+        self.n_rows, n_columns = next(one for one in (self._rows, self._batches, frame) if one is not None).shape
         self.n_columns = int(n_columns)
         if self.n_rows > MOST_ROWS:
             raise DataError(
@@ -115,16 +133,20 @@ class ClientData:
         self.id_column = id_column or ROW
         self._derived: dict[Hashable, Any] = {}
         self._prepared: tuple[Preparation, ClientData] | None = None
+        self._raw: tuple[Preparation, ClientData] | None = None  # what these rows were prepared by, and from
+        self._fits: Schema | bool | None = False  # the last check that the batches have passed
 
     def __repr__(self) -> str:
-        n_columns = (self._table if self._rows is None else self._rows).shape[1]
         with_labels = "" if self.labels is None else ", with labels"
-        return f"ClientData({self.owner}: {self.n_rows:,} rows of {n_columns:,} columns{with_labels})"
+        return f"ClientData({self.owner}: {self.n_rows:,} rows of {self.n_columns:,} columns{with_labels})"
 
     @property
     def rows(self) -> NDArray[np.float64]:
         """The rows."""
-        if self._rows is None:
+        if self._rows is None and self._batches is not None:
+            self._check_fits_memory()
+            self._rows = np.concatenate([batch.rows for batch in self.batches()])
+        elif self._rows is None:
             self._rows = number_rows(self._table, self.owner)
         return self._rows
 
@@ -135,8 +157,99 @@ class ClientData:
             return self._table
         import pandas as pd
 
+        if self._batches is not None:
+            self._check_fits_memory()
+            return pd.concat([batch.table for batch in self.batches()], ignore_index=True)
         names = self.columns or [str(index) for index in range(self.rows.shape[1])]
         return pd.DataFrame(self._rows, columns=list(names), copy=False)
+
+    def _check_fits_memory(self) -> None:
+        """Warn that all batches are read into memory, or raise a DataError if they do not fit."""
+        n_bytes, memory = 8 * self.n_rows * self.n_columns, machine_memory()
+        why = f"{self.owner}: an answer needs all rows at once, {n_bytes / 1e6:,.0f} MB"
+        others = "strategies such as private-kmeans, federated-kmeans and spp-fgc-sums read them in batches"
+        if n_bytes > memory / 2:
+            raise DataError(f"{why}, and this machine has {memory / 1e6:,.0f} MB of memory; {others}.")
+        warnings.warn(f"{why}; they are read into memory, while {others}.", RuntimeWarning, stacklevel=3)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all rows are in memory, and not in files."""
+        return self._batches is None
+
+    @property
+    def n_jobs(self) -> int:
+        """The threads for an answer by row, if nobody says: two for batches, so that one reads ahead."""
+        return 1 if self._batches is None else 2
+
+    def batches(self, entries: int = BATCH_ENTRIES) -> Iterator[Batch]:
+        """Yield the rows, and the table from which they were made, in batches of at most so many entries."""
+        preparation, source = self._raw or (None, self)
+        if self._batches is None:
+            shape, table = (self.n_rows, self.n_columns), source._table
+            read = (lambda part: source.table.iloc[part]) if table is None else table.iloc.__getitem__
+            return in_batches(shape, lambda part: self.rows[part], read, owner=self.owner, entries=entries)
+        batches = self._batches.read(max(1, entries // max(1, self.n_columns, len(self._batches.columns))))
+        return batches if preparation is None else map(partial(_prepared, preparation), batches)
+
+    def check(self, schema: Schema | None = None) -> None:
+        """Raise a DataError unless the rows are numbers or, with a schema, fit it; batches are read once for this."""
+        if self._batches is None:
+            if schema is None:
+                _ = self.rows
+            else:
+                schema.check(self.table, owner=self.owner)
+            return
+
+        def fits(batch: Batch) -> None:
+            if schema is None:
+                _ = batch.rows
+            else:
+                deque(schema.values(batch.table, owner=batch.owner, first_row=batch.first_row), maxlen=0)
+
+        if schema != self._fits:
+            deque(mapped(fits, self.batches(), self.n_jobs), maxlen=0)
+            self._fits = schema
+
+    def narrowed(self, columns: Collection[str]) -> ClientData:
+        """Return the data without other columns of its files; in memory, they cost nothing, and stay."""
+        if self._batches is None:
+            return self
+        return self._of(self._batches.select([name for name in self._batches.columns if name in columns]))
+
+    def _of(self, batches: Batches) -> ClientData:
+        """Return the data with other columns of its files."""
+        found = copy.copy(self)
+        found._batches, found._rows, found._prepared, found._derived = batches, None, None, {}
+        found.columns, found.n_columns = batches.columns, len(batches.columns)
+        return found
+
+    def pieces(self) -> Iterator[NDArray[np.float64]]:
+        """Yield the rows, all at once if they are in memory."""
+        if self._batches is None:
+            return iter([self.rows])
+        return mapped(attrgetter("rows"), self.batches(), self.n_jobs)
+
+    def cluster(self, model: Model, places: NDArray[np.float64] | None = None) -> Clustered:
+        """Return what a model says about all rows; of rows in files, only the labels are in memory."""
+        if self._batches is None:
+            return model.cluster(self.table if isinstance(model, TableModel) else self.rows, places)
+        labels, cost, on_map = np.empty(self.n_rows, dtype=np.intp), 0.0, []
+        for part, found in self.clusters(model):
+            labels[part] = found.labels
+            cost += found.cost
+            on_map += [] if found.places is None else [found.places]
+        return Clustered(labels, cost, np.concatenate(on_map) if on_map and places is None else places)
+
+    def clusters(self, model: Model) -> Iterator[tuple[slice, Clustered]]:
+        """Yield which rows a batch has, and what the model says about them, for all batches."""
+
+        def found(batch: Batch) -> Clustered:
+            return model.cluster(batch.table if isinstance(model, TableModel) else batch.rows)
+
+        start = 0
+        for one in mapped(found, self.batches(EVALUATED_ENTRIES), self.n_jobs):
+            yield slice(start, start := start + len(one.labels)), one
 
     @property
     def out_of_scale(self) -> str:
@@ -149,6 +262,8 @@ class ClientData:
 
         To be fast, the hashes cover at most 10,000 rows, spread over the table.
         """
+        if self._batches is not None:
+            return self._batches.fingerprint()
         chosen = slice(None, None, -(-self.n_rows // SAMPLE))
         if self._table is not None:  # rows may have been computed since
             frame = self._table.iloc[chosen]
@@ -161,16 +276,23 @@ class ClientData:
     def prepared(self, preparation: Preparation) -> ClientData:
         """Return the data with rows prepared from its table; the last result is cached."""
         if self._prepared is None or self._prepared[0] != preparation:
-            rows = preparation.transform(self.table, owner=self.owner)
-            made = ClientData(
-                rows, self.labels, preparation.names, self.owner, row_ids=self.row_ids, id_column=self.id_column
-            )
+            if self._batches is None:
+                rows = preparation.transform(self.table, owner=self.owner)
+                made = ClientData(
+                    rows, self.labels, preparation.names, self.owner, row_ids=self.row_ids, id_column=self.id_column
+                )
+            else:
+                made = self.narrowed(preparation.schema.used)
+                made.columns, made.n_columns = preparation.names, preparation.n_columns
+            made._raw = (preparation, self)
             self._prepared = (preparation, made)
         return self._prepared[1]
 
     @property
     def ids(self) -> NDArray[Any]:
         """Row ids, or row numbers if there are none."""
+        if self.row_ids is None and self._batches is not None and self._batches.id_column is not None:
+            self.row_ids = self._batches.column(self._batches.id_column).to_numpy()
         return np.arange(self.n_rows) if self.row_ids is None else self.row_ids
 
     def like(self, other: ClientData) -> ClientData:
@@ -179,9 +301,9 @@ class ClientData:
             named, bare = (self, other) if other.columns is None else (other, self)
             raise DataError(f"the columns of {named.owner} have names and those of {bare.owner} have none; name both.")
         if other.columns is None:
-            if other.rows.shape[1] != self.rows.shape[1]:
+            if other.n_columns != self.n_columns:
                 raise DataError(
-                    f"{self.owner} has {self.rows.shape[1]} columns where {other.owner} has {other.rows.shape[1]}; "
+                    f"{self.owner} has {self.n_columns} columns where {other.owner} has {other.n_columns}; "
                     "every client needs the same columns."
                 )
             return self
@@ -193,6 +315,8 @@ class ClientData:
         if names == list(columns):
             return self
         check_same_names(names, columns, self.owner, whose)
+        if self._batches is not None:
+            return self._of(self._batches.select(columns))
         is_raw = self._rows is None  # then no value may be read: this must not fail for a value that is not a number
         return ClientData(
             self._table if is_raw else self.rows[:, [names.index(name) for name in columns]],
@@ -218,6 +342,15 @@ class ClientData:
             kept[key] = compute()
         found: T = kept[key]
         return found
+
+
+def _prepared(preparation: Preparation, batch: Batch) -> Batch:
+    """Return a batch of a file whose rows are prepared from its table."""
+
+    def rows() -> NDArray[np.float64]:
+        return preparation.transform(batch.table, owner=batch.owner, first_row=batch.first_row)
+
+    return replace(batch, read_table=lambda: batch.table, read_rows=rows)
 
 
 def _hashes_of(column: Any) -> NDArray[np.uint64]:

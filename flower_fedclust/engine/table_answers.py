@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from flower_fedclust.data.batches import Batch
 from flower_fedclust.engine.by_row import ByRow
 from flower_fedclust.engine.rounds import Question, Scalar, Sent, answers
 from flower_fedclust.engine.wire import as_bytes, as_text
@@ -93,8 +94,9 @@ class ByTableRow(ByRow):
 
     def terms(self, question: Question, values: Any) -> tuple[Term, ...]:
         """Return what a batch of rows adds."""
-        rows = Rows(values.prepared, 0, 1.0) if question.frame is None else question.frame.rows(values.prepared)
-        table = TableRows(values.read(), rows, _described(question)[1])
+        columns, prepared = values
+        rows = Rows(prepared, 0, 1.0) if question.frame is None else question.frame.rows(prepared)
+        table = TableRows(columns, rows, _described(question)[1])
         term = self.function(table, *question.arrays[1:], **question.arguments)
         return term if isinstance(term, tuple) else (term,)
 
@@ -102,36 +104,18 @@ class ByTableRow(ByRow):
         """Return what no rows add."""
         no_values = [(name, column, np.empty(0)) for name, column in _described(question)[0].used.items()]
         n_columns = 0 if question.frame is None else len(question.frame.origin)
-        return self.terms(question, _Batch(lambda _: no_values, np.empty((0, n_columns))))
+        return self.terms(question, (no_values, np.empty((0, n_columns))))
 
     def reply_of(self, client: Any, question: Question) -> list[GridArray]:
         """Return a client's arrays from its table, which is read batch by batch."""
-        source = client.source
-        schema = _agreed(client, _described(question)[0])
-        prepared = np.empty((source.n_rows, 0)) if question.frame is None else client.data.rows
+        data = client.source if question.frame is None else client.data
+        schema, wanted = _agreed(client, _described(question)[0]), _described(question)[0].used
 
-        def read(part: slice) -> Columns:
-            return schema.values(source.table, owner=source.owner, rows=part, wanted=_described(question)[0].used)
+        def seen(batch: Batch) -> tuple[Columns, Floats]:
+            columns = schema.values(batch.table, owner=batch.owner, first_row=batch.first_row, wanted=wanted)
+            return columns, np.empty((len(batch), 0)) if question.frame is None else batch.rows
 
-        return self.reply(question, _Batch(read, prepared))  # type: ignore[arg-type]
-
-
-class _Batch:
-    """Rows of a table, whose values are read when they are needed."""
-
-    def __init__(self, read: Callable[[slice], Columns], prepared: Floats, part: slice = slice(None)) -> None:
-        self._read, self._part = read, part
-        self.prepared = prepared
-        self.shape = prepared.shape
-
-    def __len__(self) -> int:
-        return len(self.prepared)
-
-    def __getitem__(self, part: slice) -> _Batch:
-        return _Batch(self._read, self.prepared[part], part)
-
-    def read(self) -> Columns:
-        return self._read(self._part)
+        return self.reply(question, data, seen)
 
 
 def by_table_row(content: str) -> Callable[[Callable[..., Term]], ByTableRow]:

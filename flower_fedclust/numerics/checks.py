@@ -91,8 +91,8 @@ def checked_point(name: str, given: ArrayLike) -> NDArray[np.float64]:
     return point
 
 
-def first_not_finite(rows: NDArray[np.float64], column_name: Callable[[int], str]) -> list[str]:
-    """Describe the first NaN or infinite entry of each column."""
+def first_not_finite(rows: NDArray[np.float64], column_name: Callable[[int], str], first_row: int = 0) -> list[str]:
+    """Describe the first NaN or infinite entry of each column; rows are counted from ``first_row``."""
     # One sum is NaN or infinite if any entry is; only then is it worth looking for the entry.
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(rows)):
@@ -101,7 +101,7 @@ def first_not_finite(rows: NDArray[np.float64], column_name: Callable[[int], str
     columns = np.flatnonzero(~finite.all(axis=0))
     places = finite[:, columns].argmin(axis=0)
     return [
-        f"row {row}, {column_name(int(column))} is {'NaN' if np.isnan(rows[row, column]) else 'infinite'}"
+        f"row {first_row + row}, {column_name(int(column))} is {'NaN' if np.isnan(rows[row, column]) else 'infinite'}"
         for row, column in zip(places, columns, strict=True)
     ]
 

@@ -1,13 +1,20 @@
-"""One thread for linear algebra, because the number of threads changes the order of additions, and the last bits."""
+"""One thread for linear algebra, because the number of threads changes the order of additions, and the last bits.
+
+Exact sums may be added up in any order, so their batches are computed by several threads: :func:`mapped`.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import lru_cache
+from typing import TypeVar
 
 import threadpoolctl
 from threadpoolctl import ThreadpoolController, threadpool_limits
@@ -17,6 +24,63 @@ _n_inside = 0
 _blas_limit: threadpool_limits | None = None
 _this_thread = threading.local()
 _NOTHING = nullcontext()
+_n_jobs: ContextVar[int | None] = ContextVar("n_jobs", default=None)
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class _EndError(Exception):
+    """There are no more items."""
+
+
+@contextmanager
+def jobs(n_jobs: int | None) -> Iterator[None]:
+    """Let :func:`mapped` use so many threads inside this context; -1 is one per core, None leaves it as it is."""
+    before = _n_jobs.set(_n_jobs.get() if n_jobs is None else n_jobs)
+    try:
+        yield
+    finally:
+        _n_jobs.reset(before)
+
+
+def mapped(function: Callable[[T], S], items: Iterable[T], n_jobs: int = 1) -> Iterator[S]:
+    """Yield the function of each item, in order; threads take the items in turn and compute at the same time.
+
+    ``n_jobs`` is the number of threads if :func:`jobs` does not say. Items and results of few threads are in memory.
+    An error is raised in its place, so that the same error is found with any number of threads.
+    """
+    n_threads = _n_jobs.get() or n_jobs
+    n_threads = len(os.sched_getaffinity(0)) if n_threads < 0 else n_threads
+    if n_threads == 1:
+        yield from map(function, items)
+        return
+    turn, source = threading.Lock(), iter(items)
+    results: deque[Future[S]] = deque()
+
+    def work() -> None:
+        result: Future[S] = Future()
+        try:
+            with turn:
+                results.append(result)
+                item = next(source)
+            with one_thread():
+                result.set_result(function(item))
+        except StopIteration:
+            result.set_exception(_EndError())
+        except BaseException as error:
+            result.set_exception(error)
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        tasks = deque(pool.submit(work) for _ in range(n_threads + 1))
+        while True:
+            tasks.popleft().result()  # from now on there is a result for each such task
+            try:
+                found = results.popleft().result()
+            except _EndError:
+                return
+            tasks.append(pool.submit(work))
+            yield found
 
 
 def _libraries(user_api: str) -> ThreadpoolController:

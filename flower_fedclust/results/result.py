@@ -159,7 +159,7 @@ def result_of(strategy: ProtocolStrategy, data: Mapping[str, ClientData], second
     inner = model
     if isinstance(model, TableModel):
         inner, clients = model.model, [client.prepared(model.preparation) for client in clients]
-    found = [inner.cluster(client.rows, own) for client, own in zip(clients, places, strict=True)]
+    found = [client.cluster(inner, own) for client, own in zip(clients, places, strict=True)]
     labels = [one.labels for one in found]
     of_data = doubts_about_scale(clients)
     if outcome.labels is not None:
@@ -197,13 +197,13 @@ def _metrics(
     # A cost that overflows, or that the model does not have, is left out.
     metrics = {"cost": cost, "cost_per_row": cost / n_rows} if math.isfinite(cost) else {}
     if metrics and isinstance(model, KMeansModel):  # other models measure cost in another space
-        center = sum(client.rows.sum(axis=0) for client in data) / n_rows
-        of_one = sum(kmeans_cost(client.rows, center[None, :]) for client in data) / n_rows
+        center = sum(rows.sum(axis=0) for client in data for rows in client.pieces()) / n_rows
+        of_one = sum(kmeans_cost(rows, center[None, :]) for client in data for rows in client.pieces()) / n_rows
         if math.isfinite(of_one):
             metrics["cost_of_one_cluster"] = of_one
             if model.n_clusters > 1:
                 centers = model.cluster_centers_
-                sums = [ClusterSums.of_rows(client.rows, centers) for client in data]
+                sums = [ClusterSums.of_rows(rows, centers) for client in data for rows in client.pieces()]
                 metrics |= reduce(ClusterSums.__add__, sums).measures(centers)
     sizes = np.bincount(np.concatenate(labels), minlength=1)
     metrics |= {"largest_cluster": float(sizes.max() / sizes.sum())} if sizes.any() else {}

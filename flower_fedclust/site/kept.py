@@ -18,7 +18,7 @@ from flower_fedclust.engine.client_data import ClientData
 from flower_fedclust.engine.disk import joined, make_private, open_private, parted, replace_private
 from flower_fedclust.engine.wire import decode
 from flower_fedclust.format import FORMAT, check_format
-from flower_fedclust.models import Model, TableModel
+from flower_fedclust.models import Model
 from flower_fedclust.privacy.releases import NoisePlace, Release
 from flower_fedclust.privacy.report import Message, PrivacyReport
 from flower_fedclust.results.result import Result
@@ -187,9 +187,8 @@ def save_result(
     model = Model.named(str(config.get("model"))).from_arrays(decode(arrays))
     if model.columns_ is None:
         model.columns_ = data.columns
-    rows = data.table if isinstance(model, TableModel) else data.rows
     # The places and labels that the client found in the run, or was told.
-    found, own = model.cluster(rows, _recalled(context, "places")), _recalled(context, "labels")
+    found, own = data.cluster(model, _recalled(context, "places")), _recalled(context, "labels")
     result = Result(
         strategy=strategy,
         model=model,

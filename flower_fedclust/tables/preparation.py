@@ -163,7 +163,7 @@ class Preparation:
         """The same preparation as a fitted Pipeline of scikit-learn's transformers."""
         return transformer_of(self.schema, self.figures)
 
-    def transform(self, table: Any, *, owner: str = "the table") -> NDArray[np.float64]:
+    def transform(self, table: Any, *, owner: str = "the table", first_row: int = 0) -> NDArray[np.float64]:
         """Return the rows of a table as numbers, each from its own row alone.
 
         Parameters
@@ -172,6 +172,8 @@ class Preparation:
             With the columns of the schema, in any order.
         owner : str
             Whose table it is, for messages.
+        first_row : int, default=0
+            The number of its first row, for messages.
 
         Returns
         -------
@@ -189,7 +191,7 @@ class Preparation:
             )
         if len(frame) == 0:
             raise DataError(f"{owner}: the table has no rows; give at least one.")
-        columns = list(self.schema.values(frame, owner=owner))
+        columns = list(self.schema.values(frame, owner=owner, first_row=first_row))
         rows = np.empty((len(frame), self.n_columns))
         # A block is made column by column, each contiguous, and then transposed.
         turned = np.empty((self.n_columns, BLOCK_ROWS))

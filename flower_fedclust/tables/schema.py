@@ -366,21 +366,21 @@ class Schema(BaseModel):
             )
 
     def values(
-        self, table: Any, *, owner: str, rows: slice = slice(None), wanted: Collection[str] | None = None
+        self, table: Any, *, owner: str, first_row: int = 0, wanted: Collection[str] | None = None
     ) -> Iterator[tuple[str, Column, Any]]:
         """Yield name, column and values (see :func:`read_column`) of each used column, or each wanted one.
 
-        Raise a DataError that names the first column that does not fit.
+        Raise a DataError that names the first column that does not fit; its rows are counted from ``first_row``.
         """
         names = [str(name) for name in table.columns]
-        if reasons := _reasons_of_names(names, self.columns):
+        if reasons := _reasons_of_names(names, self.columns, wanted):
             raise DataError(f"{owner}: the table does not fit the schema: {_some(reasons)}.")
         places = {name: index for index, name in enumerate(names)}
         for name, column in self.used.items():
             if wanted is not None and name not in wanted:
                 continue
             try:
-                values = read_column(table.iloc[rows, places[name]], column, first_row=rows.start or 0)
+                values = read_column(table.iloc[:, places[name]], column, first_row=first_row)
             except MisfitError as misfit:
                 raise DataError(f"{owner}: the table does not fit the schema: column '{name}': {misfit}.") from None
             yield name, column, values
@@ -391,8 +391,10 @@ def _from_json(text: str) -> Schema:
     return Schema.model_validate_json(text)
 
 
-def _reasons_of_names(names: Sequence[str], columns: Mapping[str, Column]) -> list[str]:
-    """Return what is wrong with the names of a table's columns."""
+def _reasons_of_names(
+    names: Sequence[str], columns: Mapping[str, Column], wanted: Collection[str] | None = None
+) -> list[str]:
+    """Return what is wrong with the names of a table's columns, of which all or those wanted must be there."""
     there = set(names)
     if len(there) < len(names):
         repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -400,7 +402,7 @@ def _reasons_of_names(names: Sequence[str], columns: Mapping[str, Column]) -> li
     lacking = [
         f"column '{name}': the table does not have it; add it, or correct its name"
         for name, column in columns.items()
-        if name not in there and column.kind != "ignored"
+        if name not in there and column.kind != "ignored" and (wanted is None or name in wanted)
     ]
     return lacking + [
         f"column '{name}': the schema does not have it; leave it out, or list it with kind = \"ignored\""

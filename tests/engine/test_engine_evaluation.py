@@ -9,7 +9,7 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from flower_fedclust.engine import Sum
-from flower_fedclust.engine import client as engine_client
+from flower_fedclust.engine import client_data as engine_client_data
 from flower_fedclust.engine.wire import encode
 from flower_fedclust.models import KMeansModel
 from flower_fedclust.simulation import simulate
@@ -160,7 +160,7 @@ def test_an_evaluation_in_batches_equals_one_and_keeps_no_large_array(monkeypatc
     sizes = []
     cluster = KMeansModel.cluster
     monkeypatch.setattr(KMeansModel, "cluster", lambda self, part: sizes.append(part.size) or cluster(self, part))
-    monkeypatch.setattr(engine_client, "EVALUATED_ENTRIES", 64)
+    monkeypatch.setattr(engine_client_data, "EVALUATED_ENTRIES", 64)
     batched = proxy.evaluate(ask)
     assert max(sizes) == 64
     assert batched.loss == pytest.approx(whole.loss, rel=1e-12)

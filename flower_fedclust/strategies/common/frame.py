@@ -68,7 +68,7 @@ class FrameClient(ProtocolClient):
     @answers(Sent("binary exponent of the largest entry, as one of many classes", counts="once"))
     def entry_exponent(self) -> GridArray:
         """Return the exponent of the client's largest entry."""
-        return GridArray(exponent_indicator(table_exponent(self.rows)))
+        return GridArray(exponent_indicator(max(map(table_exponent, self.pieces()))))
 
     @answers(
         Sent("sum of the rows", has_columns=True),
@@ -77,14 +77,16 @@ class FrameClient(ProtocolClient):
     )
     def column_sums(self, *, exponent: int) -> tuple[GridArray, GridArray]:
         """Return the sum of the rows, whose entries are at most 2^exponent, and their number."""
-        return GridArray(entry_sums(self.rows, exponent), exponent - SUM_BITS), GridArray(np.array(len(self.rows)))
+        found = [(entry_sums(rows, exponent), len(rows)) for rows in self.pieces()]
+        sums, counts = zip(*found, strict=True)
+        return GridArray(sum(sums), exponent - SUM_BITS), GridArray(np.array(sum(counts)))
 
     @answers(
         Sent("binary exponent of the distance of the farthest row from the mean, as one of many classes", counts="once")
     )
     def reach(self, origin: Floats) -> GridArray:
         """Return the exponent of the farthest row's distance from an origin."""
-        return GridArray(exponent_indicator(reach_exponent(self.rows, origin)))
+        return GridArray(exponent_indicator(max(reach_exponent(rows, origin) for rows in self.pieces())))
 
 
 TOO_FAR = "the sum of the rows, or their distance, is beyond the largest float; look for a wrong value."

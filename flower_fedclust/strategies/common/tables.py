@@ -111,7 +111,7 @@ class TablePreparation:
 
     def check(self, data: ClientData) -> None:
         """Raise a DataError that names every column that does not fit the schema."""
-        self.schema.check(data.table, owner=data.owner)
+        data.check(self.schema)
 
     def notes(self) -> list[str]:
         """Return what the privacy report says about the schema."""

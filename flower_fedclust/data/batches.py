@@ -1,0 +1,226 @@
+"""Rows of files that are read batch by batch: a sum over rows never needs them all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flower_fedclust.data.frames import as_frame, check_same_names, check_unique, number_rows
+from flower_fedclust.numerics.blocks import blocks
+from flower_fedclust.numerics.checks import DataError
+from flower_fedclust.outside import parsing, reading
+
+Floats = NDArray[np.float64]
+
+#: Entries of a batch of rows: small enough for a core's cache.
+BATCH_ENTRIES = 2**18
+
+#: How many batches are decoded together. More of them take more memory, and fewer take more time.
+DECODED_TOGETHER = 8
+
+#: Bytes of each column that are read at a time.
+BUFFER_BYTES = 2**17
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Consecutive rows of a client, read and computed only where they are needed."""
+
+    owner: str  #: Whose rows they are, or in which file, for messages.
+    first_row: int  #: The number of the first row, for messages; in a folder of parts it counts from 0 in each part.
+    n_rows: int
+    read_table: Callable[[], Any]
+    read_rows: Callable[[], Floats]
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    @cached_property
+    def table(self) -> Any:
+        """The rows as a pandas DataFrame."""
+        return self.read_table()
+
+    @cached_property
+    def rows(self) -> Floats:
+        """The rows as numbers, of shape (n_rows, n_columns)."""
+        return self.read_rows()
+
+
+def in_batches(
+    shape: tuple[int, int],
+    rows: Callable[[slice], Floats],
+    table: Callable[[slice], Any],
+    *,
+    owner: str = "",
+    entries: int = BATCH_ENTRIES,
+) -> Iterator[Batch]:
+    """Yield rows and table in memory, which are given by part, in batches of at most so many entries."""
+    n_rows, n_columns = shape
+    for part in blocks(n_rows, max(1, n_columns), block_entries=entries):
+        yield Batch(owner, part.start, min(part.stop, n_rows) - part.start, partial(table, part), partial(rows, part))
+
+
+class Part(Protocol):
+    """A file, or a query, that can be read again and again."""
+
+    name: str  #: For messages.
+    columns: list[str]
+    n_rows: int
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return numbers that change if the rows do."""
+
+    def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
+        """Yield columns of all rows, about ``n_rows`` at a time, as a RecordBatch or a pandas DataFrame."""
+
+
+class Batches:
+    """Rows of files or of a query, read batch by batch whenever they are needed; from ``read_batches``.
+
+    Attributes
+    ----------
+    name : str
+        For messages.
+    columns : list of str
+        The columns that are read, in this order.
+    shape : tuple of int
+        How many rows and columns there are.
+    id_column : str or None
+        The column with the ids of the rows.
+    """
+
+    def __init__(self, parts: Sequence[Part], name: str, columns: Sequence[str], id_column: str | None = None) -> None:
+        for part in parts[1:]:
+            check_same_names(part.columns, parts[0].columns, part.name, parts[0].name)
+        self.parts, self.name, self.columns, self.id_column = parts, name, list(columns), id_column
+        self.shape = (sum(part.n_rows for part in parts), len(self.columns))
+        self._stamps = [part.stamp() for part in parts]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"Batches({self.name}: {len(self):,} rows of {self.shape[1]:,} columns)"
+
+    def select(self, columns: Sequence[str]) -> Batches:
+        """Return the same rows with some of their columns, in this order."""
+        found = Batches(self.parts, self.name, columns, self.id_column)
+        found._stamps = self._stamps
+        return found
+
+    def fingerprint(self) -> NDArray[np.uint64]:
+        """Return numbers that change if a file does, without reading it."""
+        return np.array([len(self), *(number for stamp in self._stamps for number in stamp)], dtype=np.uint64)
+
+    def read(self, step: int) -> Iterator[Batch]:
+        """Yield all rows in their order, at most ``step`` at a time.
+
+        Raise a DataError if a file has changed since it was opened.
+        """
+        for part, stamp in zip(self.parts, self._stamps, strict=True):
+            first = 0
+            with closing(part.read(self.columns, DECODED_TOGETHER * step)) as contents:
+                for content in contents:
+                    for start in range(0, len(content), step):
+                        yield _batch_of(content[start : start + step], part.name, first + start)
+                    first += len(content)
+            if first != part.n_rows or part.stamp() != stamp:
+                raise DataError(
+                    f"{part.name} has changed since it was opened; leave it as it is until the run has ended."
+                )
+
+    def column(self, name: str) -> Any:
+        """Return one column of all rows as a pandas Series."""
+        import pandas as pd
+
+        return pd.concat([batch.table[name] for batch in self.select([name]).read(BATCH_ENTRIES)], ignore_index=True)
+
+
+def _batch_of(content: Any, name: str, first: int) -> Batch:
+    def table() -> Any:
+        return as_frame(content, name)
+
+    def rows() -> Floats:
+        found = _row_major(content)
+        # A sum is NaN or infinite if any entry is; the slower way finds the entry.
+        with np.errstate(over="ignore", invalid="ignore"):
+            is_finite = found is not None and np.isfinite(found.sum())
+        return found if found is not None and is_finite else number_rows(table(), name, first_row=first)
+
+    return Batch(name, first, len(content), table, rows)
+
+
+def _row_major(content: Any) -> Floats | None:
+    """Return the rows of a RecordBatch of numbers; None for anything else."""
+    import pyarrow as pa
+
+    if not isinstance(content, pa.RecordBatch) or not all(_is_number(field.type) for field in content.schema):
+        return None
+    rows = np.empty((content.num_rows, content.num_columns))
+    for index, column in enumerate(content.columns):
+        plain = column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column
+        rows[:, index] = plain.to_numpy(zero_copy_only=False)
+    return rows
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+class ParquetPart:
+    """A Parquet file, whose columns are read a few pages at a time, however large its row groups are."""
+
+    def __init__(self, path: Path) -> None:
+        from pyarrow import parquet
+
+        self.path, self.name = path, path.name
+        with reading(path, "parquet", "save the table as parquet again", name=self.name, most=2**63) as file:
+            schema, self.n_rows = parquet.read_schema(file), parquet.read_metadata(file).num_rows
+        check_unique(schema.names, self.name)
+        indices = (schema.pandas_metadata or {}).get("index_columns", [])
+        self.columns = [name for name in schema.names if name not in indices]
+
+    def stamp(self) -> tuple[int, ...]:
+        """Return the size of the file, and when it was changed."""
+        return stamp_of(self.path)
+
+    def read(self, columns: list[str], n_rows: int) -> Generator[Any, None, None]:
+        """Yield columns of all rows."""
+        from pyarrow import parquet
+
+        with (
+            parsing(self.name, "parquet", "save the table as parquet again"),
+            parquet.ParquetFile(self.path, pre_buffer=False, buffer_size=BUFFER_BYTES) as file,
+        ):
+            for batch in file.iter_batches(n_rows, columns=columns, use_threads=False):
+                yield batch.select(columns).replace_schema_metadata(None)
+
+
+def open_part(path: Path) -> Part:
+    """Open a file that can be read in batches."""
+    made = _PARTS.get(path.suffix.lower())
+    if made is None:
+        endings = ", ".join(_PARTS)
+        raise DataError(f"{path.name} cannot be read in batches; save it as one of: {endings}.")
+    return made(path)
+
+
+_PARTS: Mapping[str, Callable[[Path], Part]] = {".parquet": ParquetPart}
+
+
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """Return the size of a file, and when it was changed."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_size, found.st_mtime_ns
