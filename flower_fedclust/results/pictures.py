@@ -6,6 +6,7 @@ Functions that draw raise a ValueError if matplotlib is not installed.
 from __future__ import annotations
 
 import base64
+import io
 import re
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -49,7 +50,13 @@ def figure_of(width: float, height: float) -> Figure:
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError("Pictures need matplotlib; install the extra, pip install 'flower-fedclust[maps]'.") from None
-    return Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
+
+    class Picture(Figure):
+        def _repr_png_(self) -> bytes:  # notebooks call it
+            self.savefig(content := io.BytesIO(), format="png")
+            return content.getvalue()
+
+    return Picture(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
 
 
 def saved_figure(figure: Figure, path: str | Path) -> Path:

@@ -198,6 +198,7 @@ def test_a_map_shows_its_rows_unless_noise_protects_them(monkeypatch):
     assert result.plot().axes[0].get_xlabel() == f"shading: {n_rows} rows"
     private = simulate(FedTSNESums(3, epsilon=8.0, max_norm=10.0), CLIENTS, seed=0)
     assert private.plot().axes[0].get_xlabel().endswith("landmarks")
+    assert private.plot()._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
 
 
 def test_no_cluster_is_gray():
